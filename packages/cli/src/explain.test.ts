@@ -1,6 +1,7 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { createModelRouter } from '@boxcar/llm';
 import { createWorker, loadPlugins } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -11,6 +12,7 @@ let database: TestDatabase;
 let env: Env;
 let turn: string;
 let selected: string;
+let foreign: string;
 let folder: string;
 let plugin: string;
 
@@ -64,6 +66,26 @@ beforeAll(async () => {
     wait: true,
   });
   selected = (other as { turn_id: string }).turn_id;
+  // Another model answers in place of the provider, whose adapter still says what it would send.
+  const scripted = createModelRouter();
+  const script = [{ calls: [{ tool: 'look' }] }, { say: 'One cat.' }];
+  runtime.registerModel('mistral', {
+    generate: (request, options) => scripted.generate({ ...request, model: 'scripted', script }, options),
+  });
+  await runtime.applyProfile({
+    name: 'foreign',
+    instructions: 'Count.',
+    model: 'mistral:small',
+    model_settings: { max_output_tokens: 4_096 },
+    limits: { max_steps: 2 },
+    tools: ['look'],
+  });
+  const last = await runtime.submit('launch_principal', {
+    profile_name: 'foreign',
+    instruction: 'Count the cats.',
+    wait: true,
+  });
+  foreign = (last as { turn_id: string }).turn_id;
   await worker.close();
   turn = (answer as { turn_id: string }).turn_id;
 });
@@ -108,6 +130,22 @@ describe('boxcar explain', () => {
     const explained = JSON.parse(first.stdout);
     expect(explained).toMatchObject({ step: 1, verified: true, messages: { length: 4 } });
     expect(explained.messages[0].cards[0].place).toMatchObject({ kind: 'profile', name: 'counter' });
+  });
+
+  test('says what the adapter of the model adds, as the tools of the history in a last step', async () => {
+    const said = await ask('explain', foreign);
+    expect(widest(said)).toBeLessThanOrEqual(80);
+    expect(said.stdout).toMatch(/\ntools\n {2}none\n/);
+    const wire = said.stdout.slice(said.stdout.indexOf('\non the wire\n'));
+    expect(wire).toMatch(/\n {2}placeholder_tool: the tool look is declared, and no tool may be called/);
+    expect(wire).toMatch(/\n {2}joined: sent as one message \(messages 2–4\)\n/);
+    expect(wire).toMatch(/\n {2}call_id: ids of calls as the provider gave or takes them \(message 5\)\n/);
+    expect(wire).toMatch(
+      /\n {2}filler: "\[noted\]" is said by the assistant before the message \(message 7\)\n/,
+    );
+    const first = JSON.parse((await ask('explain', foreign, '--step', '1', '--json')).stdout);
+    expect(first.wire).toEqual([{ kind: 'joined', message: 'sent as one message', messages: [2, 3, 4] }]);
+    expect((await ask('explain', turn)).stdout).not.toContain('on the wire');
   });
 
   test.each([

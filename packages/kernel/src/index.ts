@@ -206,6 +206,7 @@ export {
   type SelectorFinding,
   type SettingFinding,
   type ToolFinding,
+  type WireNote,
 } from './ports.js';
 export {
   BUILT_IN_PRICES,

@@ -85,6 +85,30 @@ export interface SettingFinding {
   readonly message: string;
 }
 
+/** What an adapter sends that is in no message and no tool of a prompt, or is sent in another form than it has there. */
+export interface WireNote {
+  /**
+   * `placeholder_tool`: stands for a tool that the history used and the step does not offer. `filler`: words where the provider wants some.
+   * `joined`: messages sent as one. `cache_mark`: how far the prompt may be cached. `call_id`, `tool_name`: the form that the provider takes.
+   * `left_out`: what a provider had attached and this one is not sent. `untold`: what of a tool this provider cannot be told.
+   */
+  readonly kind:
+    | 'placeholder_tool'
+    | 'filler'
+    | 'joined'
+    | 'cache_mark'
+    | 'call_id'
+    | 'tool_name'
+    | 'left_out'
+    | 'untold';
+  readonly message: string;
+  /** The messages that it is about, from 1. */
+  readonly messages?: readonly number[];
+  readonly tool?: string;
+  /** Words that are sent and are in no message and no tool. */
+  readonly text?: string;
+}
+
 /** The selector of a profile, which nothing here has registered. */
 export interface SelectorFinding {
   readonly selector: string;
@@ -98,6 +122,11 @@ export interface Model {
   countTokens?(texts: readonly string[], model: string): Promise<readonly number[]>;
   /** What of the tools' schemas the model's provider cannot be told, when a profile is applied. The tools are offered all the same. */
   checkTools?(model: string, tools: readonly ToolSchema[]): readonly ToolFinding[];
+  /** What of a prompt the adapter sends in another form, and what it adds. Asks no provider and needs no key. */
+  describeWire?(
+    model: string,
+    prompt: Pick<ModelRequest, 'messages' | 'tools'> & { readonly sharedMessages?: number | undefined },
+  ): readonly WireNote[];
   /** Which of these settings the adapter sends in another way, when a profile is applied. Asks no provider and needs no key. */
   checkSettings?(model: string, settings: ModelRequest['settings']): Promise<readonly SettingFinding[]>;
   /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */

@@ -44,6 +44,8 @@ export function createModelRouter({ scripted, providers, adapters = {} }: ModelR
 
     checkTools: (model, tools) => findModel(model)?.checkTools?.(model, tools) ?? [],
 
+    describeWire: (model, prompt) => findModel(model)?.describeWire?.(model, prompt) ?? [],
+
     checkSettings: async (model, settings) =>
       (await findModel(model)?.checkSettings?.(model, settings)) ?? [],
 

@@ -263,6 +263,7 @@ export class Runtime implements RuntimeCore {
       generate: (request, rest) => this.#modelOf(request.model).generate(request, rest),
       checkProfile: (profile) => this.#modelOf(profile.model).checkProfile?.(profile),
       checkTools: (model, tools) => this.#modelOf(model).checkTools?.(model, tools) ?? [],
+      describeWire: (model, prompt) => this.#modelOf(model).describeWire?.(model, prompt) ?? [],
       checkSettings: async (model, settings) =>
         (await this.#modelOf(model).checkSettings?.(model, settings)) ?? [],
       countTokens: (texts, model) =>
@@ -496,7 +497,12 @@ export class Runtime implements RuntimeCore {
    */
   explainStep(turnId: string, options: TurnScope & StepChoice = {}): Promise<StepExplanation> {
     const { projectId: project = 'default', ...choice } = options;
-    return explainStep(this.pool, turnId, { project, ...choice, selectors: this.selectors });
+    return explainStep(this.pool, turnId, {
+      project,
+      ...choice,
+      selectors: this.selectors,
+      model: this.model,
+    });
   }
 
   /**

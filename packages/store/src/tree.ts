@@ -158,7 +158,7 @@ const TREE = statement(`
   ),
   joined as (
     select b.* from (
-      select k.batch_id as id from chosen c join boxcar.tool_calls k on k.turn_id = c.id where c.pending_calls > 0 and k.status = 'pending' and k.batch_id is not null
+      select k.batch_id as id from chosen c cross join lateral (select x.batch_id from boxcar.tool_calls x where c.pending_calls > 0 and x.turn_id = c.id and x.status = 'pending' and x.batch_id is not null offset 0) k
       union
       select t.batch_id from turn t where t.batch_id is not null and (t.level = 0 or t.parent_turn_id in (select id from chosen))) x
       cross join lateral (select b.* from boxcar.batches b where b.id = x.id offset 0) b

@@ -1,4 +1,5 @@
-import type { ProviderDataFacts } from '@boxcar/kernel';
+import type { ProviderDataFacts, WireNote } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
 import {
   type CardOrigin,
   type ExplainedMessage,
@@ -136,7 +137,27 @@ function describeStep(explained: StepExplanation, isFull: boolean): string {
     section('tools', tools(explained)),
   ];
   if (explained.omissions.length > 0) parts.push(section('left out', omissions(explained.omissions)));
+  const { wire } = explained;
+  if (wire !== null && wire.length > 0) parts.push(section('on the wire', wire.map(wireNote).join('\n')));
   return parts.join('\n');
+}
+
+function wireNote({ kind, message, messages = [] }: WireNote): string {
+  const at =
+    messages.length === 0 ? '' : ` (${messages.length === 1 ? 'message' : 'messages'} ${listOf(messages)})`;
+  const lines = wrap(`${kind}: ${toLine(message)}${at}`, WIDTH - 4);
+  return lines.map((line, index) => (index === 0 ? `  ${line}` : `    ${line}`)).join('\n');
+}
+
+/** Numbers in order, a run of them as its ends. */
+function listOf(numbers: readonly number[]): string {
+  const runs: [number, number][] = [];
+  for (const number of numbers) {
+    const last = runs.at(-1);
+    if (last !== undefined && last[1] + 1 === number) last[1] = number;
+    else runs.push([number, number]);
+  }
+  return runs.map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`)).join(', ');
 }
 
 interface Flags {
@@ -150,6 +171,8 @@ interface Flags {
 /** `boxcar explain`: what a step's model saw, and why. */
 async function explain(context: Context, turn: string, flags: Flags): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
+  // Nobody is asked: its adapters say what they add to a prompt.
+  const model = createModelRouter({ providers: context.config.models });
   const explained = await withSelectors(
     context,
     (selectors) =>
@@ -158,6 +181,7 @@ async function explain(context: Context, turn: string, flags: Flags): Promise<nu
         step: flags.step,
         attempt: flags.attempt,
         selectors,
+        model,
       }),
     {
       plugins: flags.plugin,

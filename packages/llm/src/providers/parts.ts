@@ -38,7 +38,7 @@ export interface PartRules {
 export function toAssistantParts(
   message: AssistantMessage,
   toCall: (call: MessageToolCall) => Extract<AssistantParts[number], { readonly type: 'tool-call' }>,
-  rules: PartRules,
+  rules: PartRules & { readonly onLeftOut?: () => void },
 ): AssistantParts {
   const { content: words, toolCalls = [], provider } = message;
   const all = provider?.parts ?? [];
@@ -53,6 +53,7 @@ export function toAssistantParts(
   const lengths = given.flatMap((part) => (part.kind === 'text' ? [part.length] : []));
   // A text that was cleaned or cut is another one than what was attached to its parts.
   const isSameText = lengths.reduce((sum, length) => sum + length, 0) === words.length;
+  if (!isWhole || (lengths.length > 0 && !isSameText)) rules.onLeftOut?.();
   const parts: AssistantParts = [];
   const calls = [...toolCalls];
   let from = 0;

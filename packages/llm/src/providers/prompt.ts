@@ -3,15 +3,23 @@ import type {
   LanguageModelV3CallOptions,
   LanguageModelV3FunctionTool,
   LanguageModelV3Message,
-  LanguageModelV3Prompt,
   SharedV3ProviderOptions,
 } from '@ai-sdk/provider';
-import type { JsonValue, Message, MessageToolCall, ModelRequest, ToolSchema } from '@boxcar/kernel';
+import type { JsonValue, Message, MessageToolCall, ModelRequest, ToolSchema, WireNote } from '@boxcar/kernel';
 import { type CallIdRules, mapCallIds } from './call-ids.js';
 import { type FittedSchema, fitSchema, renameMembers } from './fit-schema.js';
 import { type PartRules, toAssistantParts } from './parts.js';
 import { mapToolNames, type ToolNames } from './tool-names.js';
 import { toObjectSchema } from './tool-schema.js';
+import {
+  cacheNote,
+  callIdNote,
+  fillerNote,
+  joinedNote,
+  leftOutNote,
+  nameNote,
+  placeholderNote,
+} from './wire-notes.js';
 
 /** How providers differ in what they take. */
 export interface PromptRules extends PartRules, CallIdRules {
@@ -25,6 +33,12 @@ export interface PromptRules extends PartRules, CallIdRules {
   readonly toSchema?: (fitted: FittedSchema) => FittedSchema;
   /** Marks how far the prompt may be cached, where a provider caches only what is marked. */
   readonly cacheMark?: SharedV3ProviderOptions;
+  /** Fillers that the provider's part of the SDK puts beside calls: which, and whether those of a message get it. */
+  readonly callFiller?: {
+    readonly text: string;
+    readonly why: string;
+    readonly isNeeded: (message: LanguageModelV3Message, modelId: string) => boolean;
+  };
   /** Says explicitly whether tools are strict, where leaving it out means that they are. */
   readonly strictTools?: boolean;
 }
@@ -43,16 +57,32 @@ const joinAnswers = (first: AssistantMessage, second: AssistantMessage): Assista
   content: join(first.content, second.content),
 });
 
-function joinNeighbours(messages: readonly Message[]): readonly Message[] {
-  const joined: Message[] = [];
-  for (const message of messages) {
-    const last = joined.at(-1);
-    if (message.role === 'user' && last?.role === 'user') {
-      joined.splice(-1, 1, { ...last, content: join(last.content, message.content) });
-    } else if (message.role === 'assistant' && last?.role === 'assistant' && !hasCalls(last)) {
-      joined.splice(-1, 1, joinAnswers(last, message));
+/** A message that is sent, and the messages of the prompt that it is made of, by their indexes. */
+interface Sent<M> {
+  readonly message: M;
+  readonly from: readonly number[];
+}
+
+function joinNeighbours(messages: readonly Sent<Message>[]): readonly Sent<Message>[] {
+  const joined: Sent<Message>[] = [];
+  const put = (message: Message, first: Sent<Message>, from: readonly number[]): void => {
+    joined.splice(-1, 1, { message, from: [...first.from, ...from] });
+  };
+  for (const each of messages) {
+    const { message, from } = each;
+    const first = joined.at(-1);
+    const last = first?.message;
+    if (first !== undefined && message.role === 'user' && last?.role === 'user') {
+      put({ ...last, content: join(last.content, message.content) }, first, from);
+    } else if (
+      first !== undefined &&
+      message.role === 'assistant' &&
+      last?.role === 'assistant' &&
+      !hasCalls(last)
+    ) {
+      put(joinAnswers(last, message), first, from);
     } else {
-      joined.push(message);
+      joined.push(each);
     }
   }
   return joined;
@@ -66,6 +96,8 @@ interface WireWords {
   readonly rules: PromptRules;
 }
 
+type SentPrompt = readonly Sent<LanguageModelV3Message>[];
+
 const toolResult = (message: ToolMessage, { names, callIds }: WireWords) => ({
   type: 'tool-result' as const,
   toolCallId: callIds.get(message.toolCallId) ?? message.toolCallId,
@@ -73,7 +105,11 @@ const toolResult = (message: ToolMessage, { names, callIds }: WireWords) => ({
   output: { type: message.isError ? ('error-text' as const) : ('text' as const), value: message.content },
 });
 
-function toWireMessage(message: Exclude<Message, ToolMessage>, words: WireWords): LanguageModelV3Message {
+function toWireMessage(
+  message: Exclude<Message, ToolMessage>,
+  words: WireWords,
+  onLeftOut: () => void,
+): LanguageModelV3Message {
   switch (message.role) {
     case 'system':
       return { role: 'system', content: message.content };
@@ -86,35 +122,52 @@ function toWireMessage(message: Exclude<Message, ToolMessage>, words: WireWords)
         toolName: words.names.toWire(call.name),
         input: renameMembers(call.arguments, words.members(call.name)),
       });
-      return { role: 'assistant', content: toAssistantParts(message, toCall, words.rules) };
+      return { role: 'assistant', content: toAssistantParts(message, toCall, { ...words.rules, onLeftOut }) };
     }
     default:
       return message satisfies never;
   }
 }
 
-function toWireMessages(messages: readonly Message[], words: WireWords): LanguageModelV3Prompt {
-  const prompt: LanguageModelV3Prompt = [];
-  for (const message of messages) {
+function toWireMessages(
+  messages: readonly Sent<Message>[],
+  words: WireWords,
+  notes: WireNote[],
+): readonly Sent<LanguageModelV3Message>[] {
+  const prompt: { message: LanguageModelV3Message; from: number[] }[] = [];
+  const leftOut: number[] = [];
+  for (const { message, from } of messages) {
     if (message.role !== 'tool') {
-      prompt.push(toWireMessage(message, words));
+      const onLeftOut = (): void => void leftOut.push(...from);
+      prompt.push({ message: toWireMessage(message, words, onLeftOut), from: [...from] });
       continue;
     }
     // Results of one step stand together: Anthropic wants them in one message.
     const last = prompt.at(-1);
-    if (last?.role === 'tool') last.content.push(toolResult(message, words));
-    else prompt.push({ role: 'tool', content: [toolResult(message, words)] });
+    if (last?.message.role === 'tool') {
+      last.message.content.push(toolResult(message, words));
+      last.from.push(...from);
+    } else prompt.push({ message: { role: 'tool', content: [toolResult(message, words)] }, from: [...from] });
   }
+  if (leftOut.length > 0) notes.push(leftOutNote(leftOut));
   return prompt;
 }
 
 /** A fixed word, so that a prompt stays the beginning of the next one. */
-const NOTED: LanguageModelV3Message = { role: 'assistant', content: [{ type: 'text', text: '[noted]' }] };
+const NOTED_TEXT = '[noted]';
+const NOTED: LanguageModelV3Message = { role: 'assistant', content: [{ type: 'text', text: NOTED_TEXT }] };
 
-const closeResults = (prompt: LanguageModelV3Prompt): LanguageModelV3Prompt =>
-  prompt.flatMap((message, index) =>
-    message.role === 'user' && prompt[index - 1]?.role === 'tool' ? [NOTED, message] : [message],
-  );
+function closeResults(prompt: SentPrompt, notes: WireNote[]): SentPrompt {
+  const before: number[] = [];
+  const closed = prompt.flatMap((sent, index) => {
+    if (sent.message.role !== 'user' || prompt[index - 1]?.message.role !== 'tool') return [sent];
+    before.push(...sent.from.slice(0, 1));
+    return [{ message: NOTED, from: [] }, sent];
+  });
+  if (before.length > 0)
+    notes.push(fillerNote(NOTED_TEXT, before, 'is said by the assistant before the message'));
+  return closed;
+}
 
 /**
  * On the system prompt and the end of the inherited context, which siblings share, and on the last message, which the next step
@@ -123,14 +176,38 @@ const closeResults = (prompt: LanguageModelV3Prompt): LanguageModelV3Prompt =>
  * @param shared - How many messages of the prompt siblings share.
  */
 function markCache(
-  prompt: LanguageModelV3Prompt,
-  { mark, shared }: { readonly mark: SharedV3ProviderOptions; readonly shared: number },
-): LanguageModelV3Prompt {
-  return prompt.map((message, index) =>
-    message.role === 'system' || index === shared - 1 || index === prompt.length - 1
-      ? { ...message, providerOptions: mark }
-      : message,
-  );
+  prompt: SentPrompt,
+  {
+    mark,
+    shared,
+    notes,
+  }: {
+    readonly mark: SharedV3ProviderOptions;
+    readonly shared: number;
+    readonly notes: WireNote[];
+  },
+): SentPrompt {
+  const marked: number[] = [];
+  const result = prompt.map(({ message, from }, index) => {
+    const isMarked = message.role === 'system' || index === shared - 1 || index === prompt.length - 1;
+    if (isMarked) marked.push(...from.slice(-1));
+    return isMarked ? { message: { ...message, providerOptions: mark }, from } : { message, from };
+  });
+  if (marked.length > 0) notes.push(cacheNote(marked));
+  return result;
+}
+
+/** Says what the SDK's part of the provider puts in by itself. */
+function noteFillers(
+  prompt: SentPrompt,
+  { callFiller }: PromptRules,
+  of: { readonly modelId: string; readonly notes: WireNote[] },
+): void {
+  if (callFiller === undefined) return;
+  const filled = prompt.filter(({ message }) => callFiller.isNeeded(message, of.modelId));
+  if (filled.length === 0) return;
+  const at = filled.flatMap(({ from }) => from.slice(-1));
+  of.notes.push(fillerNote(callFiller.text, at, callFiller.why));
 }
 
 /** The messages on the wire that stand for the first `count`; results of one step are one message there. */
@@ -175,6 +252,8 @@ const pastTool = (name: string): ToolSchema => ({
 export type MemberNames = (tool: string) => ReadonlyMap<string, string>;
 
 export interface WirePrompt {
+  /** What is sent in another form than it has in the request, or is not in the request at all. */
+  readonly notes: readonly WireNote[];
   readonly names: ToolNames;
   readonly members: MemberNames;
   readonly options: Pick<LanguageModelV3CallOptions, 'prompt' | 'tools' | 'toolChoice'>;
@@ -189,7 +268,9 @@ export function toWirePrompt(
     readonly turn?: Pick<ModelRequest['turn'], 'sharedMessages'>;
   },
   rules: PromptRules,
+  modelId: string,
 ): WirePrompt {
+  const notes: WireNote[] = [];
   const called = new Set(callsIn(request.messages).map((call) => call.name));
   const names = mapToolNames([...request.tools.map((tool) => tool.name), ...called]);
   const offersTools = request.tools.length > 0;
@@ -208,16 +289,29 @@ export function toWirePrompt(
       ...(rules.strictTools === undefined ? {} : { strict: rules.strictTools }),
     }),
   );
-  const messages = rules.joinsNeighbours === true ? joinNeighbours(request.messages) : request.messages;
-  const written = toWireMessages(messages, { names, members, callIds: mapCallIds(messages, rules), rules });
+  if (!offersTools)
+    notes.push(...declared.map(({ name, description }) => placeholderNote(name, description)));
+  for (const name of new Set([...declared.map((tool) => tool.name), ...called]))
+    if (names.toWire(name) !== name) notes.push(nameNote(name, names.toWire(name)));
+  const each = request.messages.map((message, index) => ({ message, from: [index] }));
+  const sent = rules.joinsNeighbours === true ? joinNeighbours(each) : each;
+  for (const { from } of sent) if (from.length > 1) notes.push(joinedNote(from));
+  const messages = sent.map(({ message }) => message);
+  const callIds = mapCallIds(messages, rules);
+  const renamed = sent.filter(({ message }) => callsIn([message]).some(({ id }) => callIds.get(id) !== id));
+  if (renamed.length > 0) notes.push(callIdNote(renamed.flatMap(({ from }) => from.slice(-1))));
+  const written = toWireMessages(sent, { names, members, callIds, rules }, notes);
   const { cacheMark: mark } = rules;
   const shared = wireCount(messages, request.turn?.sharedMessages ?? 0);
-  const marked = mark === undefined ? written : markCache(written, { mark, shared });
+  const marked = mark === undefined ? written : markCache(written, { mark, shared, notes });
+  const closed = rules.closesResults === true ? closeResults(marked, notes) : marked;
+  noteFillers(closed, rules, { modelId, notes });
   return {
+    notes,
     names,
     members,
     options: {
-      prompt: rules.closesResults === true ? closeResults(marked) : marked,
+      prompt: closed.map(({ message }) => message),
       ...(tools.length === 0 ? {} : { tools, toolChoice: { type: offersTools ? 'auto' : 'none' } }),
     },
   };

@@ -17,6 +17,7 @@ import { type Caller, explainFailure, shorten } from './explain-failure.js';
 import { findUntold, type PromptRules, toWirePrompt } from './prompt.js';
 import type { ProviderSettings } from './settings.js';
 import { UsageMeter } from './usage.js';
+import { untoldNotes } from './wire-notes.js';
 
 export interface Provider extends PromptRules {
   /** The prefix of its model names. */
@@ -92,7 +93,7 @@ export function createProviderModel(
   async function ask(request: ModelRequest, signal: AbortSignal): Promise<ModelReply> {
     const { modelId, caller } = connect(request);
     const isStreaming = request.settings.stream !== false;
-    const { options, ...words } = toWirePrompt(request, provider);
+    const { options, ...words } = toWirePrompt(request, provider, modelId);
     const toSend = toCallSettings(request.settings, provider);
     const meter = new UsageMeter(provider.hidesRefusals === true);
     using exchange = openExchange({ signal, idleMs: idleTimeoutMs, isStreaming });
@@ -147,6 +148,11 @@ export function createProviderModel(
 
     checkTools: (_model, tools) =>
       tools.flatMap((tool) => findUntold(tool, provider).map((message) => ({ tool: tool.name, message }))),
+
+    describeWire: (model, { sharedMessages, ...prompt }) => [
+      ...toWirePrompt({ ...prompt, turn: { sharedMessages } }, provider, modelIdOf(model)).notes,
+      ...prompt.tools.flatMap((tool) => untoldNotes(tool.name, findUntold(tool, provider))),
+    ],
 
     checkSettings: async (model, given) => {
       const modelId = modelIdOf(model);

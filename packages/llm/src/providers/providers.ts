@@ -1,4 +1,5 @@
 /** The providers, each loaded when its first call comes: a program that asks none of them pays for none. */
+import type { LanguageModelV3Message, SharedV3ProviderOptions } from '@ai-sdk/provider';
 import { isJsonObject, type Model, type ProviderPart } from '@boxcar/kernel';
 import { toNineCharacters } from './call-ids.js';
 import { toGeminiSchema } from './gemini-schema.js';
@@ -68,6 +69,15 @@ const google: Provider = {
   defaultBaseUrl: 'https://generativelanguage.googleapis.com/v1beta',
   needsKey: true,
   toSchema: toGeminiSchema,
+  // The SDK's provider does so: Gemini 3 refuses the first call of an answer without a signature.
+  callFiller: {
+    text: 'skip_thought_signature_validator',
+    why: 'is the signature of calls that the provider has not signed',
+    isNeeded: (message, modelId) => {
+      const [first] = callPartsOf(message);
+      return first !== undefined && SIGNED.test(modelId) && first.google?.thoughtSignature === undefined;
+    },
+  },
   // A call follows a turn of the user or results, so what was said before it is a part of its own turn.
   joinsNeighbours: true,
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
@@ -93,6 +103,15 @@ const mistral: Provider = {
     return createMistral({ apiKey, baseURL: baseUrl, fetch }).chat(modelId);
   },
 };
+
+/** Models that sign their calls: all since Gemini 3. */
+const SIGNED = /(?:^|\/)gemini-(?![12](?:[.-]|$)|pro(?:-vision)?$|robotics-er-1\.5(?:[.-]|$))/i;
+
+/** Of each call in a message, what is attached to it. */
+const callPartsOf = (message: LanguageModelV3Message): readonly SharedV3ProviderOptions[] =>
+  message.role !== 'assistant'
+    ? []
+    : message.content.flatMap((part) => (part.type === 'tool-call' ? [part.providerOptions ?? {}] : []));
 
 /** Chat completions, as gateways and local servers speak them. */
 const openaiCompatible: Provider = {
@@ -128,6 +147,14 @@ const deepseek: Provider = {
   needsKey: true,
   joinsNeighbours: true,
   hidesRefusals: true,
+  callFiller: {
+    text: '',
+    why: 'is the reasoning of calls that came without any',
+    isNeeded: (message) =>
+      callPartsOf(message).length > 0 &&
+      message.role === 'assistant' &&
+      !message.content.some((part) => part.type === 'reasoning'),
+  },
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createOpenAICompatible } = await import('@ai-sdk/openai-compatible');
     return createOpenAICompatible({

@@ -11,6 +11,7 @@ import {
   type Message,
   type MessageOrigin,
   type MessageToolCall,
+  type Model,
   type OmissionReason,
   type ProfileId,
   type ProviderDataFacts,
@@ -20,6 +21,7 @@ import {
   type TurnStatus,
   toolNames,
   type ViewNotice,
+  type WireNote,
 } from '@boxcar/kernel';
 import type { OfferedTool, TurnRows } from '@boxcar/store';
 import type { BudgetCut, CardOrigin, CardOrigins } from './card-origin.js';
@@ -94,6 +96,8 @@ export interface StepExplanation {
   /** Tools of the profile that the worker had nothing for: they were not offered. */
   readonly missing_tools: readonly string[];
   readonly omissions: readonly ExplainedOmission[];
+  /** What the adapter of the model sends in another form, and what it adds; null when the rows do not tell the tools, or this process has no models. */
+  readonly wire: readonly WireNote[] | null;
 }
 
 function tokensOf(message: Message): number {
@@ -183,7 +187,28 @@ function missingTools({ turn }: TurnRows, { tools, step }: RebuiltPrompt): reado
   return [...names].filter((name) => !offered.has(name));
 }
 
-export function explainPrompt(rows: TurnRows, prompt: RebuiltPrompt, origins: CardOrigins): StepExplanation {
+/** Told by the adapter itself. */
+function describeWire(
+  { turn }: TurnRows,
+  { view, tools, unmade }: RebuiltPrompt,
+  model: Pick<Model, 'describeWire'> | undefined,
+): readonly WireNote[] | null {
+  if (tools === null || unmade !== undefined) return null;
+  const { messages, sharedMessages } = view;
+  return model?.describeWire?.(turn.profile.content.model, { messages, tools, sharedMessages }) ?? null;
+}
+
+export function explainPrompt(
+  rows: TurnRows,
+  prompt: RebuiltPrompt,
+  {
+    origins,
+    model,
+  }: {
+    readonly origins: CardOrigins;
+    readonly model: Pick<Model, 'describeWire'> | undefined;
+  },
+): StepExplanation {
   const { turn } = rows;
   const { step, view } = prompt;
   const messages = view.messages.flatMap((message, index) => {
@@ -215,5 +240,6 @@ export function explainPrompt(rows: TurnRows, prompt: RebuiltPrompt, origins: Ca
     tools,
     missing_tools: missingTools(rows, prompt),
     omissions: explainOmissions(rows, prompt, origins),
+    wire: describeWire(rows, prompt, model),
   };
 }

@@ -342,6 +342,9 @@ const COVERED = [
   ...['message', 'anchor', 'tool_call', 'tool_result'].map((entry) => `tape ${entry}`),
   ...['context', 'steps_left', 'reminder'].map((notice) => `card notice ${notice}`),
   ...['context', 'continue'].map((notice) => `notice ${notice}`),
+  ...['placeholder_tool', 'filler', 'joined', 'cache_mark', 'call_id', 'tool_name', 'left_out'].map(
+    (kind) => `wire ${kind}`,
+  ),
 ];
 
 test('the scenes show what they are there for', () => {

@@ -2,7 +2,7 @@
  * The prompts of one turn, rebuilt from its rows: read once, asked often. `explain` tells what a step's model saw and why;
  * `why` finds where a text came from. Rule: docs/explain.md.
  */
-import { type CardId, KernelError, parseJsonValue, WantedText } from '@boxcar/kernel';
+import { type CardId, KernelError, type Model, parseJsonValue, WantedText } from '@boxcar/kernel';
 import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store';
 import type pg from 'pg';
 import { inSlices } from '../in-slices.js';
@@ -42,6 +42,11 @@ export interface StepChoice {
 export interface SelectorsOption {
   /** The selectors of this process. Without the one that made a prompt, the prompt cannot be rebuilt. */
   readonly selectors?: Selectors | undefined;
+}
+
+export interface ModelOption {
+  /** The models of this process: their adapters say what they add to a prompt. */
+  readonly model?: Pick<Model, 'describeWire'> | undefined;
 }
 
 /** Of each step the attempt that counts: the committed one, else the latest. */
@@ -94,6 +99,7 @@ export class TurnPrompts {
   #keptCharacters = 0;
   readonly #verified = new Map<StepRow, boolean>();
   readonly #selectors: Selectors | undefined;
+  readonly #model: ModelOption['model'];
 
   /**
    * Reads the rows in a constant number of statements.
@@ -105,7 +111,9 @@ export class TurnPrompts {
   static async load(
     pool: pg.Pool,
     ref: string,
-    options: { readonly project: string } & StepChoice & SelectorsOption & { readonly allSteps?: boolean },
+    options: { readonly project: string } & StepChoice &
+      SelectorsOption &
+      ModelOption & { readonly allSteps?: boolean },
   ): Promise<TurnPrompts> {
     parseJsonValue(options.project, 'project_id');
     const rows = await loadTurnRows(pool, ref, {
@@ -115,11 +123,12 @@ export class TurnPrompts {
         return options.allSteps === true ? attemptsThatCount(steps) : [chosen];
       },
     });
-    return new TurnPrompts(rows, options.selectors);
+    return new TurnPrompts(rows, options);
   }
 
-  private constructor(rows: TurnRows, selectors: Selectors | undefined) {
+  private constructor(rows: TurnRows, { selectors, model }: SelectorsOption & ModelOption) {
     this.#selectors = selectors;
+    this.#model = model;
     this.#rows = rows;
     this.#cards = storedCards(rows);
     this.#origins = new CardOrigins(rows);
@@ -134,7 +143,7 @@ export class TurnPrompts {
   explain(choice: StepChoice = {}): StepExplanation {
     const step = chooseStep(this.#rows.turn, this.#rows.steps, choice);
     const prompt = rebuildPrompt(this.#rows, step, this.#cards, this.#selectors);
-    return explainPrompt(this.#rows, prompt, this.#origins);
+    return explainPrompt(this.#rows, prompt, { origins: this.#origins, model: this.#model });
   }
 
   /**
@@ -330,7 +339,7 @@ function checkText(text: string): void {
 export async function explainStep(
   pool: pg.Pool,
   turn: string,
-  options: { readonly project: string } & StepChoice & SelectorsOption,
+  options: { readonly project: string } & StepChoice & SelectorsOption & ModelOption,
 ): Promise<StepExplanation> {
   return (await TurnPrompts.load(pool, turn, options)).explain();
 }

@@ -6,7 +6,9 @@
  *     or its provider had attached it to an answer of which the explanation names what was attached, by its hash.
  * S3  Every card that the explanation names has a rule and a source, and is where the rows say that it is; its words are in the bytes,
  *     unless the explanation lists them as left out. No word of any other card is in the bytes.
- * S4  The messages of a preview give the bytes of the first step.
+ * S4  What the adapter says that it adds or changes is what it does: its fillers, placeholders, names and marks are in the bytes as often as it
+ *     says, and nothing else is there that is in no message and no tool.
+ * S5  The messages of a preview give the bytes of the first step.
  */
 import {
   AUTO_HANDOFF_ANCHOR,
@@ -19,6 +21,7 @@ import {
   type Message,
   renderBody,
   type TurnId,
+  type WireNote,
 } from '@boxcar/kernel';
 import { expandContexts } from '@boxcar/store';
 import { expect } from 'vitest';
@@ -36,8 +39,6 @@ export interface Previewed {
 
 /** Words of wire formats and of adapters: no text of a prompt. */
 const FIXED = new Set([
-  '[noted]',
-  'Not available in this step.',
   'text',
   'function',
   'tool_use',
@@ -48,8 +49,7 @@ const FIXED = new Set([
   'reasoning',
   'ephemeral',
 ]);
-FIXED.add('skip_thought_signature_validator')
-  .add('function_call')
+FIXED.add('function_call')
   .add('function_call_output')
   .add('summary_text')
   .add('input_text')
@@ -211,6 +211,32 @@ function checkMarks(
   expect([...sent].filter((mark) => !named.has(mark))).toEqual([]);
 }
 
+const timesIn = (bytes: string, text: string): number => bytes.split(text).length - 1;
+
+/** How each filler is written, and in how many places the fixed words of adapters are. */
+const FILLERS: Readonly<Record<string, string>> = {
+  '[noted]': '"[noted]"',
+  skip_thought_signature_validator: '"skip_thought_signature_validator"',
+  '': '"reasoning_content":""',
+};
+
+/** S4. Returns the words that the adapter has added. */
+function checkWire(bytes: string, wire: readonly WireNote[], seen: Set<string>): ReadonlySet<string> {
+  const count = (kind: WireNote['kind'], text?: string): number =>
+    wire
+      .filter((note) => note.kind === kind && (text === undefined || note.text === text))
+      .reduce((sum, { messages }) => sum + (messages?.length ?? 1), 0);
+  for (const [text, written] of Object.entries(FILLERS))
+    expect(timesIn(bytes, written), text).toBe(count('filler', text));
+  expect(timesIn(bytes, 'Not available in this step.')).toBe(count('placeholder_tool'));
+  expect(timesIn(bytes, '"cache_control"')).toBe(count('cache_mark'));
+  for (const { kind, text, message } of wire) {
+    seen.add(`wire ${kind}`);
+    if (text !== undefined && kind !== 'filler') expect(bytes, message).toContain(JSON.stringify(text));
+  }
+  return new Set(wire.flatMap(({ text }) => text ?? []));
+}
+
 /** What kinds of things an explanation names. */
 function note(seen: Set<string>, explained: StepExplanation): void {
   for (const { reason } of explained.omissions) seen.add(`omitted ${reason}`);
@@ -248,8 +274,12 @@ async function checkCall(
 
   const attached = attachedTo(messages);
   const names = wireNames(explained);
+  // Without its tools an attempt has no notes.
+  const wire = explained.wire ?? stage.describe({ ...request, ...rebuilt });
+  expect(explained.wire === null).toBe(explained.tools === null);
+  const added = checkWire(bytes, wire, stage.seen);
   for (const text of new Set(textsIn(JSON.parse(bytes) as JsonValue)))
-    if (!attached.has(text) && !names.has(text))
+    if (!attached.has(text) && !names.has(text) && !added.has(text))
       await checkText(text, { prompts, explained, contents: of.contents });
 
   for (const { cards, notice, content } of explained.messages)
@@ -258,7 +288,7 @@ async function checkCall(
   checkMarks(bytes, { explained, contents: of.contents, attached });
 }
 
-/** S4: unless the preview says that the worker makes room first, or reminds the agent of it. */
+/** S5: unless the preview says that the worker makes room first, or reminds the agent of it. */
 async function checkPreview(
   stage: SentStage,
   { call, explained }: Explained,
@@ -296,6 +326,7 @@ export async function checkSent(
       (await TurnPrompts.load(stage.h.database.pool, turnId, {
         project: 'default',
         selectors: stage.h.runtime.selectors,
+        model: stage.h.runtime.model,
         ...choice,
       }));
     if (!wasTriedAgain) loaded.set(turnId, prompts);

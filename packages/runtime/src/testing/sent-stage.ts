@@ -3,7 +3,7 @@
  * its instruction says (`plan`). All words that a scene puts in hold a mark (`w7w`) that nothing else holds, so that they are found in the
  * bytes again.
  */
-import type { JsonObject, ModelRequest } from '@boxcar/kernel';
+import type { JsonObject, ModelRequest, WireNote } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import {
   type Behave,
@@ -40,6 +40,8 @@ export interface SentStage extends AsyncDisposable {
   refusals(): readonly string[];
   /** The bytes of a request to a provider, by the adapter that the runtime uses. */
   render(request: ModelRequest): Promise<string>;
+  /** What the adapter says that it adds to a request. */
+  describe(request: ModelRequest): readonly WireNote[];
   /** Words that nothing else holds. */
   word(what: string): string;
   /** A name that nothing else has. */
@@ -120,6 +122,7 @@ export async function sentStage(): Promise<SentStage> {
 
   const h = await harness({
     model: {
+      describeWire: (model, prompt) => lineOf(model).router.describeWire?.(model, prompt) ?? [],
       generate: (request, options) =>
         alone(async () => {
           const { wire, server, router } = lineOf(request.model);
@@ -209,6 +212,8 @@ export async function sentStage(): Promise<SentStage> {
         await router.generate(request, { signal: new AbortController().signal });
         return server.requests.at(-1)?.text ?? '';
       }),
+    describe: ({ model, messages, tools, turn: { sharedMessages } }) =>
+      lineOf(model).router.describeWire?.(model, { messages, tools, sharedMessages }) ?? [],
     [Symbol.asyncDispose]: async () => {
       await h[Symbol.asyncDispose]();
       for (const { server } of lines.values()) await server[Symbol.asyncDispose]();

@@ -1,0 +1,107 @@
+/** A question about one turn reads the rows of that turn, however many others there are. */
+import type { TurnId } from '@boxcar/kernel';
+import { createPool, findTreeRoots, findTurnId, loadBudgets, loadTree, loadWaitFacts } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
+import pg from 'pg';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { copyRuns, readRuns } from '../testing/copy-runs.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { explainStep, why } from './turn-prompts.js';
+
+const COPIES = 600;
+/** More than a question about a turn of this size reads, and far less than the rows of any table. */
+const LITTLE = 200;
+/** A place in a queue is counted up to a thousand. */
+const QUEUE = 1_000;
+const project = 'default';
+
+let h: Harness;
+/** Made plans for its statements when there was hardly a row, and has kept them. */
+let early: pg.Pool;
+let late: pg.Pool;
+let ended: TurnId;
+let waiting: TurnId;
+
+beforeAll(async () => {
+  h = await harness();
+  const policy = { delegation_policy: { target_profiles: null } };
+  await h.profile('writer', [{ say: 'written' }]);
+  await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
+  for (const [name, expert_profile] of [
+    ['boss', 'writer'],
+    ['waiter', 'absent'],
+  ] as const) {
+    const ask = { tool: 'ask_expert', arguments: { expert_profile, question: 'What is known?' } };
+    await h.profile(name, [{ calls: [ask] }, { say: 'done' }], { tools: ['ask_expert'], ...policy });
+  }
+  const launch = async (profile_name: string): Promise<TurnId> => {
+    const receipt = await h.runtime.submit('launch_principal', { profile_name, instruction: 'Find it out.' });
+    return (receipt as { turn_id: TurnId }).turn_id;
+  };
+  const worker = await h.worker();
+  ended = await launch('boss');
+  waiting = await launch('waiter');
+  await h.runtime.waitForTurn(ended);
+  await waitFor(
+    async () =>
+      (await h.rows("select from boxcar.turns where status = 'suspended' and id = $1", [waiting])).length ===
+      1,
+    { message: 'the turn waits' },
+  );
+  await worker.close();
+  const openOne = (): pg.Pool => createPool({ connectionString: h.database.url, max: 1 });
+  early = openOne();
+  for (const ask of Object.values(QUESTIONS)) for (let time = 0; time < 6; time += 1) await ask(early);
+  const db = new pg.Client({ connectionString: h.database.url });
+  await db.connect();
+  await copyRuns(db, await readRuns(db), { first: 1, last: COPIES });
+  await db.query('analyze');
+  await db.end();
+  late = openOne();
+});
+afterAll(async () => {
+  await Promise.all([early.end(), late.end()]);
+  await h[Symbol.asyncDispose]();
+});
+
+const QUESTIONS: Readonly<Record<string, (pool: pg.Pool) => Promise<unknown>>> = {
+  explain: (pool) => explainStep(pool, ended, { project }),
+  'explain by the beginning of an id': (pool) => explainStep(pool, ended.slice(0, 30), { project }),
+  'why of a text that is there': (pool) => why(pool, ended, { text: 'Find it out', project }),
+  'why of a text that is not there': (pool) => why(pool, ended, { text: 'a text that is nowhere', project }),
+  'why-stuck': async (pool) => loadWaitFacts(pool, (await findTurnId(pool, waiting, project)).turnId),
+  'why-stuck of a turn that has ended': (pool) => loadWaitFacts(pool, ended),
+  'tree of a turn': async (pool) => loadTree(pool, await findTreeRoots(pool, ended, { project })),
+  'tree of a run, with its budgets': async (pool) => {
+    const { run_id: runId } = await loadTree(pool, await findTreeRoots(pool, ended, { project }));
+    await findTreeRoots(pool, runId, { project });
+    return loadBudgets(pool, runId);
+  },
+  'tree of a turn that waits': async (pool) =>
+    loadTree(pool, await findTreeRoots(pool, waiting, { project })),
+};
+
+/** Rows and entries of indexes that are read by one connection. */
+async function countReads(pool: pg.Pool, work: () => Promise<unknown>): Promise<number> {
+  const count = async (): Promise<number> => {
+    await pool.query('select pg_stat_force_next_flush()');
+    const { rows } = await pool.query<{ n: number }>(
+      `select ((select sum(seq_tup_read) from pg_stat_user_tables where schemaname = 'boxcar')
+        + (select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = 'boxcar'))::float8 as n`,
+    );
+    return rows[0]?.n ?? Number.NaN;
+  };
+  const before = await count();
+  await work();
+  return (await count()) - before;
+}
+
+test.each(Object.entries(QUESTIONS))('%s reads little of a large database', async (name, ask) => {
+  const [{ n } = { n: 0 }] = await h.rows<{ n: number }>('select count(*)::int as n from boxcar.turns');
+  expect(n).toBeGreaterThan(10 * LITTLE);
+  for (const pool of [early, late]) {
+    const reads = await countReads(pool, () => ask(pool));
+    expect(reads).toBeGreaterThan(0);
+    expect(reads).toBeLessThan(name === 'why-stuck' ? LITTLE + QUEUE : LITTLE);
+  }
+});
