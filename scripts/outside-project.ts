@@ -76,7 +76,7 @@ export function reachableTypes(entry: string): Set<string> {
 
 /** What a file imports, in every form: declarations, re-exports and types of their own. */
 export const importsOf = (file: string): string[] =>
-  [...readFileSync(file, 'utf8').matchAll(/(?:\bfrom|\bimport\(|\bimport) ?['"]([^'"\n]+)['"]/g)].map(
+  [...readFileSync(file, 'utf8').matchAll(/(?:\bfrom|\bimport\(|\bimport) ?['"]([\w@.][\w@./:-]*)['"]/g)].map(
     ([, specifier]) => specifier ?? '',
   );
 

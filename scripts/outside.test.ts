@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process';
-import { cpSync, existsSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, cpSync, existsSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { queueBackends, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
+import { queueBackends, spawnNode, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import {
   findBrokenMaps,
@@ -13,17 +13,22 @@ import {
   run,
   SHIPPED,
 } from './outside-project.js';
+import { type SnippetProject, writeSnippetProject } from './snippet-project.js';
 
 let folder: string;
+let snippets: SnippetProject;
 const installed = (name: string): string => join(folder, 'node_modules/@boxcar', name);
 
 /** The example, copied out of the workspace, with the packages installed from their tarballs. */
 beforeAll(async () => {
   folder = await makeOutsideProject();
+  // The account of root's embedded server has to enter it.
+  chmodSync(folder, 0o755);
   cpSync(join(root, 'examples/own-service'), folder, {
     recursive: true,
     filter: (path) => !path.endsWith('node_modules') && !path.endsWith('package.json'),
   });
+  snippets = writeSnippetProject(folder);
 }, 300_000);
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -67,8 +72,13 @@ describe.each(SHIPPED)('the tarball of %s', (name) => {
         .flatMap((entry) => [...reachableTypes(entry)].flatMap(importsOf)),
     );
     const { dependencies = {}, peerDependencies = {} } = manifest;
-    const shared = SHARED.filter((id) => used.has(id));
-    expect(Object.keys(peerDependencies)).toEqual(expect.arrayContaining(shared));
+    const others = [...used]
+      .filter((id) => !/^(\.|node:|events$)/.test(id))
+      .map((id) => /^(@\w+\/)?[^/]+/.exec(id)?.[0]);
+    for (const id of others) expect({ ...dependencies, ...peerDependencies }).toHaveProperty([id ?? '']);
+    if (used.has('pg')) expect(dependencies).toHaveProperty(['@types/pg']);
+    // The command line is a program, and has its own.
+    const shared = name === 'cli' ? [] : SHARED.filter((id) => used.has(id));
     expect(shared.filter((id) => id in dependencies)).toEqual([]);
   });
 });
@@ -89,6 +99,9 @@ test('every entry of the tarballs is loaded by its name', async () => {
 });
 
 describe.each(['nodenext', 'bundler'])('a strict project, modules as %s', (resolution) => {
+  // The snippets are written for Node.
+  const isForNode = resolution === 'nodenext';
+
   test('compiles with every entry, the types of the packages checked too', async () => {
     const entries = entryIds().filter((id) => !id.endsWith('.json'));
     writeFileSync(
@@ -99,16 +112,19 @@ describe.each(['nodenext', 'bundler'])('a strict project, modules as %s', (resol
       compilerOptions: {
         target: 'ES2023',
         lib: ['ES2023', 'ESNext.Disposable'],
-        module: resolution === 'bundler' ? 'esnext' : resolution,
+        module: isForNode ? resolution : 'esnext',
         moduleResolution: resolution,
         types: ['node'],
         strict: true,
         exactOptionalPropertyTypes: true,
         noUncheckedIndexedAccess: true,
         skipLibCheck: false,
-        noEmit: true,
+        allowJs: true,
+        rootDir: '.',
+        outDir: 'compiled',
+        noEmit: !isForNode,
       },
-      files: ['entries.ts'],
+      files: ['entries.ts', ...(isForNode ? snippets.files : [])],
     };
     const file = join(folder, `tsconfig.${resolution}.json`);
     writeFileSync(file, JSON.stringify(config));
@@ -189,4 +205,50 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
     );
     expect(rows).toEqual([{ n: 4 }]);
   });
+
+  test('runs the programs of README and docs against a worker with their plugins', async () => {
+    const database = await testDatabase({ empty: true });
+    const redis = backend === 'redis' ? await testRedis() : undefined;
+    const env = {
+      ...process.env,
+      DATABASE_URL: database.url,
+      REDIS_URL: redis?.url ?? '',
+      DATABASE_DIRECT_URL: '',
+      BOXCAR_DATA_DIR: join(folder, 'data'),
+    };
+    const programs = snippets.programs.filter(
+      ({ snippet }) => snippet.code.includes('REDIS_URL') === (backend === 'redis'),
+    );
+    const compiled = (file: string): string => join(folder, 'compiled', file.replace(/\.ts$/, '.js'));
+    await using host = spawnNode(compiled(snippets.host), [], env, { cwd: folder });
+    await host.line(/^ready$/, { deadlineMs: 60_000 });
+    const wrong: object[] = [];
+    for (const { snippet, file } of programs) {
+      const [, expected, onStderr = /^$/] = PRINTS.find(([name]) => snippet.code.includes(name)) ?? [];
+      if (expected === undefined) throw new Error(`What does ${file} print?`);
+      const { stdout, stderr } = await run(process.execPath, [compiled(file)], {
+        ...{ cwd: folder, env },
+        // One that leaves something open does not end.
+        timeout: 60_000,
+      });
+      if (!expected.test(stdout) || !onStderr.test(stderr)) wrong.push({ snippet, stdout, stderr });
+    }
+    expect(wrong).toEqual([]);
+    expect(programs.length).toBeGreaterThan(0);
+    await host.kill('SIGTERM');
+    expect(await host.exited).toEqual({ code: 143, signal: null });
+    expect(host.stderr).toBe('');
+  });
 });
+
+/** What the programs of README and docs print, by a name in them, and what on stderr. */
+const PRINTS: readonly (readonly [name: string, stdout: RegExp, stderr?: RegExp])[] = [
+  ['ask_expert', /It is safe\./],
+  ['packContext', /^[0-9a-f-]{36} \[/],
+  [
+    'startEmbeddedPostgres',
+    /^postgres:\/\/boxcar_app:/,
+    /^started the embedded Postgres .*\nstopped the embedded Postgres .*\n$/s,
+  ],
+  ['createModelRouter', /^$/],
+];

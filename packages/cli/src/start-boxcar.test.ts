@@ -2,17 +2,23 @@
 import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { startEmbeddedPostgres } from '@boxcar/embedded';
+import { deleteEmbeddedData, startEmbeddedPostgres } from '@boxcar/embedded';
 import { spawnNode, testDatabase } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, afterEach, expect, it, vi } from 'vitest';
 import { startBoxcar } from './start-boxcar.js';
 
+const PROGRAM = new URL('./testing/own-program.ts', import.meta.url);
 const folder = mkdtempSync(join(tmpdir(), 'boxcar-program-'));
+const dataDir = join(folder, 'postgres-18');
 // The account of root's server has to enter it.
 chmodSync(folder, 0o755);
 afterEach(() => vi.unstubAllEnvs());
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+afterAll(async () => {
+  // A program that was killed has left its server.
+  await deleteEmbeddedData({ dataDir });
+  rmSync(folder, { recursive: true, force: true });
+});
 
 const listeners = (): number[] => ['SIGINT', 'SIGTERM'].map((name) => process.listenerCount(name));
 
@@ -74,13 +80,13 @@ it('on the embedded server, Ctrl-C hands back the turns, stops the server and en
     DATABASE_DIRECT_URL: undefined,
     REDIS_URL: undefined,
   };
-  await using program = spawnNode(new URL('testing/own-program.ts', import.meta.url), [], env);
+  await using program = spawnNode(PROGRAM, [], env);
   await program.line(/^running postgres:\/\/boxcar_app/, { deadlineMs: 90_000 });
   await program.kill('SIGINT');
   expect(await program.exited).toEqual({ code: 130, signal: null });
   expect(program.stdout).toMatch(/^running .*\nstopping\n$/);
   expect(program.stderr).toBe('');
-  await using server = await startEmbeddedPostgres({ dataDir: join(folder, 'postgres-18') });
+  await using server = await startEmbeddedPostgres({ dataDir });
   expect(server.adopted).toBe(false);
   const client = new pg.Client(server.url);
   await client.connect();

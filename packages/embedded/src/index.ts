@@ -1,4 +1,5 @@
 export { freePort } from './free-port.js';
+export { overTcp } from './over-tcp.js';
 export {
   defaultDataDir,
   deleteEmbeddedData,
@@ -6,4 +7,3 @@ export {
   type EmbeddedPostgresOptions,
   startEmbeddedPostgres,
 } from './server.js';
-export { overTcp } from './server-client.js';

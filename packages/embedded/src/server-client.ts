@@ -25,16 +25,6 @@ export function connectionString(
   return `postgres://${role}:${password}@${host}:${port}/${database}`;
 }
 
-/**
- * The same connection by the port, for tests and measurements alone: proxies stand in front of a port, and the kernel's limits for
- * connections that are stuck (`tcp_user_timeout`) do not exist on Unix sockets.
- */
-export function overTcp(url: string): string {
-  const changed = new URL(url);
-  changed.hostname = '127.0.0.1';
-  return changed.href;
-}
-
 export function adminOf(cluster: Cluster, port: number, database: string): pg.Client {
   const client = new pg.Client({
     connectionString: connectionString(cluster, port, { account: 'admin', database }),

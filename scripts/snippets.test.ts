@@ -1,0 +1,187 @@
+/** Every command line of README and docs is run as it is written, in this process on one database, or listed with a reason. */
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { type Boxcar, startBoxcar } from '@boxcar/cli';
+import type { ScriptedFunction } from '@boxcar/llm';
+import { testDatabase } from '@boxcar/testkit';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { parseAllDocuments } from 'yaml';
+import { cliHere } from '../packages/cli/src/testing/cli.js';
+import { type Command, kindOf, readCommands, readSnippets } from './snippets.js';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const snippets = readSnippets();
+const SHELL = ['sh', 'bash'];
+
+/** Commands that are not run here: how they begin, and where they are run, or why nowhere. */
+const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
+  ['npm start', 'scripts/start.test.ts runs it'],
+  ['npm test', 'runs this test'],
+  ['npm run tarballs', 'scripts/outside.test.ts runs it'],
+  ['npm install ~/boxcar-tarballs/*.tgz', 'scripts/outside.test.ts installs the tarballs'],
+  ['npm run bench', 'bench/src has its tests; a run takes minutes'],
+  ['npm run soak', 'takes minutes; its parts have tests in packages/runtime'],
+  ['npm run test:isolation', 'runs a part of the tests at other isolation levels'],
+  ['npx vitest run', 'runs tests'],
+  ['pnpm install', 'every checkout begins with it'],
+  ['pnpm verify', 'what CI runs'],
+  ['.ci/run', 'what CI runs'],
+  ['export ', 'the settings of a host'],
+  ['boxcar tape resume', 'reads lines from stdin; packages/cli/src/tape-repl.test.ts runs it'],
+  ['boxcar worker', 'works until it is stopped; scripts/outside.test.ts starts it with a plugin'],
+];
+
+/** Blocks that are neither programs nor commands: what they are, and which test holds them, if any. */
+const NOT_CODE: Readonly<Record<string, string>> = {
+  '': 'printed text, diagrams and grammars',
+  mermaid: 'a diagram',
+  console:
+    'a session with the ids of one database; packages/cli/src/tape-repl.test.ts and explain.test.ts have its commands',
+};
+
+const textOf = ({ words }: Command): string => words.join(' ');
+const ruleOf = (command: Command) =>
+  NOT_RUN.find(([beginning]) => `${textOf(command)} `.startsWith(beginning));
+
+const commands = snippets
+  .filter(({ language }) => SHELL.includes(language))
+  .flatMap(({ file, code }) => readCommands(code).map((command) => ({ file, command })));
+const unlisted = commands.filter(({ command }) => ruleOf(command) === undefined);
+
+it('each block is a program, commands, data or of a listed kind', () => {
+  const known = [...SHELL, ...Object.keys(NOT_CODE), 'ts', 'js', 'yaml', 'json'];
+  expect(snippets.filter(({ language }) => !known.includes(language))).toEqual([]);
+  expect(snippets.length).toBeGreaterThan(50);
+});
+
+it('each listed command is shown somewhere, and names scripts and files that exist', () => {
+  const listed = commands.flatMap(({ command }) => ruleOf(command) ?? []);
+  expect(NOT_RUN.filter((rule) => !listed.includes(rule[0]))).toEqual([]);
+  const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+    scripts: Record<string, string>;
+  };
+  for (const { command } of commands) {
+    const [program, verb, name = ''] = command.words;
+    if (program === 'npm' && verb === 'run') expect(Object.keys(scripts)).toContain(name);
+    if (program === 'npx' && verb === 'vitest')
+      expect(existsSync(join(root, command.words[3] ?? ''))).toBe(true);
+  }
+});
+
+it('data is what its language says', () => {
+  for (const { language, code } of snippets) {
+    if (language === 'json') JSON.parse(code);
+    if (language === 'yaml') expect(parseAllDocuments(code).flatMap((one) => one.errors)).toEqual([]);
+  }
+});
+
+describe('the commands', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'boxcar-snippets-'));
+  const home = process.cwd();
+  let boxcar: Boxcar;
+  let env: Readonly<Record<string, string>>;
+  /** Makes what stands in the place of a name, for each command that has it. */
+  let made: Readonly<Record<string, () => string | Promise<string>>>;
+
+  const submit = async (primitive: string, args: object): Promise<Record<string, string>> =>
+    (await boxcar.runtime.submit(primitive, args)) as Record<string, string>;
+
+  /** The world that the pages speak of. */
+  beforeAll(async () => {
+    const database = await testDatabase({ empty: true });
+    const never: ScriptedFunction = (_request, { signal }) =>
+      new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
+    boxcar = await startBoxcar({
+      databaseUrl: database.url,
+      redisUrl: '',
+      models: { scripted: { functions: { never } } },
+    });
+    env = { DATABASE_URL: database.url };
+    const { runtime } = boxcar;
+    const profile = (name: string, more: object = {}) => ({
+      ...{ name, instructions: 'Figures come from tools.', model: 'scripted', script: [{ say: 'Done.' }] },
+      ...{ tags: ['code'], ...more },
+    });
+    writeFileSync(join(folder, 'profiles.yaml'), JSON.stringify(profile('reviewer')));
+    writeFileSync(
+      join(folder, 'rules.yaml'),
+      JSON.stringify({
+        target_profile_config: { profile_name: 'reviewer' },
+        context_packing_config: { pack_arguments: [{ arg_key: 'ticket' }] },
+      }),
+    );
+    process.chdir(folder);
+    await runtime.applyProfile(profile('reviewer', { instructions: 'The first version.' }));
+    for (const name of ['reviewer', 'boss', 'reader', 'writer', 'worker'])
+      await runtime.applyProfile(profile(name, { delegation_policy: { target_profiles: null } }));
+    await runtime.applyProfile(profile('waiting', { model: 'scripted:never', script: undefined }));
+    for (const name of ['ada', 'clerk-1', 'worker-abc123', 'worker-def456'])
+      await submit('provision_agent', {
+        action: 'ensure',
+        agent_id: name,
+        profile_name: 'worker',
+        shared: true,
+      });
+    const notes = await runtime.tape('telegram:123');
+    await notes.append(
+      Array.from({ length: 50 }, (_, n) => ({ kind: 'message' as const, content: `Message ${n}.` })),
+    );
+    const ada = await runtime.tape({ agent: 'ada' });
+    await ada.handoff('plan', { state: { summary: 'The plan.' } });
+    await boxcar.startWorker({ graceMs: 0 });
+    const budget = { tokens: 100_000 };
+    const ended = await submit('launch_principal', {
+      ...{ profile_name: 'reviewer', instruction: 'Look.', wait: true, budget },
+    });
+    const open = async () => {
+      const args = { profile_name: 'waiting', instruction: 'Wait.', budget };
+      return (await submit('launch_principal', args)).turn_id ?? '';
+    };
+    const box = await submit('create_box', {
+      cards: [{ type: 'note', content: { kind: 'text', text: 'A note.' } }],
+    });
+    for (const mode of ['read', 'append'])
+      await submit('grant_box', { box_id: notes.boxId, grantee: 'worker-abc123', mode });
+    made = {
+      '0198c1f2': () => ended.turn_id ?? '',
+      '<turn>': open,
+      '<turn/run>': open,
+      '<run>': async () => {
+        const run = 'select run_id from boxcar.turns where id = $1';
+        const { rows } = await database.pool.query<{ run_id: string }>(run, [await open()]);
+        return rows[0]?.run_id ?? '';
+      },
+      '<box>': () => notes.boxId,
+      $BOX: () => box.box_id ?? '',
+    };
+  });
+
+  afterAll(async () => {
+    process.chdir(home);
+    await boxcar.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  const withMade = async (word: string): Promise<string> => {
+    const name = Object.keys(made).find((one) => word.endsWith(one));
+    return name === undefined ? word : word.replace(name, String(await made[name]?.()));
+  };
+
+  it.each(
+    unlisted.map(
+      ({ file, command }) => [file, textOf(command).replace(/\s+/g, ' ').slice(0, 100), command] as const,
+    ),
+  )('%s: %s', async (_file, _text, { settings, words: [program, ...args] }) => {
+    expect({ program, settings }).toEqual({ program: 'boxcar', settings: [] });
+    const { code, stdout, stderr } = await cliHere(await Promise.all(args.map(withMade)), env);
+    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.not.stringMatching(/^boxcar: \w+: /m) });
+    expect(stdout).not.toBe('');
+  });
+});
+
+it('programs, modules and parts are told apart', () => {
+  const kinds = snippets.filter(({ language }) => ['ts', 'js'].includes(language)).map(kindOf);
+  for (const kind of ['program', 'module', 'part'] as const) expect(kinds).toContain(kind);
+});

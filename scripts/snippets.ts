@@ -1,0 +1,84 @@
+/** The code that README and docs show, and the words of their command lines. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+
+export interface Snippet {
+  readonly file: string;
+  /** Of its first line of code, from 1. */
+  readonly line: number;
+  readonly language: string;
+  readonly code: string;
+}
+
+const pages = (): string[] => [
+  'README.md',
+  ...readdirSync(join(root, 'docs'))
+    .filter((name) => name.endsWith('.md'))
+    .map((name) => join('docs', name)),
+  ...readdirSync(join(root, 'packages')).map((name) => join('packages', name, 'README.md')),
+];
+
+const FENCE = /^```(\w*)\n([\s\S]*?)^```$/gm;
+
+/** All blocks of code of README, docs and the packages' READMEs, in order. */
+export const readSnippets = (): Snippet[] =>
+  pages().flatMap((file) => {
+    const text = readFileSync(join(root, file), 'utf8');
+    return [...text.matchAll(FENCE)].map(({ 1: language = '', 2: code = '', index }) => ({
+      file,
+      line: text.slice(0, index).split('\n').length + 1,
+      language,
+      code,
+    }));
+  });
+
+/**
+ * - `program`: runs by itself.
+ * - `module`: a file that a program loads, named by its first line.
+ * - `part`: stands in a program that has what it uses.
+ */
+export function kindOf({ code }: Snippet): 'program' | 'module' | 'part' {
+  if (/^export default /m.test(code)) return 'module';
+  return /^import /m.test(code) ? 'program' : 'part';
+}
+
+/** What a snippet is called as a file: its own name where its first line gives one. */
+export function fileOf({ file, line, language, code }: Snippet): string {
+  const [, name] = /^\/\/ (\S+\.js)\n/.exec(code) ?? [];
+  return name ?? `${file.replace(/\W/g, '-')}-${line}.${language}`;
+}
+
+/** One command of a shell: its words without quotes, and the names that it sets before. */
+export interface Command {
+  readonly settings: readonly string[];
+  readonly words: readonly string[];
+}
+
+/** A word with its quotes, or a sign between commands; a comment matches as a space. */
+const TOKEN =
+  /(\s#[^\n]*|^#[^\n]*)|(\n|&&|[;&|])|((?:'[^']*'|"(?:\\[\s\S]|[^"\\])*"|\\[\s\S]|[^\s'"\\;&|])+)/g;
+
+const unquote = (word: string): string =>
+  word.replace(/'([^']*)'|"((?:\\[\s\S]|[^"\\])*)"|\\([\s\S])/g, (_, single, double, escaped) =>
+    String(single ?? double?.replace(/\\([\s\S])/g, '$1') ?? escaped),
+  );
+
+/** The commands of a block. `<turn|run>` is one word. */
+export function readCommands(code: string): Command[] {
+  const commands: string[][] = [[]];
+  const text = code.replace(/<[a-z|]+>/g, (name) => name.replaceAll('|', '/'));
+  for (const [, , end, word] of text.matchAll(TOKEN)) {
+    if (end !== undefined) commands.push([]);
+    else if (word !== undefined) commands.at(-1)?.push(word);
+  }
+  return commands
+    .filter((words) => words.length > 0)
+    .map((words) => {
+      const first = words.findIndex((word) => !/^[A-Z_]+=/.test(word));
+      const count = first === -1 ? words.length : first;
+      return { settings: words.slice(0, count), words: words.slice(count).map(unquote) };
+    });
+}
