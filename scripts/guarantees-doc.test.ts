@@ -9,9 +9,11 @@ const files = readdirSync(join(root, 'packages')).flatMap((pack) =>
     .filter((path) => path.endsWith('.test.ts'))
     .map((path) => `packages/${pack}/src/${path}`),
 );
+const scripts = readdirSync(join(root, 'scripts')).map((name) => `scripts/${name}`);
 
 /** `tape/fork.test.ts` is a file of any package, `cli/tape.test.ts` and `packages/cli/src/tape.test.ts` are of the package that is named. */
 const find = (path: string): readonly string[] => {
+  if (path.startsWith('scripts/')) return scripts.filter((file) => file === path);
   const name = path.replace(/^packages\/([^/]+)\/src\//, '$1/');
   const pattern = new RegExp(`^${name.replaceAll('.', '\\.').replaceAll('*', '[^/]*')}$`);
   return files.filter((file) => {

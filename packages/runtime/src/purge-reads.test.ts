@@ -3,6 +3,7 @@ import { createPool, purgeRuns, purgeTapes } from '@boxcar/store';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { copyRuns, type RunPattern, readRuns } from './testing/copy-runs.js';
+import { readsOf } from './testing/count-reads.js';
 import { type Harness, harness } from './testing/harness.js';
 
 const COPIES = 100;
@@ -94,31 +95,6 @@ async function play(): Promise<void> {
   });
 }
 
-/**
- * Rows and entries of indexes that `work` reads, by table. A server hears what a connection has read seconds later, or when it ends:
- * so all others end first, and what they read stands in the count before.
- */
-async function readsOf(work: () => Promise<unknown>): Promise<ReadonlyMap<string, number>> {
-  await db.query('select pg_stat_force_next_flush()');
-  const { rows } = await pool.query<{ pid: number }>('select pg_backend_pid() as pid');
-  await db.query(
-    `select pg_terminate_backend(pid, 60000) from pg_stat_activity
-     where datname = current_database() and backend_type = 'client backend' and pid not in (pg_backend_pid(), $1)`,
-    [rows[0]?.pid],
-  );
-  const count = async (): Promise<ReadonlyMap<string, number>> => {
-    await pool.query('select pg_stat_force_next_flush()');
-    const { rows } = await pool.query<{ name: string; n: number }>(
-      `select t.relname as name, (t.seq_tup_read + t.idx_tup_fetch + coalesce((select sum(i.idx_tup_read) from pg_stat_user_indexes i where i.relid = t.relid), 0))::float8 as n
-       from pg_stat_user_tables t where t.schemaname = 'boxcar'`,
-    );
-    return new Map(rows.map(({ name, n }) => [name, n]));
-  };
-  const before = await count();
-  await work();
-  return new Map([...(await count())].map(([name, n]) => [name, n - (before.get(name) ?? 0)]));
-}
-
 async function now(): Promise<Date> {
   const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
   const at = row?.at ?? new Date(0);
@@ -136,10 +112,10 @@ async function purgeOne(): Promise<ReadonlyMap<string, number>> {
   await db.query('vacuum analyze');
   await play();
   const before = await now();
-  return readsOf(async () => {
+  return readsOf(pool, async () => {
     const report = await purgeRuns(pool, { before });
     expect(report).toMatchObject({ removed: { runs: 1, turns: 4, agents: 4 }, kept: [] });
-  });
+  }, [db]);
 }
 
 test('what a purge of a run reads does not grow with the rows of other runs', async () => {
@@ -184,9 +160,9 @@ test('a purge of tapes does not read the tapes that have a name', async () => {
     },
   });
   const before = await now();
-  const reads = await readsOf(async () => {
+  const reads = await readsOf(pool, async () => {
     expect((await purgeTapes(pool, { before })).removed.tapes).toBe(1);
-  });
+  }, [db]);
   expect(reads.get('boxes')).toBeLessThan(count / 4);
   expect(reads.get('tape_entries')).toBeLessThan(count / 4);
 });
@@ -211,10 +187,10 @@ test('a purge does not read the operations between two turns of an agent', async
   })) as { turn_id: never };
   await finish(again.turn_id);
   const before = await now();
-  const reads = await readsOf(async () => {
+  const reads = await readsOf(pool, async () => {
     const { removed, kept } = await purgeRuns(pool, { before });
     expect({ runs: removed.runs, kept }).toEqual({ runs: 2, kept: [] });
-  });
+  }, [db]);
   expect(reads.get('operations')).toBeLessThan(count / 2);
   expect(await h.rows("select from boxcar.operations where idempotency_key like 'other %'")).toHaveLength(
     count,
