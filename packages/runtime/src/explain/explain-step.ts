@@ -164,7 +164,7 @@ export function explainTool(tool: OfferedTool, rows: TurnRows, hasResultFields: 
 }
 
 /** Cards in reach of the view that are not in it, then those that a budget kept out of this turn's context. */
-export function explainOmissions(
+function explainOmissions(
   rows: TurnRows,
   prompt: RebuiltPrompt,
   origins: CardOrigins,
