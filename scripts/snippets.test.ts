@@ -2,14 +2,15 @@
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Readable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { type Boxcar, startBoxcar } from '@boxcar/cli';
 import type { ScriptedFunction } from '@boxcar/llm';
 import { testDatabase } from '@boxcar/testkit';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { parseAllDocuments } from 'yaml';
 import { cliHere } from '../packages/cli/src/testing/cli.js';
-import { type Command, kindOf, readCommands, readSnippets } from './snippets.js';
+import { type Command, kindOf, readCommands, readSession, readSnippets } from './snippets.js';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const snippets = readSnippets();
@@ -29,7 +30,7 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ['pnpm verify', 'what CI runs'],
   ['.ci/run', 'what CI runs'],
   ['export ', 'the settings of a host'],
-  ['boxcar tape resume', 'reads lines from stdin; packages/cli/src/tape-repl.test.ts runs it'],
+  ['boxcar why 01a2013c', 'shows ids of one database; packages/cli/src/explain.test.ts has its form'],
   ['boxcar worker', 'works until it is stopped; scripts/outside.test.ts starts it with a plugin'],
 ];
 
@@ -37,28 +38,31 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
 const NOT_CODE: Readonly<Record<string, string>> = {
   '': 'printed text, diagrams and grammars',
   mermaid: 'a diagram',
-  console:
-    'a session with the ids of one database; packages/cli/src/tape-repl.test.ts and explain.test.ts have its commands',
 };
 
 const textOf = ({ words }: Command): string => words.join(' ');
 const ruleOf = (command: Command) =>
   NOT_RUN.find(([beginning]) => `${textOf(command)} `.startsWith(beginning));
 
-const commands = snippets
-  .filter(({ language }) => SHELL.includes(language))
-  .flatMap(({ file, code }) => readCommands(code).map((command) => ({ file, command })));
+const commands = snippets.flatMap(({ file, language, code }) => {
+  const found: readonly { readonly command: Command; readonly output?: string }[] = SHELL.includes(language)
+    ? readCommands(code).map((command) => ({ command }))
+    : language === 'console'
+      ? readSession(code)
+      : [];
+  return found.map((one) => ({ file, ...one }));
+});
 const unlisted = commands.filter(({ command }) => ruleOf(command) === undefined);
 
 it('each block is a program, commands, data or of a listed kind', () => {
-  const known = [...SHELL, ...Object.keys(NOT_CODE), 'ts', 'js', 'yaml', 'json'];
+  const known = [...SHELL, 'console', ...Object.keys(NOT_CODE), 'ts', 'js', 'yaml', 'json'];
   expect(snippets.filter(({ language }) => !known.includes(language))).toEqual([]);
   expect(snippets.length).toBeGreaterThan(50);
 });
 
 it('each listed command is shown somewhere, and names scripts and files that exist', () => {
-  const listed = commands.flatMap(({ command }) => ruleOf(command) ?? []);
-  expect(NOT_RUN.filter((rule) => !listed.includes(rule[0]))).toEqual([]);
+  const used = new Set(commands.map(({ command }) => ruleOf(command)));
+  expect(NOT_RUN.filter((rule) => !used.has(rule))).toEqual([]);
   const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
     scripts: Record<string, string>;
   };
@@ -170,14 +174,21 @@ describe('the commands', () => {
   };
 
   it.each(
-    unlisted.map(
-      ({ file, command }) => [file, textOf(command).replace(/\s+/g, ' ').slice(0, 100), command] as const,
-    ),
-  )('%s: %s', async (_file, _text, { settings, words: [program, ...args] }) => {
+    unlisted.map(({ file, command, output }) => ({
+      ...{ file, command, output },
+      title: textOf(command).replace(/\s+/g, ' ').slice(0, 100),
+    })),
+  )('$file: $title', async ({ command, output }) => {
+    const { settings, input } = command;
+    const [program, ...args] = await Promise.all(command.words.map(withMade));
     expect({ program, settings }).toEqual({ program: 'boxcar', settings: [] });
-    const { code, stdout, stderr } = await cliHere(await Promise.all(args.map(withMade)), env);
+    using _stdin = vi
+      .spyOn(process, 'stdin', 'get')
+      .mockReturnValue(Readable.from([input]) as typeof process.stdin);
+    const { code, stdout, stderr } = await cliHere(args, env);
     expect({ code, stderr }).toEqual({ code: 0, stderr: expect.not.stringMatching(/^boxcar: \w+: /m) });
-    expect(stdout).not.toBe('');
+    if (output === undefined) expect(stdout).not.toBe('');
+    else expect(stdout).toBe(output);
   });
 });
 

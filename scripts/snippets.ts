@@ -55,6 +55,8 @@ export function fileOf({ file, line, language, code }: Snippet): string {
 export interface Command {
   readonly settings: readonly string[];
   readonly words: readonly string[];
+  /** What an `echo` before it writes to its stdin. */
+  readonly input: string;
 }
 
 /** A word with its quotes, or a sign between commands; a comment matches as a space. */
@@ -66,19 +68,32 @@ const unquote = (word: string): string =>
     String(single ?? double?.replace(/\\([\s\S])/g, '$1') ?? escaped),
   );
 
-/** The commands of a block. `<turn|run>` is one word. */
+/** The commands of a block. `<turn|run>` is one word; `npx boxcar` is `boxcar`. */
 export function readCommands(code: string): Command[] {
-  const commands: string[][] = [[]];
+  const commands: { words: string[]; isPiped: boolean }[] = [{ words: [], isPiped: false }];
   const text = code.replace(/<[a-z|]+>/g, (name) => name.replaceAll('|', '/'));
   for (const [, , end, word] of text.matchAll(TOKEN)) {
-    if (end !== undefined) commands.push([]);
-    else if (word !== undefined) commands.at(-1)?.push(word);
+    if (end !== undefined) commands.push({ words: [], isPiped: end === '|' });
+    else if (word !== undefined) commands.at(-1)?.words.push(word);
   }
-  return commands
-    .filter((words) => words.length > 0)
-    .map((words) => {
-      const first = words.findIndex((word) => !/^[A-Z_]+=/.test(word));
-      const count = first === -1 ? words.length : first;
-      return { settings: words.slice(0, count), words: words.slice(count).map(unquote) };
-    });
+  let echoed = '';
+  return commands.flatMap(({ words: all, isPiped }) => {
+    const first = all.findIndex((word) => !/^[A-Z_]+=/.test(word));
+    const count = first === -1 ? all.length : first;
+    const words = all.slice(count).map(unquote);
+    const input = isPiped ? echoed : '';
+    echoed = `${words.slice(1).join(' ')}\n`;
+    if (words[0] === 'npx' && words[1] === 'boxcar') words.shift();
+    return all.length === 0 || words[0] === 'echo' ? [] : [{ settings: all.slice(0, count), words, input }];
+  });
 }
+
+/** The commands of a session, each with what it prints. */
+export const readSession = (code: string): { readonly command: Command; readonly output: string }[] =>
+  code
+    .split(/^\$ /m)
+    .slice(1)
+    .flatMap((entry) => {
+      const [line = '', ...output] = entry.split(/(?<=\n)/);
+      return readCommands(line).map((command) => ({ command, output: output.join('') }));
+    });
