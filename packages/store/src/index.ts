@@ -204,6 +204,9 @@ export {
   WORKERS_CHANNEL,
   watchPeer,
 } from './liveness.js';
+export type { ListPage, ListPlace } from './list-page.js';
+export { type ListedAgent, type ListedBox, listAgents, listBoxes } from './list-things.js';
+export { type ListedRun, type ListedTurn, listRuns, listTurns, type TurnFilters } from './list-turns.js';
 export { type LimitedTry, type LockLimit, transactWithin } from './lock-limit.js';
 export {
   type AgentRow,
