@@ -10,6 +10,7 @@ import { addDoctor } from './commands/doctor.js';
 import { addErase } from './commands/erase.js';
 import { addExplain } from './commands/explain.js';
 import { addHealth } from './commands/health.js';
+import { addLists } from './commands/list.js';
 import { addMigrate } from './commands/migrate.js';
 import { addPack } from './commands/pack.js';
 import { addPrices } from './commands/prices.js';
@@ -103,6 +104,7 @@ const COMMANDS: readonly ((program: Command, run: Run) => void)[] = [
   addExplain,
   addWhy,
   addWhyStuck,
+  addLists,
   addProfiles,
   addProviders,
   addBox,

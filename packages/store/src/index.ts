@@ -193,6 +193,10 @@ export {
 } from './invariants.js';
 export type { KnownTape, KnownTapes } from './known-tapes.js';
 export { findLateTargets, type LateTarget } from './late-queue-calls.js';
+export type { ListPage, ListPlace } from './list-page.js';
+export { listRegistered, type RegisteredName } from './list-registered.js';
+export { type ListedAgent, type ListedBox, listAgents, listBoxes } from './list-things.js';
+export { type ListedRun, type ListedTurn, listRuns, listTurns, type TurnFilters } from './list-turns.js';
 export {
   announceWorker,
   askServer,
@@ -204,9 +208,6 @@ export {
   WORKERS_CHANNEL,
   watchPeer,
 } from './liveness.js';
-export type { ListPage, ListPlace } from './list-page.js';
-export { type ListedAgent, type ListedBox, listAgents, listBoxes } from './list-things.js';
-export { type ListedRun, type ListedTurn, listRuns, listTurns, type TurnFilters } from './list-turns.js';
 export { type LimitedTry, type LockLimit, transactWithin } from './lock-limit.js';
 export {
   type AgentRow,
@@ -274,7 +275,13 @@ export {
   silentFor,
 } from './pool.js';
 export { type PoolWait, poolWaits } from './pool-waits.js';
-export { listProfiles, loadStoredProfiles, type ProfileLine, type StoredProfile } from './profiles.js';
+export {
+  findVersionIds,
+  listProfiles,
+  loadStoredProfiles,
+  type ProfileLine,
+  type StoredProfile,
+} from './profiles.js';
 export {
   findProjectByRef,
   listProjects,
@@ -493,8 +500,9 @@ export {
   type TreeNode,
   type TurnTree,
 } from './tree.js';
-export { findTurnId, findTurnOrRun } from './turn-ref.js';
+export { findBoxId, findNeighbors, findTurnId, findTurnOrRun } from './turn-ref.js';
 export { findViewStarts, type HiddenView, type ViewStart, type ViewWish } from './turn-views.js';
+export { writeTurnWords } from './turn-words.js';
 export { type HeldAt, loadTurnStates, releaseNoted, releaseTurns, type TurnState } from './turns.js';
 export {
   claimWithViews,
