@@ -1071,7 +1071,11 @@ alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN
 
 CREATE INDEX agents_derived ON boxcar.agents USING btree (derived_from) WHERE (derived_from IS NOT NULL);
 
+CREATE INDEX agents_newest ON boxcar.agents USING btree (project_id, created_at, id);
+
 CREATE INDEX agents_owner ON boxcar.agents USING btree (owner_agent_id) WHERE (owner_agent_id IS NOT NULL);
+
+CREATE INDEX agents_profile ON boxcar.agents USING btree (profile_id, created_at, id) WHERE (profile_id IS NOT NULL);
 
 CREATE INDEX batches_answered ON boxcar.batches USING gin (turn_ids) WHERE (answer IS NOT NULL);
 
@@ -1090,6 +1094,12 @@ CREATE INDEX boxes_left ON boxcar.boxes USING btree (id) WHERE ((archived_at IS 
 CREATE INDEX boxes_listed ON boxcar.boxes USING gin (card_ids) WITH (fastupdate=off) WHERE (segments @? '$[*]?(@."rule" == "create_box")'::jsonpath);
 
 CREATE INDEX boxes_maker ON boxcar.boxes USING btree (maker_agent_id) WHERE (maker_agent_id IS NOT NULL);
+
+CREATE INDEX boxes_named ON boxcar.boxes USING btree (project_id, created_at, id) WHERE (tape_name IS NOT NULL);
+
+CREATE INDEX boxes_newest ON boxcar.boxes USING btree (project_id, created_at, id);
+
+CREATE INDEX boxes_owner ON boxcar.boxes USING btree (owner_agent_id, created_at, id) WHERE (owner_agent_id IS NOT NULL);
 
 CREATE INDEX boxes_parent ON boxcar.boxes USING btree (parent_box_id) WHERE (parent_box_id IS NOT NULL);
 
@@ -1139,6 +1149,8 @@ CREATE INDEX provider_slots_provider ON boxcar.provider_slots USING btree (provi
 
 CREATE INDEX runs_age ON boxcar.runs USING brin (created_at) WITH (autosummarize='on', pages_per_range='8');
 
+CREATE INDEX runs_newest ON boxcar.runs USING btree (project_id, created_at, id);
+
 CREATE INDEX sessions_parent ON boxcar.sessions USING btree (project_id, parent_session_id, created_at);
 
 CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_at) WHERE (NOT is_dead);
@@ -1165,13 +1177,13 @@ CREATE INDEX tool_calls_deadline ON boxcar.tool_calls USING btree (deadline_at) 
 
 CREATE INDEX tool_calls_look ON boxcar.tool_calls USING btree (look_at) WHERE ((status = 'pending'::text) AND (look_at IS NOT NULL));
 
-CREATE INDEX turns_agent ON boxcar.turns USING btree (agent_id);
-
 CREATE INDEX turns_agent_queue ON boxcar.turns USING btree (agent_id, id) WHERE (status = 'queued'::text);
 
 CREATE INDEX turns_awaited ON boxcar.turns USING btree (parent_tool_call_id) WHERE is_awaited;
 
 CREATE INDEX turns_awaited_queue ON boxcar.turns USING btree (id) WHERE ((status = 'queued'::text) AND (is_awaited OR (batch_ids IS NOT NULL)));
+
+CREATE INDEX turns_channel ON boxcar.turns USING btree (project_id, channel_id, created_at, id) WHERE (channel_id <> 'public'::text);
 
 CREATE INDEX turns_children ON boxcar.turns USING btree (parent_turn_id) WHERE (parent_turn_id IS NOT NULL);
 
@@ -1183,11 +1195,17 @@ CREATE INDEX turns_held ON boxcar.turns USING btree (holder_id) WHERE (status = 
 
 CREATE INDEX turns_made ON boxcar.turns USING btree (created_at);
 
+CREATE INDEX turns_newest ON boxcar.turns USING btree (project_id, created_at, id);
+
 CREATE INDEX turns_notices ON boxcar.turns USING btree (id) WHERE ((ended_at IS NOT NULL) AND (notifies OR (unseen_position IS NOT NULL)));
+
+CREATE INDEX turns_of_agent ON boxcar.turns USING btree (agent_id, created_at, id);
 
 CREATE UNIQUE INDEX turns_one_active ON boxcar.turns USING btree (agent_id) WHERE (status = ANY (ARRAY['dispatched'::text, 'running'::text, 'suspended'::text]));
 
 CREATE INDEX turns_outputs ON boxcar.turns USING btree (output_box_id) WHERE ((parent_turn_id IS NOT NULL) OR (told_agent_id IS NOT NULL));
+
+CREATE INDEX turns_profile ON boxcar.turns USING btree (profile_id, created_at, id);
 
 CREATE INDEX turns_queue ON boxcar.turns USING btree (worker_target, project_id, priority DESC, id) WHERE (status = 'queued'::text);
 
@@ -1196,6 +1214,8 @@ CREATE INDEX turns_told ON boxcar.turns USING btree (told_agent_id) WHERE (told_
 CREATE INDEX turns_tree ON boxcar.turns USING btree (run_id, id);
 
 CREATE INDEX turns_unsettled_ends ON boxcar.turns USING btree (run_id) WHERE ((NOT is_settled) AND (ended_at IS NOT NULL));
+
+CREATE INDEX turns_unwell ON boxcar.turns USING btree (project_id, status, created_at, id) WHERE (status = ANY (ARRAY['partial'::text, 'failed'::text, 'timeout'::text, 'canceled'::text]));
 
 CREATE INDEX waits_due ON boxcar.waits USING btree (due_at) WHERE (due_at IS NOT NULL);
 

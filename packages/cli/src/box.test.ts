@@ -324,7 +324,7 @@ describe('box grant', () => {
     ['an unknown mode', ['BOX', 'reader', '--mode', 'write'], /arguments\.mode/],
     ['an agent that is not there', ['BOX', 'nobody'], /not_found: No agent 'nobody'/],
     ['a box that is not there', ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', 'reader'], /not_found: No box/],
-    ['what is no id', ['x', 'reader'], /box_id: 'x' is no id/],
+    ['what is no id', ['x', 'reader'], /box: 'x' is no id/],
     ['a time without its zone', ['BOX', 'reader', '--until', '2030-01-01T10:00'], /a time with its zone/],
     ['no time at all', ['BOX', 'reader', '--until', 'tomorrow'], /a day \(2030-12-31\)/],
     ['a day that is none', ['BOX', 'reader', '--until', '2030-13-45'], /a day \(2030-12-31\)/],

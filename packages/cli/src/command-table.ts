@@ -72,6 +72,36 @@ export const COMMANDS: readonly ListedCommand[] = [
     load: async () => (await import('./commands/why-stuck.js')).addWhyStuck,
   },
   {
+    name: 'runs',
+    description: 'Runs, newest first.',
+    load: async () => (await import('./commands/list.js')).addList('runs'),
+  },
+  {
+    name: 'turns',
+    description: 'Turns, newest first.',
+    load: async () => (await import('./commands/list.js')).addList('turns'),
+  },
+  {
+    name: 'agents',
+    description: 'Agents, newest first.',
+    load: async () => (await import('./commands/list.js')).addList('agents'),
+  },
+  {
+    name: 'boxes',
+    description: 'Context boxes and tapes, newest first.',
+    load: async () => (await import('./commands/list.js')).addList('boxes'),
+  },
+  {
+    name: 'tools',
+    description: 'The tools that live workers have registered.',
+    load: async () => (await import('./commands/list.js')).addList('tools'),
+  },
+  {
+    name: 'primitives',
+    description: 'The primitives that live workers and queue doors have registered.',
+    load: async () => (await import('./commands/list.js')).addList('primitives'),
+  },
+  {
     name: 'profiles',
     description: 'Agent profiles.',
     load: async () => (await import('./commands/profiles.js')).addProfiles,

@@ -406,7 +406,7 @@ export {
   toRecords,
 } from './tape-record.js';
 export { formatTapeRef, parseTapeRef, type TapeRef } from './tape-ref.js';
-export { matchSearch, parseSearch, type TapeSearch, wordsOf } from './tape-search.js';
+export { foldedWords, matchSearch, parseSearch, type TapeSearch, wordsOf } from './tape-search.js';
 export {
   anchorsText,
   handoffOf,

@@ -94,11 +94,14 @@ function foldStart(text: string, most: number): string {
   return parts.join('');
 }
 
-/** The words of an entry: all texts and numbers of its payload, folded. */
-export const wordsOf = (record: TapeRecord): string =>
-  foldStart(textOf(saidBy(record)), MAX_WORDS)
+/** The words of a value: all its texts and numbers, folded. */
+export const foldedWords = (value: JsonValue): string =>
+  foldStart(textOf(value), MAX_WORDS)
     .slice(0, MAX_WORDS)
     .replace(/[\ud800-\udbff]$/, '');
+
+/** The words of an entry: those of its payload. */
+export const wordsOf = (record: TapeRecord): string => foldedWords(saidBy(record));
 
 function toWord(word: string): SearchWord {
   const letters = [...word];

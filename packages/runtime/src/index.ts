@@ -32,6 +32,23 @@ export type {
 } from './handler.js';
 export { BUILT_IN as builtInHandlers } from './handlers/built-in.js';
 export type { IsolatedTool } from './isolated-tool.js';
+export {
+  type ListAgentsOptions,
+  type ListBoxesOptions,
+  type ListEnd,
+  type ListOptions,
+  type ListSearch,
+  type ListTurnsOptions,
+  listAgents,
+  listBoxes,
+  listPrimitives,
+  listRuns,
+  listTools,
+  listTurns,
+  type RegisteredList,
+  type RowList,
+  type RowListOptions,
+} from './lists.js';
 export { createLog, type Log, type LogLevel, silentLog, writeLogLine } from './log.js';
 export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';
 export { HandoverPacker, newId, type PackedContext, type PackLimits, type PackRequest } from './packer.js';

@@ -104,12 +104,16 @@ export async function getProfile(
   const { version, projectId } = options;
   const [found] = await findProfileVersions(pool, [{ name, version }], { projectId });
   if (found !== undefined) return found;
-  throw new KernelError('not_found', {
-    message: `No profile '${name}'${version === undefined ? '' : ` version ${version}`} in project '${projectId ?? 'default'}'.`,
+  throw profileNotFound({ name, version }, projectId);
+}
+
+/** @param project - As it was given. */
+export const profileNotFound = ({ name, version }: ProfileRef, project = 'default'): KernelError =>
+  new KernelError('not_found', {
+    message: `No profile '${name}'${version === undefined ? '' : ` version ${version}`} in project '${project}'.`,
     details: {
       profile_name: name,
       ...(version === undefined ? {} : { profile_version: version }),
-      project_id: projectId ?? 'default',
+      project_id: project,
     },
   });
-}

@@ -31,6 +31,11 @@ import {
   type CommitResult,
   findDoorsOf,
   findWarmedTargets,
+  type ListedAgent,
+  type ListedBox,
+  type ListedRun,
+  type ListedTurn,
+  listProjects,
   loadOpenings,
   loadTurnStates,
   type Opening,
@@ -38,6 +43,7 @@ import {
   outsideHandlers,
   type PendingCall,
   type ProfileLine,
+  type ProjectLine,
   promote,
   refuseNested,
   type SubmissionItem,
@@ -67,6 +73,20 @@ import { logPoolWaits } from './handler-slots.js';
 import { BUILT_IN } from './handlers/built-in.js';
 import { type IsolatedTool, toTool } from './isolated-tool.js';
 import { listProfilesTool } from './list-profiles.js';
+import {
+  type ListAgentsOptions,
+  type ListBoxesOptions,
+  type ListOptions,
+  type ListTurnsOptions,
+  listAgents,
+  listBoxes,
+  listPrimitives,
+  listRuns,
+  listTools,
+  listTurns,
+  type RegisteredList,
+  type RowList,
+} from './lists.js';
 import { type Log, silentLog, withoutSecrets } from './log.js';
 import { OnceAtATime } from './once-at-a-time.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
@@ -658,6 +678,45 @@ export class Runtime implements RuntimeCore {
     options: ProfileScope & { readonly tag?: string | undefined } = {},
   ): Promise<readonly ProfileLine[]> {
     return listProfiles(this.pool, options);
+  }
+
+  /**
+   * Runs, the newest first, page by page. A run is listed when a root of it fits.
+   *
+   * @throws KernelError `bad_request` with all findings; `not_found` for project, profile or agent.
+   */
+  listRuns(options?: ListTurnsOptions): Promise<RowList<'runs', ListedRun>> {
+    return listRuns(this.pool, options);
+  }
+
+  /** Turns, the newest first, page by page. @throws KernelError as `listRuns`. */
+  listTurns(options?: ListTurnsOptions): Promise<RowList<'turns', ListedTurn>> {
+    return listTurns(this.pool, options);
+  }
+
+  /** Agents, the newest first, page by page. @throws KernelError as `listRuns`. */
+  listAgents(options?: ListAgentsOptions): Promise<RowList<'agents', ListedAgent>> {
+    return listAgents(this.pool, options);
+  }
+
+  /** Context boxes and tapes, the newest first, page by page. @throws KernelError as `listRuns`. */
+  listBoxes(options?: ListBoxesOptions): Promise<RowList<'boxes', ListedBox>> {
+    return listBoxes(this.pool, options);
+  }
+
+  /** The tools that live workers have registered, by name. @throws KernelError `bad_request`. */
+  listTools(options?: ListOptions): Promise<RegisteredList<'tools'>> {
+    return listTools(this.pool, options);
+  }
+
+  /** The primitives that live workers and doors have registered, by name. @throws KernelError `bad_request`. */
+  listPrimitives(options?: ListOptions): Promise<RegisteredList<'primitives'>> {
+    return listPrimitives(this.pool, options);
+  }
+
+  /** All projects by name, with their turns under way and their limits. */
+  listProjects(): Promise<readonly ProjectLine[]> {
+    return listProjects(this.pool);
   }
 
   /** One version of a profile, by default the current one. @throws KernelError `not_found`. */

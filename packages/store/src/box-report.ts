@@ -8,7 +8,6 @@ import {
   type JsonValue,
   KernelError,
   type ProjectId,
-  parseId,
   type Role,
   type Segment,
   type TurnId,
@@ -18,6 +17,7 @@ import type pg from 'pg';
 import { LEAVES, SEGMENTS } from './boxes.js';
 import { type Queryable, run, statement } from './db.js';
 import { entriesOf } from './tape-line.js';
+import { findBoxId } from './turn-ref.js';
 
 const PREVIEW_LENGTH = 200;
 const DEFAULT_LIMIT = 50;
@@ -280,6 +280,7 @@ const named = (id: AgentId | null, name: string | null): NamedAgent | null =>
 /**
  * What stands in a box, with who holds it: a page of it, in stored order, with up to 1 MiB of contents and payloads, or one place.
  *
+ * @param ref - Its id, or a beginning of it of at least eight digits.
  * @param options.project - Id or name; a box of another project is not found.
  * @param options.after - The number or position after which the page begins. Default 0.
  * @param options.limit - 1 to 1,000, default 50.
@@ -295,13 +296,13 @@ export async function inspectBox(
     readonly withContents?: boolean;
   },
 ): Promise<BoxReport> {
-  const boxId = parseId<'box'>(ref, 'box');
   const page: Page = {
     after: checkWhole(options.after ?? 0, 'after', { min: 0, max: 2 ** 30 }),
     limit: checkWhole(options.limit ?? DEFAULT_LIMIT, 'limit', { min: 1, max: MAX_LIMIT }),
     withContents: options.withContents ?? false,
   };
   const { project } = options;
+  const boxId = await findBoxId(db, ref, project);
   const [row] = await run<BoxRow>(db, BOX, [boxId, tryParseId<'project'>(project) ?? null, project]);
   if (row === undefined)
     throw new KernelError('not_found', {

@@ -193,6 +193,10 @@ export {
 export type { KnownTape, KnownTapes } from './known-tapes.js';
 export { findLateTargets, type LateTarget } from './late-queue-calls.js';
 export { findLiveWorkers, type LiveWorker } from './live-workers.js';
+export type { ListPage, ListPlace } from './list-page.js';
+export { listRegistered, type RegisteredName } from './list-registered.js';
+export { type ListedAgent, type ListedBox, listAgents, listBoxes } from './list-things.js';
+export { type ListedRun, type ListedTurn, listRuns, listTurns, type TurnFilters } from './list-turns.js';
 export {
   announceWorker,
   askServer,
@@ -271,7 +275,13 @@ export {
   silentFor,
 } from './pool.js';
 export { type PoolWait, poolWaits } from './pool-waits.js';
-export { listProfiles, loadStoredProfiles, type ProfileLine, type StoredProfile } from './profiles.js';
+export {
+  findVersionIds,
+  listProfiles,
+  loadStoredProfiles,
+  type ProfileLine,
+  type StoredProfile,
+} from './profiles.js';
 export {
   findProjectByRef,
   listProjects,
@@ -481,8 +491,9 @@ export {
 export { findToldProfiles, type OfferedTool, writeToolset } from './toolsets.js';
 export { loadTree, type OpenCall, type TreeBatch, type TreeNode, type TurnTree } from './tree.js';
 export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';
-export { findTurnId, findTurnOrRun } from './turn-ref.js';
+export { findBoxId, findNeighbors, findTurnId, findTurnOrRun } from './turn-ref.js';
 export { findViewStarts, type HiddenView, type ViewStart, type ViewWish } from './turn-views.js';
+export { writeTurnWords } from './turn-words.js';
 export { type HeldAt, loadTurnStates, releaseNoted, releaseTurns, type TurnState } from './turns.js';
 export {
   claimWithViews,

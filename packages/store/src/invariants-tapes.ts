@@ -135,12 +135,17 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'words-of-entries',
-    rule: 'words that are searched are those of an entry that is there, and none are left of what was erased',
+    rule: 'words that are searched are those of an entry or turn that is there, and none are left of what was erased',
     when: 'wide',
     broken: `
       select w.box_id as id, 'has words for ' || w.position || case when e.box_id is null then ', where nothing is' when e.card_id is distinct from w.card_id then ' of another card' else ', which was erased' end as what
       from boxcar.tape_words w left join boxcar.tape_entries e on e.box_id = w.box_id and e.position = w.position left join boxcar.cards c on c.id = w.card_id
-      where e.box_id is null or e.card_id is distinct from w.card_id or (w.words is not null and c.erased_at is not null)`,
+      where w.position > 0 and (e.box_id is null or e.card_id is distinct from w.card_id or (w.words is not null and c.erased_at is not null))
+      union all
+      select w.box_id, 'has words of its instruction' || case when t.id is null then ', and is no turn' when c.erased_at is not null then ', which was erased' else ' of a card that its context has not' end
+      from boxcar.tape_words w left join boxcar.turns t on t.id = w.box_id left join boxcar.cards c on c.id = w.card_id
+      where w.position = 0 and (t.id is null or (w.words is not null and (c.id is null or c.erased_at is not null
+        or not exists (select from boxcar.boxes b where b.id = t.context_box_id and b.card_ids @> array[w.card_id]))))`,
   },
   {
     // `turn:` is written by builds before schema 16, and nobody reads by it (`rights.ts`).

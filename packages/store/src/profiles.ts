@@ -81,3 +81,13 @@ export function loadStoredProfiles(
     refs.map((ref) => ref.version),
   ]);
 }
+
+const VERSIONS = statement('select f.id from boxcar.profiles f where f.project_id = $1 and f.name = $2');
+
+/** All versions of a profile; none when there is no such profile. */
+export const findVersionIds = async (
+  db: Queryable,
+  projectId: ProjectId,
+  name: string,
+): Promise<readonly ProfileId[]> =>
+  (await run<{ id: ProfileId }>(db, VERSIONS, [projectId, name])).map(({ id }) => id);

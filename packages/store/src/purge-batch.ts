@@ -101,6 +101,8 @@ const DELETES = [
       union all select unnest($1::uuid[])
       union all select k.id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[]))`,
   'delete from boxcar.budgets where run_id = any ($1::uuid[])',
+  // Those of instructions (`turn-words.ts`); the words of tapes go with their boxes.
+  'delete from boxcar.tape_words w using boxcar.turns t where t.run_id = any ($1::uuid[]) and w.box_id = t.id',
   'delete from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',
   'delete from boxcar.tool_calls k using boxcar.turns t where t.run_id = any ($1::uuid[]) and k.turn_id = t.id',
 ].map(statement);

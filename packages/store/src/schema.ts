@@ -189,10 +189,11 @@ const tapeEntries = boxcar.table(
 const tapeWords = boxcar.table(
   'tape_words',
   {
-    boxId: uuid('box_id').$type<BoxId>().notNull(),
+    /** A tape; at position 0 a turn, with the words of its instruction. */
+    boxId: uuid('box_id').$type<BoxId | TurnId>().notNull(),
     position: integer('position').notNull(),
     cardId: uuid('card_id').$type<CardId>(),
-    /** Folded; null: erased meanwhile. */
+    /** Folded; null: erased meanwhile, or a turn without an instruction. */
     words: text('words'),
   },
   (table) => [primaryKey({ columns: [table.boxId, table.position] })],

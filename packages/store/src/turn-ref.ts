@@ -1,15 +1,70 @@
-import { KernelError, type ProjectId, type RunId, type TurnId, tryParseId } from '@boxcar/kernel';
-import { type Queryable, run, statement } from './db.js';
+import {
+  type BoxId,
+  type Id,
+  KernelError,
+  type ProjectId,
+  type RunId,
+  type TurnId,
+  tryParseId,
+} from '@boxcar/kernel';
+import { type Queryable, run, type Statement, statement } from './db.js';
 
 const MIN_PREFIX = 8;
 
-const FIND_TURNS = statement(`
-  select p.id as project_id, t.id as turn_id
+const findIn = (table: 'turns' | 'boxes'): Statement =>
+  statement(`
+  select p.id as project_id, f.id
   from (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1) p
   left join lateral (
-    select id from boxcar.turns t where t.project_id = p.id and t.id between $3 and $4 order by id limit 4
-  ) t on true
-  order by t.id`);
+    select x.id from boxcar.${table} x where x.project_id = p.id and x.id between $3 and $4 order by x.id limit 4
+  ) f on true
+  order by f.id`);
+const FIND = { turn: findIn('turns'), box: findIn('boxes') } as const;
+
+interface Found<K extends string> {
+  readonly id: Id<K>;
+  readonly projectId: ProjectId;
+}
+
+async function findByBeginning<K extends 'turn' | 'box'>(
+  db: Queryable,
+  ref: string,
+  { kind, project }: { readonly kind: K; readonly project: string },
+): Promise<Found<K>> {
+  const digits = ref.toLowerCase().replaceAll('-', '');
+  if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32) {
+    throw new KernelError('bad_request', {
+      message: `${kind}: '${ref.slice(0, 80)}' is no id and no beginning of one (${MIN_PREFIX} hex digits at least).`,
+      details: { field: kind },
+    });
+  }
+  const rows = await run<{ project_id: ProjectId; id: Id<K> | null }>(db, FIND[kind], [
+    tryParseId<'project'>(project) ?? null,
+    project,
+    tryParseId(digits.padEnd(32, '0')),
+    tryParseId(digits.padEnd(32, 'f')),
+  ]);
+  const [row] = rows;
+  if (row === undefined)
+    throw new KernelError('not_found', {
+      message: `No project '${project}'.`,
+      details: { project_id: project },
+    });
+  const [first, ...others] = rows.flatMap((found) => found.id ?? []);
+  if (first === undefined)
+    throw new KernelError('not_found', {
+      message: `No ${kind} '${ref}' in project '${project}'.`,
+      details: { [`${kind}_id`]: ref, project_id: row.project_id },
+    });
+  if (others.length > 0) {
+    const some = [first, ...others].slice(0, 3).join(', ');
+    throw new KernelError('bad_request', {
+      message: `${kind}: '${ref}' is the beginning of several ids (${some}${others.length > 2 ? ', …' : ''}); give more digits.`,
+      details: { field: kind, [`${kind}_ids`]: [first, ...others] },
+    });
+  }
+  return { id: first, projectId: row.project_id };
+}
 
 /**
  * A turn of a project by its id, with dashes or as 32 hex digits, or by a beginning of it of at least eight digits.
@@ -22,40 +77,13 @@ export async function findTurnId(
   ref: string,
   project: string,
 ): Promise<{ readonly turnId: TurnId; readonly projectId: ProjectId }> {
-  const digits = ref.toLowerCase().replaceAll('-', '');
-  if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32) {
-    throw new KernelError('bad_request', {
-      message: `turn: '${ref.slice(0, 80)}' is no id and no beginning of one (${MIN_PREFIX} hex digits at least).`,
-      details: { field: 'turn' },
-    });
-  }
-  const rows = await run<{ project_id: ProjectId; turn_id: TurnId | null }>(db, FIND_TURNS, [
-    tryParseId<'project'>(project) ?? null,
-    project,
-    tryParseId(digits.padEnd(32, '0')),
-    tryParseId(digits.padEnd(32, 'f')),
-  ]);
-  const [row] = rows;
-  if (row === undefined)
-    throw new KernelError('not_found', {
-      message: `No project '${project}'.`,
-      details: { project_id: project },
-    });
-  const [first, ...others] = rows.flatMap((found) => found.turn_id ?? []);
-  if (first === undefined)
-    throw new KernelError('not_found', {
-      message: `No turn '${ref}' in project '${project}'.`,
-      details: { turn_id: ref, project_id: row.project_id },
-    });
-  if (others.length > 0) {
-    const some = [first, ...others].slice(0, 3).join(', ');
-    throw new KernelError('bad_request', {
-      message: `turn: '${ref}' is the beginning of several ids (${some}${others.length > 2 ? ', …' : ''}); give more digits.`,
-      details: { field: 'turn', turn_ids: [first, ...others] },
-    });
-  }
-  return { turnId: first, projectId: row.project_id };
+  const { id, projectId } = await findByBeginning(db, ref, { kind: 'turn', project });
+  return { turnId: id, projectId };
 }
+
+/** A box of a project, as `findTurnId` finds a turn. One statement, and none for a whole id. */
+export const findBoxId = async (db: Queryable, ref: string, project: string): Promise<BoxId> =>
+  tryParseId<'box'>(ref) ?? (await findByBeginning(db, ref, { kind: 'box', project })).id;
 
 const FIND_EITHER = statement(`
   with p as (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1)
@@ -109,3 +137,26 @@ export async function findTurnOrRun(
   }
   return first.kind === 'turn' ? { kind: 'turn', id: first.id } : { kind: 'run', id: first.id };
 }
+
+const beside = (table: string): string => `
+  select b.id from unnest($1::uuid[]) as u(id) cross join lateral (
+    (select x.id from boxcar.${table} x where x.id < u.id order by x.id desc limit 1)
+    union all
+    (select x.id from boxcar.${table} x where x.id > u.id order by x.id limit 1)
+  ) b`;
+const BESIDE = {
+  turn: statement(beside('turns')),
+  run: statement(`${beside('turns')} union all ${beside('runs')}`),
+  box: statement(beside('boxes')),
+} as const;
+
+/**
+ * The ids before and after each of these among all that a command would find by a beginning: what an id does not share with them, it
+ * shares with no other. One statement.
+ */
+export const findNeighbors = async (
+  db: Queryable,
+  kind: 'turn' | 'run' | 'box',
+  ids: readonly string[],
+): Promise<readonly string[]> =>
+  ids.length === 0 ? [] : (await run<{ id: string }>(db, BESIDE[kind], [ids])).map(({ id }) => id);

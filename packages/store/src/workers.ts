@@ -19,6 +19,8 @@ export interface WorkerInfo {
    * names, or nothing.
    */
   readonly primitives?: Readonly<Record<string, string>>;
+  /** The tools that it has registered, as `primitives`. Of a worker alone; older builds do not say it. */
+  readonly tools?: Readonly<Record<string, string>>;
   /** The selectors that it has: the versions of each name. */
   readonly selectors?: Readonly<Record<string, readonly string[]>>;
 }

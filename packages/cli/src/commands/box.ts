@@ -9,13 +9,20 @@ import {
   parseJson,
   type Segment,
 } from '@boxcar/kernel';
-import { type BoxCard, type BoxEntry, type BoxGrantLine, type BoxReport, inspectBox } from '@boxcar/store';
+import {
+  type BoxCard,
+  type BoxEntry,
+  type BoxGrantLine,
+  type BoxReport,
+  findBoxId,
+  inspectBox,
+} from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import { MAX_DATA_BYTES, readInput } from '../read-input.js';
-import { openReader, openStack } from '../stack.js';
+import { openReader, openStack, type Stack } from '../stack.js';
 import { countOf, cut, formatCount, formatFields, formatTable, toLine, toPlain } from '../text.js';
 import { wrongUsage } from '../usage.js';
 
@@ -84,11 +91,15 @@ async function readBoxArguments(flags: CreateFlags): Promise<JsonObject> {
 async function submit(
   context: Context,
   primitive: string,
-  of: { readonly args: JsonObject; readonly flags: SubmissionFlags },
+  of: {
+    readonly args: JsonObject | ((pool: Stack['runtime']['pool']) => Promise<JsonObject>);
+    readonly flags: SubmissionFlags;
+  },
 ): Promise<JsonValue> {
   const { config } = context;
   await using stack = await openStack(config, { log: context.log('warn') });
-  const accepted = await stack.runtime.accept(primitive, of.args, {
+  const args = typeof of.args === 'function' ? await of.args(stack.runtime.pool) : of.args;
+  const accepted = await stack.runtime.accept(primitive, args, {
     projectId: of.flags.project ?? config.project,
     sourceAgentId: of.flags.sourceAgent,
     idempotencyKey: of.flags.key,
@@ -135,7 +146,12 @@ async function grantBox(
   const { agent, flags } = of;
   const mode = flags.mode ?? 'read';
   const until = flags.until === undefined ? undefined : parseUntil(flags.until);
-  const args = { box_id: box, grantee: agent, mode, ...(until === undefined ? {} : { until }) };
+  const args = async (pool: Stack['runtime']['pool']): Promise<JsonObject> => ({
+    box_id: await findBoxId(pool, box, flags.project ?? context.config.project),
+    grantee: agent,
+    mode,
+    ...(until === undefined ? {} : { until }),
+  });
   const answer = await submit(context, 'grant_box', { args, flags });
   context.answer(
     answer,
@@ -387,7 +403,7 @@ export function addBox(program: Command, run: Run): void {
   box
     .command('show')
     .description('What stands in a context box or a tape, by which rule and from where, and who may read it.')
-    .argument('<box>', 'its id')
+    .argument('<box>', 'its id, or at least the first 8 digits of it')
     .option('--cards', 'with the contents of the cards')
     .option('--after <number>', 'begin after this card or position', flag(settingSchemas.position))
     .option('--limit <number>', 'how many at most, up to 1000 (50)', flag(settingSchemas.pageSize))
@@ -406,7 +422,7 @@ export function addBox(program: Command, run: Run): void {
   box
     .command('grant')
     .description('Let an agent read a box, or append to a tape.')
-    .argument('<box>', 'its id')
+    .argument('<box>', 'its id, or at least the first 8 digits of it')
     .argument('<agent>', 'id or name of the agent')
     .option('--mode <mode>', 'read or append (read)')
     .option('--until <time>', 'when it ends: a day, or a time with its zone (never); the past takes it back')

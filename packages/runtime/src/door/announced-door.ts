@@ -29,9 +29,9 @@ export function argumentsHash({ input }: Pick<Handler, 'input'>): string {
   return hash;
 }
 
-/** What a process says of the primitives that it knows. */
-export const primitiveHashes = (handlers: ReadonlyMap<string, Handler>): Record<string, string> =>
-  Object.fromEntries([...handlers].map(([name, handler]) => [name, argumentsHash(handler)]));
+/** What a process says of the primitives that it knows, or of its tools. */
+export const argumentHashes = (known: ReadonlyMap<string, Pick<Handler, 'input'>>): Record<string, string> =>
+  Object.fromEntries([...known].map(([name, item]) => [name, argumentsHash(item)]));
 
 /** Keeps a row that says which primitives this door knows: a process may serve a door and have no worker. */
 export function announce(runtime: Runtime): { close(): Promise<void> } {
@@ -44,7 +44,7 @@ export function announce(runtime: Runtime): { close(): Promise<void> } {
         id,
         lockKey,
         leaseMs: LEASE_MS,
-        info: { hostname: hostname(), pid: process.pid, primitives: primitiveHashes(runtime.handlers) },
+        info: { hostname: hostname(), pid: process.pid, primitives: argumentHashes(runtime.handlers) },
         schemaVersion: builds.build.schemaVersion,
       });
     } catch (error) {

@@ -465,6 +465,30 @@ const BREAKS: readonly Break[] = [
     ],
     ['words-of-entries'],
   ],
+  [
+    'words of an instruction whose turn is gone',
+    'boss',
+    () => [`insert into boxcar.tape_words (box_id, position, words) values ('${newId()}', 0, 'words')`],
+    ['words-of-entries'],
+  ],
+  [
+    'words of an instruction that is none of its turn',
+    'boss',
+    (f) => [
+      `insert into boxcar.tape_words (box_id, position, card_id, words) values ('${f.child}', 0, ${deliverableOf(f.child)}, 'words')`,
+    ],
+    ['words-of-entries'],
+  ],
+  [
+    'words of an instruction that was erased',
+    'boss',
+    (f) => [
+      `insert into boxcar.tape_words (box_id, position, card_id, words)
+       select t.id, 0, b.card_ids[1], 'words' from boxcar.turns t join boxcar.boxes b on b.id = t.context_box_id where t.id = '${f.child}'`,
+      `update boxcar.cards set erased_at = now() where id = (select card_id from boxcar.tape_words where box_id = '${f.child}')`,
+    ],
+    ['words-of-entries'],
+  ],
   ...(
     [
       ['of nobody', `'${newId()}', 'read', null, 'turn:${newId()}'`],

@@ -65,7 +65,7 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { Batcher, isLockTimeout, LOCKED } from '../batcher.js';
-import { primitiveHashes } from '../door/announced-door.js';
+import { argumentHashes } from '../door/announced-door.js';
 import { noteCrashedJob } from '../door/blocked-jobs.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
@@ -439,7 +439,8 @@ export class Worker implements AsyncDisposable {
         info: {
           hostname: hostname(),
           pid: process.pid,
-          primitives: primitiveHashes(this.#runtime.handlers),
+          primitives: argumentHashes(this.#runtime.handlers),
+          tools: argumentHashes(this.#runtime.tools),
           selectors: this.#runtime.selectors.announced,
         },
         schemaVersion: this.#runtime.builds.build.schemaVersion,

@@ -1,0 +1,380 @@
+/** `boxcar runs|turns|agents|boxes|tools|primitives ls`: one table of what there is to list, which makes the commands. */
+import { KernelError, parseTapeDate, TURN_STATUSES, type TurnStatus } from '@boxcar/kernel';
+import {
+  type ListSearch,
+  listAgents,
+  listBoxes,
+  listPrimitives,
+  listRuns,
+  listTools,
+  listTurns,
+} from '@boxcar/runtime';
+import { findNeighbors } from '@boxcar/store';
+import type { Command } from 'commander';
+import { EXIT, flag, helpOf, type Run } from '../command.js';
+import { settingSchemas } from '../config.js';
+import type { Context } from '../context.js';
+import { inFlags } from '../flag-errors.js';
+import { shortIds } from '../short-ids.js';
+import { openReader, type Reader } from '../stack.js';
+import { type Column, countOf, formatCount, formatShortDuration, formatTable } from '../text.js';
+
+type Pool = Reader['pool'];
+
+interface Flags {
+  readonly status?: string;
+  readonly profile?: string;
+  readonly agent?: string;
+  readonly channel?: string;
+  readonly text?: string;
+  readonly since?: string;
+  readonly limit?: number;
+  readonly cursor?: string;
+  readonly project?: string;
+}
+type Filter = 'status' | 'profile' | 'agent' | 'channel' | 'text' | 'since';
+
+/** A page as it is answered, and as people see it. */
+interface Page {
+  readonly answer: { readonly next_cursor: string | null; readonly search?: ListSearch };
+  readonly rows: readonly (readonly string[])[];
+  /** In place of an empty table. */
+  readonly empty: string;
+}
+
+interface Noun {
+  readonly name: string;
+  readonly of: string;
+  readonly description: string;
+  readonly filters: readonly Filter[];
+  /** What `--text` looks at. */
+  readonly text: string;
+  readonly columns: readonly Column[];
+  readonly remarks?: string;
+  readonly examples: readonly string[];
+  readonly load: (pool: Pool, options: object) => Promise<Page>;
+}
+
+const ageOf = (date: Date): string => formatShortDuration(Math.max(Date.now() - date.getTime(), 0));
+const AGE = { title: 'age', align: 'right' } as const;
+const ID_REMARK = 'Ids are cut to what no other id begins with, and commands take them so.';
+
+/** Ids as they are printed: unique in the list, and in all that a command would look for them in. */
+const shorten = async (
+  pool: Pool,
+  kind: 'turn' | 'run' | 'box',
+  ids: readonly string[],
+): Promise<ReadonlyMap<string, string>> => shortIds([...ids, ...(await findNeighbors(pool, kind, ids))]);
+
+/** `running`, or `3 success, 1 failed`. */
+function rootsText(roots: Readonly<Partial<Record<TurnStatus, number>>>): string {
+  const parts = TURN_STATUSES.flatMap((status) => {
+    const n = roots[status];
+    return n === undefined ? [] : [{ status, n }];
+  });
+  const [only] = parts;
+  return parts.length === 1 && only?.n === 1
+    ? only.status
+    : parts.map(({ status, n }) => `${formatCount(n)} ${status}`).join(', ');
+}
+
+/** `''` is the default pool. */
+const targetsText = (targets: readonly string[]): string =>
+  targets.map((target) => (target === '' ? 'default' : target)).join(', ');
+
+const noWorkers = (noun: string, workers: number): string =>
+  workers === 0 ? `no worker is live, so no ${noun} are registered; start one: boxcar worker` : `no ${noun}`;
+
+const NOUNS: readonly Noun[] = [
+  {
+    name: 'runs',
+    of: 'run',
+    description: 'Runs, newest first: their status, what was asked, and of whom.',
+    filters: ['status', 'profile', 'agent', 'channel', 'text', 'since'],
+    text: 'a part of the instruction',
+    columns: [
+      { title: 'run' },
+      { title: 'status', max: 20 },
+      { title: 'turns', align: 'right' },
+      { title: 'profile', max: 14 },
+      AGE,
+      { title: 'instruction' },
+    ],
+    remarks: `A run has the status, profile, agent and channel of its roots, and is listed when one of them fits: a fork_join from outside has several. ${ID_REMARK}`,
+    examples: [
+      'boxcar runs ls',
+      'boxcar runs ls --status failed,timeout --since 2026-01-31',
+      "boxcar runs ls --text 'release notes' --json",
+    ],
+    load: async (pool, options) => {
+      const answer = await listRuns(pool, options);
+      const short = await shorten(
+        pool,
+        'run',
+        answer.runs.map((run) => run.run_id),
+      );
+      const rows = answer.runs.map((run) => [
+        short.get(run.run_id) ?? '',
+        rootsText(run.roots),
+        formatCount(run.turns),
+        run.profile,
+        ageOf(run.created_at),
+        run.instruction ?? '',
+      ]);
+      return { answer, rows, empty: 'no runs' };
+    },
+  },
+  {
+    name: 'turns',
+    of: 'turn',
+    description: 'Turns, newest first: their status, whose they are, and what was asked.',
+    filters: ['status', 'profile', 'agent', 'channel', 'text', 'since'],
+    text: 'a part of the instruction',
+    columns: [
+      { title: 'turn' },
+      { title: 'status' },
+      { title: 'agent', max: 18 },
+      { title: 'steps', align: 'right' },
+      AGE,
+      { title: 'instruction' },
+    ],
+    remarks: ID_REMARK,
+    examples: [
+      'boxcar turns ls --status running,suspended',
+      'boxcar turns ls --profile writer --channel ops --limit 10',
+      "boxcar turns ls --text invoice --json | jq -r '.turns[].turn_id'",
+    ],
+    load: async (pool, options) => {
+      const answer = await listTurns(pool, options);
+      const short = await shorten(
+        pool,
+        'turn',
+        answer.turns.map((turn) => turn.turn_id),
+      );
+      const rows = answer.turns.map((turn) => [
+        short.get(turn.turn_id) ?? '',
+        turn.status,
+        turn.agent,
+        formatCount(turn.steps),
+        ageOf(turn.created_at),
+        turn.instruction ?? '',
+      ]);
+      return { answer, rows, empty: 'no turns' };
+    },
+  },
+  {
+    name: 'agents',
+    of: 'agent',
+    description: 'Agents, newest first: their profile, and who made them.',
+    filters: ['profile', 'text', 'since'],
+    text: 'a part of the name',
+    columns: [{ title: 'agent', max: 40 }, { title: 'profile', max: 24 }, AGE, { title: 'made by' }],
+    examples: ['boxcar agents ls', 'boxcar agents ls --profile writer --text notes --json'],
+    load: async (pool, options) => {
+      const answer = await listAgents(pool, options);
+      const rows = answer.agents.map((agent) => [
+        agent.name,
+        agent.profile === null ? '' : `${agent.profile}@${agent.profile_version ?? ''}`,
+        ageOf(agent.created_at),
+        agent.owner ?? '',
+      ]);
+      return { answer, rows, empty: 'no agents' };
+    },
+  },
+  {
+    name: 'boxes',
+    of: 'box',
+    description: 'Context boxes and tapes, newest first: how much they hold, and whose they are.',
+    filters: ['agent', 'text', 'since'],
+    text: 'a part of the name of a tape',
+    columns: [
+      { title: 'box' },
+      { title: 'kind' },
+      { title: 'holds', align: 'right' },
+      { title: 'tokens', align: 'right' },
+      AGE,
+      { title: 'owner', max: 24 },
+      { title: 'name' },
+    ],
+    remarks: `A context box holds cards, a tape entries. --agent names the owner. ${ID_REMARK}`,
+    examples: [
+      'boxcar boxes ls --agent writer-1',
+      'boxcar boxes ls --text notes --json',
+      'boxcar boxes ls --limit 5',
+    ],
+    load: async (pool, options) => {
+      const answer = await listBoxes(pool, options);
+      const short = await shorten(
+        pool,
+        'box',
+        answer.boxes.map((box) => box.box_id),
+      );
+      const rows = answer.boxes.map((box) => [
+        short.get(box.box_id) ?? '',
+        box.archived_at === null ? box.kind : 'archived',
+        formatCount(box.count),
+        box.tokens === null ? '' : formatCount(box.tokens),
+        ageOf(box.created_at),
+        box.owner ?? '',
+        box.name ?? '',
+      ]);
+      return { answer, rows, empty: 'no boxes' };
+    },
+  },
+  {
+    name: 'tools',
+    of: 'tool',
+    description: 'The tools that live workers have registered, by name.',
+    filters: ['text'],
+    text: 'a part of the name',
+    columns: [
+      { title: 'tool', max: 40 },
+      { title: 'workers', align: 'right' },
+      { title: 'versions', align: 'right' },
+      { title: 'pools' },
+    ],
+    remarks:
+      'Workers announce them when they start, for all projects. Tools that a profile declares are answered by workers outside and are not among them. Of more than one version the arguments differ: workers with an older plugin are still live.',
+    examples: ['boxcar tools ls', 'boxcar tools ls --text tape --json'],
+    load: async (pool, options) => {
+      const answer = await listTools(pool, options);
+      const rows = answer.tools.map((tool) => [
+        tool.name,
+        formatCount(tool.workers),
+        formatCount(tool.versions),
+        targetsText(tool.targets),
+      ]);
+      return { answer, rows, empty: noWorkers('tools', answer.live_workers) };
+    },
+  },
+  {
+    name: 'primitives',
+    of: 'primitive',
+    description: 'The primitives that live workers and queue doors have registered, by name.',
+    filters: ['text'],
+    text: 'a part of the name',
+    columns: [
+      { title: 'primitive', max: 40 },
+      { title: 'workers', align: 'right' },
+      { title: 'doors', align: 'right' },
+      { title: 'versions', align: 'right' },
+      { title: 'pools' },
+    ],
+    remarks:
+      'Workers announce them when they start, for all projects. A door is a process that takes primitives from the queue boxcar-primitives. Of more than one version the arguments differ.',
+    examples: ['boxcar primitives ls', 'boxcar primitives ls --text fork --json'],
+    load: async (pool, options) => {
+      const answer = await listPrimitives(pool, options);
+      const rows = answer.primitives.map((primitive) => [
+        primitive.name,
+        formatCount(primitive.workers),
+        formatCount(primitive.doors),
+        formatCount(primitive.versions),
+        targetsText(primitive.targets),
+      ]);
+      return { answer, rows, empty: noWorkers('primitives', answer.live_workers) };
+    },
+  },
+];
+
+/** A day or time of ISO 8601, or an age: `12h`, `30d`. */
+function parseSince(text: string): Date {
+  const age = settingSchemas.age.safeParse(text);
+  if (age.success) return new Date(Date.now() - age.data);
+  try {
+    return new Date(parseTapeDate(text));
+  } catch (cause) {
+    throw new KernelError('bad_request', {
+      message: `--since: '${text.slice(0, 80)}' must be a day, a time (ISO 8601, UTC) or an age such as 12h, 30d or 8w.`,
+      details: { field: 'since' },
+      cause,
+    });
+  }
+}
+
+const PIPE_WIDTH = 120;
+const widthOf = (): number =>
+  process.stdout.isTTY ? Math.max(process.stdout.columns || 80, 80) : PIPE_WIDTH;
+
+/** The names of the library's options as flags. */
+const FLAGS = {
+  status: '--status',
+  channelId: '--channel',
+  text: '--text',
+  limit: '--limit',
+  cursor: '--cursor',
+};
+
+function optionsOf(context: Context, noun: Noun, flags: Flags): object {
+  const { status, channel, since, project, ...rest } = flags;
+  const isOfProject = noun.filters.includes('since');
+  return {
+    ...rest,
+    ...(status === undefined ? {} : { status: status.split(',').map((word) => word.trim()) }),
+    ...(channel === undefined ? {} : { channelId: channel }),
+    ...(since === undefined ? {} : { since: parseSince(since) }),
+    ...(isOfProject ? { projectId: project ?? context.config.project } : {}),
+  };
+}
+
+/** How a text was looked for, when that leaves something to say. */
+function searchNote(search: ListSearch | undefined, isIndexed: boolean): string | undefined {
+  if (search?.by !== 'scan') return undefined;
+  const how = isIndexed
+    ? 'no index finds this text (pg_trgm is not installed, or it has no three letters or digits in a row): the newest were looked through'
+    : 'the newest were looked through';
+  if (search.scanned_to !== undefined)
+    return `${how}, back to ${search.scanned_to.toISOString()}; --cursor goes on from there`;
+  return isIndexed ? how : undefined;
+}
+
+async function runList(context: Context, noun: Noun, flags: Flags): Promise<number> {
+  const options = optionsOf(context, noun, flags);
+  await using reader = await openReader(context.config, context.log('warn'));
+  const { answer, rows, empty } = await inFlags(FLAGS, () => noun.load(reader.pool, options));
+  context.answer(answer, () =>
+    rows.length === 0 ? empty : formatTable(noun.columns, rows, { width: widthOf() }),
+  );
+  const note = searchNote(answer.search, noun.filters.includes('status'));
+  if (note !== undefined) context.note(note);
+  if (answer.next_cursor !== null)
+    context.note(`${countOf(rows.length, noun.of)} shown; the next: --cursor ${answer.next_cursor}`);
+  return EXIT.success;
+}
+
+const OPTIONS: Readonly<Record<Filter, (noun: Noun) => readonly [flags: string, description: string]>> = {
+  status: () => ['--status <list>', `of these statuses, with commas: ${TURN_STATUSES.join(', ')}`],
+  profile: () => ['--profile <name>', 'of this profile, in any version'],
+  agent: () => ['--agent <agent>', 'of this agent, by id or name'],
+  channel: () => ['--channel <channel_id>', 'of this channel'],
+  text: ({ text }) => ['--text <text>', `with this text in it: ${text}, whatever its case`],
+  since: () => [
+    '--since <when>',
+    'made then or later: a day or time (ISO 8601, UTC), or an age: 12h, 30d, 8w',
+  ],
+};
+
+/** Puts `boxcar runs`, or the group of another noun, on the program; `projects ls` is a command of `projects`. */
+export const addList =
+  (name: string) =>
+  (program: Command, run: Run): void => {
+    const noun = NOUNS.find((one) => one.name === name);
+    if (noun === undefined) throw new TypeError(`no list of ${name}`);
+    const help = helpOf({
+      examples: noun.examples,
+      ...(noun.remarks === undefined ? {} : { remarks: noun.remarks }),
+    });
+    const command = program
+      .command(noun.name)
+      .addHelpText('after', helpOf({ examples: noun.examples.slice(0, 1) }))
+      .command('ls')
+      .description(noun.description);
+    for (const filter of noun.filters) command.option(...OPTIONS[filter](noun));
+    command
+      .option('--limit <number>', 'how many at most, up to 1000 (50)', flag(settingSchemas.pageSize))
+      .option('--cursor <cursor>', 'the next page: next_cursor of the page before');
+    if (noun.filters.includes('since')) command.option('--project <name>', 'project, by id or name');
+    command
+      .addHelpText('after', help)
+      .action((flags: Flags) => run((context) => runList(context, noun, flags)));
+  };

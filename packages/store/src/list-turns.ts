@@ -1,0 +1,239 @@
+/** Turns and runs of a project, newest first. Rules: `list-page.ts`. */
+import {
+  type AgentId,
+  CARD_TYPES,
+  type ProfileId,
+  type RunId,
+  type TurnId,
+  type TurnStatus,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import {
+  type ListPage,
+  type ListScope,
+  loadPage,
+  NO_SCAN,
+  newestFirst,
+  onlyBy,
+  SCANNED,
+  toPattern,
+  Values,
+  Window,
+} from './list-page.js';
+
+/** Statuses that few turns end with: an index has them apart (`turns_unwell`). */
+const UNWELL: readonly TurnStatus[] = ['partial', 'failed', 'timeout', 'canceled'];
+/**
+ * The newest turns are looked through before the index of words is asked: what many turns say is found among them, and its entries in
+ * the index stay unread.
+ */
+const WALKED = 1_000;
+const PREVIEW_LENGTH = 200;
+
+/** What is wanted of turns, and of the roots of runs. */
+export interface TurnFilters extends ListScope {
+  readonly statuses?: readonly TurnStatus[] | undefined;
+  readonly agentId?: AgentId | undefined;
+  /** All versions of one profile. */
+  readonly profileIds?: readonly ProfileId[] | undefined;
+  readonly channelId?: string | undefined;
+  /** A part of the instruction, folded as its words are; `isIndexed`: an index finds it (`turn-words.ts`). */
+  readonly text?: { readonly folded: string; readonly isIndexed: boolean } | undefined;
+}
+
+/** A turn, as a list shows it. */
+export interface ListedTurn {
+  readonly turn_id: TurnId;
+  readonly run_id: RunId;
+  readonly parent_turn_id: TurnId | null;
+  readonly status: TurnStatus;
+  readonly agent_id: AgentId;
+  readonly agent: string;
+  readonly profile: string;
+  readonly profile_version: number;
+  readonly primitive: string;
+  readonly channel_id: string;
+  readonly steps: number;
+  readonly error_code: string | null;
+  /** Its first 200 characters; null when it has none. */
+  readonly instruction: string | null;
+  readonly created_at: Date;
+  readonly ended_at: Date | null;
+}
+
+/** A run, as a list shows it. Agent, profile, primitive, channel and instruction are those of its first root. */
+export interface ListedRun {
+  readonly run_id: RunId;
+  readonly root_turn_id: TurnId;
+  /** How many of its roots have which status; a `fork_join` from outside has several roots. */
+  readonly roots: Readonly<Partial<Record<TurnStatus, number>>>;
+  /** All turns of the run. */
+  readonly turns: number;
+  readonly agent_id: AgentId;
+  readonly agent: string;
+  readonly profile: string;
+  readonly profile_version: number;
+  readonly primitive: string;
+  readonly channel_id: string;
+  readonly instruction: string | null;
+  readonly created_at: Date;
+  /** When it was canceled. */
+  readonly canceled_at: Date | null;
+}
+
+/** SQL of the card with the instruction of a turn `alias`, as `card`. */
+export const joinInstruction = (alias: string): string => `
+  left join lateral (
+    select c.id, c.content, c.size_bytes from boxcar.boxes b cross join lateral jsonb_array_elements(b.segments) with ordinality as s(value, ord)
+      cross join lateral unnest(b.card_ids[(s.value->>'from')::int:(s.value->>'to')::int]) with ordinality as i(card_id, m)
+      cross join lateral (select x.* from boxcar.cards x where x.id = i.card_id and x.type = '${CARD_TYPES.instruction}' offset 0) c
+    where b.id = ${alias}.context_box_id and s.value->>'rule' = 'pack_arguments' and s.value->>'source' is null
+    order by s.ord, i.m limit 1
+  ) card on true`;
+
+const INSTRUCTION = `case when card.id is not null then
+    left(coalesce(card.content->>'text', card.content->>'data', card.content->>'fields', card.content->>'uri', card.content::text, '(erased)'), ${PREVIEW_LENGTH}) end`;
+
+/** How turns are chosen, or runs by their roots. */
+class Choice {
+  readonly window: Window;
+  readonly #filters: TurnFilters;
+  readonly #key: 'id' | 'run_id';
+  readonly #agent: string | undefined;
+  readonly #profiles: string | undefined;
+  readonly #conditions: readonly string[];
+
+  constructor(values: Values, filters: TurnFilters, key: 'id' | 'run_id') {
+    const { agentId, profileIds, channelId } = filters;
+    this.#filters = filters;
+    this.#key = key;
+    this.window = new Window(values, filters);
+    this.#agent = agentId && values.add(agentId, 'uuid');
+    this.#profiles = profileIds && values.add(profileIds, 'uuid[]');
+    this.#conditions = [
+      ...this.window.bounds('t', key),
+      ...(key === 'run_id' ? ['t.parent_turn_id is null'] : []),
+      ...(channelId === undefined ? [] : [`t.channel_id = ${values.add(channelId, 'text')}`]),
+      // Says that the index of channels has it.
+      ...(channelId === undefined || channelId === 'public' ? [] : ["t.channel_id <> 'public'"]),
+    ];
+  }
+
+  /**
+   * The newest so many turns that fit.
+   *
+   * @param isDistinct - Of runs: one row each. Else one for each root.
+   */
+  newest(limit: string, isDistinct = true): string {
+    const { statuses = [undefined] } = this.#filters;
+    const key = this.#key;
+    const distinct = (columns: string): string =>
+      key === 'run_id' && isDistinct ? `distinct on (${columns})` : '';
+    const ways = statuses.map((status) => {
+      const isUnwell = UNWELL.some((rare) => rare === status);
+      const lead = isUnwell
+        ? 't.project_id'
+        : this.#agent !== undefined
+          ? 't.agent_id'
+          : this.#profiles !== undefined
+            ? 't.profile_id'
+            : 't.project_id';
+      const where = [
+        lead === 't.project_id' ? onlyBy(lead, this.window.project) : undefined,
+        this.#agent && (lead === 't.agent_id' ? onlyBy(lead, this.#agent) : `t.agent_id = ${this.#agent}`),
+        this.#profiles && (lead === 't.profile_id' ? onlyBy(lead, 'f.id') : 't.profile_id = f.id'),
+        status && `t.status = '${status}'`,
+        ...this.#conditions,
+      ].filter((condition) => condition !== undefined);
+      const one = `select ${distinct(`${lead}, t.created_at, t.${key}`)} t.created_at, t.${key} as id, t.id as turn_id from boxcar.turns t
+        where ${where.join(' and ')} order by ${lead} desc, ${newestFirst('t', key)} limit ${limit}`;
+      return this.#profiles === undefined
+        ? `(${one})`
+        : `(select x.* from unnest(${this.#profiles}) as f(id) cross join lateral (${one}) x)`;
+    });
+    return `select ${distinct('x.created_at, x.id')} x.* from (${ways.join(' union all ')}) x order by ${newestFirst('x')} limit ${limit}`;
+  }
+
+  /** All turns whose words have the pattern, by the index of words: `+ 0` takes the key of the table out of the choice. */
+  withWords(pattern: string): string {
+    const { statuses } = this.#filters;
+    const where = [
+      `t.project_id = ${this.window.project}`,
+      ...(statuses === undefined ? [] : [`t.status in (${statuses.map((one) => `'${one}'`).join()})`]),
+      ...(this.#agent === undefined ? [] : [`t.agent_id = ${this.#agent}`]),
+      ...(this.#profiles === undefined ? [] : [`t.profile_id = any (${this.#profiles})`]),
+      ...this.#conditions,
+    ].join(' and ');
+    return `select t.created_at, t.${this.#key} as id
+      from boxcar.tape_words w cross join lateral (select x.* from boxcar.turns x where x.id = w.box_id offset 0) t
+      where w.words like ${pattern} and w.position + 0 = 0 and ${where}`;
+  }
+}
+
+/** SQL of `page` and `scan`: what is shown, and how far a text was looked for. */
+function ctesOf(choice: Choice, values: Values, text: TurnFilters['text']): string {
+  const { limit, more } = choice.window;
+  if (text === undefined) return `page as materialized (${choice.newest(more)}), ${NO_SCAN}`;
+  const pattern = values.add(toPattern(text.folded), 'text');
+  const depth = text.isIndexed ? WALKED : SCANNED;
+  const walked = `walked as materialized (${choice.newest(String(depth), false)}),
+  near as materialized (
+    select distinct k.created_at, k.id from walked k
+    where (select true from boxcar.tape_words w where w.box_id = k.turn_id and w.position = 0 and w.words like ${pattern}) is true
+    order by ${newestFirst('k')} limit ${more}
+  ),
+  rest as materialized (select (select count(*) from near) <= ${limit} and (select count(*) from walked) = ${depth} as is_wanted)`;
+  return text.isIndexed
+    ? `${walked},
+  far as materialized (select x.* from (${choice.withWords(pattern)}) x where (select is_wanted from rest)),
+  page as materialized (select u.* from (select * from near union select * from far) u order by ${newestFirst('u')} limit ${more}), ${NO_SCAN}`
+    : `${walked},
+  page as materialized (select * from near),
+  scan as (select k.created_at, k.id from walked k where (select is_wanted from rest) order by k.created_at, k.id limit 1)`;
+}
+
+const NAMES = `
+    cross join lateral (select x.name from boxcar.agents x where x.id = t.agent_id offset 0) a
+    cross join lateral (select x.name, x.version from boxcar.profiles x where x.id = t.profile_id offset 0) f`;
+
+/** A page of turns. */
+export function listTurns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage<ListedTurn>> {
+  const values = new Values();
+  const choice = new Choice(values, filters, 'id');
+  return loadPage<ListedTurn>(pool, values, {
+    window: choice.window,
+    ctes: ctesOf(choice, values, filters.text),
+    columns: `t.id as turn_id, t.run_id, t.parent_turn_id, t.status, t.agent_id, a.name as agent, f.name as profile, f.version as profile_version, t.primitive,
+    t.channel_id, t.step_count as steps, t.error->>'code' as error_code, ${INSTRUCTION} as instruction, t.created_at, t.ended_at`,
+    joins: `cross join lateral (select x.* from boxcar.turns x where x.id = k.id offset 0) t ${NAMES} ${joinInstruction('t')}`,
+  });
+}
+
+const hasFilter = ({ statuses, agentId, profileIds, channelId, text }: TurnFilters): boolean =>
+  (statuses ?? agentId ?? profileIds ?? channelId ?? text) !== undefined;
+
+/** A page of runs: those of which a root fits. */
+export function listRuns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage<ListedRun>> {
+  const values = new Values();
+  const choice = new Choice(values, filters, 'run_id');
+  const { window } = choice;
+  const all = (): string => `page as materialized (
+    select r.created_at, r.id from boxcar.runs r where ${[onlyBy('r.project_id', window.project), ...window.bounds('r')].join(' and ')}
+    order by r.project_id desc, ${newestFirst('r')} limit ${window.more}
+  ), ${NO_SCAN}`;
+  return loadPage<ListedRun>(pool, values, {
+    window,
+    ctes: hasFilter(filters) ? ctesOf(choice, values, filters.text) : all(),
+    columns: `r.id as run_id, r.root_turn_id, roots.by_status as roots, r.turn_count as turns, t.agent_id, a.name as agent, f.name as profile,
+    f.version as profile_version, t.primitive, t.channel_id, ${INSTRUCTION} as instruction, r.created_at, r.canceled_at`,
+    // The roots are of the transaction that made the run. By the index of lists: that of the tree would read all turns of the run.
+    joins: `cross join lateral (select x.* from boxcar.runs x where x.id = k.id offset 0) r
+    cross join lateral (select x.* from boxcar.turns x where x.id = r.root_turn_id offset 0) t ${NAMES} ${joinInstruction('t')}
+    cross join lateral (
+      select json_object_agg(s.status, s.n) as by_status from (
+        select m.status, count(*)::int as n from (
+          select x.status, x.run_id, x.parent_turn_id from boxcar.turns x where x.project_id = r.project_id and x.created_at = r.created_at offset 0
+        ) m where m.run_id = r.id and m.parent_turn_id is null group by m.status) s
+    ) roots`,
+  });
+}
