@@ -192,11 +192,11 @@ export {
 } from './invariants.js';
 export type { KnownTape, KnownTapes } from './known-tapes.js';
 export { findLateTargets, type LateTarget } from './late-queue-calls.js';
-export { findLiveWorkers, type LiveWorker } from './live-workers.js';
 export type { ListPage, ListPlace } from './list-page.js';
 export { listRegistered, type RegisteredName } from './list-registered.js';
 export { type ListedAgent, type ListedBox, listAgents, listBoxes } from './list-things.js';
 export { type ListedRun, type ListedTurn, listRuns, listTurns, type TurnFilters } from './list-turns.js';
+export { findLiveWorkers, type LiveWorker } from './live-workers.js';
 export {
   announceWorker,
   askServer,
