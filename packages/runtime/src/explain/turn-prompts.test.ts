@@ -803,7 +803,7 @@ describe('why', () => {
   });
 });
 
-test('a turn of more steps than are kept is explained and searched all the same', async () => {
+test('a turn of many steps is explained and searched as any other', async () => {
   const steps = Array.from({ length: 50 }, (_none, index) => ({
     say: `Look ${index + 1}.`,
     calls: [{ tool: 'look' }],
