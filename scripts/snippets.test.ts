@@ -174,11 +174,8 @@ describe('the commands', () => {
   };
 
   it.each(
-    unlisted.map(({ file, command, output }) => ({
-      ...{ file, command, output },
-      title: textOf(command).replace(/\s+/g, ' ').slice(0, 100),
-    })),
-  )('$file: $title', async ({ command, output }) => {
+    unlisted.map((one) => [one.file, textOf(one.command).replace(/\s+/g, ' ').slice(0, 100), one] as const),
+  )('%s: %s', async (_file, _title, { command, output }) => {
     const { settings, input } = command;
     const [program, ...args] = await Promise.all(command.words.map(withMade));
     expect({ program, settings }).toEqual({ program: 'boxcar', settings: [] });

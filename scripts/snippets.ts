@@ -47,7 +47,7 @@ export function kindOf({ code }: Snippet): 'program' | 'module' | 'part' {
 
 /** What a snippet is called as a file: its own name where its first line gives one. */
 export function fileOf({ file, line, language, code }: Snippet): string {
-  const [, name] = /^\/\/ (\S+\.js)\n/.exec(code) ?? [];
+  const [, name] = /^\/\/ (\S+\.m?js)\n/.exec(code) ?? [];
   return name ?? `${file.replace(/\W/g, '-')}-${line}.${language}`;
 }
 
