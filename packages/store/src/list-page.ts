@@ -81,7 +81,7 @@ export class Window {
    */
   bounds(alias: string, id = 'id'): readonly string[] {
     const { after, since } = this.#scope;
-    const place = `(${alias}.created_at, ${alias}.${id})`;
+    const place = `(${alias}.created_at, ${alias}.id)`;
     return [
       ...(after === undefined
         ? []
@@ -101,8 +101,7 @@ const LEAST_ID = '00000000-0000-0000-0000-000000000000';
  */
 export const onlyBy = (column: string, value: string): string => `${column} between ${value} and ${value}`;
 
-export const newestFirst = (alias: string, id = 'id'): string =>
-  `${alias}.created_at desc, ${alias}.${id} desc`;
+export const newestFirst = (alias: string): string => `${alias}.created_at desc, ${alias}.id desc`;
 
 /** SQL of no scan, for {@link loadPage}. */
 export const NO_SCAN = 'scan as (select null::timestamptz as created_at, null::uuid as id where false)';
