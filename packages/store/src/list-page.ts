@@ -76,10 +76,8 @@ export class Window {
   /**
    * SQL conditions of whether a row is part of what follows. They compare rows, because Postgres expects next to nothing of a time between
    * two bounds, and then reads all of it to sort it.
-   *
-   * @param id - The column that the list is ordered by after the time. An index that ends with another id is still read by the time.
    */
-  bounds(alias: string, id = 'id'): readonly string[] {
+  bounds(alias: string): readonly string[] {
     const { after, since } = this.#scope;
     const place = `(${alias}.created_at, ${alias}.id)`;
     return [
