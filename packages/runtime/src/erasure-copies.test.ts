@@ -427,6 +427,9 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
         deadlineMs: 60_000,
       },
     );
+
+    // Words by which lists find turns.
+    expect((await runtime.listTurns({ text: mark('instruction') })).turns.length).toBeGreaterThan(0);
   }
 
   async function eraseEverything(): Promise<void> {

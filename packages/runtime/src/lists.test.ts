@@ -144,6 +144,22 @@ describe('runs and turns', () => {
     expect(await runsOf({ text: 'part' })).toEqual([many.turn_ids[0]]);
     expect(await runsOf({ text: 'part two', status: 'queued' })).toEqual([many.turn_ids[0]]);
     expect(await runsOf({ text: 'part', status: 'failed' })).toEqual([]);
+    // Both roots of the run fit; it is listed once.
+    for (const filters of [{ text: 'part' }, { status: ['success', 'queued'] as const }, { text: 'a' }]) {
+      const pages: string[] = [];
+      let cursor: string | undefined;
+      do {
+        const page = await h.runtime.listRuns({
+          ...filters,
+          limit: 1,
+          ...(cursor === undefined ? {} : { cursor }),
+        });
+        pages.push(...page.runs.map((run) => run.root_turn_id));
+        cursor = page.next_cursor ?? undefined;
+      } while (cursor !== undefined);
+      expect(pages).toEqual(await runsOf(filters));
+      expect(new Set(pages).size).toBe(pages.length);
+    }
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 

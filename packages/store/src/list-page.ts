@@ -76,12 +76,10 @@ export class Window {
   /**
    * SQL conditions of whether a row is part of what follows. They compare rows, because Postgres expects next to nothing of a time between
    * two bounds, and then reads all of it to sort it.
-   *
-   * @param id - The column that the list is ordered by after the time. An index that ends with another id is still read by the time.
    */
-  bounds(alias: string, id = 'id'): readonly string[] {
+  bounds(alias: string): readonly string[] {
     const { after, since } = this.#scope;
-    const place = `(${alias}.created_at, ${alias}.${id})`;
+    const place = `(${alias}.created_at, ${alias}.id)`;
     return [
       ...(after === undefined
         ? []
@@ -101,8 +99,7 @@ const LEAST_ID = '00000000-0000-0000-0000-000000000000';
  */
 export const onlyBy = (column: string, value: string): string => `${column} between ${value} and ${value}`;
 
-export const newestFirst = (alias: string, id = 'id'): string =>
-  `${alias}.created_at desc, ${alias}.${id} desc`;
+export const newestFirst = (alias: string): string => `${alias}.created_at desc, ${alias}.id desc`;
 
 /** SQL of no scan, for {@link loadPage}. */
 export const NO_SCAN = 'scan as (select null::timestamptz as created_at, null::uuid as id where false)';

@@ -94,41 +94,66 @@ export const joinInstruction = (alias: string): string => `
 const INSTRUCTION = `case when card.id is not null then
     left(coalesce(card.content->>'text', card.content->>'data', card.content->>'fields', card.content->>'uri', card.content::text, '(erased)'), ${PREVIEW_LENGTH}) end`;
 
-/** How turns are chosen, or runs by their roots. */
+const hasWords = (turn: string, pattern: string): string =>
+  `(select true from boxcar.tape_words w where w.box_id = ${turn} and w.position = 0 and w.words like ${pattern}) is true`;
+
+/** How turns are chosen, or runs by their roots: of the roots that fit, the last stands for the run. */
 class Choice {
   readonly window: Window;
   readonly #filters: TurnFilters;
-  readonly #key: 'id' | 'run_id';
+  readonly #isOfRuns: boolean;
   readonly #agent: string | undefined;
   readonly #profiles: string | undefined;
-  readonly #conditions: readonly string[];
+  readonly #channel: string | undefined;
+  readonly #pattern: string | undefined;
 
-  constructor(values: Values, filters: TurnFilters, key: 'id' | 'run_id') {
-    const { agentId, profileIds, channelId } = filters;
+  constructor(values: Values, filters: TurnFilters, isOfRuns: boolean) {
+    const { agentId, profileIds, channelId, text } = filters;
     this.#filters = filters;
-    this.#key = key;
+    this.#isOfRuns = isOfRuns;
     this.window = new Window(values, filters);
     this.#agent = agentId && values.add(agentId, 'uuid');
     this.#profiles = profileIds && values.add(profileIds, 'uuid[]');
-    this.#conditions = [
-      ...this.window.bounds('t', key),
-      ...(key === 'run_id' ? ['t.parent_turn_id is null'] : []),
-      ...(channelId === undefined ? [] : [`t.channel_id = ${values.add(channelId, 'text')}`]),
+    this.#channel = channelId === undefined ? undefined : values.add(channelId, 'text');
+    this.#pattern = text && values.add(toPattern(text.folded), 'text');
+  }
+
+  /** What all turns that fit have, however they are found. */
+  #always(t: string): readonly string[] {
+    return [
+      ...(this.#channel === undefined ? [] : [`${t}.channel_id = ${this.#channel}`]),
       // Says that the index of channels has it.
-      ...(channelId === undefined || channelId === 'public' ? [] : ["t.channel_id <> 'public'"]),
+      ...(this.#channel === undefined || this.#filters.channelId === 'public'
+        ? []
+        : [`${t}.channel_id <> 'public'`]),
+      ...(this.#isOfRuns ? [`${t}.parent_turn_id is null`] : []),
     ];
   }
 
-  /**
-   * The newest so many turns that fit.
-   *
-   * @param isDistinct - Of runs: one row each. Else one for each root.
-   */
-  newest(limit: string, isDistinct = true): string {
+  /** All filters but the text. */
+  #fits(t: string): readonly string[] {
+    const { statuses } = this.#filters;
+    return [
+      ...this.#always(t),
+      ...(this.#agent === undefined ? [] : [`${t}.agent_id = ${this.#agent}`]),
+      ...(this.#profiles === undefined ? [] : [`${t}.profile_id = any (${this.#profiles})`]),
+      ...(statuses === undefined ? [] : [`${t}.status in (${statuses.map((one) => `'${one}'`).join()})`]),
+    ];
+  }
+
+  /** Of runs: no later root of the same run fits. All roots are of one transaction. */
+  #isLast(t: string): readonly string[] {
+    if (!this.#isOfRuns) return [];
+    const words = this.#pattern === undefined ? [] : [hasWords('o.id', this.#pattern)];
+    return [
+      `(select true from boxcar.turns o where o.project_id = ${t}.project_id and o.created_at = ${t}.created_at and o.id > ${t}.id and o.run_id = ${t}.run_id
+        and ${[...this.#fits('o'), ...words].join(' and ')} limit 1) is not true`,
+    ];
+  }
+
+  /** The newest so many turns that fit, without a look at the text. */
+  #newest(limit: string, conditions: readonly string[]): string {
     const { statuses = [undefined] } = this.#filters;
-    const key = this.#key;
-    const distinct = (columns: string): string =>
-      key === 'run_id' && isDistinct ? `distinct on (${columns})` : '';
     const ways = statuses.map((status) => {
       const isUnwell = UNWELL.some((rare) => rare === status);
       const lead = isUnwell
@@ -143,53 +168,47 @@ class Choice {
         this.#agent && (lead === 't.agent_id' ? onlyBy(lead, this.#agent) : `t.agent_id = ${this.#agent}`),
         this.#profiles && (lead === 't.profile_id' ? onlyBy(lead, 'f.id') : 't.profile_id = f.id'),
         status && `t.status = '${status}'`,
-        ...this.#conditions,
+        ...this.#always('t'),
+        ...this.window.bounds('t'),
+        ...conditions,
       ].filter((condition) => condition !== undefined);
-      const one = `select ${distinct(`${lead}, t.created_at, t.${key}`)} t.created_at, t.${key} as id, t.id as turn_id from boxcar.turns t
-        where ${where.join(' and ')} order by ${lead} desc, ${newestFirst('t', key)} limit ${limit}`;
+      const one = `select t.created_at, t.id from boxcar.turns t where ${where.join(' and ')} order by ${lead} desc, ${newestFirst('t')} limit ${limit}`;
       return this.#profiles === undefined
         ? `(${one})`
         : `(select x.* from unnest(${this.#profiles}) as f(id) cross join lateral (${one}) x)`;
     });
-    return `select ${distinct('x.created_at, x.id')} x.* from (${ways.join(' union all ')}) x order by ${newestFirst('x')} limit ${limit}`;
+    return `select x.created_at, x.id from (${ways.join(' union all ')}) x order by ${newestFirst('x')} limit ${limit}`;
   }
 
-  /** All turns whose words have the pattern, by the index of words: `+ 0` takes the key of the table out of the choice. */
-  withWords(pattern: string): string {
-    const { statuses } = this.#filters;
-    const where = [
-      `t.project_id = ${this.window.project}`,
-      ...(statuses === undefined ? [] : [`t.status in (${statuses.map((one) => `'${one}'`).join()})`]),
-      ...(this.#agent === undefined ? [] : [`t.agent_id = ${this.#agent}`]),
-      ...(this.#profiles === undefined ? [] : [`t.profile_id = any (${this.#profiles})`]),
-      ...this.#conditions,
-    ].join(' and ');
-    return `select t.created_at, t.${this.#key} as id
-      from boxcar.tape_words w cross join lateral (select x.* from boxcar.turns x where x.id = w.box_id offset 0) t
-      where w.words like ${pattern} and w.position + 0 = 0 and ${where}`;
-  }
-}
-
-/** SQL of `page` and `scan`: what is shown, and how far a text was looked for. */
-function ctesOf(choice: Choice, values: Values, text: TurnFilters['text']): string {
-  const { limit, more } = choice.window;
-  if (text === undefined) return `page as materialized (${choice.newest(more)}), ${NO_SCAN}`;
-  const pattern = values.add(toPattern(text.folded), 'text');
-  const depth = text.isIndexed ? WALKED : SCANNED;
-  const walked = `walked as materialized (${choice.newest(String(depth), false)}),
+  /** SQL of `page` and `scan`: what is shown, and how far a text was looked for. */
+  get ctes(): string {
+    const { limit, more } = this.window;
+    const { text } = this.#filters;
+    if (text === undefined || this.#pattern === undefined)
+      return `page as materialized (${this.#newest(more, this.#isLast('t'))}), ${NO_SCAN}`;
+    const depth = text.isIndexed ? WALKED : SCANNED;
+    const isLast = this.#isLast('t')
+      .map((condition) => `and ${condition}`)
+      .join(' ');
+    const walked = `walked as materialized (${this.#newest(String(depth), [])}),
   near as materialized (
-    select distinct k.created_at, k.id from walked k
-    where (select true from boxcar.tape_words w where w.box_id = k.turn_id and w.position = 0 and w.words like ${pattern}) is true
-    order by ${newestFirst('k')} limit ${more}
+    select k.created_at, k.id from walked k cross join lateral (select x.* from boxcar.turns x where x.id = k.id offset 0) t
+    where ${hasWords('k.id', this.#pattern)} ${isLast} order by ${newestFirst('k')} limit ${more}
   ),
   rest as materialized (select (select count(*) from near) <= ${limit} and (select count(*) from walked) = ${depth} as is_wanted)`;
-  return text.isIndexed
-    ? `${walked},
-  far as materialized (select x.* from (${choice.withWords(pattern)}) x where (select is_wanted from rest)),
-  page as materialized (select u.* from (select * from near union select * from far) u order by ${newestFirst('u')} limit ${more}), ${NO_SCAN}`
-    : `${walked},
+    if (!text.isIndexed)
+      return `${walked},
   page as materialized (select * from near),
   scan as (select k.created_at, k.id from walked k where (select is_wanted from rest) order by k.created_at, k.id limit 1)`;
+    // `+ 0` takes the key of the table out of the choice.
+    return `${walked},
+  far as materialized (
+    select t.created_at, t.id from boxcar.tape_words w cross join lateral (select x.* from boxcar.turns x where x.id = w.box_id offset 0) t
+    where (select is_wanted from rest) and w.words like ${this.#pattern} and w.position + 0 = 0 and t.project_id = ${this.window.project}
+      and ${[...this.#fits('t'), ...this.window.bounds('t'), 'true'].join(' and ')} ${isLast}
+  ),
+  page as materialized (select u.* from (select * from near union select * from far) u order by ${newestFirst('u')} limit ${more}), ${NO_SCAN}`;
+  }
 }
 
 const NAMES = `
@@ -199,10 +218,10 @@ const NAMES = `
 /** A page of turns. */
 export function listTurns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage<ListedTurn>> {
   const values = new Values();
-  const choice = new Choice(values, filters, 'id');
+  const choice = new Choice(values, filters, false);
   return loadPage<ListedTurn>(pool, values, {
     window: choice.window,
-    ctes: ctesOf(choice, values, filters.text),
+    ctes: choice.ctes,
     columns: `t.id as turn_id, t.run_id, t.parent_turn_id, t.status, t.agent_id, a.name as agent, f.name as profile, f.version as profile_version, t.primitive,
     t.channel_id, t.step_count as steps, t.error->>'code' as error_code, ${INSTRUCTION} as instruction, t.created_at, t.ended_at`,
     joins: `cross join lateral (select x.* from boxcar.turns x where x.id = k.id offset 0) t ${NAMES} ${joinInstruction('t')}`,
@@ -215,19 +234,20 @@ const hasFilter = ({ statuses, agentId, profileIds, channelId, text }: TurnFilte
 /** A page of runs: those of which a root fits. */
 export function listRuns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage<ListedRun>> {
   const values = new Values();
-  const choice = new Choice(values, filters, 'run_id');
-  const { window } = choice;
+  const isFiltered = hasFilter(filters);
+  const choice = isFiltered ? new Choice(values, filters, true) : undefined;
+  const window = choice?.window ?? new Window(values, filters);
   const all = (): string => `page as materialized (
     select r.created_at, r.id from boxcar.runs r where ${[onlyBy('r.project_id', window.project), ...window.bounds('r')].join(' and ')}
     order by r.project_id desc, ${newestFirst('r')} limit ${window.more}
   ), ${NO_SCAN}`;
   return loadPage<ListedRun>(pool, values, {
     window,
-    ctes: hasFilter(filters) ? ctesOf(choice, values, filters.text) : all(),
+    ctes: choice?.ctes ?? all(),
     columns: `r.id as run_id, r.root_turn_id, roots.by_status as roots, r.turn_count as turns, t.agent_id, a.name as agent, f.name as profile,
     f.version as profile_version, t.primitive, t.channel_id, ${INSTRUCTION} as instruction, r.created_at, r.canceled_at`,
     // The roots are of the transaction that made the run. By the index of lists: that of the tree would read all turns of the run.
-    joins: `cross join lateral (select x.* from boxcar.runs x where x.id = k.id offset 0) r
+    joins: `cross join lateral (select x.* from boxcar.runs x where x.id = ${isFiltered ? '(select o.run_id from boxcar.turns o where o.id = k.id)' : 'k.id'} offset 0) r
     cross join lateral (select x.* from boxcar.turns x where x.id = r.root_turn_id offset 0) t ${NAMES} ${joinInstruction('t')}
     cross join lateral (
       select json_object_agg(s.status, s.n) as by_status from (

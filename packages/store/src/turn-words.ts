@@ -6,33 +6,30 @@
 import { type CardId, foldedWords, type JsonObject, type ProjectId, type TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
-import type { ListPlace } from './list-page.js';
+import { type ListPlace, newestFirst, onlyBy } from './list-page.js';
 import { joinInstruction } from './list-turns.js';
 import { PAGE_BYTES } from './tape-entries.js';
 
 /** Turns whose words are written at once. */
 const WRITTEN = 500;
-/** A transaction that is older than this may still bring turns of before the newest words. */
-const OVERLAP = "interval '10 minutes'";
+/** Turns that are so much older than the newest words are looked at again: their transactions may have been open when those were written. */
+const OVERLAP = "interval '1 hour'";
 
 // Words are written from the oldest turn on. What commits late has a time of before: that of its transaction's beginning.
 const START = statement(`
-  select to_regclass('boxcar.tape_words_trigrams') is not null as has_index,
-    (select to_char((least(w.created_at, (select min(a.xact_start) from pg_stat_activity a where a.datname = current_database() and a.backend_type = 'client backend'))
-      - ${OVERLAP}) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') where w.created_at is not null) as at
-  from (select) one left join lateral (
-    select t.created_at from boxcar.turns t
-    where t.project_id = $1 and (select true from boxcar.tape_words w where w.box_id = t.id and w.position = 0) is true
-    order by t.created_at desc, t.id desc limit 1
-  ) w on true`);
+  select to_regclass('boxcar.tape_words_trigrams') is not null as has_index, (
+    select to_char((t.created_at - ${OVERLAP}) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') from boxcar.turns t
+    where ${onlyBy('t.project_id', '$1')} and (select true from boxcar.tape_words w where w.box_id = t.id and w.position = 0) is true
+    order by t.project_id desc, ${newestFirst('t')} limit 1
+  ) as at`);
 
 // Contents are only pointed to until it is known which of them are sent.
 const MISSING = statement(`
   with chosen as materialized (
     select t.created_at, t.id, t.context_box_id from boxcar.turns t
-    where t.project_id = $1 and (t.created_at, t.id) > ($2::timestamptz, $3::uuid)
+    where ${onlyBy('t.project_id', '$1')} and (t.created_at, t.id) > ($2::timestamptz, $3::uuid)
       and (select true from boxcar.tape_words w where w.box_id = t.id and w.position = 0) is not true
-    order by t.created_at, t.id limit ${WRITTEN}
+    order by t.project_id, t.created_at, t.id limit ${WRITTEN}
   ),
   sized as (
     select k.*, card.id as card_id, card.content, row_number() over w as n, sum(coalesce(card.size_bytes, 0)) over w as bytes

@@ -292,6 +292,8 @@ function parseSince(text: string): Date {
   }
 }
 
+/** A list that takes longer has words to write first. */
+const PATIENCE_MS = 2_000;
 const PIPE_WIDTH = 120;
 const widthOf = (): number =>
   process.stdout.isTTY ? Math.max(process.stdout.columns || 80, 80) : PIPE_WIDTH;
@@ -331,11 +333,17 @@ function searchNote(search: ListSearch | undefined, isIndexed: boolean): string 
 async function runList(context: Context, noun: Noun, flags: Flags): Promise<number> {
   const options = optionsOf(context, noun, flags);
   await using reader = await openReader(context.config, context.log('warn'));
-  const { answer, rows, empty } = await inFlags(FLAGS, () => noun.load(reader.pool, options));
+  const isSearch = flags.text !== undefined && noun.filters.includes('status');
+  const waiting = setTimeout(() => {
+    if (isSearch) context.note('the words of turns that no search has seen are written, once');
+  }, PATIENCE_MS);
+  const { answer, rows, empty } = await inFlags(FLAGS, () => noun.load(reader.pool, options)).finally(() =>
+    clearTimeout(waiting),
+  );
   context.answer(answer, () =>
     rows.length === 0 ? empty : formatTable(noun.columns, rows, { width: widthOf() }),
   );
-  const note = searchNote(answer.search, noun.filters.includes('status'));
+  const note = searchNote(answer.search, isSearch);
   if (note !== undefined) context.note(note);
   if (answer.next_cursor !== null)
     context.note(`${countOf(rows.length, noun.of)} shown; the next: --cursor ${answer.next_cursor}`);

@@ -1,7 +1,7 @@
 /** Erases all cards of runs that have ended while others work, and looks for their words in all tables. */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { CardId, ProjectId } from '@boxcar/kernel';
-import { eraseCards, eraseEvidence } from '@boxcar/store';
+import { eraseCards, eraseEvidence, writeTurnWords } from '@boxcar/store';
 import type pg from 'pg';
 import { findTexts, searchOfTables } from '../texts-in-tables.js';
 import { type Accepted, wordsIn } from './load.js';
@@ -67,6 +67,8 @@ export class Erasures {
     const ids = rows.map(({ id }) => id);
     this.turnIds.add(turn_id);
     this.#words.set(word, project_id);
+    // As a list does that looks for the word.
+    await this.#repeat(() => writeTurnWords(this.#pool, project_id, word));
     // A second time changes nothing, so it is done until it is known to be done.
     await this.#repeat(() => eraseCards(this.#pool, ids, { projectId: project_id, reason: 'soak' }));
     this.#left.push(...(await this.#findLeft(`%${word}%`)));
