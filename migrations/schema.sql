@@ -584,7 +584,8 @@ create table boxcar.projects (
   operator_agent_id uuid not null,
   bootstrap_card_id uuid not null,
   created_at timestamp with time zone default now() not null,
-  erasures integer default 0 not null
+  erasures integer default 0 not null,
+  archived_at timestamp with time zone
 );
 
 create table boxcar.provider_slots (

@@ -194,6 +194,33 @@ describe('boxcar projects', () => {
     expect(stdout).toMatch(/limits +none/);
   });
 
+  it('makes a project once, shows it, archives it and takes it back', async () => {
+    const made = await boxcar('projects', 'create', 'team', '--max-concurrent', '2', '--json');
+    expect(JSON.parse(made.stdout)).toMatchObject({
+      name: 'team',
+      outcome: 'created',
+      limits: { max_concurrent: 2 },
+    });
+    const again = await boxcar('projects', 'create', 'team');
+    expect(again).toMatchObject({ code: 0, stderr: expect.stringContaining('nothing was changed') });
+    expect((await boxcar('projects', 'create', 'team', '--max-depth', '2')).stderr).toContain('conflict');
+    const archived = await boxcar('projects', 'archive', 'team');
+    expect(archived.stdout).toMatch(
+      /^project +team\nid +[0-9a-f-]{36}\nmade +.*Z\narchived +.*Z: takes no new submissions\nturns +0 active, 0 queued, 0 suspended\n/,
+    );
+    expect((await boxcar('projects', 'ls', '--archived')).stdout).toMatch(
+      /^project .*\nteam +0 +0 +\S+ +archived +max_concurrent=2\n$/,
+    );
+    const box = ['box', 'create', '--text', 'x', '--project', 'team'];
+    expect(await boxcar(...box)).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('project_archived'),
+    });
+    expect((await boxcar('projects', 'archive', 'team', '--undo')).stdout).not.toContain('archived');
+    expect(await boxcar(...box)).toMatchObject({ code: 0 });
+    expect((await boxcar('projects', 'show', 'nobody')).stderr).toContain('not_found');
+  });
+
   it.each([
     ['no limit', [], /give a limit to set/],
     ['zero', ['--max-concurrent', '0'], /limits\.max_concurrent/],

@@ -94,6 +94,12 @@ export const ERROR_CATALOGUE = {
     'Use a new key for a new request.',
   ),
   conflict: entry(409, true, 'The row changed meanwhile.', 'Read the current state and decide again.'),
+  project_archived: entry(
+    409,
+    false,
+    'The project is archived: it takes no new submissions.',
+    'Submit to another project, or undo the archiving: boxcar projects archive <project> --undo.',
+  ),
   turn_ended: entry(
     409,
     false,

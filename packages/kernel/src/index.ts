@@ -149,6 +149,7 @@ export {
   isPlainName,
   MAX_ANCHOR_NAME,
   MAX_TAPE_NAME,
+  nameSchema,
   PLAIN_NAME,
   readsAsReference,
   SELECTOR_NAME,

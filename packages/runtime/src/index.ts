@@ -37,11 +37,13 @@ export {
   type ListBoxesOptions,
   type ListEnd,
   type ListOptions,
+  type ListProjectsOptions,
   type ListSearch,
   type ListTurnsOptions,
   listAgents,
   listBoxes,
   listPrimitives,
+  listProjects,
   listRuns,
   listTools,
   listTurns,
@@ -62,6 +64,13 @@ export type {
   PreviewSum,
 } from './preview.js';
 export type { ProfileRef, ProfileScope, ProfileVersion } from './profiles.js';
+export {
+  archiveProject,
+  type CreatedProject,
+  type CreateProjectOptions,
+  createProject,
+  getProject,
+} from './projects.js';
 export { migrateQueues, openQueues, type QueueConnection, type Queues } from './queues.js';
 export {
   type AppliedProfile,

@@ -22,8 +22,10 @@ import {
   listRegistered,
   listAgents as loadAgents,
   listBoxes as loadBoxes,
+  listProjects as loadProjects,
   listRuns as loadRuns,
   listTurns as loadTurns,
+  type ProjectLine,
   type RegisteredName,
   type TurnFilters,
   writeTurnWords,
@@ -62,6 +64,13 @@ export interface ListAgentsOptions extends RowListOptions {
 export interface ListBoxesOptions extends RowListOptions {
   /** Id or name of the owner. */
   readonly agent?: string | undefined;
+}
+
+export interface ListProjectsOptions extends ListOptions {
+  /** Only what was made then or later. */
+  readonly since?: Date | undefined;
+  /** False: only those that take submissions; true: only archived ones. */
+  readonly isArchived?: boolean | undefined;
 }
 
 /** Of a run its roots count: it is listed when one of them fits. */
@@ -113,6 +122,7 @@ const common = {
 const ofRows = { ...common, projectId: z.string().optional(), since: z.date().optional() };
 const SCHEMAS = {
   registered: z.strictObject(common),
+  projects: z.strictObject({ ...common, since: z.date().optional(), isArchived: z.boolean().optional() }),
   agents: z.strictObject({ ...ofRows, profile: name.optional() }),
   boxes: z.strictObject({ ...ofRows, agent: z.string().optional() }),
   turns: z.strictObject({
@@ -264,6 +274,15 @@ export async function listBoxes(
     await loadBoxes(pool, { ...page, ...scope, text }),
     text === undefined ? undefined : 'scan',
   );
+}
+
+/** Projects, the newest first, with their turns under way and their limits. @throws KernelError `bad_request` with all findings. */
+export async function listProjects(
+  pool: pg.Pool,
+  options?: ListProjectsOptions,
+): Promise<RowList<'projects', ProjectLine>> {
+  const { text, isArchived, ...rest } = parse(SCHEMAS.projects, options);
+  return toList('projects', await loadProjects(pool, { ...rowsOf(rest), text, isArchived }), undefined);
 }
 
 async function registered<K extends 'tools' | 'primitives'>(

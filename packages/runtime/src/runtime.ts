@@ -35,7 +35,6 @@ import {
   type ListedBox,
   type ListedRun,
   type ListedTurn,
-  listProjects,
   loadOpenings,
   loadTurnStates,
   type Opening,
@@ -44,6 +43,7 @@ import {
   type PendingCall,
   type ProfileLine,
   type ProjectLine,
+  type ProjectReport,
   promote,
   refuseNested,
   type SubmissionItem,
@@ -77,10 +77,12 @@ import {
   type ListAgentsOptions,
   type ListBoxesOptions,
   type ListOptions,
+  type ListProjectsOptions,
   type ListTurnsOptions,
   listAgents,
   listBoxes,
   listPrimitives,
+  listProjects,
   listRuns,
   listTools,
   listTurns,
@@ -99,6 +101,13 @@ import {
   type ProfileScope,
   type ProfileVersion,
 } from './profiles.js';
+import {
+  archiveProject,
+  type CreatedProject,
+  type CreateProjectOptions,
+  createProject,
+  getProject,
+} from './projects.js';
 import { type Selector, Selectors } from './selectors.js';
 import { cutOffSilent } from './silent-connections.js';
 import { accept, warnAgain } from './submit/accept.js';
@@ -714,9 +723,32 @@ export class Runtime implements RuntimeCore {
     return listPrimitives(this.pool, options);
   }
 
-  /** All projects by name, with their turns under way and their limits. */
-  listProjects(): Promise<readonly ProjectLine[]> {
-    return listProjects(this.pool);
+  /** Projects, the newest first, with their turns under way and their limits. @throws KernelError `bad_request`. */
+  listProjects(options?: ListProjectsOptions): Promise<RowList<'projects', ProjectLine>> {
+    return listProjects(this.pool, options);
+  }
+
+  /** Makes a project, or finds it. @throws KernelError `bad_request`; `conflict` when it has other limits. */
+  createProject(options: CreateProjectOptions): Promise<CreatedProject> {
+    return createProject(this.pool, options);
+  }
+
+  /** A project by id or name, with its turns that have not ended. @throws KernelError `not_found`. */
+  getProject(project: string): Promise<ProjectReport> {
+    return getProject(this.pool, project);
+  }
+
+  /**
+   * Lets a project take no new submissions, or with `isArchived: false` again. What runs in it goes on to its end.
+   *
+   * @param project - Id or name.
+   * @throws KernelError `not_found`.
+   */
+  archiveProject(
+    project: string,
+    options?: { readonly isArchived?: boolean | undefined },
+  ): Promise<ProjectReport> {
+    return archiveProject(this.pool, project, options);
   }
 
   /** One version of a profile, by default the current one. @throws KernelError `not_found`. */

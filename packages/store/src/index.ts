@@ -283,10 +283,14 @@ export {
   type StoredProfile,
 } from './profiles.js';
 export {
+  archiveProject,
+  createProject,
   findProjectByRef,
   listProjects,
   listUsedModels,
+  loadProject,
   type ProjectLine,
+  type ProjectReport,
   setPrice,
   setProjectLimits,
   type UsedModel,

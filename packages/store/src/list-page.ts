@@ -47,16 +47,19 @@ export class Values {
   }
 }
 
+/** Of projects there is no project. */
+type WindowScope = Omit<ListScope, 'projectId'> & { readonly projectId?: ProjectId };
+
 /** The values that each list has, as SQL. A value is added when it is asked for, since a statement must use all it has. */
 export class Window {
   readonly limit: string;
   /** One row more than is shown: whether there is a next page. */
   readonly more: string;
   readonly #values: Values;
-  readonly #scope: ListScope;
+  readonly #scope: WindowScope;
   readonly #added = new Map<string, string>();
 
-  constructor(values: Values, scope: ListScope) {
+  constructor(values: Values, scope: WindowScope) {
     this.#values = values;
     this.#scope = scope;
     this.limit = values.add(scope.limit, 'int');

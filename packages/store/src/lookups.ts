@@ -47,6 +47,8 @@ export interface Opening {
   readonly operatorId: AgentId;
   /** How often cards of the project were erased. */
   readonly erasures: number;
+  /** It takes no new submissions. */
+  readonly isArchived: boolean;
   /** The agent in whose name the submission comes; undefined = the named one does not exist. */
   readonly source:
     | {
@@ -124,7 +126,7 @@ const openingsText = (hasParents: boolean): string => `
       left join boxcar.profiles f on f.id = a.profile_id
       left join boxcar.cards c on c.id = f.card_id
     )${hasParents ? PARENT_PARTS : ''}
-    select p.id as project_id, p.limits, p.operator_agent_id, p.erasures,
+    select p.id as project_id, p.limits, p.operator_agent_id, p.erasures, p.archived_at is not null as is_archived,
       (select row_to_json(s) from source s) as source,
       (select json_agg(json_build_object('key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id, 'awaited_batch_id', o.awaited_batch_id))
          from boxcar.operations o where o.project_id = p.id and o.idempotency_key = any (r.keys || r.own_keys
@@ -145,6 +147,7 @@ interface OpeningRow extends pg.QueryResultRow {
   limits: ProjectLimits;
   operator_agent_id: AgentId;
   erasures: number;
+  is_archived: boolean;
   source: { id: AgentId; name: string; is_operator: boolean; policy: DelegationPolicy | null } | null;
   operations:
     | {
@@ -258,6 +261,7 @@ function readOpening(row: OpeningRow): {
     limits: row.limits,
     operatorId: row.operator_agent_id,
     erasures: row.erasures,
+    isArchived: row.is_archived,
     source:
       source === null
         ? undefined

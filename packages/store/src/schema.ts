@@ -77,6 +77,7 @@ const projects = boxcar.table('projects', {
   createdAt: createdAt(),
   /** How often cards of it were erased: who has kept what it read before reads it again. */
   erasures: integer('erasures').notNull().default(0),
+  archivedAt: timestamp('archived_at', { withTimezone: true }),
 });
 
 const cards = boxcar.table('cards', {

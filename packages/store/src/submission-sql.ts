@@ -28,7 +28,7 @@ export interface SubmissionRecords {
 }
 
 const OPERATION_COLUMNS =
-  'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, awaited_batch_id uuid, door_job_id text, made uuid[]';
+  'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, awaited_batch_id uuid, door_job_id text, made uuid[], is_outside boolean';
 const SPAWN_COLUMNS = 'item int, run_id uuid, n int, max_turns int';
 const WAIT_COLUMNS = 'item int, tool_call_id uuid, batch_id uuid, deadline_ms float8';
 const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid, is_ended boolean';
@@ -116,6 +116,7 @@ function buildText(records: SubmissionRecords): string {
     ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id, made)
       select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.awaited_batch_id, x.door_job_id, x.made
       from ${from('operations', OPERATION_COLUMNS)} ${has('fences') ? `join ${held} using (item)` : ''}
+      where (x.is_outside and exists (select from boxcar.projects p where p.id = x.project_id and p.archived_at is not null)) is not true
       order by x.project_id, x.idempotency_key
       on conflict do nothing returning project_id, idempotency_key),
     accepted as (select x.item from ${from('operations', OPERATION_COLUMNS)}

@@ -154,6 +154,8 @@ export interface NewOperation {
   readonly awaitedTurnId: TurnId | null;
   readonly awaitedBatchId?: BatchId | null;
   readonly doorJobId: string | null;
+  /** Not of a turn: refused while its project is archived. */
+  readonly isOutside?: boolean;
 }
 
 /** The calling turn must still be running at this epoch in this worker's hands, or, without these, must not have ended. */

@@ -1,10 +1,11 @@
-/** `boxcar runs|turns|agents|boxes|tools|primitives ls`: one table of what there is to list, which makes the commands. */
+/** `boxcar runs|turns|agents|boxes|projects|tools|primitives ls`: one table of what there is to list, which makes the commands. */
 import { KernelError, parseTapeDate, TURN_STATUSES, type TurnStatus } from '@boxcar/kernel';
 import {
   type ListSearch,
   listAgents,
   listBoxes,
   listPrimitives,
+  listProjects,
   listRuns,
   listTools,
   listTurns,
@@ -15,6 +16,7 @@ import { EXIT, flag, helpOf, type Run } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import { inFlags } from '../flag-errors.js';
+import { describeLimits } from '../project-settings.js';
 import { shortIds } from '../short-ids.js';
 import { openReader, type Reader } from '../stack.js';
 import { type Column, countOf, formatCount, formatShortDuration, formatTable } from '../text.js';
@@ -31,8 +33,9 @@ interface Flags {
   readonly limit?: number;
   readonly cursor?: string;
   readonly project?: string;
+  readonly archived?: boolean;
 }
-type Filter = 'status' | 'profile' | 'agent' | 'channel' | 'text' | 'since';
+type Filter = 'status' | 'profile' | 'agent' | 'channel' | 'text' | 'since' | 'archived' | 'project';
 
 /** A page as it is answered, and as people see it. */
 interface Page {
@@ -90,7 +93,7 @@ const NOUNS: readonly Noun[] = [
     name: 'runs',
     of: 'run',
     description: 'Runs, newest first: their status, what was asked, and of whom.',
-    filters: ['status', 'profile', 'agent', 'channel', 'text', 'since'],
+    filters: ['status', 'profile', 'agent', 'channel', 'text', 'since', 'project'],
     text: 'a part of the instruction',
     columns: [
       { title: 'run' },
@@ -128,7 +131,7 @@ const NOUNS: readonly Noun[] = [
     name: 'turns',
     of: 'turn',
     description: 'Turns, newest first: their status, whose they are, and what was asked.',
-    filters: ['status', 'profile', 'agent', 'channel', 'text', 'since'],
+    filters: ['status', 'profile', 'agent', 'channel', 'text', 'since', 'project'],
     text: 'a part of the instruction',
     columns: [
       { title: 'turn' },
@@ -166,7 +169,7 @@ const NOUNS: readonly Noun[] = [
     name: 'agents',
     of: 'agent',
     description: 'Agents, newest first: their profile, and who made them.',
-    filters: ['profile', 'text', 'since'],
+    filters: ['profile', 'text', 'since', 'project'],
     text: 'a part of the name',
     columns: [{ title: 'agent', max: 40 }, { title: 'profile', max: 24 }, AGE, { title: 'made by' }],
     examples: ['boxcar agents ls', 'boxcar agents ls --profile writer --text notes --json'],
@@ -185,7 +188,7 @@ const NOUNS: readonly Noun[] = [
     name: 'boxes',
     of: 'box',
     description: 'Context boxes and tapes, newest first: how much they hold, and whose they are.',
-    filters: ['agent', 'text', 'since'],
+    filters: ['agent', 'text', 'since', 'project'],
     text: 'a part of the name of a tape',
     columns: [
       { title: 'box' },
@@ -219,6 +222,40 @@ const NOUNS: readonly Noun[] = [
         box.name ?? '',
       ]);
       return { answer, rows, empty: 'no boxes' };
+    },
+  },
+  {
+    name: 'projects',
+    of: 'project',
+    description: 'Projects, newest first: their turns under way and their limits.',
+    filters: ['text', 'since', 'archived'],
+    text: 'a part of the name',
+    columns: [
+      { title: 'project', max: 24 },
+      { title: 'active', align: 'right' },
+      { title: 'suspended', align: 'right' },
+      AGE,
+      { title: 'state' },
+      { title: 'limits' },
+    ],
+    remarks:
+      'An archived project takes no new submissions. Active turns are dispatched or running: --max-concurrent counts them.',
+    examples: [
+      'boxcar projects ls',
+      'boxcar projects ls --text team --json',
+      'boxcar projects ls --archived',
+    ],
+    load: async (pool, options) => {
+      const answer = await listProjects(pool, options);
+      const rows = answer.projects.map((project) => [
+        project.name,
+        formatCount(project.active),
+        formatCount(project.suspended),
+        ageOf(project.created_at),
+        project.archived_at === null ? '' : 'archived',
+        describeLimits(project.limits),
+      ]);
+      return { answer, rows, empty: 'no projects' };
     },
   },
   {
@@ -308,14 +345,14 @@ const FLAGS = {
 };
 
 function optionsOf(context: Context, noun: Noun, flags: Flags): object {
-  const { status, channel, since, project, ...rest } = flags;
-  const isOfProject = noun.filters.includes('since');
+  const { status, channel, since, project, archived, ...rest } = flags;
   return {
     ...rest,
     ...(status === undefined ? {} : { status: status.split(',').map((word) => word.trim()) }),
     ...(channel === undefined ? {} : { channelId: channel }),
     ...(since === undefined ? {} : { since: parseSince(since) }),
-    ...(isOfProject ? { projectId: project ?? context.config.project } : {}),
+    ...(archived === undefined ? {} : { isArchived: archived }),
+    ...(noun.filters.includes('project') ? { projectId: project ?? context.config.project } : {}),
   };
 }
 
@@ -360,29 +397,30 @@ const OPTIONS: Readonly<Record<Filter, (noun: Noun) => readonly [flags: string, 
     '--since <when>',
     'made then or later: a day or time (ISO 8601, UTC), or an age: 12h, 30d, 8w',
   ],
+  archived: () => ['--archived', 'only archived ones'],
+  project: () => ['--project <name>', 'project, by id or name'],
 };
 
-/** Puts `boxcar runs`, or the group of another noun, on the program; `projects ls` is a command of `projects`. */
+/** Puts `ls` of a noun on its group of commands. */
+export function addListTo(group: Command, name: string, run: Run): void {
+  const noun = NOUNS.find((one) => one.name === name);
+  if (noun === undefined) throw new TypeError(`no list of ${name}`);
+  const command = group.command('ls').description(noun.description);
+  for (const filter of noun.filters) command.option(...OPTIONS[filter](noun));
+  command
+    .option('--limit <number>', 'how many at most, up to 1000 (50)', flag(settingSchemas.pageSize))
+    .option('--cursor <cursor>', 'the next page: next_cursor of the page before')
+    .addHelpText(
+      'after',
+      helpOf({ examples: noun.examples, ...(noun.remarks === undefined ? {} : { remarks: noun.remarks }) }),
+    )
+    .action((flags: Flags) => run((context) => runList(context, noun, flags)));
+}
+
+/** Puts `boxcar runs`, or the group of another noun that has no other commands, on the program. */
 export const addList =
   (name: string) =>
   (program: Command, run: Run): void => {
-    const noun = NOUNS.find((one) => one.name === name);
-    if (noun === undefined) throw new TypeError(`no list of ${name}`);
-    const help = helpOf({
-      examples: noun.examples,
-      ...(noun.remarks === undefined ? {} : { remarks: noun.remarks }),
-    });
-    const command = program
-      .command(noun.name)
-      .addHelpText('after', helpOf({ examples: noun.examples.slice(0, 1) }))
-      .command('ls')
-      .description(noun.description);
-    for (const filter of noun.filters) command.option(...OPTIONS[filter](noun));
-    command
-      .option('--limit <number>', 'how many at most, up to 1000 (50)', flag(settingSchemas.pageSize))
-      .option('--cursor <cursor>', 'the next page: next_cursor of the page before');
-    if (noun.filters.includes('since')) command.option('--project <name>', 'project, by id or name');
-    command
-      .addHelpText('after', help)
-      .action((flags: Flags) => run((context) => runList(context, noun, flags)));
+    const group = program.command(name).addHelpText('after', helpOf({ examples: [`boxcar ${name} ls`] }));
+    addListTo(group, name, run);
   };

@@ -9,7 +9,7 @@ import {
   type ProjectId,
   priceTables,
 } from '@boxcar/kernel';
-import { findProjectByRef, listProjects, listUsedModels, setPrice } from '@boxcar/store';
+import { findProjectByRef, listUsedModels, loadProject, setPrice } from '@boxcar/store';
 import { type Command, InvalidArgumentError } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
@@ -68,7 +68,7 @@ const findProject = (context: Context, { pool }: Reader, flags: ProjectFlags) =>
   findProjectByRef(pool, flags.project ?? context.config.project);
 
 async function readPrices(context: Context, { pool }: Reader, id: ProjectId): Promise<readonly PriceLine[]> {
-  const own = (await listProjects(pool)).find((project) => project.id === id)?.limits.prices;
+  const own = (await loadProject(pool, id)).limits.prices;
   const [ofProject = {}] = priceTables(own, []);
   const ofFile: PriceTable = context.config.prices ?? {};
   const profilesOf = new Map((await listUsedModels(pool, id)).map((used) => [used.model, used.profiles]));

@@ -1,34 +1,60 @@
 import { type ProjectLimits, projectLimitsSchema, safeParse, toBadRequest } from '@boxcar/kernel';
-import { findProjectByRef, listProjects, type ProjectLine, setProjectLimits } from '@boxcar/store';
+import { archiveProject, createProject, getProject } from '@boxcar/runtime';
+import { findProjectByRef, type ProjectReport, setProjectLimits } from '@boxcar/store';
 import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { describeLimits, readSetting } from '../project-settings.js';
 import { openReader } from '../stack.js';
-import { formatCount, formatFields, formatTable } from '../text.js';
+import { formatCount, formatFields } from '../text.js';
 import { usage, wrongUsage } from '../usage.js';
+import { addListTo } from './list.js';
 
-const describe = (projects: readonly ProjectLine[]): string =>
-  formatTable(
+/** What people see of a project. */
+const describe = (project: ProjectReport): string =>
+  formatFields([
+    ['project', project.name],
+    ['id', project.project_id],
+    ['made', project.created_at.toISOString()],
+    ...(project.archived_at === null
+      ? []
+      : [['archived', `${project.archived_at.toISOString()}: takes no new submissions`] as const]),
     [
-      { title: 'project', max: 24 },
-      { title: 'active', align: 'right' },
-      { title: 'suspended', align: 'right' },
-      { title: 'limits' },
+      'turns',
+      `${formatCount(project.active)} active, ${formatCount(project.queued)} queued, ${formatCount(project.suspended)} suspended`,
     ],
-    projects.map(({ name, active, suspended, limits }) => [
-      name,
-      formatCount(active),
-      formatCount(suspended),
-      describeLimits(limits),
-    ]),
-  );
+    ['profiles', formatCount(project.profiles)],
+    ['limits', describeLimits(project.limits) || 'none'],
+  ]);
 
-/** `boxcar projects ls`. */
-async function runList(context: Context): Promise<number> {
+/** `boxcar projects create`. */
+async function runCreate(context: Context, name: string, flags: SetFlags): Promise<number> {
+  const limits = isEmpty(flags) ? undefined : await parseLimits(flags);
   await using reader = await openReader(context.config, context.log('warn'));
-  const projects = await listProjects(reader.pool);
-  context.answer({ projects }, () => describe(projects));
+  const given = limits && Object.fromEntries(Object.entries(limits).filter(([, value]) => value !== null));
+  const { outcome, ...project } = await createProject(reader.pool, { name, limits: given });
+  context.answer({ ...project, outcome }, () => describe(project));
+  if (outcome === 'unchanged') context.note('there was a project of this name: nothing was changed');
+  return EXIT.success;
+}
+
+/** `boxcar projects show`. */
+async function runShow(context: Context, ref: string): Promise<number> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  const project = await getProject(reader.pool, ref);
+  context.answer(project, () => describe(project));
+  return EXIT.success;
+}
+
+/** `boxcar projects archive`. */
+async function runArchive(
+  context: Context,
+  ref: string,
+  flags: { readonly undo?: boolean },
+): Promise<number> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  const project = await archiveProject(reader.pool, ref, { isArchived: flags.undo !== true });
+  context.answer(project, () => describe(project));
   return EXIT.success;
 }
 
@@ -45,6 +71,8 @@ type Wanted = { readonly [K in keyof ProjectLimits]: ProjectLimits[K] | null };
 /** A number, or `none`, which removes the limit. */
 const readLimit = (text: string): unknown =>
   text === 'none' ? undefined : /^\d+$/.test(text) ? Number(text) : text;
+
+const isEmpty = (flags: SetFlags): boolean => Object.values(flags).every((value) => value === undefined);
 
 async function parseLimits(flags: SetFlags): Promise<Wanted> {
   const numbers = Object.entries({
@@ -84,22 +112,9 @@ async function runSet(context: Context, ref: string, flags: SetFlags): Promise<n
   return EXIT.success;
 }
 
-export function addProjects(program: Command, run: Run): void {
-  const projects = program
-    .command('projects')
-    .addHelpText(
-      'after',
-      helpOf({ examples: ['boxcar projects ls', 'boxcar projects set default --max-concurrent 20'] }),
-    );
-  projects
-    .command('ls')
-    .description('Lists the projects with their turns under way and their limits.')
-    .addHelpText('after', helpOf({ examples: ['boxcar projects ls', 'boxcar projects ls --json'] }))
-    .action(() => run((context) => runList(context)));
-  projects
-    .command('set')
-    .description('Sets limits of a project; what is not named stays.')
-    .argument('<project>', 'project, by id or name')
+/** The limits, as flags of `create` and `set`. */
+const withLimits = (command: Command): Command =>
+  command
     .option('--max-concurrent <n>', 'turns that may be dispatched or running at once; none = no limit')
     .option('--max-depth <n>', 'how deep a tree of turns may become; none = the default, 20')
     .option('--max-fan-out <n>', 'how many turns one fork_join may make; none = the default, 1000')
@@ -110,7 +125,47 @@ export function addProjects(program: Command, run: Run): void {
     .option(
       '--prices <yaml>',
       'prices by model, before all others; YAML, JSON or @file; none = none of its own',
+    );
+
+export function addProjects(program: Command, run: Run): void {
+  const projects = program.command('projects').addHelpText(
+    'after',
+    helpOf({
+      examples: [
+        'boxcar projects create team-a',
+        'boxcar projects ls',
+        'boxcar projects set default --max-concurrent 20',
+      ],
+    }),
+  );
+  withLimits(
+    projects
+      .command('create')
+      .description('Makes a project; when there is one of this name, nothing changes.')
+      .argument('<name>', 'its name, 1 to 200 characters'),
+  )
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks:
+          'Commands and programs name it by --project, BOXCAR_PROJECT or projectId. Agents, tapes, boxes and profiles belong to one project; nothing of another is seen.',
+        examples: ['boxcar projects create team-a', 'boxcar projects create team-b --max-concurrent 20'],
+      }),
     )
+    .action((name: string, flags: SetFlags) => run((context) => runCreate(context, name, flags)));
+  addListTo(projects, 'projects', run);
+  projects
+    .command('show')
+    .description('Shows a project: its turns that have not ended, and its limits.')
+    .argument('<project>', 'project, by id or name')
+    .addHelpText('after', helpOf({ examples: ['boxcar projects show default'] }))
+    .action((ref: string) => run((context) => runShow(context, ref)));
+  withLimits(
+    projects
+      .command('set')
+      .description('Sets limits of a project; what is not named stays.')
+      .argument('<project>', 'project, by id or name'),
+  )
     .addHelpText(
       'after',
       helpOf({
@@ -125,4 +180,20 @@ export function addProjects(program: Command, run: Run): void {
       }),
     )
     .action((ref: string, flags: SetFlags) => run((context) => runSet(context, ref, flags)));
+  projects
+    .command('archive')
+    .description('Lets a project take no new submissions; what runs goes on to its end.')
+    .argument('<project>', 'project, by id or name')
+    .option('--undo', 'takes submissions again')
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks:
+          'A submission from outside is then refused as project_archived. Turns that were accepted go on with all that they delegate. cancel, collect and raise_budget are accepted: they start nothing. Nothing is removed; boxcar purge does that.',
+        examples: ['boxcar projects archive team-a', 'boxcar projects archive team-a --undo'],
+      }),
+    )
+    .action((ref: string, flags: { readonly undo?: boolean }) =>
+      run((context) => runArchive(context, ref, flags)),
+    );
 }

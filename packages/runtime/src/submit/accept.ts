@@ -52,8 +52,10 @@ import {
   type Begun,
   begin,
   checkParent,
+  checkProject,
   codeOf,
   inScopeOf,
+  isRefusedByArchive,
   type Opened,
   open,
   readInput,
@@ -199,6 +201,7 @@ async function acceptOnce(
     return options.within !== undefined
       ? known
       : announceFirst(runtime, known, { key, tries: earlier, ring: options.call?.ring });
+  checkProject(opening, primitive, options);
   checkParent(opening, options);
 
   const { source, parent } = opening;
@@ -300,6 +303,7 @@ async function acceptOnce(
           awaitedTurnId,
           awaitedBatchId,
           doorJobId: awaited === undefined ? null : (options.doorJobId ?? null),
+          isOutside: isRefusedByArchive(primitive, options),
         },
         ...fenceOf(options, parent, unit.submission.turns.length > 0),
         ...(isWaitingCall
@@ -323,6 +327,7 @@ async function acceptOnce(
       if (again !== undefined && options.within !== undefined) return again;
       if (again !== undefined)
         return announceFirst(runtime, again, { key, tries: earlier, ring: options.call?.ring });
+      checkProject(now, primitive, options);
       checkParent(now, options);
       if (result.because === 'full') throw runIsFull(opening);
       if (result.because === 'answered' && call !== undefined)

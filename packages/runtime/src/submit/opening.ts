@@ -182,6 +182,29 @@ export function checkParent({ parent, source }: Opening, { wokenBy }: Pick<Calle
   });
 }
 
+/** What ends or collects work, and starts none. */
+const ENDS_WORK: ReadonlySet<string> = new Set(['cancel', 'collect', 'raise_budget']);
+
+/** True for submissions that an archived project refuses: those of no turn, which may start work. */
+export const isRefusedByArchive = (
+  primitive: string,
+  { call, wokenBy }: Pick<Caller, 'call' | 'wokenBy'>,
+): boolean => call === undefined && wokenBy === undefined && !ENDS_WORK.has(primitive);
+
+/**
+ * Not asked of a replay, which changes nothing.
+ *
+ * @throws KernelError `project_archived`.
+ */
+export function checkProject(
+  { isArchived, projectId }: Opening,
+  primitive: string,
+  caller: Pick<Caller, 'call' | 'wokenBy'>,
+): void {
+  if (isArchived && isRefusedByArchive(primitive, caller))
+    throw new KernelError('project_archived', { details: { project_id: projectId, primitive } });
+}
+
 export function replay(opening: Opening, key: string, requestHash: string): Accepted | undefined {
   const { unnamed } = opening;
   const operation = opening.operation ?? (unnamed?.requestHash === requestHash ? unnamed : undefined);
