@@ -65,7 +65,7 @@ export async function cliHere(args: readonly string[], env: Env = {}): Promise<C
     }),
   );
   try {
-    const code = await runCli(args, { env });
+    const code = await runCli(args, { env: { BOXCAR_POSTGRES_KEEP_SECONDS: '0', ...env } });
     return { code, ...said };
   } finally {
     for (const spy of spies) spy.mockRestore();
