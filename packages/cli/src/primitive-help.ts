@@ -81,7 +81,7 @@ function membersOf(schema: Schema, path = '', depth = 1): readonly ArgumentHelp[
 }
 
 /** The arguments of a primitive; a schema of several shapes has those of each, which are required where all of them say so. */
-export function argumentsOf({ input }: Pick<Handler, 'input'>): readonly ArgumentHelp[] {
+function argumentsOf({ input }: Pick<Handler, 'input'>): readonly ArgumentHelp[] {
   const schema = z.toJSONSchema(input, { io: 'input', unrepresentable: 'any', reused: 'inline' }) as Schema;
   const shapes = [schema, ...(optionsOf(schema) ?? []), ...(schema.allOf ?? [])].filter(
     ({ properties }) => properties !== undefined,
