@@ -17,6 +17,8 @@ export interface Config {
   readonly redisUrl: string | undefined;
   /** Port of the embedded Postgres. Default: the one of last time, else any free one. */
   readonly embeddedPort: number | undefined;
+  /** How long the embedded Postgres is kept after the last command. Undefined: a minute by commands, not at all by a library. */
+  readonly embeddedKeepMs: number | undefined;
   /** Undefined: `info` for a worker, `warn` for everything else. */
   readonly logLevel: LogLevel | undefined;
   readonly project: string;
@@ -131,6 +133,7 @@ const environmentSchema = z
     REDIS_URL: urlOf('redis:// or rediss://', ['redis:', 'rediss:']).optional(),
     REDIS_PASSWORD: z.string().optional(),
     BOXCAR_POSTGRES_PORT: wholeNumber(1, 65_535).optional(),
+    BOXCAR_POSTGRES_KEEP_SECONDS: wholeNumber(0, 86_400).optional(),
     BOXCAR_LOG_LEVEL: z
       .enum(['debug', 'info', 'warn', 'error'], 'must be debug, info, warn or error')
       .optional(),
@@ -193,6 +196,8 @@ export function parseConfig(env?: Environment): Config {
     directUrl: withPassword(data.DATABASE_DIRECT_URL, data.PGPASSWORD),
     redisUrl: withPassword(data.REDIS_URL, data.REDIS_PASSWORD),
     embeddedPort: data.BOXCAR_POSTGRES_PORT,
+    embeddedKeepMs:
+      data.BOXCAR_POSTGRES_KEEP_SECONDS === undefined ? undefined : data.BOXCAR_POSTGRES_KEEP_SECONDS * 1000,
     logLevel: data.BOXCAR_LOG_LEVEL,
     project: data.BOXCAR_PROJECT,
     plugins: Object.freeze(data.BOXCAR_PLUGINS),

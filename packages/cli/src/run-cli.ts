@@ -14,6 +14,9 @@ export interface CliOptions {
   readonly stop?: AbortSignal;
 }
 
+/** Commands follow one another; a worker is the last user for long. */
+const KEEP_MS = 60_000;
+
 const EXIT_CODES = `
 Exit codes:
   0  success
@@ -59,7 +62,8 @@ Environment:
                                 silent (120)
   BOXCAR_LOG_LEVEL              debug, info, warn, error; debug prints stacks
   BOXCAR_DATA_DIR               where the embedded Postgres keeps its data
-  BOXCAR_POSTGRES_PORT          its port (any free one)`;
+  BOXCAR_POSTGRES_PORT          its port (any free one)
+  BOXCAR_POSTGRES_KEEP_SECONDS  how long it is kept after the last command (60)`;
 
 const version = (): string => {
   const manifest: { version: string } = JSON.parse(
@@ -139,7 +143,8 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
     const run: Run = async (command) => {
       const { parseConfig } = await import('./config.js');
       const { createContext } = await import('./context.js');
-      const config = parseConfig(env);
+      const given = parseConfig(env);
+      const config = { ...given, embeddedKeepMs: given.embeddedKeepMs ?? KEEP_MS };
       withStack = config.logLevel === 'debug';
       exitCode = await command(createContext({ config, isJson, stop }));
     };

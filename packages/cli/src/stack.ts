@@ -22,7 +22,7 @@ export interface Server extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-type ServerConfig = Pick<Config, 'databaseUrl' | 'directUrl' | 'embeddedPort'>;
+type ServerConfig = Pick<Config, 'databaseUrl' | 'directUrl' | 'embeddedPort' | 'embeddedKeepMs'>;
 
 /**
  * The Postgres of `DATABASE_URL`, else the embedded one, started or joined. Nothing is migrated.
@@ -44,6 +44,7 @@ export async function openServer(config: ServerConfig, log: Log): Promise<Server
   const embedded = await startEmbeddedPostgres({
     log: (line) => log('info', 'database.embedded', { message: line }),
     ...(config.embeddedPort === undefined ? {} : { port: config.embeddedPort }),
+    ...(config.embeddedKeepMs === undefined ? {} : { keepMs: config.embeddedKeepMs }),
   });
   const close = (): Promise<void> => embedded.stop();
   return {

@@ -14,7 +14,7 @@ import {
 } from 'node:fs/promises';
 import { dirname, join, parse } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel/base';
 import { serverEnvironment } from './config.js';
 import type { NativePostgres } from './native.js';
 import { isRoot, run, serverAccount } from './process.js';

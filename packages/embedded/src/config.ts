@@ -1,6 +1,6 @@
 import { homedir, userInfo } from 'node:os';
 import { isAbsolute, join, resolve } from 'node:path';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel/base';
 import { isRoot } from './process.js';
 
 /**

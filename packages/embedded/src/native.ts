@@ -3,7 +3,7 @@ import { existsSync, lstatSync, readFileSync, statSync } from 'node:fs';
 import { chmod, cp, readdir, rename, rm, symlink } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { basename, dirname, join, relative } from 'node:path';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel/base';
 import { prepareFolder } from './cluster.js';
 import { dataHome, serverEnvironment } from './config.js';
 import { isRoot, run, serverAccount } from './process.js';

@@ -3,7 +3,7 @@
  *
  * E1. At most one server runs on a data folder: Postgres's own lock file decides, never ours. A start that loses adopts.
  * E2. A server found running on our data folder is adopted, whoever started it, also after a kill -9 of that process.
- * E3. The last process to leave stops the server (users.ts). It is in a session of its own, so a Ctrl-C meant for us does
+ * E3. The last process to leave stops the server (users.ts); a keeper (keep.ts) may be that process. It is in a session of its own, so a Ctrl-C meant for us does
  *     not take it away before we have finished.
  * E4. What a kill -9 of the server leaves behind (lock file, memory still held by its children for about 2 s) is waited
  *     out, never an error.
@@ -23,7 +23,7 @@ import { readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { checkDuration, KernelError } from '@boxcar/kernel';
+import { checkDuration, KernelError } from '@boxcar/kernel/base';
 import {
   type Cluster,
   closedAncestor,
@@ -34,6 +34,7 @@ import {
 } from './cluster.js';
 import { dataHome, serverEnvironment } from './config.js';
 import { freePort, isFree } from './free-port.js';
+import { dismissKeepers, keepServer } from './keep.js';
 import { type NativePostgres, prepareNative } from './native.js';
 import {
   findServer,
@@ -51,11 +52,11 @@ import {
 import { codeOf, describeProcess, isAlive, isRoot, serverAccount } from './process.js';
 import { DATABASE, prepareDatabase } from './roles.js';
 import { type Account, connectionString } from './server-client.js';
+import { STOP_DEADLINE_MS, stopServer, stopServerNow } from './stop-server.js';
 import { assertNoneOutOfSight, mayAnswer, serverOutOfSight } from './unseen-server.js';
 import { hasUsers, LEAVE_DEADLINE_MS, Membership } from './users.js';
 
 const START_DEADLINE_MS = 60_000;
-const STOP_DEADLINE_MS = 20_000;
 /** A lock file that names no process is removed after this time without a server, or reported after this time with a server. */
 const BROKEN_LOCK_QUIET_MS = 500;
 const BROKEN_LOCK_DEADLINE_MS = 10_000;
@@ -71,6 +72,11 @@ export interface EmbeddedPostgresOptions {
   readonly log?: (line: string) => void;
   /** For tests: nothing is flushed to disk, nothing is vacuumed or analyzed unasked, and the folder is removed on stop. */
   readonly ephemeral?: boolean;
+  /**
+   * How long the server is kept after its last user has left, by a process of its own, for commands that follow one another. Default 0: not
+   * at all. Has no effect on an ephemeral server.
+   */
+  readonly keepMs?: number;
   /** How long to wait for a process that is leaving the server, at most 30 days. Default 30,000. */
   readonly leaveDeadlineMs?: number;
   /** How long the server may take until it lets this process in, at most 30 days. Default 60,000. */
@@ -117,6 +123,7 @@ export async function startEmbeddedPostgres(
 ): Promise<EmbeddedPostgres> {
   const log = options.log ?? (() => {});
   const { ephemeral = false } = options;
+  const keepMs = checkDuration(options.keepMs ?? 0, 'keepMs', { allowsZero: true });
   const leaveDeadlineMs = leaveDeadlineOf(options);
   const startDeadlineMs = checkDuration(options.startDeadlineMs ?? START_DEADLINE_MS, 'startDeadlineMs');
   if (ephemeral && options.dataDir === undefined) await sweepEphemeral(log);
@@ -157,6 +164,7 @@ export async function startEmbeddedPostgres(
   }
 
   const { pid, port } = found.postmaster;
+  if (keepMs > 0 && !ephemeral) keepServer(folder, { pid, keepMs });
   const { dataDir } = cluster;
   const urlAs = (account: Account): string =>
     connectionString(cluster, port, { account, database: DATABASE });
@@ -206,6 +214,7 @@ export async function deleteEmbeddedData(
   const folder = resolve(options.dataDir ?? defaultDataDir());
   const leaveDeadlineMs = leaveDeadlineOf(options);
   await prepareFolder(folder);
+  await dismissKeepers(folder, leaveDeadlineMs);
   const membership = Membership.join(folder);
   try {
     await membership.othersHaveLeft({ deadlineMs: leaveDeadlineMs });
@@ -481,40 +490,6 @@ async function hasEnded(pid: number): Promise<boolean> {
     await delay(20);
   }
   return true;
-}
-
-async function stopServer(pid: number): Promise<void> {
-  // Fast shutdown; then without the last checkpoint, which the next start repairs; then by force, likewise.
-  for (const [signal, patienceMs] of [
-    ['SIGINT', STOP_DEADLINE_MS],
-    ['SIGQUIT', 3_000],
-    ['SIGKILL', 3_000],
-  ] as const) {
-    if (!signalServer(pid, signal)) return;
-    const deadline = Date.now() + patienceMs;
-    while (Date.now() < deadline) {
-      if (!isAlive(pid)) return;
-      await delay(10);
-    }
-  }
-}
-
-/** The same inside an exit handler, where only blocking is possible; briefly, so that a newcomer finds a clear state. */
-function stopServerNow(pid: number, signal: NodeJS.Signals): void {
-  if (!signalServer(pid, signal)) return;
-  const clock = new Int32Array(new SharedArrayBuffer(4));
-  const deadline = Date.now() + 3_000;
-  while (Date.now() < deadline && isAlive(pid)) Atomics.wait(clock, 0, 0, 10);
-}
-
-function signalServer(pid: number, signal: NodeJS.Signals): boolean {
-  try {
-    process.kill(pid, signal);
-    return true;
-  } catch (error) {
-    if (codeOf(error) === 'ESRCH') return false;
-    throw error;
-  }
 }
 
 function readLog(folder: string, offset: number): string {

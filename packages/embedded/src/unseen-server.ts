@@ -1,7 +1,7 @@
 /** Servers that are not visible under the process id of their lock file, but may still be alive (L1). */
 import { connect } from 'node:net';
 import { join } from 'node:path';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel/base';
 import { hasLiveMemory, lockFileOf, type Postmaster, unseenPostmaster } from './postmaster.js';
 import { codeOf } from './process.js';
 

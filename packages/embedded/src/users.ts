@@ -15,12 +15,15 @@
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel/base';
 import { describeProcess, isAlive, pidNamespace, startOf } from './process.js';
 
 /** A process leaves within this time, even if the server stops slowly; see `stopServer`. */
 export const LEAVE_DEADLINE_MS = 30_000;
 const SAY_AFTER_MS = 1_000;
+
+/** The end of the ids of keepers. */
+const KEEPER = 'keeper';
 
 let handles = 0;
 
@@ -37,7 +40,15 @@ export class Membership {
   /** U1, its first half; call `othersHaveLeft` before looking for a running server. */
   static join(folder: string): Membership {
     handles += 1;
-    const id = `${process.pid}.${startOf(process.pid)}.${handles}.${pidNamespace()}`;
+    return Membership.#write(folder, `${process.pid}.${startOf(process.pid)}.${handles}.${pidNamespace()}`);
+  }
+
+  /** The same for a keeper (keep.ts), by itself or by the process that has started it. */
+  static joinKeeper(folder: string, pid: number): Membership {
+    return Membership.#write(folder, `${pid}.${startOf(pid)}.0.${pidNamespace()}.${KEEPER}`);
+  }
+
+  static #write(folder: string, id: string): Membership {
     for (const kind of ['users', 'leaving']) mkdirSync(join(folder, kind), { recursive: true, mode: 0o700 });
     writeFileSync(join(folder, 'users', id), '', { mode: 0o600 });
     return new Membership(folder, id);
@@ -117,6 +128,17 @@ export function usersOf(folder: string): ReadonlySet<string> {
   const unseen = readIds(folder, 'users').filter((id) => !isVisible(id));
   return new Set([...unseen, ...liveIds(folder, 'users')]);
 }
+
+const isKeeper = (id: string): boolean => id.endsWith(`.${KEEPER}`);
+
+/** The process ids of the live keepers of a folder. */
+export const keepersOf = (folder: string): readonly number[] =>
+  liveIds(folder, 'users')
+    .filter(isKeeper)
+    .map((id) => Number(id.split('.', 1)[0]));
+
+/** Whether a process other than a keeper uses the server, or may use it. */
+export const hasOtherUsers = (folder: string): boolean => [...usersOf(folder)].some((id) => !isKeeper(id));
 
 /** Whether a live process uses the server of this folder, or a process that is not visible from here may use it. */
 export function hasUsers(folder: string): boolean {

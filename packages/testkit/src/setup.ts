@@ -5,6 +5,9 @@ import { useBundles } from './spawn-node.js';
 
 useBundles(testContext().bundles);
 
+// No command of a test leaves a server behind.
+process.env.BOXCAR_POSTGRES_KEEP_SECONDS ??= '0';
+
 // What sweeps and waits does so by timers: without them all later files would hang, and none would say why.
 beforeAll(() => {
   if (globalThis.setTimeout !== ownSetTimeout)

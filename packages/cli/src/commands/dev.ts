@@ -305,7 +305,7 @@ async function runDev(context: Context, flags: DevFlags): Promise<number> {
   stop.addEventListener('abort', ignore);
   if (flags.reset === true) await resetData(context, flags);
   const log = context.log('warn');
-  await using server = await openServer(config, log);
+  await using server = await openServer({ ...config, embeddedKeepMs: 0 }, log);
   await migrateServer(server, { waitMs: config.databaseWaitMs, log });
   const pool = createPool({
     connectionString: server.databaseUrl,

@@ -99,7 +99,7 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
   const targets = flags.target ?? config.workerTargets;
   const graceMs = flags.graceMs ?? config.graceMs;
   const handlerTimeoutMs = flags.handlerTimeoutMs ?? config.handlerTimeoutMs;
-  const stack = await openStack({ ...config, handlerTimeoutMs }, { log });
+  const stack = await openStack({ ...config, handlerTimeoutMs, embeddedKeepMs: 0 }, { log });
   let worker: Worker;
   let door: { close(): Promise<void> } | undefined;
   try {

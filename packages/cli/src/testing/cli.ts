@@ -69,7 +69,7 @@ export async function cliHere(
     }),
   );
   try {
-    const code = await runCli(args, { env, ...options });
+    const code = await runCli(args, { env: { BOXCAR_POSTGRES_KEEP_SECONDS: '0', ...env }, ...options });
     return { code, ...said };
   } finally {
     for (const spy of spies) spy.mockRestore();
