@@ -12,7 +12,7 @@ test('a few seconds of load and random faults: what was accepted ends, and all p
       restartPostgres: undefined,
       close: () => Promise.resolve(),
     },
-    { seconds: 5, seed: 3 },
+    { seconds: 5, seed: 3, untilErased: true },
   );
   expect(report.promises.filter(({ broken }) => broken.length > 0)).toEqual([]);
   expect(report.ok).toBe(true);

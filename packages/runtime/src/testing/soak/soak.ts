@@ -36,6 +36,8 @@ const CALLERS = 2;
 const MAX_OPEN = 60;
 const SUBMITTERS = 4;
 const PAUSES_MS = [100, 800] as const;
+/** So much longer it goes on, again and again, for an erasure that is still to come. */
+const A_WHILE_MS = 1_000;
 /** After the last fault all is well again: then nothing may take long. */
 const END_DEADLINE_MS = 120_000;
 
@@ -45,6 +47,8 @@ export interface SoakOptions {
   /** No more faults are started after this many turns were accepted. */
   readonly turns?: number;
   readonly seed: number;
+  /** Goes on after that until the cards of a run were erased and looked for: a busy machine may not come to it before. */
+  readonly untilErased?: boolean;
   /** Told now and then, in one line, how it stands. */
   readonly progress?: (line: string) => void;
 }
@@ -111,6 +115,8 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
     endsAt = startedAt + options.seconds * 1_000;
     const submit = async (): Promise<void> => {
       while (isOn()) {
+        if (options.untilErased === true && erasures.checked === 0)
+          endsAt = Math.max(endsAt, performance.now() + A_WHILE_MS);
         if ((await countOpen(observer)) < MAX_OPEN) await running.submitOne();
         else await delay(20);
       }
