@@ -25,7 +25,7 @@ export interface Build {
 const contentKinds = contentSchema.options.map((option) => option.shape.kind.value);
 
 export const THIS_BUILD: Build = {
-  schemaVersion: 32,
+  schemaVersion: 33,
   turnFormat: 12,
   kinds: new Set([...contentKinds, ...ENTRY_KINDS]),
 };
