@@ -1,6 +1,6 @@
 /** Lists on tables that have grown: a page reads what it shows. */
 import type { AgentId, BoxId, ProfileId, TurnId } from '@boxcar/kernel';
-import type pg from 'pg';
+import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { ListPage, ListScope } from './list-page.js';
 import { listAgents, listBoxes } from './list-things.js';
@@ -169,15 +169,39 @@ describe.each([
   });
 });
 
-test('the plan of a search asks the index of words, after the newest turns', async () => {
-  const { rows: plan } = await pool.query<{ 'QUERY PLAN': string }>(
-    `explain select w.box_id from boxcar.tape_words w where w.words like $1 and w.position + 0 = 0`,
-    ['%österreich%'],
+/** The plan of the statement that `work` reads a page with. */
+async function planOf(work: (pool: pg.Pool) => Promise<unknown>): Promise<string> {
+  const { query } = pg.Client.prototype;
+  let page: pg.QueryConfig | undefined;
+  pg.Client.prototype.query = function (this: pg.Client, ...args: unknown[]): unknown {
+    const config = args[0] as pg.QueryConfig;
+    if (config.text?.includes('list_id') === true) page = config;
+    return Reflect.apply(query, this, args);
+  } as typeof query;
+  try {
+    await work(pool);
+  } finally {
+    pg.Client.prototype.query = query;
+  }
+  const { rows } = await pool.query<{ 'QUERY PLAN': string }>(
+    `explain (costs off) ${page?.text}`,
+    page?.values,
   );
-  expect(plan.map((row) => row['QUERY PLAN']).join('\n')).toContain(
-    'Bitmap Index Scan on tape_words_trigrams',
-  );
-});
+  return rows.map((row) => row['QUERY PLAN']).join('\n');
+}
+
+test.each([
+  ['turns', listTurns],
+  ['runs', listRuns],
+] as const)(
+  'the plan of a search for %s walks the newest by the index of the list, and asks the index of words',
+  async (_noun, list) => {
+    const plan = await planOf(() => list(pool, { ...all, text: { folded: 'österreich', isIndexed: true } }));
+    expect(plan).toMatch(/Index (Only )?Scan Backward using turns_newest on turns t/);
+    expect(plan).toContain('Bitmap Index Scan on tape_words_trigrams');
+    expect(plan).not.toContain('Seq Scan');
+  },
+);
 
 test('agents are read by project or profile, and by name from the newest on', async () => {
   const list = (filters: object) => readAll((scope) => listAgents(pool, { ...scope, ...filters }));
