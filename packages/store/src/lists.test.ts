@@ -16,7 +16,7 @@ const PAGE = 20;
 /** More than a page reads, and far less than the tables have. */
 const LITTLE = 1_200;
 /** The newest turns are looked through for a text. */
-const WALK = 4_500;
+const WALK = 8_000;
 
 let world: World;
 let pool: pg.Pool;
@@ -202,6 +202,27 @@ test.each([
     expect(plan).not.toContain('Seq Scan');
   },
 );
+
+test('a run with a thousand roots is listed once, without a look from each root at all others', async () => {
+  const at = '2027-01-01';
+  await world.rows(
+    `insert into boxcar.runs (id, project_id, root_turn_id, created_at) values ('${idOf(8, 1)}', $1, '${idOf(8, 1)}', '${at}')`,
+    [DEFAULT_PROJECT],
+  );
+  await world.rows(
+    `insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, depth, primitive, status, epoch, max_steps, context_box_id, output_box_id, created_at, ended_at, deliverable_card_id)
+     select ${id(8)}, $1, '${idOf(8, 1)}', ${id(2, '8')}, $2, 0, 'fork_join', 'success', 1, 10, ${id(4, '8')}, ${id(5, '8')}, '${at}', '${at}', ${id(3, '8')} from generate_series(1, 1000) n`,
+    [DEFAULT_PROJECT, writer.id],
+  );
+  await world.rows('analyze boxcar.turns');
+  for (const filters of [{ statuses: ['success'] as const }, { profileIds: [writer.id] }]) {
+    const { rows, reads } = await readAll((scope) => listRuns(pool, { ...scope, ...filters }), all, 1);
+    expect(rows.filter(({ run_id }) => run_id === idOf(8, 1))).toMatchObject([{ roots: { success: 1_000 } }]);
+    expect(reads).toBeLessThan(6 * 1_000);
+  }
+  await world.rows(`delete from boxcar.turns where run_id = '${idOf(8, 1)}'`);
+  await world.rows(`delete from boxcar.runs where id = '${idOf(8, 1)}'`);
+});
 
 test('agents are read by project or profile, and by name from the newest on', async () => {
   const list = (filters: object) => readAll((scope) => listAgents(pool, { ...scope, ...filters }));
