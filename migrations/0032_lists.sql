@@ -12,5 +12,4 @@ create index concurrently if not exists agents_newest on boxcar.agents (project_
 create index concurrently if not exists agents_profile on boxcar.agents (profile_id, created_at, id) where profile_id is not null;
 create index concurrently if not exists boxes_newest on boxcar.boxes (project_id, created_at, id);
 create index concurrently if not exists boxes_owner on boxcar.boxes (owner_agent_id, created_at, id) where owner_agent_id is not null;
-create index concurrently if not exists boxes_named on boxcar.boxes (project_id, created_at, id) where tape_name is not null;
 drop index concurrently if exists boxcar.turns_agent;

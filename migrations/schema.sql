@@ -1096,8 +1096,6 @@ CREATE INDEX boxes_listed ON boxcar.boxes USING gin (card_ids) WITH (fastupdate=
 
 CREATE INDEX boxes_maker ON boxcar.boxes USING btree (maker_agent_id) WHERE (maker_agent_id IS NOT NULL);
 
-CREATE INDEX boxes_named ON boxcar.boxes USING btree (project_id, created_at, id) WHERE (tape_name IS NOT NULL);
-
 CREATE INDEX boxes_newest ON boxcar.boxes USING btree (project_id, created_at, id);
 
 CREATE INDEX boxes_owner ON boxcar.boxes USING btree (owner_agent_id, created_at, id) WHERE (owner_agent_id IS NOT NULL);

@@ -160,6 +160,11 @@ describe.each(queueBackends())('a role with what doctor lists and no more, queue
     const tape = await runtime.tape('searched');
     await tape.append([{ kind: 'message', content: 'a needle in it' }]);
     expect(await tape.search('needle')).toHaveLength(1);
+    const instruction = 'look for me in lists';
+    await runtime.submit('launch_principal', { profile_name: 'reader', instruction });
+    expect(await runtime.listTurns({ text: 'me in' })).toMatchObject({ turns: [{ instruction }] });
+    expect((await runtime.listBoxes({ agent: agentId })).boxes).toHaveLength(1);
+    expect(await runtime.listTools()).toMatchObject({ next_cursor: null });
     const { project_id: projectId } = (
       await pool.query<{ project_id: never }>('select project_id from boxcar.agents where id = $1', [agentId])
     ).rows[0] ?? { project_id: undefined as never };

@@ -97,7 +97,7 @@ const INSTRUCTION = `case when card.id is not null then
 const hasWords = (turn: string, pattern: string): string =>
   `(select true from boxcar.tape_words w where w.box_id = ${turn} and w.position = 0 and w.words like ${pattern}) is true`;
 
-/** How turns are chosen, or runs by their roots: of the roots that fit, the last stands for the run. */
+/** How turns are chosen, or runs by their roots: of the roots that fit one stands for the run. */
 class Choice {
   readonly window: Window;
   readonly #filters: TurnFilters;
@@ -141,13 +141,18 @@ class Choice {
     ];
   }
 
-  /** Of runs: no later root of the same run fits. All roots are of one transaction. */
-  #isLast(t: string): readonly string[] {
+  /**
+   * Of runs: the root stands for its run. That is the first root if it fits, which two keys tell; else the last one that fits. All roots
+   * are of one transaction.
+   */
+  #standsForRun(t: string): readonly string[] {
     if (!this.#isOfRuns) return [];
     const words = this.#pattern === undefined ? [] : [hasWords('o.id', this.#pattern)];
+    const fits = [...this.#fits('o'), ...words].join(' and ');
     return [
-      `(select true from boxcar.turns o where o.project_id = ${t}.project_id and o.created_at = ${t}.created_at and o.id > ${t}.id and o.run_id = ${t}.run_id
-        and ${[...this.#fits('o'), ...words].join(' and ')} limit 1) is not true`,
+      `coalesce(
+        (select ${t}.id = o.id from boxcar.runs r cross join lateral (select x.* from boxcar.turns x where x.id = r.root_turn_id offset 0) o where r.id = ${t}.run_id and ${fits}),
+        (select false from boxcar.turns o where o.project_id = ${t}.project_id and o.created_at = ${t}.created_at and o.id > ${t}.id and o.run_id = ${t}.run_id and ${fits} limit 1), true)`,
     ];
   }
 
@@ -185,15 +190,15 @@ class Choice {
     const { limit, more } = this.window;
     const { text } = this.#filters;
     if (text === undefined || this.#pattern === undefined)
-      return `page as materialized (${this.#newest(more, this.#isLast('t'))}), ${NO_SCAN}`;
+      return `page as materialized (${this.#newest(more, this.#standsForRun('t'))}), ${NO_SCAN}`;
     const depth = text.isIndexed ? WALKED : SCANNED;
-    const isLast = this.#isLast('t')
+    const standsForRun = this.#standsForRun('t')
       .map((condition) => `and ${condition}`)
       .join(' ');
     const walked = `walked as materialized (${this.#newest(String(depth), [])}),
   near as materialized (
     select k.created_at, k.id from walked k cross join lateral (select x.* from boxcar.turns x where x.id = k.id offset 0) t
-    where ${hasWords('k.id', this.#pattern)} ${isLast} order by ${newestFirst('k')} limit ${more}
+    where ${hasWords('k.id', this.#pattern)} ${standsForRun} order by ${newestFirst('k')} limit ${more}
   ),
   rest as materialized (select (select count(*) from near) <= ${limit} and (select count(*) from walked) = ${depth} as is_wanted)`;
     if (!text.isIndexed)
@@ -205,7 +210,7 @@ class Choice {
   far as materialized (
     select t.created_at, t.id from boxcar.tape_words w cross join lateral (select x.* from boxcar.turns x where x.id = w.box_id offset 0) t
     where (select is_wanted from rest) and w.words like ${this.#pattern} and w.position + 0 = 0 and t.project_id = ${this.window.project}
-      and ${[...this.#fits('t'), ...this.window.bounds('t'), 'true'].join(' and ')} ${isLast}
+      and ${[...this.#fits('t'), ...this.window.bounds('t'), 'true'].join(' and ')} ${standsForRun}
   ),
   page as materialized (select u.* from (select * from near union select * from far) u order by ${newestFirst('u')} limit ${more}), ${NO_SCAN}`;
   }

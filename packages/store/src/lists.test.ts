@@ -1,6 +1,6 @@
 /** Lists on tables that have grown: a page reads what it shows. */
 import type { AgentId, BoxId, ProfileId, TurnId } from '@boxcar/kernel';
-import type pg from 'pg';
+import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { ListPage, ListScope } from './list-page.js';
 import { listAgents, listBoxes } from './list-things.js';
@@ -16,7 +16,7 @@ const PAGE = 20;
 /** More than a page reads, and far less than the tables have. */
 const LITTLE = 1_200;
 /** The newest turns are looked through for a text. */
-const WALK = 4_500;
+const WALK = 8_000;
 
 let world: World;
 let pool: pg.Pool;
@@ -169,14 +169,59 @@ describe.each([
   });
 });
 
-test('the plan of a search asks the index of words, after the newest turns', async () => {
-  const { rows: plan } = await pool.query<{ 'QUERY PLAN': string }>(
-    `explain select w.box_id from boxcar.tape_words w where w.words like $1 and w.position + 0 = 0`,
-    ['%österreich%'],
+/** The plan of the statement that `work` reads a page with. */
+async function planOf(work: (pool: pg.Pool) => Promise<unknown>): Promise<string> {
+  const { query } = pg.Client.prototype;
+  let page: pg.QueryConfig | undefined;
+  pg.Client.prototype.query = function (this: pg.Client, ...args: unknown[]): unknown {
+    const config = args[0] as pg.QueryConfig;
+    if (config.text?.includes('list_id') === true) page = config;
+    return Reflect.apply(query, this, args);
+  } as typeof query;
+  try {
+    await work(pool);
+  } finally {
+    pg.Client.prototype.query = query;
+  }
+  const { rows } = await pool.query<{ 'QUERY PLAN': string }>(
+    `explain (costs off) ${page?.text}`,
+    page?.values,
   );
-  expect(plan.map((row) => row['QUERY PLAN']).join('\n')).toContain(
-    'Bitmap Index Scan on tape_words_trigrams',
+  return rows.map((row) => row['QUERY PLAN']).join('\n');
+}
+
+test.each([
+  ['turns', listTurns],
+  ['runs', listRuns],
+] as const)(
+  'the plan of a search for %s walks the newest by the index of the list, and asks the index of words',
+  async (_noun, list) => {
+    const plan = await planOf(() => list(pool, { ...all, text: { folded: 'österreich', isIndexed: true } }));
+    expect(plan).toMatch(/Index (Only )?Scan Backward using turns_newest on turns t/);
+    expect(plan).toContain('Bitmap Index Scan on tape_words_trigrams');
+    expect(plan).not.toContain('Seq Scan');
+  },
+);
+
+test('a run with a thousand roots is listed once, without a look from each root at all others', async () => {
+  const at = '2027-01-01';
+  await world.rows(
+    `insert into boxcar.runs (id, project_id, root_turn_id, created_at) values ('${idOf(8, 1)}', $1, '${idOf(8, 1)}', '${at}')`,
+    [DEFAULT_PROJECT],
   );
+  await world.rows(
+    `insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, depth, primitive, status, epoch, max_steps, context_box_id, output_box_id, created_at, ended_at, deliverable_card_id)
+     select ${id(8)}, $1, '${idOf(8, 1)}', ${id(2, '8')}, $2, 0, 'fork_join', 'success', 1, 10, ${id(4, '8')}, ${id(5, '8')}, '${at}', '${at}', ${id(3, '8')} from generate_series(1, 1000) n`,
+    [DEFAULT_PROJECT, writer.id],
+  );
+  await world.rows('analyze boxcar.turns');
+  for (const filters of [{ statuses: ['success'] as const }, { profileIds: [writer.id] }]) {
+    const { rows, reads } = await readAll((scope) => listRuns(pool, { ...scope, ...filters }), all, 1);
+    expect(rows.filter(({ run_id }) => run_id === idOf(8, 1))).toMatchObject([{ roots: { success: 1_000 } }]);
+    expect(reads).toBeLessThan(6 * 1_000);
+  }
+  await world.rows(`delete from boxcar.turns where run_id = '${idOf(8, 1)}'`);
+  await world.rows(`delete from boxcar.runs where id = '${idOf(8, 1)}'`);
 });
 
 test('agents are read by project or profile, and by name from the newest on', async () => {

@@ -39,7 +39,11 @@ type Filter = 'status' | 'profile' | 'agent' | 'channel' | 'text' | 'since' | 'a
 
 /** A page as it is answered, and as people see it. */
 interface Page {
-  readonly answer: { readonly next_cursor: string | null; readonly search?: ListSearch };
+  readonly answer: {
+    readonly next_cursor: string | null;
+    readonly search?: ListSearch;
+    readonly silent_workers?: number;
+  };
   readonly rows: readonly (readonly string[])[];
   /** In place of an empty table. */
   readonly empty: string;
@@ -382,6 +386,10 @@ async function runList(context: Context, noun: Noun, flags: Flags): Promise<numb
   );
   const note = searchNote(answer.search, isSearch);
   if (note !== undefined) context.note(note);
+  if (answer.silent_workers !== undefined && answer.silent_workers > 0)
+    context.note(
+      `${countOf(answer.silent_workers, 'live worker')} of an older build, whose ${noun.name} are not known`,
+    );
   if (answer.next_cursor !== null)
     context.note(`${countOf(rows.length, noun.of)} shown; the next: --cursor ${answer.next_cursor}`);
   return EXIT.success;
