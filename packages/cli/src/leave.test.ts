@@ -20,22 +20,23 @@ beforeAll(async () => {
   plugin = join(folder, 'plugin.mjs');
   writeFileSync(
     plugin,
-    `import { createServer, connect } from 'node:net';
-import { submitResultSchema } from '@boxcar/kernel';
-import { createPool } from '@boxcar/store';
-export default async (runtime) => {
-  setInterval(() => undefined, 1_000);
-  process.on('beforeExit', () => setTimeout(() => undefined, 1_000));
-  const server = createServer().listen(0, '127.0.0.1', () => connect(server.address().port, '127.0.0.1'));
-  const pool = createPool({ connectionString: process.env.DATABASE_URL, max: 1 });
-  await (await pool.connect()).query('select 1');
-  runtime.registerHandler('much', {
-    description: 'Much.',
-    input: submitResultSchema,
-    handle: () => ({ much: 'x'.repeat(${SIZE}) }),
-  });
-};
-`,
+    `
+      import { createServer, connect } from 'node:net';
+      import { submitResultSchema } from '@boxcar/kernel';
+      import { createPool } from '@boxcar/store';
+      export default async (runtime) => {
+        setInterval(() => undefined, 1_000);
+        process.on('beforeExit', () => setTimeout(() => undefined, 1_000));
+        const server = createServer().listen(0, '127.0.0.1', () => connect(server.address().port, '127.0.0.1'));
+        const pool = createPool({ connectionString: process.env.DATABASE_URL, max: 1 });
+        await (await pool.connect()).query('select 1');
+        runtime.registerHandler('much', {
+          description: 'Much.',
+          input: submitResultSchema,
+          handle: () => ({ much: 'x'.repeat(${SIZE}) }),
+        });
+      };
+    `,
   );
   env = { DATABASE_URL: (await testDatabase()).url, BOXCAR_PLUGINS: plugin };
   await (await prepare(env)).close();

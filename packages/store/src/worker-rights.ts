@@ -23,7 +23,7 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   grants: ['insert', 'update', 'delete'],
   operations: ['insert', 'update'],
   profiles: ['insert', 'update'],
-  projects: ['update'],
+  projects: ['insert', 'update'],
   provider_slots: ['insert', 'update', 'delete'],
   providers: ['insert', 'update'],
   runs: ['insert', 'update'],
