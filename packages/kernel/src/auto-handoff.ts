@@ -9,7 +9,7 @@ import type { CardId, ProjectId } from './ids.js';
 import type { JsonObject } from './json.js';
 import { AUTO_HANDOFF_ANCHOR, AUTO_HANDOFF_REASON } from './overflow.js';
 import type { TapeEntry } from './tape.js';
-import type { ViewRows } from './view.js';
+import type { ViewRows } from './view-context.js';
 
 /** The state of the anchor: what it was for, and what came of it. */
 export interface AutoHandoffFacts {

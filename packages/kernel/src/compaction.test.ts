@@ -7,7 +7,8 @@ import type { TapeEntry } from './tape.js';
 import { play } from './testing/view-history.js';
 import { historyPlan } from './testing/view-plan.js';
 import { argument, CardMaker, inherited, OTHER, TestTape, testId } from './testing/view-rows.js';
-import { buildView, type View, type ViewRows } from './view.js';
+import { buildView, type View } from './view.js';
+import type { ViewRows } from './view-context.js';
 import { messageParts } from './view-parts.js';
 
 const numRuns = process.env.CI ? 1_000 : 150;

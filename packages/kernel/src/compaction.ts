@@ -12,8 +12,7 @@ import { CARD_TYPES, type Card, type CardContent, estimateTokens } from './card.
 import { type CardId, tryParseId } from './ids.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
 import type { TapeEntry } from './tape.js';
-import type { ViewRows } from './view.js';
-import type { ContextCard } from './view-context.js';
+import type { ContextCard, ViewRows } from './view-context.js';
 import { renderBody } from './view-render.js';
 
 /** Brings back what a compaction has left out. */

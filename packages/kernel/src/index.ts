@@ -443,8 +443,8 @@ export {
   type TurnEnd,
   type TurnStatus,
 } from './turn.js';
-export { agentsIn, buildView, type View, type ViewRows } from './view.js';
-export { bindProfile, type ContextCard, resultFieldsOf } from './view-context.js';
+export { agentsIn, buildView, type View } from './view.js';
+export { bindProfile, type ContextCard, resultFieldsOf, type ViewRows } from './view-context.js';
 export {
   type ContextRule,
   foldManifest,

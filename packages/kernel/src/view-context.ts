@@ -1,10 +1,10 @@
 /** A context box as a model reads it, and what its packed arguments mean for the turn. */
 import { CARD_TYPES, type Card, type Field } from './card.js';
-import type { BoxId } from './ids.js';
+import type { AgentId, BoxId, TurnId } from './ids.js';
 import { canonicalJson, type JsonValue } from './json.js';
 import type { Profile } from './profile.js';
 import { toolNames } from './queue-tool.js';
-import { BOOTSTRAP_STATE } from './tape.js';
+import { BOOTSTRAP_STATE, type TapeEntry } from './tape.js';
 import { enders, stepNotice } from './turn.js';
 import type { ContextRule } from './view-manifest.js';
 import {
@@ -124,4 +124,25 @@ export function instructionOf(context: readonly ContextCard[]): JsonValue {
   const content = context.find(isInstruction)?.card.content;
   if (content?.kind === 'text') return content.text;
   return content?.kind === 'json' ? content.data : null;
+}
+
+/** The rows of a view, as the store loads them in one statement. */
+export interface ViewRows {
+  readonly turn: { readonly turnId: TurnId; readonly agentId: AgentId; readonly contextBoxId: BoxId };
+  /** `model`: the one that reads the view. Without it the view shows nothing that a provider attached. */
+  readonly profile: Pick<Profile, 'instructions' | 'tools' | 'must_end_with'> & { readonly model?: string };
+  /**
+   * The tape in order, without gaps, up to the head that this prompt reads; it begins at the last anchor, or earlier,
+   * at the first entry of a step of which an entry lies after that anchor: the least position among the last anchor's
+   * and those of entries whose (turnId, step) also occurs behind it.
+   */
+  readonly entries: readonly TapeEntry[];
+  /** Its entry is in `entries`, unless it is the bootstrap anchor; 0 on a tape without anchor. */
+  readonly lastAnchorPosition: number;
+  /** The cards of this turn's context box and of each box a `turn.started` in `entries` names, in stored order. */
+  readonly contexts: ReadonlyMap<BoxId, readonly ContextCard[]>;
+  /** Given names of agents, by id: authors and parents are shown by them, those without by their ids. */
+  readonly names?: ReadonlyMap<string, string> | undefined;
+  /** Given: behind its instructions the agent is told how long its context may be. */
+  readonly contextLimit?: number | undefined;
 }

@@ -6,8 +6,8 @@ import type { AgentId, BoxId, CardId, TurnId } from './ids.js';
 import type { Message } from './message.js';
 import { play } from './testing/view-history.js';
 import { historyPlan } from './testing/view-plan.js';
-import { buildView, type ViewRows } from './view.js';
-import type { ContextCard } from './view-context.js';
+import { buildView } from './view.js';
+import type { ContextCard, ViewRows } from './view-context.js';
 import { type MessagePart, messageParts } from './view-parts.js';
 import { anchorBody } from './view-render.js';
 

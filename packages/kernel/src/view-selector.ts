@@ -17,7 +17,8 @@ import type { CardId } from './ids.js';
 import { canonicalJson, type JsonValue, parseJsonValue } from './json.js';
 import type { Message, MessageToolCall } from './message.js';
 import type { ProviderData } from './provider-data.js';
-import { estimateMessages, type View, type ViewRows } from './view.js';
+import { estimateMessages, type View } from './view.js';
+import type { ViewRows } from './view-context.js';
 import { buildManifest, type ContextRule, type MessageOrigin, type SelectorRef } from './view-manifest.js';
 
 /** A card as a selector sees it. */

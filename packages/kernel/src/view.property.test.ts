@@ -9,7 +9,8 @@ import { promptHash } from './prompt-hash.js';
 import type { TapeEntry } from './tape.js';
 import { type History, OUTSIDE_STEP, play, READER_MODEL } from './testing/view-history.js';
 import { historyPlan } from './testing/view-plan.js';
-import { buildView, type View, type ViewRows } from './view.js';
+import { buildView, type View } from './view.js';
+import type { ViewRows } from './view-context.js';
 import type { OmissionReason, ViewSource } from './view-manifest.js';
 import { isBlank } from './view-render.js';
 

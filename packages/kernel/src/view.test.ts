@@ -14,8 +14,8 @@ import {
   TestTape,
   testId,
 } from './testing/view-rows.js';
-import { buildView, type View, type ViewRows } from './view.js';
-import { canSubmitResult, resultFieldsOf } from './view-context.js';
+import { buildView, type View } from './view.js';
+import { canSubmitResult, resultFieldsOf, type ViewRows } from './view-context.js';
 
 /** A message in one line: role, then what it says, then its calls. */
 function line(message: Message): string {

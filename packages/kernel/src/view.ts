@@ -27,17 +27,23 @@
  * V9  What a provider attached to an answer is in the message of that answer: for this agent (and its clone source's steps), for the model
  *     that gave the answer, and with all calls of it, since signatures belong to all of it. Else it is left out, and the manifest says why.
  */
+
 import { CARD_TYPES, type Card, estimateTokens } from './card.js';
 import { EXPAND_TOOL, mayExpand, placeCompaction } from './compaction.js';
 import { contextContract } from './context-contract.js';
 import { KernelError } from './errors.js';
-import { type AgentId, type BoxId, type TurnId, tryParseId } from './ids.js';
+import { type BoxId, type TurnId, tryParseId } from './ids.js';
 import { isJsonObject, type JsonValue } from './json.js';
 import type { Message } from './message.js';
-import type { Profile } from './profile.js';
 import { providerDataBytes } from './provider-data.js';
 import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from './tape.js';
-import { type ContextCard, instructionOf, toolsOf, writeContextCards } from './view-context.js';
+import {
+  type ContextCard,
+  instructionOf,
+  toolsOf,
+  type ViewRows,
+  writeContextCards,
+} from './view-context.js';
 import { buildManifest, type MessageOrigin, type ViewManifest } from './view-manifest.js';
 import {
   hasNoTurns,
@@ -54,27 +60,6 @@ import {
 } from './view-prompt.js';
 import { CONTEXT_NOTICE, isBlank, parentOf } from './view-render.js';
 import { findSteps, isSplitAt, placeOnTape, type TapeStep } from './view-steps.js';
-
-/** The rows of a view, as the store loads them in one statement. */
-export interface ViewRows {
-  readonly turn: { readonly turnId: TurnId; readonly agentId: AgentId; readonly contextBoxId: BoxId };
-  /** `model`: the one that reads the view. Without it the view shows nothing that a provider attached. */
-  readonly profile: Pick<Profile, 'instructions' | 'tools' | 'must_end_with'> & { readonly model?: string };
-  /**
-   * The tape in order, without gaps, up to the head that this prompt reads; it begins at the last anchor, or earlier,
-   * at the first entry of a step of which an entry lies after that anchor: the least position among the last anchor's
-   * and those of entries whose (turnId, step) also occurs behind it.
-   */
-  readonly entries: readonly TapeEntry[];
-  /** Its entry is in `entries`, unless it is the bootstrap anchor; 0 on a tape without anchor. */
-  readonly lastAnchorPosition: number;
-  /** The cards of this turn's context box and of each box a `turn.started` in `entries` names, in stored order. */
-  readonly contexts: ReadonlyMap<BoxId, readonly ContextCard[]>;
-  /** Given names of agents, by id: authors and parents are shown by them, those without by their ids. */
-  readonly names?: ReadonlyMap<string, string> | undefined;
-  /** Given: behind its instructions the agent is told how long its context may be. */
-  readonly contextLimit?: number | undefined;
-}
 
 /** The agents that a view of these rows may name: authors of its cards, besides the reader, and parents. */
 export function agentsIn({

@@ -1,10 +1,10 @@
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { z } from 'zod';
-import type { TurnResult } from './runtime.js';
 import { statementsOf } from './testing/count-statements.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
+import type { TurnResult } from './turn-result.js';
 
 let h: Harness;
 const SMALL = { model_settings: { max_output_tokens: 100 } };

@@ -4,7 +4,7 @@ import { purgeRuns } from '@boxcar/store';
 import { beforeEach, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnRef } from './handler.js';
-import { newId } from './packer.js';
+import { newId } from './new-id.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
 import { rowCounts } from './testing/row-counts.js';

@@ -27,8 +27,8 @@ import {
   type Tx,
   transactWithin,
 } from '@boxcar/store';
+import type { RuntimeCore } from './core.js';
 import { closingOf, type EndedTurns, endLocked, NOTHING_ENDED } from './end-locked.js';
-import type { RuntimeCore } from './runtime.js';
 import { buildEnd, fallbackDeliverable } from './worker/ending.js';
 
 export interface EndSubtrees {

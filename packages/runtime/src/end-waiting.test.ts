@@ -2,7 +2,7 @@ import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from './packer.js';
+import { newId } from './new-id.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
 import { Sweeper } from './worker/sweeper.js';

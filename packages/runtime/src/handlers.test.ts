@@ -12,13 +12,13 @@ import type { ScriptedFunction } from '@boxcar/llm';
 import { expandContexts } from '@boxcar/store';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from './packer.js';
-import type { TurnResult } from './runtime.js';
+import { newId } from './new-id.js';
 import { checkPrompts } from './testing/check-prompts.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
 import { type RecordingModel, recordingModel } from './testing/recording-model.js';
 import { rowCounts } from './testing/row-counts.js';
+import type { TurnResult } from './turn-result.js';
 
 interface Receipt {
   readonly status: string;

@@ -1,4 +1,5 @@
-export { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
+export type { QueueDoor } from './door/door-job.js';
+export { createQueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 export { createToolResultsDoor } from './door/tool-results-door.js';
 export { BullMqDoorbell } from './doorbell/bullmq.js';
 export { InProcessDoorbell } from './doorbell/in-process.js';
@@ -52,8 +53,9 @@ export {
   type RowListOptions,
 } from './lists.js';
 export { createLog, type Log, type LogLevel, silentLog, writeLogLine } from './log.js';
+export { newId } from './new-id.js';
 export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';
-export { HandoverPacker, newId, type PackedContext, type PackLimits, type PackRequest } from './packer.js';
+export { HandoverPacker, type PackedContext, type PackLimits, type PackRequest } from './packer.js';
 export { loadPlugins, type Plugin } from './plugin.js';
 export type {
   CountTokens,
@@ -77,12 +79,11 @@ export {
   type ProfileFinding,
   Runtime,
   type RuntimeOptions,
-  type TurnResult,
   type TurnScope,
 } from './runtime.js';
 export { type Selector, Selectors } from './selectors.js';
 export type { Accepted, SubmitOptions } from './submit/options.js';
-export type { EntryInput, EntryOptions } from './tape/entry-input.js';
+export type { EntryInput } from './tape/entry-input.js';
 export type { TapeFolder } from './tape/export-tape.js';
 export { type ForkOptions, type ForkSummary, TapeFork } from './tape/fork.js';
 export type { ForkedSession, ForkSessionOptions } from './tape/fork-session.js';
@@ -100,6 +101,7 @@ export type {
   AnchorsPage,
   Appended,
   AppendOptions,
+  EntryOptions,
   Handoff,
   HandoffOptions,
   MessagesOptions,
@@ -109,6 +111,7 @@ export type {
 } from './tape/tape-types.js';
 export type { Tool, ToolContext } from './tool.js';
 export { ToolQueue } from './tool-queue.js';
+export type { TurnResult } from './turn-result.js';
 export { withinTime } from './within-time.js';
 export { failStrayCall } from './worker/call-scope.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

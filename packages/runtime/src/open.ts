@@ -1,6 +1,7 @@
 import type { Model, PriceTable } from '@boxcar/kernel';
 import { type Build, createPool, endPool } from '@boxcar/store';
-import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
+import type { QueueDoor } from './door/door-job.js';
+import { createQueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 import { createToolResultsDoor } from './door/tool-results-door.js';
 import { BullMqDoorbell } from './doorbell/bullmq.js';
 import { type Log, silentLog, withoutSecrets } from './log.js';

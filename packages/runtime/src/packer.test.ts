@@ -2,7 +2,8 @@ import type { AgentId, BoxId, CardId, ErrorCode, JsonValue, ProjectId } from '@b
 import { KernelError } from '@boxcar/kernel';
 import { expandContexts, type Queryable } from '@boxcar/store';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { HandoverPacker, newId, type PackRequest } from './packer.js';
+import { newId } from './new-id.js';
+import { HandoverPacker, type PackRequest } from './packer.js';
 import { statementsOf } from './testing/count-statements.js';
 import { type Harness, harness } from './testing/harness.js';
 

@@ -23,7 +23,6 @@ import {
   type JsonValue,
   KernelError,
   MAX_CONTEXT_CARDS,
-  type NewId,
   PackingStrategies,
   type PackingStrategy,
   PLAIN_NAME,
@@ -48,13 +47,11 @@ import {
   toQueryable,
   writeSubmission,
 } from '@boxcar/store';
-import { uuidv7 } from 'uuidv7';
 import { findActor } from './find-actor.js';
+import { newId } from './new-id.js';
 import { type ContextSpec, type PlanOptions, planContexts, type ResolvedSpec } from './pack-plan.js';
 import { type PackPreview, type PreviewOptions, previewPlan } from './preview.js';
 import type { Selectors } from './selectors.js';
-
-export const newId: NewId = <K extends string>() => parseId<K>(uuidv7(), 'id');
 
 export interface PackLimits {
   readonly maxCardBytes?: number;

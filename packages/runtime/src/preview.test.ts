@@ -2,7 +2,8 @@ import { type BoxId, type CardId, KernelError, type Segment } from '@boxcar/kern
 import { expandContexts } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { HandoverPacker, newId, type PackRequest } from './packer.js';
+import { newId } from './new-id.js';
+import { HandoverPacker, type PackRequest } from './packer.js';
 import type { PackPreview } from './preview.js';
 import { Runtime } from './runtime.js';
 import { statementsOf } from './testing/count-statements.js';

@@ -28,9 +28,9 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { loadAgentNames, loadCards, loadProfiles, type Queryable } from '@boxcar/store';
+import { toContextCard } from './context-rows.js';
 import type { PlannedContext, ResolvedSpec } from './pack-plan.js';
 import { type Selectors, selectorUnknown } from './selectors.js';
-import { toContextCard } from './worker/loader.js';
 
 /** Counts tokens as the named model does, or nearly. */
 export type CountTokens = (text: string, model: string) => number | Promise<number>;

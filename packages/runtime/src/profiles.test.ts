@@ -1,6 +1,6 @@
 import { KernelError } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { newId } from './packer.js';
+import { newId } from './new-id.js';
 import { statementsOf } from './testing/count-statements.js';
 import { type Harness, harness } from './testing/harness.js';
 

@@ -19,12 +19,12 @@ import {
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from './packer.js';
+import { toRows } from './context-rows.js';
+import { newId } from './new-id.js';
 import type { Tape } from './tape/tape.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
 import { rowCounts } from './testing/row-counts.js';
-import { toRows } from './worker/loader.js';
 
 let h: Harness;
 

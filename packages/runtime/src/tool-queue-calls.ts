@@ -35,12 +35,13 @@ import {
   sqlStateOf,
 } from '@boxcar/store';
 import { Batcher } from './batcher.js';
-import { newId } from './packer.js';
+import type { QueueToolCalls, RuntimeCore } from './core.js';
+import { toBody } from './evidence-body.js';
+import { newId } from './new-id.js';
 import { chunks } from './queues.js';
-import type { RuntimeCore } from './runtime.js';
 import { JOBS_PER_CALL, type NewToolJob, type QueuedCall, type ToolQueue } from './tool-queue.js';
-import { type CallOutcome, createRecorder, type Recorder, toSettlement } from './worker/call-result.js';
-import { toBody } from './worker/late.js';
+import { createRecorder, type Recorder, toSettlement } from './worker/call-result.js';
+import type { CallOutcome } from './worker/ending.js';
 
 /** Calls looked after in one sweep; the rest waits for the next. */
 const LOOKS_PER_SWEEP = 500;
@@ -57,7 +58,7 @@ const toJob = (call: QueuedCall & Pick<PendingCall, 'turn_id' | 'name' | 'argume
   arguments: call.arguments,
 });
 
-export class OutsideCalls {
+export class OutsideCalls implements QueueToolCalls {
   readonly #runtime: Pick<RuntimeCore, 'pool' | 'log' | 'limits' | 'ring'>;
   readonly #queue: ToolQueue;
   readonly #loads: Batcher<ToolCallId, QueueCall | null>;

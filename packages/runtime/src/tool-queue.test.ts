@@ -12,12 +12,12 @@ import {
 import type { Job, Processor } from 'bullmq';
 import pg from 'pg';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import type { QueueDoor } from './door/queue-door.js';
+import type { QueueDoor } from './door/door-job.js';
 import { createToolResultsDoor } from './door/tool-results-door.js';
 import { BullMqDoorbell } from './doorbell/bullmq.js';
 import type { Log } from './log.js';
+import { newId } from './new-id.js';
 import { type OpenRuntime, openRuntime } from './open.js';
-import { newId } from './packer.js';
 import { openQueues } from './queues.js';
 import { Runtime } from './runtime.js';
 import { statementsOf } from './testing/count-statements.js';

@@ -6,7 +6,7 @@ import { z as z3 } from 'zod/v3';
 import type { Handler } from './handler.js';
 import { harness } from './testing/harness.js';
 import { checkRegistered, parseArguments, type Tool, toParameters } from './tool.js';
-import { buildToolbox } from './worker/call-tools.js';
+import { buildToolbox } from './worker/toolbox.js';
 
 describe('the schema that models get', () => {
   test('is that of the object, without its dialect', () => {

@@ -1,7 +1,7 @@
 import { KernelError, type TurnId } from '@boxcar/kernel';
 import { tcpProxy, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { newId } from './packer.js';
+import { newId } from './new-id.js';
 import { type Harness, harness } from './testing/harness.js';
 import { TurnWatcher } from './turn-watcher.js';
 

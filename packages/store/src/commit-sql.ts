@@ -4,11 +4,11 @@ import type { BatchId, TurnId } from '@boxcar/kernel';
 import { jsonText } from '@boxcar/kernel';
 import type pg from 'pg';
 import { LOWER_BATCHES } from './batches.js';
-import type { StepCommit } from './commits.js';
+import { FIRST_LOOK } from './call-types.js';
 import { type Statement, statement } from './db.js';
 import { skipping } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
-import { FIRST_LOOK } from './tool-calls.js';
+import type { StepCommit } from './step-commit.js';
 import { heldView, heldViewPosition } from './turn-views.js';
 
 /** Ended turns are announced here by the commit that ends them, as comma-separated ids. A hint only: the rows decide. */

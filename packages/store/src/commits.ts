@@ -5,24 +5,11 @@
  * C3  Tape positions are taken under the lock of the tape's head row, so they are gapless.
  * C4  Turns are locked before tapes, tapes before tool calls, each class in id order, whatever the batch.
  */
-import {
-  type AgentId,
-  type BatchId,
-  type CardId,
-  type EntryKind,
-  type ErrorBody,
-  type FinalStatus,
-  isFinal,
-  type JsonValue,
-  type NewCard,
-  type ProjectId,
-  type ToolCallId,
-  type TurnId,
-  type TurnStatus,
-  type WorkerId,
-} from '@boxcar/kernel';
+
+import { type BatchId, isFinal, type TurnId, type TurnStatus, type WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { closeBatchesOf, lockBatchesOf } from './batches.js';
+import type { SettledTurns } from './call-types.js';
 import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
 import {
   type BatchTry,
@@ -36,78 +23,8 @@ import {
 } from './db.js';
 import { findCommitted, findRings, lockTapes, lockTurns } from './first-tries.js';
 import { firstLimit, type LimitedTry, limited, retriesOf } from './lock-limit.js';
-import { type CallRouteKind, type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
-
-export interface NewEntry {
-  readonly kind: EntryKind;
-  readonly cardId: CardId;
-  readonly tokens: number;
-}
-
-export interface NewToolCall {
-  readonly id: ToolCallId;
-  readonly ordinal: number;
-  readonly providerCallId: string;
-  readonly name: string;
-  readonly arguments: JsonValue;
-  readonly route: CallRouteKind;
-  /** Whose queue it goes to; null unless the route is `queue`. */
-  readonly target: string | null;
-  readonly retry: 'safe' | 'never';
-  readonly timeoutMs: number;
-  /** What the call is, for the loop guard; absent: not guarded. */
-  readonly guardHash?: string;
-}
-
-export interface TurnEnding {
-  readonly status: FinalStatus;
-  readonly deliverableCardId: CardId;
-  readonly error: ErrorBody | null;
-  /** The result of the call that awaits this turn, if one does. */
-  readonly settles: {
-    readonly toolCallId: ToolCallId;
-    readonly turnId: TurnId;
-    readonly status: CallSettlement['status'];
-    readonly card: NewCard;
-  } | null;
-}
-
-/** What one commit writes about one turn. */
-export interface StepCommit {
-  readonly turnId: TurnId;
-  readonly projectId: ProjectId;
-  readonly agentId: AgentId;
-  readonly epoch: number;
-  /** True when batches were known to wait for it as it was taken; then its end takes the locks at once. */
-  readonly isMember?: boolean;
-  /** Who must hold it; null = the sweep, which ends turns nobody holds. */
-  readonly holderId: WorkerId | null;
-  /** The step this commit closes; null when it closes none (an end between steps). */
-  readonly step: {
-    readonly step: number;
-    readonly attempt: number;
-    readonly model: string;
-    readonly promptHash: string;
-    /** Names the row of boxcar.toolsets with the tools that were offered. */
-    readonly toolsetHash: string;
-    readonly manifest: JsonValue;
-    /** The card that holds the answer: the thought, the deliverable, or the first call of an answer without words. */
-    readonly thoughtCardId: CardId | null;
-    readonly usage: JsonValue;
-    readonly finishReason: string;
-    readonly modelMs: number;
-    readonly error: ErrorBody | null;
-  } | null;
-  /** What the step used, for a turn whose row keeps it. */
-  readonly spent?: { readonly tokens: number; readonly costMicros: number } | undefined;
-  readonly cards: readonly NewCard[];
-  readonly entries: readonly NewEntry[];
-  readonly calls: readonly NewToolCall[];
-  readonly emptyReplies: number;
-  /** Results of this turn's own calls, recorded first. */
-  readonly results: readonly CallSettlement[];
-  readonly end: TurnEnding | null;
-}
+import type { StepCommit, TurnEnding } from './step-commit.js';
+import { settleCalls } from './tool-calls.js';
 
 export type CommitOutcome =
   | {

@@ -2,29 +2,11 @@
  * Rows that a sweep could not handle, and turns that could not be run. Each is tried again with a growing back-off, and given up
  * after some tries, so that a row that can never be handled does not block the others or fill the log.
  */
+
 import type { ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, retryTransient, run, runRetrying, statement } from './db.js';
-
-/** Which part of the sweep failed on a row: the name of its finding. */
-export type SweepKind =
-  | 'dead_leases'
-  | 'overdue_turns'
-  | 'overdue_calls'
-  | 'due_waits'
-  /** The turns that wait for an account could not be woken. The row is the account. */
-  | 'left_budgets'
-  | 'due_batches'
-  | 'lost_rings'
-  | 'wait_cycles'
-  | 'notices'
-  | 'left_forks'
-  /** A turn could not be claimed, loaded or run. */
-  | 'turn_runs'
-  /** A turn that was given up could not be ended. */
-  | 'turn_ends'
-  /** A job of the queue door has held the event loop of a worker. The row is the note id of the job. */
-  | 'blocked_jobs';
+import type { SweepKind } from './row-kinds.js';
 
 /** Tries until a row is left alone. */
 export const MAX_TRIES = 5;

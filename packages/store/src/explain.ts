@@ -34,8 +34,9 @@ import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.
 import { beginOn } from './pool.js';
 import { type CardRow, PACKED_CARD_READ, readCard, VIEWED_CARD_READ } from './records.js';
 import { wroteFor } from './rights.js';
+import type { OfferedTool } from './row-kinds.js';
 import { edgeEntriesOf, entriesOf, entryAt, lastAnchorOf } from './tape-line.js';
-import { loadToolsets, type OfferedTool } from './toolsets.js';
+import { loadToolsets } from './toolsets.js';
 import { findTurnId } from './turn-ref.js';
 
 /** A card with its bookkeeping. */

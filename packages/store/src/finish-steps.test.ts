@@ -1,9 +1,10 @@
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import type { Advance } from './call-types.js';
 import { finishSteps } from './finish-steps.js';
 import { begin, waitUntilBlocked } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
-import { type Advance, recordResults, settleCalls } from './tool-calls.js';
+import { recordResults, settleCalls } from './tool-calls.js';
 
 let world: World;
 let profile: TestProfile;

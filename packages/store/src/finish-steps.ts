@@ -6,6 +6,7 @@
  */
 import type { TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
+import type { Advance } from './call-types.js';
 import {
   patientOn,
   type Queryable,
@@ -19,7 +20,6 @@ import {
 import { findAdvanced, lockTurns } from './first-tries.js';
 import { type LimitedTry, limited, retriesOf, skipping } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
-import type { Advance } from './tool-calls.js';
 import { heldView, heldViewPosition } from './turn-views.js';
 import { hasStatus } from './turns.js';
 

@@ -3,6 +3,7 @@ import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { topUp } from './budgets.js';
+import type { Advance } from './call-types.js';
 import { type CommitResult, commitSteps } from './commits.js';
 import { noteSweepFailure } from './dead-letters.js';
 import { finishSteps } from './finish-steps.js';
@@ -16,7 +17,7 @@ import {
 } from './providers.js';
 import { markSent, newMark } from './queue-calls.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
-import { type Advance, type AdvancedTurns, advanceTurns, recordResults } from './tool-calls.js';
+import { type AdvancedTurns, advanceTurns, recordResults } from './tool-calls.js';
 import { releaseNoted, releaseTurns } from './turns.js';
 import { claimWithViews } from './views.js';
 import { retryLater } from './waits.js';

@@ -10,10 +10,10 @@
  */
 import type { BatchId, CardId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import type { StepCommit } from './commits.js';
+import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import { skipping } from './lock-limit.js';
-import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './tool-calls.js';
+import type { StepCommit } from './step-commit.js';
 
 interface RingRow extends pg.QueryResultRow {
   turn_id: TurnId;

@@ -59,21 +59,12 @@ export {
   wakeForLeftovers,
 } from './budgets.js';
 export { type Build, THIS_BUILD } from './build.js';
+export type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
 export { afterTransaction, CallerTransaction, type CallerTx, toQueryable } from './caller-transaction.js';
 export { loadCardFacts, loadCards } from './card-facts.js';
 export { type ClaimedTurn, type ClaimOutcome, claim, type Purse } from './claims.js';
 export { ENDED_CHANNEL } from './commit-sql.js';
-export {
-  type CommitOutcome,
-  type CommitResult,
-  commitAgain,
-  commitSteps,
-  commitWithin,
-  type NewEntry,
-  type NewToolCall,
-  type StepCommit,
-  type TurnEnding,
-} from './commits.js';
+export { type CommitOutcome, type CommitResult, commitAgain, commitSteps, commitWithin } from './commits.js';
 export {
   type CompactionLink,
   countAnchorsOfTurn,
@@ -122,7 +113,6 @@ export {
   noteSweepFailure,
   noteWithin,
   retryDeadLetters,
-  type SweepKind,
 } from './dead-letters.js';
 export {
   type Counted,
@@ -182,9 +172,9 @@ export {
   type TurnReport,
   type Usage,
 } from './inspect.js';
+export type { Invariant } from './invariant.js';
 export {
   INVARIANTS,
-  type Invariant,
   type InvariantOptions,
   type InvariantReport,
   inspectInvariants,
@@ -312,7 +302,6 @@ export {
   wakeProvider,
 } from './providers.js';
 export {
-  type KeptByPurge,
   type KeptTape,
   type PurgeReport,
   purgeRuns,
@@ -320,6 +309,7 @@ export {
   readClock,
   type TapePurgeReport,
 } from './purge.js';
+export type { KeptByPurge } from './purge-plan.js';
 export {
   findDueCalls,
   hastenLooks,
@@ -335,6 +325,7 @@ export {
 export { findReachable, findTurnPolicy, type ReachableProfile } from './reach.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
 export type { PartReader } from './rights.js';
+export type { CallRouteKind, OfferedTool, SweepKind } from './row-kinds.js';
 export {
   findUnselected,
   fixSelector,
@@ -356,6 +347,7 @@ export {
   sessionIdOfTape,
   setSessionStatus,
 } from './sessions.js';
+export type { NewEntry, NewToolCall, StepCommit, TurnEnding } from './step-commit.js';
 export { loadWaitFacts } from './stuck.js';
 export {
   type CallWait,
@@ -479,20 +471,15 @@ export {
   type TapeRow,
 } from './tapes.js';
 export {
-  type Advance,
-  type AdvanceOutcome,
   advanceTurns,
-  type CallRouteKind,
-  type CallSettlement,
   hasSucceeded,
   loadCallsOfStep,
   loadPendingCalls,
   type PendingCall,
   recordResults,
-  type SettledTurns,
   settleCalls,
 } from './tool-calls.js';
-export { findToldProfiles, type OfferedTool, writeToolset } from './toolsets.js';
+export { findToldProfiles, writeToolset } from './toolsets.js';
 export { loadTree, type OpenCall, type TreeBatch, type TreeNode, type TurnTree } from './tree.js';
 export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';
 export { findBoxId, findNeighbors, findTurnId, findTurnOrRun } from './turn-ref.js';

@@ -23,9 +23,9 @@ import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
 import type pg from 'pg';
 import { type BudgetReport, loadBudgets } from './budgets.js';
 import { checkOut, type Queryable, toDatabaseError } from './db.js';
+import type { CallRouteKind } from './row-kinds.js';
 import { tables } from './schema.js';
 import { entriesOf } from './tape-line.js';
-import type { CallRouteKind } from './tool-calls.js';
 import { findTurnId } from './turn-ref.js';
 import type { WaitLine } from './waits.js';
 

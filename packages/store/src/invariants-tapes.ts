@@ -1,5 +1,5 @@
 /** What must hold of tapes, forks and sessions (`invariants.ts`). */
-import type { Invariant } from './invariants.js';
+import type { Invariant } from './invariant.js';
 import { entriesOf, entryAt } from './tape-line.js';
 
 /** The tapes of the turns in scope, and the newest ones. */

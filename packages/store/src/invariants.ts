@@ -5,6 +5,7 @@
  *
  * Statements read the turns in `scope`: all that have not ended and the newest ones, as many of each as asked for.
  */
+
 import { checkDuration } from '@boxcar/kernel';
 import type pg from 'pg';
 import { ASKED_COUNT } from './boxes.js';
@@ -17,21 +18,9 @@ import {
   statement,
   toDatabaseError,
 } from './db.js';
+import type { Invariant } from './invariant.js';
 import { TAPE_INVARIANTS } from './invariants-tapes.js';
 import { onceReadable } from './rights.js';
-
-export interface Invariant {
-  readonly name: string;
-  /** What holds. */
-  readonly rule: string;
-  /**
-   * `always`: at every moment. `settled`: once everything that was accepted has ended. `wide`: at every moment too, but it
-   * reads whole tables, so it is left out where only the newest turns are looked at.
-   */
-  readonly when: 'always' | 'settled' | 'wide';
-  /** Selects what breaks it as `id` and `what`. */
-  readonly broken: string;
-}
 
 const FINAL = "('success', 'partial', 'failed', 'timeout', 'canceled')";
 

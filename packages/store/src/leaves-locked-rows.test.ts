@@ -5,14 +5,16 @@
 import type { BatchId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { addBatch } from './batches.js';
-import { commitSteps, type StepCommit } from './commits.js';
+import type { Advance, CallSettlement } from './call-types.js';
+import { commitSteps } from './commits.js';
 import { sqlStateOf, transaction } from './db.js';
 import { findLockedSteps, finishSteps } from './finish-steps.js';
 import type { LimitedTry } from './lock-limit.js';
+import type { StepCommit } from './step-commit.js';
 import { emptySubmission, writeSubmission } from './submission.js';
 import { begin } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
-import { type Advance, advanceTurns, type CallSettlement, recordResults } from './tool-calls.js';
+import { advanceTurns, recordResults } from './tool-calls.js';
 import { claimWithViews } from './views.js';
 
 let world: World;

@@ -2,13 +2,15 @@
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Advance } from './call-types.js';
 import { claim } from './claims.js';
-import { type CommitResult, commitSteps, type StepCommit } from './commits.js';
+import { type CommitResult, commitSteps } from './commits.js';
 import { sqlStateOf } from './db.js';
 import { findLockedSteps, finishSteps } from './finish-steps.js';
+import type { StepCommit } from './step-commit.js';
 import { begin } from './testing/interleave.js';
 import { type TestProfile, type TestTurn, World } from './testing/world.js';
-import { type Advance, advanceTurns } from './tool-calls.js';
+import { advanceTurns } from './tool-calls.js';
 import { claimWithViews } from './views.js';
 
 let world: World;

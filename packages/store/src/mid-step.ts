@@ -7,9 +7,9 @@
  */
 import type { BoxId, EntryKind, JsonValue, NewCard, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import type { StepCommit } from './commits.js';
 import { run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import type { StepCommit } from './step-commit.js';
 import { viewPositionOf } from './turn-views.js';
 import { hasStatus } from './turns.js';
 

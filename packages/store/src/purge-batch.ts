@@ -7,8 +7,8 @@
  */
 import type pg from 'pg';
 import { run, statement, type Tx, transaction } from './db.js';
-import type { KeptByPurge, PurgeCounts } from './purge.js';
 import type { PurgeMarks } from './purge-marks.js';
+import type { KeptByPurge, PurgeCounts } from './purge-plan.js';
 import { type PurgeableRun, type PurgeKind, youngTapes } from './purge-plan.js';
 
 const LOCK_RUNS = statement('select id from boxcar.runs where id = any ($1::uuid[]) order by id for update');

@@ -286,3 +286,22 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
     };
   });
 }
+
+/**
+ * `unfinished`: it has turns that have not ended. `in_use`: while the purge ran, an agent of it got a turn or made something, or a turn of it
+ * was joined. `purging`: another purge has taken it over.
+ */
+export interface KeptByPurge {
+  readonly run_id: string;
+  readonly cause: KeptRun['cause'] | 'unfinished' | 'in_use' | 'purging';
+  /** The box, agent, turn or run that needs it; the tape that has changed since. */
+  readonly holder: string | null;
+}
+
+export interface PurgeCounts {
+  readonly runs: number;
+  readonly turns: number;
+  readonly agents: number;
+  readonly boxes: number;
+  readonly cards: number;
+}

@@ -8,13 +8,20 @@
  * P2  A batch is one transaction: groups of runs that refer to each other go together. A purge that is stopped in between has
  *     removed the batches before it, and no more.
  */
-import type { KeptRun, ProjectId } from '@boxcar/kernel';
+
+import type { ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from './db.js';
 import { explainRight } from './erasure.js';
 import { removeBatch } from './purge-batch.js';
 import { MARK_MS, PurgeMarks } from './purge-marks.js';
-import { type PurgeKind, type PurgePlan, planPurge } from './purge-plan.js';
+import {
+  type KeptByPurge,
+  type PurgeCounts,
+  type PurgeKind,
+  type PurgePlan,
+  planPurge,
+} from './purge-plan.js';
 
 export interface PurgeOptions {
   /** Runs that ended before it, and whose tapes have not changed since; tapes that were left before it. */
@@ -29,25 +36,6 @@ export interface PurgeOptions {
   readonly markMs?: number;
   readonly signal?: AbortSignal;
   readonly onProgress?: (progress: PurgeCounts) => void;
-}
-
-export interface PurgeCounts {
-  readonly runs: number;
-  readonly turns: number;
-  readonly agents: number;
-  readonly boxes: number;
-  readonly cards: number;
-}
-
-/**
- * `unfinished`: it has turns that have not ended. `in_use`: while the purge ran, an agent of it got a turn or made something, or a turn of it
- * was joined. `purging`: another purge has taken it over.
- */
-export interface KeptByPurge {
-  readonly run_id: string;
-  readonly cause: KeptRun['cause'] | 'unfinished' | 'in_use' | 'purging';
-  /** The box, agent, turn or run that needs it; the tape that has changed since. */
-  readonly holder: string | null;
 }
 
 export interface PurgeReport {

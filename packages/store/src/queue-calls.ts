@@ -5,6 +5,7 @@
 import { randomInt } from 'node:crypto';
 import type { JsonValue, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
+import type { CallSettlement } from './call-types.js';
 import {
   patientOn,
   type Queryable,
@@ -16,8 +17,8 @@ import {
   transactOnce,
 } from './db.js';
 import { type LockLimit, limitLocks, retriesOf } from './lock-limit.js';
+import type { CallRouteKind } from './row-kinds.js';
 import type { SweepClock } from './sweep-turns.js';
-import type { CallRouteKind, CallSettlement } from './tool-calls.js';
 
 export interface QueueCall extends pg.QueryResultRow {
   readonly id: ToolCallId;

@@ -44,11 +44,7 @@ import {
   unique,
   uuid,
 } from 'drizzle-orm/pg-core';
-import type { SweepKind } from './dead-letters.js';
-import type { CallRouteKind } from './tool-calls.js';
-import type { OfferedTool } from './toolsets.js';
-import type { WaitKind } from './waits.js';
-import type { WorkerInfo } from './workers.js';
+import type { CallRouteKind, OfferedTool, SweepKind, WaitKind, WorkerInfo } from './row-kinds.js';
 
 const bytea = customType<{ data: Buffer }>({ dataType: () => 'bytea' });
 const xid8 = customType<{ data: string }>({ dataType: () => 'xid8' });

@@ -18,8 +18,8 @@ import {
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import { UNREAD_CAUSES } from './notices.js';
+import type { CallRouteKind } from './row-kinds.js';
 import { ENDABLE, type EndableTurn } from './sweep-turns.js';
-import type { CallRouteKind } from './tool-calls.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for update');
 const CANCEL_RUN = statement(

@@ -1,17 +1,11 @@
 import type { ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import type { Advance } from './call-types.js';
 import { commitSteps } from './commits.js';
 import { transaction } from './db.js';
 import { begin, holdCommits, waitUntilBlocked, watchErrors } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
-import {
-  type Advance,
-  advanceTurns,
-  loadCallsOfStep,
-  loadPendingCalls,
-  recordResults,
-  settleCalls,
-} from './tool-calls.js';
+import { advanceTurns, loadCallsOfStep, loadPendingCalls, recordResults, settleCalls } from './tool-calls.js';
 
 let world: World;
 let profile: TestProfile;

@@ -7,8 +7,10 @@
  *     By a statement of its own (ADVANCE), begun after the lock, which learns from a setting of the transaction which turns
  *     those are: so both travel together.
  */
-import type { CardId, JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+
+import type { JsonValue, Ring, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
+import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
 import {
   patientOn,
   type Queryable,
@@ -22,32 +24,9 @@ import {
 import { findAdvanced, findRecorded, findRings, lockTapes, lockTurns } from './first-tries.js';
 import { firstLimit, type LimitedTry, limited, retriesOf, skipping } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import type { CallRouteKind } from './row-kinds.js';
 import { heldView, heldViewPosition } from './turn-views.js';
 import { hasStatus } from './turns.js';
-
-/** How a call is answered: by a function of the worker, by a primitive, by a worker outside, or by a refusal. */
-export type CallRouteKind = 'function' | 'primitive' | 'queue' | 'none';
-
-/** How long after its commit a call is first looked for in its queue; until then its job speaks for itself. */
-export const FIRST_LOOK = "interval '2 seconds'";
-
-export interface CallSettlement {
-  readonly toolCallId: ToolCallId;
-  readonly turnId: TurnId;
-  readonly status: 'success' | 'failed' | 'timeout' | 'canceled';
-  readonly card: NewCard;
-  /** Given: it counts only while the call has this deadline still, as Postgres writes it. */
-  readonly deadlineAt?: string;
-  /** Given: it counts only if this turn has ended with this deliverable. */
-  readonly ifEnded?: { readonly turnId: TurnId; readonly deliverableCardId: CardId };
-}
-
-export interface SettledTurns {
-  /** Turns that were resumed. */
-  readonly rings: readonly Ring[];
-  /** Calls that had a result already. */
-  readonly duplicates: readonly ToolCallId[];
-}
 
 export interface RecordedTurns extends SettledTurns {
   /** Turns whose results were left out because a row was locked, when they were to be left out: to be tried again. */
@@ -260,26 +239,6 @@ async function lockWithTapes(
     )),
   ]);
 }
-
-/** A turn in its worker's hands whose own calls have all been run. */
-export interface Advance {
-  readonly turnId: TurnId;
-  readonly epoch: number;
-  readonly holderId: WorkerId;
-  readonly results: readonly CallSettlement[];
-}
-
-export type AdvanceOutcome =
-  /** All calls are answered; the next step is open. */
-  | {
-      readonly outcome: 'open';
-      readonly attempt: number;
-      /** The head of the tape before the results; null when other entries may stand among them. */
-      readonly basePosition: number | null;
-    }
-  /** Calls are still out; the turn is suspended and in nobody's hands. */
-  | { readonly outcome: 'suspended' }
-  | { readonly outcome: 'fenced' };
 
 export interface AdvancedTurns {
   readonly outcomes: readonly AdvanceOutcome[];

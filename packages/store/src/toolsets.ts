@@ -1,13 +1,7 @@
-import type { ProjectId, ToldProfiles, ToolSchema, TurnId } from '@boxcar/kernel';
+import type { ProjectId, ToldProfiles, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
-
-/** A tool as a step offered it; `source` is who brought the schema: a registered function, a primitive, the profile. */
-export interface OfferedTool extends ToolSchema {
-  readonly source: 'tool' | 'primitive' | 'profile';
-  /** What the description says of the profiles that the agent may reach; of the one tool that tells them. */
-  readonly profiles?: ToldProfiles | undefined;
-}
+import type { OfferedTool } from './row-kinds.js';
 
 const WRITE_TOOLSET = statement(`
   insert into boxcar.toolsets (project_id, hash, schemas) values ($1, decode($2, 'hex'), $3::json) on conflict do nothing`);

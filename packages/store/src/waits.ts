@@ -6,15 +6,15 @@
  * V3  A wait for room at a provider ends only by the provider's own books (providers.ts), in their order; a wait for a selector by a
  *     worker that has it (selector-waits.ts).
  */
+
 import type { ErrorBody, JsonObject, ProjectId, Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import type { StepCommit } from './commits.js';
 import { type Queryable, retryTransient, run, runRetrying, statement, transactOnce } from './db.js';
 import { notSetAside } from './dead-letters.js';
 import { findSuspended, lockTurns } from './first-tries.js';
+import type { WaitKind } from './row-kinds.js';
+import type { StepCommit } from './step-commit.js';
 import { hasStatus, toRing } from './turns.js';
-
-export type WaitKind = 'retry' | 'limit' | 'budget' | 'approval' | 'selector';
 
 /** A wait for people to look at. */
 export interface WaitLine {

@@ -6,24 +6,10 @@ import { lostCause, mayRun, noteSweepFailure } from './dead-letters.js';
 import { WORKERS_CHANNEL } from './liveness.js';
 import { IS_GATED } from './providers.js';
 import { ringPriority } from './ring-priority.js';
+import type { WorkerInfo } from './row-kinds.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
 import { type HeldAt, hasStatus, toRing } from './turns.js';
 import { isHeldBack } from './warm-cache.js';
-
-/** What a worker says of itself. */
-export interface WorkerInfo {
-  readonly hostname?: string;
-  readonly pid?: number;
-  /**
-   * The primitives that it knows: for each name a hash of the arguments that it takes, '' = not known. Older builds wrote a list of
-   * names, or nothing.
-   */
-  readonly primitives?: Readonly<Record<string, string>>;
-  /** The tools that it has registered, as `primitives`. Of a worker alone; older builds do not say it. */
-  readonly tools?: Readonly<Record<string, string>>;
-  /** The selectors that it has: the versions of each name. */
-  readonly selectors?: Readonly<Record<string, readonly string[]>>;
-}
 
 export interface NewWorker {
   readonly id: WorkerId;

@@ -7,8 +7,7 @@ import type { Card, Role } from '../card.js';
 import type { TurnId } from '../ids.js';
 import type { JsonObject, JsonValue } from '../json.js';
 import type { ProviderData } from '../provider-data.js';
-import type { ViewRows } from '../view.js';
-import type { ContextCard } from '../view-context.js';
+import type { ContextCard, ViewRows } from '../view-context.js';
 import { isBlank } from '../view-render.js';
 import type {
   CardPlan,

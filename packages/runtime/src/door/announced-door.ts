@@ -3,9 +3,9 @@ import { hostname } from 'node:os';
 import { canonicalJson, type JsonValue, sha256 } from '@boxcar/kernel';
 import { announceDoor, removeWorker } from '@boxcar/store';
 import { z } from 'zod';
+import type { RuntimeCore } from '../core.js';
 import type { Handler } from '../handler.js';
-import { newId } from '../packer.js';
-import type { Runtime } from '../runtime.js';
+import { newId } from '../new-id.js';
 import { withinTime } from '../within-time.js';
 
 const LEASE_MS = 30_000;
@@ -34,7 +34,7 @@ export const argumentHashes = (known: ReadonlyMap<string, Pick<Handler, 'input'>
   Object.fromEntries([...known].map(([name, item]) => [name, argumentsHash(item)]));
 
 /** Keeps a row that says which primitives this door knows: a process may serve a door and have no worker. */
-export function announce(runtime: Runtime): { close(): Promise<void> } {
+export function announce(runtime: RuntimeCore): { close(): Promise<void> } {
   const { pool, log, builds } = runtime;
   const id = newId<'worker'>();
   const lockKey = randomInt(2 ** 47).toString();

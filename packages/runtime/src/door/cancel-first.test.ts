@@ -5,8 +5,9 @@ import { describe, expect, test } from 'vitest';
 import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import { silentLog } from '../log.js';
 import { openQueues } from '../queues.js';
-import { Runtime, type TurnResult } from '../runtime.js';
+import { Runtime } from '../runtime.js';
 import { testBackend } from '../testing/queue-backend.js';
+import type { TurnResult } from '../turn-result.js';
 import { createQueueDoor } from './queue-door.js';
 
 /** A full queue with a cancel in front of it, and a door that takes one job at a time once `before` has run. */

@@ -11,7 +11,7 @@ import { z } from 'zod';
 import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Handler } from '../handler.js';
 import { silentLog } from '../log.js';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { openQueues } from '../queues.js';
 import { Runtime } from '../runtime.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';

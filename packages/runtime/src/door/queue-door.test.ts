@@ -7,7 +7,7 @@ import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Log } from '../log.js';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { openQueues, type QueueConnection } from '../queues.js';
 import { Runtime } from '../runtime.js';
 import { checkInvariants } from '../testing/invariants.js';

@@ -4,7 +4,7 @@ import { queueBackends, tcpProxy, waitFor } from '@boxcar/testkit';
 import type { JobsOptions } from 'bullmq';
 import { describe, expect, test } from 'vitest';
 import { silentLog } from '../log.js';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { openQueues, type QueueConnection } from '../queues.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
 

@@ -27,7 +27,7 @@ import {
   type TapePlace,
 } from '@boxcar/store';
 import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler.js';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { assemble } from '../snapshot.js';
 import { resolveSessions } from '../submit/session-agents.js';
 import { type FoundPlace, findTapeHead, findTapeRef } from '../tape/tape-ref.js';

@@ -40,28 +40,26 @@ import {
   type SubmittedTurn,
   type Tx,
 } from '@boxcar/store';
+import type { RuntimeCore } from '../core.js';
 import { announceEnds, announceTries } from '../end-subtrees.js';
 import type { CallerContext } from '../handler.js';
-import type { RuntimeCore } from '../runtime.js';
 import { hasArgument } from '../tool.js';
 import { UnitOfWork } from '../unit-of-work.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile } from '../worker/call-result.js';
 import { startHandlerLimit } from './handler-limit.js';
 import {
-  type Begun,
   begin,
   checkParent,
   checkProject,
   codeOf,
   inScopeOf,
   isRefusedByArchive,
-  type Opened,
   open,
   readInput,
   replay,
 } from './opening.js';
-import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
+import type { Accepted, Begun, DoorOptions, Opened, SubmitOptions } from './options.js';
 import { Primitive } from './primitive.js';
 
 /**

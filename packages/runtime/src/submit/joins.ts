@@ -2,7 +2,7 @@
 import { type BatchId, isFinal, KernelError, type RunId, type TurnId, type TurnStatus } from '@boxcar/kernel';
 import { addBatch, findJoinable, findWaitCycle, lockMembers, type NewBatch } from '@boxcar/store';
 import type { JoinRequest } from '../handler.js';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import type { UnitOfWork } from '../unit-of-work.js';
 import type { Gathering, NewTurns } from './new-turns.js';
 import { DEFAULT_WAIT_SECONDS } from './options.js';

@@ -31,9 +31,9 @@ import {
   type ViewStart,
   type ViewWish,
 } from '@boxcar/store';
+import type { RuntimeCore } from '../core.js';
 import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler.js';
-import { newId } from '../packer.js';
-import type { RuntimeCore } from '../runtime.js';
+import { newId } from '../new-id.js';
 import { reserveSpawn } from '../spawn-budget.js';
 import type { UnitOfWork } from '../unit-of-work.js';
 import type { DoorOptions } from './options.js';

@@ -1,6 +1,7 @@
 /** What a door hands over, and what it gets. */
 import type {
   BatchId,
+  JsonObject,
   JsonValue,
   ProjectId,
   Ring,
@@ -9,8 +10,8 @@ import type {
   TurnId,
   WorkerId,
 } from '@boxcar/kernel';
-import type { CallerTransaction, CallerTx, Tx } from '@boxcar/store';
-import type { Begun } from './opening.js';
+import type { CallerTransaction, CallerTx, Opening, Tx } from '@boxcar/store';
+import type { Handler } from '../handler.js';
 
 /** Of an awaited turn or batch, unless told. */
 export const DEFAULT_WAIT_SECONDS = 3600;
@@ -79,4 +80,21 @@ export interface Accepted {
   readonly isReplay: boolean;
   /** What the calling turn ends with, when the primitive ends it. Nothing was written then. */
   readonly ending: { readonly deliverable: JsonValue; readonly isSanitized: boolean } | null;
+}
+
+export type Opened = Opening & { readonly source: NonNullable<Opening['source']> };
+
+/** A primitive whose arguments are valid, and whose caller is being looked up. */
+export interface Begun {
+  readonly primitive: string;
+  readonly handler: Handler;
+  readonly input: unknown;
+  readonly plain: JsonObject;
+  readonly request: {
+    readonly key: string;
+    /** The caller has chosen the key. */
+    readonly isOwnKey: boolean;
+    readonly profileNames: readonly string[];
+  };
+  readonly opening: Promise<Opened>;
 }

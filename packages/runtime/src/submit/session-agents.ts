@@ -8,7 +8,7 @@ import {
   takeAgentNames,
 } from '@boxcar/store';
 import type { HandlerTools } from '../handler.js';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { nameOfSession } from './session-name.js';
 
 interface Named {

@@ -4,7 +4,7 @@ import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { Handler, HandlerTools } from '../handler.js';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { rowCounts } from '../testing/row-counts.js';

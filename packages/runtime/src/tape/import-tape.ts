@@ -49,7 +49,7 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { withHandlerSlot } from '../handler-slots.js';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import {
   callIdsOf,
   checkSessionGraph,

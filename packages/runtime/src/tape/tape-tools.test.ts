@@ -1,10 +1,10 @@
 import { type JsonValue, TAPE_HANDOFF } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import type { TurnResult } from '../runtime.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
+import type { TurnResult } from '../turn-result.js';
 
 let model: RecordingModel;
 let h: Harness;

@@ -3,9 +3,10 @@ import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { tcpProxy, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
-import { Runtime, type TurnResult } from '../runtime.js';
+import { Runtime } from '../runtime.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
+import type { TurnResult } from '../turn-result.js';
 import { createWorker } from './worker.js';
 
 let h: Harness;

@@ -10,10 +10,8 @@ import {
 } from '@boxcar/kernel';
 import { type CallSettlement, type LimitedTry, recordResults } from '@boxcar/store';
 import { Batcher, LOCKED } from '../batcher.js';
-import type { RuntimeCore } from '../runtime.js';
-import { buildResult } from './ending.js';
-
-export type CallOutcome = Parameters<typeof buildResult>[1];
+import type { RuntimeCore } from '../core.js';
+import { buildResult, type CallOutcome } from './ending.js';
 
 export interface Recorder {
   /**

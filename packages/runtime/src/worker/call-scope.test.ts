@@ -3,7 +3,7 @@ import { BLOCKED_WORKER, createPool } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { type Harness, harness } from '../testing/harness.js';
 import type { Tool } from '../tool.js';
 import { failStrayCall } from './call-scope.js';

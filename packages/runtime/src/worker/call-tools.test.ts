@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { harness } from '../testing/harness.js';
-import { buildToolbox } from './call-tools.js';
+import { buildToolbox } from './toolbox.js';
 import { Toolsets } from './toolsets.js';
 
 test('a handler that is registered under two names is offered under each', async () => {

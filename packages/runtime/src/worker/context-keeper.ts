@@ -27,8 +27,8 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { countAnchorsOfTurn, type MidStep, type StepCommit, writeMidStep } from '@boxcar/store';
-import { newId } from '../packer.js';
-import type { RuntimeCore } from '../runtime.js';
+import type { RuntimeCore } from '../core.js';
+import { newId } from '../new-id.js';
 import { unlessAborted } from '../unless-aborted.js';
 import type { HeldTurn } from './held-turn.js';
 import { CONTEXT_REMINDER, noticeCard } from './step-cards.js';

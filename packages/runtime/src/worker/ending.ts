@@ -16,7 +16,7 @@ import {
 } from '@boxcar/kernel';
 import type { CallSettlement, NewEntry, StepCommit, TurnEnding } from '@boxcar/store';
 import { deliverableOf } from '../deliverable.js';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 
 /** What an end needs to know of its turn. */
 export interface EndingTurn {
@@ -49,6 +49,13 @@ export const entryOf = (kind: NewEntry['kind'], card: NewCard): NewEntry => ({
 /** For cards of the kernel's own making: their parts were limited where they came in, and an end must never fail for size. */
 export const UNLIMITED = Number.POSITIVE_INFINITY;
 
+/** How a call ended. */
+export interface CallOutcome {
+  readonly status: CallSettlement['status'];
+  readonly result?: JsonValue;
+  readonly error?: ErrorBody;
+}
+
 /** Builds the result card of a call. */
 export function buildResult(
   call: {
@@ -57,11 +64,7 @@ export function buildResult(
     readonly name: string;
     readonly projectId: ProjectId;
   },
-  outcome: {
-    readonly status: CallSettlement['status'];
-    readonly result?: JsonValue;
-    readonly error?: ErrorBody;
-  },
+  outcome: CallOutcome,
   options: { readonly authorId: string; readonly isSanitized?: boolean; readonly maxBytes?: number },
 ): CallSettlement {
   const card = buildCard(

@@ -2,11 +2,11 @@
 import type { ErrorBody, JsonValue, TurnId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import type { TurnResult } from '../runtime.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
+import type { TurnResult } from '../turn-result.js';
 
 let h: Harness;
 let model: RecordingModel;

@@ -11,9 +11,9 @@ import {
   SERVER_KEY,
 } from '@boxcar/llm/testing';
 import { expect, test } from 'vitest';
-import type { TurnResult } from '../runtime.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
+import type { TurnResult } from '../turn-result.js';
 
 interface Place extends AsyncDisposable {
   readonly h: Harness;

@@ -32,12 +32,12 @@ import {
   releaseNoted,
   releaseTurns,
 } from '@boxcar/store';
+import type { RuntimeCore } from '../core.js';
 import { endAndAnnounce, endWaiting } from '../end-subtrees.js';
-import type { Runtime } from '../runtime.js';
 import { isShared, toCause } from './causes.js';
 import type { TurnLoader, ViewedTurn } from './loader.js';
 
-type FailedRunsHost = Pick<Runtime, 'pool' | 'log' | 'ring' | 'announceEnds' | 'builds'>;
+type FailedRunsHost = Pick<RuntimeCore, 'pool' | 'log' | 'ring' | 'announceEnds' | 'builds'>;
 
 /** After how many failures of a kind at one step a turn is given up: A1, A2, A3. */
 const TRIES = { own: MAX_TRIES, shared: 10, damage: 1 };

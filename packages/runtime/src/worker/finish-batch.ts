@@ -32,9 +32,9 @@ import {
   settleCalls,
   transactWithin,
 } from '@boxcar/store';
+import type { RuntimeCore } from '../core.js';
 import { deliverableOf } from '../deliverable.js';
 import { endAndAnnounce, endSubtrees } from '../end-subtrees.js';
-import type { RuntimeCore } from '../runtime.js';
 import { fromCause } from './causes.js';
 import { buildResult } from './ending.js';
 

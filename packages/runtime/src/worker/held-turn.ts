@@ -8,7 +8,7 @@ import type {
   CommitOutcome,
   StepCommit,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../runtime.js';
+import type { RuntimeCore } from '../core.js';
 import type { Recorder } from './call-result.js';
 import type { TurnLoader } from './loader.js';
 import type { ModelWaits } from './model-waits.js';

@@ -2,7 +2,7 @@ import { type BoxId, type CardId, type ProjectId, PromptHasher } from '@boxcar/k
 import { eraseCards } from '@boxcar/store';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';

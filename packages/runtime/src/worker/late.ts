@@ -1,19 +1,11 @@
 /** What a worker brings for a turn that is no longer in its hands: kept as evidence, applied nowhere. */
 import { type JsonValue, type ModelReply, maskSecrets } from '@boxcar/kernel';
 import { type CallSettlement, type Evidence, keepEvidence } from '@boxcar/store';
-import { newId } from '../packer.js';
-import type { RuntimeCore } from '../runtime.js';
+import type { RuntimeCore } from '../core.js';
+import { toBody } from '../evidence-body.js';
+import { newId } from '../new-id.js';
 import type { HeldTurn } from './held-turn.js';
 import { usageRow } from './reply.js';
-
-/** Characters of a body: it is for people who ask what was paid for, not for prompts. */
-const MAX_BODY = 100_000;
-
-/** A body as evidence holds it. */
-export function toBody(value: JsonValue): JsonValue {
-  const text = JSON.stringify(value);
-  return text.length <= MAX_BODY ? value : { cut: true, beginning: text.slice(0, MAX_BODY).toWellFormed() };
-}
 
 type Late = Pick<Evidence, 'kind' | 'step' | 'attempt' | 'toolCallId' | 'body' | 'usage'>;
 

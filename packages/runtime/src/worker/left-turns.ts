@@ -11,7 +11,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ToolCallId, TurnId } from '@boxcar/kernel';
 import { isOutOfResources, isServerTrouble, isTransient, MAX_TRIES, sqlStateOf } from '@boxcar/store';
-import type { RuntimeCore } from '../runtime.js';
+import type { RuntimeCore } from '../core.js';
 import type { Recorder } from './call-result.js';
 import type { HeldTurn } from './held-turn.js';
 import { keepLate, lateSettlements } from './late.js';

@@ -1,6 +1,5 @@
 import {
   type BoxId,
-  type ContextCard,
   type Field,
   findPrice,
   givenNames,
@@ -15,12 +14,9 @@ import {
   priceTables,
   profileSchema,
   resultFieldsOf,
-  toReference,
-  type ViewRows,
 } from '@boxcar/kernel';
 import {
   type ClaimedTurn,
-  type ExpandedCard,
   expandContexts,
   type KnownTape,
   type LoadedView,
@@ -32,6 +28,7 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import type { BuildWatch } from '../build-watch.js';
+import { toContextCard } from '../context-rows.js';
 import { Toolsets } from './toolsets.js';
 
 const MAX_PROFILES = 500;
@@ -145,56 +142,3 @@ export class TurnLoader {
     return resultFieldsOf(cards.map(toContextCard));
   }
 }
-
-const RULES: Readonly<Record<ExpandedCard['rule'], ContextCard['rule']>> = {
-  pack_arguments: 'argument',
-  parent: 'parent',
-  inherit: 'inherited',
-  create_box: 'inherited',
-  snapshot: 'inherited',
-  digest: 'inherited',
-};
-
-export const toContextCard = ({
-  card,
-  rule,
-  native,
-  isReference,
-  isExpandable,
-}: Omit<ExpandedCard, 'sizeBytes'>): ContextCard => ({
-  card: isReference ? toReference(card) : card,
-  rule: RULES[rule],
-  ...(native ? { native: true } : {}),
-  ...(isExpandable ? { isExpandable: true } : {}),
-});
-
-/**
- * The rows of a view as the kernel reads them.
- *
- * @param kinds - Of entries and contents: what this build can read.
- * @throws KernelError `unsupported_format` for what it cannot.
- */
-export function toRows(
-  view: LoadedView,
-  kinds: ReadonlySet<string> = THIS_BUILD.kinds,
-): Omit<ViewRows, 'turn' | 'profile'> {
-  for (const { kind, card } of view.entries) {
-    if (!kinds.has(kind)) throw unsupported('tape entry', kind);
-    if (card !== null && !kinds.has(card.content.kind)) throw unsupported('card', card.content.kind, card.id);
-  }
-  const contexts = new Map<BoxId, ContextCard[]>();
-  for (const [boxId, cards] of view.contexts) {
-    for (const { card, rule } of cards) {
-      if (!kinds.has(card.content.kind)) throw unsupported('card', card.content.kind, card.id);
-      if (RULES[rule] === undefined) throw unsupported('packing rule', rule, card.id);
-    }
-    contexts.set(boxId, cards.map(toContextCard));
-  }
-  return { entries: view.entries, lastAnchorPosition: view.lastAnchorPosition, contexts };
-}
-
-const unsupported = (what: string, kind: string, cardId?: string): KernelError =>
-  new KernelError('unsupported_format', {
-    message: `This build does not know a ${what} of kind '${kind}'${cardId === undefined ? '' : ` (card ${cardId})`}.`,
-    details: { kind, ...(cardId === undefined ? {} : { card_id: cardId }) },
-  });

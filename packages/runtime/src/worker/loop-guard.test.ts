@@ -1,10 +1,10 @@
 import type { JsonValue } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { z } from 'zod';
-import type { TurnResult } from '../runtime.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
+import type { TurnResult } from '../turn-result.js';
 
 let h: Harness;
 let runs: string[] = [];

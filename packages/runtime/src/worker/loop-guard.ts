@@ -15,10 +15,11 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { type EarlierCall, findRepeats, type PendingCall } from '@boxcar/store';
-import type { RuntimeCore } from '../runtime.js';
+import type { RuntimeCore } from '../core.js';
 import { toFailure, toSettlement } from './call-result.js';
-import type { CallRoute, CallRun, Toolbox } from './call-tools.js';
+import type { CallRun } from './call-tools.js';
 import type { HeldTurn } from './held-turn.js';
+import type { CallRoute, Toolbox } from './toolbox.js';
 
 type Rows = Pick<ViewRows, 'entries' | 'contexts'>;
 type Repeats = ReadonlyMap<string, Pick<EarlierCall, 'turn_id' | 'step' | 'tool_call_id'>>;

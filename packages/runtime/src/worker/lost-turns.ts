@@ -1,7 +1,7 @@
 /** Part of the sweep: answers calls and batches that wait for a turn that could not be ended, so that their turns continue. */
 import type { ProjectId } from '@boxcar/kernel';
 import { findLostBatches, findLostCalls, type LockLimit, recordResults, type SweepKind } from '@boxcar/store';
-import type { Runtime } from '../runtime.js';
+import type { RuntimeCore } from '../core.js';
 import { fromCause } from './causes.js';
 import { buildResult } from './ending.js';
 import { finishBatch } from './finish-batch.js';
@@ -19,7 +19,11 @@ export interface RowHandling {
 type Clock = { readonly now?: Date; readonly limit: number };
 
 /** Answers the calls as failed with the cause, and continues batches without the members that could not be ended. */
-export async function answerForLost(runtime: Runtime, clock: Clock, handling: RowHandling): Promise<void> {
+export async function answerForLost(
+  runtime: RuntimeCore,
+  clock: Clock,
+  handling: RowHandling,
+): Promise<void> {
   const calls = await findLostCalls(runtime.pool, clock);
   await handling.each('overdue_calls', calls, async (call, limit) => {
     const settlement = buildResult(

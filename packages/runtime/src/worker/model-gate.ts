@@ -17,7 +17,7 @@ import {
   wakeProvider,
 } from '@boxcar/store';
 import { Batcher } from '../batcher.js';
-import type { RuntimeCore } from '../runtime.js';
+import type { RuntimeCore } from '../core.js';
 import type { Timers } from './timers.js';
 
 /** Room for one call. */

@@ -14,12 +14,12 @@ import { queueBackends, spawnNode, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { describe, expect, test } from 'vitest';
 import { openRuntime } from '../open.js';
-import type { TurnResult } from '../runtime.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { testBackend } from '../testing/queue-backend.js';
 import type { WorkerProcessOptions } from '../testing/worker-process.js';
+import type { TurnResult } from '../turn-result.js';
 import { createWorker } from './worker.js';
 
 /** Pauses that a test can wait for. */

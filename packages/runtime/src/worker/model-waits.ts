@@ -9,11 +9,18 @@ import {
   ModelError,
   type RetryLimits,
   type Ring,
+  type TurnId,
+  type WorkerId,
 } from '@boxcar/kernel';
-import { loadFailedAttempts, retryLater, type StepCommit, wakeRetries } from '@boxcar/store';
+import {
+  type ClaimedTurn,
+  loadFailedAttempts,
+  retryLater,
+  type StepCommit,
+  wakeRetries,
+} from '@boxcar/store';
 import { Batcher } from '../batcher.js';
-import type { RuntimeCore } from '../runtime.js';
-import type { HeldTurn } from './held-turn.js';
+import type { RuntimeCore } from '../core.js';
 import { ModelGate } from './model-gate.js';
 import { Timers } from './timers.js';
 
@@ -43,7 +50,7 @@ export class ModelWaits {
 
   /** What follows from a failed call of an open step. */
   async afterFailure(
-    { turn, holderId }: Pick<HeldTurn, 'turn' | 'holderId'>,
+    { turn, holderId }: { readonly turn: Pick<ClaimedTurn, 'turnId' | 'epoch'>; readonly holderId: WorkerId },
     failed: {
       readonly error: unknown;
       /** The failure as rows keep it. */
@@ -92,7 +99,7 @@ export class ModelWaits {
   }
 
   async #withTries(
-    turnId: HeldTurn['turn']['turnId'],
+    turnId: TurnId,
     { step, attempt }: { readonly step: number; readonly attempt: number },
     body: ErrorBody,
   ): Promise<ErrorBody> {

@@ -3,12 +3,12 @@ import type { ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import type { TurnResult } from '../runtime.js';
 import type { Tape } from '../tape/tape.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
+import type { TurnResult } from '../turn-result.js';
 
 let h: Harness;
 let model: RecordingModel;

@@ -6,8 +6,8 @@ import { type NodeChild, type QueueBackend, queueBackends, spawnNode, waitFor } 
 import { describe, expect, test } from 'vitest';
 import { BullMqDoorbell } from '../doorbell/bullmq.js';
 import { silentLog } from '../log.js';
+import { newId } from '../new-id.js';
 import { type OpenRuntime, openRuntime } from '../open.js';
-import { newId } from '../packer.js';
 import { openQueues } from '../queues.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import {

@@ -30,7 +30,6 @@ import {
 import { dropUnasked, findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
 import { deliverableContent } from '../deliverable.js';
 import { askModel } from './ask-model.js';
-import { findNoEnd } from './call-tools.js';
 import { fromCause } from './causes.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { type Ending, entryOf, fallbackDeliverable } from './ending.js';
@@ -49,6 +48,7 @@ import {
 import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
 import { CALLS_REMINDER, noticeCard } from './step-cards.js';
+import { findNoEnd } from './toolbox.js';
 import { TurnCommits } from './turn-commits.js';
 import { TurnSelector } from './turn-selector.js';
 

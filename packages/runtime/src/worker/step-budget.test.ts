@@ -3,10 +3,10 @@ import { createModelRouter } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import type { TurnResult } from '../runtime.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
+import type { TurnResult } from '../turn-result.js';
 
 let h: Harness;
 

@@ -24,16 +24,8 @@ import {
   type NewToolCall,
   type PendingCall,
 } from '@boxcar/store';
-import type { Begun } from '../submit/opening.js';
-import {
-  beginCall,
-  buildToolbox,
-  type CallRun,
-  findTeller,
-  routeCall,
-  runCall,
-  type Toolbox,
-} from './call-tools.js';
+import type { Begun } from '../submit/options.js';
+import { beginCall, type CallRun, runCall } from './call-tools.js';
 import { EarlyResults } from './early-results.js';
 import type { HeldTurn, StepRows, TurnHost } from './held-turn.js';
 import { keepLate, lateSettlements } from './late.js';
@@ -41,6 +33,7 @@ import { recordLeft } from './left-turns.js';
 import type { PricedProfile } from './loader.js';
 import { LoopGuard } from './loop-guard.js';
 import { type AnswerFacts, type CallOnPaper, writeCall } from './step-cards.js';
+import { buildToolbox, findTeller, routeCall, type Toolbox } from './toolbox.js';
 
 type CallOfStep = Awaited<ReturnType<typeof loadCallsOfStep>>[number];
 

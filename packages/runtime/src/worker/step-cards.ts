@@ -4,6 +4,7 @@ import {
   buildCard,
   CARD_TYPES,
   type CardDraft,
+  isJsonObject,
   type JsonObject,
   type JsonValue,
   MAX_CARD_BYTES,
@@ -12,12 +13,13 @@ import {
   type NewCard,
   type ProjectId,
   type ProviderData,
+  parseJson,
+  sanitizeJson,
   sanitizeText,
   type ToolCallId,
   toProviderCallId,
 } from '@boxcar/kernel';
-import { newId } from '../packer.js';
-import { parseCallArguments } from './call-tools.js';
+import { newId } from '../new-id.js';
 import { UNLIMITED } from './ending.js';
 import { attachmentOf, reasoningMetadata } from './reply.js';
 
@@ -94,6 +96,23 @@ export const noticeCard = (author: StepAuthor, text: string, notice?: string): N
     metadata: { role: 'user', ...(notice === undefined ? {} : { notice }) },
     authorId: 'kernel',
   });
+
+/** Arguments as the model wrote them: an object, or the text it sent instead. */
+function parseCallArguments(text: string): {
+  readonly value: JsonValue;
+  readonly isSanitized: boolean;
+} {
+  const clean = sanitizeText(text);
+  if (clean.value.trim() === '') return { value: {}, isSanitized: clean.isChanged };
+  try {
+    const parsed = sanitizeJson(parseJson(clean.value));
+    if (isJsonObject(parsed.value))
+      return { value: parsed.value, isSanitized: clean.isChanged || parsed.isChanged };
+  } catch {
+    // Kept as text: the model is shown what it wrote.
+  }
+  return { value: clean.value, isSanitized: clean.isChanged };
+}
 
 export interface CallOnPaper {
   readonly id: ToolCallId;

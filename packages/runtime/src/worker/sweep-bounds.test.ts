@@ -3,7 +3,7 @@ import { limitByLease, registerWorker } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { expect, test } from 'vitest';
-import { newId } from '../packer.js';
+import { newId } from '../new-id.js';
 import { deafDoorbell } from '../testing/deaf-doorbell.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';

@@ -54,8 +54,8 @@ import {
   wakeDue,
   wakeForLeftovers,
 } from '@boxcar/store';
+import type { RuntimeCore } from '../core.js';
 import { type EndSubtrees, endAndAnnounce, endWaiting } from '../end-subtrees.js';
-import type { Runtime } from '../runtime.js';
 import { selectorUnknown } from '../selectors.js';
 import { fromCause, toCause } from './causes.js';
 import { buildResult } from './ending.js';
@@ -124,7 +124,7 @@ export interface SweeperOptions {
  * queued turns, jobs whose answer is ready. An idle pass is one statement.
  */
 export class Sweeper {
-  readonly #runtime: Runtime;
+  readonly #runtime: RuntimeCore;
   readonly #options: SweeperOptions;
   readonly #halfLeaseMs: number;
   readonly #patience = new RowPatience();
@@ -141,7 +141,7 @@ export class Sweeper {
   /** Where the last look at old rings ended. */
   #ringsAfter: RingPlace | undefined;
 
-  constructor(runtime: Runtime, options: SweeperOptions) {
+  constructor(runtime: RuntimeCore, options: SweeperOptions) {
     this.#runtime = runtime;
     this.#options = options;
     this.#halfLeaseMs = (options.leaseMs ?? LEASE_MS) / 2;

@@ -17,8 +17,8 @@ import {
   passUnseen,
   tellEnd,
 } from '@boxcar/store';
+import type { RuntimeCore } from '../core.js';
 import { deliverableOf } from '../deliverable.js';
-import type { RuntimeCore } from '../runtime.js';
 import { toNewEntry } from '../tape/entry-input.js';
 
 /** What is told and what was not read are two notices of one turn; a reset between look and lock needs another look. */

@@ -3,7 +3,7 @@ import { estimatePrompt, isJsonObject } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
 import { type Harness, harness } from '../testing/harness.js';
-import { buildToolbox } from './call-tools.js';
+import { buildToolbox } from './toolbox.js';
 
 const MAX_TOKENS = 580;
 

@@ -1,8 +1,8 @@
 import { type ProjectId, type ToldProfiles, type ToolSchema, toolsetHash } from '@boxcar/kernel';
 import { writeToolset } from '@boxcar/store';
 import type pg from 'pg';
-import type { RuntimeCore } from '../runtime.js';
-import { findTeller } from './call-tools.js';
+import type { RuntimeCore } from '../core.js';
+import { findTeller } from './toolbox.js';
 
 const MAX_KEPT = 1_000;
 

@@ -2,12 +2,13 @@ import { buildCard, type NewCard, type ProjectId } from '@boxcar/kernel';
 import { claimWithViews, loadViews } from '@boxcar/store';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from '../packer.js';
+import { toRows } from '../context-rows.js';
+import { newId } from '../new-id.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { KeptViews } from './kept-views.js';
-import { TurnLoader, toRows } from './loader.js';
+import { TurnLoader } from './loader.js';
 import { INLINE_VIEW_BYTES, TurnView } from './turn-view.js';
 import { ViewRoom } from './view-room.js';
 

@@ -7,8 +7,9 @@ import {
   type View,
 } from '@boxcar/kernel';
 import type { LoadedView } from '@boxcar/store';
+import { toRows } from '../context-rows.js';
 import { type HeldView, type KeptViews, toKnown } from './kept-views.js';
-import { type TurnLoader, toRows, type ViewedTurn } from './loader.js';
+import type { TurnLoader, ViewedTurn } from './loader.js';
 import type { ViewRoom } from './view-room.js';
 
 /** Of a view so much comes along with its claim, and is held while a model is asked. */

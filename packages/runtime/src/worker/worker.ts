@@ -65,10 +65,10 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { Batcher, isLockTimeout, LOCKED } from '../batcher.js';
+import type { RuntimeCore } from '../core.js';
 import { argumentHashes } from '../door/announced-door.js';
 import { noteCrashedJob } from '../door/blocked-jobs.js';
-import { newId } from '../packer.js';
-import type { Runtime } from '../runtime.js';
+import { newId } from '../new-id.js';
 import { withinTime } from '../within-time.js';
 import { createRecorder, type Recorder } from './call-result.js';
 import { takeCrashedJob } from './call-scope.js';
@@ -208,7 +208,7 @@ const toCrash = (error: unknown): KernelError =>
 const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 export class Worker implements AsyncDisposable {
-  readonly #runtime: Runtime;
+  readonly #runtime: RuntimeCore;
   readonly #options: Required<WorkerOptions>;
   readonly #active = new Map<TurnId, Active>();
   /** What was taken straight from the rows: no subscription waits for it. */
@@ -276,7 +276,7 @@ export class Worker implements AsyncDisposable {
   #state: 'starting' | 'running' | 'draining' | 'closed' = 'starting';
 
   /** @internal Use `createWorker`. */
-  constructor(runtime: Runtime, options: WorkerOptions, clock = createLeaseClock()) {
+  constructor(runtime: RuntimeCore, options: WorkerOptions, clock = createLeaseClock()) {
     const leaseMs = options.leaseMs ?? 10_000;
     this.#clock = clock;
     this.#renewedAt = clock.now();
@@ -1099,7 +1099,7 @@ export class Worker implements AsyncDisposable {
  * @param clock - For tests: the clock of its lease.
  */
 export async function createWorker(
-  runtime: Runtime,
+  runtime: RuntimeCore,
   options: WorkerOptions = {},
   clock?: LeaseClock,
 ): Promise<Worker> {

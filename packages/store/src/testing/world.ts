@@ -20,12 +20,13 @@ import {
 } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import type pg from 'pg';
+import type { CallSettlement } from '../call-types.js';
 import { type ClaimedTurn, claim } from '../claims.js';
-import { commitSteps, type NewEntry, type StepCommit } from '../commits.js';
+import { commitSteps } from '../commits.js';
 import { transaction } from '../db.js';
 import { insertProfiles, lockAgents } from '../lookups.js';
+import type { NewEntry, StepCommit } from '../step-commit.js';
 import { emptySubmission, type NewTurn, type Submission, writeSubmission } from '../submission.js';
-import type { CallSettlement } from '../tool-calls.js';
 import { releaseTurns } from '../turns.js';
 import { registerWorker } from '../workers.js';
 
