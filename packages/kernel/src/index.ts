@@ -1,14 +1,92 @@
-export { appendAutoHandoff, draftAutoHandoff } from './auto-handoff.js';
-export type {
-  Asked,
-  ContextBoxDraft,
-  ExpandedBox,
-  LeafRange,
-  Segment,
-  SegmentCut,
-  SegmentRule,
-} from './box.js';
-export { briefSchema } from './brief-schema.js';
+export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './base/check-number.js';
+export {
+  ERROR_CATALOGUE,
+  type ErrorBody,
+  type ErrorCode,
+  type ErrorDetails,
+  KernelError,
+  toErrorBody,
+} from './base/errors.js';
+export { TEXT_MATCHES, type TextMatch, type TextRange, WantedText } from './base/find-text.js';
+export { findingsOf, findingWords, meant, plainWords, safeParse, toBadRequest } from './base/findings.js';
+export {
+  type AgentId,
+  type BatchId,
+  type BoxId,
+  type CardId,
+  type Id,
+  type NewId,
+  type ProfileId,
+  type ProjectId,
+  parseId,
+  type RunId,
+  type ToolCallId,
+  type TurnId,
+  tryParseId,
+  type WorkerId,
+} from './base/ids.js';
+export {
+  canonicalJson,
+  isCleanText,
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  jsonObjectSchema,
+  parseJsonValue,
+  type Sanitized,
+  sanitizeJson,
+  sanitizeText,
+  sha256,
+} from './base/json.js';
+export { copyKeyOrder, jsonText, parseJson, setKeyOrder } from './base/key-order.js';
+export {
+  agentIdIn,
+  agentLabel,
+  agentNamesOf,
+  freshAgentName,
+  givenNames,
+  isGivenName,
+  isPlainName,
+  MAX_ANCHOR_NAME,
+  MAX_TAPE_NAME,
+  nameSchema,
+  PLAIN_NAME,
+  readsAsReference,
+  SELECTOR_NAME,
+  spellingsOf,
+  toName,
+} from './base/names.js';
+export { pythonJson } from './base/python-json.js';
+export { parseRelaxedJson } from './base/relaxed-json.js';
+export { decideRetry, type RetryDecision, type RetryLimits } from './base/retry.js';
+export { declareSecrets, maskSecrets, type Secret, warnOfSecrets } from './base/secrets.js';
+export { suggest } from './base/suggest.js';
+export { LONGEST_TIMER_MS, startTimer, type Timer } from './base/timer.js';
+export { shareSessionGraph } from './bub/share-session-graph.js';
+export {
+  FilePaths,
+  fileStem,
+  formatManifest,
+  formatSessionGraph,
+  hashedStem,
+  isFilePath,
+  joinSessionGraphs,
+  MAX_STATUS_LENGTH,
+  type ManifestTape,
+  parseManifest,
+  parseSessionGraph,
+  type SessionLine,
+  type TapeFolderManifest,
+} from './bub/tape-folder.js';
+export {
+  lineTooLong,
+  MAX_LINE_LENGTH,
+  type TapeLine,
+  type TapeLineReader,
+  type TapeLineWriter,
+  tapeLineReader,
+  tapeLineWriter,
+} from './bub/tape-jsonl.js';
 export {
   type Account,
   type Allotment,
@@ -30,7 +108,17 @@ export {
   type Spent,
   toBudgetLimits,
   wantOf,
-} from './budget.js';
+} from './budget/budget.js';
+export { type ProjectLimits, projectLimitsSchema } from './budget/project.js';
+export type {
+  Asked,
+  ContextBoxDraft,
+  ExpandedBox,
+  LeafRange,
+  Segment,
+  SegmentCut,
+  SegmentRule,
+} from './card/box.js';
 export {
   buildCard,
   CARD_TYPES,
@@ -49,150 +137,56 @@ export {
   parseCardInput,
   ROLES,
   type Role,
-} from './card.js';
-export { checkMessages } from './check-messages.js';
-export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
-export { beginCommand, type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
-export { type CommandScan, scanCommands } from './command-scan.js';
-export { carryCompaction, EXPAND_TOOL, mayExpand, readCompaction, toReference } from './compaction.js';
-export { planCompaction } from './compaction-plan.js';
+} from './card/card.js';
+export type { Message, MessageToolCall, ToolSchema } from './card/message.js';
+export {
+  describeProviderData,
+  type ProviderData,
+  type ProviderDataFacts,
+  type ProviderPart,
+  providerDataBytes,
+  readProviderData,
+  toProviderCallId,
+} from './card/provider-data.js';
+export { checkResult } from './card/result-fields.js';
+export {
+  beginCommand,
+  type CommaCommand,
+  isCommaCommand,
+  parseCommaCommand,
+} from './command/comma-command.js';
+export { type CommandScan, scanCommands } from './command/scan.js';
+export {
+  COMMAND_HELP,
+  type CommandCall,
+  commandFault,
+  readTapeCommand,
+  type TapeCommand,
+  takeCommands,
+  withCommands,
+} from './command/tape-command.js';
+export {
+  decidePurge,
+  type KeptRun,
+  type PurgeCause,
+  type PurgeDecision,
+  type PurgeReference,
+} from './diagnose/purge.js';
+export {
+  explainWait,
+  type WaitFacts,
+  type WaitFactsCall,
+  type WaitFactsTurn,
+  type WaitReport,
+} from './diagnose/wait-chain.js';
+export { findWaitCycles, type WaitCycle, type WaitingTurn } from './diagnose/wait-cycles.js';
+export type { WaitLink, WaitLinkKind } from './diagnose/wait-links.js';
 export {
   contextContract,
   contextReminder,
   DEFAULT_CONTEXT_TOKENS,
   DEFAULT_REMINDER_SHARE,
-} from './context-contract.js';
-export {
-  answerTokensOf,
-  type ContextLimits,
-  contextLimitsOf,
-  findAnswerFinding,
-  toldLimitOf,
-} from './context-limit.js';
-export {
-  ERROR_CATALOGUE,
-  type ErrorBody,
-  type ErrorCode,
-  type ErrorDetails,
-  KernelError,
-  toErrorBody,
-} from './errors.js';
-export { readCardPage, readSummaryPage } from './expand-page.js';
-export { TEXT_MATCHES, type TextMatch, type TextRange, WantedText } from './find-text.js';
-export { findingsOf, findingWords, meant, plainWords, safeParse, toBadRequest } from './findings.js';
-export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
-export {
-  assertHandover,
-  decideNamedBoxes,
-  decideTargetProfile,
-  type Handover,
-  type HandoverInput,
-  type HandoverNotice,
-  handoverNotices,
-  handoverSchema,
-  instructionHandover,
-  type NamedBox,
-  parseHandover,
-} from './handover.js';
-export {
-  type AgentId,
-  type BatchId,
-  type BoxId,
-  type CardId,
-  type Id,
-  type NewId,
-  type ProfileId,
-  type ProjectId,
-  parseId,
-  type RunId,
-  type ToolCallId,
-  type TurnId,
-  tryParseId,
-  type WorkerId,
-} from './ids.js';
-export {
-  type BatchKind,
-  type BatchStatus,
-  buildResults,
-  type Closing,
-  decideJoin,
-  type FinalBatchStatus,
-  type JoinDecision,
-  type JoinedTurn,
-  type JoinState,
-  type MemberResult,
-  summaryLimit,
-} from './join.js';
-export {
-  canonicalJson,
-  isCleanText,
-  isJsonObject,
-  type JsonObject,
-  type JsonValue,
-  jsonObjectSchema,
-  parseJsonValue,
-  type Sanitized,
-  sanitizeJson,
-  sanitizeText,
-  sha256,
-} from './json.js';
-export { copyKeyOrder, jsonText, parseJson, setKeyOrder } from './key-order.js';
-export { hashCall, hashContext, TurnNews } from './loop-guard.js';
-export type { Message, MessageToolCall, ToolSchema } from './message.js';
-export {
-  agentIdIn,
-  agentLabel,
-  agentNamesOf,
-  freshAgentName,
-  givenNames,
-  isGivenName,
-  isPlainName,
-  MAX_ANCHOR_NAME,
-  MAX_TAPE_NAME,
-  nameSchema,
-  PLAIN_NAME,
-  readsAsReference,
-  SELECTOR_NAME,
-  spellingsOf,
-  toName,
-} from './names.js';
-export {
-  AUTO_HANDOFF_ANCHOR,
-  AUTO_HANDOFF_REASON,
-  isContextOverflow,
-  MAX_AUTO_HANDOFFS,
-  type OverflowEvidence,
-} from './overflow.js';
-export {
-  decideListedBox,
-  decidePacking,
-  draftPacking,
-  type InheritedBox,
-  isOverBudget,
-  MAX_CONTEXT_CARDS,
-  MAX_INSTRUCTION_BYTES,
-  type PackInput,
-  type Packing,
-  type PackingDraft,
-  sealPacking,
-} from './packer.js';
-export { PackingStrategies } from './packing-budget.js';
-export { candidatesOf, cutDraft } from './packing-candidates.js';
-export type {
-  CardFacts,
-  PackCandidate,
-  PackingChoice,
-  PackingCuts,
-  PackingOffer,
-  PackingStrategy,
-} from './packing-strategy.js';
-export {
-  checkDelegation,
-  checkReuse,
-  type DelegationTarget,
-  mayDelegate,
-  type ReuseTarget,
-} from './policy.js';
+} from './model/context-contract.js';
 export {
   type Doorbell,
   type DoorbellSubscription,
@@ -208,7 +202,7 @@ export {
   type SettingFinding,
   type ToolFinding,
   type WireNote,
-} from './ports.js';
+} from './model/ports.js';
 export {
   BUILT_IN_PRICES,
   costOf,
@@ -221,7 +215,75 @@ export {
   type PriceTable,
   pricesSchema,
   priceTables,
-} from './prices.js';
+} from './model/prices.js';
+export {
+  type Asking,
+  beginCalls,
+  chooseCallers,
+  DEFAULT_BREAKER_AFTER,
+  findRoom,
+  isProviderAnswer,
+  isProviderFailure,
+  noteFailure,
+  PROBE_MS,
+  type ProviderState,
+  providerOf,
+  type Room,
+} from './model/provider.js';
+export { appendAutoHandoff, draftAutoHandoff } from './overflow/auto-handoff.js';
+export { planCompaction } from './overflow/compaction-plan.js';
+export {
+  answerTokensOf,
+  type ContextLimits,
+  contextLimitsOf,
+  findAnswerFinding,
+  toldLimitOf,
+} from './overflow/context-limit.js';
+export { readCardPage, readSummaryPage } from './overflow/expand-page.js';
+export {
+  AUTO_HANDOFF_ANCHOR,
+  AUTO_HANDOFF_REASON,
+  isContextOverflow,
+  MAX_AUTO_HANDOFFS,
+  type OverflowEvidence,
+} from './overflow/overflow.js';
+export { PackingStrategies } from './packing/budget.js';
+export { candidatesOf, cutDraft } from './packing/candidates.js';
+export {
+  decideListedBox,
+  decidePacking,
+  draftPacking,
+  type InheritedBox,
+  isOverBudget,
+  MAX_CONTEXT_CARDS,
+  MAX_INSTRUCTION_BYTES,
+  type PackInput,
+  type Packing,
+  type PackingDraft,
+  sealPacking,
+} from './packing/draft.js';
+export {
+  assertHandover,
+  decideNamedBoxes,
+  decideTargetProfile,
+  type Handover,
+  type HandoverInput,
+  type HandoverNotice,
+  handoverNotices,
+  handoverSchema,
+  instructionHandover,
+  type NamedBox,
+  parseHandover,
+} from './packing/handover.js';
+export type {
+  CardFacts,
+  PackCandidate,
+  PackingChoice,
+  PackingCuts,
+  PackingOffer,
+  PackingStrategy,
+} from './packing/strategy.js';
+export { buildHandoff, handoffHandover, readHandoffTarget } from './primitive/handoff.js';
 export {
   type AskExpert,
   askExpertSchema,
@@ -252,7 +314,22 @@ export {
   type TurnView,
   type TurnViewStart,
   turnViewSchema,
-} from './primitive.js';
+} from './primitive/primitive.js';
+export {
+  LIST_PROFILES,
+  MAX_TOLD_PROFILES,
+  referToProfiles,
+  shortDescription,
+  type ToldProfiles,
+  tellProfiles,
+} from './primitive/reach.js';
+export {
+  checkDelegation,
+  checkReuse,
+  type DelegationTarget,
+  mayDelegate,
+  type ReuseTarget,
+} from './profile/policy.js';
 export {
   type DelegationPolicy,
   type Profile,
@@ -260,40 +337,7 @@ export {
   parseProfile,
   profileSchema,
   WORKER_TARGET,
-} from './profile.js';
-export { type ProjectLimits, projectLimitsSchema } from './project.js';
-export { PromptHasher, promptHash, toolsetHash } from './prompt-hash.js';
-export {
-  type Asking,
-  beginCalls,
-  chooseCallers,
-  DEFAULT_BREAKER_AFTER,
-  findRoom,
-  isProviderAnswer,
-  isProviderFailure,
-  noteFailure,
-  PROBE_MS,
-  type ProviderState,
-  providerOf,
-  type Room,
-} from './provider.js';
-export {
-  describeProviderData,
-  type ProviderData,
-  type ProviderDataFacts,
-  type ProviderPart,
-  providerDataBytes,
-  readProviderData,
-  toProviderCallId,
-} from './provider-data.js';
-export {
-  decidePurge,
-  type KeptRun,
-  type PurgeCause,
-  type PurgeDecision,
-  type PurgeReference,
-} from './purge.js';
-export { pythonJson } from './python-json.js';
+} from './profile/profile.js';
 export {
   type CallDecision,
   checkArguments,
@@ -303,81 +347,11 @@ export {
   TOOL_NAME,
   toolNameOf,
   toolNames,
-} from './queue-tool.js';
-export {
-  LIST_PROFILES,
-  MAX_TOLD_PROFILES,
-  referToProfiles,
-  shortDescription,
-  type ToldProfiles,
-  tellProfiles,
-} from './reach.js';
-export { parseRelaxedJson } from './relaxed-json.js';
-export { checkResult } from './result-fields.js';
-export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
-export { declareSecrets, maskSecrets, type Secret, warnOfSecrets } from './secrets.js';
-export {
-  FORK_RESULT_INSTRUCTION,
-  forkResultText,
-  INTENTION_ANCHOR,
-  type Intention,
-  NOTIFY_PARENT,
-} from './session.js';
-export {
-  normalizeWorkspace,
-  type SessionAddress,
-  type SessionRef,
-  sessionAddressSchema,
-  sessionTapeName,
-  workspacePrefix,
-} from './session-address.js';
-export { shareSessionGraph } from './share-session-graph.js';
-export { suggest } from './suggest.js';
-export {
-  BOOTSTRAP_ANCHOR,
-  BOOTSTRAP_LENGTH,
-  BOOTSTRAP_STATE,
-  ENTRY_KINDS,
-  type EntryKind,
-  type TapeEntry,
-  TURN_STARTED,
-  tapeName,
-} from './tape.js';
-export {
-  COMMAND_HELP,
-  type CommandCall,
-  commandFault,
-  readTapeCommand,
-  type TapeCommand,
-  takeCommands,
-  withCommands,
-} from './tape-command.js';
-export { parseTapeDate, pythonDate } from './tape-date.js';
-export {
-  FilePaths,
-  fileStem,
-  formatManifest,
-  formatSessionGraph,
-  hashedStem,
-  isFilePath,
-  joinSessionGraphs,
-  MAX_STATUS_LENGTH,
-  type ManifestTape,
-  parseManifest,
-  parseSessionGraph,
-  type SessionLine,
-  type TapeFolderManifest,
-} from './tape-folder.js';
-export {
-  lineTooLong,
-  MAX_LINE_LENGTH,
-  type TapeLine,
-  type TapeLineReader,
-  type TapeLineWriter,
-  tapeLineReader,
-  tapeLineWriter,
-} from './tape-jsonl.js';
-export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape-messages.js';
+} from './profile/queue-tool.js';
+export { askedText, isBlank, parentOf, renderBody } from './render/render.js';
+export { briefSchema } from './schema/brief-schema.js';
+export { parseTapeDate, pythonDate } from './tape/date.js';
+export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape/messages.js';
 export {
   type AnchorSelector,
   anchorNotFound,
@@ -392,7 +366,7 @@ export {
   type TapeSlice,
   tapeQuerySchema,
   toSlice,
-} from './tape-query.js';
+} from './tape/query.js';
 export {
   anchorNameOf,
   anchorState,
@@ -405,9 +379,27 @@ export {
   type TapeRecord,
   toRecord,
   toRecords,
-} from './tape-record.js';
-export { formatTapeRef, parseTapeRef, type TapeRef } from './tape-ref.js';
-export { foldedWords, matchSearch, parseSearch, type TapeSearch, wordsOf } from './tape-search.js';
+} from './tape/record.js';
+export { formatTapeRef, parseTapeRef, type TapeRef } from './tape/ref.js';
+export { foldedWords, matchSearch, parseSearch, type TapeSearch, wordsOf } from './tape/search.js';
+export {
+  normalizeWorkspace,
+  type SessionAddress,
+  type SessionRef,
+  sessionAddressSchema,
+  sessionTapeName,
+  workspacePrefix,
+} from './tape/session-address.js';
+export {
+  BOOTSTRAP_ANCHOR,
+  BOOTSTRAP_LENGTH,
+  BOOTSTRAP_STATE,
+  ENTRY_KINDS,
+  type EntryKind,
+  type TapeEntry,
+  TURN_STARTED,
+  tapeName,
+} from './tape/tape.js';
 export {
   anchorsText,
   handoffOf,
@@ -423,8 +415,27 @@ export {
   tapeHandoffSchema,
   tapeInfoSchema,
   tapeSearchSchema,
-} from './tape-tools.js';
-export { LONGEST_TIMER_MS, startTimer, type Timer } from './timer.js';
+} from './tape/tools.js';
+export {
+  type BatchKind,
+  type BatchStatus,
+  buildResults,
+  type Closing,
+  decideJoin,
+  type FinalBatchStatus,
+  type JoinDecision,
+  type JoinedTurn,
+  type JoinState,
+  type MemberResult,
+  summaryLimit,
+} from './turn/join.js';
+export {
+  FORK_RESULT_INSTRUCTION,
+  forkResultText,
+  INTENTION_ANCHOR,
+  type Intention,
+  NOTIFY_PARENT,
+} from './turn/session.js';
 export {
   type CallOutcome,
   type CallResult,
@@ -442,9 +453,11 @@ export {
   TURN_STATUSES,
   type TurnEnd,
   type TurnStatus,
-} from './turn.js';
-export { agentsIn, buildView, type View } from './view.js';
-export { bindProfile, type ContextCard, resultFieldsOf, type ViewRows } from './view-context.js';
+} from './turn/turn.js';
+export { checkMessages } from './view/check-messages.js';
+export { carryCompaction, EXPAND_TOOL, mayExpand, readCompaction, toReference } from './view/compaction.js';
+export { bindProfile, type ContextCard, resultFieldsOf, type ViewRows } from './view/context.js';
+export { hashCall, hashContext, TurnNews } from './view/loop-guard.js';
 export {
   type ContextRule,
   foldManifest,
@@ -454,9 +467,9 @@ export {
   type StoredManifest,
   type ViewNotice,
   type ViewSource,
-} from './view-manifest.js';
-export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
-export { askedText, isBlank, parentOf, renderBody } from './view-render.js';
+} from './view/manifest.js';
+export { type MessagePart, messageParts, type PartField, type PartRule } from './view/parts.js';
+export { PromptHasher, promptHash, toolsetHash } from './view/prompt-hash.js';
 export {
   nameSelector,
   type Select,
@@ -465,13 +478,5 @@ export {
   selectorEntries,
   selectorFailed,
   selectView,
-} from './view-selector.js';
-export {
-  explainWait,
-  type WaitFacts,
-  type WaitFactsCall,
-  type WaitFactsTurn,
-  type WaitReport,
-} from './wait-chain.js';
-export { findWaitCycles, type WaitCycle, type WaitingTurn } from './wait-cycles.js';
-export type { WaitLink, WaitLinkKind } from './wait-links.js';
+} from './view/selector.js';
+export { agentsIn, buildView, type View } from './view/view.js';

@@ -1,8 +1,7 @@
+export type { Accepted, SubmitOptions } from './core/submit-options.js';
 export type { QueueDoor } from './door/door-job.js';
 export { createQueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 export { createToolResultsDoor } from './door/tool-results-door.js';
-export { BullMqDoorbell } from './doorbell/bullmq.js';
-export { InProcessDoorbell } from './doorbell/in-process.js';
 export type {
   BoxHop,
   BudgetCut,
@@ -30,9 +29,12 @@ export type {
   NewAgentRequest,
   SubmitTurnRequest,
   TurnRef,
-} from './handler.js';
+} from './handler/handler.js';
 export { BUILT_IN as builtInHandlers } from './handlers/built-in.js';
-export type { IsolatedTool } from './isolated-tool.js';
+export { failStrayCall } from './lib/call-scope.js';
+export { createLog, type Log, type LogLevel, silentLog, writeLogLine } from './lib/log.js';
+export { newId } from './lib/new-id.js';
+export { withinTime } from './lib/within-time.js';
 export {
   type ListAgentsOptions,
   type ListBoxesOptions,
@@ -52,11 +54,8 @@ export {
   type RowList,
   type RowListOptions,
 } from './lists.js';
-export { createLog, type Log, type LogLevel, silentLog, writeLogLine } from './log.js';
-export { newId } from './new-id.js';
 export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';
-export { HandoverPacker, type PackedContext, type PackLimits, type PackRequest } from './packer.js';
-export { loadPlugins, type Plugin } from './plugin.js';
+export { HandoverPacker, type PackedContext, type PackLimits, type PackRequest } from './pack/packer.js';
 export type {
   CountTokens,
   PackPreview,
@@ -64,16 +63,21 @@ export type {
   PreviewMessage,
   PreviewOptions,
   PreviewSum,
-} from './preview.js';
-export type { ProfileRef, ProfileScope, ProfileVersion } from './profiles.js';
+} from './pack/preview.js';
+export { type Selector, Selectors } from './pack/selectors.js';
+export { loadPlugins, type Plugin } from './plugin.js';
+export type { ProfileRef, ProfileScope, ProfileVersion } from './profile/profiles.js';
 export {
   archiveProject,
   type CreatedProject,
   type CreateProjectOptions,
   createProject,
   getProject,
-} from './projects.js';
-export { migrateQueues, openQueues, type QueueConnection, type Queues } from './queues.js';
+} from './profile/projects.js';
+export { BullMqDoorbell } from './queue/doorbell-bullmq.js';
+export { InProcessDoorbell } from './queue/doorbell-in-process.js';
+export { migrateQueues, openQueues, type QueueConnection, type Queues } from './queue/queues.js';
+export type { TurnResult } from './queue/turn-result.js';
 export {
   type AppliedProfile,
   type ProfileFinding,
@@ -81,8 +85,6 @@ export {
   type RuntimeOptions,
   type TurnScope,
 } from './runtime.js';
-export { type Selector, Selectors } from './selectors.js';
-export type { Accepted, SubmitOptions } from './submit/options.js';
 export type { EntryInput } from './tape/entry-input.js';
 export type { TapeFolder } from './tape/export-tape.js';
 export { type ForkOptions, type ForkSummary, TapeFork } from './tape/fork.js';
@@ -90,7 +92,6 @@ export type { ForkedSession, ForkSessionOptions } from './tape/fork-session.js';
 export type { TapeFile, TapeSource } from './tape/import-source.js';
 export type { ImportedTape, ImportOptions } from './tape/import-tape.js';
 export type { TapeOptions } from './tape/open-tape.js';
-export { type CommandAnswer, runTapeCommand } from './tape/run-command.js';
 export type { TapeMatch } from './tape/search-tape.js';
 export { SessionGraph, type SessionMetadata, type SessionScope } from './tape/session-graph.js';
 export { Tape } from './tape/tape.js';
@@ -109,9 +110,8 @@ export type {
   TapeInfo,
   TapeTarget,
 } from './tape/tape-types.js';
-export type { Tool, ToolContext } from './tool.js';
-export { ToolQueue } from './tool-queue.js';
-export type { TurnResult } from './turn-result.js';
-export { withinTime } from './within-time.js';
-export { failStrayCall } from './worker/call-scope.js';
+export type { IsolatedTool } from './tool/isolated-tool.js';
+export { type CommandAnswer, runTapeCommand } from './tool/run-command.js';
+export type { Tool, ToolContext } from './tool/tool.js';
+export { ToolQueue } from './tool-queue/tool-queue.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

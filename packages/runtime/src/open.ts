@@ -3,13 +3,13 @@ import { type Build, createPool, endPool } from '@boxcar/store';
 import type { QueueDoor } from './door/door-job.js';
 import { createQueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 import { createToolResultsDoor } from './door/tool-results-door.js';
-import { BullMqDoorbell } from './doorbell/bullmq.js';
-import { type Log, silentLog, withoutSecrets } from './log.js';
-import type { PackLimits } from './packer.js';
-import { openQueues, type QueueConnection } from './queues.js';
+import { type Log, silentLog, withoutSecrets } from './lib/log.js';
+import { withinTime } from './lib/within-time.js';
+import type { PackLimits } from './pack/packer.js';
+import { BullMqDoorbell } from './queue/doorbell-bullmq.js';
+import { openQueues, type QueueConnection } from './queue/queues.js';
 import { Runtime } from './runtime.js';
-import { ToolQueue } from './tool-queue.js';
-import { withinTime } from './within-time.js';
+import { ToolQueue } from './tool-queue/tool-queue.js';
 
 const POOL_END_MS = 2_000;
 

@@ -49,25 +49,23 @@ import {
   writeSubmissions,
 } from '@boxcar/store';
 import type pg from 'pg';
-import {
-  buildProfileCard,
-  checkNamesDiffer,
-  nameProfile,
-  type StoredVersion,
-  storeProfiles,
-} from './apply-profiles.js';
-import { Batcher } from './batcher.js';
-import { BuildWatch } from './build-watch.js';
-import type { Ends, RuntimeCore } from './core.js';
-import { expandTool } from './expand.js';
+import type { Ends, RuntimeCore } from './core/core.js';
+import type { Accepted, DoorOptions, SubmitOptions } from './core/submit-options.js';
+import { finishBatch } from './end/finish-batch.js';
+import { tellParent } from './end/tell-parent.js';
 import type { StepExplanation } from './explain/explain-step.js';
 import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
 import type { WhyAnswer } from './explain/why.js';
-import type { Handler } from './handler.js';
-import { logPoolWaits } from './handler-slots.js';
+import type { Handler } from './handler/handler.js';
 import { BUILT_IN } from './handlers/built-in.js';
-import { type IsolatedTool, toTool } from './isolated-tool.js';
-import { listProfilesTool } from './list-profiles.js';
+import { Batcher } from './lib/batcher.js';
+import { BuildWatch } from './lib/build-watch.js';
+import { logPoolWaits } from './lib/handler-slots.js';
+import { type Log, silentLog, withoutSecrets } from './lib/log.js';
+import { newId } from './lib/new-id.js';
+import { OnceAtATime } from './lib/once-at-a-time.js';
+import { cutOffSilent } from './lib/silent-connections.js';
+import { withinTime } from './lib/within-time.js';
 import {
   type ListAgentsOptions,
   type ListBoxesOptions,
@@ -84,11 +82,16 @@ import {
   type RegisteredList,
   type RowList,
 } from './lists.js';
-import { type Log, silentLog, withoutSecrets } from './log.js';
-import { newId } from './new-id.js';
-import { OnceAtATime } from './once-at-a-time.js';
-import { HandoverPacker, type PackLimits, type PackRequest } from './packer.js';
-import type { PackPreview, PreviewOptions } from './preview.js';
+import { HandoverPacker, type PackLimits, type PackRequest } from './pack/packer.js';
+import type { PackPreview, PreviewOptions } from './pack/preview.js';
+import { type Selector, Selectors } from './pack/selectors.js';
+import {
+  buildProfileCard,
+  checkNamesDiffer,
+  nameProfile,
+  type StoredVersion,
+  storeProfiles,
+} from './profile/apply-profiles.js';
 import {
   findProfileVersions,
   getProfile,
@@ -96,18 +99,17 @@ import {
   type ProfileRef,
   type ProfileScope,
   type ProfileVersion,
-} from './profiles.js';
+} from './profile/profiles.js';
 import {
   archiveProject,
   type CreatedProject,
   type CreateProjectOptions,
   createProject,
   getProject,
-} from './projects.js';
-import { type Selector, Selectors } from './selectors.js';
-import { cutOffSilent } from './silent-connections.js';
+} from './profile/projects.js';
+import { type TurnResult, toTurnResult } from './queue/turn-result.js';
+import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './queue/turn-watcher.js';
 import { accept, warnAgain } from './submit/accept.js';
-import type { Accepted, DoorOptions, SubmitOptions } from './submit/options.js';
 import { onPool } from './tape/connection.js';
 import type { TapeSource } from './tape/import-source.js';
 import { type ImportedTape, type ImportOptions, importTape } from './tape/import-tape.js';
@@ -115,17 +117,15 @@ import { openTape, type TapeOptions } from './tape/open-tape.js';
 import { SessionGraph } from './tape/session-graph.js';
 import type { Tape } from './tape/tape.js';
 import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
-import { tapeTools } from './tape/tape-tools.js';
 import type { TapeTarget } from './tape/tape-types.js';
-import { checkRegistered, type Tool } from './tool.js';
-import type { ToolQueue } from './tool-queue.js';
-import { OutsideCalls } from './tool-queue-calls.js';
-import { type TurnResult, toTurnResult } from './turn-result.js';
-import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
-import { withinTime } from './within-time.js';
-import { finishBatch } from './worker/finish-batch.js';
-import { tellParent } from './worker/tell-parent.js';
-import { buildToolbox, findMissing } from './worker/toolbox.js';
+import { expandTool } from './tool/expand.js';
+import { type IsolatedTool, toTool } from './tool/isolated-tool.js';
+import { listProfilesTool } from './tool/list-profiles.js';
+import { tapeTools } from './tool/tape-tools.js';
+import { checkRegistered, type Tool } from './tool/tool.js';
+import { OutsideCalls } from './tool-queue/queue-tool-calls.js';
+import type { ToolQueue } from './tool-queue/tool-queue.js';
+import { buildToolbox, findMissing } from './toolbox/toolbox.js';
 
 /** How long each part of closing a runtime may take. */
 const CLOSE_LIMIT_MS = 3_000;

@@ -2,12 +2,12 @@ import { createModelRouter } from '@boxcar/llm';
 import { type QueueBackend, queueBackends, waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { describe, expect, test } from 'vitest';
-import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
-import { silentLog } from '../log.js';
-import { openQueues } from '../queues.js';
+import { silentLog } from '../lib/log.js';
+import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../queue/doorbell-bullmq.js';
+import { openQueues } from '../queue/queues.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import { Runtime } from '../runtime.js';
 import { testBackend } from '../testing/queue-backend.js';
-import type { TurnResult } from '../turn-result.js';
 import { createQueueDoor } from './queue-door.js';
 
 /** A full queue with a cancel in front of it, and a door that takes one job at a time once `before` has run. */

@@ -2,9 +2,9 @@ import { isJsonObject, KernelError, sanitizeText, TOOL_NAME, toErrorBody } from 
 import { isOutside, isTransient, lookUpPrimitive, toDatabaseError } from '@boxcar/store';
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
 import { z } from 'zod';
-import type { RuntimeCore } from '../core.js';
-import type { Handler } from '../handler.js';
-import type { Log } from '../log.js';
+import type { RuntimeCore } from '../core/core.js';
+import type { Handler } from '../handler/handler.js';
+import type { Log } from '../lib/log.js';
 import { readInput } from '../submit/opening.js';
 import { argumentsHash } from './announced-door.js';
 

@@ -21,8 +21,8 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import type { OfferedTool, StepRow, StoredCard, TurnRows } from '@boxcar/store';
-import { toContextCard } from '../context-rows.js';
-import { type Selectors, selectorUnknown } from '../selectors.js';
+import { toContextCard } from '../pack/context-rows.js';
+import { type Selectors, selectorUnknown } from '../pack/selectors.js';
 
 /** What keeps a rebuilt prompt from being proven equal to the one that was sent. */
 export interface Finding {

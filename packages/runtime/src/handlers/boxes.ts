@@ -1,5 +1,5 @@
 import { type CreateBox, createBoxSchema, type GrantBox, grantBoxSchema } from '@boxcar/kernel';
-import type { Handler } from '../handler.js';
+import type { Handler } from '../handler/handler.js';
 import { nameOfSession } from '../submit/session-name.js';
 
 export const createBox: Handler<CreateBox> = {

@@ -1,9 +1,9 @@
 import type { JsonObject } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
+import type { TurnResult } from '../queue/turn-result.js';
 import { harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
-import type { TurnResult } from '../turn-result.js';
 
 const CHILDREN = 500;
 /** Of these the model calls run when the cancel comes, and of as many again none will ever start. */

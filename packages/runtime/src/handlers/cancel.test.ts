@@ -2,12 +2,12 @@ import { isFinal, type KernelError, parseId, type TurnStatus } from '@boxcar/ker
 import { claim } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { newId } from '../new-id.js';
+import { newId } from '../lib/new-id.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { rowCounts } from '../testing/row-counts.js';
-import type { TurnResult } from '../turn-result.js';
 
 let h: Harness;
 const OTHER_PROJECT = newId();

@@ -26,9 +26,9 @@ import {
   type ProfileRow,
   type TapePlace,
 } from '@boxcar/store';
-import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler.js';
-import { newId } from '../new-id.js';
-import { assemble } from '../snapshot.js';
+import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler/handler.js';
+import { assemble } from '../handler/snapshot.js';
+import { newId } from '../lib/new-id.js';
 import { resolveSessions } from '../submit/session-agents.js';
 import { type FoundPlace, findTapeHead, findTapeRef } from '../tape/tape-ref.js';
 

@@ -8,7 +8,7 @@ import {
   type SessionAddress,
 } from '@boxcar/kernel';
 import { type AgentRow, changeAgent, findAgent, type ProfileRow } from '@boxcar/store';
-import type { Handler, HandlerTools } from '../handler.js';
+import type { Handler, HandlerTools } from '../handler/handler.js';
 import { resolveSessions } from '../submit/session-agents.js';
 import { nameOfSession } from '../submit/session-name.js';
 

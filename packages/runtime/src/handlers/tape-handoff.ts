@@ -11,7 +11,7 @@ import {
   tapeHandoffSchema,
 } from '@boxcar/kernel';
 import { findAnchorOfTurn } from '@boxcar/store';
-import type { Handler, HandlerTools } from '../handler.js';
+import type { Handler, HandlerTools } from '../handler/handler.js';
 import type { EntryInput } from '../tape/entry-input.js';
 import type { Tape } from '../tape/tape.js';
 import { type TapeTarget, toTarget } from '../tape/tape-types.js';

@@ -6,9 +6,9 @@ import {
   KernelError,
 } from '@boxcar/kernel';
 import type { AgentRow } from '@boxcar/store';
-import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
-import type { ContextSpec } from '../pack-plan.js';
-import { type SnapshotWish, takeSnapshots } from '../snapshot.js';
+import type { HandlerTools, SubmitTurnRequest } from '../handler/handler.js';
+import { type SnapshotWish, takeSnapshots } from '../handler/snapshot.js';
+import type { ContextSpec } from '../pack/plan.js';
 import { resolveSessions } from '../submit/session-agents.js';
 import { refuseCommand } from './comma.js';
 

@@ -40,13 +40,13 @@ import {
   type SubmittedTurn,
   type Tx,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core.js';
-import { announceEnds, announceTries } from '../end-subtrees.js';
-import type { CallerContext } from '../handler.js';
-import { hasArgument } from '../tool.js';
-import { UnitOfWork } from '../unit-of-work.js';
-import { unlessAborted } from '../unless-aborted.js';
-import { answeredMeanwhile } from '../worker/call-result.js';
+import type { RuntimeCore } from '../core/core.js';
+import type { Accepted, Begun, DoorOptions, Opened, SubmitOptions } from '../core/submit-options.js';
+import { answeredMeanwhile } from '../end/call-result.js';
+import { announceEnds, announceTries } from '../end/end-subtrees.js';
+import type { CallerContext } from '../handler/handler.js';
+import { unlessAborted } from '../lib/unless-aborted.js';
+import { hasArgument } from '../tool/tool.js';
 import { startHandlerLimit } from './handler-limit.js';
 import {
   begin,
@@ -59,8 +59,8 @@ import {
   readInput,
   replay,
 } from './opening.js';
-import type { Accepted, Begun, DoorOptions, Opened, SubmitOptions } from './options.js';
 import { Primitive } from './primitive.js';
+import { UnitOfWork } from './unit-of-work.js';
 
 /**
  * Accepts a primitive: validates, decides, and commits its whole effect in one transaction.

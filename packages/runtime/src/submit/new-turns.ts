@@ -31,12 +31,12 @@ import {
   type ViewStart,
   type ViewWish,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core.js';
-import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler.js';
-import { newId } from '../new-id.js';
-import { reserveSpawn } from '../spawn-budget.js';
-import type { UnitOfWork } from '../unit-of-work.js';
-import type { DoorOptions } from './options.js';
+import type { RuntimeCore } from '../core/core.js';
+import type { DoorOptions } from '../core/submit-options.js';
+import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler/handler.js';
+import { newId } from '../lib/new-id.js';
+import { reserveSpawn } from './spawn-budget.js';
+import type { UnitOfWork } from './unit-of-work.js';
 import { checkCycle } from './waiting-chain.js';
 
 const DEFAULT_MAX_DEPTH = 20;

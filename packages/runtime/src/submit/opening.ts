@@ -15,12 +15,12 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import { asOutside, type CallerTransaction, loadOpenings, type Opening } from '@boxcar/store';
-import type { RuntimeCore } from '../core.js';
-import type { Handler } from '../handler.js';
-import { newId } from '../new-id.js';
-import { parseGiven } from '../tool.js';
-import { type RunningCode, runInScope } from '../worker/call-scope.js';
-import type { Accepted, Begun, DoorOptions, Opened, SubmitOptions } from './options.js';
+import type { RuntimeCore } from '../core/core.js';
+import type { Accepted, Begun, DoorOptions, Opened, SubmitOptions } from '../core/submit-options.js';
+import type { Handler } from '../handler/handler.js';
+import { type RunningCode, runInScope } from '../lib/call-scope.js';
+import { newId } from '../lib/new-id.js';
+import { parseGiven } from '../tool/tool.js';
 import { nameOfSession } from './session-name.js';
 
 function parseInput<I>(

@@ -30,17 +30,17 @@ import {
   type Tx,
   takeAgentName,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core.js';
-import { deliverableContent } from '../deliverable.js';
-import type { EndedTurns } from '../end-locked.js';
-import { endSubtrees } from '../end-subtrees.js';
-import type { CallerContext, HandlerTools, SubmitTurnRequest } from '../handler.js';
-import { HandoverPacker } from '../packer.js';
+import type { RuntimeCore } from '../core/core.js';
+import { type Accepted, DEFAULT_WAIT_SECONDS } from '../core/submit-options.js';
+import type { EndedTurns } from '../end/end-locked.js';
+import { endSubtrees } from '../end/end-subtrees.js';
+import type { CallerContext, HandlerTools, SubmitTurnRequest } from '../handler/handler.js';
+import { deliverableContent } from '../lib/deliverable.js';
+import { HandoverPacker } from '../pack/packer.js';
 import { openTape } from '../tape/open-tape.js';
 import { joinTurns } from './joins.js';
 import { type Gathering, NewTurns } from './new-turns.js';
 import { checkText } from './opening.js';
-import { type Accepted, DEFAULT_WAIT_SECONDS } from './options.js';
 import { withinPrimitive } from './within-primitive.js';
 
 const DEFAULT_MAX_FAN_OUT = 1_000;

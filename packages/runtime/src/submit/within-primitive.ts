@@ -1,5 +1,5 @@
 import { appendWithin, lockMembers, resetWithin } from '@boxcar/store';
-import type { HandlerTools } from '../handler.js';
+import type { HandlerTools } from '../handler/handler.js';
 import type { TapeConnection } from '../tape/connection.js';
 
 /** What is written then commits with the primitive. The order of locks is turn, tape: the calling turn's comes first. */

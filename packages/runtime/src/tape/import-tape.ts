@@ -48,8 +48,8 @@ import {
   transaction,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { withHandlerSlot } from '../handler-slots.js';
-import { newId } from '../new-id.js';
+import { withHandlerSlot } from '../lib/handler-slots.js';
+import { newId } from '../lib/new-id.js';
 import {
   callIdsOf,
   checkSessionGraph,

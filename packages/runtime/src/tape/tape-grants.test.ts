@@ -1,9 +1,9 @@
 import { type AgentId, KernelError } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
+import type { TurnResult } from '../queue/turn-result.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
-import type { TurnResult } from '../turn-result.js';
 import type { Tape } from './tape.js';
 
 let h: Harness;

@@ -9,8 +9,8 @@ import {
 } from '@boxcar/kernel';
 import { expect } from 'vitest';
 import { z } from 'zod';
+import type { TurnResult } from '../queue/turn-result.js';
 import type { Tape } from '../tape/tape.js';
-import type { TurnResult } from '../turn-result.js';
 import { checkPrompts } from './check-prompts.js';
 import { type Harness, harness } from './harness.js';
 import { checkInvariants } from './invariants.js';

@@ -3,7 +3,7 @@ import { INVARIANTS, inspectInvariants, invariantStatement } from '@boxcar/store
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import type { TurnResult } from '../turn-result.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import { copyRuns, readRuns } from './copy-runs.js';
 import { type Harness, harness } from './harness.js';
 

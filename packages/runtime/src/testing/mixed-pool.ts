@@ -8,7 +8,7 @@
 import { createInterface } from 'node:readline';
 import { createModelRouter } from '@boxcar/llm';
 import { z } from 'zod';
-import { createLog } from '../log.js';
+import { createLog } from '../lib/log.js';
 import { openRuntime } from '../open.js';
 import { createWorker } from '../worker/worker.js';
 

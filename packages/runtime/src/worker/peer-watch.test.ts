@@ -2,7 +2,7 @@ import type { WorkerId } from '@boxcar/kernel';
 import { createPool, endPool, renewLease } from '@boxcar/store';
 import { type NodeChild, spawnNode, tcpProxy, waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
-import { newId } from '../new-id.js';
+import { newId } from '../lib/new-id.js';
 import { openRuntime } from '../open.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { createFaultyModel, EFFECTS_TABLE, FAULTY_MODELS, FAULTY_TOOLS } from '../testing/faulty.js';

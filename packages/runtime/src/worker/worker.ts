@@ -64,30 +64,30 @@ import {
   WORKERS_CHANNEL,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { Batcher, isLockTimeout, LOCKED } from '../batcher.js';
-import type { RuntimeCore } from '../core.js';
+import type { RuntimeCore } from '../core/core.js';
 import { argumentHashes } from '../door/announced-door.js';
 import { noteCrashedJob } from '../door/blocked-jobs.js';
-import { newId } from '../new-id.js';
-import { withinTime } from '../within-time.js';
-import { createRecorder, type Recorder } from './call-result.js';
-import { takeCrashedJob } from './call-scope.js';
+import { createRecorder, type Recorder } from '../end/call-result.js';
+import { Batcher, isLockTimeout, LOCKED } from '../lib/batcher.js';
+import { takeCrashedJob } from '../lib/call-scope.js';
+import { newId } from '../lib/new-id.js';
+import { withinTime } from '../lib/within-time.js';
+import { ModelWaits } from '../model/waits.js';
+import { Sweeper } from '../sweep/sweeper.js';
+import { handBackFailed, noteFailedClaim, releaseEach } from '../turn/failed-runs.js';
+import type { HeldTurn, StepResults, TurnHost } from '../turn/held-turn.js';
+import { LeftTurns, recordLeft } from '../turn/left-turns.js';
+import { runTurn } from '../turn/run-turn.js';
+import { KeptViews } from '../view/kept-views.js';
+import { TurnLoader } from '../view/loader.js';
+import { INLINE_VIEW_BYTES, TurnView } from '../view/turn-view.js';
+import { ViewRoom } from '../view/view-room.js';
 import { CommitProof } from './commit-proof.js';
-import { handBackFailed, noteFailedClaim, releaseEach } from './failed-runs.js';
-import type { HeldTurn, StepResults, TurnHost } from './held-turn.js';
-import { KeptViews } from './kept-views.js';
 import { createLeaseClock, type LeaseClock, type Moment } from './lease-clock.js';
-import { LeftTurns, recordLeft } from './left-turns.js';
-import { TurnLoader } from './loader.js';
 import { LockedClaims } from './locked-claims.js';
-import { ModelWaits } from './model-waits.js';
 import { pairRings, type RungCommit } from './own-rings.js';
 import { PeerWatch } from './peer-watch.js';
-import { runTurn } from './run-turn.js';
 import { type SlotQueue, Slots } from './slots.js';
-import { Sweeper } from './sweeper.js';
-import { INLINE_VIEW_BYTES, TurnView } from './turn-view.js';
-import { ViewRoom } from './view-room.js';
 import { startWatchdog, type Watchdog } from './watchdog.js';
 
 export interface WorkerOptions {
