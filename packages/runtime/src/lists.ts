@@ -32,8 +32,8 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { z } from 'zod';
-import { findActor } from './lib/find-actor.js';
-import { findProject, profileNotFound } from './profile/profiles.js';
+import { findActor } from './lib/index.js';
+import { findProject, profileNotFound } from './profile/index.js';
 
 const DEFAULT_LIMIT = 50;
 const MAX_LIMIT = 1_000;

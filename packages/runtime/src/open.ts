@@ -1,15 +1,12 @@
 import type { Model, PriceTable } from '@boxcar/kernel';
 import { type Build, createPool, endPool } from '@boxcar/store';
-import type { QueueDoor } from './door/door-job.js';
-import { createQueueDoor, type QueueDoorOptions } from './door/queue-door.js';
-import { createToolResultsDoor } from './door/tool-results-door.js';
-import { type Log, silentLog, withoutSecrets } from './lib/log.js';
-import { withinTime } from './lib/within-time.js';
-import type { PackLimits } from './pack/packer.js';
-import { BullMqDoorbell } from './queue/doorbell-bullmq.js';
-import { openQueues, type QueueConnection } from './queue/queues.js';
+import type { QueueDoor } from './door/index.js';
+import { createQueueDoor, createToolResultsDoor, type QueueDoorOptions } from './door/index.js';
+import { type Log, silentLog, withinTime, withoutSecrets } from './lib/index.js';
+import type { PackLimits } from './pack/index.js';
+import { BullMqDoorbell, openQueues, type QueueConnection } from './queue/index.js';
 import { Runtime } from './runtime.js';
-import { ToolQueue } from './tool-queue/tool-queue.js';
+import { ToolQueue } from './tool-queue/index.js';
 
 const POOL_END_MS = 2_000;
 

@@ -49,23 +49,24 @@ import {
   writeSubmissions,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { Ends, RuntimeCore } from './core/core.js';
-import type { Accepted, DoorOptions, SubmitOptions } from './core/submit-options.js';
-import { finishBatch } from './end/finish-batch.js';
-import { tellParent } from './end/tell-parent.js';
-import type { StepExplanation } from './explain/explain-step.js';
-import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
-import type { WhyAnswer } from './explain/why.js';
-import type { Handler } from './handler/handler.js';
+import type { Accepted, DoorOptions, Ends, RuntimeCore, SubmitOptions } from './core/index.js';
+import { finishBatch, tellParent } from './end/index.js';
+import type { StepExplanation, WhyAnswer } from './explain/index.js';
+import { explainStep, type StepChoice, why } from './explain/index.js';
+import type { Handler } from './handler/index.js';
 import { BUILT_IN } from './handlers/built-in.js';
-import { Batcher } from './lib/batcher.js';
-import { BuildWatch } from './lib/build-watch.js';
-import { logPoolWaits } from './lib/handler-slots.js';
-import { type Log, silentLog, withoutSecrets } from './lib/log.js';
-import { newId } from './lib/new-id.js';
-import { OnceAtATime } from './lib/once-at-a-time.js';
-import { cutOffSilent } from './lib/silent-connections.js';
-import { withinTime } from './lib/within-time.js';
+import {
+  Batcher,
+  BuildWatch,
+  cutOffSilent,
+  type Log,
+  logPoolWaits,
+  newId,
+  OnceAtATime,
+  silentLog,
+  withinTime,
+  withoutSecrets,
+} from './lib/index.js';
 import {
   type ListAgentsOptions,
   type ListBoxesOptions,
@@ -82,50 +83,59 @@ import {
   type RegisteredList,
   type RowList,
 } from './lists.js';
-import { HandoverPacker, type PackLimits, type PackRequest } from './pack/packer.js';
-import type { PackPreview, PreviewOptions } from './pack/preview.js';
-import { type Selector, Selectors } from './pack/selectors.js';
+import type { PackPreview, PreviewOptions } from './pack/index.js';
+import { HandoverPacker, type PackLimits, type PackRequest, type Selector, Selectors } from './pack/index.js';
 import {
+  archiveProject,
   buildProfileCard,
+  type CreatedProject,
+  type CreateProjectOptions,
   checkNamesDiffer,
-  nameProfile,
-  type StoredVersion,
-  storeProfiles,
-} from './profile/apply-profiles.js';
-import {
+  createProject,
   findProfileVersions,
   getProfile,
+  getProject,
   listProfiles,
+  nameProfile,
   type ProfileRef,
   type ProfileScope,
   type ProfileVersion,
-} from './profile/profiles.js';
+  type StoredVersion,
+  storeProfiles,
+} from './profile/index.js';
 import {
-  archiveProject,
-  type CreatedProject,
-  type CreateProjectOptions,
-  createProject,
-  getProject,
-} from './profile/projects.js';
-import { type TurnResult, toTurnResult } from './queue/turn-result.js';
-import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './queue/turn-watcher.js';
-import { accept, warnAgain } from './submit/accept.js';
-import { onPool } from './tape/connection.js';
-import type { TapeSource } from './tape/import-source.js';
-import { type ImportedTape, type ImportOptions, importTape } from './tape/import-tape.js';
-import { openTape, type TapeOptions } from './tape/open-tape.js';
-import { SessionGraph } from './tape/session-graph.js';
-import type { Tape } from './tape/tape.js';
-import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
-import type { TapeTarget } from './tape/tape-types.js';
-import { expandTool } from './tool/expand.js';
-import { type IsolatedTool, toTool } from './tool/isolated-tool.js';
-import { listProfilesTool } from './tool/list-profiles.js';
-import { tapeTools } from './tool/tape-tools.js';
-import { checkRegistered, type Tool } from './tool/tool.js';
-import { OutsideCalls } from './tool-queue/queue-tool-calls.js';
-import type { ToolQueue } from './tool-queue/tool-queue.js';
-import { buildToolbox, findMissing } from './toolbox/toolbox.js';
+  batchNotFound,
+  isOfProject,
+  type TurnResult,
+  TurnWatcher,
+  toTurnResult,
+  turnNotFound,
+} from './queue/index.js';
+import { accept, warnAgain } from './submit/index.js';
+import type { Tape, TapeSource, TapeTarget } from './tape/index.js';
+import {
+  type ImportedTape,
+  type ImportOptions,
+  importTape,
+  onPool,
+  openTape,
+  type ResolvedTapeRef,
+  resolveTapeRef,
+  SessionGraph,
+  type TapeOptions,
+} from './tape/index.js';
+import {
+  checkRegistered,
+  expandTool,
+  type IsolatedTool,
+  listProfilesTool,
+  type Tool,
+  tapeTools,
+  toTool,
+} from './tool/index.js';
+import type { ToolQueue } from './tool-queue/index.js';
+import { OutsideCalls } from './tool-queue/index.js';
+import { buildToolbox, findMissing } from './toolbox/index.js';
 
 /** How long each part of closing a runtime may take. */
 const CLOSE_LIMIT_MS = 3_000;

@@ -1,5 +1,5 @@
 /** One session graph for each tape of a folder. */
-import { toName } from '../base/names.js';
+import { toName } from '../base/index.js';
 import { parseSessionGraph } from './tape-folder.js';
 
 /** What `next` leads to from `id`, itself included. */

@@ -1,11 +1,20 @@
 /** What stands beside the lines of a tape in the original's folder: `manifest.json` and `session_graph.jsonl`. */
 import { z } from 'zod';
-import { KernelError } from '../base/errors.js';
-import { safeParse, toBadRequest } from '../base/findings.js';
-import { isJsonObject, type JsonObject, sanitizeJson, sha256 } from '../base/json.js';
-import { MAX_ANCHOR_NAME, MAX_TAPE_NAME, toName } from '../base/names.js';
-import { pythonJson, readPythonJson } from '../base/python-json.js';
-import { isDate } from '../tape/record.js';
+import {
+  isJsonObject,
+  type JsonObject,
+  KernelError,
+  MAX_ANCHOR_NAME,
+  MAX_TAPE_NAME,
+  pythonJson,
+  readPythonJson,
+  safeParse,
+  sanitizeJson,
+  sha256,
+  toBadRequest,
+  toName,
+} from '../base/index.js';
+import { isDate } from '../tape/index.js';
 import { brokenLine } from './tape-jsonl.js';
 
 const manifestSchema = z.object({

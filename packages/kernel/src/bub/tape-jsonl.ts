@@ -5,22 +5,28 @@
  * J2  A file is read as a whole or not at all: the first broken line is named by its number.
  */
 
-import { KernelError } from '../base/errors.js';
-import { canonicalJson, isJsonObject, type JsonValue, sanitizeJson } from '../base/json.js';
-import { parseJson } from '../base/key-order.js';
-import { toName } from '../base/names.js';
-import { pythonJson } from '../base/python-json.js';
-import { CARD_TYPES, type CardContent, ROLES, type Role } from '../card/card.js';
+import {
+  canonicalJson,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  parseJson,
+  pythonJson,
+  sanitizeJson,
+  toName,
+} from '../base/index.js';
+import { CARD_TYPES, type CardContent, ROLES, type Role } from '../card/index.js';
 import {
   countSettled,
   type EntryDraft,
+  type EntryKind,
   type ImportMark,
   readRecord,
   type StoredEntry,
   type TapeRecord,
+  TURN_STARTED,
   toRecords,
-} from '../tape/record.js';
-import { type EntryKind, TURN_STARTED } from '../tape/tape.js';
+} from '../tape/index.js';
 
 /** One line of a tape file and what is appended for it: one entry, or one for each of its calls or results. */
 export interface TapeLine {

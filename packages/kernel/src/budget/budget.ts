@@ -7,11 +7,10 @@
  * B3  A step is paid from its turn's allotment; only when that is too small is an account asked, for what is missing.
  */
 import { z } from 'zod';
-import { KernelError } from '../base/errors.js';
-import { canonicalJson, type JsonValue } from '../base/json.js';
-import { estimateTokens } from '../card/card.js';
-import type { ToolSchema } from '../card/message.js';
-import { costOf, dearestOf, type ModelPrice } from '../model/prices.js';
+import { canonicalJson, type JsonValue, KernelError } from '../base/index.js';
+import type { ToolSchema } from '../card/index.js';
+import { estimateTokens } from '../card/index.js';
+import { costOf, dearestOf, type ModelPrice } from '../model/index.js';
 
 const count = (max: number) => z.number().int().positive().max(max);
 

@@ -1,6 +1,6 @@
 /** What may be set for a project as a whole. */
 import { z } from 'zod';
-import { pricesSchema } from '../model/prices.js';
+import { pricesSchema } from '../model/index.js';
 import { budgetSchema } from './budget.js';
 
 const whole = (max: number): z.ZodInt => z.int().min(1).max(max);

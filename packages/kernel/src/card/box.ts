@@ -5,7 +5,7 @@
  * another box (the *leaf*). A segment never points to a segment: packing flattens, so expanding a box is one join, however
  * deep the delegation. The segments are the box's manifest: what is in it, from where, by which rule, and what was left out.
  */
-import type { BoxId, CardId } from '../base/ids.js';
+import type { BoxId, CardId } from '../base/index.js';
 
 export type SegmentRule = 'pack_arguments' | 'inherit' | 'parent' | 'create_box' | 'snapshot' | 'digest';
 

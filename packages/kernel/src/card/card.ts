@@ -3,19 +3,22 @@
  * sees is the card's `role` alone; `authorId` is for audit.
  */
 import { z } from 'zod';
-import { KernelError } from '../base/errors.js';
-import { safeParse, toBadRequest } from '../base/findings.js';
-import type { CardId, ProjectId, ToolCallId } from '../base/ids.js';
+import type { CardId, ProjectId, ToolCallId } from '../base/index.js';
 import {
   canonicalJson,
+  isPlainName,
   type JsonObject,
   type JsonValue,
   jsonObjectSchema,
+  jsonText,
+  KernelError,
+  nameSchema,
+  PLAIN_NAME,
   parseJsonValue,
+  safeParse,
   sha256,
-} from '../base/json.js';
-import { jsonText } from '../base/key-order.js';
-import { isPlainName, nameSchema, PLAIN_NAME } from '../base/names.js';
+  toBadRequest,
+} from '../base/index.js';
 import type { ProviderData } from './provider-data.js';
 
 export const ROLES = ['system', 'user', 'assistant', 'tool'] as const;

@@ -1,4 +1,4 @@
-import type { JsonValue } from '../base/json.js';
+import type { JsonValue } from '../base/index.js';
 import type { ProviderData } from './provider-data.js';
 
 /** A tool call as a model sees it in its own history: the kernel's id, so it is unique in any prompt. */

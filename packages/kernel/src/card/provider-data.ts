@@ -10,7 +10,7 @@ import {
   type JsonValue,
   sanitizeText,
   sha256,
-} from '../base/json.js';
+} from '../base/index.js';
 
 /** One part of an answer, in the order in which the provider gave them. `options` go back as they came. */
 export type ProviderPart =

@@ -1,5 +1,4 @@
-import { cutEcho, KernelError } from '../base/errors.js';
-import { isJsonObject, type JsonValue } from '../base/json.js';
+import { cutEcho, isJsonObject, type JsonValue, KernelError } from '../base/index.js';
 import type { Field } from './card.js';
 
 /** Named one by one; more are counted. */

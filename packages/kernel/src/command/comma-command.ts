@@ -1,8 +1,7 @@
 /** Comma commands: `,handoff name=phase-1 summary="Setup done"`. Grammar only: which names exist is the caller's business. */
 
-import { KernelError } from '../base/errors.js';
-import type { JsonValue } from '../base/json.js';
-import { parseRelaxedJson } from '../base/relaxed-json.js';
+import type { JsonValue } from '../base/index.js';
+import { KernelError, parseRelaxedJson } from '../base/index.js';
 import { CommandLexer, type CommandWord } from './words.js';
 
 export interface CommaCommand {

@@ -3,10 +3,8 @@
  * operator's instruction, agents that may (`comma_commands`) in their own text. Source: docs/tape.md, "Commands".
  */
 import type { z } from 'zod';
-import { KernelError } from '../base/errors.js';
-import { findingsOf, safeParse } from '../base/findings.js';
-import type { JsonObject, JsonValue } from '../base/json.js';
-import { parseRelaxedJson } from '../base/relaxed-json.js';
+import type { JsonObject, JsonValue } from '../base/index.js';
+import { findingsOf, KernelError, parseRelaxedJson, safeParse } from '../base/index.js';
 import {
   type TapeAnchors,
   type TapeHandoff,
@@ -16,7 +14,7 @@ import {
   tapeInfoSchema,
   tapeResetSchema,
   tapeSearchSchema,
-} from '../tape/tools.js';
+} from '../tape/index.js';
 import { type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
 import { scanCommands } from './scan.js';
 

@@ -5,8 +5,8 @@
  * serves, a call that somebody may answer, a timer. What has a deadline ends by it, so a deadline is a cause of the last resort
  * while any worker lives to look.
  */
-import type { AgentId, RunId, ToolCallId, TurnId, WorkerId } from '../base/ids.js';
-import { isFinal, type TurnStatus } from '../turn/turn.js';
+import type { AgentId, RunId, ToolCallId, TurnId, WorkerId } from '../base/index.js';
+import { isFinal, type TurnStatus } from '../turn/index.js';
 import {
   type WaitDraft as Draft,
   describeBatch,

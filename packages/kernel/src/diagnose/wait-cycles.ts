@@ -4,7 +4,7 @@
  * for all listed members of its batch, so one circle through one of them is enough.
  * Source: docs/turns.md, "Circles".
  */
-import type { AgentId, BatchId, ToolCallId, TurnId } from '../base/ids.js';
+import type { AgentId, BatchId, ToolCallId, TurnId } from '../base/index.js';
 
 export interface WaitingTurn {
   readonly turnId: TurnId;

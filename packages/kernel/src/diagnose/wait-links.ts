@@ -1,8 +1,7 @@
 /** The links of a chain of waits that are neither turns nor workers: batches, timers, providers, budgets, limits of a project. */
 
-import type { BatchId, ToolCallId, TurnId, WorkerId } from '../base/ids.js';
-import type { JsonObject } from '../base/json.js';
-import type { BatchKind, BatchStatus, Closing } from '../turn/join.js';
+import type { BatchId, JsonObject, ToolCallId, TurnId, WorkerId } from '../base/index.js';
+import type { BatchKind, BatchStatus, Closing } from '../turn/index.js';
 
 export type WaitLinkKind =
   | 'ended'

@@ -1,10 +1,7 @@
 /** The ports of the kernel: what its rules need from outside, each with more than one implementation. */
-import type { ErrorBody } from '../base/errors.js';
-import type { TurnId } from '../base/ids.js';
-import type { JsonValue } from '../base/json.js';
-import { maskSecrets } from '../base/secrets.js';
-import type { Message, ToolSchema } from '../card/message.js';
-import type { ProviderPart } from '../card/provider-data.js';
+import type { ErrorBody, JsonValue, TurnId } from '../base/index.js';
+import { maskSecrets } from '../base/index.js';
+import type { Message, ProviderPart, ToolSchema } from '../card/index.js';
 
 export interface ModelRequest {
   readonly messages: readonly Message[];

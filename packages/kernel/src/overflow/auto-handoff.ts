@@ -3,12 +3,11 @@
  * summary of what is left out, and the event of the step that was interrupted. Source: docs/views.md, "Overflow".
  */
 
-import type { CardId, ProjectId } from '../base/ids.js';
-import type { JsonObject } from '../base/json.js';
-import { buildCard, CARD_TYPES, type NewCard } from '../card/card.js';
-import type { TapeEntry } from '../tape/tape.js';
-import { compactionMetadata } from '../view/compaction.js';
-import type { ViewRows } from '../view/context.js';
+import type { CardId, JsonObject, ProjectId } from '../base/index.js';
+import { buildCard, CARD_TYPES, type NewCard } from '../card/index.js';
+import type { TapeEntry } from '../tape/index.js';
+import type { ViewRows } from '../view/index.js';
+import { compactionMetadata } from '../view/index.js';
 import type { CompactionPlan } from './compaction-plan.js';
 import { AUTO_HANDOFF_ANCHOR, AUTO_HANDOFF_REASON } from './overflow.js';
 

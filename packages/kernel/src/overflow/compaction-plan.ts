@@ -12,23 +12,21 @@
  *     in each later summary, so that the turns after it know them.
  */
 
-import type { BoxId, CardId } from '../base/ids.js';
-import { isJsonObject, type JsonValue } from '../base/json.js';
-import { agentLabel } from '../base/names.js';
-import { CARD_TYPES, type Card, estimateTokens } from '../card/card.js';
-import { providerDataBytes } from '../card/provider-data.js';
+import type { BoxId, CardId } from '../base/index.js';
+import { agentLabel, isJsonObject, type JsonValue } from '../base/index.js';
+import { CARD_TYPES, type Card, estimateTokens, providerDataBytes } from '../card/index.js';
 import { renderBody } from '../render/render.js';
-import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from '../tape/tape.js';
+import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from '../tape/index.js';
+import type { ContextCard, ViewRows } from '../view/index.js';
 import {
   bodyBytes,
   EXPAND_TOOL,
+  findSteps,
+  isHidden,
   mayBeReferred,
   mayBeReferredInContext,
   toReference,
-} from '../view/compaction.js';
-import type { ContextCard, ViewRows } from '../view/context.js';
-import { isHidden } from '../view/prompt.js';
-import { findSteps } from '../view/steps.js';
+} from '../view/index.js';
 
 export interface CompactionPlan {
   /** The first position of the tape that is still shown in front of the anchor; null: none. */

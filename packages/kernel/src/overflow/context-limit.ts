@@ -1,10 +1,10 @@
 /** How long a prompt may be: the model's window, and what of it the prompt may take. Source: docs/models.md, "Long prompts". */
-import { DEFAULT_CONTEXT_TOKENS, DEFAULT_REMINDER_SHARE } from '../model/context-contract.js';
-import type { SettingFinding } from '../model/ports.js';
-import { providerOf } from '../model/provider.js';
-import type { Profile } from '../profile/profile.js';
-import { toolNames } from '../profile/queue-tool.js';
-import { TAPE_HANDOFF } from '../tape/tools.js';
+
+import type { SettingFinding } from '../model/index.js';
+import { DEFAULT_CONTEXT_TOKENS, DEFAULT_REMINDER_SHARE, providerOf } from '../model/index.js';
+import type { Profile } from '../profile/index.js';
+import { toolNames } from '../profile/index.js';
+import { TAPE_HANDOFF } from '../tape/index.js';
 
 /** What is known of a model. A start, not a promise. */
 interface KnownModel {

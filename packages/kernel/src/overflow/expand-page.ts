@@ -3,9 +3,8 @@
  * prompt too long. Source: docs/views.md, "Overflow".
  */
 
-import type { CardId } from '../base/ids.js';
-import type { JsonObject } from '../base/json.js';
-import type { Card } from '../card/card.js';
+import type { CardId, JsonObject } from '../base/index.js';
+import type { Card } from '../card/index.js';
 import { renderBody } from '../render/render.js';
 
 export interface PageOptions {

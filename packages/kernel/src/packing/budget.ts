@@ -1,9 +1,7 @@
 /** Which strategies there are, and the check of what they choose: rules B1 to B4 of strategy.ts. */
 import { z } from 'zod';
-import { KernelError, toText } from '../base/errors.js';
-import { findingsOf, findingWords, safeParse } from '../base/findings.js';
-import type { CardId } from '../base/ids.js';
-import { sanitizeText } from '../base/json.js';
+import type { CardId } from '../base/index.js';
+import { findingsOf, findingWords, KernelError, safeParse, sanitizeText, toText } from '../base/index.js';
 import { budgetExceeded, chooseDeliverables, chooseNewest, refuse } from './choices.js';
 import {
   digestTokens,

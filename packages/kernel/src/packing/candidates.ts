@@ -1,7 +1,7 @@
 /** What a strategy chooses from: the cards of a draft with the facts that the store knows of them. */
 
-import type { CardId } from '../base/ids.js';
-import type { NewCard } from '../card/card.js';
+import type { CardId } from '../base/index.js';
+import type { NewCard } from '../card/index.js';
 import { decideCuts, type PackingStrategies } from './budget.js';
 import type { PackingDraft } from './draft.js';
 import { type CardFacts, type PackCandidate, type PackingCuts, PREVIEW_CHARACTERS } from './strategy.js';

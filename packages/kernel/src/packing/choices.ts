@@ -1,7 +1,7 @@
 /** The strategies that need no registration, but for `summary`, which has a file of its own. */
 
-import { KernelError } from '../base/errors.js';
-import { CARD_TYPES } from '../card/card.js';
+import { KernelError } from '../base/index.js';
+import { CARD_TYPES } from '../card/index.js';
 import {
   byAge,
   type PackCandidate,

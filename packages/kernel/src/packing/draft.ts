@@ -8,10 +8,8 @@
  * P4  A budget cuts inherited cards only; the manifest names each and why (strategy.ts).
  */
 
-import { KernelError } from '../base/errors.js';
-import { safeParse, toBadRequest } from '../base/findings.js';
-import type { BoxId, CardId, NewId, ProjectId } from '../base/ids.js';
-import type { JsonObject, JsonValue } from '../base/json.js';
+import type { BoxId, CardId, JsonObject, JsonValue, NewId, ProjectId } from '../base/index.js';
+import { KernelError, safeParse, toBadRequest } from '../base/index.js';
 import type {
   Asked,
   ContextBoxDraft,
@@ -20,7 +18,7 @@ import type {
   Segment,
   SegmentRule,
   ShownMarks,
-} from '../card/box.js';
+} from '../card/index.js';
 import {
   buildCard,
   CARD_TYPES,
@@ -30,7 +28,7 @@ import {
   type NewCard,
   ROLES,
   type Role,
-} from '../card/card.js';
+} from '../card/index.js';
 import { DEFAULT_STRATEGY } from './budget.js';
 import type { Handover, NamedBox, PackRule } from './handover.js';
 import { cutSegment } from './manifest.js';

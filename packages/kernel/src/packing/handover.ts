@@ -1,17 +1,22 @@
 /** A handover: whom it targets, what it packs, which boxes it names. Source: docs/packing.md. */
 import { z } from 'zod';
-import { cutEcho, KernelError } from '../base/errors.js';
-import { safeParse, toBadRequest, whenObject } from '../base/findings.js';
-import { type BoxId, tryParseId } from '../base/ids.js';
 import {
+  type BoxId,
+  cutEcho,
   isJsonObject,
+  isPlainName,
   type JsonObject,
   type JsonValue,
   jsonObjectSchema,
+  KernelError,
+  PLAIN_NAME,
   parseJsonValue,
-} from '../base/json.js';
-import { isPlainName, PLAIN_NAME } from '../base/names.js';
-import { CARD_TYPES } from '../card/card.js';
+  safeParse,
+  toBadRequest,
+  tryParseId,
+  whenObject,
+} from '../base/index.js';
+import { CARD_TYPES } from '../card/index.js';
 
 const packRuleSchema = z.object({
   arg_key: z.string().min(1).refine(isPlainName, PLAIN_NAME),

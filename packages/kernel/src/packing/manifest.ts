@@ -1,7 +1,7 @@
 /** What the manifest says of a budget's cuts: per inherited range its cut positions as ranges, by reason. */
 
-import type { CardId } from '../base/ids.js';
-import type { LeafRange, Segment, SegmentCut } from '../card/box.js';
+import type { CardId } from '../base/index.js';
+import type { LeafRange, Segment, SegmentCut } from '../card/index.js';
 import type { PackingCuts } from './strategy.js';
 
 interface OpenPart {

@@ -8,9 +8,9 @@
  * B4  Nothing enters but what the boxes hold, and at most one digest of cards that were cut.
  */
 
-import type { BoxId, CardId } from '../base/ids.js';
-import type { SegmentRule } from '../card/box.js';
-import { estimateTokens, type Role } from '../card/card.js';
+import type { BoxId, CardId } from '../base/index.js';
+import type { SegmentRule } from '../card/index.js';
+import { estimateTokens, type Role } from '../card/index.js';
 
 /** How much of a card's words a strategy sees. */
 export const PREVIEW_CHARACTERS = 200;

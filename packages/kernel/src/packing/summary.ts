@@ -4,8 +4,8 @@
  * ids of the cards it stands for.
  */
 
-import type { CardId } from '../base/ids.js';
-import { CARD_TYPES } from '../card/card.js';
+import type { CardId } from '../base/index.js';
+import { CARD_TYPES } from '../card/index.js';
 import {
   byAge,
   type PackCandidate,

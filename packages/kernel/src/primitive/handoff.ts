@@ -1,10 +1,9 @@
 /** The message by which one agent hands its context to another. Source: docs/tape.md, "Handoffs to other agents". */
 
-import type { AgentId } from '../base/ids.js';
-import type { JsonObject } from '../base/json.js';
-import { agentLabel } from '../base/names.js';
-import { CARD_TYPES } from '../card/card.js';
-import type { Handover } from '../packing/handover.js';
+import type { AgentId, JsonObject } from '../base/index.js';
+import { agentLabel } from '../base/index.js';
+import { CARD_TYPES } from '../card/index.js';
+import type { Handover } from '../packing/index.js';
 import type { ContextHandoff } from './primitive.js';
 
 export interface HandoffMessage {

@@ -3,20 +3,18 @@
  * Models are shown a shorter form (`briefSchema`).
  */
 import { z } from 'zod';
-import { whenObject } from '../base/findings.js';
-import { tryParseId } from '../base/ids.js';
-import type { JsonValue } from '../base/json.js';
-import { MAX_ANCHOR_NAME, nameSchema, selectorNameSchema } from '../base/names.js';
-import { budgetSchema } from '../budget/budget.js';
-import { cardInputSchema, fieldsSchema } from '../card/card.js';
+import type { JsonValue } from '../base/index.js';
+import { MAX_ANCHOR_NAME, nameSchema, selectorNameSchema, tryParseId, whenObject } from '../base/index.js';
+import { budgetSchema } from '../budget/index.js';
+import { cardInputSchema, fieldsSchema } from '../card/index.js';
 import {
   budgetStrategySchema,
   budgetTokensSchema,
   hasBudgetForStrategy,
   NEEDS_BUDGET,
-} from '../packing/handover.js';
-import { FOR_PROGRAMS } from '../schema/brief-schema.js';
-import { sessionAddressSchema, sessionRefSchema } from '../tape/session-address.js';
+} from '../packing/index.js';
+import { FOR_PROGRAMS } from '../schema/index.js';
+import { sessionAddressSchema, sessionRefSchema } from '../tape/index.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().normalize('NFC').trim().min(1).max(200);

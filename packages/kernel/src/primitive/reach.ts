@@ -1,5 +1,5 @@
 /** What a model is told of the profiles that its agent may reach. Source: docs/primitives.md. */
-import { toPlainLine } from '../base/names.js';
+import { toPlainLine } from '../base/index.js';
 
 /** The tool that lists profiles which are too many to be told. */
 export const LIST_PROFILES = 'list_profiles';

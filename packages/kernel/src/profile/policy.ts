@@ -1,5 +1,4 @@
-import { KernelError } from '../base/errors.js';
-import { meant } from '../base/findings.js';
+import { KernelError, meant } from '../base/index.js';
 import type { DelegationPolicy } from './profile.js';
 
 export interface DelegationTarget {

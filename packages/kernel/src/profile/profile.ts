@@ -1,7 +1,14 @@
 import { z } from 'zod';
-import { plainWords, toBadRequest } from '../base/findings.js';
-import { type JsonValue, parseJsonValue } from '../base/json.js';
-import { isPlainName, nameSchema as name, PLAIN_NAME, selectorNameSchema } from '../base/names.js';
+import {
+  isPlainName,
+  type JsonValue,
+  nameSchema as name,
+  PLAIN_NAME,
+  parseJsonValue,
+  plainWords,
+  selectorNameSchema,
+  toBadRequest,
+} from '../base/index.js';
 import { toolsSchema } from './queue-tool.js';
 
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);

@@ -3,11 +3,15 @@
  * with it, so a worker in any language needs nothing of this code.
  */
 import { z } from 'zod';
-import { KernelError } from '../base/errors.js';
-import { safeParse } from '../base/findings.js';
-import { isJsonObject, type JsonObject, type JsonValue } from '../base/json.js';
-import { nameSchema } from '../base/names.js';
-import { checkBySchema, findSchemaFault, findSchemasFault } from '../schema/user-schema.js';
+import {
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  KernelError,
+  nameSchema,
+  safeParse,
+} from '../base/index.js';
+import { checkBySchema, findSchemaFault, findSchemasFault } from '../schema/index.js';
 
 /** What tools and primitives may be called. */
 export const TOOL_NAME = /^[a-zA-Z0-9_.-]{1,64}$/;

@@ -1,10 +1,8 @@
 /** How a card reads in a prompt. Texts here are fixed: the same card gives the same bytes in every view. */
 
-import { isJsonObject, type JsonObject, type JsonValue } from '../base/json.js';
-import { jsonText } from '../base/key-order.js';
-import { pythonJson } from '../base/python-json.js';
-import type { Card, CardContent, ContentOf, Field } from '../card/card.js';
-import { FINAL_STATUSES } from '../turn/turn.js';
+import { isJsonObject, type JsonObject, type JsonValue, jsonText, pythonJson } from '../base/index.js';
+import type { Card, CardContent, ContentOf, Field } from '../card/index.js';
+import { FINAL_STATUSES } from '../turn/index.js';
 
 /** Stands where a provider wants a user message and the rows have none. */
 export const CONTEXT_NOTICE = '[context]';

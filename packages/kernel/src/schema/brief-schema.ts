@@ -1,5 +1,5 @@
 /** The schemas of the kernel's own tools as models are shown them: every prompt pays for each byte of them. */
-import { isJsonObject, type JsonObject, type JsonValue } from '../base/json.js';
+import { isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
 
 /** Checked when a call is dispatched, with a finding that says what is allowed; few calls come near them. */
 const BOUNDS: ReadonlySet<string> = new Set([

@@ -1,8 +1,15 @@
 /** What ajv finds by a JSON Schema of a user, in the kernel's own words. */
 import type { ErrorObject } from 'ajv';
-import { cutEcho } from '../base/errors.js';
-import { FORMATS, kindWords, meant, mustBe, orList, unknownKeys } from '../base/findings.js';
-import { isJsonObject } from '../base/json.js';
+import {
+  cutEcho,
+  FORMATS,
+  isJsonObject,
+  kindWords,
+  meant,
+  mustBe,
+  orList,
+  unknownKeys,
+} from '../base/index.js';
 
 const asJson = (value: unknown): string =>
   typeof value === 'string' ? `'${cutEcho(value)}'` : cutEcho(JSON.stringify(value));

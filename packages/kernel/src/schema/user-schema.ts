@@ -15,8 +15,14 @@ import { Ajv2019 } from 'ajv/dist/2019.js';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { fullFormats } from 'ajv-formats/dist/formats.js';
 import { RE2JS } from 're2js';
-import { cutEcho, toText } from '../base/errors.js';
-import { canonicalJson, isJsonObject, type JsonObject, type JsonValue } from '../base/json.js';
+import {
+  canonicalJson,
+  cutEcho,
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  toText,
+} from '../base/index.js';
 import { schemaWords } from './schema-words.js';
 import { toRe2 } from './user-pattern.js';
 

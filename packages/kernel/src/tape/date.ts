@@ -1,5 +1,5 @@
 /** Dates of tape entries: ISO 8601 in, and as texts that compare, to the microsecond. */
-import { KernelError } from '../base/errors.js';
+import { KernelError } from '../base/index.js';
 
 /** Year, month, day; hour, minute, second, fraction; offset. */
 const ISO =

@@ -6,8 +6,14 @@
  * M2  Otherwise every call is answered exactly once and directly: by id, else by position; a missing result by a fixed
  *     text. A result without its call is left out, as is a step's message without words, which older builds wrote before its calls.
  */
-import { isJsonObject, type JsonObject, type JsonValue } from '../base/json.js';
-import { pythonJson, pythonJsonAt, pythonJsonItems } from '../base/python-json.js';
+import {
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  pythonJson,
+  pythonJsonAt,
+  pythonJsonItems,
+} from '../base/index.js';
 import { anchorText, isBlank, NOT_AVAILABLE } from '../render/render.js';
 import { anchorNameOf, anchorState, type TapeRecord } from './record.js';
 import { BOOTSTRAP_ANCHOR } from './tape.js';

@@ -8,11 +8,15 @@
  * Q5  `limit` keeps the oldest.
  */
 import { z } from 'zod';
-import { KernelError } from '../base/errors.js';
-import { safeParse, toBadRequest } from '../base/findings.js';
-import { canonicalJson, isCleanText } from '../base/json.js';
-import { toName } from '../base/names.js';
-import { pythonJsonText } from '../base/python-json.js';
+import {
+  canonicalJson,
+  isCleanText,
+  KernelError,
+  pythonJsonText,
+  safeParse,
+  toBadRequest,
+  toName,
+} from '../base/index.js';
 import { parseTapeDate } from './date.js';
 import { anchorNameOf, type TapeRecord } from './record.js';
 import { foldCase } from './search.js';

@@ -8,11 +8,9 @@
  * R3  What came from one imported line is that line again, as long as all of its entries stand together.
  */
 
-import type { BoxId } from '../base/ids.js';
-import { isJsonObject, type JsonObject, type JsonValue } from '../base/json.js';
-import { jsonText } from '../base/key-order.js';
-import { readPythonJson } from '../base/python-json.js';
-import type { CardDraft, ContentOf } from '../card/card.js';
+import type { BoxId } from '../base/index.js';
+import { isJsonObject, type JsonObject, type JsonValue, jsonText, readPythonJson } from '../base/index.js';
+import type { CardDraft, ContentOf } from '../card/index.js';
 import { renderBody } from '../render/render.js';
 import { parseTapeDate, pythonDate, secondsToDate } from './date.js';
 import { type EntryKind, type TapeEntry, TURN_STARTED } from './tape.js';

@@ -1,5 +1,5 @@
 /** References to a place on a tape: `tape://{workspace}/{tape}/entry/{position}` and `…/anchor/{name}`, with `?head=`. */
-import { KernelError } from '../base/errors.js';
+import { KernelError } from '../base/index.js';
 
 export interface TapeRef {
   readonly workspace: string;

@@ -7,7 +7,7 @@
  * S2  A word of 4 letters may have one typo (a letter more, less or another), one of 9 two. Shorter ones have none.
  * S3  A word with n typos keeps one of n + 1 parts of it unharmed: an entry without any of these parts need not be looked at.
  */
-import { isJsonObject, type JsonObject, type JsonValue } from '../base/json.js';
+import { isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
 import type { TapeRecord } from './record.js';
 
 /** Characters of an entry that are searched. */

@@ -4,9 +4,8 @@
  */
 import { posix, win32 } from 'node:path';
 import { z } from 'zod';
-import { KernelError } from '../base/errors.js';
-import { nameSchema, toName } from '../base/names.js';
-import { FOR_PROGRAMS } from '../schema/brief-schema.js';
+import { KernelError, nameSchema, toName } from '../base/index.js';
+import { FOR_PROGRAMS } from '../schema/index.js';
 import { tapeName } from './tape.js';
 
 export interface SessionAddress {

@@ -1,7 +1,6 @@
 import { createHash } from 'node:crypto';
-import type { TurnId } from '../base/ids.js';
-import type { JsonValue } from '../base/json.js';
-import type { Card } from '../card/card.js';
+import type { JsonValue, TurnId } from '../base/index.js';
+import type { Card } from '../card/index.js';
 
 export const ENTRY_KINDS = [
   'message',

@@ -1,8 +1,7 @@
 /** The tools that models have for their tape: what they take, how it is shown, and the words they answer with. */
 
 import { z } from 'zod';
-import { type JsonObject, type JsonValue, jsonObjectSchema } from '../base/json.js';
-import { copyKeyOrder, jsonText } from '../base/key-order.js';
+import { copyKeyOrder, type JsonObject, type JsonValue, jsonObjectSchema, jsonText } from '../base/index.js';
 import type { TapeRecord } from './record.js';
 import { sessionAddressSchema } from './session-address.js';
 import { ENTRY_KINDS } from './tape.js';

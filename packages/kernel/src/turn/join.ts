@@ -7,10 +7,8 @@
  * J3  Nothing leaves a final status.
  */
 
-import type { ErrorBody } from '../base/errors.js';
-import type { AgentId, BoxId, TurnId } from '../base/ids.js';
-import { isJsonObject, type JsonValue } from '../base/json.js';
-import { jsonText } from '../base/key-order.js';
+import type { AgentId, BoxId, ErrorBody, TurnId } from '../base/index.js';
+import { isJsonObject, type JsonValue, jsonText } from '../base/index.js';
 import { type FinalStatus, isFinal, type TurnStatus } from './turn.js';
 
 /** `fork_join` owns its members and may end them; `collect` only waits for them. */

@@ -11,9 +11,8 @@
  * T2  Nothing leaves a final status.
  * T3  Every end leaves exactly one `task.deliverable`.
  */
-import type { ErrorBody } from '../base/errors.js';
-import type { JsonValue } from '../base/json.js';
-import type { ModelReply } from '../model/ports.js';
+import type { ErrorBody, JsonValue } from '../base/index.js';
+import type { ModelReply } from '../model/index.js';
 
 export const TURN_STATUSES = [
   'queued',

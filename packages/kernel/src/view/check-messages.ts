@@ -1,6 +1,6 @@
 /** What the strictest providers refuse in a prompt: OpenAI's chat completions and Anthropic's messages, both at once. */
-import { isJsonObject, type JsonValue } from '../base/json.js';
-import type { Message, MessageToolCall, ToolSchema } from '../card/message.js';
+import { isJsonObject, type JsonValue } from '../base/index.js';
+import type { Message, MessageToolCall, ToolSchema } from '../card/index.js';
 import { isBlank } from '../render/render.js';
 
 const callIdPattern = /^[a-zA-Z0-9_-]{1,64}$/;

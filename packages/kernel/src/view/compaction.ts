@@ -9,11 +9,10 @@
  * X5  A handoff that this turn makes afterwards says it again: its context is shown behind every anchor.
  */
 
-import { type CardId, tryParseId } from '../base/ids.js';
-import { isJsonObject, type JsonObject, type JsonValue } from '../base/json.js';
-import { CARD_TYPES, type Card, type CardContent, estimateTokens } from '../card/card.js';
+import { type CardId, isJsonObject, type JsonObject, type JsonValue, tryParseId } from '../base/index.js';
+import { CARD_TYPES, type Card, type CardContent, estimateTokens } from '../card/index.js';
 import { renderBody } from '../render/render.js';
-import type { TapeEntry } from '../tape/tape.js';
+import type { TapeEntry } from '../tape/index.js';
 import type { ContextCard, ViewRows } from './context.js';
 
 /** Brings back what a compaction has left out. */

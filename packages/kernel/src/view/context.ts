@@ -1,13 +1,13 @@
 /** A context box as a model reads it, and what its packed arguments mean for the turn. */
 
-import type { AgentId, BoxId, TurnId } from '../base/ids.js';
-import { canonicalJson, type JsonValue } from '../base/json.js';
-import { CARD_TYPES, type Card, type Field } from '../card/card.js';
-import type { Profile } from '../profile/profile.js';
-import { toolNames } from '../profile/queue-tool.js';
+import type { AgentId, BoxId, TurnId } from '../base/index.js';
+import { canonicalJson, type JsonValue } from '../base/index.js';
+import { CARD_TYPES, type Card, type Field } from '../card/index.js';
+import type { Profile } from '../profile/index.js';
+import { toolNames } from '../profile/index.js';
 import { renderFields } from '../render/render.js';
-import { BOOTSTRAP_STATE, type TapeEntry } from '../tape/tape.js';
-import { enders, stepNotice } from '../turn/turn.js';
+import { BOOTSTRAP_STATE, type TapeEntry } from '../tape/index.js';
+import { enders, stepNotice } from '../turn/index.js';
 import type { ContextRule } from './manifest.js';
 import {
   isCall,

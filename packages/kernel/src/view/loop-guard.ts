@@ -9,9 +9,9 @@
  * L4  A failure of the same call, or of the work it waited for, is news once, so that it can be tried again. What the guard itself answered never is.
  */
 
-import { canonicalJson, isJsonObject, type JsonValue, sha256 } from '../base/json.js';
-import type { TapeEntry } from '../tape/tape.js';
-import { isFailedWork } from '../turn/join.js';
+import { canonicalJson, isJsonObject, type JsonValue, sha256 } from '../base/index.js';
+import type { TapeEntry } from '../tape/index.js';
+import { isFailedWork } from '../turn/index.js';
 import { readCompaction } from './compaction.js';
 import type { ContextCard } from './context.js';
 

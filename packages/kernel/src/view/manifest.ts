@@ -1,6 +1,6 @@
 /** What a view says about itself: which sources gave which messages, and what was left out and why. */
-import type { BoxId, CardId } from '../base/ids.js';
-import { canonicalJson, type JsonValue, sha256 } from '../base/json.js';
+import type { BoxId, CardId } from '../base/index.js';
+import { canonicalJson, type JsonValue, sha256 } from '../base/index.js';
 
 export type ContextRule = 'argument' | 'inherited' | 'parent';
 

@@ -6,12 +6,11 @@
  * E2  Every part names the rule that wrote it; a part with `isOwn` holds words of its card and nothing else.
  */
 
-import type { CardId } from '../base/ids.js';
-import { isJsonObject } from '../base/json.js';
-import { jsonText } from '../base/key-order.js';
-import { CARD_TYPES, type Card, type CardContent } from '../card/card.js';
-import type { Message } from '../card/message.js';
-import { contextContract } from '../model/context-contract.js';
+import type { CardId } from '../base/index.js';
+import { isJsonObject, jsonText } from '../base/index.js';
+import type { Message } from '../card/index.js';
+import { CARD_TYPES, type Card, type CardContent } from '../card/index.js';
+import { contextContract } from '../model/index.js';
 import { anchorBody, isBlank, renderBody } from '../render/render.js';
 import type { MessageOrigin, ViewNotice } from './manifest.js';
 

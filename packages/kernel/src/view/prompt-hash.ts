@@ -1,6 +1,6 @@
 import { createHash, type Hash } from 'node:crypto';
-import { canonicalJson, type JsonValue, sha256 } from '../base/json.js';
-import type { Message, ToolSchema } from '../card/message.js';
+import { canonicalJson, type JsonValue, sha256 } from '../base/index.js';
+import type { Message, ToolSchema } from '../card/index.js';
 
 /** The RFC 8785 text of a message, written out: its keys are known, so nothing is sorted. */
 function canonicalMessage(message: Message): string {

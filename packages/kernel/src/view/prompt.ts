@@ -3,11 +3,10 @@
  * message has its origin, no card enters twice, and each card left out has its reason.
  */
 
-import type { AgentId, CardId } from '../base/ids.js';
-import { agentLabel } from '../base/names.js';
-import { CARD_TYPES, type Card, type ContentOf } from '../card/card.js';
-import type { Message } from '../card/message.js';
-import { type ProviderData, toProviderCallId } from '../card/provider-data.js';
+import type { AgentId, CardId } from '../base/index.js';
+import { agentLabel } from '../base/index.js';
+import type { Message } from '../card/index.js';
+import { CARD_TYPES, type Card, type ContentOf, type ProviderData, toProviderCallId } from '../card/index.js';
 import {
   CONTEXT_NOTICE,
   CONTINUE_NOTICE,

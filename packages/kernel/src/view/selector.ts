@@ -9,13 +9,16 @@
  *     selector's. What it leaves out is left out as `not_selected`.
  */
 import { z } from 'zod';
-import { KernelError } from '../base/errors.js';
-import { findingsOf, safeParse } from '../base/findings.js';
-import type { CardId } from '../base/ids.js';
-import { canonicalJson, type JsonValue, parseJsonValue } from '../base/json.js';
-import type { Card } from '../card/card.js';
-import type { Message, MessageToolCall } from '../card/message.js';
-import type { ProviderData } from '../card/provider-data.js';
+import type { CardId } from '../base/index.js';
+import {
+  canonicalJson,
+  findingsOf,
+  type JsonValue,
+  KernelError,
+  parseJsonValue,
+  safeParse,
+} from '../base/index.js';
+import type { Card, Message, MessageToolCall, ProviderData } from '../card/index.js';
 import { checkMessages } from './check-messages.js';
 import type { ViewRows } from './context.js';
 import { buildManifest, type ContextRule, type MessageOrigin, type SelectorRef } from './manifest.js';

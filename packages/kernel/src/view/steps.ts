@@ -1,8 +1,8 @@
 /** Which cards form steps: found once, before anything is written, so that each step can be written where it began. */
 
-import type { AgentId, TurnId } from '../base/ids.js';
-import type { Card } from '../card/card.js';
-import type { TapeEntry } from '../tape/tape.js';
+import type { AgentId, TurnId } from '../base/index.js';
+import type { Card } from '../card/index.js';
+import type { TapeEntry } from '../tape/index.js';
 import {
   type CallCard,
   isCall,

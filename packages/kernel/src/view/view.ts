@@ -28,15 +28,19 @@
  *     that gave the answer, and with all calls of it, since signatures belong to all of it. Else it is left out, and the manifest says why.
  */
 
-import { KernelError } from '../base/errors.js';
-import { type BoxId, type TurnId, tryParseId } from '../base/ids.js';
-import { isJsonObject, type JsonValue } from '../base/json.js';
-import { CARD_TYPES, type Card, estimateTokens } from '../card/card.js';
-import type { Message } from '../card/message.js';
-import { providerDataBytes } from '../card/provider-data.js';
-import { contextContract } from '../model/context-contract.js';
+import {
+  type BoxId,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  type TurnId,
+  tryParseId,
+} from '../base/index.js';
+import type { Message } from '../card/index.js';
+import { CARD_TYPES, type Card, estimateTokens, providerDataBytes } from '../card/index.js';
+import { contextContract } from '../model/index.js';
 import { CONTEXT_NOTICE, isBlank, parentOf } from '../render/render.js';
-import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from '../tape/tape.js';
+import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from '../tape/index.js';
 import { EXPAND_TOOL, mayExpand, placeCompaction } from './compaction.js';
 import { type ContextCard, instructionOf, toolsOf, type ViewRows, writeContextCards } from './context.js';
 import { buildManifest, type MessageOrigin, type ViewManifest } from './manifest.js';

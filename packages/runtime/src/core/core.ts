@@ -22,13 +22,11 @@ import type {
   SubmissionResult,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { Handler } from '../handler/handler.js';
-import type { BuildWatch } from '../lib/build-watch.js';
-import type { Log } from '../lib/log.js';
-import type { PackLimits } from '../pack/packer.js';
-import type { Selectors } from '../pack/selectors.js';
-import type { TurnWatcher } from '../queue/turn-watcher.js';
-import type { Tool } from '../tool/tool.js';
+import type { Handler } from '../handler/index.js';
+import type { BuildWatch, Log } from '../lib/index.js';
+import type { PackLimits, Selectors } from '../pack/index.js';
+import type { TurnWatcher } from '../queue/index.js';
+import type { Tool } from '../tool/index.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './submit-options.js';
 
 /** Calls of tools that workers outside run. */

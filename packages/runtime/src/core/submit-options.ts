@@ -11,7 +11,7 @@ import type {
   WorkerId,
 } from '@boxcar/kernel';
 import type { CallerTransaction, CallerTx, Opening, Tx } from '@boxcar/store';
-import type { Handler } from '../handler/handler.js';
+import type { Handler } from '../handler/index.js';
 
 /** Of an awaited turn or batch, unless told. */
 export const DEFAULT_WAIT_SECONDS = 3600;

@@ -3,10 +3,9 @@ import { hostname } from 'node:os';
 import { canonicalJson, type JsonValue, sha256 } from '@boxcar/kernel';
 import { announceDoor, removeWorker } from '@boxcar/store';
 import { z } from 'zod';
-import type { RuntimeCore } from '../core/core.js';
-import type { Handler } from '../handler/handler.js';
-import { newId } from '../lib/new-id.js';
-import { withinTime } from '../lib/within-time.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import { newId, withinTime } from '../lib/index.js';
 
 const LEASE_MS = 30_000;
 const RENEW_MS = 10_000;

@@ -5,8 +5,8 @@
 import { canonicalJson, KernelError, sha256 } from '@boxcar/kernel';
 import { findBlockedJob, MAX_TRIES, noteSweepFailure } from '@boxcar/store';
 import type { Job } from 'bullmq';
-import type { RuntimeCore } from '../core/core.js';
-import type { RunningJob } from '../lib/call-scope.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { RunningJob } from '../lib/index.js';
 
 const CRASHED = 'worker_crashed: ';
 const PREFIX = /^worker_(?:blocked|crashed): /;

@@ -2,10 +2,10 @@ import { isJsonObject, KernelError, sanitizeText, TOOL_NAME, toErrorBody } from 
 import { isOutside, isTransient, lookUpPrimitive, toDatabaseError } from '@boxcar/store';
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
 import { z } from 'zod';
-import type { RuntimeCore } from '../core/core.js';
-import type { Handler } from '../handler/handler.js';
-import type { Log } from '../lib/log.js';
-import { readInput } from '../submit/opening.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import type { Log } from '../lib/index.js';
+import { readInput } from '../submit/index.js';
 import { argumentsHash } from './announced-door.js';
 
 export const RETRY_MS = 1_000;

@@ -20,9 +20,9 @@ import {
 import { findActor, type QueueCall } from '@boxcar/store';
 import type { Job } from 'bullmq';
 import { z } from 'zod';
-import type { QueueToolCalls, RuntimeCore } from '../core/core.js';
-import type { Queues } from '../queue/queues.js';
-import { TOOL_RESULTS_QUEUE } from '../tool-queue/tool-queue.js';
+import type { QueueToolCalls, RuntimeCore } from '../core/index.js';
+import type { Queues } from '../queue/index.js';
+import { TOOL_RESULTS_QUEUE } from '../tool-queue/index.js';
 import type { QueueDoor } from './door-job.js';
 import { closable, refuse } from './door-job.js';
 import type { QueueDoorOptions } from './queue-door.js';

@@ -9,8 +9,8 @@ import {
   toErrorBody,
 } from '@boxcar/kernel';
 import { type CallSettlement, type LimitedTry, recordResults } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { Batcher, LOCKED } from '../lib/batcher.js';
+import type { RuntimeCore } from '../core/index.js';
+import { Batcher, LOCKED } from '../lib/index.js';
 import { buildResult, type CallOutcome } from './ending.js';
 
 export interface Recorder {

@@ -27,7 +27,7 @@ import {
   type Tx,
   transactWithin,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
+import type { RuntimeCore } from '../core/index.js';
 import { closingOf, type EndedTurns, endLocked, NOTHING_ENDED } from './end-locked.js';
 import { buildEnd, fallbackDeliverable } from './ending.js';
 

@@ -15,8 +15,7 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import type { CallSettlement, NewEntry, StepCommit, TurnEnding } from '@boxcar/store';
-import { deliverableOf } from '../lib/deliverable.js';
-import { newId } from '../lib/new-id.js';
+import { deliverableOf, newId } from '../lib/index.js';
 
 /** What an end needs to know of its turn. */
 export interface EndingTurn {

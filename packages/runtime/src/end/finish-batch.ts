@@ -32,8 +32,8 @@ import {
   settleCalls,
   transactWithin,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { deliverableOf } from '../lib/deliverable.js';
+import type { RuntimeCore } from '../core/index.js';
+import { deliverableOf } from '../lib/index.js';
 import { fromCause } from './causes.js';
 import { endAndAnnounce, endSubtrees } from './end-subtrees.js';
 import { buildResult } from './ending.js';

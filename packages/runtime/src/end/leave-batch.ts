@@ -9,7 +9,7 @@ import {
   settleCalls,
   transactWithin,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
+import type { RuntimeCore } from '../core/index.js';
 
 /** @returns `duplicate` when the batch has answered the call meanwhile. */
 export async function leaveBatch(

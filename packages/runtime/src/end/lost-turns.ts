@@ -1,7 +1,7 @@
 /** Part of the sweep: answers calls and batches that wait for a turn that could not be ended, so that their turns continue. */
 import type { ProjectId } from '@boxcar/kernel';
 import { findLostBatches, findLostCalls, type LockLimit, recordResults, type SweepKind } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
+import type { RuntimeCore } from '../core/index.js';
 import { fromCause } from './causes.js';
 import { buildResult } from './ending.js';
 import { finishBatch } from './finish-batch.js';

@@ -17,9 +17,9 @@ import {
   passUnseen,
   tellEnd,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { deliverableOf } from '../lib/deliverable.js';
-import { toNewEntry } from '../tape/entry-input.js';
+import type { RuntimeCore } from '../core/index.js';
+import { deliverableOf } from '../lib/index.js';
+import { toNewEntry } from '../tape/index.js';
 
 /** What is told and what was not read are two notices of one turn; a reset between look and lock needs another look. */
 const MAX_ROUNDS = 10;

@@ -19,7 +19,7 @@ import {
   type StoredEntry,
   type TurnRows,
 } from '@boxcar/store';
-import { CONTEXT_REMINDER } from '../turn/step-cards.js';
+import { CONTEXT_REMINDER } from '../turn/index.js';
 
 export interface Named {
   readonly id: string;

@@ -21,8 +21,7 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import type { OfferedTool, StepRow, StoredCard, TurnRows } from '@boxcar/store';
-import { toContextCard } from '../pack/context-rows.js';
-import { type Selectors, selectorUnknown } from '../pack/selectors.js';
+import { type Selectors, selectorUnknown, toContextCard } from '../pack/index.js';
 
 /** What keeps a rebuilt prompt from being proven equal to the one that was sent. */
 export interface Finding {

@@ -5,9 +5,8 @@
 import { type CardId, KernelError, type Model, parseJsonValue, WantedText } from '@boxcar/kernel';
 import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store';
 import type pg from 'pg';
-import { inSlices } from '../lib/in-slices.js';
-import { unlessAborted } from '../lib/unless-aborted.js';
-import type { Selectors } from '../pack/selectors.js';
+import { inSlices, unlessAborted } from '../lib/index.js';
+import type { Selectors } from '../pack/index.js';
 import { type CardOrigin, CardOrigins } from './card-origin.js';
 import { explainPrompt, explainTool, originsOf, type StepExplanation } from './explain-step.js';
 import { type PromptPart, PromptText } from './prompt-text.js';

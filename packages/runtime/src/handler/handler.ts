@@ -15,9 +15,8 @@ import type {
 } from '@boxcar/kernel';
 import type { AgentRow, ChainLink, ProfileRow, Queryable, Tx } from '@boxcar/store';
 import type { z } from 'zod';
-import type { HandoverPacker } from '../pack/packer.js';
-import type { Tape } from '../tape/tape.js';
-import type { TapeTarget } from '../tape/tape-types.js';
+import type { HandoverPacker } from '../pack/index.js';
+import type { Tape, TapeTarget } from '../tape/index.js';
 
 /** The caller of a primitive. */
 export interface CallerContext {

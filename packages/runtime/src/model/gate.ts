@@ -16,9 +16,9 @@ import {
   type Woken,
   wakeProvider,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { Batcher } from '../lib/batcher.js';
-import type { Timers } from '../lib/timers.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { Timers } from '../lib/index.js';
+import { Batcher } from '../lib/index.js';
 
 /** Room for one call. */
 export interface ModelPass {

@@ -19,9 +19,8 @@ import {
   type StepCommit,
   wakeRetries,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { Batcher } from '../lib/batcher.js';
-import { Timers } from '../lib/timers.js';
+import type { RuntimeCore } from '../core/index.js';
+import { Batcher, Timers } from '../lib/index.js';
 import { ModelGate } from './gate.js';
 
 /** What is kept of the words of each try. */

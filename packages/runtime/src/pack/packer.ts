@@ -47,8 +47,7 @@ import {
   toQueryable,
   writeSubmission,
 } from '@boxcar/store';
-import { findActor } from '../lib/find-actor.js';
-import { newId } from '../lib/new-id.js';
+import { findActor, newId } from '../lib/index.js';
 import { type ContextSpec, type PlanOptions, planContexts, type ResolvedSpec } from './plan.js';
 import { type PackPreview, type PreviewOptions, previewPlan } from './preview.js';
 import type { Selectors } from './selectors.js';

@@ -17,7 +17,7 @@ import {
   writeSubmission,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { newId } from '../lib/new-id.js';
+import { newId } from '../lib/index.js';
 import { findProject, type ProfileScope } from './profiles.js';
 
 /** What applying a profile has come to. */

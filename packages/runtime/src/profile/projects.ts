@@ -20,7 +20,7 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { z } from 'zod';
-import { newId } from '../lib/new-id.js';
+import { newId } from '../lib/index.js';
 
 export interface CreateProjectOptions {
   /** 1 to 200 characters, and not in the form of an id. */

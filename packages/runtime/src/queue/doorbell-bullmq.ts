@@ -1,5 +1,5 @@
 import { type Doorbell, type DoorbellSubscription, type Ring, type TurnId, tryParseId } from '@boxcar/kernel';
-import type { Log } from '../lib/log.js';
+import type { Log } from '../lib/index.js';
 import { chunks, type JobQueue, type JobWorker, type Queues, within } from './queues.js';
 import { placeOf } from './ring-order.js';
 import { TakenRings } from './taken-rings.js';

@@ -1,6 +1,6 @@
 import type { ErrorBody, JsonValue, TurnId } from '@boxcar/kernel';
 import type { TurnState } from '@boxcar/store';
-import { deliverableOf } from '../lib/deliverable.js';
+import { deliverableOf } from '../lib/index.js';
 
 /** The end of a turn, as its caller gets it. */
 export interface TurnResult {

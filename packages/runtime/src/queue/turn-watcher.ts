@@ -21,7 +21,7 @@ import {
   type TurnState,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { Log } from '../lib/log.js';
+import type { Log } from '../lib/index.js';
 
 const POLL_MS = 500;
 /** How long the server may take to answer the connection that listens: half of the default lease. */

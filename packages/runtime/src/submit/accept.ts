@@ -40,13 +40,11 @@ import {
   type SubmittedTurn,
   type Tx,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import type { Accepted, Begun, DoorOptions, Opened, SubmitOptions } from '../core/submit-options.js';
-import { answeredMeanwhile } from '../end/call-result.js';
-import { announceEnds, announceTries } from '../end/end-subtrees.js';
-import type { CallerContext } from '../handler/handler.js';
-import { unlessAborted } from '../lib/unless-aborted.js';
-import { hasArgument } from '../tool/tool.js';
+import type { Accepted, Begun, DoorOptions, Opened, RuntimeCore, SubmitOptions } from '../core/index.js';
+import { announceEnds, announceTries, answeredMeanwhile } from '../end/index.js';
+import type { CallerContext } from '../handler/index.js';
+import { unlessAborted } from '../lib/index.js';
+import { hasArgument } from '../tool/index.js';
 import { startHandlerLimit } from './handler-limit.js';
 import {
   begin,

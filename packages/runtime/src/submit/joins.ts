@@ -1,9 +1,9 @@
 /** Batches: several turns whose ends are one answer. Source: docs/primitives.md. */
 import { type BatchId, isFinal, KernelError, type RunId, type TurnId, type TurnStatus } from '@boxcar/kernel';
 import { addBatch, findJoinable, findWaitCycle, lockMembers, type NewBatch } from '@boxcar/store';
-import { DEFAULT_WAIT_SECONDS } from '../core/submit-options.js';
-import type { JoinRequest } from '../handler/handler.js';
-import { newId } from '../lib/new-id.js';
+import { DEFAULT_WAIT_SECONDS } from '../core/index.js';
+import type { JoinRequest } from '../handler/index.js';
+import { newId } from '../lib/index.js';
 import type { Gathering, NewTurns } from './new-turns.js';
 import type { UnitOfWork } from './unit-of-work.js';
 import { checkCycle, waitingChain } from './waiting-chain.js';

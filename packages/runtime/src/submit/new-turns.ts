@@ -31,10 +31,9 @@ import {
   type ViewStart,
   type ViewWish,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import type { DoorOptions } from '../core/submit-options.js';
-import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler/handler.js';
-import { newId } from '../lib/new-id.js';
+import type { DoorOptions, RuntimeCore } from '../core/index.js';
+import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler/index.js';
+import { newId } from '../lib/index.js';
 import { reserveSpawn } from './spawn-budget.js';
 import type { UnitOfWork } from './unit-of-work.js';
 import { checkCycle } from './waiting-chain.js';

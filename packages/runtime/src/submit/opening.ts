@@ -15,12 +15,10 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import { asOutside, type CallerTransaction, loadOpenings, type Opening } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import type { Accepted, Begun, DoorOptions, Opened, SubmitOptions } from '../core/submit-options.js';
-import type { Handler } from '../handler/handler.js';
-import { type RunningCode, runInScope } from '../lib/call-scope.js';
-import { newId } from '../lib/new-id.js';
-import { parseGiven } from '../tool/tool.js';
+import type { Accepted, Begun, DoorOptions, Opened, RuntimeCore, SubmitOptions } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import { newId, type RunningCode, runInScope } from '../lib/index.js';
+import { parseGiven } from '../tool/index.js';
 import { nameOfSession } from './session-name.js';
 
 function parseInput<I>(

@@ -30,14 +30,14 @@ import {
   type Tx,
   takeAgentName,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { type Accepted, DEFAULT_WAIT_SECONDS } from '../core/submit-options.js';
-import type { EndedTurns } from '../end/end-locked.js';
-import { endSubtrees } from '../end/end-subtrees.js';
-import type { CallerContext, HandlerTools, SubmitTurnRequest } from '../handler/handler.js';
-import { deliverableContent } from '../lib/deliverable.js';
-import { HandoverPacker } from '../pack/packer.js';
-import { openTape } from '../tape/open-tape.js';
+import type { RuntimeCore } from '../core/index.js';
+import { type Accepted, DEFAULT_WAIT_SECONDS } from '../core/index.js';
+import type { EndedTurns } from '../end/index.js';
+import { endSubtrees } from '../end/index.js';
+import type { CallerContext, HandlerTools, SubmitTurnRequest } from '../handler/index.js';
+import { deliverableContent } from '../lib/index.js';
+import { HandoverPacker } from '../pack/index.js';
+import { openTape } from '../tape/index.js';
 import { joinTurns } from './joins.js';
 import { type Gathering, NewTurns } from './new-turns.js';
 import { checkText } from './opening.js';

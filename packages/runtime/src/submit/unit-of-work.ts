@@ -28,8 +28,7 @@ import {
   writeSubmission,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { AwakeClock } from '../lib/awake-clock.js';
-import { handlerSlots, type Slot } from '../lib/handler-slots.js';
+import { AwakeClock, handlerSlots, type Slot } from '../lib/index.js';
 
 /** An open transaction. */
 interface Open extends Watched {

@@ -1,6 +1,6 @@
 import { appendWithin, lockMembers, resetWithin } from '@boxcar/store';
-import type { HandlerTools } from '../handler/handler.js';
-import type { TapeConnection } from '../tape/connection.js';
+import type { HandlerTools } from '../handler/index.js';
+import type { TapeConnection } from '../tape/index.js';
 
 /** What is written then commits with the primitive. The order of locks is turn, tape: the calling turn's comes first. */
 export const withinPrimitive = (

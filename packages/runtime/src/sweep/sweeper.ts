@@ -54,17 +54,23 @@ import {
   wakeDue,
   wakeForLeftovers,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { fromCause, toCause } from '../end/causes.js';
-import { type EndSubtrees, endAndAnnounce, endWaiting } from '../end/end-subtrees.js';
-import { buildResult } from '../end/ending.js';
-import { finishBatch } from '../end/finish-batch.js';
-import { leaveBatch } from '../end/leave-batch.js';
-import { answerForLost, type RowHandling } from '../end/lost-turns.js';
-import { tellParent } from '../end/tell-parent.js';
-import { RowPatience } from '../lib/row-patience.js';
-import { selectorUnknown } from '../pack/selectors.js';
-import { MAX_ATTEMPTS } from '../turn/held-turn.js';
+import type { RuntimeCore } from '../core/index.js';
+import {
+  answerForLost,
+  buildResult,
+  type EndSubtrees,
+  endAndAnnounce,
+  endWaiting,
+  finishBatch,
+  fromCause,
+  leaveBatch,
+  type RowHandling,
+  tellParent,
+  toCause,
+} from '../end/index.js';
+import { RowPatience } from '../lib/index.js';
+import { selectorUnknown } from '../pack/index.js';
+import { MAX_ATTEMPTS } from '../turn/index.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */
 const LIMIT = 500;

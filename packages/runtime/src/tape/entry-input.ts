@@ -27,7 +27,7 @@ import {
   toName,
 } from '@boxcar/kernel';
 import type { AppendRequest, NewTapeEntry } from '@boxcar/store';
-import { newId } from '../lib/new-id.js';
+import { newId } from '../lib/index.js';
 import type { AppendOptions, EntryOptions } from './tape-types.js';
 
 /** One entry to be appended: words, an anchor, an event, or a draft with its card (imported lines, calls and results). */

@@ -34,13 +34,11 @@ import {
   type SendMark,
   sqlStateOf,
 } from '@boxcar/store';
-import type { QueueToolCalls, RuntimeCore } from '../core/core.js';
-import { createRecorder, type Recorder, toSettlement } from '../end/call-result.js';
-import type { CallOutcome } from '../end/ending.js';
-import { Batcher } from '../lib/batcher.js';
-import { toBody } from '../lib/evidence-body.js';
-import { newId } from '../lib/new-id.js';
-import { chunks } from '../queue/queues.js';
+import type { QueueToolCalls, RuntimeCore } from '../core/index.js';
+import type { CallOutcome } from '../end/index.js';
+import { createRecorder, type Recorder, toSettlement } from '../end/index.js';
+import { Batcher, newId, toBody } from '../lib/index.js';
+import { chunks } from '../queue/index.js';
 import { JOBS_PER_CALL, type NewToolJob, type QueuedCall, type ToolQueue } from './tool-queue.js';
 
 /** Calls looked after in one sweep; the rest waits for the next. */

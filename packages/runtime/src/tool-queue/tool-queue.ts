@@ -4,8 +4,8 @@
  * without events. Like any ring a bell may be lost; the sweep looks for itself.
  */
 import type { JobLook, JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
-import type { Log } from '../lib/log.js';
-import { chunks, type JobFlow, type JobQueue, type Queues, within } from '../queue/queues.js';
+import type { Log } from '../lib/index.js';
+import { chunks, type JobFlow, type JobQueue, type Queues, within } from '../queue/index.js';
 
 export const TOOL_RESULTS_QUEUE = 'boxcar-tool-results';
 const toolsQueue = (target: string): string => `boxcar-tools-${target}`;

@@ -4,7 +4,7 @@ import { availableParallelism } from 'node:os';
 import type { Readable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { checkWholeNumber, KernelError, MAX_CARD_BYTES } from '@boxcar/kernel';
-import { unlessAborted } from '../lib/unless-aborted.js';
+import { unlessAborted } from '../lib/index.js';
 import type { Tool } from './tool.js';
 
 const DEFAULT_MEMORY_MB = 128;

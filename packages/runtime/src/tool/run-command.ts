@@ -12,8 +12,8 @@ import {
   withCommands,
 } from '@boxcar/kernel';
 import { isTransient } from '@boxcar/store';
-import type { Tape } from '../tape/tape.js';
-import { DEFAULT_ANCHORS } from '../tape/tape-types.js';
+import type { Tape } from '../tape/index.js';
+import { DEFAULT_ANCHORS } from '../tape/index.js';
 import { anchorsAnswer, searchAnswer } from './tape-tools.js';
 
 export interface CommandAnswer {

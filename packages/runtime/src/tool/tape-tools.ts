@@ -10,8 +10,8 @@ import {
   tapeSearchSchema,
 } from '@boxcar/kernel';
 import { retryTransient } from '@boxcar/store';
-import type { Tape } from '../tape/tape.js';
-import { DEFAULT_MATCHES, toTarget } from '../tape/tape-types.js';
+import type { Tape } from '../tape/index.js';
+import { DEFAULT_MATCHES, toTarget } from '../tape/index.js';
 import type { Tool, ToolContext } from './tool.js';
 
 const SEARCH = 'tape.search';

@@ -12,8 +12,7 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import { z } from 'zod';
-import type { Tape } from '../tape/tape.js';
-import type { TapeTarget } from '../tape/tape-types.js';
+import type { Tape, TapeTarget } from '../tape/index.js';
 
 export interface ToolContext {
   /** Use it as idempotency key for effects outside: a call may run again after a crash. */

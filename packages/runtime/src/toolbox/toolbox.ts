@@ -15,9 +15,9 @@ import {
   toolNames,
 } from '@boxcar/kernel';
 import type { NewToolCall } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import type { Handler } from '../handler/handler.js';
-import { retryOf, type Tool, toParameters } from '../tool/tool.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import { retryOf, type Tool, toParameters } from '../tool/index.js';
 
 /** What a profile may call in one turn, decided once and enforced at dispatch. */
 export interface Toolbox {

@@ -1,7 +1,7 @@
 import { type ProjectId, type ToldProfiles, type ToolSchema, toolsetHash } from '@boxcar/kernel';
 import { writeToolset } from '@boxcar/store';
 import type pg from 'pg';
-import type { RuntimeCore } from '../core/core.js';
+import type { RuntimeCore } from '../core/index.js';
 import { findTeller } from './toolbox.js';
 
 const MAX_KEPT = 1_000;

@@ -16,17 +16,14 @@ import {
   type PendingCall,
   settleCalls,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import type { Accepted, Begun, SubmitOptions } from '../core/submit-options.js';
-import { answeredMeanwhile, toFailure, toSettlement } from '../end/call-result.js';
-import type { CallOutcome } from '../end/ending.js';
-import { type RunningCall, runInScope } from '../lib/call-scope.js';
-import { unlessAborted } from '../lib/unless-aborted.js';
-import { begin } from '../submit/opening.js';
-import { onPool, untilAborted } from '../tape/connection.js';
-import { openTape } from '../tape/open-tape.js';
-import { parseGiven, type Tool } from '../tool/tool.js';
-import { invalidArguments, refusal, type Toolbox } from '../toolbox/toolbox.js';
+import type { Accepted, Begun, RuntimeCore, SubmitOptions } from '../core/index.js';
+import type { CallOutcome } from '../end/index.js';
+import { answeredMeanwhile, toFailure, toSettlement } from '../end/index.js';
+import { type RunningCall, runInScope, unlessAborted } from '../lib/index.js';
+import { begin } from '../submit/index.js';
+import { onPool, openTape, untilAborted } from '../tape/index.js';
+import { parseGiven, type Tool } from '../tool/index.js';
+import { invalidArguments, refusal, type Toolbox } from '../toolbox/index.js';
 import type { HeldTurn } from './held-turn.js';
 import { keepLate, lateResult } from './late.js';
 

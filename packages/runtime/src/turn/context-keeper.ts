@@ -27,9 +27,8 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { countAnchorsOfTurn, type MidStep, type StepCommit, writeMidStep } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { newId } from '../lib/new-id.js';
-import { unlessAborted } from '../lib/unless-aborted.js';
+import type { RuntimeCore } from '../core/index.js';
+import { newId, unlessAborted } from '../lib/index.js';
 import type { HeldTurn } from './held-turn.js';
 import { CONTEXT_REMINDER, noticeCard } from './step-cards.js';
 

@@ -32,10 +32,9 @@ import {
   releaseNoted,
   releaseTurns,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { isShared, toCause } from '../end/causes.js';
-import { endAndAnnounce, endWaiting } from '../end/end-subtrees.js';
-import type { TurnLoader, ViewedTurn } from '../view/loader.js';
+import type { RuntimeCore } from '../core/index.js';
+import { endAndAnnounce, endWaiting, isShared, toCause } from '../end/index.js';
+import type { TurnLoader, ViewedTurn } from '../view/index.js';
 
 type FailedRunsHost = Pick<RuntimeCore, 'pool' | 'log' | 'ring' | 'announceEnds' | 'builds'>;
 

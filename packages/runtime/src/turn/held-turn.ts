@@ -8,11 +8,10 @@ import type {
   CommitOutcome,
   StepCommit,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import type { Recorder } from '../end/call-result.js';
-import type { ModelWaits } from '../model/waits.js';
-import type { TurnLoader } from '../view/loader.js';
-import type { TurnView } from '../view/turn-view.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { Recorder } from '../end/index.js';
+import type { ModelWaits } from '../model/index.js';
+import type { TurnLoader, TurnView } from '../view/index.js';
 
 /** A claimed turn with what guards it. */
 export interface HeldTurn {

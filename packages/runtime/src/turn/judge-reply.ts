@@ -10,7 +10,7 @@ import {
   type NewCard,
 } from '@boxcar/kernel';
 import type { ClaimedTurn } from '@boxcar/store';
-import { type Ending, fallbackDeliverable } from '../end/ending.js';
+import { type Ending, fallbackDeliverable } from '../end/index.js';
 import type { Bound } from './step-calls.js';
 import {
   type AnswerFacts,

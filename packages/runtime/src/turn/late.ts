@@ -1,10 +1,9 @@
 /** What a worker brings for a turn that is no longer in its hands: kept as evidence, applied nowhere. */
 import { type JsonValue, type ModelReply, maskSecrets } from '@boxcar/kernel';
 import { type CallSettlement, type Evidence, keepEvidence } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { toBody } from '../lib/evidence-body.js';
-import { newId } from '../lib/new-id.js';
-import { usageRow } from '../model/reply.js';
+import type { RuntimeCore } from '../core/index.js';
+import { newId, toBody } from '../lib/index.js';
+import { usageRow } from '../model/index.js';
 import type { HeldTurn } from './held-turn.js';
 
 type Late = Pick<Evidence, 'kind' | 'step' | 'attempt' | 'toolCallId' | 'body' | 'usage'>;

@@ -11,8 +11,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ToolCallId, TurnId } from '@boxcar/kernel';
 import { isOutOfResources, isServerTrouble, isTransient, MAX_TRIES, sqlStateOf } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import type { Recorder } from '../end/call-result.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { Recorder } from '../end/index.js';
 import type { HeldTurn } from './held-turn.js';
 import { keepLate, lateSettlements } from './late.js';
 

@@ -15,9 +15,9 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { type EarlierCall, findRepeats, type PendingCall } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
-import { toFailure, toSettlement } from '../end/call-result.js';
-import type { CallRoute, Toolbox } from '../toolbox/toolbox.js';
+import type { RuntimeCore } from '../core/index.js';
+import { toFailure, toSettlement } from '../end/index.js';
+import type { CallRoute, Toolbox } from '../toolbox/index.js';
 import type { CallRun } from './call-tools.js';
 import type { HeldTurn } from './held-turn.js';
 

@@ -28,20 +28,19 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { dropUnasked, findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
-import { fromCause } from '../end/causes.js';
-import { type Ending, entryOf, fallbackDeliverable } from '../end/ending.js';
-import { deliverableContent } from '../lib/deliverable.js';
-import { askModel } from '../model/ask-model.js';
+import { type Ending, entryOf, fallbackDeliverable, fromCause } from '../end/index.js';
+import { deliverableContent } from '../lib/index.js';
 import {
+  askModel,
   describeModelFailure,
   parseUsage,
   usageRow,
   warningsRow,
   withCommandCalls,
   withoutCutCall,
-} from '../model/reply.js';
-import { findNoEnd } from '../toolbox/toolbox.js';
-import type { PricedProfile } from '../view/loader.js';
+} from '../model/index.js';
+import { findNoEnd } from '../toolbox/index.js';
+import type { PricedProfile } from '../view/index.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { type ClosedStep, type HeldTurn, MAX_ATTEMPTS, type TurnHost, type TurnRun } from './held-turn.js';
 import { judgeReply, limitEnd, type ReplyVerdict } from './judge-reply.js';

@@ -24,9 +24,9 @@ import {
   type NewToolCall,
   type PendingCall,
 } from '@boxcar/store';
-import type { Begun } from '../core/submit-options.js';
-import { buildToolbox, findTeller, routeCall, type Toolbox } from '../toolbox/toolbox.js';
-import type { PricedProfile } from '../view/loader.js';
+import type { Begun } from '../core/index.js';
+import { buildToolbox, findTeller, routeCall, type Toolbox } from '../toolbox/index.js';
+import type { PricedProfile } from '../view/index.js';
 import { beginCall, type CallRun, runCall } from './call-tools.js';
 import { EarlyResults } from './early-results.js';
 import type { HeldTurn, StepRows, TurnHost } from './held-turn.js';

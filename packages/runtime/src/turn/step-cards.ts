@@ -19,9 +19,9 @@ import {
   type ToolCallId,
   toProviderCallId,
 } from '@boxcar/kernel';
-import { UNLIMITED } from '../end/ending.js';
-import { newId } from '../lib/new-id.js';
-import { attachmentOf, reasoningMetadata } from '../model/reply.js';
+import { UNLIMITED } from '../end/index.js';
+import { newId } from '../lib/index.js';
+import { attachmentOf, reasoningMetadata } from '../model/index.js';
 
 const NAME_OUTSIDE = /[^a-zA-Z0-9_.-]/g;
 const MAX_NAME = 64;

@@ -1,6 +1,5 @@
 import { type CommitOutcome, type StepCommit, transaction } from '@boxcar/store';
-import { announceEnds, endHeld } from '../end/end-subtrees.js';
-import { buildEnd, type Ending } from '../end/ending.js';
+import { announceEnds, buildEnd, type Ending, endHeld } from '../end/index.js';
 import type { ClosedStep, HeldTurn, TurnHost, TurnRun } from './held-turn.js';
 
 type Fence = Pick<StepCommit, 'turnId' | 'projectId' | 'agentId' | 'epoch' | 'holderId' | 'isMember'>;

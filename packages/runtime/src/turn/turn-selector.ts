@@ -1,7 +1,7 @@
 /** The selector of a turn in a worker's hands: found, fixed, applied, or missing. Rules: docs/views.md, "Selectors". */
 import { type ErrorBody, KernelError, type SelectorRef } from '@boxcar/kernel';
 import { fixSelector, waitForSelector } from '@boxcar/store';
-import type { RuntimeCore } from '../core/core.js';
+import type { RuntimeCore } from '../core/index.js';
 import type { HeldPrompt } from './context-keeper.js';
 import type { HeldTurn } from './held-turn.js';
 

@@ -27,9 +27,9 @@ import {
   THIS_BUILD,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { BuildWatch } from '../lib/build-watch.js';
-import { toContextCard } from '../pack/context-rows.js';
-import { Toolsets } from '../toolbox/toolsets.js';
+import type { BuildWatch } from '../lib/index.js';
+import { toContextCard } from '../pack/index.js';
+import { Toolsets } from '../toolbox/index.js';
 
 const MAX_PROFILES = 500;
 const MAX_NAMES = 10_000;

@@ -7,7 +7,7 @@ import {
   type View,
 } from '@boxcar/kernel';
 import type { LoadedView } from '@boxcar/store';
-import { toRows } from '../pack/context-rows.js';
+import { toRows } from '../pack/index.js';
 import { type HeldView, type KeptViews, toKnown } from './kept-views.js';
 import type { TurnLoader, ViewedTurn } from './loader.js';
 import type { ViewRoom } from './view-room.js';

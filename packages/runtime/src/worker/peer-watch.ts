@@ -17,7 +17,7 @@ import {
   watchPeer,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { Log } from '../lib/log.js';
+import type { Log } from '../lib/index.js';
 
 /** SQLSTATE of a canceled statement. */
 const INTERRUPTED = '57014';

@@ -64,24 +64,22 @@ import {
   WORKERS_CHANNEL,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { RuntimeCore } from '../core/core.js';
-import { argumentHashes } from '../door/announced-door.js';
-import { noteCrashedJob } from '../door/blocked-jobs.js';
-import { createRecorder, type Recorder } from '../end/call-result.js';
-import { Batcher, isLockTimeout, LOCKED } from '../lib/batcher.js';
-import { takeCrashedJob } from '../lib/call-scope.js';
-import { newId } from '../lib/new-id.js';
-import { withinTime } from '../lib/within-time.js';
-import { ModelWaits } from '../model/waits.js';
+import type { RuntimeCore } from '../core/index.js';
+import { argumentHashes, noteCrashedJob } from '../door/index.js';
+import { createRecorder, type Recorder } from '../end/index.js';
+import { Batcher, isLockTimeout, LOCKED, newId, takeCrashedJob, withinTime } from '../lib/index.js';
+import { ModelWaits } from '../model/index.js';
 import { Sweeper } from '../sweep/sweeper.js';
-import { handBackFailed, noteFailedClaim, releaseEach } from '../turn/failed-runs.js';
-import type { HeldTurn, StepResults, TurnHost } from '../turn/held-turn.js';
-import { LeftTurns, recordLeft } from '../turn/left-turns.js';
-import { runTurn } from '../turn/run-turn.js';
-import { KeptViews } from '../view/kept-views.js';
-import { TurnLoader } from '../view/loader.js';
-import { INLINE_VIEW_BYTES, TurnView } from '../view/turn-view.js';
-import { ViewRoom } from '../view/view-room.js';
+import type { HeldTurn, StepResults, TurnHost } from '../turn/index.js';
+import {
+  handBackFailed,
+  LeftTurns,
+  noteFailedClaim,
+  recordLeft,
+  releaseEach,
+  runTurn,
+} from '../turn/index.js';
+import { INLINE_VIEW_BYTES, KeptViews, TurnLoader, TurnView, ViewRoom } from '../view/index.js';
 import { CommitProof } from './commit-proof.js';
 import { createLeaseClock, type LeaseClock, type Moment } from './lease-clock.js';
 import { LockedClaims } from './locked-claims.js';

@@ -13,13 +13,32 @@ import type {
   TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
-import { type CardRow, PACKED_CARD_BYTES, PACKED_CARD_READ, readCard } from '../rows/records.js';
-import { ACCESS, grantOf, HELD, READABLE, readsEntry, WRITTEN_BOXES } from '../rows/rights.js';
-import { entriesOf, entryAt, lastAnchorOf, lineEntriesOf, viewStartAt } from '../visible/ancestry.js';
-import { hiddenContext, isHidden, isLent } from '../visible/hidden-contexts.js';
-import { UNKNOWN_PART } from '../visible/known-tapes.js';
-import { viewAnchorOf, viewPositionOf } from '../visible/turn-views.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import {
+  ACCESS,
+  type CardRow,
+  grantOf,
+  HELD,
+  PACKED_CARD_BYTES,
+  PACKED_CARD_READ,
+  READABLE,
+  readCard,
+  readsEntry,
+  WRITTEN_BOXES,
+} from '../rows/index.js';
+import {
+  entriesOf,
+  entryAt,
+  hiddenContext,
+  isHidden,
+  isLent,
+  lastAnchorOf,
+  lineEntriesOf,
+  UNKNOWN_PART,
+  viewAnchorOf,
+  viewPositionOf,
+  viewStartAt,
+} from '../visible/index.js';
 
 /**
  * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:

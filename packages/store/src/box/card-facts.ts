@@ -1,8 +1,8 @@
 /** What packing under a budget, and its preview, read of cards: everything by id, in one statement each. */
 import type { Card, CardFacts, CardId, JsonValue, ProjectId, Role } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
-import { CARD_READ, type CardRow, readCard } from '../rows/records.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { CARD_READ, type CardRow, readCard } from '../rows/index.js';
 
 // One reading of each content, whatever its kind.
 const CARD_FACTS = statement(`

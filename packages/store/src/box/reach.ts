@@ -1,6 +1,6 @@
 /** The profiles that an agent may reach, by its delegation policy. */
 import type { DelegationPolicy, ProjectId, TurnId } from '@boxcar/kernel';
-import { type Queryable, run, statement } from '../db/db.js';
+import { type Queryable, run, statement } from '../db/index.js';
 
 /** A profile as agents are told of it. */
 export interface ReachableProfile {

@@ -1,7 +1,7 @@
 /** Turns that wait for a budget to be raised. Rules of waits: waits.ts. */
 import type { BudgetHit, ProjectId, Ring, RunId, TurnId } from '@boxcar/kernel';
-import { type Queryable, run, statement } from '../db/db.js';
-import { hasStatus, toRing } from '../turn/turns.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { hasStatus, toRing } from '../turn/index.js';
 
 const PAUSE = statement(`
   with up as (

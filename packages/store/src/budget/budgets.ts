@@ -25,11 +25,20 @@ import {
   wantOf,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement, type Tx, transaction } from '../db/db.js';
-import { type LockLimit, skipping, transactWithin } from '../db/lock-limit.js';
-import { notSetAside } from '../rows/dead-letters.js';
-import type { Purse } from '../turn/claims.js';
-import { findSuspended } from '../turn/first-tries.js';
+import {
+  type LockLimit,
+  type Queryable,
+  run,
+  runRetrying,
+  skipping,
+  statement,
+  type Tx,
+  transaction,
+  transactWithin,
+} from '../db/index.js';
+import { notSetAside } from '../rows/index.js';
+import type { Purse } from '../turn/index.js';
+import { findSuspended } from '../turn/index.js';
 import { pauseForBudget, wakeForBudget } from './budget-waits.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for no key update');

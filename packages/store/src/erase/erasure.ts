@@ -11,7 +11,7 @@ import {
   type ProjectId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, type Tx, transactAtOnce } from '../db/db.js';
+import { type Queryable, run, statement, type Tx, transactAtOnce } from '../db/index.js';
 
 /**
  * `profile_in_use`: agents and turns are made of it. `bootstrap`: every tape of the project begins with it. `open_call`: its

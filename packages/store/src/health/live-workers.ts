@@ -1,6 +1,6 @@
 import type { WorkerId } from '@boxcar/kernel/base';
 import type pg from 'pg';
-import { run, statement } from '../db/db.js';
+import { run, statement } from '../db/index.js';
 
 export interface LiveWorker {
   readonly worker_id: WorkerId;

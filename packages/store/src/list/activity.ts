@@ -1,7 +1,7 @@
 /** What happened lately, for people who watch: one statement per look, on keys, whatever the size of the database. */
 import { type RunId, type ToolCallId, type TurnId, type TurnStatus, tryParseId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { runRetrying, statement } from '../db/db.js';
+import { runRetrying, statement } from '../db/index.js';
 
 interface ActivityOf {
   /** The server's clock, ISO 8601. */

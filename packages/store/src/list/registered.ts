@@ -1,8 +1,8 @@
 /** What the processes that live have registered, as they announced it (`workers.ts`). */
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
-import { toPattern } from '../rows/list-page.js';
-import { isWorker } from '../work/workers.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { toPattern } from '../rows/index.js';
+import { isWorker } from '../work/index.js';
 
 /** A tool or primitive, by name. */
 export interface RegisteredName {

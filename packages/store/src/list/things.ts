@@ -12,7 +12,7 @@ import {
   toPattern,
   Values,
   Window,
-} from '../rows/list-page.js';
+} from '../rows/index.js';
 
 export interface ListedAgent {
   readonly agent_id: AgentId;

@@ -5,9 +5,9 @@
  */
 import { type CardId, foldedWords, type JsonObject, type ProjectId, type TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from '../db/db.js';
-import { type ListPlace, newestFirst, onlyBy } from '../rows/list-page.js';
-import { PAGE_BYTES } from '../tape/entries.js';
+import { type Queryable, run, runRetrying, statement } from '../db/index.js';
+import { type ListPlace, newestFirst, onlyBy } from '../rows/index.js';
+import { PAGE_BYTES } from '../tape/index.js';
 import { joinInstruction } from './turns.js';
 
 /** Turns whose words are written at once. */

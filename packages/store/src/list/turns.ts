@@ -19,7 +19,7 @@ import {
   toPattern,
   Values,
   Window,
-} from '../rows/list-page.js';
+} from '../rows/index.js';
 
 /** Statuses that few turns end with: an index has them apart (`turns_unwell`). */
 const UNWELL: readonly TurnStatus[] = ['partial', 'failed', 'timeout', 'canceled'];

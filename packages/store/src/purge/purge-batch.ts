@@ -6,7 +6,7 @@
  * B2  A batch removes all of its runs or none: the answer says because of what.
  */
 import type pg from 'pg';
-import { run, statement, type Tx, transaction } from '../db/db.js';
+import { run, statement, type Tx, transaction } from '../db/index.js';
 import type { PurgeMarks } from './purge-marks.js';
 import type { KeptByPurge, PurgeCounts } from './purge-plan.js';
 import { type PurgeableRun, type PurgeKind, youngTapes } from './purge-plan.js';

@@ -9,7 +9,7 @@
 import { randomUUID } from 'node:crypto';
 import { KernelError } from '@boxcar/kernel';
 import type pg from 'pg';
-import { run, runRetrying, sqlStateOf, statement, type Tx, transaction } from '../db/db.js';
+import { run, runRetrying, sqlStateOf, statement, type Tx, transaction } from '../db/index.js';
 
 /** For so long nobody can refer to what a purge has marked when that is killed. */
 export const MARK_MS = 120_000;

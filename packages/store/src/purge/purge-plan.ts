@@ -5,7 +5,7 @@
  */
 import { decidePurge, ENTRY_KINDS, type KeptRun, type PurgeReference } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Tx, transaction } from '../db/db.js';
+import { type Tx, transaction } from '../db/index.js';
 
 /** What is removed as a whole: runs, or tapes that belong to none. */
 export type PurgeKind = 'runs' | 'tapes';

@@ -11,7 +11,7 @@
 
 import type { ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { runRetrying, statement } from '../db/db.js';
+import { runRetrying, statement } from '../db/index.js';
 import { explainRight } from '../erase/erasure.js';
 import { removeBatch } from './purge-batch.js';
 import { MARK_MS, PurgeMarks } from './purge-marks.js';

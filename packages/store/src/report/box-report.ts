@@ -14,9 +14,9 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { LEAVES, SEGMENTS } from '../box/boxes.js';
-import { type Queryable, run, statement } from '../db/db.js';
-import { entriesOf } from '../visible/ancestry.js';
+import { LEAVES, SEGMENTS } from '../box/index.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { entriesOf } from '../visible/index.js';
 import { findBoxId } from './turn-ref.js';
 
 const PREVIEW_LENGTH = 200;

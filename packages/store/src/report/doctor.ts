@@ -2,11 +2,18 @@
 import { randomInt } from 'node:crypto';
 import { checkDuration, type Ring, type TurnId } from '@boxcar/kernel';
 import pg from 'pg';
-import { endClient, statementTimeoutOf, unlimited } from '../db/connection-limits.js';
-import { run, statement, toDatabaseError, transaction } from '../db/db.js';
-import { readMissingRights } from '../rows/worker-rights.js';
-import { toRing } from '../turn/turns.js';
-import { isWorker } from '../work/workers.js';
+import {
+  endClient,
+  run,
+  statement,
+  statementTimeoutOf,
+  toDatabaseError,
+  transaction,
+  unlimited,
+} from '../db/index.js';
+import { readMissingRights } from '../rows/index.js';
+import { toRing } from '../turn/index.js';
+import { isWorker } from '../work/index.js';
 
 export interface ServerFacts {
   /** 180004 for 18.4. */

@@ -28,15 +28,13 @@ import {
   type ShownAs,
   type ShownColumns,
   toShownAs,
-} from '../box/boxes.js';
-import { checkOut, type Queryable, run, statement, toDatabaseError } from '../db/db.js';
-import { beginOn } from '../db/pool.js';
-import { type CardRow, PACKED_CARD_READ, readCard, VIEWED_CARD_READ } from '../rows/records.js';
-import { wroteFor } from '../rows/rights.js';
-import type { OfferedTool } from '../schema/row-kinds.js';
-import { loadAgentNames } from '../submit/agents.js';
-import { loadToolsets } from '../turn/toolsets.js';
-import { edgeEntriesOf, entriesOf, entryAt, lastAnchorOf } from '../visible/ancestry.js';
+} from '../box/index.js';
+import { beginOn, checkOut, type Queryable, run, statement, toDatabaseError } from '../db/index.js';
+import { type CardRow, PACKED_CARD_READ, readCard, VIEWED_CARD_READ, wroteFor } from '../rows/index.js';
+import type { OfferedTool } from '../schema/index.js';
+import { loadAgentNames } from '../submit/index.js';
+import { loadToolsets } from '../turn/index.js';
+import { edgeEntriesOf, entriesOf, entryAt, lastAnchorOf } from '../visible/index.js';
 import { findTurnId } from './turn-ref.js';
 
 /** A card with its bookkeeping. */

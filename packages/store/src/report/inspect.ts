@@ -22,11 +22,11 @@ import { asc, count, DrizzleQueryError, eq, type SQL, sql, sum } from 'drizzle-o
 import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
 import type pg from 'pg';
 import { type BudgetReport, loadBudgets } from '../budget/budgets.js';
-import { checkOut, type Queryable, toDatabaseError } from '../db/db.js';
-import type { CallRouteKind } from '../schema/row-kinds.js';
-import { tables } from '../schema/schema.js';
-import { entriesOf } from '../visible/ancestry.js';
-import type { WaitLine } from '../work/waits.js';
+import { checkOut, type Queryable, toDatabaseError } from '../db/index.js';
+import type { CallRouteKind } from '../schema/index.js';
+import { tables } from '../schema/index.js';
+import { entriesOf } from '../visible/index.js';
+import type { WaitLine } from '../work/index.js';
 import { findTurnId } from './turn-ref.js';
 
 const { agents, boxes, cards, evidence, profiles, runs, steps, toolCalls, turns, waits } = tables;

@@ -1,6 +1,6 @@
 /** What must hold of tapes, forks and sessions (`invariants.ts`). */
 
-import { entriesOf, entryAt } from '../visible/ancestry.js';
+import { entriesOf, entryAt } from '../visible/index.js';
 import type { Invariant } from './invariant.js';
 
 /** The tapes of the turns in scope, and the newest ones. */

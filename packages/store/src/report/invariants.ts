@@ -8,17 +8,18 @@
 
 import { checkDuration } from '@boxcar/kernel';
 import type pg from 'pg';
-import { ASKED_COUNT } from '../box/boxes.js';
-import { statementTimeoutOf, unlimited } from '../db/connection-limits.js';
+import { ASKED_COUNT } from '../box/index.js';
 import {
   onConnection,
   type Queryable,
   type Statement,
   sqlStateOf,
   statement,
+  statementTimeoutOf,
   toDatabaseError,
-} from '../db/db.js';
-import { onceReadable } from '../rows/rights.js';
+  unlimited,
+} from '../db/index.js';
+import { onceReadable } from '../rows/index.js';
 import type { Invariant } from './invariant.js';
 import { TAPE_INVARIANTS } from './invariants-tapes.js';
 

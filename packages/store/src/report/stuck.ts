@@ -1,10 +1,10 @@
 /** What `boxcar why-stuck` reads: a turn, and every turn it waits for, directly or not. One statement. */
 import type { TurnId, WaitFacts } from '@boxcar/kernel';
-import { type Queryable, run, statement } from '../db/db.js';
-import { lostCause } from '../rows/dead-letters.js';
-import { WINDOW_FACTOR } from '../submit/submission-sql.js';
-import { heldBackUntil, isHeldBack } from '../turn/warm-cache.js';
-import { isWorker } from '../work/workers.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { lostCause } from '../rows/index.js';
+import { WINDOW_FACTOR } from '../submit/index.js';
+import { heldBackUntil, isHeldBack } from '../turn/index.js';
+import { isWorker } from '../work/index.js';
 
 const READ_LIMIT = 1_000;
 const AHEAD_LIMIT = 1_000;

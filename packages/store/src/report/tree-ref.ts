@@ -1,7 +1,7 @@
 /** What an id at the command line names: a run, a turn or a batch, by the id or a beginning of it. */
 import { type BatchId, KernelError, type RunId, type TurnId, tryParseId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
+import { type Queryable, run, statement } from '../db/index.js';
 
 const MIN_PREFIX = 8;
 

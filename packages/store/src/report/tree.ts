@@ -16,8 +16,8 @@ import {
   type TurnStatus,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { runRetrying, statement } from '../db/db.js';
-import type { WaitLine } from '../work/waits.js';
+import { runRetrying, statement } from '../db/index.js';
+import type { WaitLine } from '../work/index.js';
 import type { TurnCost, Usage } from './inspect.js';
 
 /** A call without a result, and what it waits for. */

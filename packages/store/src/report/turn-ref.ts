@@ -7,7 +7,7 @@ import {
   type TurnId,
   tryParseId,
 } from '@boxcar/kernel';
-import { type Queryable, run, type Statement, statement } from '../db/db.js';
+import { type Queryable, run, type Statement, statement } from '../db/index.js';
 
 const MIN_PREFIX = 8;
 

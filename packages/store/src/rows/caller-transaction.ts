@@ -8,7 +8,7 @@
  */
 import { KernelError } from '@boxcar/kernel';
 import pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
+import { type Queryable, run, statement } from '../db/index.js';
 
 /** A drizzle transaction of node-postgres, as far as it is needed. */
 interface DrizzleTransaction {

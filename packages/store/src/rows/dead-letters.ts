@@ -5,8 +5,8 @@
 
 import type { ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, retryTransient, run, runRetrying, statement } from '../db/db.js';
-import type { SweepKind } from '../schema/row-kinds.js';
+import { type Queryable, retryTransient, run, runRetrying, statement } from '../db/index.js';
+import type { SweepKind } from '../schema/index.js';
 
 /** Tries until a row is left alone. */
 export const MAX_TRIES = 5;

@@ -8,7 +8,7 @@
  */
 import type { ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { run, statement, transaction } from '../db/db.js';
+import { run, statement, transaction } from '../db/index.js';
 
 /** Rows that are read at most to find a text without an index. */
 export const SCANNED = 20_000;

@@ -13,7 +13,7 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
+import { type Queryable, run, statement } from '../db/index.js';
 import { grantOf, OWNS } from './rights.js';
 
 /** The maker of a session, and a tape that it is to be told on. */

@@ -5,8 +5,15 @@
  */
 import { KernelError } from '@boxcar/kernel';
 import type pg from 'pg';
-import { createDirectClient, endClient } from '../db/connection-limits.js';
-import { type Queryable, run, sqlStateOf, statement, toDatabaseError } from '../db/db.js';
+import {
+  createDirectClient,
+  endClient,
+  type Queryable,
+  run,
+  sqlStateOf,
+  statement,
+  toDatabaseError,
+} from '../db/index.js';
 
 /** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
 type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';

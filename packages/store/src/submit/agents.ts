@@ -1,6 +1,6 @@
 /** Agents that are made and kept by name, apart from any turn. */
 import { type AgentId, type ProfileId, type ProjectId, spellingsOf } from '@boxcar/kernel';
-import { type Queryable, run, statement } from '../db/db.js';
+import { type Queryable, run, statement } from '../db/index.js';
 
 const NAMES = statement(
   'select a.id::text as id, a.name from boxcar.agents a where a.project_id = $1 and a.id = any ($2::uuid[])',

@@ -18,8 +18,8 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import type { LoadBoxesOptions } from '../box/boxes.js';
-import { type Queryable, run, statement } from '../db/db.js';
+import type { LoadBoxesOptions } from '../box/index.js';
+import { type Queryable, run, statement } from '../db/index.js';
 
 /** A turn on the caller's path to the root, nearest first. */
 export interface ChainLink {

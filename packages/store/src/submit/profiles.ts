@@ -1,7 +1,7 @@
 /** Profiles as people and programs manage them: lists, single versions, their contents. Delegation reads `callers.ts`. */
 import type { BoxId, JsonValue, ProfileId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
+import { type Queryable, run, statement } from '../db/index.js';
 
 /** The current version of a profile, as a list shows it. */
 export interface ProfileLine extends pg.QueryResultRow {

@@ -10,7 +10,7 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from '../db/db.js';
+import { type Queryable, run, runRetrying, statement } from '../db/index.js';
 import {
   type ListPage,
   type ListScope,
@@ -20,7 +20,7 @@ import {
   toPattern,
   Values,
   Window,
-} from '../rows/list-page.js';
+} from '../rows/index.js';
 
 const FIND_PROJECT = statement(`
   select id, name from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1`);

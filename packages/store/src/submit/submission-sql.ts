@@ -1,6 +1,5 @@
-import { type Statement, statement } from '../db/db.js';
-import { THIS_BUILD } from '../rows/build.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from '../rows/records.js';
+import { type Statement, statement } from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, THIS_BUILD } from '../rows/index.js';
 import { ringPriorityOf, UNDER_WAY, underWayOf } from './ring-priority.js';
 
 /** Turns per target that may wait for a worker at once, as a multiple of the live workers' concurrency. */

@@ -30,8 +30,8 @@ import type {
   WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
-import { cardRecord, contextBoxRecord } from '../rows/records.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { cardRecord, contextBoxRecord } from '../rows/index.js';
 import { prepareSubmission } from './submission-sql.js';
 
 export interface NewContextBox extends ContextBoxDraft {

@@ -8,8 +8,8 @@
  */
 import { askedText, type BoxId, type Card, type JsonValue, startedContext } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
-import { HELD } from '../rows/rights.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { HELD } from '../rows/index.js';
 import { PAGE_BYTES, type TapeEntryRow } from './entries.js';
 import type { TapeActor } from './tapes.js';
 

@@ -18,10 +18,9 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, type Statement, statement } from '../db/db.js';
-import { type CardRow, readCard } from '../rows/records.js';
-import { type PartReader, readsEntry } from '../rows/rights.js';
-import { edgeEntriesOf, entriesOf, type LineRange } from '../visible/ancestry.js';
+import { type Queryable, run, type Statement, statement } from '../db/index.js';
+import { type CardRow, type PartReader, readCard, readsEntry } from '../rows/index.js';
+import { edgeEntriesOf, entriesOf, type LineRange } from '../visible/index.js';
 
 /** An entry of a tape as its readers get it. */
 export interface TapeEntryRow extends StoredEntry {

@@ -1,9 +1,8 @@
 /** Tapes made of files: begun empty, filled, archived; and what stands beside a tape's entries in its folder. */
 import type { BoxId, FileMark, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, type Tx } from '../db/db.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from '../rows/records.js';
-import { grantOf, OWNS, READS } from '../rows/rights.js';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, grantOf, OWNS, READS } from '../rows/index.js';
 import { lastingNameOf } from './forks.js';
 import { type AppendResult, ENTRY_COLUMNS, LOCK_TAPE, OPEN_STEP, type TapeActor } from './tapes.js';
 

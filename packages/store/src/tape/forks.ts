@@ -11,11 +11,18 @@
  */
 import type { AgentId, BoxId, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement, type Tx, transaction } from '../db/db.js';
-import { type LockLimit, transactWithin } from '../db/lock-limit.js';
-import { notSetAside } from '../rows/dead-letters.js';
-import { grantOf, OWNS } from '../rows/rights.js';
-import { partsOf, viewStartAt } from '../visible/ancestry.js';
+import {
+  type LockLimit,
+  type Queryable,
+  run,
+  runRetrying,
+  statement,
+  type Tx,
+  transaction,
+  transactWithin,
+} from '../db/index.js';
+import { grantOf, notSetAside, OWNS } from '../rows/index.js';
+import { partsOf, viewStartAt } from '../visible/index.js';
 import { findActiveTurn } from './reset.js';
 import { OPEN_STEP } from './tapes.js';
 

@@ -1,9 +1,9 @@
 /** What a tape says of itself without reading it: counts stand in its row. */
 import type { BoxId, JsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
-import { type PartReader, readsEntry } from '../rows/rights.js';
-import { edgeEntriesOf, entriesOf } from '../visible/ancestry.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { type PartReader, readsEntry } from '../rows/index.js';
+import { edgeEntriesOf, entriesOf } from '../visible/index.js';
 
 /** How far back from the head a turn or a run is looked for that says what it used. */
 const USAGE_REACH = 200;

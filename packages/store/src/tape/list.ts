@@ -1,8 +1,8 @@
 /** The tapes of a project, newest first. */
 import type { AgentId, BoxId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
-import { entriesOf } from '../visible/ancestry.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { entriesOf } from '../visible/index.js';
 
 export interface TapeLine extends pg.QueryResultRow {
   readonly box_id: BoxId;

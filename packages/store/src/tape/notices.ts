@@ -11,10 +11,16 @@
  */
 import type { AgentId, BoxId, FinalStatus, JsonValue, KernelError, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement, type Tx } from '../db/db.js';
-import { type LockLimit, transactWithin } from '../db/lock-limit.js';
-import { notSetAside } from '../rows/dead-letters.js';
-import { findNotifyRefusal } from '../rows/notify-rights.js';
+import {
+  type LockLimit,
+  type Queryable,
+  run,
+  runRetrying,
+  statement,
+  type Tx,
+  transactWithin,
+} from '../db/index.js';
+import { findNotifyRefusal, notSetAside } from '../rows/index.js';
 import { currentOf } from './forks.js';
 import { lockGrants } from './refs.js';
 import { findActiveTurn } from './reset.js';

@@ -1,10 +1,10 @@
 /** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References". */
 import { type AgentId, type BoxId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import type pg from 'pg';
-import type { BoxGrant, LoadBoxesOptions, SnapshotEntry } from '../box/boxes.js';
-import { type Queryable, run, statement, type Tx } from '../db/db.js';
-import { ACCESS, grantOf } from '../rows/rights.js';
-import { entriesOf, lastAnchorOf, viewStartAt } from '../visible/ancestry.js';
+import type { BoxGrant, LoadBoxesOptions, SnapshotEntry } from '../box/index.js';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
+import { ACCESS, grantOf } from '../rows/index.js';
+import { entriesOf, lastAnchorOf, viewStartAt } from '../visible/index.js';
 
 // The last anchor of a name in any of its spellings, $6: of each by the index of names.
 const lastNamed = (): string => {

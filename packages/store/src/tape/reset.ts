@@ -1,9 +1,8 @@
 /** A tape begun anew: the next incarnation takes the name, or its agent; the one before is archived and stays what it was. */
 import type { AgentId, BoxId, JsonValue, NewCard, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { run, statement, type Tx, transaction } from '../db/db.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/records.js';
-import { OWNS } from '../rows/rights.js';
+import { run, statement, type Tx, transaction } from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord, OWNS } from '../rows/index.js';
 
 export interface ResetRequest {
   readonly projectId: ProjectId;

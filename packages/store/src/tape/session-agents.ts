@@ -1,7 +1,7 @@
 /** The agents of sessions by name, made on first use with their tapes, or with the tapes that the names have already. */
 import type { AgentId, BoxId, ProfileId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { run, statement, type Tx } from '../db/db.js';
+import { run, statement, type Tx } from '../db/index.js';
 import { createTapes } from './tapes.js';
 
 const FIND = statement(`

@@ -8,11 +8,10 @@ import {
   spellingsOf,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, type Tx, transaction } from '../db/db.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/records.js';
-import { takeAgentName } from '../submit/agents.js';
-import { entriesOf, viewStartAt } from '../visible/ancestry.js';
-import { hiddenContext } from '../visible/hidden-contexts.js';
+import { type Queryable, run, statement, type Tx, transaction } from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import { takeAgentName } from '../submit/index.js';
+import { entriesOf, hiddenContext, viewStartAt } from '../visible/index.js';
 import { LINE, lastingNameOf, type NewFork } from './forks.js';
 
 export interface Session {

@@ -13,10 +13,18 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import type { BoxGrant } from '../box/boxes.js';
-import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce } from '../db/db.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/records.js';
-import { grantOf, HELD, OWNS, READS } from '../rows/rights.js';
+import type { BoxGrant } from '../box/index.js';
+import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce } from '../db/index.js';
+import {
+  CARD_COLUMNS,
+  CARD_TARGET,
+  CARD_VALUES,
+  cardRecord,
+  grantOf,
+  HELD,
+  OWNS,
+  READS,
+} from '../rows/index.js';
 
 /** Which tape is meant. The tape of an agent or a name is another one after a reset. */
 export type TapeAddress =

@@ -1,9 +1,9 @@
 /** Words of entries for search: written when a tape is searched, found by trigrams where Postgres has them. */
 import type { BoxId, CardId, TapeSearch } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, type Statement, statement } from '../db/db.js';
-import { type PartReader, readsEntry } from '../rows/rights.js';
-import { partsOf } from '../visible/ancestry.js';
+import { type Queryable, run, runRetrying, type Statement, statement } from '../db/index.js';
+import { type PartReader, readsEntry } from '../rows/index.js';
+import { partsOf } from '../visible/index.js';
 import { kindOf, PAGE_BYTES } from './entries.js';
 
 /** A box in which entries of a tape stand, as far as they are part of it, and how far its words are written. */

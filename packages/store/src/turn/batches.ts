@@ -25,10 +25,9 @@ import type {
   TurnStatus,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, type Tx } from '../db/db.js';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { holdErasures } from '../erase/erasure.js';
-import { lostCause } from '../rows/dead-letters.js';
-import { KNOWS_END } from '../rows/rights.js';
+import { KNOWS_END, lostCause } from '../rows/index.js';
 import type { EndableTurn } from './sweep-turns.js';
 
 /**

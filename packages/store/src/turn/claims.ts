@@ -16,10 +16,9 @@ import type {
   WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, retryTransient, run, statement } from '../db/db.js';
-import { skipping } from '../db/lock-limit.js';
-import { type Build, THIS_BUILD } from '../rows/build.js';
-import { heldView, heldViewPosition } from '../visible/turn-views.js';
+import { type Queryable, retryTransient, run, skipping, statement } from '../db/index.js';
+import { type Build, THIS_BUILD } from '../rows/index.js';
+import { heldView, heldViewPosition } from '../visible/index.js';
 import { hasStatus } from './turns.js';
 
 export interface ClaimedTurn {

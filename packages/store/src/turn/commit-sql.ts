@@ -3,10 +3,9 @@
 import type { BatchId, TurnId } from '@boxcar/kernel';
 import { jsonText } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Statement, statement } from '../db/db.js';
-import { skipping } from '../db/lock-limit.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/records.js';
-import { heldView, heldViewPosition } from '../visible/turn-views.js';
+import { type Statement, skipping, statement } from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import { heldView, heldViewPosition } from '../visible/index.js';
 import { LOWER_BATCHES } from './batches.js';
 import { FIRST_LOOK } from './call-types.js';
 import type { StepCommit } from './step-commit.js';

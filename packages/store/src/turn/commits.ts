@@ -10,15 +10,18 @@ import { type BatchId, isFinal, type TurnId, type TurnStatus, type WorkerId } fr
 import type pg from 'pg';
 import {
   type BatchTry,
+  firstLimit,
+  type LimitedTry,
+  limited,
   patientOn,
+  retriesOf,
   retryBatch,
   run,
   sendOnce,
   statement,
   type Tx,
   transactOnce,
-} from '../db/db.js';
-import { firstLimit, type LimitedTry, limited, retriesOf } from '../db/lock-limit.js';
+} from '../db/index.js';
 import { closeBatchesOf, lockBatchesOf } from './batches.js';
 import type { SettledTurns } from './call-types.js';
 import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';

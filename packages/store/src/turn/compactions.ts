@@ -1,10 +1,8 @@
 /** What is read of the compactions of a turn's tape, and of what they no longer show. Line-aware: a fork reads those of its line. */
 import type { CardId, JsonObject, Profile, TurnId } from '@boxcar/kernel';
-import { LEAVES, SHOWN_SEGMENTS } from '../box/boxes.js';
-import { type Queryable, run, statement } from '../db/db.js';
-import { entriesOf } from '../visible/ancestry.js';
-import { hiddenContext, isLent } from '../visible/hidden-contexts.js';
-import { viewPositionOf } from '../visible/turn-views.js';
+import { LEAVES, SHOWN_SEGMENTS } from '../box/index.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { entriesOf, hiddenContext, isLent, viewPositionOf } from '../visible/index.js';
 
 /** The anchors of a name, `$n`, that the tape `b` reads, a fork's line included; the kind as it stands in the index. */
 const anchorsOf = (name: string): string =>

@@ -4,7 +4,7 @@
  */
 import type { JsonValue, ProjectId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from '../db/db.js';
+import { type Queryable, run, runRetrying, statement } from '../db/index.js';
 
 export interface Evidence {
   readonly id: string;

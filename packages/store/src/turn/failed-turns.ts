@@ -8,8 +8,8 @@
  */
 import type { BatchId, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from '../db/db.js';
-import { IS_OF_STEP, listOf, notSetAside, UNENDED } from '../rows/dead-letters.js';
+import { type Queryable, run, runRetrying, statement } from '../db/index.js';
+import { IS_OF_STEP, listOf, notSetAside, UNENDED } from '../rows/index.js';
 import { ENDABLE, type EndableTurn, type SweepClock } from './sweep-turns.js';
 
 const NOW = 'coalesce($1::timestamptz, now())';

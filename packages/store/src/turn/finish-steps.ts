@@ -7,18 +7,21 @@
 import type { TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import {
+  type LimitedTry,
+  limited,
   patientOn,
   type Queryable,
+  retriesOf,
   retryBatch,
   run,
   runRetrying,
+  skipping,
   statement,
   type Tx,
   transactOnce,
-} from '../db/db.js';
-import { type LimitedTry, limited, retriesOf, skipping } from '../db/lock-limit.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/records.js';
-import { heldView, heldViewPosition } from '../visible/turn-views.js';
+} from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import { heldView, heldViewPosition } from '../visible/index.js';
 import type { Advance } from './call-types.js';
 import { findAdvanced, lockTurns } from './first-tries.js';
 import { hasStatus } from './turns.js';

@@ -10,8 +10,7 @@
  */
 import type { BatchId, CardId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, type Tx } from '../db/db.js';
-import { skipping } from '../db/lock-limit.js';
+import { type Queryable, run, skipping, statement, type Tx } from '../db/index.js';
 import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
 import type { StepCommit } from './step-commit.js';
 

@@ -1,7 +1,7 @@
 /** Calls that wait for workers outside, for `boxcar doctor` to ask whether anybody takes them. */
 import type { ToolCallId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
+import { type Queryable, run, statement } from '../db/index.js';
 
 const COUNT_LIMIT = 10_000;
 const SAMPLE = 20;

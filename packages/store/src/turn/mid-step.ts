@@ -7,9 +7,9 @@
  */
 import type { BoxId, EntryKind, JsonValue, NewCard, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { run, statement, type Tx, transaction } from '../db/db.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/records.js';
-import { viewPositionOf } from '../visible/turn-views.js';
+import { run, statement, type Tx, transaction } from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import { viewPositionOf } from '../visible/index.js';
 import type { StepCommit } from './step-commit.js';
 import { hasStatus } from './turns.js';
 

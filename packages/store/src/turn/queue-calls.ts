@@ -6,17 +6,19 @@ import { randomInt } from 'node:crypto';
 import type { JsonValue, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import {
+  type LockLimit,
+  limitLocks,
   patientOn,
   type Queryable,
+  retriesOf,
   retryTransient,
   run,
   runRetrying,
   statement,
   type Tx,
   transactOnce,
-} from '../db/db.js';
-import { type LockLimit, limitLocks, retriesOf } from '../db/lock-limit.js';
-import type { CallRouteKind } from '../schema/row-kinds.js';
+} from '../db/index.js';
+import type { CallRouteKind } from '../schema/index.js';
 import type { CallSettlement } from './call-types.js';
 import type { SweepClock } from './sweep-turns.js';
 

@@ -1,6 +1,6 @@
 import type { ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { runRetrying, statement } from '../db/db.js';
+import { runRetrying, statement } from '../db/index.js';
 
 /** A call that was made before, in this turn or in one on its way to the root. */
 export interface EarlierCall extends pg.QueryResultRow {

@@ -16,9 +16,9 @@ import {
   type TurnStatus,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, type Tx } from '../db/db.js';
-import type { CallRouteKind } from '../schema/row-kinds.js';
-import { UNREAD_CAUSES } from '../tape/notices.js';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
+import type { CallRouteKind } from '../schema/index.js';
+import { UNREAD_CAUSES } from '../tape/index.js';
 import { ENDABLE, type EndableTurn } from './sweep-turns.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for update');

@@ -11,19 +11,23 @@
 import type { JsonValue, Ring, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import {
+  firstLimit,
+  type LimitedTry,
+  limited,
   patientOn,
   type Queryable,
+  retriesOf,
   retryBatch,
   run,
   sendOnce,
+  skipping,
   statement,
   type Tx,
   transactOnce,
-} from '../db/db.js';
-import { firstLimit, type LimitedTry, limited, retriesOf, skipping } from '../db/lock-limit.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/records.js';
-import type { CallRouteKind } from '../schema/row-kinds.js';
-import { heldView, heldViewPosition } from '../visible/turn-views.js';
+} from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import type { CallRouteKind } from '../schema/index.js';
+import { heldView, heldViewPosition } from '../visible/index.js';
 import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
 import { findAdvanced, findRecorded, findRings, lockTapes, lockTurns } from './first-tries.js';
 import { hasStatus } from './turns.js';

@@ -13,7 +13,7 @@ import type {
   WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement, transaction } from '../db/db.js';
+import { type Queryable, run, runRetrying, statement, transaction } from '../db/index.js';
 import {
   findNoted,
   lostCause,
@@ -22,7 +22,7 @@ import {
   noteWithin,
   type SweepFailure,
   UNENDED,
-} from '../rows/dead-letters.js';
+} from '../rows/index.js';
 
 /**
  * The status of turns `t` that are found by their ids. With constants Postgres could choose the partial indexes of all open turns,

@@ -11,14 +11,29 @@ import {
   type WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type ExpandedCard, expandContexts, expandShown } from '../box/boxes.js';
-import { onConnection, type Queryable, retryBatch, run, statement, type Tx, transactOnce } from '../db/db.js';
-import { type LimitedTry, limited, retriesOf } from '../db/lock-limit.js';
-import { queryLimited } from '../db/pool.js';
-import type { Build } from '../rows/build.js';
-import { type CardRow, readCard, VIEWED_CARD_BYTES, VIEWED_CARD_READ } from '../rows/records.js';
-import { type KnownTapes, knownParameter, UNKNOWN_PART } from '../visible/known-tapes.js';
-import { viewAnchorOf, viewPositionOf } from '../visible/turn-views.js';
+import { type ExpandedCard, expandContexts, expandShown } from '../box/index.js';
+import {
+  type LimitedTry,
+  limited,
+  onConnection,
+  type Queryable,
+  queryLimited,
+  retriesOf,
+  retryBatch,
+  run,
+  statement,
+  type Tx,
+  transactOnce,
+} from '../db/index.js';
+import type { Build } from '../rows/index.js';
+import { type CardRow, readCard, VIEWED_CARD_BYTES, VIEWED_CARD_READ } from '../rows/index.js';
+import {
+  type KnownTapes,
+  knownParameter,
+  UNKNOWN_PART,
+  viewAnchorOf,
+  viewPositionOf,
+} from '../visible/index.js';
 import { type ClaimedTurn, type ClaimOutcome, claimOnce } from './claims.js';
 
 const ENTRY_ROWS = `

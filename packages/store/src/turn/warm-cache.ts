@@ -9,7 +9,7 @@
  */
 import type { TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { runRetrying, statement } from '../db/db.js';
+import { runRetrying, statement } from '../db/index.js';
 
 /** How long a turn is held back at most. */
 const LONGEST = "interval '10 seconds'";

@@ -1,5 +1,5 @@
 /** Which contexts a forked tape would show to the maker of the fork, although the maker may not read them. Rule: docs/security.md, "Reading". */
-import { owns, readsAll } from '../rows/rights.js';
+import { owns, readsAll } from '../rows/index.js';
 import { entriesOf, viewStartAt } from './ancestry.js';
 
 /** Where the views of a session begin: its contexts from there on have been shown. Nothing for a tape that is no session's. */

@@ -5,7 +5,7 @@
 import type { AgentId, BoxId, TurnViewStart } from '@boxcar/kernel';
 import { spellingsOf } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/db.js';
+import { type Queryable, run, statement } from '../db/index.js';
 import { edgeEntriesOf, entriesOf, viewStartAt } from './ancestry.js';
 import { hiddenContext } from './hidden-contexts.js';
 

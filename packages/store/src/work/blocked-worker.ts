@@ -2,8 +2,8 @@
  * What the watchdog of a worker whose event loop is held sends on a connection of its own. Texts, because its thread shares no module
  * with the process.
  */
-import { MAX_TRIES, NOTE_TEXT } from '../rows/dead-letters.js';
-import { hasStatus } from '../turn/turns.js';
+import { MAX_TRIES, NOTE_TEXT } from '../rows/index.js';
+import { hasStatus } from '../turn/index.js';
 
 export interface BlockedWorkerTexts {
   /**

@@ -11,7 +11,7 @@
  *     milliseconds. So a watcher need not wait for the next heartbeat of its new peer.
  */
 import { tryParseId, type WorkerId } from '@boxcar/kernel';
-import { type Queryable, run, statement } from '../db/db.js';
+import { type Queryable, run, statement } from '../db/index.js';
 
 const SAID_LOCKED = 'w.locked_at > (select a.backend_start from pg_stat_get_activity(pg_backend_pid()) a)';
 

@@ -34,10 +34,19 @@ import {
   type WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type BatchTry, run, runRetrying, statement, type Tx, transaction } from '../db/db.js';
-import { type LockLimit, limitLocks, transactWithin } from '../db/lock-limit.js';
-import { notSetAside } from '../rows/dead-letters.js';
-import { hasStatus, toRing } from '../turn/turns.js';
+import {
+  type BatchTry,
+  type LockLimit,
+  limitLocks,
+  run,
+  runRetrying,
+  statement,
+  type Tx,
+  transaction,
+  transactWithin,
+} from '../db/index.js';
+import { notSetAside } from '../rows/index.js';
+import { hasStatus, toRing } from '../turn/index.js';
 import { strayWaits } from './waits.js';
 
 export interface ProviderLimits {

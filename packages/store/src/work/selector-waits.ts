@@ -8,11 +8,17 @@
  */
 import type { ProjectId, Ring, SelectorRef, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, retryTransient, run, runRetrying, statement, transactOnce } from '../db/db.js';
-import { notSetAside } from '../rows/dead-letters.js';
-import { findSuspended, lockTurns } from '../turn/first-tries.js';
-import { ENDABLE, type EndableTurn, type SweepClock } from '../turn/sweep-turns.js';
-import { hasStatus, toRing } from '../turn/turns.js';
+import { type Queryable, retryTransient, run, runRetrying, statement, transactOnce } from '../db/index.js';
+import { notSetAside } from '../rows/index.js';
+import {
+  ENDABLE,
+  type EndableTurn,
+  findSuspended,
+  hasStatus,
+  lockTurns,
+  type SweepClock,
+  toRing,
+} from '../turn/index.js';
 import { wakeText } from './waits.js';
 
 /** How long a turn waits when no worker that lives has its selector. */

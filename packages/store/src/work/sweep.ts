@@ -5,13 +5,18 @@
 import { randomUUID } from 'node:crypto';
 import type { BatchId, ProjectId, Ring, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, type Statement, statement } from '../db/db.js';
-import { mayRun, notSetAside, settledFailure } from '../rows/dead-letters.js';
-import { leftForks } from '../tape/forks.js';
-import { dueNotices } from '../tape/notices.js';
-import { hasFailedTurns, hasLostTurns } from '../turn/failed-turns.js';
-import { ENDABLE, type EndableTurn, type SweepClock } from '../turn/sweep-turns.js';
-import { hasStatus, toRing } from '../turn/turns.js';
+import { type Queryable, run, runRetrying, type Statement, statement } from '../db/index.js';
+import { mayRun, notSetAside, settledFailure } from '../rows/index.js';
+import { dueNotices, leftForks } from '../tape/index.js';
+import {
+  ENDABLE,
+  type EndableTurn,
+  hasFailedTurns,
+  hasLostTurns,
+  hasStatus,
+  type SweepClock,
+  toRing,
+} from '../turn/index.js';
 import { hasLongWaits } from './wait-cycles.js';
 import { LONG_DEAD } from './workers.js';
 

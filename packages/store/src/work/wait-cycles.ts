@@ -1,9 +1,9 @@
 /** Waits that may be circles: what the sweep reads, for `findWaitCycles` of the kernel to judge. */
 import type { BatchId, ProjectId, ToolCallId, TurnId, WaitingTurn } from '@boxcar/kernel';
 import type pg from 'pg';
-import { runRetrying, statement } from '../db/db.js';
-import { notSetAside } from '../rows/dead-letters.js';
-import type { SweepClock } from '../turn/sweep-turns.js';
+import { runRetrying, statement } from '../db/index.js';
+import { notSetAside } from '../rows/index.js';
+import type { SweepClock } from '../turn/index.js';
 
 /** Younger waits are left alone: what is a circle now is one then, and nearly all waits are over by then. */
 const OLD = "interval '5 seconds'";

@@ -9,12 +9,11 @@
 
 import type { ErrorBody, JsonObject, ProjectId, Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, retryTransient, run, runRetrying, statement, transactOnce } from '../db/db.js';
-import { notSetAside } from '../rows/dead-letters.js';
-import type { WaitKind } from '../schema/row-kinds.js';
-import { findSuspended, lockTurns } from '../turn/first-tries.js';
-import type { StepCommit } from '../turn/step-commit.js';
-import { hasStatus, toRing } from '../turn/turns.js';
+import { type Queryable, retryTransient, run, runRetrying, statement, transactOnce } from '../db/index.js';
+import { notSetAside } from '../rows/index.js';
+import type { WaitKind } from '../schema/index.js';
+import type { StepCommit } from '../turn/index.js';
+import { findSuspended, hasStatus, lockTurns, toRing } from '../turn/index.js';
 
 /** A wait for people to look at. */
 export interface WaitLine {

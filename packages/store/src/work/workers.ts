@@ -8,14 +8,11 @@ import {
   statement,
   type Tx,
   transaction,
-} from '../db/db.js';
-import { THIS_BUILD } from '../rows/build.js';
-import { lostCause, mayRun, noteSweepFailure } from '../rows/dead-letters.js';
-import type { WorkerInfo } from '../schema/row-kinds.js';
-import { ringPriority } from '../submit/ring-priority.js';
-import { WINDOW_FACTOR } from '../submit/submission-sql.js';
-import { type HeldAt, hasStatus, toRing } from '../turn/turns.js';
-import { isHeldBack } from '../turn/warm-cache.js';
+} from '../db/index.js';
+import { lostCause, mayRun, noteSweepFailure, THIS_BUILD } from '../rows/index.js';
+import type { WorkerInfo } from '../schema/index.js';
+import { ringPriority, WINDOW_FACTOR } from '../submit/index.js';
+import { type HeldAt, hasStatus, isHeldBack, toRing } from '../turn/index.js';
 import { WORKERS_CHANNEL } from './liveness.js';
 import { IS_GATED } from './providers.js';
 
