@@ -13,23 +13,25 @@ import {
 } from '@boxcar/kernel';
 import {
   findVersionIds,
+  type ListPage,
+  type ListPlace,
+  listProjects as loadProjects,
+  type ProjectLine,
+} from '@boxcar/store';
+import {
   type ListedAgent,
   type ListedBox,
   type ListedRun,
   type ListedTurn,
-  type ListPage,
-  type ListPlace,
   listRegistered,
   listAgents as loadAgents,
   listBoxes as loadBoxes,
-  listProjects as loadProjects,
   listRuns as loadRuns,
   listTurns as loadTurns,
-  type ProjectLine,
   type RegisteredName,
   type TurnFilters,
   writeTurnWords,
-} from '@boxcar/store';
+} from '@boxcar/store/report';
 import type pg from 'pg';
 import { z } from 'zod';
 import { findActor } from './lib/index.js';

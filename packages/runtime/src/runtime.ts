@@ -29,10 +29,6 @@ import {
   type Build,
   findDoorsOf,
   findWarmedTargets,
-  type ListedAgent,
-  type ListedBox,
-  type ListedRun,
-  type ListedTurn,
   loadOpenings,
   loadTurnStates,
   type OpeningRequest,
@@ -48,6 +44,7 @@ import {
   writeSubmission,
   writeSubmissions,
 } from '@boxcar/store';
+import type { ListedAgent, ListedBox, ListedRun, ListedTurn } from '@boxcar/store/report';
 import type pg from 'pg';
 import type { Accepted, DoorOptions, Ends, RuntimeCore, SubmitOptions } from './core/index.js';
 import { finishBatch, tellParent } from './end/index.js';

@@ -18,7 +18,7 @@ import {
   type StoredCard,
   type StoredEntry,
   type TurnRows,
-} from '@boxcar/store';
+} from '@boxcar/store/report';
 import { CONTEXT_REMINDER } from '../turn/index.js';
 
 export interface Named {

@@ -20,7 +20,8 @@ import {
   type View,
   type ViewRows,
 } from '@boxcar/kernel';
-import type { OfferedTool, StepRow, StoredCard, TurnRows } from '@boxcar/store';
+import type { OfferedTool } from '@boxcar/store';
+import type { StepRow, StoredCard, TurnRows } from '@boxcar/store/report';
 import { type Selectors, selectorUnknown, toContextCard } from '../pack/index.js';
 
 /** What keeps a rebuilt prompt from being proven equal to the one that was sent. */

@@ -3,7 +3,7 @@
  * `why` finds where a text came from. Rule: docs/explain.md.
  */
 import { type CardId, KernelError, type Model, parseJsonValue, WantedText } from '@boxcar/kernel';
-import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store';
+import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store/report';
 import type pg from 'pg';
 import { inSlices, unlessAborted } from '../lib/index.js';
 import type { Selectors } from '../pack/index.js';

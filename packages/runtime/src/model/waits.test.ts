@@ -9,7 +9,8 @@ import {
   type ProviderServer,
   SERVER_KEY,
 } from '@boxcar/llm/testing';
-import { loadTree, setProviderLimits } from '@boxcar/store';
+import { setProviderLimits } from '@boxcar/store';
+import { loadTree } from '@boxcar/store/report';
 import { queueBackends, spawnNode, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { describe, expect, test } from 'vitest';

@@ -4,11 +4,11 @@ import {
   endPool,
   eraseCards,
   grantWorkerRights,
-  inspectInvariants,
   purgeRuns,
   setProjectLimits,
   setProviderLimits,
 } from '@boxcar/store';
+import { inspectInvariants } from '@boxcar/store/report';
 import { queueBackends, type TestRole, testRole, waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { type BoxReport, inspectBox } from '@boxcar/store';
+import { type BoxReport, inspectBox } from '@boxcar/store/report';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
 import { runTapeCommand } from '../tool/run-command.js';

@@ -1,5 +1,5 @@
 /** Each check of the invariants reads whole tables, but its work grows only in proportion to the database. */
-import { INVARIANTS, inspectInvariants, invariantStatement } from '@boxcar/store';
+import { INVARIANTS, inspectInvariants, invariantStatement } from '@boxcar/store/report';
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';

@@ -1,4 +1,4 @@
-import { INVARIANTS, inspectInvariants } from '@boxcar/store';
+import { INVARIANTS, inspectInvariants } from '@boxcar/store/report';
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, it, test } from 'vitest';

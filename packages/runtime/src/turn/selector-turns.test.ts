@@ -1,7 +1,7 @@
 /** Turns whose worker lacks their selector. Source: docs/views.md, "Selectors". */
 import { explainWait, parseId, type Select, type TurnId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
-import { loadWaitFacts } from '@boxcar/store';
+import { loadWaitFacts } from '@boxcar/store/report';
 import { queueBackends, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';

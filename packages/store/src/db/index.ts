@@ -83,3 +83,4 @@ export {
   silentFor,
 } from './pool.js';
 export { type PoolWait, poolWaits } from './pool-waits.js';
+export { hasQueueTables } from './queue-tables.js';

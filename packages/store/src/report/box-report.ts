@@ -16,8 +16,8 @@ import {
 import type pg from 'pg';
 import { LEAVES, SEGMENTS } from '../box/index.js';
 import { type Queryable, run, statement } from '../db/index.js';
+import { findBoxId } from '../submit/index.js';
 import { entriesOf } from '../visible/index.js';
-import { findBoxId } from './turn-ref.js';
 
 const PREVIEW_LENGTH = 200;
 const DEFAULT_LIMIT = 50;

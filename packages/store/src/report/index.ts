@@ -25,7 +25,6 @@ export {
   type CallLine,
   type CardLine,
   type EvidenceLine,
-  hasQueueTables,
   inspectTurn,
   type StepLine,
   type TurnLine,
@@ -42,5 +41,3 @@ export {
 } from './invariants.js';
 export { loadWaitFacts } from './stuck.js';
 export { loadTree, type OpenCall, type TreeBatch, type TreeNode, type TurnTree } from './tree.js';
-export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';
-export { findBoxId, findNeighbors, findTurnId, findTurnOrRun } from './turn-ref.js';

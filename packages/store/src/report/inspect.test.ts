@@ -4,8 +4,9 @@ import { createWorker, InProcessDoorbell, Runtime } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { createPool } from '../db/pool.js';
+import { hasQueueTables } from '../db/queue-tables.js';
 import { findLiveWorkers } from '../health/live-workers.js';
-import { hasQueueTables, inspectTurn } from './inspect.js';
+import { inspectTurn } from './inspect.js';
 
 let database: TestDatabase;
 let runtime: Runtime;

@@ -25,9 +25,9 @@ import { type BudgetReport, loadBudgets } from '../budget/budgets.js';
 import { checkOut, type Queryable, toDatabaseError } from '../db/index.js';
 import type { CallRouteKind } from '../schema/index.js';
 import { tables } from '../schema/index.js';
+import { findTurnId } from '../submit/index.js';
 import { entriesOf } from '../visible/index.js';
 import type { WaitLine } from '../work/index.js';
-import { findTurnId } from './turn-ref.js';
 
 const { agents, boxes, cards, evidence, profiles, runs, steps, toolCalls, turns, waits } = tables;
 
@@ -490,15 +490,5 @@ export function inspectTurn(
       ...(await readCosts(tx, turnId)),
       budgets: await loadBudgets(client, turn.runId),
     };
-  });
-}
-
-/** Whether BullMQ's tables stand in this database: `boxcar migrate` makes them. */
-export function hasQueueTables(pool: pg.Pool): Promise<boolean> {
-  return read(pool, async (tx) => {
-    const { rows } = await tx.execute<{ found: boolean }>(
-      sql`select to_regclass('bullmq.migration') is not null as found`,
-    );
-    return rows[0]?.found === true;
   });
 }

@@ -1,9 +1,9 @@
 import type { RunId, TurnId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { findTreeRoot } from '../submit/tree-ref.js';
 import { newId, type TestProfile, World } from '../testing/world.js';
 import { commitSteps } from '../turn/commits.js';
 import { loadTree } from './tree.js';
-import { findTreeRoot } from './tree-ref.js';
 
 let world: World;
 let profile: TestProfile;

@@ -2,17 +2,8 @@ import type { RunId } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { getTableConfig, integer, type PgTable, pgSchema, text } from 'drizzle-orm/pg-core';
 import { afterAll, beforeAll, expect, expectTypeOf, it } from 'vitest';
-import type {
-  BatchRow,
-  CallLine,
-  EvidenceLine,
-  LiveWorker,
-  ProjectLine,
-  ProviderLine,
-  StepLine,
-  StoredProfile,
-  TurnLine,
-} from '../index.js';
+import type { BatchRow, LiveWorker, ProjectLine, ProviderLine, StoredProfile } from '../index.js';
+import type { CallLine, EvidenceLine, StepLine, TurnLine } from '../report.js';
 import { tables } from './schema.js';
 
 let database: TestDatabase;

@@ -59,3 +59,5 @@ export {
   writeSubmissions,
 } from './submission.js';
 export { WINDOW_FACTOR } from './submission-sql.js';
+export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';
+export { findBoxId, findNeighbors, findTurnId, findTurnOrRun } from './turn-ref.js';

@@ -1,6 +1,7 @@
 import type { JsonObject, ModelReply, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { findProjectByRef, inspectTurn, loadTree, setPrice } from '@boxcar/store';
+import { findProjectByRef, setPrice } from '@boxcar/store';
+import { inspectTurn, loadTree } from '@boxcar/store/report';
 import { expect, test } from 'vitest';
 import { type Harness, harness } from '../../testing/harness.js';
 import { checkInvariants } from '../../testing/invariants.js';

@@ -12,7 +12,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { tryParseId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { createPool, inspectInvariants, loadTurnStates } from '@boxcar/store';
+import { createPool, loadTurnStates } from '@boxcar/store';
+import { inspectInvariants } from '@boxcar/store/report';
 import { tcpProxy, waitFor } from '@boxcar/testkit/standalone';
 import type pg from 'pg';
 import { deliverableOf } from '../../lib/deliverable.js';
