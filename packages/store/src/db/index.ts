@@ -83,4 +83,3 @@ export {
   silentFor,
 } from './pool.js';
 export { type PoolWait, poolWaits } from './pool-waits.js';
-export { hasQueueTables } from './queue-tables.js';

@@ -4,8 +4,8 @@ import { createWorker, InProcessDoorbell, Runtime } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { createPool } from '../db/pool.js';
-import { hasQueueTables } from '../db/queue-tables.js';
 import { findLiveWorkers } from '../health/live-workers.js';
+import { hasQueueTables } from '../rows/queue-tables.js';
 import { inspectTurn } from './inspect.js';
 
 let database: TestDatabase;

@@ -38,6 +38,7 @@ export {
   Window,
 } from './list-page.js';
 export { findNotifyRefusal, findSessionMaker } from './notify-rights.js';
+export { hasQueueTables } from './queue-tables.js';
 export {
   CARD_COLUMNS,
   CARD_READ,

@@ -1,5 +1,5 @@
 import type pg from 'pg';
-import { run, statement } from './db.js';
+import { run, statement } from '../db/index.js';
 
 const FIND_QUEUE_TABLES = statement("select to_regclass('bullmq.migration') is not null as found");
 
