@@ -156,7 +156,8 @@ describe('lists', () => {
   });
 
   it('docs/cli.md has every kind of link of why-stuck, and no other', () => {
-    const kinds = /WaitLinkKind =([^;]+);/.exec(read('packages/kernel/src/wait-links.ts'))?.[1] ?? '';
+    const kinds =
+      /WaitLinkKind =([^;]+);/.exec(read('packages/kernel/src/diagnose/wait-links.ts'))?.[1] ?? '';
     // Nothing waits for a decision yet.
     const known = [...kinds.matchAll(/'(\w+)'/g)]
       .map(([, kind]) => kind)
@@ -168,7 +169,8 @@ describe('lists', () => {
 
   it('docs/primitives.md has all that a handler gets', () => {
     const tools =
-      /interface HandlerTools \{([\s\S]+?)\n\}/.exec(read('packages/runtime/src/handler.ts'))?.[1] ?? '';
+      /interface HandlerTools \{([\s\S]+?)\n\}/.exec(read('packages/runtime/src/handler/handler.ts'))?.[1] ??
+      '';
     const members = [...tools.matchAll(/^ {2}(?:readonly )?(\w+)[(:]/gm)].map(([, name]) => name);
     const listed = /`handle` gets `\{ ([^}]+) \}`/.exec(read('docs/primitives.md'))?.[1] ?? '';
     expect(listed.split(', ').sort()).toEqual(members.sort());

@@ -123,9 +123,10 @@ if (isStops)
   runTest('packages/runtime/src/faults/stops.test.ts', queue === undefined ? [] : ['-t', `on ${queue}`], {
     BOXCAR_FAULTS: 'all',
   });
-if (isAccounts) runTest('packages/runtime/src/accounts.test.ts', [], { BOXCAR_ACCOUNT_FAILURES: '500' });
+if (isAccounts)
+  runTest('packages/runtime/src/scenarios/budget/accounts.test.ts', [], { BOXCAR_ACCOUNT_FAILURES: '500' });
 if (isGate)
-  runTest('packages/store/src/gate-simulation.test.ts', [], {
+  runTest('packages/store/src/work/gate-simulation.test.ts', [], {
     BOXCAR_GATE_TURNS: String(turns ?? 1_000),
     BOXCAR_GATE_SEEDS: Array.from({ length: 10 }, (_, n) => seed + n).join(','),
   });

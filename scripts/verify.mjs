@@ -7,7 +7,7 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 const USAGE = `Usage: npm run verify [-- --static]
 
-Checks format, lint, types, import arrows, unused code, the schema dump and the build before, then runs all tests.
+Checks format, lint, types, import arrows, rooms, unused code, the schema dump and the build before, then runs all tests.
 
   --static   leave out the tests`;
 const { flags } = readScriptArguments(USAGE, { flags: ['static'] });
@@ -20,6 +20,7 @@ const source = ['--conditions=@boxcar/source', '--import', 'tsx'];
 const steps = [
   ['install and build', process.execPath, 'scripts/bootstrap.mjs'],
   ['format, lint and import arrows', bin('biome'), 'check', '--error-on-warnings', '.'],
+  ['rooms and import circles', process.execPath, 'scripts/rooms.mjs'],
   ['types, tests included', bin('tsc'), '-p', 'tsconfig.test.json'],
   ['unused files, exports and dependencies', bin('knip')],
   ['schema dump', process.execPath, ...source, 'scripts/db-dump.ts', '--check'],

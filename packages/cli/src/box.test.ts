@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { AgentId, BoxId, CardId, TurnId } from '@boxcar/kernel';
 import { createWorker } from '@boxcar/runtime';
-import { type BoxReport, inspectBox } from '@boxcar/store';
+import { type BoxReport, inspectBox } from '@boxcar/store/report';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Stack } from './stack.js';

@@ -1,15 +1,7 @@
 /** What the facts that `boxcar doctor` has read mean, and what to do next. Pure. */
 import { findPrice, needsPrice, type PriceTable, priceTables } from '@boxcar/kernel';
-import type {
-  Counted,
-  DeadLetter,
-  DirectFacts,
-  InvariantReport,
-  LateTarget,
-  ServerFacts,
-  UsedModel,
-  WorkFacts,
-} from '@boxcar/store';
+import type { DeadLetter, LateTarget, UsedModel } from '@boxcar/store';
+import type { Counted, DirectFacts, InvariantReport, ServerFacts, WorkFacts } from '@boxcar/store/report';
 import { formatCount } from './text.js';
 
 /** A word of a command line that can be pasted into a shell. */

@@ -1,5 +1,6 @@
 import { createWorker } from '@boxcar/runtime';
-import { readServerFacts, readWorkFacts, THIS_BUILD } from '@boxcar/store';
+import { THIS_BUILD } from '@boxcar/store';
+import { readServerFacts, readWorkFacts } from '@boxcar/store/report';
 import {
   queueBackends,
   type TestDatabase,

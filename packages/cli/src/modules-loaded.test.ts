@@ -64,7 +64,7 @@ it('health loads what asks the database, and none of the rest', async () => {
   expect([...(modules.get('cli') ?? [])].filter((path) => path.startsWith('commands/'))).toEqual([
     'commands/health.ts',
   ]);
-  expect([...(modules.get('runtime') ?? [])]).toEqual(['log.ts']);
+  expect([...(modules.get('runtime') ?? [])]).toEqual(['lib/log.ts']);
   expect([...(modules.get('llm') ?? [])]).toEqual(['providers/settings.ts']);
   expect(modules.get('store')?.size).toBeLessThan(12);
   expect(modules.get('kernel')?.size).toBeLessThan(20);

@@ -1,4 +1,5 @@
-import type { BudgetReport, TreeBatch, TreeNode } from '@boxcar/store';
+import type { BudgetReport } from '@boxcar/store';
+import type { TreeBatch, TreeNode } from '@boxcar/store/report';
 import { describe, expect, it } from 'vitest';
 import { widthOf } from './text.js';
 import { type BudgetedTree, formatTree, noteOf } from './tree-text.js';

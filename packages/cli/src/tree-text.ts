@@ -1,6 +1,7 @@
 /** A tree of turns as lines for a terminal. */
 import { isFinal } from '@boxcar/kernel';
-import type { BudgetReport, TreeBatch, TreeNode, TreeOf, TurnTree, WaitLine } from '@boxcar/store';
+import type { BudgetReport, TreeOf, WaitLine } from '@boxcar/store';
+import type { TreeBatch, TreeNode, TurnTree } from '@boxcar/store/report';
 import { budgetLines, describeCost, formatCost } from './budget-text.js';
 import {
   countOf,

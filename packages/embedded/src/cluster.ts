@@ -16,7 +16,7 @@ import { dirname, join, parse } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError } from '@boxcar/kernel/base';
 import { serverEnvironment } from './config.js';
-import type { NativePostgres } from './native.js';
+import type { NativePostgres } from './native-postgres.js';
 import { isRoot, run, serverAccount } from './process.js';
 import { usersOf } from './users.js';
 

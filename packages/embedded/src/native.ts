@@ -6,15 +6,8 @@ import { basename, dirname, join, relative } from 'node:path';
 import { KernelError } from '@boxcar/kernel/base';
 import { prepareFolder } from './cluster.js';
 import { dataHome, serverEnvironment } from './config.js';
+import type { NativePostgres } from './native-postgres.js';
 import { isRoot, run, serverAccount } from './process.js';
-
-/** The programs of one Postgres release that the server's account can run. */
-export interface NativePostgres {
-  readonly initdb: string;
-  readonly postgres: string;
-  /** First part of the version; a data folder belongs to one major version. */
-  readonly major: string;
-}
 
 /**
  * Finds the binaries that npm installed for this machine and makes them runnable.

@@ -35,7 +35,8 @@ import {
 import { dataHome, serverEnvironment } from './config.js';
 import { freePort, isFree } from './free-port.js';
 import { dismissKeepers, keepServer } from './keep.js';
-import { type NativePostgres, prepareNative } from './native.js';
+import { prepareNative } from './native.js';
+import type { NativePostgres } from './native-postgres.js';
 import {
   findServer,
   hasBrokenLock,

@@ -2,9 +2,9 @@
  * `@boxcar/kernel/base`: errors, secrets and the checks of plain values, without the rules and without zod. For programs that start
  * often, such as health checks. The same names are in `@boxcar/kernel`.
  */
-export { checkDuration, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
-export { type ErrorBody, type ErrorCode, KernelError, toErrorBody } from './errors.js';
-export { findingsOf, findingWords, safeParse } from './findings.js';
-export type { WorkerId } from './ids.js';
-export { jsonText, parseJson } from './key-order.js';
-export { declareSecrets, maskSecrets } from './secrets.js';
+export { checkDuration, checkWholeNumber, MAX_DURATION_MS } from './base/check-number.js';
+export { type ErrorBody, type ErrorCode, KernelError, toErrorBody } from './base/errors.js';
+export { findingsOf, findingWords, safeParse } from './base/findings.js';
+export type { WorkerId } from './base/ids.js';
+export { jsonText, parseJson } from './base/key-order.js';
+export { declareSecrets, maskSecrets } from './base/secrets.js';

@@ -1,25 +1,25 @@
-export { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
-export { createToolResultsDoor } from './door/tool-results-door.js';
-export { BullMqDoorbell } from './doorbell/bullmq.js';
-export { InProcessDoorbell } from './doorbell/in-process.js';
+export type { Accepted, SubmitOptions } from './core/index.js';
+export type { QueueDoor } from './door/index.js';
+export { createQueueDoor, createToolResultsDoor, type QueueDoorOptions } from './door/index.js';
 export type {
   BoxHop,
   BudgetCut,
   CardOrigin,
   CardPlace,
-  FirstPlace,
-  Named,
-  ReadRight,
-} from './explain/card-origin.js';
-export type {
   ExplainedMessage,
   ExplainedOmission,
   ExplainedTool,
+  Finding,
+  FirstPlace,
+  Named,
+  ReadRight,
   StepExplanation,
-} from './explain/explain-step.js';
-export type { Finding } from './explain/rebuild.js';
-export { explainStep, type StepChoice, TurnPrompts, why } from './explain/turn-prompts.js';
-export type { WhyAnswer, WhyHint, WhyPart, WhyPlace } from './explain/why.js';
+  WhyAnswer,
+  WhyHint,
+  WhyPart,
+  WhyPlace,
+} from './explain/index.js';
+export { explainStep, type StepChoice, TurnPrompts, why } from './explain/index.js';
 export type {
   BatchRef,
   CallerContext,
@@ -29,9 +29,18 @@ export type {
   NewAgentRequest,
   SubmitTurnRequest,
   TurnRef,
-} from './handler.js';
+} from './handler/index.js';
 export { BUILT_IN as builtInHandlers } from './handlers/built-in.js';
-export type { IsolatedTool } from './isolated-tool.js';
+export {
+  createLog,
+  failStrayCall,
+  type Log,
+  type LogLevel,
+  newId,
+  silentLog,
+  withinTime,
+  writeLogLine,
+} from './lib/index.js';
 export {
   type ListAgentsOptions,
   type ListBoxesOptions,
@@ -51,10 +60,7 @@ export {
   type RowList,
   type RowListOptions,
 } from './lists.js';
-export { createLog, type Log, type LogLevel, silentLog, writeLogLine } from './log.js';
 export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';
-export { HandoverPacker, newId, type PackedContext, type PackLimits, type PackRequest } from './packer.js';
-export { loadPlugins, type Plugin } from './plugin.js';
 export type {
   CountTokens,
   PackPreview,
@@ -62,53 +68,75 @@ export type {
   PreviewMessage,
   PreviewOptions,
   PreviewSum,
-} from './preview.js';
-export type { ProfileRef, ProfileScope, ProfileVersion } from './profiles.js';
+} from './pack/index.js';
+export {
+  HandoverPacker,
+  type PackedContext,
+  type PackLimits,
+  type PackRequest,
+  type Selector,
+  Selectors,
+} from './pack/index.js';
+export { loadPlugins, type Plugin } from './plugin.js';
+export type { ProfileRef, ProfileScope, ProfileVersion } from './profile/index.js';
 export {
   archiveProject,
   type CreatedProject,
   type CreateProjectOptions,
   createProject,
   getProject,
-} from './projects.js';
-export { migrateQueues, openQueues, type QueueConnection, type Queues } from './queues.js';
+} from './profile/index.js';
+export type { TurnResult } from './queue/index.js';
+export {
+  BullMqDoorbell,
+  InProcessDoorbell,
+  migrateQueues,
+  openQueues,
+  type QueueConnection,
+  type Queues,
+} from './queue/index.js';
 export {
   type AppliedProfile,
   type ProfileFinding,
   Runtime,
   type RuntimeOptions,
-  type TurnResult,
   type TurnScope,
 } from './runtime.js';
-export { type Selector, Selectors } from './selectors.js';
-export type { Accepted, SubmitOptions } from './submit/options.js';
-export type { EntryInput, EntryOptions } from './tape/entry-input.js';
-export type { TapeFolder } from './tape/export-tape.js';
-export { type ForkOptions, type ForkSummary, TapeFork } from './tape/fork.js';
-export type { ForkedSession, ForkSessionOptions } from './tape/fork-session.js';
-export type { TapeFile, TapeSource } from './tape/import-source.js';
-export type { ImportedTape, ImportOptions } from './tape/import-tape.js';
-export type { TapeOptions } from './tape/open-tape.js';
-export { type CommandAnswer, runTapeCommand } from './tape/run-command.js';
-export type { TapeMatch } from './tape/search-tape.js';
-export { SessionGraph, type SessionMetadata, type SessionScope } from './tape/session-graph.js';
-export { Tape } from './tape/tape.js';
-export type { ResolvedTapeRef } from './tape/tape-ref.js';
 export type {
   AnchorSummary,
   AnchorsOptions,
   AnchorsPage,
   Appended,
   AppendOptions,
+  EntryInput,
+  EntryOptions,
+  ForkedSession,
+  ForkSessionOptions,
   Handoff,
   HandoffOptions,
+  ImportedTape,
+  ImportOptions,
   MessagesOptions,
+  ResolvedTapeRef,
   SearchOptions,
+  TapeFile,
+  TapeFolder,
   TapeInfo,
+  TapeMatch,
+  TapeOptions,
+  TapeSource,
   TapeTarget,
-} from './tape/tape-types.js';
-export type { Tool, ToolContext } from './tool.js';
-export { ToolQueue } from './tool-queue.js';
-export { withinTime } from './within-time.js';
-export { failStrayCall } from './worker/call-scope.js';
+} from './tape/index.js';
+export {
+  type ForkOptions,
+  type ForkSummary,
+  SessionGraph,
+  type SessionMetadata,
+  type SessionScope,
+  Tape,
+  TapeFork,
+} from './tape/index.js';
+export type { IsolatedTool, Tool, ToolContext } from './tool/index.js';
+export { type CommandAnswer, runTapeCommand } from './tool/index.js';
+export { ToolQueue } from './tool-queue/index.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

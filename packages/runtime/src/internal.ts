@@ -1,2 +1,2 @@
 /** What the bench needs beyond the package's surface. No part of the public contract. */
-export { toRows } from './worker/loader.js';
+export { toRows } from './pack/index.js';

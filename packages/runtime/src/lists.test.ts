@@ -3,7 +3,7 @@ import { eraseCards, purgeRuns } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from './packer.js';
+import { newId } from './lib/new-id.js';
 import { statementsOf } from './testing/count-statements.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';

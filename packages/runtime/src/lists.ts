@@ -13,27 +13,29 @@ import {
 } from '@boxcar/kernel';
 import {
   findVersionIds,
+  type ListPage,
+  type ListPlace,
+  listProjects as loadProjects,
+  type ProjectLine,
+} from '@boxcar/store';
+import {
   type ListedAgent,
   type ListedBox,
   type ListedRun,
   type ListedTurn,
-  type ListPage,
-  type ListPlace,
   listRegistered,
   listAgents as loadAgents,
   listBoxes as loadBoxes,
-  listProjects as loadProjects,
   listRuns as loadRuns,
   listTurns as loadTurns,
-  type ProjectLine,
   type RegisteredName,
   type TurnFilters,
   writeTurnWords,
-} from '@boxcar/store';
+} from '@boxcar/store/report';
 import type pg from 'pg';
 import { z } from 'zod';
-import { findActor } from './find-actor.js';
-import { findProject, profileNotFound } from './profiles.js';
+import { findActor } from './lib/index.js';
+import { findProject, profileNotFound } from './profile/index.js';
 
 const DEFAULT_LIMIT = 50;
 const MAX_LIMIT = 1_000;

@@ -1,14 +1,12 @@
 import type { Model, PriceTable } from '@boxcar/kernel';
 import { type Build, createPool, endPool } from '@boxcar/store';
-import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
-import { createToolResultsDoor } from './door/tool-results-door.js';
-import { BullMqDoorbell } from './doorbell/bullmq.js';
-import { type Log, silentLog, withoutSecrets } from './log.js';
-import type { PackLimits } from './packer.js';
-import { openQueues, type QueueConnection } from './queues.js';
+import type { QueueDoor } from './door/index.js';
+import { createQueueDoor, createToolResultsDoor, type QueueDoorOptions } from './door/index.js';
+import { type Log, silentLog, withinTime, withoutSecrets } from './lib/index.js';
+import type { PackLimits } from './pack/index.js';
+import { BullMqDoorbell, openQueues, type QueueConnection } from './queue/index.js';
 import { Runtime } from './runtime.js';
-import { ToolQueue } from './tool-queue.js';
-import { withinTime } from './within-time.js';
+import { ToolQueue } from './tool-queue/index.js';
 
 const POOL_END_MS = 2_000;
 

@@ -4,7 +4,6 @@ import {
   BUILT_IN_PRICES,
   checkDuration,
   type Doorbell,
-  type ErrorBody,
   estimateTokens,
   findAnswerFinding,
   type JsonValue,
@@ -28,16 +27,10 @@ import {
 } from '@boxcar/kernel';
 import {
   type Build,
-  type CommitResult,
   findDoorsOf,
   findWarmedTargets,
-  type ListedAgent,
-  type ListedBox,
-  type ListedRun,
-  type ListedTurn,
   loadOpenings,
   loadTurnStates,
-  type Opening,
   type OpeningRequest,
   outsideHandlers,
   type PendingCall,
@@ -47,32 +40,30 @@ import {
   promote,
   refuseNested,
   type SubmissionItem,
-  type SubmissionResult,
   THIS_BUILD,
-  type TurnState,
   writeSubmission,
   writeSubmissions,
 } from '@boxcar/store';
+import type { ListedAgent, ListedBox, ListedRun, ListedTurn } from '@boxcar/store/report';
 import type pg from 'pg';
-import {
-  buildProfileCard,
-  checkNamesDiffer,
-  nameProfile,
-  type StoredVersion,
-  storeProfiles,
-} from './apply-profiles.js';
-import { Batcher } from './batcher.js';
-import { BuildWatch } from './build-watch.js';
-import { deliverableOf } from './deliverable.js';
-import { expandTool } from './expand.js';
-import type { StepExplanation } from './explain/explain-step.js';
-import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
-import type { WhyAnswer } from './explain/why.js';
-import type { Handler } from './handler.js';
-import { logPoolWaits } from './handler-slots.js';
+import type { Accepted, DoorOptions, Ends, RuntimeCore, SubmitOptions } from './core/index.js';
+import { finishBatch, tellParent } from './end/index.js';
+import type { StepExplanation, WhyAnswer } from './explain/index.js';
+import { explainStep, type StepChoice, why } from './explain/index.js';
+import type { Handler } from './handler/index.js';
 import { BUILT_IN } from './handlers/built-in.js';
-import { type IsolatedTool, toTool } from './isolated-tool.js';
-import { listProfilesTool } from './list-profiles.js';
+import {
+  Batcher,
+  BuildWatch,
+  cutOffSilent,
+  type Log,
+  logPoolWaits,
+  newId,
+  OnceAtATime,
+  silentLog,
+  withinTime,
+  withoutSecrets,
+} from './lib/index.js';
 import {
   type ListAgentsOptions,
   type ListBoxesOptions,
@@ -89,46 +80,59 @@ import {
   type RegisteredList,
   type RowList,
 } from './lists.js';
-import { type Log, silentLog, withoutSecrets } from './log.js';
-import { OnceAtATime } from './once-at-a-time.js';
-import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
-import type { PackPreview, PreviewOptions } from './preview.js';
+import type { PackPreview, PreviewOptions } from './pack/index.js';
+import { HandoverPacker, type PackLimits, type PackRequest, type Selector, Selectors } from './pack/index.js';
 import {
+  archiveProject,
+  buildProfileCard,
+  type CreatedProject,
+  type CreateProjectOptions,
+  checkNamesDiffer,
+  createProject,
   findProfileVersions,
   getProfile,
+  getProject,
   listProfiles,
+  nameProfile,
   type ProfileRef,
   type ProfileScope,
   type ProfileVersion,
-} from './profiles.js';
+  type StoredVersion,
+  storeProfiles,
+} from './profile/index.js';
 import {
-  archiveProject,
-  type CreatedProject,
-  type CreateProjectOptions,
-  createProject,
-  getProject,
-} from './projects.js';
-import { type Selector, Selectors } from './selectors.js';
-import { cutOffSilent } from './silent-connections.js';
-import { accept, warnAgain } from './submit/accept.js';
-import type { Accepted, DoorOptions, SubmitOptions } from './submit/options.js';
-import { onPool } from './tape/connection.js';
-import type { TapeSource } from './tape/import-source.js';
-import { type ImportedTape, type ImportOptions, importTape } from './tape/import-tape.js';
-import { openTape, type TapeOptions } from './tape/open-tape.js';
-import { SessionGraph } from './tape/session-graph.js';
-import type { Tape } from './tape/tape.js';
-import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
-import { tapeTools } from './tape/tape-tools.js';
-import type { TapeTarget } from './tape/tape-types.js';
-import { checkRegistered, type Tool } from './tool.js';
-import type { ToolQueue } from './tool-queue.js';
-import { OutsideCalls } from './tool-queue-calls.js';
-import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
-import { withinTime } from './within-time.js';
-import { buildToolbox, findMissing } from './worker/call-tools.js';
-import { finishBatch } from './worker/finish-batch.js';
-import { tellParent } from './worker/tell-parent.js';
+  batchNotFound,
+  isOfProject,
+  type TurnResult,
+  TurnWatcher,
+  toTurnResult,
+  turnNotFound,
+} from './queue/index.js';
+import { accept, warnAgain } from './submit/index.js';
+import type { Tape, TapeSource, TapeTarget } from './tape/index.js';
+import {
+  type ImportedTape,
+  type ImportOptions,
+  importTape,
+  onPool,
+  openTape,
+  type ResolvedTapeRef,
+  resolveTapeRef,
+  SessionGraph,
+  type TapeOptions,
+} from './tape/index.js';
+import {
+  checkRegistered,
+  expandTool,
+  type IsolatedTool,
+  listProfilesTool,
+  type Tool,
+  tapeTools,
+  toTool,
+} from './tool/index.js';
+import type { ToolQueue } from './tool-queue/index.js';
+import { OutsideCalls } from './tool-queue/index.js';
+import { buildToolbox, findMissing } from './toolbox/index.js';
 
 /** How long each part of closing a runtime may take. */
 const CLOSE_LIMIT_MS = 3_000;
@@ -151,79 +155,6 @@ export interface RuntimeOptions {
   /** How long the handler of a primitive that no turn calls may take, at most 30 days. Default 60,000. */
   readonly handlerTimeoutMs?: number;
 }
-
-export type Ends = Pick<
-  CommitResult,
-  'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds' | 'noticeTurnIds'
->;
-
-/** What the parts of the runtime share. */
-export interface RuntimeCore {
-  readonly pool: pg.Pool;
-  readonly doorbell: Doorbell;
-  readonly model: Model;
-  readonly directUrl: string;
-  readonly limits: PackLimits;
-  /** The limit for handlers that no turn calls. */
-  readonly handlerTimeoutMs: number;
-  /** The first that knows a model counts. */
-  readonly prices: readonly PriceTable[];
-  readonly strategies: PackingStrategies;
-  readonly selectors: Selectors;
-  readonly log: Log;
-  readonly handlers: ReadonlyMap<string, Handler>;
-  /** The handlers of the kernel. They take connections only through their tools. */
-  readonly ownHandlers: ReadonlySet<Handler>;
-  readonly tools: ReadonlyMap<string, Tool>;
-  readonly watcher: TurnWatcher;
-  /** Whether this build may work on the database. */
-  readonly builds: BuildWatch;
-  /** Loads what a submission needs of its caller, together with others that come at the same moment. */
-  readonly open: (request: OpeningRequest) => Promise<Opening | undefined>;
-  /** Writes a submission together with others that come at the same moment. */
-  readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
-  /** Rings after a commit: at once, in the background, never failing. */
-  ring(rings: readonly Ring[]): void;
-  /** Does work in the background, never failing. */
-  afterwards(work: () => Promise<void>): void;
-  /** Calls that workers outside answer; undefined when the runtime was opened without queues for them. */
-  readonly outside: OutsideCalls | undefined;
-  /** Gives a committed call to the workers outside: in the background, never failing. */
-  sendSoon(call: PendingCall): void;
-  accept(primitive: string, args: unknown, options?: SubmitOptions & DoorOptions): Promise<Accepted>;
-  /** Looks soon whether queued turns of this target have room. */
-  promoteSoon(workerTarget: string): void;
-  /** The turn has come as far as its siblings wait for (`warm_cache`): a look at their queues. */
-  letWarmedIn(turnId: TurnId): void;
-  /** After a commit that ended turns: callers here, jobs at the queue door, batches and queued turns get to know. Hints only. */
-  announceEnds(ends: Ends): void;
-  /** Ends these batches soon, or does whatever is due about them. */
-  finishSoon(batchIds: readonly BatchId[]): void;
-  /** Wakes the jobs at the queue door that wait for these turns and batches. */
-  knockSoon(ids: readonly (TurnId | BatchId)[]): void;
-}
-
-/** The end of a turn, as its caller gets it. */
-export interface TurnResult {
-  readonly status: TurnState['status'];
-  readonly turn_id: TurnId;
-  readonly agent_id: string;
-  readonly context_box_id: string;
-  readonly output_box_id: string;
-  /** The deliverable: text, or the JSON that was submitted. Null while the turn is under way. */
-  readonly result: JsonValue;
-  readonly error?: ErrorBody;
-}
-
-export const toTurnResult = (state: TurnState): TurnResult => ({
-  status: state.status,
-  turn_id: state.turn_id,
-  agent_id: state.agent_id,
-  context_box_id: state.context_box_id,
-  output_box_id: state.output_box_id,
-  result: deliverableOf(state.content),
-  ...(state.error === null ? {} : { error: state.error }),
-});
 
 /** Where a turn is looked for. */
 export interface TurnScope {

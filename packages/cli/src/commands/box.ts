@@ -9,14 +9,14 @@ import {
   parseJson,
   type Segment,
 } from '@boxcar/kernel';
+import { findBoxId } from '@boxcar/store';
 import {
   type BoxCard,
   type BoxEntry,
   type BoxGrantLine,
   type BoxReport,
-  findBoxId,
   inspectBox,
-} from '@boxcar/store';
+} from '@boxcar/store/report';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';

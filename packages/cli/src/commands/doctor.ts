@@ -4,16 +4,18 @@ import {
   createPool,
   endPool,
   hasQueueTables,
-  inspectInvariants,
   listDeadLetters,
   listUsedModels,
-  probeDirectConnection,
-  readServerFacts,
-  readWorkFacts,
   retryDeadLetters,
   THIS_BUILD,
   toDatabaseError,
 } from '@boxcar/store';
+import {
+  inspectInvariants,
+  probeDirectConnection,
+  readServerFacts,
+  readWorkFacts,
+} from '@boxcar/store/report';
 import { type Command, Option } from 'commander';
 import { readRedisFacts } from '../check-redis.js';
 import { EXIT, flag, helpOf, type Run } from '../command.js';

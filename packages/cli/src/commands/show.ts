@@ -6,7 +6,7 @@ import {
   type StepLine,
   type TurnLine,
   type TurnReport,
-} from '@boxcar/store';
+} from '@boxcar/store/report';
 import type { Command } from 'commander';
 import { describeCost, formatBudgets } from '../budget-text.js';
 import { helpOf, type Run } from '../command.js';

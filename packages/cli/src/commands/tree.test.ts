@@ -1,5 +1,5 @@
 import { createWorker } from '@boxcar/runtime';
-import type { TurnTree } from '@boxcar/store';
+import type { TurnTree } from '@boxcar/store/report';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { Stack } from '../stack.js';

@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { isFinal, type TurnStatus } from '@boxcar/kernel';
-import { findIdsNextTo, findTree, loadBudgets, loadTree, type TurnTree } from '@boxcar/store';
+import { findIdsNextTo, findTree, loadBudgets } from '@boxcar/store';
+import { loadTree, type TurnTree } from '@boxcar/store/report';
 import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';

@@ -1,5 +1,6 @@
 import { explainWait, KernelError, type WaitLink, type WaitReport } from '@boxcar/kernel';
-import { findTurnId, loadWaitFacts } from '@boxcar/store';
+import { findTurnId } from '@boxcar/store';
+import { loadWaitFacts } from '@boxcar/store/report';
 import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';

@@ -1,5 +1,5 @@
 /** What happens, a line each, for a terminal of 80 columns. */
-import type { Activity } from '@boxcar/store';
+import type { Activity } from '@boxcar/store/report';
 import { cut, formatShortCount, formatShortDuration, toLine } from '../text.js';
 
 const AGENT_WIDTH = 21;

@@ -1,8 +1,8 @@
 /** Entries as the store keeps them: those of a test tape, and those that an import appends. */
-import type { JsonObject } from '../json.js';
-import type { TapeEntry } from '../tape.js';
-import { parseTapeLines } from '../tape-jsonl.js';
-import type { EntryDraft, StoredEntry } from '../tape-record.js';
+import type { JsonObject } from '../base/json.js';
+import { parseTapeLines } from '../bub/tape-jsonl.js';
+import type { EntryDraft, StoredEntry } from '../tape/record.js';
+import type { TapeEntry } from '../tape/tape.js';
 import { OTHER, testId } from './view-rows.js';
 
 export const CREATED_AT = '2026-02-21T12:00:00.5Z';

@@ -3,13 +3,13 @@
  * outside at any place. `play` writes a plan and takes the rows at every moment at which a prompt of the last turn may
  * be built.
  */
-import type { Card, Role } from '../card.js';
-import type { TurnId } from '../ids.js';
-import type { JsonObject, JsonValue } from '../json.js';
-import type { ProviderData } from '../provider-data.js';
-import type { ViewRows } from '../view.js';
-import type { ContextCard } from '../view-context.js';
-import { isBlank } from '../view-render.js';
+
+import type { TurnId } from '../base/ids.js';
+import type { JsonObject, JsonValue } from '../base/json.js';
+import type { Card, Role } from '../card/card.js';
+import type { ProviderData } from '../card/provider-data.js';
+import { isBlank } from '../render/render.js';
+import type { ContextCard, ViewRows } from '../view/context.js';
 import type {
   CardPlan,
   ContextPlan,

@@ -1,6 +1,6 @@
 /** Plans of histories for the properties of the view: plain data that fast-check makes and shrinks. */
 import fc from 'fast-check';
-import type { JsonValue } from '../json.js';
+import type { JsonValue } from '../base/json.js';
 
 const tools = ['list', 'read', 'tape.handoff', 'submit_result', 'gone', 'no name!'] as const;
 export const statuses = ['success', 'failed', 'timeout', 'canceled'] as const;

@@ -1,10 +1,17 @@
 /** Builders of rows for tests of the view: ids by number, a tape that grows entry by entry. */
-import { CARD_TYPES, type Card, type CardContent, type ContentOf, type Field, type Role } from '../card.js';
-import { type AgentId, type BoxId, type CardId, type Id, parseId, type TurnId } from '../ids.js';
-import type { JsonObject, JsonValue } from '../json.js';
-import { BOOTSTRAP_LENGTH, type EntryKind, type TapeEntry, TURN_STARTED } from '../tape.js';
-import type { ViewRows } from '../view.js';
-import type { ContextCard } from '../view-context.js';
+
+import { type AgentId, type BoxId, type CardId, type Id, parseId, type TurnId } from '../base/ids.js';
+import type { JsonObject, JsonValue } from '../base/json.js';
+import {
+  CARD_TYPES,
+  type Card,
+  type CardContent,
+  type ContentOf,
+  type Field,
+  type Role,
+} from '../card/card.js';
+import { BOOTSTRAP_LENGTH, type EntryKind, type TapeEntry, TURN_STARTED } from '../tape/tape.js';
+import type { ContextCard, ViewRows } from '../view/context.js';
 
 const KINDS = { agent: 'a', box: 'b', card: 'c', turn: 'd', tool_call: 'e' } as const;
 

@@ -4,7 +4,7 @@
  */
 import type { LanguageModelV3CallOptions, SharedV3Warning } from '@ai-sdk/provider';
 import { isJsonObject, type ModelRequest, type SettingFinding } from '@boxcar/kernel';
-import type { Provider } from './provider-model.js';
+import type { Provider } from './provider.js';
 
 /** The settings of a call in the form of the AI SDK, and what is not sent as it was given. */
 export function toCallSettings(

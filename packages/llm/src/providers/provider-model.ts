@@ -6,7 +6,7 @@
  * A2  The caller's abort ends the call at once with its reason; an answer after it takes no effect.
  * A3  Every other failure is a ModelError, and no text of it holds the key.
  */
-import type { LanguageModelV3, SharedV3ProviderOptions } from '@ai-sdk/provider';
+
 import { checkDuration, type Model, ModelError, type ModelReply, type ModelRequest } from '@boxcar/kernel';
 import { raceAbort } from '../abort.js';
 import { toProfileInvalid } from '../scripted.js';
@@ -14,32 +14,11 @@ import { checkSettings, toCallSettings } from './check-settings.js';
 import { type Answer, collectContent, collectStream, refusalOf, toReply, usageOf } from './collect.js';
 import { openExchange } from './exchange.js';
 import { type Caller, explainFailure, shorten } from './explain-failure.js';
-import { findUntold, type PromptRules, toWirePrompt } from './prompt.js';
+import { findUntold, toWirePrompt } from './prompt.js';
+import type { Provider } from './provider.js';
 import type { ProviderSettings } from './settings.js';
 import { UsageMeter } from './usage.js';
 import { untoldNotes } from './wire-notes.js';
-
-export interface Provider extends PromptRules {
-  /** The prefix of its model names. */
-  readonly name: string;
-  /** Chat completions, whose refusals the SDK's provider does not pass on as text. */
-  readonly hidesRefusals?: boolean;
-  readonly keyVariable: string;
-  readonly baseUrlVariable: string;
-  /** None: it has to be set. */
-  readonly defaultBaseUrl?: string;
-  /** True where no call succeeds without a key. */
-  readonly needsKey: boolean;
-  readonly options?: SharedV3ProviderOptions;
-  /** A higher one is refused there, and the SDK's provider would send it. */
-  readonly maxTemperature?: number;
-  open(connection: {
-    readonly modelId: string;
-    readonly apiKey: string;
-    readonly baseUrl: string;
-    readonly fetch: typeof globalThis.fetch;
-  }): Promise<LanguageModelV3>;
-}
 
 const DEFAULT_IDLE_MS = 120_000;
 

@@ -3,7 +3,8 @@ import type { LanguageModelV3Message, SharedV3ProviderOptions } from '@ai-sdk/pr
 import { isJsonObject, type Model, type ProviderPart } from '@boxcar/kernel';
 import { toNineCharacters } from './call-ids.js';
 import { toGeminiSchema } from './gemini-schema.js';
-import { createProviderModel, type Provider } from './provider-model.js';
+import type { Provider } from './provider.js';
+import { createProviderModel } from './provider-model.js';
 import type { ModelSettings } from './settings.js';
 
 /** The Responses API: the one that reasoning models are made for. Nothing is stored there: the tape is the history. */

@@ -3,10 +3,9 @@ import { hostname } from 'node:os';
 import { canonicalJson, type JsonValue, sha256 } from '@boxcar/kernel';
 import { announceDoor, removeWorker } from '@boxcar/store';
 import { z } from 'zod';
-import type { Handler } from '../handler.js';
-import { newId } from '../packer.js';
-import type { Runtime } from '../runtime.js';
-import { withinTime } from '../within-time.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import { newId, withinTime } from '../lib/index.js';
 
 const LEASE_MS = 30_000;
 const RENEW_MS = 10_000;
@@ -34,7 +33,7 @@ export const argumentHashes = (known: ReadonlyMap<string, Pick<Handler, 'input'>
   Object.fromEntries([...known].map(([name, item]) => [name, argumentsHash(item)]));
 
 /** Keeps a row that says which primitives this door knows: a process may serve a door and have no worker. */
-export function announce(runtime: Runtime): { close(): Promise<void> } {
+export function announce(runtime: RuntimeCore): { close(): Promise<void> } {
   const { pool, log, builds } = runtime;
   const id = newId<'worker'>();
   const lockKey = randomInt(2 ** 47).toString();

@@ -5,8 +5,8 @@
 import { canonicalJson, KernelError, sha256 } from '@boxcar/kernel';
 import { findBlockedJob, MAX_TRIES, noteSweepFailure } from '@boxcar/store';
 import type { Job } from 'bullmq';
-import type { Runtime } from '../runtime.js';
-import type { RunningJob } from '../worker/call-scope.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { RunningJob } from '../lib/index.js';
 
 const CRASHED = 'worker_crashed: ';
 const PREFIX = /^worker_(?:blocked|crashed): /;
@@ -23,7 +23,7 @@ export const noteIdOf = ({ queueName, id, timestamp }: Pick<Job, 'queueName' | '
  * @returns How long it must wait before it may run again. Unit: milliseconds.
  * @throws KernelError `worker_blocked` or `attempts_exhausted` when it has held an event loop or ended a process too often.
  */
-export async function checkBlocked({ pool }: Pick<Runtime, 'pool'>, job: Job): Promise<number> {
+export async function checkBlocked({ pool }: Pick<RuntimeCore, 'pool'>, job: Job): Promise<number> {
   if (job.stalledCounter === 0) return 0;
   const blocked = await findBlockedJob(pool, noteIdOf(job));
   if (blocked === undefined) return 0;
@@ -37,7 +37,7 @@ export async function checkBlocked({ pool }: Pick<Runtime, 'pool'>, job: Job): P
 
 /** For a job whose handler left the error that ends the process. */
 export async function noteCrashedJob(
-  pool: Runtime['pool'],
+  pool: RuntimeCore['pool'],
   { primitive, jobId, noteId }: RunningJob,
   why: string,
 ): Promise<void> {

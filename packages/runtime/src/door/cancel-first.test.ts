@@ -2,10 +2,11 @@ import { createModelRouter } from '@boxcar/llm';
 import { type QueueBackend, queueBackends, waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { describe, expect, test } from 'vitest';
-import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
-import { silentLog } from '../log.js';
-import { openQueues } from '../queues.js';
-import { Runtime, type TurnResult } from '../runtime.js';
+import { silentLog } from '../lib/log.js';
+import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../queue/doorbell-bullmq.js';
+import { openQueues } from '../queue/queues.js';
+import type { TurnResult } from '../queue/turn-result.js';
+import { Runtime } from '../runtime.js';
 import { testBackend } from '../testing/queue-backend.js';
 import { createQueueDoor } from './queue-door.js';
 

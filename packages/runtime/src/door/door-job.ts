@@ -2,12 +2,11 @@ import { isJsonObject, KernelError, sanitizeText, TOOL_NAME, toErrorBody } from 
 import { isOutside, isTransient, lookUpPrimitive, toDatabaseError } from '@boxcar/store';
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
 import { z } from 'zod';
-import type { Handler } from '../handler.js';
-import type { Log } from '../log.js';
-import type { Runtime } from '../runtime.js';
-import { readInput } from '../submit/opening.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import type { Log } from '../lib/index.js';
+import { readInput } from '../submit/index.js';
 import { argumentsHash } from './announced-door.js';
-import type { QueueDoor } from './queue-door.js';
 
 export const RETRY_MS = 1_000;
 
@@ -15,7 +14,7 @@ export const RETRY_MS = 1_000;
 const OURS: ReadonlySet<string> = new Set(['database_auth_failed', 'schema_too_new']);
 
 /** Closes a door when told to, or when a migration has shut this build out: other processes take its jobs then. */
-export function closable({ builds, log }: Runtime, worker: { close(): Promise<void> }): QueueDoor {
+export function closable({ builds, log }: RuntimeCore, worker: { close(): Promise<void> }): QueueDoor {
   let closing: Promise<void> | undefined;
   const close = (): Promise<void> => {
     unwatch();
@@ -34,7 +33,10 @@ export function closable({ builds, log }: Runtime, worker: { close(): Promise<vo
  * Trouble that neither the caller nor a custom handler has a part in: the job waits until it is over. What a custom handler
  * throws never is, whatever its code.
  */
-export async function isOurTrouble({ builds }: Pick<Runtime, 'builds'>, error: unknown): Promise<boolean> {
+export async function isOurTrouble(
+  { builds }: Pick<RuntimeCore, 'builds'>,
+  error: unknown,
+): Promise<boolean> {
   if (isOutside(error)) return false;
   const known = toDatabaseError(error);
   if (isTransient(known)) return true;
@@ -46,7 +48,7 @@ export async function isOurTrouble({ builds }: Pick<Runtime, 'builds'>, error: u
 }
 
 /** Whether the database has the schema of this build: then it lacks nothing that another build or a migration would bring. */
-async function hasOwnSchema(builds: Runtime['builds']): Promise<boolean> {
+async function hasOwnSchema(builds: RuntimeCore['builds']): Promise<boolean> {
   try {
     return (await builds.look()) === builds.build.schemaVersion;
   } catch {
@@ -92,7 +94,7 @@ const progressSchema = z.object({ handed_back: z.int().min(0), since: z.number()
  * it was handed back is its progress in the queue.
  */
 export async function handBackOrRefuse(
-  runtime: Pick<Runtime, 'builds' | 'log' | 'pool' | 'handlers'>,
+  runtime: Pick<RuntimeCore, 'builds' | 'log' | 'pool' | 'handlers'>,
   job: Job,
   trouble: { error: unknown; token: string | undefined },
 ): Promise<never> {
@@ -120,7 +122,7 @@ export async function handBackOrRefuse(
 }
 
 async function isKnownElsewhere(
-  { handlers, pool }: Pick<Runtime, 'handlers' | 'pool'>,
+  { handlers, pool }: Pick<RuntimeCore, 'handlers' | 'pool'>,
   { name, data }: Job,
   error: unknown,
 ): Promise<boolean> {
@@ -145,7 +147,7 @@ function refusesArguments(handler: Handler, data: unknown): boolean {
 
 /** Trouble of ours delays the job; everything else fails it at once, `code: message` as the reason. */
 export async function refuse(
-  runtime: Pick<Runtime, 'builds' | 'log'>,
+  runtime: Pick<RuntimeCore, 'builds' | 'log'>,
   job: Job,
   trouble: { error: unknown; token: string | undefined },
 ): Promise<never> {
@@ -159,4 +161,9 @@ export async function refuse(
   logTrouble(log, 'door.retry', job, error);
   await postpone(log, job, { token, ms: RETRY_MS });
   throw new DelayedError();
+}
+
+export interface QueueDoor extends AsyncDisposable {
+  /** Takes no more jobs and waits for those in hand. */
+  close(): Promise<void>;
 }

@@ -5,10 +5,10 @@ import { type QueueBackend, queueBackends, spawnNode, tcpProxy, waitFor } from '
 import type { Job, JobsOptions, Queue } from 'bullmq';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
-import type { Log } from '../log.js';
-import { newId } from '../packer.js';
-import { openQueues, type QueueConnection } from '../queues.js';
+import type { Log } from '../lib/log.js';
+import { newId } from '../lib/new-id.js';
+import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../queue/doorbell-bullmq.js';
+import { openQueues, type QueueConnection } from '../queue/queues.js';
 import { Runtime } from '../runtime.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';

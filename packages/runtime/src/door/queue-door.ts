@@ -13,6 +13,7 @@
  * Q6  A job whose handler has held the event loop of its worker (`watchdog.ts`), has called `process.exit` or has left an error that
  *     ends the process is delivered again with back-off, and fails after the fifth time.
  */
+
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   type BatchId,
@@ -32,15 +33,14 @@ import {
 import { closeDoor, loadBatches, loadTurnStates, openDoor } from '@boxcar/store';
 import { DelayedError, type Job } from 'bullmq';
 import { z } from 'zod';
-import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
-import type { Queues } from '../queues.js';
-import { type Runtime, toTurnResult } from '../runtime.js';
-import { warnAgain } from '../submit/accept.js';
-import type { Accepted } from '../submit/options.js';
-import { parseGiven } from '../tool.js';
-import { notEnded } from '../turn-watcher.js';
+import type { Accepted, RuntimeCore } from '../core/index.js';
+import type { Queues } from '../queue/index.js';
+import { notEnded, PRIMITIVES_QUEUE, toTurnResult } from '../queue/index.js';
+import { warnAgain } from '../submit/index.js';
+import { parseGiven } from '../tool/index.js';
 import { announce } from './announced-door.js';
 import { checkBlocked, noteIdOf } from './blocked-jobs.js';
+import type { QueueDoor } from './door-job.js';
 import {
   closable,
   handBackOrRefuse,
@@ -66,11 +66,6 @@ export interface QueueDoorOptions {
   readonly concurrency?: number;
 }
 
-export interface QueueDoor extends AsyncDisposable {
-  /** Takes no more jobs and waits for those in hand. */
-  close(): Promise<void>;
-}
-
 /** How long a waiting job sleeps before it looks again by itself; it is promoted earlier when its turn ends. */
 const LOOK_AGAIN_MS = 60_000;
 
@@ -92,7 +87,7 @@ const defaultKey = (job: Job, data: JsonValue): string =>
 /**
  * The result of the awaited turn or batch, or the reason why there will be no result; undefined while it is in progress.
  */
-async function look(runtime: Runtime, awaited: Awaited): Promise<JsonValue | KernelError | undefined> {
+async function look(runtime: RuntimeCore, awaited: Awaited): Promise<JsonValue | KernelError | undefined> {
   if (awaited.kind === 'batch') {
     const [batch] = await loadBatches(runtime.pool, [awaited.id]);
     if (batch === undefined) return undefined;
@@ -113,7 +108,7 @@ function awaitedOf({ awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undef
   return awaitedTurnId === null ? undefined : { kind: 'turn', id: awaitedTurnId };
 }
 
-async function reply(runtime: Runtime, job: Job): Promise<Reply> {
+async function reply(runtime: RuntimeCore, job: Job): Promise<Reply> {
   const data = parseJsonValue(job.data, 'data');
   const parsed = isJsonObject(data) ? parseGiven(jobSchema, data).parsed : safeParse(jobSchema, data);
   if (!parsed.success) throw toBadRequest(parsed.error, 'data');
@@ -148,7 +143,11 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
 }
 
 /** Serves the queue door in this process. */
-export function createQueueDoor(runtime: Runtime, queues: Queues, options: QueueDoorOptions = {}): QueueDoor {
+export function createQueueDoor(
+  runtime: RuntimeCore,
+  queues: Queues,
+  options: QueueDoorOptions = {},
+): QueueDoor {
   const { log } = runtime;
   const closing = new AbortController();
   /** Q5. */

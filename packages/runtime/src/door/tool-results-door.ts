@@ -20,12 +20,12 @@ import {
 import { findActor, type QueueCall } from '@boxcar/store';
 import type { Job } from 'bullmq';
 import { z } from 'zod';
-import type { Queues } from '../queues.js';
-import type { Runtime } from '../runtime.js';
-import { TOOL_RESULTS_QUEUE } from '../tool-queue.js';
-import type { OutsideCalls } from '../tool-queue-calls.js';
+import type { QueueToolCalls, RuntimeCore } from '../core/index.js';
+import type { Queues } from '../queue/index.js';
+import { TOOL_RESULTS_QUEUE } from '../tool-queue/index.js';
+import type { QueueDoor } from './door-job.js';
 import { closable, refuse } from './door-job.js';
-import type { QueueDoor, QueueDoorOptions } from './queue-door.js';
+import type { QueueDoorOptions } from './queue-door.js';
 
 const id = z
   .string()
@@ -70,7 +70,7 @@ function toErrorOf(error: Answer['error'], name: string): ErrorBody {
   return { code, message, ...(details === undefined ? {} : { details }) };
 }
 
-async function loadCall(outside: OutsideCalls, toolCallId: string): Promise<QueueCall> {
+async function loadCall(outside: QueueToolCalls, toolCallId: string): Promise<QueueCall> {
   const callId = tryParseId<'tool_call'>(toolCallId);
   const call = callId === undefined ? null : await outside.load(callId);
   if (call === null)
@@ -82,7 +82,7 @@ async function loadCall(outside: OutsideCalls, toolCallId: string): Promise<Queu
 }
 
 /** A call of another project does not exist for who asks. */
-async function checkProject(runtime: Runtime, call: QueueCall, project: string): Promise<void> {
+async function checkProject(runtime: RuntimeCore, call: QueueCall, project: string): Promise<void> {
   const projectId = tryParseId<'project'>(project);
   const actor = await findActor(runtime.pool, { project, projectId, agent: 'operator', agentId: undefined });
   if (actor?.projectId !== call.project_id)
@@ -92,7 +92,7 @@ async function checkProject(runtime: Runtime, call: QueueCall, project: string):
     });
 }
 
-async function record(runtime: Runtime, outside: OutsideCalls, data: unknown): Promise<JsonValue> {
+async function record(runtime: RuntimeCore, outside: QueueToolCalls, data: unknown): Promise<JsonValue> {
   const parsed = safeParse(answerSchema, data);
   if (!parsed.success) throw toBadRequest(parsed.error, 'data');
   const answer = parsed.data;
@@ -123,7 +123,7 @@ async function record(runtime: Runtime, outside: OutsideCalls, data: unknown): P
   return { status: recorded.outcome, tool_call_id: call.id, call_status: callStatus ?? null };
 }
 
-async function reply(runtime: Runtime, outside: OutsideCalls, job: Job): Promise<JsonValue> {
+async function reply(runtime: RuntimeCore, outside: QueueToolCalls, job: Job): Promise<JsonValue> {
   const data: unknown = job.data;
   if (!isJsonObject(data) || !('ended' in data)) return record(runtime, outside, data);
   const parsed = safeParse(bellSchema, data);
@@ -134,7 +134,7 @@ async function reply(runtime: Runtime, outside: OutsideCalls, job: Job): Promise
 
 /** Serves the door of tool workers in this process. */
 export function createToolResultsDoor(
-  runtime: Runtime,
+  runtime: RuntimeCore,
   queues: Queues,
   options: QueueDoorOptions = {},
 ): QueueDoor {

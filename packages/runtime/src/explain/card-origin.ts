@@ -18,8 +18,8 @@ import {
   type StoredCard,
   type StoredEntry,
   type TurnRows,
-} from '@boxcar/store';
-import { CONTEXT_REMINDER } from '../worker/step-cards.js';
+} from '@boxcar/store/report';
+import { CONTEXT_REMINDER } from '../turn/index.js';
 
 export interface Named {
   readonly id: string;

@@ -23,7 +23,8 @@ import {
   type ViewNotice,
   type WireNote,
 } from '@boxcar/kernel';
-import type { OfferedTool, TurnRows } from '@boxcar/store';
+import type { OfferedTool } from '@boxcar/store';
+import type { TurnRows } from '@boxcar/store/report';
 import type { BudgetCut, CardOrigin, CardOrigins } from './card-origin.js';
 import type { Finding, RebuiltPrompt } from './rebuild.js';
 

@@ -2,7 +2,7 @@
 import type { TurnId } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
-import { SLICE_CHARACTERS } from '../in-slices.js';
+import { SLICE_CHARACTERS } from '../lib/in-slices.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { TurnPrompts } from './turn-prompts.js';

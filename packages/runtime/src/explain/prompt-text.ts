@@ -7,7 +7,8 @@ import {
   type PartRule,
   type TextRange,
 } from '@boxcar/kernel';
-import type { OfferedTool, StoredCard } from '@boxcar/store';
+import type { OfferedTool } from '@boxcar/store';
+import type { StoredCard } from '@boxcar/store/report';
 import { type BuiltPrompt, cardsOf } from './rebuild.js';
 
 /** A stretch of a prompt that one card or one rule wrote. */

@@ -1,6 +1,7 @@
 /** A question about one turn reads the rows of that turn, however many others there are. */
 import type { TurnId } from '@boxcar/kernel';
-import { createPool, findTree, findTurnId, loadBudgets, loadTree, loadWaitFacts } from '@boxcar/store';
+import { createPool, findTree, findTurnId, loadBudgets } from '@boxcar/store';
+import { loadTree, loadWaitFacts } from '@boxcar/store/report';
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';

@@ -20,9 +20,9 @@ import {
   type View,
   type ViewRows,
 } from '@boxcar/kernel';
-import type { OfferedTool, StepRow, StoredCard, TurnRows } from '@boxcar/store';
-import { type Selectors, selectorUnknown } from '../selectors.js';
-import { toContextCard } from '../worker/loader.js';
+import type { OfferedTool } from '@boxcar/store';
+import type { StepRow, StoredCard, TurnRows } from '@boxcar/store/report';
+import { type Selectors, selectorUnknown, toContextCard } from '../pack/index.js';
 
 /** What keeps a rebuilt prompt from being proven equal to the one that was sent. */
 export interface Finding {

@@ -2,7 +2,7 @@ import type { AgentId, BoxId, JsonValue, Model, ModelRequest, TurnId } from '@bo
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from '../packer.js';
+import { newId } from '../lib/new-id.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';

@@ -3,11 +3,10 @@
  * `why` finds where a text came from. Rule: docs/explain.md.
  */
 import { type CardId, KernelError, type Model, parseJsonValue, WantedText } from '@boxcar/kernel';
-import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store';
+import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store/report';
 import type pg from 'pg';
-import { inSlices } from '../in-slices.js';
-import type { Selectors } from '../selectors.js';
-import { unlessAborted } from '../unless-aborted.js';
+import { inSlices, unlessAborted } from '../lib/index.js';
+import type { Selectors } from '../pack/index.js';
 import { type CardOrigin, CardOrigins } from './card-origin.js';
 import { explainPrompt, explainTool, originsOf, type StepExplanation } from './explain-step.js';
 import { type PromptPart, PromptText } from './prompt-text.js';

@@ -10,7 +10,7 @@ import {
   type TurnId,
   type WantedText,
 } from '@boxcar/kernel';
-import type { StoredCard } from '@boxcar/store';
+import type { StoredCard } from '@boxcar/store/report';
 import type { BudgetCut, CardOrigin } from './card-origin.js';
 import type { ExplainedTool } from './explain-step.js';
 import type { PromptPart, PromptText } from './prompt-text.js';

@@ -1,8 +1,8 @@
 import { queueBackends } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, test } from 'vitest';
-import { BullMqDoorbell } from '../doorbell/bullmq.js';
-import { silentLog } from '../log.js';
-import { openQueues } from '../queues.js';
+import { silentLog } from '../lib/log.js';
+import { BullMqDoorbell } from '../queue/doorbell-bullmq.js';
+import { openQueues } from '../queue/queues.js';
 import { deathsAtCommits } from '../testing/faults/crash-points.js';
 import { delegations } from '../testing/faults/scenarios.js';
 import { cancelTree } from '../testing/faults/scenarios-ends.js';

@@ -1,12 +1,12 @@
 import { queueBackends } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, test } from 'vitest';
-import { silentLog } from '../log.js';
-import { openQueues } from '../queues.js';
+import { silentLog } from '../lib/log.js';
+import { openQueues } from '../queue/queues.js';
 import { serveOutside } from '../testing/faults/outside.js';
 import { delegations, queueTools, tools } from '../testing/faults/scenarios.js';
 import { Survival } from '../testing/faults/survival.js';
 import { testBackend } from '../testing/queue-backend.js';
-import { ToolQueue } from '../tool-queue.js';
+import { ToolQueue } from '../tool-queue/tool-queue.js';
 
 const TIMEOUT = { timeout: 600_000 };
 

@@ -1,6 +1,6 @@
 import { type CreateBox, createBoxSchema, type GrantBox, grantBoxSchema } from '@boxcar/kernel';
-import type { Handler } from '../handler.js';
-import { nameOfSession } from '../submit/session-name.js';
+import type { Handler } from '../handler/index.js';
+import { nameOfSession } from '../submit/index.js';
 
 export const createBox: Handler<CreateBox> = {
   description: 'Make a sealed box of new cards and of existing ones, to be named as context later.',

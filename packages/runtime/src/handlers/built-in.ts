@@ -1,5 +1,5 @@
 import { TAPE_HANDOFF } from '@boxcar/kernel';
-import type { Handler } from '../handler.js';
+import type { Handler } from '../handler/index.js';
 import { createBox, grantBox } from './boxes.js';
 import { cancel } from './cancel.js';
 import { collect } from './collect.js';

@@ -1,7 +1,7 @@
 import type { JsonObject } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
-import type { TurnResult } from '../runtime.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import { harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 

@@ -2,8 +2,8 @@ import { isFinal, type KernelError, parseId, type TurnStatus } from '@boxcar/ker
 import { claim } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { newId } from '../packer.js';
-import type { TurnResult } from '../runtime.js';
+import { newId } from '../lib/new-id.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';

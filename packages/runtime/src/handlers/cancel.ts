@@ -7,7 +7,7 @@ import {
   sanitizeJson,
 } from '@boxcar/kernel';
 import { findSubtreeRoot, hasDueNotices, type SubtreeRoot } from '@boxcar/store';
-import type { Handler, HandlerTools } from '../handler.js';
+import type { Handler, HandlerTools } from '../handler/index.js';
 
 /** Ids in the answer; of a larger tree the count says the rest. */
 const LISTED = 1_000;

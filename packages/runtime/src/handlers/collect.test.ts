@@ -2,11 +2,11 @@ import { type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { newId } from '../packer.js';
+import { newId } from '../lib/new-id.js';
+import { Sweeper } from '../sweep/sweeper.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { rowCounts } from '../testing/row-counts.js';
-import { Sweeper } from '../worker/sweeper.js';
 
 interface BatchAnswer {
   readonly batch_id: string;

@@ -1,6 +1,6 @@
 import { type Collect, collectSchema, KernelError, parseId, type TurnId } from '@boxcar/kernel';
 import { loadBatches } from '@boxcar/store';
-import type { Handler, HandlerTools } from '../handler.js';
+import type { Handler, HandlerTools } from '../handler/index.js';
 
 /** The turns of an earlier batch, whoever asks: whether he may read them is checked turn by turn. */
 async function membersOf(ref: string, { db, ctx }: HandlerTools): Promise<readonly TurnId[]> {

@@ -1,6 +1,6 @@
 import type { JsonObject } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import type { SubmitOptions } from '../submit/options.js';
+import type { SubmitOptions } from '../core/submit-options.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 

@@ -1,7 +1,7 @@
 /** Instructions that are comma commands: the operator's own, for an agent that exists. Rule: docs/tape.md, "Commands". */
 import { type DelegateAsync, isCommaCommand, type JsonValue, KernelError } from '@boxcar/kernel';
-import type { HandlerTools } from '../handler.js';
-import { runTapeCommand } from '../tape/run-command.js';
+import type { HandlerTools } from '../handler/index.js';
+import { runTapeCommand } from '../tool/index.js';
 
 /** True for people's commands; from an agent such an instruction is a text like any other. */
 export const isCommand = (instruction: string, { ctx }: HandlerTools): boolean =>

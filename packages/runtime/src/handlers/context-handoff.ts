@@ -26,11 +26,11 @@ import {
   type ProfileRow,
   type TapePlace,
 } from '@boxcar/store';
-import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler.js';
-import { newId } from '../packer.js';
-import { assemble } from '../snapshot.js';
-import { resolveSessions } from '../submit/session-agents.js';
-import { type FoundPlace, findTapeHead, findTapeRef } from '../tape/tape-ref.js';
+import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler/index.js';
+import { assemble } from '../handler/index.js';
+import { newId } from '../lib/index.js';
+import { resolveSessions } from '../submit/index.js';
+import { type FoundPlace, findTapeHead, findTapeRef } from '../tape/index.js';
 
 const FIELD = 'arguments.tape_ref';
 

@@ -8,9 +8,9 @@ import {
   type LaunchPrincipal,
   launchPrincipalSchema,
 } from '@boxcar/kernel';
-import type { Handler, HandlerTools } from '../handler.js';
-import { takeSnapshots } from '../snapshot.js';
-import { resolveSessions } from '../submit/session-agents.js';
+import type { Handler, HandlerTools } from '../handler/index.js';
+import { takeSnapshots } from '../handler/index.js';
+import { resolveSessions } from '../submit/index.js';
 import { handleCommand, isCommand, refuseCommand } from './comma.js';
 import { type ArgumentNames, prepareTasks, targetProfiles } from './tasks.js';
 

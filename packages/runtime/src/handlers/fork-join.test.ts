@@ -3,13 +3,13 @@ import type { ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from '../packer.js';
+import { newId } from '../lib/new-id.js';
+import { Sweeper } from '../sweep/sweeper.js';
 import { statementsToAccept } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
 import { rowCounts } from '../testing/row-counts.js';
-import { Sweeper } from '../worker/sweeper.js';
 
 interface BatchAnswer {
   readonly batch_id: string;

@@ -1,5 +1,5 @@
 import { type ForkJoin, forkJoinSchema, KernelError } from '@boxcar/kernel';
-import type { Handler, SubmitTurnRequest } from '../handler.js';
+import type { Handler, SubmitTurnRequest } from '../handler/index.js';
 import { prepareTasks, targetProfiles } from './tasks.js';
 
 const pathOf = (index: number): string => `tasks.${index}.`;

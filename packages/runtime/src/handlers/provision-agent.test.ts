@@ -2,7 +2,7 @@ import type { AgentId, BoxId, JsonValue, KernelError, TurnId } from '@boxcar/ker
 import { KernelError as KernelErrorClass } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { newId } from '../packer.js';
+import { newId } from '../lib/new-id.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';

@@ -8,9 +8,8 @@ import {
   type SessionAddress,
 } from '@boxcar/kernel';
 import { type AgentRow, changeAgent, findAgent, type ProfileRow } from '@boxcar/store';
-import type { Handler, HandlerTools } from '../handler.js';
-import { resolveSessions } from '../submit/session-agents.js';
-import { nameOfSession } from '../submit/session-name.js';
+import type { Handler, HandlerTools } from '../handler/index.js';
+import { nameOfSession, resolveSessions } from '../submit/index.js';
 
 type Outcome = 'created' | 'updated' | 'unchanged';
 /** Its agents are named: a session by the name of its agent. */

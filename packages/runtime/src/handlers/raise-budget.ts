@@ -7,7 +7,7 @@ import {
   toBudgetLimits,
 } from '@boxcar/kernel';
 import { findAccount, findNamed, lockRun, raiseAccount } from '@boxcar/store';
-import type { Handler, HandlerTools } from '../handler.js';
+import type { Handler, HandlerTools } from '../handler/index.js';
 
 const refuse = (message: string, details: Readonly<Record<string, unknown>>): never => {
   throw new KernelError('bad_request', { message, details });

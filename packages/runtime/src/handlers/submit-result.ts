@@ -1,5 +1,5 @@
 import { type SubmitResult, submitResultSchema } from '@boxcar/kernel';
-import type { Handler } from '../handler.js';
+import type { Handler } from '../handler/index.js';
 
 export const submitResult: Handler<SubmitResult> = {
   description: 'Deliver the result of this task and end it. Call it alone.',

@@ -11,10 +11,9 @@ import {
   tapeHandoffSchema,
 } from '@boxcar/kernel';
 import { findAnchorOfTurn } from '@boxcar/store';
-import type { Handler, HandlerTools } from '../handler.js';
-import type { EntryInput } from '../tape/entry-input.js';
-import type { Tape } from '../tape/tape.js';
-import { type TapeTarget, toTarget } from '../tape/tape-types.js';
+import type { Handler, HandlerTools } from '../handler/index.js';
+import type { EntryInput, Tape } from '../tape/index.js';
+import { type TapeTarget, toTarget } from '../tape/index.js';
 
 /** The turn's own tape, else that of the agent in whose name it comes. */
 function ownTape({ ctx }: HandlerTools): TapeTarget {

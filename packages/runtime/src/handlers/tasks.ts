@@ -6,10 +6,10 @@ import {
   KernelError,
 } from '@boxcar/kernel';
 import type { AgentRow } from '@boxcar/store';
-import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
-import type { ContextSpec } from '../pack-plan.js';
-import { type SnapshotWish, takeSnapshots } from '../snapshot.js';
-import { resolveSessions } from '../submit/session-agents.js';
+import type { HandlerTools, SubmitTurnRequest } from '../handler/index.js';
+import { type SnapshotWish, takeSnapshots } from '../handler/index.js';
+import type { ContextSpec } from '../pack/index.js';
+import { resolveSessions } from '../submit/index.js';
 import { refuseCommand } from './comma.js';
 
 export type GivenTask = ForkJoin['tasks'][number] | DelegateAsync;

@@ -3,10 +3,10 @@ import type { ScriptedFunction } from '@boxcar/llm';
 import { promote } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { Sweeper } from '../sweep/sweeper.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
-import { Sweeper } from '../worker/sweeper.js';
 
 interface Receipt {
   readonly batch_id: string;

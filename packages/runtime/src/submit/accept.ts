@@ -40,29 +40,25 @@ import {
   type SubmittedTurn,
   type Tx,
 } from '@boxcar/store';
-import { announceEnds, announceTries } from '../end-subtrees.js';
-import type { CallerContext } from '../handler.js';
-import type { RuntimeCore } from '../runtime.js';
-import { hasArgument } from '../tool.js';
-import { UnitOfWork } from '../unit-of-work.js';
-import { unlessAborted } from '../unless-aborted.js';
-import { answeredMeanwhile } from '../worker/call-result.js';
+import type { Accepted, Begun, DoorOptions, Opened, RuntimeCore, SubmitOptions } from '../core/index.js';
+import { announceEnds, announceTries, answeredMeanwhile } from '../end/index.js';
+import type { CallerContext } from '../handler/index.js';
+import { unlessAborted } from '../lib/index.js';
+import { hasArgument } from '../tool/index.js';
 import { startHandlerLimit } from './handler-limit.js';
 import {
-  type Begun,
   begin,
   checkParent,
   checkProject,
   codeOf,
   inScopeOf,
   isRefusedByArchive,
-  type Opened,
   open,
   readInput,
   replay,
 } from './opening.js';
-import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
 import { Primitive } from './primitive.js';
+import { UnitOfWork } from './unit-of-work.js';
 
 /**
  * Accepts a primitive: validates, decides, and commits its whole effect in one transaction.

@@ -5,7 +5,7 @@ import { waitFor } from '@boxcar/testkit';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { newId } from '../packer.js';
+import { newId } from '../lib/new-id.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { rowCounts } from '../testing/row-counts.js';

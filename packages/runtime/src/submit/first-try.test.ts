@@ -5,7 +5,7 @@ import { createPool, dropConnections } from '@boxcar/store';
 import { statementProxy, tcpProxy, testDatabase, waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
 import type { Tape } from '../tape/tape.js';
 import { createWorker } from '../worker/worker.js';

@@ -2,8 +2,8 @@
 import { type BoxId, type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
-import { newId } from '../packer.js';
+import type { HandlerTools, SubmitTurnRequest } from '../handler/handler.js';
+import { newId } from '../lib/new-id.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { rowCounts } from '../testing/row-counts.js';

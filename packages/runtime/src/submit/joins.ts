@@ -1,11 +1,11 @@
 /** Batches: several turns whose ends are one answer. Source: docs/primitives.md. */
 import { type BatchId, isFinal, KernelError, type RunId, type TurnId, type TurnStatus } from '@boxcar/kernel';
 import { addBatch, findJoinable, findWaitCycle, lockMembers, type NewBatch } from '@boxcar/store';
-import type { JoinRequest } from '../handler.js';
-import { newId } from '../packer.js';
-import type { UnitOfWork } from '../unit-of-work.js';
+import { DEFAULT_WAIT_SECONDS } from '../core/index.js';
+import type { JoinRequest } from '../handler/index.js';
+import { newId } from '../lib/index.js';
 import type { Gathering, NewTurns } from './new-turns.js';
-import { DEFAULT_WAIT_SECONDS } from './options.js';
+import type { UnitOfWork } from './unit-of-work.js';
 import { checkCycle, waitingChain } from './waiting-chain.js';
 
 type Counters = Pick<NewBatch, 'remaining' | 'succeeded' | 'failed'>;

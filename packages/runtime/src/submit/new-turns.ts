@@ -31,12 +31,11 @@ import {
   type ViewStart,
   type ViewWish,
 } from '@boxcar/store';
-import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler.js';
-import { newId } from '../packer.js';
-import type { RuntimeCore } from '../runtime.js';
-import { reserveSpawn } from '../spawn-budget.js';
-import type { UnitOfWork } from '../unit-of-work.js';
-import type { DoorOptions } from './options.js';
+import type { DoorOptions, RuntimeCore } from '../core/index.js';
+import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler/index.js';
+import { newId } from '../lib/index.js';
+import { reserveSpawn } from './spawn-budget.js';
+import type { UnitOfWork } from './unit-of-work.js';
 import { checkCycle } from './waiting-chain.js';
 
 const DEFAULT_MAX_DEPTH = 20;

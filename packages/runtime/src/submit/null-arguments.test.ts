@@ -2,7 +2,7 @@
 import { isJsonObject, type JsonObject, type JsonValue } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import type { TurnResult } from '../runtime.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { rowCounts } from '../testing/row-counts.js';

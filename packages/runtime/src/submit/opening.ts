@@ -15,12 +15,10 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import { asOutside, type CallerTransaction, loadOpenings, type Opening } from '@boxcar/store';
-import type { Handler } from '../handler.js';
-import { newId } from '../packer.js';
-import type { RuntimeCore } from '../runtime.js';
-import { parseGiven } from '../tool.js';
-import { type RunningCode, runInScope } from '../worker/call-scope.js';
-import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
+import type { Accepted, Begun, DoorOptions, Opened, RuntimeCore, SubmitOptions } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import { newId, type RunningCode, runInScope } from '../lib/index.js';
+import { parseGiven } from '../tool/index.js';
 import { nameOfSession } from './session-name.js';
 
 function parseInput<I>(
@@ -102,8 +100,6 @@ export const checkText = (value: string | undefined, field: string, maxLength: n
     });
   }
 };
-
-export type Opened = Opening & { readonly source: NonNullable<Opening['source']> };
 
 /** @throws KernelError `not_found` for project, source agent or calling turn. */
 export async function open(
@@ -237,21 +233,6 @@ type Caller = SubmitOptions & {
 
 /** Keys that begin like this are made by the kernel only. */
 const KERNEL_KEYS = /^(agent|auto|call|fork-result|unseen):/;
-
-/** A primitive whose arguments are valid, and whose caller is being looked up. */
-export interface Begun {
-  readonly primitive: string;
-  readonly handler: Handler;
-  readonly input: unknown;
-  readonly plain: JsonObject;
-  readonly request: {
-    readonly key: string;
-    /** The caller has chosen the key. */
-    readonly isOwnKey: boolean;
-    readonly profileNames: readonly string[];
-  };
-  readonly opening: Promise<Opened>;
-}
 
 /**
  * Begins to accept a primitive. For a call it may be done beside the commit of the call: what is looked up is decided again by the

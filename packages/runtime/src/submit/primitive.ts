@@ -30,18 +30,18 @@ import {
   type Tx,
   takeAgentName,
 } from '@boxcar/store';
-import { deliverableContent } from '../deliverable.js';
-import type { EndedTurns } from '../end-locked.js';
-import { endSubtrees } from '../end-subtrees.js';
-import type { CallerContext, HandlerTools, SubmitTurnRequest } from '../handler.js';
-import { HandoverPacker } from '../packer.js';
-import type { RuntimeCore } from '../runtime.js';
-import { withinPrimitive } from '../tape/connection.js';
-import { openTape } from '../tape/open-tape.js';
+import type { RuntimeCore } from '../core/index.js';
+import { type Accepted, DEFAULT_WAIT_SECONDS } from '../core/index.js';
+import type { EndedTurns } from '../end/index.js';
+import { endSubtrees } from '../end/index.js';
+import type { CallerContext, HandlerTools, SubmitTurnRequest } from '../handler/index.js';
+import { deliverableContent } from '../lib/index.js';
+import { HandoverPacker } from '../pack/index.js';
+import { openTape } from '../tape/index.js';
 import { joinTurns } from './joins.js';
 import { type Gathering, NewTurns } from './new-turns.js';
 import { checkText } from './opening.js';
-import { type Accepted, DEFAULT_WAIT_SECONDS } from './options.js';
+import { withinPrimitive } from './within-primitive.js';
 
 const DEFAULT_MAX_FAN_OUT = 1_000;
 /** Profiles that a misspelt name is compared with, and that are listed when none is near. */

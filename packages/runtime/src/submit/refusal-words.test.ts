@@ -1,7 +1,7 @@
 /** What a refused caller reads: its own words for the field, what is allowed there, and what it probably meant. */
 import { KernelError } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { newId } from '../packer.js';
+import { newId } from '../lib/new-id.js';
 import { type Harness, harness } from '../testing/harness.js';
 
 let h: Harness;

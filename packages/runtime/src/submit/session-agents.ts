@@ -7,8 +7,8 @@ import {
   type SessionAgent,
   takeAgentNames,
 } from '@boxcar/store';
-import type { HandlerTools } from '../handler.js';
-import { newId } from '../packer.js';
+import type { HandlerTools } from '../handler/index.js';
+import { newId } from '../lib/index.js';
 import { nameOfSession } from './session-name.js';
 
 interface Named {

@@ -1,7 +1,7 @@
 /** Who waits for whom on the way from a caller to its root. */
 import { type AgentId, KernelError } from '@boxcar/kernel';
 import type { ChainLink } from '@boxcar/store';
-import type { CallerContext } from '../handler.js';
+import type { CallerContext } from '../handler/index.js';
 
 /** The turns on the way to the root that wait for this one, itself first. */
 export function waitingChain({ parent }: CallerContext): readonly ChainLink[] {

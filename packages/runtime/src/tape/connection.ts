@@ -3,16 +3,12 @@ import {
   type AppendRequest,
   type AppendResult,
   appendEntries,
-  appendWithin,
-  lockMembers,
   type Queryable,
   type ResetRequest,
   type ResetResult,
   resetTape,
-  resetWithin,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { HandlerTools } from '../handler.js';
 
 export interface TapeConnection {
   readonly db: Queryable;
@@ -43,18 +39,4 @@ export const untilAborted = (connection: TapeConnection, signal: AbortSignal): T
     signal.throwIfAborted();
     return connection.reset(request);
   },
-});
-
-/** What is written then commits with the primitive. The order of locks is turn, tape: the calling turn's comes first. */
-export const withinPrimitive = (
-  { db, tx, ctx }: Pick<HandlerTools, 'db' | 'tx' | 'ctx'>,
-  maxCardBytes: number | undefined,
-): TapeConnection => ({
-  db,
-  maxCardBytes,
-  append: async (request) => {
-    if (ctx.parent !== undefined) await lockMembers(tx, [ctx.parent.turnId]);
-    return appendWithin(tx, request);
-  },
-  reset: (request) => resetWithin(tx, request),
 });

@@ -1,4 +1,5 @@
 /** What callers append, as entries with cards: checked once, here. */
+
 import {
   type AgentId,
   BOOTSTRAP_ANCHOR,
@@ -23,20 +24,11 @@ import {
   parseJsonValue,
   parseTapeDate,
   TURN_STARTED,
-  type TurnId,
   toName,
 } from '@boxcar/kernel';
 import type { AppendRequest, NewTapeEntry } from '@boxcar/store';
-import { newId } from '../packer.js';
-import type { AppendOptions } from './tape-types.js';
-
-export interface EntryOptions {
-  /** Said besides; `context: false` hides the entry from readers that make messages. */
-  readonly meta?: JsonObject;
-  /** The turn and step that write it. */
-  readonly turnId?: TurnId;
-  readonly step?: number;
-}
+import { newId } from '../lib/index.js';
+import type { AppendOptions, EntryOptions } from './tape-types.js';
 
 /** One entry to be appended: words, an anchor, an event, or a draft with its card (imported lines, calls and results). */
 export type EntryInput =

@@ -1,8 +1,8 @@
 import { isJsonObject } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Sweeper } from '../sweep/sweeper.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
-import { Sweeper } from '../worker/sweeper.js';
 import type { Tape } from './tape.js';
 
 let h: Harness;

@@ -16,7 +16,7 @@ import {
 } from '@boxcar/kernel';
 import { findNotifyRefusal, findProfiles, makeSession, type TapeActor } from '@boxcar/store';
 import type pg from 'pg';
-import { newId } from '../packer.js';
+import { newId } from '../lib/index.js';
 import { toAnchorCard } from './entry-input.js';
 import type { ForkContext, ForkPoint } from './fork.js';
 import type { FoundAnchor } from './read-tape.js';

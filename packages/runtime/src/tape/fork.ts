@@ -16,7 +16,7 @@ import {
   type TapeRow,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { newId } from '../packer.js';
+import { newId } from '../lib/index.js';
 import type { Tape } from './tape.js';
 import { notAuthorized } from './tape-errors.js';
 

@@ -4,7 +4,7 @@ import { eraseCards } from '@boxcar/store';
 import { spawnNode, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';

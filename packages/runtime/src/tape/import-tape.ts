@@ -48,8 +48,7 @@ import {
   transaction,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { withHandlerSlot } from '../handler-slots.js';
-import { newId } from '../packer.js';
+import { newId, withHandlerSlot } from '../lib/index.js';
 import {
   callIdsOf,
   checkSessionGraph,

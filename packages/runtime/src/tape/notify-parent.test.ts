@@ -1,8 +1,8 @@
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { tellParent } from '../end/tell-parent.js';
+import { Sweeper } from '../sweep/sweeper.js';
 import { type SessionScene, sessionScene } from '../testing/session-scene.js';
-import { Sweeper } from '../worker/sweeper.js';
-import { tellParent } from '../worker/tell-parent.js';
 import type { Tape } from './tape.js';
 
 let scene: SessionScene;

@@ -2,7 +2,7 @@
 import { waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { SubmitOptions } from '../submit/options.js';
+import type { SubmitOptions } from '../core/submit-options.js';
 import { type SessionScene, sessionScene } from '../testing/session-scene.js';
 import type { Tape } from './tape.js';
 

@@ -10,8 +10,7 @@ import {
   toName,
 } from '@boxcar/kernel';
 import { createTape, findTape, type Queryable, type TapeActor, type TapeAddress } from '@boxcar/store';
-import { findActor } from '../find-actor.js';
-import { newId } from '../packer.js';
+import { findActor, newId } from '../lib/index.js';
 import type { TapeConnection } from './connection.js';
 import { Tape } from './tape.js';
 import { tapeNotFound } from './tape-errors.js';

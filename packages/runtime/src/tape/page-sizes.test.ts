@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto';
-import { type BoxReport, inspectBox } from '@boxcar/store';
+import { type BoxReport, inspectBox } from '@boxcar/store/report';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
+import { runTapeCommand } from '../tool/run-command.js';
 import type { EntryInput } from './entry-input.js';
-import { runTapeCommand } from './run-command.js';
 import type { Tape } from './tape.js';
 
 const MIB = 1024 * 1024;

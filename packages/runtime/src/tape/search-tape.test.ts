@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
+import { searchAnswer } from '../tool/tape-tools.js';
 import type { EntryInput } from './entry-input.js';
 import type { Tape } from './tape.js';
-import { searchAnswer } from './tape-tools.js';
 
 let h: Harness;
 let n = 0;

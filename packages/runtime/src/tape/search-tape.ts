@@ -28,7 +28,7 @@ import {
   type TapePart,
   withAsked,
 } from '@boxcar/store';
-import { pauses } from '../pause.js';
+import { pauses } from '../lib/index.js';
 import { DEFAULT_MATCHES, MAX_MATCHES, type SearchOptions } from './tape-types.js';
 
 export interface TapeMatch {

@@ -16,7 +16,7 @@ import {
   setSessionStatus,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { findProject } from '../profiles.js';
+import { findProject } from '../profile/index.js';
 
 /** A session as the original records it, with its agent and tape. */
 export interface SessionMetadata {

@@ -1,5 +1,5 @@
 import { type BoxId, KernelError, selectRecords, type TurnId } from '@boxcar/kernel';
-import { inspectBox } from '@boxcar/store';
+import { inspectBox } from '@boxcar/store/report';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { statementsOf } from '../testing/count-statements.js';

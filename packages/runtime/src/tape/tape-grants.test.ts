@@ -1,7 +1,7 @@
 import { type AgentId, KernelError } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
-import type { TurnResult } from '../runtime.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import type { Tape } from './tape.js';

@@ -1,4 +1,5 @@
 /** What is asked of a tape, and what it answers. */
+import type { JsonObject, TurnId } from '@boxcar/kernel';
 import {
   type AnchorSelector,
   type BoxId,
@@ -8,7 +9,6 @@ import {
   type TapeRecord,
   tryParseId,
 } from '@boxcar/kernel';
-import type { EntryOptions } from './entry-input.js';
 
 /** A tape by its name, or the one of an agent (id or name), of a session in a workspace, or a box. */
 export type TapeTarget = string | { readonly agent: string } | { readonly box: string } | SessionAddress;
@@ -114,3 +114,11 @@ export const DEFAULT_MATCHES = 20;
 export const MAX_MATCHES = 500;
 export const DEFAULT_ANCHORS = 20;
 export const MAX_ANCHORS = 500;
+
+export interface EntryOptions {
+  /** Said besides; `context: false` hides the entry from readers that make messages. */
+  readonly meta?: JsonObject;
+  /** The turn and step that write it. */
+  readonly turnId?: TurnId;
+  readonly step?: number;
+}

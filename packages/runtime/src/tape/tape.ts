@@ -29,7 +29,7 @@ import {
   type TapeAddress,
   type TapeRow,
 } from '@boxcar/store';
-import { newId } from '../packer.js';
+import { newId } from '../lib/index.js';
 import type { TapeConnection } from './connection.js';
 import {
   checkAppend,

@@ -2,9 +2,9 @@
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Sweeper } from '../sweep/sweeper.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
-import { Sweeper } from '../worker/sweeper.js';
 
 /** Asks its session again whenever it is told of an end. */
 const lead: ScriptedFunction = ({ turn, messages }, { call }) => {

@@ -1,7 +1,7 @@
 import { AUTO_HANDOFF_ANCHOR, buildCard, type CardDraft, type NewCard } from '@boxcar/kernel';
 import { appendEntries } from '@boxcar/store';
 import type pg from 'pg';
-import { newId } from '../packer.js';
+import { newId } from '../lib/new-id.js';
 import type { Tape } from '../tape/tape.js';
 
 /** Writes a compaction as an overflow does: the anchor, its event, the summary; views begin at `keepFrom`. */

@@ -1,7 +1,7 @@
 import { createModelRouter } from '@boxcar/llm';
 import type { TestDatabase } from '@boxcar/testkit';
 import pg from 'pg';
-import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
 
 /** What one statement was sent as: its text, transaction control included. */

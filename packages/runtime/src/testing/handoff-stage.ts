@@ -9,7 +9,7 @@ import {
 } from '@boxcar/kernel';
 import { expect } from 'vitest';
 import { z } from 'zod';
-import type { TurnResult } from '../runtime.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import type { Tape } from '../tape/tape.js';
 import { checkPrompts } from './check-prompts.js';
 import { type Harness, harness } from './harness.js';

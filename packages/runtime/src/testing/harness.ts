@@ -1,8 +1,8 @@
 import type { Doorbell, JsonValue, Model, PriceTable } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
-import { InProcessDoorbell } from '../doorbell/in-process.js';
-import type { Log } from '../log.js';
+import type { Log } from '../lib/log.js';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
 import { createWorker, type Worker, type WorkerOptions } from '../worker/worker.js';
 import { keptInFolder } from './kept-prompts.js';

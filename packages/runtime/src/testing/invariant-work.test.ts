@@ -1,9 +1,9 @@
 /** Each check of the invariants reads whole tables, but its work grows only in proportion to the database. */
-import { INVARIANTS, inspectInvariants, invariantStatement } from '@boxcar/store';
+import { INVARIANTS, inspectInvariants, invariantStatement } from '@boxcar/store/report';
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import type { TurnResult } from '../runtime.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import { copyRuns, readRuns } from './copy-runs.js';
 import { type Harness, harness } from './harness.js';
 

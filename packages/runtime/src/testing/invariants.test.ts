@@ -1,9 +1,9 @@
-import { INVARIANTS, inspectInvariants } from '@boxcar/store';
+import { INVARIANTS, inspectInvariants } from '@boxcar/store/report';
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, it, test } from 'vitest';
-import { newId } from '../packer.js';
-import type { TurnResult } from '../runtime.js';
+import { newId } from '../lib/new-id.js';
+import type { TurnResult } from '../queue/turn-result.js';
 import type { Worker } from '../worker/worker.js';
 import { type Harness, harness } from './harness.js';
 import { checkInvariants } from './invariants.js';

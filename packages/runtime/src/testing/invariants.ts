@@ -1,4 +1,4 @@
-import { type InvariantOptions, inspectInvariants } from '@boxcar/store';
+import { type InvariantOptions, inspectInvariants } from '@boxcar/store/report';
 import type pg from 'pg';
 
 /**

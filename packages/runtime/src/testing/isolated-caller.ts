@@ -4,7 +4,7 @@
  * argv: the URL of its module, and the file that the tool writes its pid to.
  */
 import { z } from 'zod';
-import { toTool } from '../isolated-tool.js';
+import { toTool } from '../tool/isolated-tool.js';
 
 const [module = '', pidFile = ''] = process.argv.slice(2);
 const tool = toTool({

@@ -7,10 +7,8 @@
  */
 import { createInterface } from 'node:readline';
 import { createModelRouter } from '@boxcar/llm';
+import { createLog, createWorker, openRuntime } from '@boxcar/runtime';
 import { z } from 'zod';
-import { createLog } from '../log.js';
-import { openRuntime } from '../open.js';
-import { createWorker } from '../worker/worker.js';
 
 /** Submissions that are under way at the same time. */
 const LANES = 4;

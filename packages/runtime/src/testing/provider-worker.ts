@@ -4,7 +4,7 @@
  * argv: the JSON of `ProviderWorkerOptions`.
  */
 import { createModelRouter } from '@boxcar/llm';
-import { createLog } from '../log.js';
+import { createLog } from '../lib/log.js';
 import { openRuntime } from '../open.js';
 import { createWorker } from '../worker/worker.js';
 

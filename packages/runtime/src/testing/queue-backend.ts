@@ -14,7 +14,7 @@ import {
   type WorkerOptions,
   withBackend,
 } from 'bullmq';
-import { migrateQueues, type QueueConnection } from '../queues.js';
+import { migrateQueues, type QueueConnection } from '../queue/queues.js';
 
 /** A database with the queues of one kind beside it, or in it. */
 export interface TestBackend extends AsyncDisposable {

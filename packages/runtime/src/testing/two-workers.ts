@@ -6,8 +6,8 @@
 import { createModelRouter } from '@boxcar/llm';
 import { createPool } from '@boxcar/store';
 import { z } from 'zod';
-import { InProcessDoorbell } from '../doorbell/in-process.js';
-import { createLog } from '../log.js';
+import { createLog } from '../lib/log.js';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
 import { createWorker } from '../worker/worker.js';
 

@@ -5,7 +5,7 @@
  * argv: the JSON of `WorkerProcessOptions`.
  */
 import pg from 'pg';
-import { createLog } from '../log.js';
+import { createLog } from '../lib/log.js';
 import { openRuntime } from '../open.js';
 import { createWorker, type WorkerOptions } from '../worker/worker.js';
 import { createFaultyModel, registerFaultyTools } from './faulty.js';

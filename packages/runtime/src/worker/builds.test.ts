@@ -1,7 +1,8 @@
 /** Two builds on one database: docs/operations.md, "Two builds at once". The older is this one, unless a test says otherwise. */
 import { explainWait, parseId, type TurnId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
-import { type Build, findStaleRings, loadWaitFacts, THIS_BUILD } from '@boxcar/store';
+import { type Build, findStaleRings, THIS_BUILD } from '@boxcar/store';
+import { loadWaitFacts } from '@boxcar/store/report';
 import { queueBackends, waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';

@@ -5,7 +5,7 @@ import { tcpProxy, testDatabase, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { z } from 'zod';
-import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
 import { harness } from '../testing/harness.js';
 import { createWorker } from './worker.js';

@@ -17,8 +17,8 @@
  */
 import { askServer, dropConnections, dropIdle, isExhausted, silentFor } from '@boxcar/store';
 import type pg from 'pg';
-import type { Log } from '../log.js';
-import { withinTime } from '../within-time.js';
+import type { Log } from '../lib/index.js';
+import { withinTime } from '../lib/index.js';
 
 export class CommitProof {
   readonly #pool: pg.Pool;

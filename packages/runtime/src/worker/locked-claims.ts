@@ -4,7 +4,7 @@
  * ring. A turn that is still locked then gives its slot back at once.
  */
 import type { TurnId } from '@boxcar/kernel';
-import { LOCK_PATIENCE_MS } from '../batcher.js';
+import { LOCK_PATIENCE_MS } from '../lib/index.js';
 
 /** How long a claim waits for locked rows while no other slot is free. */
 const PATIENCE_MS = 300;

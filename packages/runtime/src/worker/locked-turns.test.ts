@@ -6,7 +6,7 @@ import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { describe, expect, test, vi } from 'vitest';
 import { z } from 'zod';
-import { newId } from '../packer.js';
+import { newId } from '../lib/new-id.js';
 import { type Harness, harness } from '../testing/harness.js';
 
 const NEVER_MS = 3_600_000;

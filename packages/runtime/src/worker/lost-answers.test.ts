@@ -4,13 +4,13 @@ import { createPool, findEndable, loadOpenCalls, type OpenCallRow, transaction }
 import { statementProxy, testDatabase, waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { InProcessDoorbell } from '../doorbell/in-process.js';
-import { closingOf } from '../end-locked.js';
-import { endAndAnnounce, endSubtrees, endWaiting } from '../end-subtrees.js';
+import { closingOf } from '../end/end-locked.js';
+import { endAndAnnounce, endSubtrees, endWaiting } from '../end/end-subtrees.js';
+import { finishBatch } from '../end/finish-batch.js';
+import { leaveBatch } from '../end/leave-batch.js';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
-import { finishBatch } from './finish-batch.js';
-import { leaveBatch } from './leave-batch.js';
-import { Sweeper } from './sweeper.js';
+import { Sweeper } from '../sweep/sweeper.js';
 import { createWorker } from './worker.js';
 
 /** The worker neither sweeps nor renews its lease, so neither of them repairs anything. */

@@ -5,9 +5,9 @@
 import type { TurnId } from '@boxcar/kernel';
 import { queueBackends, waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
+import { Sweeper } from '../sweep/sweeper.js';
 import { type FairKind, type FairStage, openFairStage } from '../testing/fair-stage.js';
 import { checkInvariants } from '../testing/invariants.js';
-import { Sweeper } from './sweeper.js';
 
 const KINDS: readonly FairKind[] = ['in process', 'no queue', ...queueBackends()];
 

@@ -14,7 +14,7 @@ import {
 import type pg from 'pg';
 import { describe, expect, test } from 'vitest';
 import { type OpenRuntime, openRuntime } from '../open.js';
-import { migrateQueues } from '../queues.js';
+import { migrateQueues } from '../queue/queues.js';
 import { checkInvariants } from '../testing/invariants.js';
 import type { WorkerProcessOptions } from '../testing/worker-process.js';
 

@@ -2,7 +2,7 @@ import type { Model, Ring } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 

@@ -1,6 +1,6 @@
 /**
  * Watches one other worker, the next living one in the circle of ids: waits for its session lock, so that its death is noticed
- * at the moment Postgres notices it. Rules: `store/liveness.ts`.
+ * at the moment Postgres notices it. Rules: `store/work/liveness.ts`.
  *
  * On a connection of its own. A session that waits for a lock does not see its client die, so the lock of a worker that
  * watched on the connection which holds it would outlive the worker; nor does it hear notifications.
@@ -17,7 +17,7 @@ import {
   watchPeer,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { Log } from '../log.js';
+import type { Log } from '../lib/index.js';
 
 /** SQLSTATE of a canceled statement. */
 const INTERRUPTED = '57014';

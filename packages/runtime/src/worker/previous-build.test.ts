@@ -2,7 +2,7 @@
 import { migrate, shippedSchema } from '@boxcar/store';
 import { type NodeChild, queueBackends, spawnNode, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
-import { migrateQueues } from '../queues.js';
+import { migrateQueues } from '../queue/queues.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { findMissingBuild, openPreviousBuild } from '../testing/previous-build.js';
 

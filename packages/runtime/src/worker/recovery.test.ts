@@ -4,11 +4,11 @@ import type { ScriptedFunction } from '@boxcar/llm';
 import { claim, releaseTurns } from '@boxcar/store';
 import { type NodeChild, type QueueBackend, queueBackends, spawnNode, waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
-import { BullMqDoorbell } from '../doorbell/bullmq.js';
-import { silentLog } from '../log.js';
+import { silentLog } from '../lib/log.js';
+import { newId } from '../lib/new-id.js';
 import { type OpenRuntime, openRuntime } from '../open.js';
-import { newId } from '../packer.js';
-import { openQueues } from '../queues.js';
+import { BullMqDoorbell } from '../queue/doorbell-bullmq.js';
+import { openQueues } from '../queue/queues.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import {
   createFaultyModel,

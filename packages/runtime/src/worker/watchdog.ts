@@ -8,8 +8,8 @@ import { url as inspectorUrl } from 'node:inspector';
 import { Worker as Thread } from 'node:worker_threads';
 import type { WorkerId } from '@boxcar/kernel';
 import { BLOCKED_WORKER } from '@boxcar/store';
-import type { Log } from '../log.js';
-import { codeAtExit, type RunningCode, watchEntries } from './call-scope.js';
+import type { Log } from '../lib/index.js';
+import { codeAtExit, type RunningCode, watchEntries } from '../lib/index.js';
 
 /** The exit code of a process whose event loop was held. */
 const BLOCKED_EXIT_CODE = 4;

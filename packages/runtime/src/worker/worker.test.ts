@@ -4,7 +4,7 @@ import { tcpProxy, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
 import { deafDoorbell } from '../testing/deaf-doorbell.js';
 import { harness } from '../testing/harness.js';

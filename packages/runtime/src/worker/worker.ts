@@ -64,30 +64,28 @@ import {
   WORKERS_CHANNEL,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { Batcher, isLockTimeout, LOCKED } from '../batcher.js';
-import { argumentHashes } from '../door/announced-door.js';
-import { noteCrashedJob } from '../door/blocked-jobs.js';
-import { newId } from '../packer.js';
-import type { Runtime } from '../runtime.js';
-import { withinTime } from '../within-time.js';
-import { createRecorder, type Recorder } from './call-result.js';
-import { takeCrashedJob } from './call-scope.js';
+import type { RuntimeCore } from '../core/index.js';
+import { argumentHashes, noteCrashedJob } from '../door/index.js';
+import { createRecorder, type Recorder } from '../end/index.js';
+import { Batcher, isLockTimeout, LOCKED, newId, takeCrashedJob, withinTime } from '../lib/index.js';
+import { ModelWaits } from '../model/index.js';
+import { Sweeper } from '../sweep/sweeper.js';
+import type { HeldTurn, StepResults, TurnHost } from '../turn/index.js';
+import {
+  handBackFailed,
+  LeftTurns,
+  noteFailedClaim,
+  recordLeft,
+  releaseEach,
+  runTurn,
+} from '../turn/index.js';
+import { INLINE_VIEW_BYTES, KeptViews, TurnLoader, TurnView, ViewRoom } from '../view/index.js';
 import { CommitProof } from './commit-proof.js';
-import { handBackFailed, noteFailedClaim, releaseEach } from './failed-runs.js';
-import type { HeldTurn, StepResults, TurnHost } from './held-turn.js';
-import { KeptViews } from './kept-views.js';
 import { createLeaseClock, type LeaseClock, type Moment } from './lease-clock.js';
-import { LeftTurns, recordLeft } from './left-turns.js';
-import { TurnLoader } from './loader.js';
 import { LockedClaims } from './locked-claims.js';
-import { ModelWaits } from './model-waits.js';
 import { pairRings, type RungCommit } from './own-rings.js';
 import { PeerWatch } from './peer-watch.js';
-import { runTurn } from './run-turn.js';
 import { type SlotQueue, Slots } from './slots.js';
-import { Sweeper } from './sweeper.js';
-import { INLINE_VIEW_BYTES, TurnView } from './turn-view.js';
-import { ViewRoom } from './view-room.js';
 import { startWatchdog, type Watchdog } from './watchdog.js';
 
 export interface WorkerOptions {
@@ -208,7 +206,7 @@ const toCrash = (error: unknown): KernelError =>
 const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 export class Worker implements AsyncDisposable {
-  readonly #runtime: Runtime;
+  readonly #runtime: RuntimeCore;
   readonly #options: Required<WorkerOptions>;
   readonly #active = new Map<TurnId, Active>();
   /** What was taken straight from the rows: no subscription waits for it. */
@@ -276,7 +274,7 @@ export class Worker implements AsyncDisposable {
   #state: 'starting' | 'running' | 'draining' | 'closed' = 'starting';
 
   /** @internal Use `createWorker`. */
-  constructor(runtime: Runtime, options: WorkerOptions, clock = createLeaseClock()) {
+  constructor(runtime: RuntimeCore, options: WorkerOptions, clock = createLeaseClock()) {
     const leaseMs = options.leaseMs ?? 10_000;
     this.#clock = clock;
     this.#renewedAt = clock.now();
@@ -1099,7 +1097,7 @@ export class Worker implements AsyncDisposable {
  * @param clock - For tests: the clock of its lease.
  */
 export async function createWorker(
-  runtime: Runtime,
+  runtime: RuntimeCore,
   options: WorkerOptions = {},
   clock?: LeaseClock,
 ): Promise<Worker> {

@@ -9,7 +9,7 @@
  * G4  Each failed call that tries makes the pause longer by one step, and no other call does.
  */
 import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
-import { claim } from '../claims.js';
+import { claim } from '../turn/claims.js';
 import {
   type Caller,
   enterProvider,
@@ -18,8 +18,8 @@ import {
   setProviderLimits,
   type Woken,
   wakeProvider,
-} from '../providers.js';
-import { takeOver } from '../sweep.js';
+} from '../work/providers.js';
+import { takeOver } from '../work/sweep.js';
 import { type TestProfile, World } from './world.js';
 
 const P = 'p';

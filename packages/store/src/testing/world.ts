@@ -20,14 +20,15 @@ import {
 } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import type pg from 'pg';
-import { type ClaimedTurn, claim } from '../claims.js';
-import { commitSteps, type NewEntry, type StepCommit } from '../commits.js';
-import { transaction } from '../db.js';
-import { insertProfiles, lockAgents } from '../lookups.js';
-import { emptySubmission, type NewTurn, type Submission, writeSubmission } from '../submission.js';
-import type { CallSettlement } from '../tool-calls.js';
-import { releaseTurns } from '../turns.js';
-import { registerWorker } from '../workers.js';
+import { transaction } from '../db/db.js';
+import { insertProfiles, lockAgents } from '../submit/callers.js';
+import { emptySubmission, type NewTurn, type Submission, writeSubmission } from '../submit/submission.js';
+import type { CallSettlement } from '../turn/call-types.js';
+import { type ClaimedTurn, claim } from '../turn/claims.js';
+import { commitSteps } from '../turn/commits.js';
+import type { NewEntry, StepCommit } from '../turn/step-commit.js';
+import { releaseTurns } from '../turn/turns.js';
+import { registerWorker } from '../work/workers.js';
 
 export const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 export const OPERATOR = '00000000-0000-7000-8000-000000000002' as AgentId;

@@ -9,8 +9,8 @@
 import type { JsonValue } from '@boxcar/kernel';
 import type { QueueBackend } from '@boxcar/testkit';
 import type { Job, Processor } from 'bullmq';
-import type { Queues } from '../../queues.js';
-import { TOOL_RESULTS_QUEUE } from '../../tool-queue.js';
+import type { Queues } from '../../queue/queues.js';
+import { TOOL_RESULTS_QUEUE } from '../../tool-queue/tool-queue.js';
 import { type TestBackend, testBackend } from '../queue-backend.js';
 import { answerOf, runAtDoors } from './at-doors.js';
 import { findFault } from './conclude.js';

@@ -1,7 +1,7 @@
 import type { JsonValue } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
 import type { Runtime } from '../../runtime.js';
-import type { Tool } from '../../tool.js';
+import type { Tool } from '../../tool/tool.js';
 import type { Facts } from './facts.js';
 
 /** A submission was refused: again would not help. */

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Doorbell } from '@boxcar/kernel';
 import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
-import type { ToolQueue } from '../../tool-queue.js';
+import type { ToolQueue } from '../../tool-queue/tool-queue.js';
 import { checkInvariants } from '../invariants.js';
 import { describeBlockers } from '../stops/blockers.js';
 import { persistentClient, untilAborted } from './client.js';

@@ -1,7 +1,8 @@
 /** Erases all cards of runs that have ended while others work, and looks for their words in all tables. */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { CardId, ProjectId } from '@boxcar/kernel';
-import { eraseCards, eraseEvidence, writeTurnWords } from '@boxcar/store';
+import { eraseCards, eraseEvidence } from '@boxcar/store';
+import { writeTurnWords } from '@boxcar/store/report';
 import type pg from 'pg';
 import { findTexts, searchOfTables } from '../texts-in-tables.js';
 import { type Accepted, wordsIn } from './load.js';

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { overTcp, startEmbeddedPostgres } from '@boxcar/embedded';
 import { migrate } from '@boxcar/store';
 import { findProgram, startRedis, type TestRedis } from '@boxcar/testkit/standalone';
-import { migrateQueues } from '../../queues.js';
+import { migrateQueues } from '../../queue/queues.js';
 
 /** The servers of a soak. */
 export interface SoakPlace {

@@ -12,12 +12,13 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { tryParseId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { createPool, inspectInvariants, loadTurnStates } from '@boxcar/store';
+import { createPool, loadTurnStates } from '@boxcar/store';
+import { inspectInvariants } from '@boxcar/store/report';
 import { tcpProxy, waitFor } from '@boxcar/testkit/standalone';
 import type pg from 'pg';
-import { deliverableOf } from '../../deliverable.js';
+import { deliverableOf } from '../../lib/deliverable.js';
 import { openRuntime } from '../../open.js';
-import { openQueues } from '../../queues.js';
+import { openQueues } from '../../queue/queues.js';
 import { EFFECTS_TABLE } from '../faulty.js';
 import { Pace } from '../stops/pace.js';
 import { Callers } from './callers.js';

@@ -1,7 +1,7 @@
 /** Work that only a sweep finds: all of it is due when the worker that will stop starts. */
 import type { TurnId } from '@boxcar/kernel';
 import { claim, registerWorker } from '@boxcar/store';
-import { newId } from '../../packer.js';
+import { newId } from '../../lib/new-id.js';
 import type { Scenario } from '../faults/scenario.js';
 import type { Beforehand, StopPlan } from './stop-plan.js';
 

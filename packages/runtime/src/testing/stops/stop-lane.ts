@@ -6,10 +6,10 @@ import {
   type TcpProxy,
   tcpProxy,
 } from '@boxcar/testkit';
-import { BullMqDoorbell } from '../../doorbell/bullmq.js';
-import { silentLog } from '../../log.js';
-import { openQueues, type QueueConnection } from '../../queues.js';
-import { ToolQueue } from '../../tool-queue.js';
+import { silentLog } from '../../lib/log.js';
+import { BullMqDoorbell } from '../../queue/doorbell-bullmq.js';
+import { openQueues, type QueueConnection } from '../../queue/queues.js';
+import { ToolQueue } from '../../tool-queue/tool-queue.js';
 import type { Fault } from '../faults/crash-points.js';
 import { serveOutside } from '../faults/outside.js';
 import type { Cast, Scenario } from '../faults/scenario.js';

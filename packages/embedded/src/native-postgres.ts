@@ -1,0 +1,7 @@
+/** The programs of one Postgres release that the server's account can run. */
+export interface NativePostgres {
+  readonly initdb: string;
+  readonly postgres: string;
+  /** First part of the version; a data folder belongs to one major version. */
+  readonly major: string;
+}

@@ -1,0 +1,81 @@
+export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
+export {
+  cutEcho,
+  ERROR_CATALOGUE,
+  type ErrorBody,
+  type ErrorCode,
+  type ErrorDetails,
+  KernelError,
+  toErrorBody,
+  toText,
+} from './errors.js';
+export { TEXT_MATCHES, type TextMatch, type TextRange, WantedText } from './find-text.js';
+export {
+  FORMATS,
+  findingsOf,
+  findingWords,
+  kindWords,
+  meant,
+  mustBe,
+  orList,
+  plainWords,
+  safeParse,
+  toBadRequest,
+  unknownKeys,
+  whenObject,
+} from './findings.js';
+export {
+  type AgentId,
+  type BatchId,
+  type BoxId,
+  type CardId,
+  type Id,
+  type NewId,
+  type ProfileId,
+  type ProjectId,
+  parseId,
+  type RunId,
+  type ToolCallId,
+  type TurnId,
+  tryParseId,
+  type WorkerId,
+} from './ids.js';
+export {
+  canonicalJson,
+  isCleanText,
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  jsonObjectSchema,
+  parseJsonValue,
+  type Sanitized,
+  sanitizeJson,
+  sanitizeText,
+  sha256,
+} from './json.js';
+export { copyKeyOrder, jsonText, parseJson, setKeyOrder } from './key-order.js';
+export {
+  agentIdIn,
+  agentLabel,
+  agentNamesOf,
+  freshAgentName,
+  givenNames,
+  isGivenName,
+  isPlainName,
+  MAX_ANCHOR_NAME,
+  MAX_TAPE_NAME,
+  nameSchema,
+  PLAIN_NAME,
+  readsAsReference,
+  SELECTOR_NAME,
+  selectorNameSchema,
+  spellingsOf,
+  toName,
+  toPlainLine,
+} from './names.js';
+export { pythonJson, pythonJsonAt, pythonJsonItems, pythonJsonText, readPythonJson } from './python-json.js';
+export { parseRelaxedJson } from './relaxed-json.js';
+export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
+export { declareSecrets, maskSecrets, type Secret, warnOfSecrets } from './secrets.js';
+export { suggest } from './suggest.js';
+export { LONGEST_TIMER_MS, startTimer, type Timer } from './timer.js';

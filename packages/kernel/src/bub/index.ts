@@ -1,0 +1,25 @@
+export { shareSessionGraph } from './share-session-graph.js';
+export {
+  FilePaths,
+  fileStem,
+  formatManifest,
+  formatSessionGraph,
+  hashedStem,
+  isFilePath,
+  joinSessionGraphs,
+  MAX_STATUS_LENGTH,
+  type ManifestTape,
+  parseManifest,
+  parseSessionGraph,
+  type SessionLine,
+  type TapeFolderManifest,
+} from './tape-folder.js';
+export {
+  lineTooLong,
+  MAX_LINE_LENGTH,
+  type TapeLine,
+  type TapeLineReader,
+  type TapeLineWriter,
+  tapeLineReader,
+  tapeLineWriter,
+} from './tape-jsonl.js';

@@ -1,0 +1,23 @@
+export {
+  type Account,
+  type Allotment,
+  type Amounts,
+  type BudgetHit,
+  type BudgetInput,
+  type BudgetLimits,
+  budgetExceeded,
+  budgetSchema,
+  DEFAULT_RUN_TURNS,
+  decideGrant,
+  estimatePrompt,
+  findShortfall,
+  findSpawnHit,
+  type Grant,
+  needOf,
+  priceUnknown,
+  type Spawn,
+  type Spent,
+  toBudgetLimits,
+  wantOf,
+} from './budget.js';
+export { type ProjectLimits, projectLimitsSchema } from './project.js';

@@ -1,0 +1,17 @@
+export { appendAutoHandoff, draftAutoHandoff } from './auto-handoff.js';
+export { planCompaction } from './compaction-plan.js';
+export {
+  answerTokensOf,
+  type ContextLimits,
+  contextLimitsOf,
+  findAnswerFinding,
+  toldLimitOf,
+} from './context-limit.js';
+export { readCardPage, readSummaryPage } from './expand-page.js';
+export {
+  AUTO_HANDOFF_ANCHOR,
+  AUTO_HANDOFF_REASON,
+  isContextOverflow,
+  MAX_AUTO_HANDOFFS,
+  type OverflowEvidence,
+} from './overflow.js';

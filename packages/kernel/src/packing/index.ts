@@ -1,0 +1,40 @@
+export { PackingStrategies } from './budget.js';
+export { candidatesOf, cutDraft } from './candidates.js';
+export {
+  decideListedBox,
+  decidePacking,
+  draftPacking,
+  type InheritedBox,
+  isOverBudget,
+  MAX_CONTEXT_CARDS,
+  MAX_INSTRUCTION_BYTES,
+  type PackInput,
+  type Packing,
+  type PackingDraft,
+  sealPacking,
+} from './draft.js';
+export {
+  assertHandover,
+  budgetStrategySchema,
+  budgetTokensSchema,
+  decideNamedBoxes,
+  decideTargetProfile,
+  type Handover,
+  type HandoverInput,
+  type HandoverNotice,
+  handoverNotices,
+  handoverSchema,
+  hasBudgetForStrategy,
+  instructionHandover,
+  type NamedBox,
+  NEEDS_BUDGET,
+  parseHandover,
+} from './handover.js';
+export type {
+  CardFacts,
+  PackCandidate,
+  PackingChoice,
+  PackingCuts,
+  PackingOffer,
+  PackingStrategy,
+} from './strategy.js';

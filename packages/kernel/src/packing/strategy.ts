@@ -1,0 +1,121 @@
+/**
+ * What a packing strategy is: a pure function that says which inherited cards stay when all of them would be too many
+ * tokens. Source: docs/packing.md, "Budgets".
+ *
+ * B1  Packed arguments and the parent pointer always stay.
+ * B2  Whole cards only; a tool call and its results stay or go together.
+ * B3  What stays is within the budget, and in stored order.
+ * B4  Nothing enters but what the boxes hold, and at most one digest of cards that were cut.
+ */
+
+import type { BoxId, CardId } from '../base/index.js';
+import type { SegmentRule } from '../card/index.js';
+import { estimateTokens, type Role } from '../card/index.js';
+
+/** How much of a card's words a strategy sees. */
+export const PREVIEW_CHARACTERS = 200;
+
+/** What strategies decide by, beside tokens and place. */
+export interface CardFacts {
+  readonly type: string;
+  readonly role: Role | null;
+  readonly authorId: string;
+  readonly sizeBytes: number;
+  /** Of a tool call or tool result. */
+  readonly toolCallId: string | null;
+  /** The cards a summary stands for. */
+  readonly summarizes: readonly string[];
+  /** `metadata.context === false`: no model sees it. */
+  readonly isHidden: boolean;
+  /** The first 200 characters of its words. */
+  readonly preview: string;
+}
+
+export interface PackCandidate extends CardFacts {
+  readonly cardId: CardId;
+  readonly rule: SegmentRule;
+  readonly argument: string | undefined;
+  /** The box or tape it stands in, and its position there; none for packed cards. */
+  readonly source: BoxId | undefined;
+  readonly position: number;
+  /** The stored estimate: budgets are counted in it. */
+  readonly tokens: number;
+  /** Must stay. */
+  readonly isProtected: boolean;
+}
+
+export interface PackingOffer {
+  /** Every card the box would hold, in stored order. */
+  readonly candidates: readonly PackCandidate[];
+  readonly budgetTokens: number;
+}
+
+export interface PackingChoice {
+  /** The cards that stay, the protected ones among them, in any order. */
+  readonly keep: readonly string[];
+  /** Why others do not, by card id; for the manifest. */
+  readonly reasons?: Readonly<Record<string, string>> | undefined;
+  /** A text that stands for cards that were cut; it becomes a summary card of the box. */
+  readonly digest?: { readonly text: string; readonly cardIds: readonly string[] } | undefined;
+}
+
+/** Must be pure and synchronous: the same offer gives the same choice, in a preview and when it counts. */
+export type PackingStrategy = (offer: PackingOffer) => PackingChoice;
+
+/** A checked choice: the reason of each cut card, and the digest. */
+export interface PackingCuts {
+  readonly strategy: string;
+  readonly budgetTokens: number;
+  readonly reasons: ReadonlyMap<CardId, string>;
+  readonly digest: { readonly text: string; readonly cardIds: readonly CardId[] } | undefined;
+}
+
+/** Cards that stay or go together, and their tokens. */
+export interface PackUnit {
+  readonly cards: readonly PackCandidate[];
+  readonly tokens: number;
+  /** Ids are ordered by time: the age of a unit is that of its newest card. */
+  readonly newest: string;
+}
+
+/** The inherited cards in units: a tool call with its results, any other card alone. */
+export function unitsOf(candidates: readonly PackCandidate[]): readonly PackUnit[] {
+  const units: PackUnit[] = [];
+  const calls = new Map<string, PackCandidate[]>();
+  for (const card of candidates) {
+    if (card.isProtected) continue;
+    if (card.toolCallId === null) {
+      units.push({ cards: [card], tokens: card.tokens, newest: card.cardId });
+      continue;
+    }
+    const call = calls.get(card.toolCallId);
+    if (call === undefined) calls.set(card.toolCallId, [card]);
+    else call.push(card);
+  }
+  for (const cards of calls.values()) {
+    const tokens = cards.reduce((sum, card) => sum + card.tokens, 0);
+    units.push({
+      cards,
+      tokens,
+      newest:
+        cards
+          .map(({ cardId }) => cardId)
+          .sort()
+          .at(-1) ?? '',
+    });
+  }
+  return units;
+}
+
+export const byAge = (a: PackUnit, b: PackUnit): number => (a.newest < b.newest ? -1 : 1);
+
+/** The tokens left for inherited cards. */
+export const roomOf = ({ candidates, budgetTokens }: PackingOffer): number =>
+  budgetTokens - candidates.reduce((sum, card) => sum + (card.isProtected ? card.tokens : 0), 0);
+
+export const protectedIds = (candidates: readonly PackCandidate[]): CardId[] =>
+  candidates.filter((card) => card.isProtected).map((card) => card.cardId);
+
+/** The tokens of the card that a digest becomes. */
+export const digestTokens = (text: string): number =>
+  estimateTokens(Buffer.byteLength(JSON.stringify({ kind: 'text', text })));

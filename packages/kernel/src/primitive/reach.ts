@@ -1,0 +1,42 @@
+/** What a model is told of the profiles that its agent may reach. Source: docs/primitives.md. */
+import { toPlainLine } from '../base/index.js';
+
+/** The tool that lists profiles which are too many to be told. */
+export const LIST_PROFILES = 'list_profiles';
+
+/** So many profiles are told; of more the model asks. */
+export const MAX_TOLD_PROFILES = 30;
+const MAX_DESCRIPTION = 120;
+
+/** Fixed at the first step of a turn and kept with the tools of that step. */
+export interface ToldProfiles {
+  readonly text: string;
+  /** They are too many: {@link LIST_PROFILES} lists them. */
+  readonly isCut: boolean;
+}
+
+/** A description in one line: it stands in a list of others. */
+export const shortDescription = (description: string | null, maxLength = MAX_DESCRIPTION): string =>
+  toPlainLine(description ?? '')
+    .slice(0, maxLength)
+    .toWellFormed();
+
+/** @param profiles - In a stable order; of more than 30 any 31. */
+export function tellProfiles(
+  profiles: readonly { readonly name: string; readonly description: string | null }[],
+): ToldProfiles {
+  if (profiles.length === 0) return { text: 'You can reach no profile.', isCut: false };
+  if (profiles.length > MAX_TOLD_PROFILES)
+    return {
+      text: `You can reach more than ${MAX_TOLD_PROFILES} profiles; ${LIST_PROFILES} lists them.`,
+      isCut: true,
+    };
+  const lines = profiles.map(({ name, description }) => {
+    const words = shortDescription(description);
+    return words === '' ? `- ${name}` : `- ${name}: ${words}`;
+  });
+  return { text: ['Profiles you can reach:', ...lines].join('\n'), isCut: false };
+}
+
+/** How the other tools refer to the tool that tells the profiles. */
+export const referToProfiles = (tool: string): string => `Profiles: see ${tool}.`;

@@ -1,0 +1,165 @@
+/** How a card reads in a prompt. Texts here are fixed: the same card gives the same bytes in every view. */
+
+import { isJsonObject, type JsonObject, type JsonValue, jsonText, pythonJson } from '../base/index.js';
+import type { Card, CardContent, ContentOf, Field } from '../card/index.js';
+import { FINAL_STATUSES } from '../turn/index.js';
+
+/** Stands where a provider wants a user message and the rows have none. */
+export const CONTEXT_NOTICE = '[context]';
+export const CONTINUE_NOTICE = '[continue]';
+export const NOT_AVAILABLE = JSON.stringify({
+  error: { code: 'not_available', message: 'The result of this call is not available.' },
+});
+
+const EMPTY = '(empty)';
+const ERASED = '(erased)';
+
+/** Blank to every provider: JavaScript's white space and what Python and Rust count as such besides. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the control characters are the point
+const visible = /[^\s\u0085\u001c-\u001f]/;
+export const isBlank = (text: string): boolean => !visible.test(text);
+
+const orEmpty = (text: string): string => (isBlank(text) ? EMPTY : text);
+const textOf = (value: JsonValue): string => orEmpty(typeof value === 'string' ? value : jsonText(value));
+
+function fileLine(file: ContentOf<'file'>): string {
+  const facts = [file.content_type, file.size_bytes === undefined ? undefined : `${file.size_bytes} bytes`];
+  const known = facts.filter((fact) => fact !== undefined);
+  const head = `[file ${file.uri}${known.length > 0 ? ` (${known.join(', ')})` : ''}]`;
+  return file.preview === undefined ? head : `${head} ${JSON.stringify(file.preview)}`;
+}
+
+const fieldLine = (field: Field): string => {
+  const head = `- ${field.name} (${field.type ?? 'any'}, ${(field.required ?? true) ? 'required' : 'optional'})`;
+  return field.description === undefined || isBlank(field.description)
+    ? head
+    : `${head}: ${field.description}`;
+};
+
+/** The result fields that bind a turn, with the way to deliver them. */
+export function renderFields(fields: readonly Field[], canSubmitResult: boolean): string {
+  const last = canSubmitResult
+    ? 'End this task by calling submit_result; its `result` is an object with exactly these fields.'
+    : 'End this task by answering with one JSON object with exactly these fields, and nothing else.';
+  return ['Result fields:', ...fields.map(fieldLine), last].join('\n');
+}
+
+const askedBody = (content: CardContent): string =>
+  content.kind === 'fields_schema' ? `Result fields:\n${renderBody(content)}` : renderBody(content);
+
+/** What the cards say that were packed for a turn, in their order; an erased one has no content. What models are not shown is left out. */
+export const askedText = (
+  cards: readonly { readonly content: CardContent | null; readonly metadata: JsonObject }[],
+): string =>
+  cards
+    .filter(({ metadata }) => metadata.context !== false)
+    .map(({ content }) => (content === null ? ERASED : askedBody(content)))
+    .join('\n\n');
+
+/** Result fields that bound another turn: to be read, not to be delivered. */
+export const renderForeignFields = (fields: readonly Field[]): string =>
+  ['[result fields of another task]', ...fields.map(fieldLine)].join('\n');
+
+/** The words of a card, never blank. */
+export function renderBody(content: CardContent): string {
+  switch (content.kind) {
+    case 'text':
+      return orEmpty(content.text);
+    case 'json':
+      return jsonText(content.data);
+    case 'fields_schema':
+      return orEmpty(content.fields.map(fieldLine).join('\n'));
+    case 'file':
+      return fileLine(content);
+    case 'tool_call':
+      return jsonText(content.arguments);
+    case 'tool_result':
+      return renderResult(content);
+    default:
+      return content satisfies never;
+  }
+}
+
+/** A success is its result; anything else names status and error, and keeps what result there is (reference W1). */
+export function renderResult(content: ContentOf<'tool_result'>): string {
+  const { status, error, result } = content;
+  if (status === 'success') return textOf(result ?? null);
+  return jsonText({ status, error: error ?? null, ...(result === undefined ? {} : { result }) });
+}
+
+/** Providers take only objects as arguments; what the model sent instead stays readable under `_raw`. */
+export const callArguments = (value: JsonValue): JsonObject =>
+  isJsonObject(value) ? value : { _raw: value };
+
+/** The author of what the kernel writes on an agent's tape. */
+export const KERNEL = 'kernel';
+
+/** The agents that a prompt names, as its reader knows them. */
+export interface Naming {
+  readonly readerId: string;
+  /** The name of an agent in the words of a prompt; undefined when it has none. */
+  readonly labelOf: (id: string) => string | undefined;
+}
+
+/** Names the author of a quoted call to the agent that reads it. */
+const named = (authorId: string, { readerId, labelOf }: Naming): string =>
+  authorId === readerId ? 'you' : (labelOf(authorId) ?? `agent ${authorId}`);
+
+export const quoteCall = (call: ContentOf<'tool_call'>, authorId: string, naming: Naming): string =>
+  `[${named(authorId, naming)} called ${call.name}] ${jsonText(call.arguments)}`;
+
+/** How the work ended that a call waited for, a batch or a turn. The call itself is a success whenever it was answered. */
+function workStatus({ status, result }: ContentOf<'tool_result'>): string {
+  if (status !== 'success' || !isJsonObject(result)) return status;
+  const isOfWork = typeof result.batch_id === 'string' || typeof result.turn_id === 'string';
+  return isOfWork && FINAL_STATUSES.some((final) => final === result.status) ? String(result.status) : status;
+}
+
+export const quoteResult = (
+  result: ContentOf<'tool_result'>,
+  callerId: string | undefined,
+  naming: Naming,
+): string => {
+  const caller = callerId === undefined ? '' : ` for ${named(callerId, naming)}`;
+  return `[result of ${result.name}${caller}: ${workStatus(result)}] ${renderResult(result)}`;
+};
+
+/** The agent that a parent pointer names; undefined for a card that names none. */
+export function parentOf(content: CardContent): string | undefined {
+  const data = content.kind === 'json' ? content.data : null;
+  const id = isJsonObject(data) ? data.parent_agent_id : undefined;
+  return typeof id === 'string' && !isBlank(id) ? id : undefined;
+}
+
+export function renderParent(content: CardContent, { labelOf }: Naming): string {
+  const id = parentOf(content);
+  return `Parent agent: ${id === undefined ? 'unknown' : (labelOf(id) ?? id)}`;
+}
+
+/** An anchor in the original's words, in prompts and for every reader. `state`: as {@link pythonJson} prints it. */
+export const anchorText = (name: string | null | undefined, state: string): string =>
+  `[Anchor created: ${name ?? 'None'}]: ${state}`;
+
+const nameOf = ({ metadata }: Card): string | undefined =>
+  typeof metadata.name === 'string' ? metadata.name : undefined;
+
+/** What an anchor's card says in a prompt: its state, or the reference that a compaction has left of it. */
+export function anchorBody({ content, isReference }: Card): string {
+  if (isReference === true) return renderBody(content);
+  return pythonJson(content.kind === 'json' ? content.data : renderBody(content));
+}
+
+/** The name comes from the entry or, in a context box, from the card's metadata. */
+export const renderAnchor = (card: Card, anchorName: string | undefined): string =>
+  anchorText(anchorName ?? nameOf(card), anchorBody(card));
+
+/** The anchor of another agent, as user text that names its author. */
+export const quoteAnchor = (card: Card, anchorName: string | undefined, { labelOf }: Naming): string => {
+  const author =
+    card.authorId === KERNEL ? 'the kernel' : (labelOf(card.authorId) ?? `agent ${card.authorId}`);
+  return `[anchor of ${author}] ${renderAnchor(card, anchorName)}`;
+};
+
+/** A role that may not stand in the middle of a prompt, as user text that names it. */
+export const renderNote = (role: 'system' | 'tool', card: Card, { labelOf }: Naming): string =>
+  `[${role} note from ${labelOf(card.authorId) ?? card.authorId}] ${renderBody(card.content)}`;

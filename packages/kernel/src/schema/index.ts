@@ -1,0 +1,2 @@
+export { briefSchema, FOR_PROGRAMS } from './brief-schema.js';
+export { checkBySchema, findSchemaFault, findSchemasFault } from './user-schema.js';

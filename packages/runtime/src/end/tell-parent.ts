@@ -1,0 +1,145 @@
+/** The end of a session's turn, told on the tape it was forked from, by whoever saw the end or by the sweep. Everything may run twice. */
+import {
+  FORK_RESULT_INSTRUCTION,
+  forkResultText,
+  formatTapeRef,
+  type JsonValue,
+  jsonText,
+  KernelError,
+  type TurnId,
+} from '@boxcar/kernel';
+import {
+  closeNotice,
+  type LockLimit,
+  loadNotice,
+  type NewTapeEntry,
+  type Notice,
+  passUnseen,
+  tellEnd,
+} from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import { deliverableOf } from '../lib/index.js';
+import { toNewEntry } from '../tape/index.js';
+
+/** What is told and what was not read are two notices of one turn; a reset between look and lock needs another look. */
+const MAX_ROUNDS = 10;
+
+const textOf = (deliverable: JsonValue): string =>
+  typeof deliverable === 'string' ? deliverable : jsonText(deliverable);
+
+/** The message, in the name of the session's agent. */
+function messageOf(notice: Notice, session: NonNullable<Notice['session']>): NewTapeEntry {
+  const content = forkResultText({
+    session: session.name,
+    status: notice.status,
+    tapeRef: formatTapeRef({
+      workspace: notice.projectId,
+      // By its box: the name goes on to another tape with a reset.
+      tape: notice.outputBoxId,
+      target: { kind: 'entry', position: notice.startPosition ?? notice.lastPosition },
+      head: notice.lastPosition,
+    }),
+    summary: textOf(deliverableOf(notice.content)),
+  });
+  const author = { projectId: notice.projectId, actorId: notice.agentId };
+  return toNewEntry({ kind: 'message', content, meta: { fork_result: { turn_id: notice.turnId } } }, author);
+}
+
+/** With these no turn is started. What was told stays on the tape, for the next turn of its agent. */
+const REFUSALS: readonly string[] = [
+  'canceled',
+  'budget_exceeded',
+  'depth_exceeded',
+  'delegation_denied',
+  'box_not_authorized',
+];
+
+/** A turn that is not started, and why. */
+interface Refused {
+  readonly causeId: TurnId;
+  readonly error: KernelError;
+}
+
+/**
+ * Gives the agent a turn that reads what has come, once: in the run of the newest end that may start one.
+ *
+ * @returns Why none may; empty when the agent has its turn.
+ */
+async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promise<readonly Refused[]> {
+  const { session, turnId, projectId, channelId, unseenPosition, causeIds } = notice;
+  const agentId = session === null ? notice.agentId : session.parentAgentId;
+  const key = session === null ? `unseen:${turnId}:${unseenPosition}` : `fork-result:${turnId}`;
+  const args = { target_strategy: 'reuse', target_ref: agentId, instruction: FORK_RESULT_INSTRUCTION };
+  const refused: Refused[] = [];
+  for (const causeId of causeIds) {
+    try {
+      await runtime.accept('delegate_async', args, {
+        projectId,
+        channelId,
+        idempotencyKey: key,
+        wokenBy: causeId,
+      });
+      return [];
+    } catch (error) {
+      if (!(error instanceof KernelError) || !REFUSALS.includes(error.code)) throw error;
+      refused.push({ causeId, error });
+    }
+  }
+  return refused;
+}
+
+/** What the tape says of a turn that is not started. */
+const notStarted = (notice: Notice, { causeId, error: { code, message } }: Refused): NewTapeEntry =>
+  toNewEntry(
+    { kind: 'event', name: 'turn.not_started', data: { turn_id: causeId, code, message } },
+    { projectId: notice.projectId, actorId: notice.agentId },
+  );
+
+/** Does what is due about the end of a turn; nothing when nothing is. */
+export async function tellParent(
+  runtime: Pick<RuntimeCore, 'pool' | 'accept' | 'log'>,
+  turnId: TurnId,
+  limit: LockLimit = {},
+): Promise<void> {
+  const { pool } = runtime;
+  for (let round = 0; round < MAX_ROUNDS; round += 1) {
+    const notice = await loadNotice(pool, turnId);
+    if (notice === undefined) return;
+    const { session, unseenPosition } = notice;
+    const told =
+      session !== null
+        ? await tellEnd(
+            pool,
+            notice,
+            {
+              entry: messageOf(notice, session),
+              why: (error) => notStarted(notice, { causeId: turnId, error }),
+            },
+            limit,
+          )
+        : unseenPosition !== null
+          ? await passUnseen(pool, { ...notice, unseenPosition }, limit)
+          : 'told';
+    if (told === 'forbidden')
+      runtime.log('warn', 'turn.not_told', { turn_id: turnId, box_id: session?.parentBoxId });
+    if (told !== 'wake') continue;
+    const refused = await wake(runtime, notice);
+    for (const { causeId, error } of refused)
+      runtime.log('warn', 'turn.not_started', {
+        turn_id: turnId,
+        cause_turn_id: causeId,
+        code: error.code,
+        error: error.message,
+      });
+    await closeNotice(
+      pool,
+      notice,
+      refused.map((one) => notStarted(notice, one)),
+      limit,
+    );
+  }
+  throw new KernelError('internal_error', {
+    message: `The end of turn ${turnId} could not be told: its parent's tape is reset again and again.`,
+    details: { turn_id: turnId },
+  });
+}

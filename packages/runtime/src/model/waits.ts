@@ -1,0 +1,135 @@
+/**
+ * A failed model call is made again later, without a worker: the turn is suspended with a wait row, and woken by a timer of the
+ * worker that suspended it or by any sweep. Rules: kernel/base/retry.ts; docs/models.md, "Tried again".
+ */
+import {
+  decideRetry,
+  type ErrorBody,
+  type JsonObject,
+  ModelError,
+  type RetryLimits,
+  type Ring,
+  type TurnId,
+  type WorkerId,
+} from '@boxcar/kernel';
+import {
+  type ClaimedTurn,
+  loadFailedAttempts,
+  retryLater,
+  type StepCommit,
+  wakeRetries,
+} from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import { Batcher, Timers } from '../lib/index.js';
+import { ModelGate } from './gate.js';
+
+/** What is kept of the words of each try. */
+const WORDS = 300;
+
+export type AfterFailure =
+  | { readonly outcome: 'suspended' }
+  | { readonly outcome: 'fenced' }
+  /** Not to be tried again: what the turn ends with. */
+  | { readonly outcome: 'final'; readonly error: ErrorBody };
+
+export class ModelWaits {
+  readonly gate: ModelGate;
+  readonly #runtime: RuntimeCore;
+  readonly #timers = new Timers();
+  readonly #wakes: Batcher<Pick<Ring, 'turnId' | 'epoch'>, true>;
+
+  constructor(runtime: RuntimeCore) {
+    this.#runtime = runtime;
+    this.gate = new ModelGate(runtime, this.#timers);
+    this.#wakes = new Batcher(async (waiting) => {
+      runtime.ring(await wakeRetries(runtime.pool, waiting));
+      return waiting.map(() => true as const);
+    });
+  }
+
+  /** What follows from a failed call of an open step. */
+  async afterFailure(
+    { turn, holderId }: { readonly turn: Pick<ClaimedTurn, 'turnId' | 'epoch'>; readonly holderId: WorkerId },
+    failed: {
+      readonly error: unknown;
+      /** The failure as rows keep it. */
+      readonly body: ErrorBody;
+      readonly step: NonNullable<StepCommit['step']>;
+      readonly spent: StepCommit['spent'];
+      /** How often this step was tried again already. */
+      readonly retries: number;
+      readonly limits: RetryLimits;
+    },
+  ): Promise<AfterFailure> {
+    const { body, step, spent, retries, limits } = failed;
+    const failure = failed.error instanceof ModelError ? failed.error : { canRetry: false };
+    const decided = decideRetry(failure, { retries, limits, random: Math.random() });
+    switch (decided.kind) {
+      case 'final':
+      case 'spent':
+        return {
+          outcome: 'final',
+          error: retries === 0 ? body : await this.#withTries(turn.turnId, step, body),
+        };
+      case 'retry': {
+        const { delayMs } = decided;
+        const detail = { ...summaryOf(step.attempt, body), step: step.step, retry: retries + 1 };
+        const isDone = await retryLater(this.#runtime.pool, {
+          turnId: turn.turnId,
+          epoch: turn.epoch,
+          holderId,
+          step,
+          spent,
+          delayMs,
+          detail,
+        });
+        if (!isDone) return { outcome: 'fenced' };
+        this.#runtime.log('info', 'turn.retries_later', {
+          turn_id: turn.turnId,
+          delay_ms: delayMs,
+          ...detail,
+        });
+        this.#timers.set(`turn ${turn.turnId} ${turn.epoch}`, delayMs, () => void this.#wake(turn));
+        return { outcome: 'suspended' };
+      }
+      default:
+        return decided satisfies never;
+    }
+  }
+
+  async #withTries(
+    turnId: TurnId,
+    { step, attempt }: { readonly step: number; readonly attempt: number },
+    body: ErrorBody,
+  ): Promise<ErrorBody> {
+    const earlier = await loadFailedAttempts(this.#runtime.pool, turnId, step);
+    const tries: JsonObject[] = earlier.map((row) => ({
+      ...summaryOf(row.attempt, row.error),
+      at: row.opened_at.toISOString(),
+    }));
+    return { ...body, details: { ...body.details, tries: [...tries, summaryOf(attempt, body)] } };
+  }
+
+  async #wake(turn: Pick<Ring, 'turnId' | 'epoch'>): Promise<void> {
+    try {
+      await this.#wakes.add(turn);
+    } catch (error) {
+      // The sweep finds it.
+      this.#runtime.log('warn', 'turn.not_woken', {
+        turn_id: turn.turnId,
+        error: error instanceof Error ? error.message : String(error),
+      });
+    }
+  }
+
+  /** From here on the sweeps of others wake what waits. */
+  close(): void {
+    this.#timers.close();
+  }
+}
+
+const summaryOf = (attempt: number, { code, message }: ErrorBody): JsonObject => ({
+  attempt,
+  code,
+  message: message.slice(0, WORDS).toWellFormed(),
+});

@@ -1,0 +1,100 @@
+import { KernelError, type TurnId } from '@boxcar/kernel';
+import { tcpProxy, waitFor } from '@boxcar/testkit';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { newId } from '../lib/new-id.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { TurnWatcher } from './turn-watcher.js';
+
+let h: Harness;
+const [projectId, operatorId] = [newId<'project'>(), newId<'agent'>()];
+
+beforeAll(async () => {
+  h = await harness();
+  await h.rows(
+    `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+     select $1, 'elsewhere', $2, bootstrap_card_id from boxcar.projects limit 1`,
+    [projectId, operatorId],
+  );
+  await h.rows(`insert into boxcar.agents (id, project_id, name) values ($1, $2, 'operator')`, [
+    operatorId,
+    projectId,
+  ]);
+  const profile = { name: 'p', instructions: 'x', model: 'scripted', script: [{ say: 'done' }] };
+  await h.runtime.applyProfile(profile, { projectId: 'elsewhere' });
+});
+
+afterAll(() => h[Symbol.asyncDispose]());
+
+const launch = { profile_name: 'p', instruction: 'x' };
+const codeOf = (work: Promise<unknown>): Promise<unknown> =>
+  work.then(
+    () => 'found',
+    (error: unknown) => (error instanceof KernelError ? error.code : error),
+  );
+
+test('a turn is found in its own project only, by the id or the name of it', async () => {
+  const { turn_id } = (await h.runtime.submit('launch_principal', launch, {
+    projectId: 'elsewhere',
+  })) as { turn_id: string };
+  for (const scope of [
+    { projectId: 'elsewhere' },
+    { projectId },
+    { projectId: projectId.replaceAll('-', '') },
+  ])
+    expect(await h.runtime.getTurn(turn_id, scope)).toMatchObject({ turn_id, status: 'queued' });
+  for (const scope of [{}, { projectId: 'default' }, { projectId: 'nowhere' }, { projectId: newId() }]) {
+    expect(await codeOf(h.runtime.getTurn(turn_id, scope))).toBe('not_found');
+    expect(await codeOf(h.runtime.waitForTurn(turn_id, { ...scope, timeoutMs: 60_000 }))).toBe('not_found');
+  }
+  const waiting = h.runtime.waitForTurn(turn_id, { projectId: 'elsewhere', timeoutMs: 60_000 });
+  await h.worker();
+  expect(await waiting).toMatchObject({ status: 'success', result: 'done' });
+  expect(await codeOf(h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 }))).toBe('not_found');
+});
+
+test('a submission that waits finds its turn in whatever project it was made', async () => {
+  expect(
+    await h.runtime.submit('launch_principal', { ...launch, wait: true }, { projectId: 'elsewhere' }),
+  ).toMatchObject({ status: 'success', result: 'done' });
+});
+
+test('a listening connection that falls silent is replaced during a wait', async () => {
+  await using proxy = await tcpProxy(h.database.url);
+  const events: string[] = [];
+  const watcher = new TurnWatcher({
+    pool: h.database.pool,
+    directUrl: proxy.url,
+    log: (_level, event) => void events.push(event),
+    answerMs: 300,
+    askEveryMs: 300,
+  });
+  const unserved = { name: 'unserved', instructions: 'x', model: 'scripted', worker_target: 'nowhere' };
+  await h.runtime.applyProfile({ ...unserved, script: [{ say: 'never' }] }, { projectId: 'elsewhere' });
+  const { turn_id } = (await h.runtime.submit(
+    'launch_principal',
+    { ...launch, profile_name: 'unserved' },
+    { projectId: 'elsewhere' },
+  )) as { turn_id: TurnId };
+  const listeners = async (): Promise<number[]> =>
+    (
+      await h.rows<{ pid: number }>(
+        "select pid from pg_stat_activity where datname = current_database() and application_name = 'boxcar-listen' and query ~* '^(listen|select true)'",
+      )
+    ).map(({ pid }) => pid);
+  // The connection of the other runtime stays.
+  const others = await listeners();
+  const waiting = watcher.wait(turn_id, { project: 'elsewhere', timeoutMs: 60_000 });
+  const ended = waiting.catch((error: unknown) => error);
+  const isNew = (pid: number): boolean => !others.includes(pid);
+  const first = await waitFor(async () => (await listeners()).find(isNew), { message: 'it listens' });
+  proxy.stall();
+  await waitFor(() => events.includes('watcher.listener_silent'), { message: 'it notices' });
+  await proxy.restore();
+  await waitFor(async () => (await listeners()).some((pid) => isNew(pid) && pid !== first), {
+    message: 'it listens again',
+  });
+  // The close takes a bounded time, even when the server does not answer.
+  proxy.stall();
+  await watcher.close();
+  expect(await ended).toMatchObject({ code: 'internal_error' });
+});

@@ -1,0 +1,314 @@
+import {
+  type BatchId,
+  checkWait,
+  isFinal,
+  KernelError,
+  startTimer,
+  type TurnId,
+  tryParseId,
+} from '@boxcar/kernel';
+import {
+  askServer,
+  type BatchRow,
+  causeIn,
+  createDirectClient,
+  ENDED_CHANNEL,
+  endClient,
+  loadBatches,
+  loadTurnStates,
+  outsideHandlers,
+  refuseNested,
+  type TurnState,
+} from '@boxcar/store';
+import type pg from 'pg';
+import type { Log } from '../lib/index.js';
+
+const POLL_MS = 500;
+/** How long the server may take to answer the connection that listens: half of the default lease. */
+const ANSWER_MS = 5_000;
+/** How often the listening connection is checked. A silent connection is replaced. */
+const ASK_EVERY_MS = 5_000;
+
+interface Waiter<S> {
+  readonly project: string;
+  readonly resolve: (state: S) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+interface WaitOptions {
+  readonly project: string;
+  /** `Infinity` means no limit, which is the default. */
+  readonly timeoutMs?: number;
+  readonly signal?: AbortSignal;
+}
+
+export interface TurnWatcherOptions {
+  readonly pool: pg.Pool;
+  readonly directUrl: string;
+  readonly log: Log;
+  /** How long the server may take to answer the connection that listens. Default 5,000. */
+  readonly answerMs?: number;
+  /** How often the listening connection is checked. Default 5,000. */
+  readonly askEveryMs?: number;
+}
+
+type Waiters<K, S> = Map<K, Set<Waiter<S>>>;
+
+/** Projects are named by id or name. */
+export const isOfProject = (
+  state: Pick<TurnState, 'project_id' | 'project_name'>,
+  project: string,
+): boolean => state.project_id === tryParseId(project) || state.project_name === project;
+
+export const turnNotFound = (turnId: string, project: string): KernelError =>
+  new KernelError('not_found', {
+    message: `No turn '${turnId}' in project '${project}'.`,
+    details: { turn_id: turnId, project_id: project },
+  });
+
+export const batchNotFound = (batchId: string, project: string): KernelError =>
+  new KernelError('not_found', {
+    message: `No batch '${batchId}' in project '${project}'.`,
+    details: { batch_id: batchId, project_id: project },
+  });
+
+/** The error of a wait for a turn or batch whose end cannot be written. */
+export const notEnded = (kind: 'turn' | 'batch', id: TurnId | BatchId, note: string): KernelError =>
+  new KernelError('not_ended', {
+    message: `The end of ${kind} ${id} cannot be written, and has been given up: ${causeIn(note)}`,
+    details: { [`${kind}_id`]: id },
+  });
+
+type Watched = Pick<TurnState, 'project_id' | 'project_name' | 'lost_cause'>;
+
+function settle<S extends Watched>(
+  waiters: ReadonlySet<Waiter<S>> | undefined,
+  state: S | undefined,
+  rules: {
+    readonly isOver: (state: S) => boolean;
+    readonly notFound: (project: string) => KernelError;
+    readonly notEnded: (note: string) => KernelError;
+  },
+): void {
+  for (const waiter of [...(waiters ?? [])]) {
+    if (state === undefined || !isOfProject(state, waiter.project))
+      waiter.reject(rules.notFound(waiter.project));
+    else if (rules.isOver(state)) waiter.resolve(state);
+    else if (state.lost_cause !== null) waiter.reject(rules.notEnded(state.lost_cause));
+  }
+}
+
+/**
+ * Waits for ends of turns and batches. The rows are the truth: one statement reads all watched turns, another the batches, at once when a notice names one
+ * of them, and twice a second in any case, so a lost notice costs half a second.
+ */
+export class TurnWatcher {
+  readonly #options: TurnWatcherOptions;
+  readonly #waiters: Waiters<TurnId, TurnState> = new Map();
+  readonly #batchWaiters: Waiters<BatchId, BatchRow> = new Map();
+  #listener: pg.Client | undefined;
+  #connecting = false;
+  /** By the monotonic clock: when the listener was last checked. */
+  #askedAt = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #isReading = false;
+  #readAgain = new Set<string>();
+  #isClosed = false;
+
+  constructor(options: TurnWatcherOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * @param options.project - Id or name; a turn of another project is not found.
+   * @throws KernelError `not_found`, `wait_timeout`, `not_ended`, or the signal's reason.
+   */
+  wait(turnId: TurnId, options: WaitOptions): Promise<TurnState> {
+    return this.#wait(this.#waiters, turnId, { ...options, ids: { turn_id: turnId } });
+  }
+
+  /** As `wait`, for a batch that has its answer in its row. */
+  waitForBatch(batchId: BatchId, options: WaitOptions): Promise<BatchRow> {
+    return this.#wait(this.#batchWaiters, batchId, { ...options, ids: { batch_id: batchId } });
+  }
+
+  #wait<K extends string, S>(
+    all: Waiters<K, S>,
+    id: K,
+    options: WaitOptions & { readonly ids: Readonly<Record<string, string>> },
+  ): Promise<S> {
+    if (this.#isClosed)
+      return Promise.reject(new KernelError('internal_error', { message: 'The runtime is closed.' }));
+    refuseNested(this.#options.pool);
+    if (options.timeoutMs !== undefined) checkWait(options.timeoutMs, 'timeoutMs');
+    options.signal?.throwIfAborted();
+    const { timeoutMs } = options;
+    return new Promise<S>((resolve, reject) => {
+      const done = (): void => {
+        timeout.clear();
+        options.signal?.removeEventListener('abort', onAbort);
+        const waiters = all.get(id);
+        waiters?.delete(waiter);
+        if (waiters?.size === 0) all.delete(id);
+        if (this.#waiters.size + this.#batchWaiters.size === 0) this.#stopTimer();
+      };
+      const waiter: Waiter<S> = {
+        project: options.project,
+        resolve: (state) => {
+          done();
+          resolve(state);
+        },
+        reject: (error) => {
+          done();
+          reject(error);
+        },
+      };
+      const onAbort = (): void => waiter.reject(options.signal?.reason);
+      const timeout = startTimer(timeoutMs ?? Infinity, () =>
+        waiter.reject(
+          new KernelError('wait_timeout', { details: { ...options.ids, timeout_ms: timeoutMs } }),
+        ),
+      );
+      options.signal?.addEventListener('abort', onAbort, { once: true });
+      const waiters = all.get(id) ?? new Set();
+      all.set(id, waiters.add(waiter));
+      // The timer reads for all waits, so it does not belong to the handler that started it.
+      outsideHandlers(() => {
+        this.#timer ??= setInterval(() => {
+          void this.#checkListener();
+          void this.#read(this.#watched());
+        }, POLL_MS);
+        void this.#listen();
+        void this.#read([id]);
+      });
+    });
+  }
+
+  #watched(): string[] {
+    return [...this.#waiters.keys(), ...this.#batchWaiters.keys()];
+  }
+
+  /** Says that turns or batches have ended; called by whoever ended them in this process. */
+  hint(ids: readonly (TurnId | BatchId)[]): void {
+    const watched = ids.filter(
+      (id) => this.#waiters.has(id as TurnId) || this.#batchWaiters.has(id as BatchId),
+    );
+    if (watched.length > 0) outsideHandlers(() => void this.#read(watched));
+  }
+
+  async #listen(): Promise<void> {
+    if (this.#listener !== undefined || this.#connecting || this.#isClosed) return;
+    this.#connecting = true;
+    const client = createDirectClient({
+      connectionString: this.#options.directUrl,
+      applicationName: 'boxcar-listen',
+      queryMs: this.#options.answerMs ?? ANSWER_MS,
+    });
+    const drop = (): void => {
+      if (this.#listener === client) this.#listener = undefined;
+    };
+    client.on('error', drop);
+    client.on('end', drop);
+    client.on('notification', (notice) =>
+      this.hint((notice.payload ?? '').split(',').flatMap((id) => tryParseId<'turn' | 'batch'>(id) ?? [])),
+    );
+    try {
+      await client.connect();
+      await client.query(`listen ${ENDED_CHANNEL}`);
+      if (this.#isClosed) await endClient(client);
+      else {
+        this.#listener = client;
+        this.#askedAt = performance.now();
+      }
+      // Whatever ended before the subscription stood is read now.
+      void this.#read(this.#watched());
+    } catch (error) {
+      this.#options.log('debug', 'watcher.listen_failed', { error });
+      void endClient(client);
+    } finally {
+      this.#connecting = false;
+    }
+  }
+
+  /** A connection that only listens would not notice the loss of its server. */
+  async #checkListener(): Promise<void> {
+    const listener = this.#listener;
+    if (
+      listener === undefined ||
+      performance.now() - this.#askedAt < (this.#options.askEveryMs ?? ASK_EVERY_MS)
+    )
+      return;
+    this.#askedAt = performance.now();
+    try {
+      await askServer(listener);
+    } catch (error) {
+      this.#options.log('debug', 'watcher.listener_silent', { error });
+      if (this.#listener === listener) this.#listener = undefined;
+      await endClient(listener);
+      void this.#listen();
+    }
+  }
+
+  async #read(ids: readonly string[]): Promise<void> {
+    for (const id of ids) this.#readAgain.add(id);
+    if (this.#isReading) return;
+    this.#isReading = true;
+    try {
+      while (this.#readAgain.size > 0) {
+        const asked = this.#readAgain;
+        this.#readAgain = new Set();
+        await this.#readTurns([...this.#waiters.keys()].filter((id) => asked.has(id)));
+        await this.#readBatches([...this.#batchWaiters.keys()].filter((id) => asked.has(id)));
+      }
+      void this.#listen();
+    } catch (error) {
+      // The next poll reads again; a waiter has its own deadline.
+      this.#options.log('debug', 'watcher.read_failed', { error });
+    } finally {
+      this.#isReading = false;
+    }
+  }
+
+  async #readTurns(ids: readonly TurnId[]): Promise<void> {
+    if (ids.length === 0) return;
+    const states = await loadTurnStates(this.#options.pool, ids);
+    const byId = new Map(states.map((state) => [state.turn_id, state]));
+    for (const id of ids)
+      settle(this.#waiters.get(id), byId.get(id), {
+        isOver: ({ status }) => isFinal(status),
+        notFound: (project) => turnNotFound(id, project),
+        notEnded: (note) => notEnded('turn', id, note),
+      });
+  }
+
+  async #readBatches(ids: readonly BatchId[]): Promise<void> {
+    if (ids.length === 0) return;
+    const batches = await loadBatches(this.#options.pool, ids);
+    const byId = new Map(batches.map((batch) => [batch.id, batch]));
+    for (const id of ids)
+      settle(this.#batchWaiters.get(id), byId.get(id), {
+        isOver: ({ status }) => status !== 'running',
+        notFound: (project) => batchNotFound(id, project),
+        notEnded: (note) => notEnded('batch', id, note),
+      });
+  }
+
+  #stopTimer(): void {
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#stopTimer();
+    for (const waiters of [...this.#waiters.values(), ...this.#batchWaiters.values()]) {
+      for (const waiter of [...waiters])
+        waiter.reject(
+          new KernelError('internal_error', { message: 'The runtime was closed while waiting.' }),
+        );
+    }
+    const listener = this.#listener;
+    this.#listener = undefined;
+    if (listener !== undefined) await endClient(listener);
+  }
+}

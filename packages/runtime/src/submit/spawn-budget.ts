@@ -1,0 +1,323 @@
+/**
+ * What new turns take from budgets: their places, and the allotment of each for its first step. Decided under the lock of
+ * the run, before anything of them is written. Rules: kernel/budget/budget.ts.
+ */
+import {
+  type Account,
+  type Amounts,
+  answerTokensOf,
+  type BudgetHit,
+  type BudgetInput,
+  type BudgetLimits,
+  budgetExceeded,
+  budgetSchema,
+  DEFAULT_RUN_TURNS,
+  decideGrant,
+  estimateTokens,
+  findingsOf,
+  findingWords,
+  findPrice,
+  findSpawnHit,
+  KernelError,
+  needOf,
+  needsPrice,
+  type PriceTable,
+  type ProfileId,
+  type ProjectId,
+  priceTables,
+  priceUnknown,
+  type RunId,
+  safeParse,
+  type TurnId,
+  toBudgetLimits,
+} from '@boxcar/kernel';
+import {
+  type AccountRow,
+  countChildren,
+  loadAccounts,
+  loadSpawnProfiles,
+  lockRun,
+  type NewBudget,
+  type NewTurn,
+  type Queryable,
+  reserve,
+  type SpawnProfile,
+  settleEnded,
+  type Tx,
+} from '@boxcar/store';
+
+export interface SpawnRequest {
+  readonly turnId: TurnId;
+  readonly runId: RunId;
+  readonly profileId: ProfileId;
+  readonly depth: number;
+  readonly contextTokens: number;
+  /** A limit of its own for this turn and all below. */
+  readonly budget: BudgetInput | undefined;
+  /** What errors call that limit. */
+  readonly argument: string;
+}
+
+export interface SpawnScope {
+  readonly projectId: ProjectId;
+  readonly parent:
+    | { readonly turnId: TurnId; readonly runId: RunId; readonly budgetId: string | null }
+    | undefined;
+  /** Of the run that begins without a parent: as it was submitted, and `projects.limits.run_budget`, unchecked. */
+  readonly runBudget: { readonly own: BudgetInput | undefined; readonly defaults: unknown };
+  readonly prices: readonly PriceTable[];
+  readonly db: Queryable;
+  /** The primitive's transaction; used only below an account. */
+  readonly tx: () => Tx;
+}
+
+export interface SpawnShare {
+  /** For the turn's row; empty without an account. */
+  readonly columns: Pick<
+    NewTurn,
+    'budgetId' | 'allottedTokens' | 'allottedCost' | 'allottedSteps' | 'budgetDeadlineAt'
+  >;
+  /** No later end than this, from now. */
+  readonly deadlineMs: number | undefined;
+}
+
+/** What a project gives each run that comes with no budget of its own. */
+function readRunBudget(value: unknown, projectId: ProjectId): BudgetLimits {
+  if (value === undefined || value === null) return {};
+  const parsed = safeParse(budgetSchema, value);
+  if (parsed.success) return toBudgetLimits(parsed.data);
+  throw new KernelError('bad_config', {
+    message: `limits.run_budget of project ${projectId}: ${findingWords(findingsOf(parsed.error), 'it')}`,
+    details: { project_id: projectId },
+  });
+}
+
+/** @throws KernelError `price_unknown` when an account limits the cost of a model that has no price. */
+function amountsOf(
+  profile: SpawnProfile,
+  request: SpawnRequest,
+  { tables, chain }: { readonly tables: readonly PriceTable[]; readonly chain: readonly Account[] },
+): { need: Amounts; want: Amounts } {
+  const cap = profile.max_tokens ?? Number.POSITIVE_INFINITY;
+  const price = findPrice(profile.model, priceTables(profile.prices, tables));
+  const limiting = chain.find(({ limits }) => limits.cost_micros !== undefined);
+  if (price === undefined && limiting !== undefined && needsPrice(profile.model))
+    throw priceUnknown({ model: profile.model, accountId: limiting.id });
+  const step = needOf({
+    promptTokens: request.contextTokens + estimateTokens(profile.instruction_bytes),
+    answerTokens: answerTokensOf({
+      model: profile.model,
+      limits: { context_tokens: profile.context_tokens ?? undefined },
+      model_settings: { max_output_tokens: profile.max_output_tokens ?? undefined },
+    }),
+    price,
+  });
+  const need = { ...step, tokens: Math.min(step.tokens, cap) };
+  return { need, want: { ...need, tokens: profile.max_tokens ?? need.tokens } };
+}
+
+/** An account that begins with these turns. */
+interface OwnAccount {
+  readonly id: RunId | TurnId;
+  account: Account;
+  readonly parentId: string | null;
+  readonly seconds: number | null;
+  /** What errors call it. */
+  readonly argument: string;
+}
+
+const beginAccount = (
+  id: RunId | TurnId,
+  limits: BudgetLimits,
+  of: Pick<OwnAccount, 'parentId' | 'argument'> & { readonly depth: number; readonly seconds: number | null },
+): OwnAccount => ({
+  id,
+  account: { id, limits, topDepth: of.depth, tokens: 0, costMicros: 0, steps: 0, turns: 0, isOver: false },
+  parentId: of.parentId,
+  seconds: limits.seconds === undefined ? of.seconds : Math.min(limits.seconds, of.seconds ?? limits.seconds),
+  argument: of.argument,
+});
+
+const taken = <A extends Account>(account: A, amounts: Amounts): A => ({
+  ...account,
+  tokens: account.tokens + amounts.tokens,
+  costMicros: account.costMicros + amounts.costMicros,
+  steps: account.steps + amounts.steps,
+  turns: account.turns + 1,
+});
+
+/**
+ * Reserves for turns that are about to be submitted, all below one parent or none. Their number does not change the number
+ * of statements; without an account and without a budget there is none.
+ *
+ * @returns One share per request, in order, and the accounts that begin with them.
+ * @throws KernelError `budget_exceeded`; the primitive's transaction is then to be abandoned.
+ */
+export async function reserveSpawn(
+  scope: SpawnScope,
+  requests: readonly SpawnRequest[],
+): Promise<{ readonly shares: readonly SpawnShare[]; readonly budgets: readonly NewBudget[] }> {
+  const { parent } = scope;
+  const { own, defaults } = scope.runBudget;
+  const runLimits: BudgetLimits =
+    parent === undefined
+      ? { ...readRunBudget(defaults, scope.projectId), ...(own && toBudgetLimits(own)) }
+      : {};
+  const enclosing = parent?.budgetId ?? null;
+  const hasRunLimits = Object.keys(runLimits).length > 0;
+  if (parent === undefined && runLimits.turns === undefined && requests.length > DEFAULT_RUN_TURNS)
+    throw budgetExceeded({
+      accountId: requests[0]?.runId ?? '',
+      kind: 'turns',
+      limit: DEFAULT_RUN_TURNS,
+      used: 0,
+      needed: requests.length,
+    });
+  if (enclosing === null && !hasRunLimits && requests.every(({ budget }) => budget === undefined))
+    return { shares: requests.map(() => ({ columns: {}, deadlineMs: undefined })), budgets: [] };
+
+  // The lock of the run comes first of all locks, and before the accounts are read.
+  if (enclosing !== null && parent !== undefined) {
+    await lockRun(scope.tx(), parent.runId);
+    await settleEnded(scope.tx(), parent.runId, { leavesLocked: true });
+  }
+  const profiles = new Map(
+    (await loadSpawnProfiles(scope.db, [...new Set(requests.map(({ profileId }) => profileId))])).map(
+      (profile) => [profile.profile_id, profile],
+    ),
+  );
+  const load = async (): Promise<readonly AccountRow[]> =>
+    enclosing === null ? [] : loadAccounts(scope.tx(), enclosing);
+  const before = await load();
+  const counted = before.some(({ limits }) => limits.fan_out !== undefined);
+  const siblings = counted && parent !== undefined ? await countChildren(scope.tx(), parent.turnId) : 0;
+  const decide = (accounts: readonly AccountRow[]) =>
+    share(requests, { accounts, runLimits, scope, profiles, siblings });
+  let decided = decide(before);
+  if ('hit' in decided && enclosing !== null && parent !== undefined) {
+    await settleEnded(scope.tx(), parent.runId);
+    decided = decide(await load());
+  }
+  if ('hit' in decided) {
+    const { hit, argument } = decided;
+    throw budgetExceeded(hit, {
+      ...(parent === undefined ? {} : { turn_id: parent.turnId }),
+      ...(argument === undefined ? {} : { field: `arguments.${argument}.${hit.kind}` }),
+    });
+  }
+  if (before.length > 0)
+    await reserve(
+      scope.tx(),
+      before.map(({ id }) => id),
+      { ...decided.total, turns: requests.length },
+    );
+  return decided;
+}
+
+interface Shared {
+  readonly shares: readonly SpawnShare[];
+  readonly budgets: readonly NewBudget[];
+  readonly total: Amounts;
+}
+
+function share(
+  requests: readonly SpawnRequest[],
+  of: {
+    readonly accounts: readonly AccountRow[];
+    readonly runLimits: BudgetLimits;
+    readonly scope: SpawnScope;
+    readonly profiles: ReadonlyMap<ProfileId, SpawnProfile>;
+    readonly siblings: number;
+  },
+): Shared | { readonly hit: BudgetHit; readonly argument?: string | undefined } {
+  const { scope, profiles, runLimits } = of;
+  const [first] = requests;
+  if (first === undefined) return { shares: [], budgets: [], total: { tokens: 0, costMicros: 0, steps: 0 } };
+  const { runId } = first;
+  const parentDeadlineAt = of.accounts[0]?.deadlineAt ?? null;
+  let accounts = of.accounts;
+  let siblings = of.siblings;
+  const total = { tokens: 0, costMicros: 0, steps: 0 };
+  const begun: OwnAccount[] = [];
+  if (Object.keys(runLimits).length > 0)
+    begun.push(
+      beginAccount(runId, runLimits, {
+        parentId: null,
+        depth: first.depth,
+        seconds: null,
+        argument: 'budget',
+      }),
+    );
+  const [ofRun] = begun;
+  const shares: SpawnShare[] = [];
+  for (const request of requests) {
+    const profile = profiles.get(request.profileId);
+    if (profile === undefined)
+      throw new KernelError('internal_error', { message: `Profile ${request.profileId} has no row.` });
+    const own: OwnAccount[] = ofRun === undefined ? [] : [ofRun];
+    const limits = request.budget === undefined ? {} : toBudgetLimits(request.budget);
+    if (Object.keys(limits).length > 0) {
+      const mine = beginAccount(request.turnId, limits, {
+        parentId: ofRun?.id ?? accounts[0]?.id ?? null,
+        depth: request.depth,
+        seconds: ofRun?.seconds ?? null,
+        argument: request.argument,
+      });
+      begun.push(mine);
+      own.unshift(mine);
+    }
+    const refused = (hit: BudgetHit) => ({
+      hit,
+      argument: own.find(({ id }) => id === hit.accountId)?.argument,
+    });
+    const chain = [...own.map(({ account }) => account), ...accounts];
+    const hit = findSpawnHit(chain, { turns: 1, depth: request.depth, siblings });
+    if (hit !== undefined) return refused(hit);
+    const grant = decideGrant(chain, amountsOf(profile, request, { tables: scope.prices, chain }));
+    if (grant.outcome === 'refused') return refused(grant.hit);
+    const { amounts } = grant;
+    const given = {
+      tokens: amounts.tokens ?? 0,
+      costMicros: amounts.costMicros ?? 0,
+      steps: amounts.steps ?? 0,
+    };
+    total.tokens += given.tokens;
+    total.costMicros += given.costMicros;
+    total.steps += given.steps;
+    accounts = accounts.map((account) => taken(account, given));
+    for (const one of own) one.account = taken(one.account, given);
+    siblings += scope.parent === undefined ? 0 : 1;
+    const [nearest] = chain;
+    const seconds = own[0]?.seconds ?? null;
+    shares.push({
+      columns:
+        nearest === undefined
+          ? {}
+          : {
+              budgetId: nearest.id,
+              allottedTokens: amounts.tokens,
+              allottedCost: amounts.costMicros,
+              allottedSteps: amounts.steps,
+              budgetDeadlineAt: parentDeadlineAt,
+            },
+      deadlineMs: seconds === null ? undefined : seconds * 1000,
+    });
+  }
+  const budgets = begun.map(
+    ({ id, account, parentId, seconds }): NewBudget => ({
+      id,
+      projectId: scope.projectId,
+      runId,
+      parentId,
+      topDepth: account.topDepth,
+      limits: account.limits,
+      seconds,
+      parentDeadlineAt,
+      tokensReserved: account.tokens,
+      costReserved: account.costMicros,
+      stepsReserved: account.steps,
+      turnsUsed: account.turns,
+    }),
+  );
+  return { shares, budgets, total };
+}

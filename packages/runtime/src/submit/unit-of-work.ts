@@ -1,0 +1,346 @@
+import { type BoxId, KernelError } from '@boxcar/kernel';
+import {
+  asOutside,
+  beginOn,
+  type CallWait,
+  type ConnectionLimits,
+  checkOut,
+  commitWatched,
+  emptySubmission,
+  type Fence,
+  type HandlerScope,
+  handlerScope,
+  limitsOn,
+  type NewOperation,
+  outsideHandlers,
+  type Queryable,
+  queryOutside,
+  refuseNested,
+  type Submission,
+  type SubmissionItem,
+  type SubmissionResult,
+  sqlStateOf,
+  type Tx,
+  toConnectionError,
+  toDatabaseError,
+  type Watched,
+  watchFailures,
+  writeSubmission,
+} from '@boxcar/store';
+import type pg from 'pg';
+import { AwakeClock, handlerSlots, type Slot } from '../lib/index.js';
+
+/** An open transaction. */
+interface Open extends Watched {
+  readonly client: pg.PoolClient;
+  /**
+   * The error to report when the handler is the cause: it let its transaction wait, or its own limit has ended a
+   * statement.
+   */
+  named(error: unknown, waitedMs?: number): unknown;
+  /** A statement has ended, and the handler continues. */
+  rest(): void;
+  release(error?: Error): void;
+}
+
+/** The server has ended a transaction that waited for its process. */
+const IDLE = '25P03';
+/** A lock was not free in time, or not at once. */
+const NO_LOCK = '55P03';
+/** A statement took too long, or a user has canceled it. */
+const CANCELED = '57014';
+/** This part of a limit counts as the whole limit, because clocks differ. */
+const ALMOST = 0.9;
+const SETS_LIMITS = /\b(lock|statement|transaction)_timeout\b/i;
+
+interface UnitOptions {
+  readonly pool: pg.Pool;
+  readonly primitive: string;
+  /** The handler is part of the kernel: it waits only for the database while its transaction is open. */
+  readonly isOwn: boolean;
+  /** Writes a submission that needs no transaction around it; may gather several into one statement. */
+  readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
+  /** The transaction of the caller, in which everything is read and written. Its end is not this unit's. */
+  readonly outer?: Tx | undefined;
+}
+
+const isOver = (): KernelError =>
+  new KernelError('internal_error', { message: 'The transaction of this primitive is over.' });
+
+/**
+ * The effects of one primitive, written as one.
+ *
+ * A primitive that only gathers rows costs a single statement, which is its own transaction. The first statement a handler
+ * runs on `tx` opens a real one: what was gathered so far is written into it first, so the handler can read it back.
+ */
+export class UnitOfWork {
+  readonly submission: Submission = emptySubmission();
+  /** Context boxes that are not written before the end of a decision about them. */
+  readonly undecided = new Set<BoxId>();
+  #refusal: KernelError | undefined;
+  readonly #pool: pg.Pool;
+  readonly #isOwn: boolean;
+  /** Set by the first statement, so that statements that come together share one transaction. */
+  #opening: Promise<Open> | undefined;
+  #opened: Open | undefined;
+  #slot: Slot | undefined;
+  /** The limits of the pool when the transaction began. */
+  #limits: ConnectionLimits | undefined;
+  #last: Promise<unknown> = Promise.resolve();
+  #isRunning = false;
+  #isOver = false;
+  #isCut = false;
+  /** The handler has changed the limits of its transaction. */
+  #hasOwnLimits = false;
+  readonly tx: Tx;
+  /** The transaction once there is something to see in it, else the pool. */
+  readonly db: Queryable;
+  /** The scope in which the handler runs. */
+  readonly scope: HandlerScope;
+  readonly #write: UnitOptions['write'];
+  readonly #outer: Tx | undefined;
+
+  constructor({ pool, primitive, isOwn, write, outer }: UnitOptions) {
+    this.#outer = outer;
+    this.#pool = pool;
+    this.#isOwn = isOwn;
+    this.#write = write;
+    this.scope = handlerScope(pool, primitive);
+    this.tx = {
+      query: <R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> => {
+        // Open from this call on, not only from the moment when the transaction has its connection.
+        this.scope.isOpen = !this.#isOver && outer === undefined;
+        // One after the other: a connection takes one statement at a time.
+        const result = this.#last.then(() => this.#query<R>(config));
+        this.#last = result.catch(() => undefined);
+        return result;
+      },
+    };
+    this.db = {
+      query: <R extends pg.QueryResultRow>(config: pg.QueryConfig) =>
+        this.isEmpty && outer === undefined ? queryOutside<R>(pool, config) : this.tx.query<R>(config),
+    };
+  }
+
+  /** True when nothing was gathered and no transaction is open. */
+  get isEmpty(): boolean {
+    return (
+      !this.scope.isOpen &&
+      this.#opening === undefined &&
+      Object.values(this.submission).every((rows: readonly unknown[]) => rows.length === 0)
+    );
+  }
+
+  async #query<R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> {
+    if (this.#outer !== undefined) {
+      if (this.#isOver) throw isOver();
+      await this.#flush(this.#outer);
+      return this.#outer.query<R>(config);
+    }
+    const open = await this.#open();
+    this.#isRunning = true;
+    this.#hasOwnLimits ||= SETS_LIMITS.test(typeof config === 'string' ? config : config.text);
+    const startedAt = performance.now();
+    try {
+      await this.#flush(open.tx);
+      return await open.tx.query<R>(config);
+    } catch (thrown) {
+      throw await toConnectionError(open.named(thrown, performance.now() - startedAt), open.client);
+    } finally {
+      this.#isRunning = false;
+      open.rest();
+    }
+  }
+
+  async #open(): Promise<Open> {
+    // A statement that a handler forgot to wait for must not open a transaction that nobody ends.
+    if (this.#isOver) throw isOver();
+    this.#opening ??= this.#begin({ isOutside: !this.#isOwn });
+    return this.#opening;
+  }
+
+  /**
+   * @param options.isOutside - An outside handler holds the connection between its statements, and may wait for something
+   *   else.
+   */
+  async #begin({ isOutside }: { readonly isOutside: boolean }): Promise<Open> {
+    let client: pg.PoolClient | undefined;
+    try {
+      refuseNested(this.#pool, { scope: this.scope.outer });
+      if (isOutside) {
+        this.#slot = handlerSlots(this.#pool).take(this.scope.primitive);
+        await this.#slot.granted;
+      }
+      client = await outsideHandlers(() => checkOut(this.#pool));
+      this.#limits = limitsOn(this.#pool);
+      if (this.#isCut) throw new Error('the handler was given up');
+      // Travels with the first statement; should it fail, that one fails too.
+      client.query(beginOn(this.#pool)).catch(() => undefined);
+      this.#opened = this.#watch(
+        client,
+        isOutside ? new AwakeClock(limitsOn(this.#pool).idleMs / 4) : undefined,
+      );
+      return this.#opened;
+    } catch (error) {
+      this.#opening = undefined;
+      this.scope.isOpen = false;
+      // Nothing was sent on this connection.
+      client?.release();
+      this.#slot?.leave();
+      throw toDatabaseError(error);
+    }
+  }
+
+  /** @param clock - Runs while the handler holds the connection. */
+  #watch(client: pg.PoolClient, clock: AwakeClock | undefined): Open {
+    const watched = watchFailures(client);
+    let end: Error | undefined;
+    const onEnd = (error: Error): void => {
+      end ??= error;
+    };
+    client.on('error', onEnd);
+    return {
+      client,
+      ...watched,
+      named: (thrown, waitedMs) => {
+        const error = watched.causeOf(thrown);
+        if (this.#isOwnLimit(error, waitedMs))
+          return asOutside(error instanceof KernelError ? error.cause : error);
+        // A process that was stopped meanwhile tries again. A handler that let its transaction wait would do the same
+        // again.
+        if ((sqlStateOf(error) !== IDLE && sqlStateOf(end) !== IDLE) || clock?.wasAwake !== true)
+          return error;
+        const { primitive } = this.scope;
+        const { idleMs } = limitsOn(this.#pool);
+        return new KernelError('transaction_idle', {
+          message: `The handler of ${primitive} waited for something else inside its transaction for longer than ${idleMs} ms, and Postgres has ended it.`,
+          details: { primitive, idle_limit_ms: idleMs },
+          cause: error,
+        });
+      },
+      rest: () => clock?.restart(),
+      release: (error) => {
+        clock?.stop();
+        client.off('error', onEnd);
+        client.release(error);
+        this.#slot?.leave();
+      },
+    };
+  }
+
+  /**
+   * Whether a statement was ended by a limit or `nowait` of the handler, or by a user who canceled it. Only a limit of
+   * the pool is a reason to try again.
+   */
+  #isOwnLimit(error: unknown, waitedMs = Number.POSITIVE_INFINITY): boolean {
+    const state = sqlStateOf(error);
+    if (state !== NO_LOCK && state !== CANCELED) return false;
+    const { lockMs, statementMs } = this.#limits ?? limitsOn(this.#pool);
+    return this.#hasOwnLimits || waitedMs < (state === NO_LOCK ? lockMs : statementMs) * ALMOST;
+  }
+
+  /** Writes cards, boxes, agents and grants gathered so far; turns and batches wait for the end, where they are decided. */
+  async #flush(tx: Tx): Promise<void> {
+    const { cards, tapes, agents, grants } = this.submission;
+    const isDecided = ({ id }: { readonly id: BoxId }): boolean => !this.undecided.has(id);
+    const contextBoxes = this.submission.contextBoxes.filter(isDecided);
+    if (cards.length + contextBoxes.length + tapes.length + agents.length + grants.length === 0) return;
+    const undecided = this.submission.contextBoxes.filter((box) => !isDecided(box));
+    this.submission.contextBoxes.splice(0, this.submission.contextBoxes.length, ...undecided);
+    // Taken out before the write: what is gathered meanwhile belongs to the next one.
+    await writeSubmission(tx, {
+      cards: cards.splice(0),
+      contextBoxes,
+      tapes: tapes.splice(0),
+      agents: agents.splice(0),
+      grants: grants.splice(0),
+      runs: [],
+      budgets: [],
+      turns: [],
+      batches: [],
+    });
+  }
+
+  /** Part of a refused effect is written in the transaction, so the whole is refused, even if the handler has caught the refusal. */
+  refuse(refusal: KernelError): void {
+    this.#refusal ??= refusal;
+  }
+
+  /**
+   * Writes everything under the operation's key and the fence; `then` runs in the same transaction after an acceptance.
+   * A refusal undoes all of it.
+   */
+  async commit(
+    options: { operation: NewOperation; fence?: Fence; wait?: CallWait },
+    then?: (tx: Tx) => Promise<void>,
+  ): Promise<SubmissionResult> {
+    if (this.#refusal !== undefined) throw this.#refusal;
+    if (this.#outer !== undefined) {
+      this.#isOver = true;
+      const written = await writeSubmission(this.#outer, this.submission, options);
+      if (written.outcome === 'accepted') await then?.(this.#outer);
+      return written;
+    }
+    if (this.#opening === undefined && then === undefined) {
+      this.#isOver = true;
+      return this.#write({ submission: this.submission, ...options });
+    }
+    this.#opening ??= this.#begin({ isOutside: false });
+    const open = await this.#opening;
+    const { client, tx } = open;
+    this.#isOver = true;
+    this.scope.isOpen = false;
+    let result: SubmissionResult;
+    try {
+      result = await writeSubmission(tx, this.submission, options);
+      if (result.outcome === 'accepted') {
+        await then?.(tx);
+        await commitWatched(client, open);
+      } else {
+        await client.query('rollback');
+      }
+    } catch (error) {
+      throw toDatabaseError(open.named(error));
+    }
+    this.#opening = undefined;
+    open.release();
+    return result;
+  }
+
+  /**
+   * Undoes the transaction. Safe to call after `commit`.
+   *
+   * @param options.isCut - Does not wait for a running statement: the connection is closed with it.
+   */
+  async abandon({ isCut = false }: { readonly isCut?: boolean } = {}): Promise<void> {
+    this.#isOver = true;
+    this.#isCut ||= isCut;
+    this.scope.isOpen = false;
+    const opening = this.#opening;
+    if (opening === undefined) return;
+    this.#opening = undefined;
+    // If `#begin` still waits for a slot or a connection, it releases both itself.
+    opening.catch(() => undefined);
+    if (this.#opened === undefined) this.#slot?.leave();
+    if (isCut && this.#opened === undefined) return;
+    let open: Open;
+    try {
+      open = await opening;
+    } catch {
+      return;
+    }
+    if (isCut && this.#isRunning) {
+      open.client.connection.stream.destroy();
+      open.release(new Error('the handler was given up during a statement'));
+      return;
+    }
+    try {
+      // What is under way on the connection still: released before its next statement, it would run that on its own.
+      await this.#last;
+      await open.client.query('rollback');
+      open.release();
+    } catch (error) {
+      open.release(error instanceof Error ? error : new Error(String(error)));
+    }
+  }
+}

@@ -1,0 +1,17 @@
+import { appendWithin, lockMembers, resetWithin } from '@boxcar/store';
+import type { HandlerTools } from '../handler/index.js';
+import type { TapeConnection } from '../tape/index.js';
+
+/** What is written then commits with the primitive. The order of locks is turn, tape: the calling turn's comes first. */
+export const withinPrimitive = (
+  { db, tx, ctx }: Pick<HandlerTools, 'db' | 'tx' | 'ctx'>,
+  maxCardBytes: number | undefined,
+): TapeConnection => ({
+  db,
+  maxCardBytes,
+  append: async (request) => {
+    if (ctx.parent !== undefined) await lockMembers(tx, [ctx.parent.turnId]);
+    return appendWithin(tx, request);
+  },
+  reset: (request) => resetWithin(tx, request),
+});

@@ -1,0 +1,35 @@
+export { onPool, type TapeConnection, untilAborted } from './connection.js';
+export { type EntryInput, toNewEntry } from './entry-input.js';
+export type { TapeFolder } from './export-tape.js';
+export { type ForkOptions, type ForkSummary, TapeFork } from './fork.js';
+export type { ForkedSession, ForkSessionOptions } from './fork-session.js';
+export type { TapeFile, TapeSource } from './import-source.js';
+export { type ImportedTape, type ImportOptions, importTape } from './import-tape.js';
+export { openTape, type TapeOptions } from './open-tape.js';
+export type { TapeMatch } from './search-tape.js';
+export { SessionGraph, type SessionMetadata, type SessionScope } from './session-graph.js';
+export { Tape } from './tape.js';
+export {
+  type FoundPlace,
+  findTapeHead,
+  findTapeRef,
+  type ResolvedTapeRef,
+  resolveTapeRef,
+} from './tape-ref.js';
+export {
+  type AnchorSummary,
+  type AnchorsOptions,
+  type AnchorsPage,
+  type Appended,
+  type AppendOptions,
+  DEFAULT_ANCHORS,
+  DEFAULT_MATCHES,
+  type EntryOptions,
+  type Handoff,
+  type HandoffOptions,
+  type MessagesOptions,
+  type SearchOptions,
+  type TapeInfo,
+  type TapeTarget,
+  toTarget,
+} from './tape-types.js';

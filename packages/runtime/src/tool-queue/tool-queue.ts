@@ -1,0 +1,169 @@
+/**
+ * The queues of tools that workers outside run. Each call is a job of `boxcar-tools-<target>`, with a bell above it: a
+ * parent job in `boxcar-tool-results` that BullMQ delivers when the job has ended, whichever way, on both backends and
+ * without events. Like any ring a bell may be lost; the sweep looks for itself.
+ */
+import type { JobLook, JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
+import type { Log } from '../lib/index.js';
+import { chunks, type JobFlow, type JobQueue, type Queues, within } from '../queue/index.js';
+
+export const TOOL_RESULTS_QUEUE = 'boxcar-tool-results';
+const toolsQueue = (target: string): string => `boxcar-tools-${target}`;
+
+/** A call whose job stands, or should stand, in a queue. */
+export interface QueuedCall {
+  readonly id: ToolCallId;
+  readonly target: string;
+}
+
+export interface NewToolJob extends QueuedCall {
+  readonly turnId: TurnId;
+  readonly name: string;
+  readonly arguments: JsonValue;
+}
+
+/** How long one question to the queue may take. */
+const ASK_LIMIT_MS = 2_000;
+export const JOBS_PER_CALL = 100;
+const QUESTIONS_AT_ONCE = 50;
+/** An ended job waits so long at most for someone to read it; once read it is removed. */
+const KEPT_SECONDS = 24 * 3600;
+
+const bellId = (id: ToolCallId): string => `call-${id}`;
+const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+const toFlow = (job: NewToolJob) => ({
+  name: 'ended',
+  queueName: TOOL_RESULTS_QUEUE,
+  data: { ended: job.id },
+  opts: { jobId: bellId(job.id), removeOnComplete: true, removeOnFail: true },
+  children: [
+    {
+      name: job.name,
+      queueName: toolsQueue(job.target),
+      data: { tool_call_id: job.id, turn_id: job.turnId, name: job.name, arguments: job.arguments },
+      opts: {
+        jobId: job.id,
+        // The bell rings after a failure as well.
+        ignoreDependencyOnFailure: true,
+        removeOnComplete: { age: KEPT_SECONDS },
+        removeOnFail: { age: KEPT_SECONDS },
+      },
+    },
+  ],
+});
+
+export class ToolQueue {
+  readonly #queues: Queues;
+  readonly #log: Log;
+  readonly #flow: JobFlow;
+  readonly #bells: JobQueue<unknown>;
+  readonly #targets = new Map<string, JobQueue<unknown>>();
+
+  constructor(queues: Queues, log: Log) {
+    this.#queues = queues;
+    this.#log = log;
+    this.#flow = queues.flow();
+    this.#bells = queues.queue(TOOL_RESULTS_QUEUE);
+  }
+
+  #queue(target: string): JobQueue<unknown> {
+    const known = this.#targets.get(target);
+    if (known !== undefined) return known;
+    const queue = this.#queues.queue<unknown>(toolsQueue(target));
+    this.#targets.set(target, queue);
+    return queue;
+  }
+
+  /**
+   * Adds jobs, best effort; a job that is there already stays as it is.
+   *
+   * @returns The calls whose job is known to stand in its queue now.
+   */
+  async add(jobs: readonly NewToolJob[]): Promise<readonly ToolCallId[]> {
+    const added: ToolCallId[] = [];
+    try {
+      for (const part of chunks(jobs, JOBS_PER_CALL)) {
+        await within(this.#flow.addBulk(part.map(toFlow)), ASK_LIMIT_MS);
+        added.push(...part.map((job) => job.id));
+      }
+    } catch (error) {
+      this.#log('warn', 'tools.jobs_lost', { jobs: jobs.length - added.length, error: errorText(error) });
+    }
+    return added;
+  }
+
+  async #look({ id, target }: QueuedCall): Promise<JobLook> {
+    const queue = this.#queue(target);
+    // The state first: a job that was read before it ended has no answer in it.
+    const state = await queue.getJobState(id);
+    if (state === 'unknown') return { state: 'gone' };
+    if (state !== 'completed' && state !== 'failed') return { state: 'open' };
+    let job: Awaited<ReturnType<JobQueue<unknown>['getJob']>>;
+    try {
+      job = await queue.getJob(id);
+    } catch (error) {
+      // The stored data of this job is damaged. The checks of other jobs do not fail with it.
+      if (!(error instanceof SyntaxError)) throw error;
+      return { state: 'failed', reason: `The job of this call cannot be read: ${error.message}.` };
+    }
+    // Taken away in this moment by someone who has read it.
+    if (job === undefined) return { state: 'open' };
+    return state === 'completed'
+      ? { state, result: job.returnvalue ?? null }
+      : { state, reason: job.failedReason ?? '' };
+  }
+
+  /** True when none of these jobs is in anybody's hands or has been; undefined when the queue cannot be asked. */
+  async isUntouched(calls: readonly QueuedCall[]): Promise<boolean | undefined> {
+    try {
+      const states = await within(
+        Promise.all(calls.map(({ id, target }) => this.#queue(target).getJobState(id))),
+        ASK_LIMIT_MS,
+      );
+      return states.every((state) => state !== 'active' && state !== 'completed' && state !== 'failed');
+    } catch (error) {
+      this.#log('warn', 'tools.unreachable', { error: errorText(error) });
+      return undefined;
+    }
+  }
+
+  /** What became of jobs, in order; undefined when the queue cannot be asked. */
+  async look(calls: readonly QueuedCall[]): Promise<readonly JobLook[] | undefined> {
+    const looks: JobLook[] = [];
+    try {
+      for (const part of chunks(calls, QUESTIONS_AT_ONCE))
+        looks.push(...(await within(Promise.all(part.map((call) => this.#look(call))), ASK_LIMIT_MS)));
+      return looks;
+    } catch (error) {
+      this.#log('warn', 'tools.unreachable', { error: errorText(error) });
+      return undefined;
+    }
+  }
+
+  /**
+   * Takes jobs away whose call is settled, best effort: one that a worker has in hand stays until it ends.
+   *
+   * @returns False: the queue does not answer.
+   */
+  async remove(calls: readonly QueuedCall[]): Promise<boolean> {
+    const take = async ({ id, target }: QueuedCall): Promise<void> => {
+      // The bell takes its job along, so that it does not ring for the removal.
+      await this.#bells.remove(bellId(id)).catch(() => undefined);
+      await this.#queue(target).remove(id);
+    };
+    try {
+      for (const part of chunks(calls, QUESTIONS_AT_ONCE)) {
+        const taken = await within(Promise.allSettled(part.map(take)), ASK_LIMIT_MS);
+        for (const result of taken)
+          if (result.status === 'rejected')
+            this.#log('debug', 'tools.job_stays', { error: errorText(result.reason) });
+      }
+      return true;
+    } catch (error) {
+      // Each further part would wait as long, and would delay the sweep.
+      this.#log('warn', 'tools.unreachable', { error: errorText(error) });
+      return false;
+    }
+  }
+}

@@ -1,0 +1,12 @@
+export {
+  buildToolbox,
+  type CallRoute,
+  findMissing,
+  findNoEnd,
+  findTeller,
+  invalidArguments,
+  refusal,
+  routeCall,
+  type Toolbox,
+} from './toolbox.js';
+export { Toolsets } from './toolsets.js';

@@ -1,0 +1,220 @@
+import {
+  briefSchema,
+  checkArguments,
+  type ErrorBody,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  LIST_PROFILES,
+  meant,
+  type Profile,
+  type QueueTool,
+  referToProfiles,
+  type ToldProfiles,
+  type ToolSchema,
+  toolNames,
+} from '@boxcar/kernel';
+import type { NewToolCall } from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import { retryOf, type Tool, toParameters } from '../tool/index.js';
+
+/** What a profile may call in one turn, decided once and enforced at dispatch. */
+export interface Toolbox {
+  readonly allowed: ReadonlySet<string>;
+  /** Tools that the profile declares and workers outside run. */
+  readonly queued: ReadonlyMap<string, QueueTool>;
+  readonly schemas: readonly ToolSchema[];
+}
+
+/** By what they come from, and by name: one handler may be registered under several. The same schema is the same object. */
+const schemas = new WeakMap<object, Map<string, ToolSchema>>();
+
+const MAX_SCHEMAS = 1_000;
+
+function schemaOnce(source: object, name: string, build: () => ToolSchema): ToolSchema {
+  const known = schemas.get(source) ?? new Map<string, ToolSchema>();
+  // There are as many lists of profiles as there are projects and policies.
+  if (known.size >= MAX_SCHEMAS) known.clear();
+  const schema = known.get(name) ?? build();
+  schemas.set(source, known.set(name, schema));
+  return schema;
+}
+
+function parametersOf({ ownHandlers }: Pick<RuntimeCore, 'ownHandlers'>, source: Tool | Handler): JsonValue {
+  const own = 'parameters' in source ? source.parameters : undefined;
+  if (own !== undefined) return own;
+  const whole = toParameters(source.input);
+  if (!('handle' in source) || !isJsonObject(whole)) return whole;
+  // What a plugin has written is shown as it is.
+  return ownHandlers.has(source) ? briefSchema(whole, source.outsideOnly) : whole;
+}
+
+/** @param words - What the description says of the profiles that the agent may reach. */
+function schemaOf(
+  runtime: Pick<RuntimeCore, 'tools' | 'handlers' | 'ownHandlers'>,
+  name: string,
+  words?: string,
+): ToolSchema | undefined {
+  const source = runtime.tools.get(name) ?? runtime.handlers.get(name);
+  return (
+    source &&
+    schemaOnce(source, words === undefined ? name : `${name} ${words}`, () => ({
+      name,
+      description: words === undefined ? source.description : `${source.description}\n${words}`,
+      parameters: parametersOf(runtime, source),
+    }))
+  );
+}
+
+const queueSchemaOf = (tool: QueueTool): ToolSchema =>
+  schemaOnce(tool, tool.name, () => {
+    const { $schema: _dialect, ...parameters } = tool.parameters;
+    return { name: tool.name, description: tool.description, parameters };
+  });
+
+/** The names in `tools` and `must_end_with` of a profile that neither a registered tool nor a primitive nor a declaration has. */
+export function findMissing(
+  { tools, handlers }: Pick<RuntimeCore, 'tools' | 'handlers'>,
+  profile: Pick<Profile, 'tools' | 'must_end_with'>,
+): readonly string[] {
+  const declared = new Set(profile.tools.flatMap((tool) => (typeof tool === 'string' ? [] : [tool.name])));
+  const names = new Set([...toolNames(profile), ...profile.must_end_with]);
+  return [...names].filter((name) => !declared.has(name) && !tools.has(name) && !handlers.has(name));
+}
+
+/** The first of these tools whose arguments name profiles: its description tells them. */
+export const findTeller = (
+  { handlers }: Pick<RuntimeCore, 'handlers'>,
+  names: readonly string[],
+): string | undefined => names.find((name) => handlers.get(name)?.namesProfiles === true);
+
+/**
+ * The tools of a turn: those the profile lists, those it must end with, submit_result when fields bind its result, and what
+ * the kernel itself adds (`extra`).
+ */
+export function buildToolbox(
+  runtime: Pick<RuntimeCore, 'tools' | 'handlers' | 'ownHandlers'>,
+  profile: Pick<Profile, 'tools' | 'must_end_with'>,
+  {
+    hasResultFields,
+    extra = [],
+    told,
+  }: {
+    readonly hasResultFields: boolean;
+    readonly extra?: readonly string[];
+    /** What the model is told of the profiles that its agent may reach. */
+    readonly told?: ToldProfiles | undefined;
+  },
+): Toolbox {
+  const queued = new Map(
+    profile.tools.flatMap((tool) => (typeof tool === 'string' ? [] : [[tool.name, tool] as const])),
+  );
+  const allowed = new Set([
+    ...toolNames(profile),
+    ...profile.must_end_with,
+    ...(hasResultFields ? ['submit_result'] : []),
+    ...(told?.isCut === true ? [LIST_PROFILES] : []),
+    ...extra,
+  ]);
+  const teller = findTeller(runtime, [...allowed]);
+  const schemas = [...allowed].flatMap((name) => {
+    const tool = queued.get(name);
+    // A profile is versioned, what a worker has registered is not: the declaration counts.
+    if (tool !== undefined) return queueSchemaOf(tool);
+    const words =
+      told === undefined || teller === undefined || runtime.handlers.get(name)?.namesProfiles !== true
+        ? undefined
+        : name === teller
+          ? told.text
+          : referToProfiles(teller);
+    return schemaOf(runtime, name, words) ?? [];
+  });
+  return { allowed, queued, schemas };
+}
+
+/** How a call will be answered: by a function, by a primitive, by a worker outside, or by nobody because it is refused. */
+export type CallRoute = Pick<NewToolCall, 'route' | 'target' | 'retry' | 'timeoutMs'>;
+
+/** What a model asked for. */
+export interface ModelCall {
+  readonly name: string;
+  readonly arguments: JsonValue;
+}
+
+/** Decided before the call is committed: a row with route `queue` has arguments that fit, whoever sends its job. */
+export function routeCall(
+  runtime: RuntimeCore,
+  call: ModelCall,
+  toolbox: Toolbox,
+  profile: Pick<Profile, 'limits'>,
+): CallRoute {
+  const { name } = call;
+  const timeoutMs = profile.limits.tool_timeout_seconds * 1000;
+  const refused: CallRoute = { route: 'none', target: null, retry: 'safe', timeoutMs };
+  if (!toolbox.allowed.has(name)) return refused;
+  const queued = toolbox.queued.get(name);
+  if (queued !== undefined) {
+    if (runtime.outside === undefined || checkArguments(queued, call.arguments).length > 0) return refused;
+    const { target, retry, timeout_seconds } = queued;
+    return {
+      route: 'queue',
+      target,
+      retry,
+      timeoutMs: timeout_seconds === undefined ? timeoutMs : timeout_seconds * 1000,
+    };
+  }
+  const tool = runtime.tools.get(name);
+  if (tool !== undefined)
+    return {
+      route: 'function',
+      target: null,
+      retry: retryOf(tool),
+      timeoutMs: tool.timeoutMs ?? timeoutMs,
+    };
+  return { ...refused, route: runtime.handlers.has(name) ? 'primitive' : 'none' };
+}
+
+export const invalidArguments = (findings: readonly string[]): KernelError =>
+  new KernelError('tool_arguments_invalid', {
+    message: `${findings.join('; ')}.`,
+    details: { findings },
+  });
+
+/** The profile has the name, and this worker nothing for it. */
+const missingTool = (name: string, what = `The profile lists '${name}'`): KernelError =>
+  new KernelError('tool_unknown', {
+    message: `${what}, but this worker has no tool or primitive of this name.`,
+    next: 'Load the plugin that brings it (boxcar worker --plugin), or correct the profile.',
+    details: { tool: name },
+  });
+
+/** Why a turn cannot end as its profile says: all that it must end with is missing here. */
+export function findNoEnd(
+  runtime: Pick<RuntimeCore, 'tools' | 'handlers'>,
+  profile: Pick<Profile, 'tools' | 'must_end_with'>,
+): KernelError | undefined {
+  const missing = findMissing(runtime, profile);
+  const [first] = profile.must_end_with;
+  if (first === undefined || !profile.must_end_with.every((name) => missing.includes(name))) return undefined;
+  return missingTool(first, `The turn must end with a call of ${profile.must_end_with.join(' or ')}`);
+}
+
+/** Why a call with route `none` is refused, in words the model can use. */
+export function refusal(runtime: RuntimeCore, call: ModelCall, toolbox: Toolbox): ErrorBody {
+  const { name } = call;
+  const queued = toolbox.queued.get(name);
+  const findings = queued === undefined ? [] : checkArguments(queued, call.arguments);
+  if (findings.length > 0) return invalidArguments(findings).toJSON();
+  if (queued !== undefined)
+    return new KernelError('tool_unknown', {
+      message: `'${name}' is run by workers outside, and this worker has no queue to reach them.`,
+    }).toJSON();
+  const names = toolbox.schemas.map((schema) => schema.name).sort();
+  const isKnown = runtime.tools.has(name) || runtime.handlers.has(name);
+  if (!isKnown && toolbox.allowed.has(name)) return missingTool(name).toJSON();
+  const code = isKnown ? 'tool_not_allowed' : 'tool_unknown';
+  return new KernelError(code, {
+    message: `${isKnown ? `The tool '${name}' is not allowed here` : `There is no tool '${name}'`}${meant(name, names) || '.'} Tools you may call: ${names.join(', ') || '(none)'}.`,
+  }).toJSON();
+}

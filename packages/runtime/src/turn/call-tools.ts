@@ -1,0 +1,292 @@
+import {
+  commandFault,
+  type ErrorBody,
+  findingsOf,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  sanitizeJson,
+  startTimer,
+  toErrorBody,
+} from '@boxcar/kernel';
+import {
+  type CallSettlement,
+  isOutside,
+  type NewToolCall,
+  type PendingCall,
+  settleCalls,
+} from '@boxcar/store';
+import type { Accepted, Begun, RuntimeCore, SubmitOptions } from '../core/index.js';
+import type { CallOutcome } from '../end/index.js';
+import { answeredMeanwhile, toFailure, toSettlement } from '../end/index.js';
+import { type RunningCall, runInScope, unlessAborted } from '../lib/index.js';
+import { begin } from '../submit/index.js';
+import { onPool, openTape, untilAborted } from '../tape/index.js';
+import { parseGiven, type Tool } from '../tool/index.js';
+import { invalidArguments, refusal, type Toolbox } from '../toolbox/index.js';
+import type { HeldTurn } from './held-turn.js';
+import { keepLate, lateResult } from './late.js';
+
+async function runFunction(
+  runtime: RuntimeCore,
+  tool: Tool,
+  call: PendingCall,
+  turn: HeldTurn,
+): Promise<{ result: JsonValue; isSanitized: boolean }> {
+  const { parsed } = parseGiven(tool.input, isJsonObject(call.arguments) ? call.arguments : {});
+  if (!parsed.success) {
+    const findings = findingsOf(parsed.error);
+    throw invalidArguments(findings.map(({ path, message }) => `${path || 'arguments'}: ${message}`));
+  }
+  const { turnId, agentId, projectId } = turn.turn;
+  const output = await runLimited(call, turn, async ({ signal, fail }) => {
+    if (call.retry === 'never') turn.begunIds.add(call.id);
+    const code: RunningCall = {
+      kind: 'call',
+      tool: call.name,
+      toolCallId: call.id,
+      turnId,
+      holderId: turn.holderId,
+    };
+    const crash = (error: unknown): void => {
+      const crashed = toolCrashed(call, error);
+      runtime.log('error', 'tool.crashed', {
+        tool: call.name,
+        tool_call_id: call.id,
+        turn_id: turnId,
+        is_answered: !fail(crashed),
+        error: crashed.message,
+        stack: error instanceof Error ? error.stack : undefined,
+      });
+    };
+    // A tool that does not listen may bring its result when nobody waits for it any more.
+    const brought = await runInScope({ code, crash }, async () =>
+      tool.run(parsed.data, {
+        toolCallId: call.id,
+        turnId,
+        agentId,
+        projectId,
+        signal,
+        tape: (target) =>
+          openTape(untilAborted(onPool(runtime.pool, runtime.limits.maxCardBytes), signal), target, {
+            projectId,
+            as: agentId,
+            create: false,
+          }),
+      }),
+    );
+    if (turn.signal.aborted)
+      await keepLate(runtime, turn, [
+        lateResult(call.id, call.step, { status: 'success', result: sanitizeJson(brought).value }),
+      ]);
+    return brought;
+  });
+  const { value, isChanged } = sanitizeJson(output);
+  return { result: value, isSanitized: isChanged };
+}
+
+interface Limit {
+  /** Fires at the call's deadline, and when the turn is lost. */
+  readonly signal: AbortSignal;
+  /** The effect is about to be committed: from here on the deadline no longer ends the call. @throws when it has. */
+  readonly pass: () => void;
+  /** Ends the call with this error. @returns False when the call has ended before. */
+  readonly fail: (error: KernelError) => boolean;
+}
+
+const toolCrashed = (call: Pick<PendingCall, 'id' | 'name'>, error: unknown): KernelError =>
+  new KernelError('tool_crashed', {
+    message: `${call.name} left an error that nothing caught: ${toErrorBody(error).message}.`,
+    details: { tool: call.name, tool_call_id: call.id },
+    cause: error,
+  });
+
+/** Runs outside code for a call until the call's deadline, or until its turn is lost, whether that code listens or not. */
+async function runLimited<T>(
+  call: PendingCall,
+  { signal: lost }: HeldTurn,
+  work: (limit: Limit) => Promise<T>,
+): Promise<T> {
+  lost.throwIfAborted();
+  const controller = new AbortController();
+  const { signal } = controller;
+  const onLost = (): void => controller.abort(lost.reason);
+  lost.addEventListener('abort', onLost, { once: true });
+  const timer = startTimer(Math.max(call.remaining_ms, 0), () =>
+    controller.abort(
+      new KernelError('tool_timeout', {
+        message: `${call.name} did not answer in time.`,
+        details: { tool: call.name, tool_call_id: call.id },
+      }),
+    ),
+  );
+  const pass = (): void => {
+    signal.throwIfAborted();
+    timer.clear();
+  };
+  let isOver = false;
+  const fail = (error: KernelError): boolean => {
+    const isFirst = !isOver && !signal.aborted;
+    if (isFirst) controller.abort(error);
+    return isFirst;
+  };
+  try {
+    return await unlessAborted(work({ signal, pass, fail }), signal);
+  } finally {
+    isOver = true;
+    timer.clear();
+    lost.removeEventListener('abort', onLost);
+  }
+}
+
+export type CallRun =
+  | { readonly kind: 'result'; readonly settlement: CallSettlement }
+  /** Answered in its own transaction, or waiting for a turn. */
+  | { readonly kind: 'elsewhere' }
+  /** submit_result and its like: the turn ends with this deliverable. */
+  | ({ readonly kind: 'ending'; readonly settlement: CallSettlement } & NonNullable<Accepted['ending']>);
+
+interface CallOptions {
+  readonly isAlone: boolean;
+  readonly begun: Begun | undefined;
+  /** @throws KernelError unless the turn may end by this call with this deliverable. */
+  readonly checkEnd: (name: string, deliverable: JsonValue) => Promise<void>;
+}
+
+/**
+ * Runs one pending call. Whatever the tool does, the model gets a readable result; only the loss of the turn or of the
+ * database is thrown.
+ */
+export async function runCall(
+  runtime: RuntimeCore,
+  turn: HeldTurn,
+  call: PendingCall,
+  toolbox: Toolbox,
+  options: CallOptions,
+): Promise<CallRun> {
+  const target = {
+    toolCallId: call.id,
+    turnId: call.turn_id,
+    name: call.name,
+    projectId: turn.turn.projectId,
+  };
+  const settle = (outcome: CallOutcome, isSanitized = false): CallSettlement =>
+    toSettlement(target, outcome, {
+      authorId: call.route === 'function' ? `tool:${call.name}` : turn.turn.agentId,
+      isSanitized,
+      maxBytes: runtime.limits.maxCardBytes,
+    });
+  if (call.is_awaiting) return { kind: 'elsewhere' };
+  try {
+    if (call.route === 'none')
+      return { kind: 'result', settlement: settle(toFailure(refusal(runtime, call, toolbox))) };
+    if (call.route === 'queue') {
+      // After a takeover it may be out already; whether one that must not be sent twice was, the sweep knows.
+      if (call.retry === 'safe' || call.epoch === turn.turn.epoch) runtime.sendSoon(call);
+      return { kind: 'elsewhere' };
+    }
+    if (!isJsonObject(call.arguments)) {
+      throw new KernelError('tool_arguments_invalid', {
+        message: commandFault(call.arguments) ?? 'The arguments are not a JSON object.',
+        details: { received: String(call.arguments).slice(0, 200) },
+      });
+    }
+    if (call.route === 'primitive') return await runPrimitive(runtime, turn, call, { ...options, settle });
+    const tool = runtime.tools.get(call.name);
+    if (tool === undefined)
+      throw new KernelError('tool_unknown', {
+        message: `This worker has no tool '${call.name}'; load its plugin.`,
+      });
+    if (call.epoch !== turn.turn.epoch && call.retry === 'never') {
+      throw new KernelError('outcome_unknown', {
+        message: `${call.name} was interrupted.`,
+        details: { tool: call.name, tool_call_id: call.id },
+      });
+    }
+    const { result, isSanitized } = await runFunction(runtime, tool, call, turn);
+    return { kind: 'result', settlement: settle({ status: 'success', result }, isSanitized) };
+  } catch (error) {
+    if (turn.signal.aborted || (call.route === 'primitive' && isFatal(error, turn))) throw error;
+    const body = toErrorBody(error, 'tool_failed');
+    const clean = sanitizeJson(body).value as unknown as ErrorBody;
+    return {
+      kind: 'result',
+      settlement: settle({ status: clean.code === 'tool_timeout' ? 'timeout' : 'failed', error: clean }),
+    };
+  }
+}
+
+/** Ours to act on: the database is away, or this worker no longer holds the turn. An outside handler can say neither. */
+const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
+  error instanceof KernelError &&
+  !isOutside(error) &&
+  (error.code === 'database_unavailable' ||
+    (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
+
+const callerOf = ({ turn }: HeldTurn): SubmitOptions => ({
+  projectId: turn.projectId,
+  sourceAgentId: turn.agentId,
+  channelId: turn.channelId,
+  ...(turn.traceparent === null ? {} : { traceparent: turn.traceparent }),
+});
+
+/** Begins a primitive beside the commit of its call. Undefined: it is none, or will be refused by `runCall`. */
+export function beginCall(
+  runtime: RuntimeCore,
+  held: HeldTurn,
+  call: Pick<NewToolCall, 'id' | 'name' | 'arguments' | 'route'>,
+): Begun | undefined {
+  if (call.route !== 'primitive') return undefined;
+  try {
+    return begin(runtime, call.name, call.arguments, {
+      ...callerOf(held),
+      call: { turnId: held.turn.turnId, toolCallId: call.id, holderId: held.holderId },
+    });
+  } catch {
+    return undefined;
+  }
+}
+
+async function runPrimitive(
+  runtime: RuntimeCore,
+  held: HeldTurn,
+  call: PendingCall,
+  options: CallOptions & { readonly settle: (outcome: CallOutcome) => CallSettlement },
+): Promise<CallRun> {
+  const { turn, holderId } = held;
+  let rings: Parameters<RuntimeCore['ring']>[0] = [];
+  const accepted = await runLimited(call, held, ({ signal, pass }) =>
+    runtime.accept(call.name, call.arguments, {
+      ...callerOf(held),
+      call: {
+        begun: options.begun,
+        turnId: turn.turnId,
+        epoch: turn.epoch,
+        holderId,
+        toolCallId: call.id,
+        signal,
+        settle: async (tx, answer) => {
+          pass();
+          const settled = await settleCalls(tx, [options.settle({ status: 'success', result: answer })]);
+          if (settled.duplicates.length > 0) throw answeredMeanwhile(call.name, call.id);
+          rings = settled.rings;
+        },
+        pass,
+        ring: held.ring,
+      },
+    }),
+  );
+  runtime.ring(rings);
+  if (accepted.ending === null) return { kind: 'elsewhere' };
+  const { ending } = accepted;
+  if (!options.isAlone)
+    throw new KernelError('tool_arguments_invalid', {
+      message: `${call.name} must be the only call of its message.`,
+    });
+  await options.checkEnd(call.name, ending.deliverable);
+  return {
+    kind: 'ending',
+    settlement: options.settle({ status: 'success', result: accepted.answer }),
+    ...ending,
+  };
+}

@@ -1,0 +1,62 @@
+/** A turn in a worker's hands, and what it uses of its worker. */
+import type { Ring, ToolCallId, ViewRows, WorkerId } from '@boxcar/kernel';
+import type {
+  Advance,
+  AdvanceOutcome,
+  CallSettlement,
+  ClaimedTurn,
+  CommitOutcome,
+  StepCommit,
+} from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import type { Recorder } from '../end/index.js';
+import type { ModelWaits } from '../model/index.js';
+import type { TurnLoader, TurnView } from '../view/index.js';
+
+/** A claimed turn with what guards it. */
+export interface HeldTurn {
+  readonly turn: ClaimedTurn;
+  readonly view: TurnView;
+  readonly holderId: WorkerId;
+  /** Fires when the worker may no longer act for the turn: lease lost, or shutdown out of patience. */
+  readonly signal: AbortSignal;
+  /** The calls that were begun in this run and must not be run twice. */
+  readonly begunIds: Set<ToolCallId>;
+  /** Results of its calls that are not in a row yet, with their step. */
+  readonly unrecorded: Map<CallSettlement, number>;
+  /** Rings what a commit of this turn has dispatched. */
+  readonly ring: (rings: readonly Ring[]) => void;
+}
+
+/** The results of a step's own calls. */
+export interface StepResults extends Advance {
+  /** True when these are the results of all calls of the step, in call order. */
+  readonly isWhole: boolean;
+}
+
+/** What a turn uses of its worker. */
+export interface TurnHost {
+  readonly runtime: RuntimeCore;
+  readonly loader: TurnLoader;
+  readonly modelWaits: ModelWaits;
+  commit(commit: StepCommit): Promise<CommitOutcome>;
+  advance(results: StepResults): Promise<AdvanceOutcome>;
+  /** Records a result apart from the other results of its step. */
+  readonly record: Recorder['add'];
+  /** @throws when the worker's last renewal is older than its lease. */
+  checkLease(): void;
+  /** True once the worker hands its turns back at their next step. */
+  isDraining(): boolean;
+}
+
+/** `left`: its last step was committed, but the turn has since ended or another worker has taken it. */
+export type TurnRun = 'ended' | 'suspended' | 'fenced' | 'left' | 'released';
+
+/** The rows that a step's prompt is built from. */
+export type StepRows = Pick<ViewRows, 'entries' | 'contexts' | 'lastAnchorPosition'>;
+
+/** A step as its commit closes it. */
+export type ClosedStep = NonNullable<StepCommit['step']>;
+
+/** Workers lost at one step before the turn is ended: what kills its workers again and again would go on doing so. */
+export const MAX_ATTEMPTS = 10;

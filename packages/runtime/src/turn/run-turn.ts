@@ -1,0 +1,485 @@
+/**
+ * The step loop of one turn in a worker's hands. No object here is the truth: everything that follows from a step is
+ * committed under the turn's epoch before the next begins, so another worker can go on from any point.
+ */
+import {
+  agentsIn,
+  answerTokensOf,
+  bindProfile,
+  budgetExceeded,
+  buildView,
+  dearestOf,
+  type ErrorBody,
+  estimatePrompt,
+  findAnswerFinding,
+  foldManifest,
+  type JsonValue,
+  KernelError,
+  ModelError,
+  type ModelReply,
+  type ModelUsage,
+  mayExpand,
+  type NewCard,
+  priceUnknown,
+  providerOf,
+  resultFieldsOf,
+  stepNotice,
+  toldLimitOf,
+  type ViewRows,
+} from '@boxcar/kernel';
+import { dropUnasked, findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
+import { type Ending, entryOf, fallbackDeliverable, fromCause } from '../end/index.js';
+import { deliverableContent } from '../lib/index.js';
+import {
+  askModel,
+  describeModelFailure,
+  parseUsage,
+  usageRow,
+  warningsRow,
+  withCommandCalls,
+  withoutCutCall,
+} from '../model/index.js';
+import { findNoEnd } from '../toolbox/index.js';
+import type { PricedProfile } from '../view/index.js';
+import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
+import { type ClosedStep, type HeldTurn, MAX_ATTEMPTS, type TurnHost, type TurnRun } from './held-turn.js';
+import { judgeReply, limitEnd, type ReplyVerdict } from './judge-reply.js';
+import { keepLate, lateReply } from './late.js';
+import { StepBudget } from './step-budget.js';
+import { type OpenCalls, StepCalls } from './step-calls.js';
+import { CALLS_REMINDER, noticeCard } from './step-cards.js';
+import { TurnCommits } from './turn-commits.js';
+import { TurnSelector } from './turn-selector.js';
+
+/** Progress inside the loop; the rows hold the same. */
+interface Progress {
+  step: number;
+  attempt: number;
+  /** Failed model calls of this step. */
+  retries: number;
+  emptyReplies: number;
+  open: OpenCalls;
+}
+
+/** An attempt whose call has failed, with what it has used. */
+interface FailedStep {
+  readonly step: ClosedStep;
+  readonly spent: StepCommit['spent'];
+}
+
+/** A prompt with what its commit says of it. */
+interface SentPrompt extends HeldPrompt {
+  readonly isLast: boolean;
+  readonly hash: string;
+  readonly toolset: string;
+}
+
+export async function runTurn(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
+  if (held.turn.losses >= MAX_ATTEMPTS) return endExhausted(host, held);
+  return new TurnLoop(host, held, await host.loader.profile(held.turn.profileId)).run();
+}
+
+/** Ends a turn without reading any more of it, because its rows may be the cause of its failures. */
+async function endExhausted(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
+  const { turnId, stepCount, losses } = held.turn;
+  const details = { turn_id: turnId, step: stepCount + 1, attempts: losses };
+  const cause = (await findRunFailures(host.runtime.pool, [turnId])).get(turnId);
+  const error =
+    cause === undefined
+      ? new KernelError('attempts_exhausted', { details }).toJSON()
+      : fromCause(cause, details);
+  return new TurnCommits(host, held).end(
+    { status: 'failed', deliverable: fallbackDeliverable(error, stepCount, null), error },
+    { hasOpenCalls: held.turn.pendingCalls > 0 },
+  );
+}
+
+/** What a failed call has used. */
+interface FailedUsage {
+  readonly usage: ModelUsage;
+  /** Nobody knows: it is what was reserved. */
+  readonly isLost: boolean;
+}
+
+class TurnLoop {
+  readonly #host: TurnHost;
+  readonly #held: HeldTurn;
+  readonly #profile: PricedProfile['profile'];
+  readonly #price: PricedProfile['price'];
+  readonly #progress: Progress;
+  /** Undefined: nothing limits what the turn spends. */
+  readonly #budget: StepBudget | undefined;
+  readonly #calls: StepCalls;
+  readonly #commits: TurnCommits;
+  readonly #context: ContextKeeper;
+  readonly #selector: TurnSelector;
+
+  constructor(host: TurnHost, held: HeldTurn, { profile, price }: PricedProfile) {
+    const { turn } = held;
+    const { purse } = turn;
+    this.#host = host;
+    this.#held = held;
+    this.#profile = profile;
+    this.#price = price;
+    this.#budget =
+      purse === null ? undefined : new StepBudget(host.runtime.pool, held, { purse, profile, price });
+    this.#calls = new StepCalls(host, held, profile);
+    this.#commits = new TurnCommits(host, held);
+    this.#context = new ContextKeeper(host.runtime, held, profile);
+    this.#selector = new TurnSelector(host.runtime, held);
+    this.#progress = {
+      step: turn.stepCount,
+      attempt: turn.attempt,
+      retries: turn.retries,
+      emptyReplies: turn.emptyReplies,
+      open: turn.pendingCalls > 0 ? 'unknown' : 'none',
+    };
+  }
+
+  async run(): Promise<TurnRun> {
+    const { turn, signal } = this.#held;
+    const progress = this.#progress;
+    // A turn resumed after its calls: one of them may be what it must end with.
+    let mayHaveEnded = progress.step > 0 && progress.open === 'none';
+    for (;;) {
+      signal.throwIfAborted();
+      if (progress.open !== 'none') {
+        const outcome = await this.#runCalls(progress.open);
+        if (outcome !== 'open') return outcome;
+        mayHaveEnded = true;
+      }
+      if (mayHaveEnded && this.#profile.must_end_with.some((name) => name !== 'submit_result')) {
+        const ended = await this.#endByCall();
+        if (ended !== undefined) return ended;
+      }
+      mayHaveEnded = false;
+      // The last step may still end the turn by a call; when that was refused, there is no step left to try again.
+      if (progress.step >= turn.maxSteps)
+        return this.#commits.end(limitEnd(turn, { step: progress.step, text: null, isAnswer: false }));
+      if (this.#host.isDraining()) return 'released';
+      const noEnd = findNoEnd(this.#host.runtime, this.#profile);
+      if (noEnd !== undefined) return this.#endShort('failed', noEnd.toJSON());
+      const outcome = await this.#step();
+      if (outcome !== 'next') return outcome;
+    }
+  }
+
+  /** Runs the open calls; then either the next step is open, or the turn waits, or it has ended. */
+  async #runCalls(open: Exclude<OpenCalls, 'none'>): Promise<TurnRun | 'open'> {
+    const run = await this.#calls.run(open, this.#progress.step);
+    switch (run.outcome) {
+      case 'open':
+        this.#progress.attempt = run.attempt;
+        this.#progress.open = 'none';
+        return 'open';
+      case 'ending':
+        return this.#commits.end(successOf(run.deliverable, run), run);
+      default:
+        return run.outcome;
+    }
+  }
+
+  /** Ends the turn when a call of its last step was one that it must end with, and succeeded. */
+  async #endByCall(): Promise<TurnRun | undefined> {
+    const ender = await this.#calls.findEnder(this.#progress.step);
+    if (ender === undefined) return undefined;
+    const content = ender.content as { result?: JsonValue } | null;
+    return this.#commits.end(successOf(content?.result ?? null));
+  }
+
+  async #step(): Promise<TurnRun | 'next'> {
+    const { turn } = this.#held;
+    const found = await this.#selector.find();
+    if (found.outcome !== 'found') return found.outcome;
+    const built = await this.#buildPrompt();
+    const prompt = found.selector === undefined ? built : this.#selector.apply(built, found.selector);
+    if ('failed' in prompt) return this.#endShort('failed', prompt.failed);
+    const checked = await this.#context.check(prompt);
+    if (checked.outcome !== 'fits') return this.#afterCheck(checked);
+    const unpaid = this.#budget === undefined ? undefined : await this.#pay(this.#budget, prompt);
+    if (unpaid !== undefined) return unpaid;
+    const sent: SentPrompt = {
+      ...prompt,
+      isLast: prompt.step >= turn.maxSteps,
+      hash: this.#held.view.hash(prompt.view, prompt.tools),
+      toolset: await this.#host.loader.toolsets.keep(turn.projectId, prompt.tools, {
+        known: this.#host.runtime,
+        told: this.#calls.told,
+      }),
+    };
+    const entry = await this.#host.modelWaits.gate.enter(providerOf(this.#profile.model), {
+      turnId: turn.turnId,
+      epoch: turn.epoch,
+      holderId: this.#held.holderId,
+      step: prompt.step,
+      attempt: this.#progress.attempt,
+    });
+    if (entry.outcome !== 'admitted') return entry.outcome;
+    this.#host.checkLease();
+    const startedAt = performance.now();
+    let reply: ModelReply;
+    try {
+      reply = await entry.pass.ask(() => this.#generate(prompt));
+    } catch (error) {
+      if (this.#held.signal.aborted) throw error;
+      const body = describeModelFailure(error);
+      const used = this.#usageOfFailure(sent, error);
+      const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, error: body, ...used });
+      return this.#afterFailure(sent, closed, { error, body, used });
+    }
+    const { usage, finishReason, warnings = [] } = reply;
+    const modelMs = performance.now() - startedAt;
+    const own = findAnswerFinding(this.#profile)?.message ?? [];
+    const closed = this.#closeStep(sent, { modelMs, usage, finishReason, warnings: [own, warnings].flat() });
+    const outcome = await this.#commitReply(sent, closed, reply);
+    if (outcome === 'fenced') await this.#keepReply(reply, prompt.step);
+    return outcome;
+  }
+
+  async #buildPrompt(): Promise<HeldPrompt> {
+    const { turn, view } = this.#held;
+    const step = this.#progress.step + 1;
+    const [rows] = await Promise.all([view.rows(), this.#calls.tellProfiles()]);
+    const context = rows.contexts.get(turn.contextBoxId) ?? [];
+    const { toolbox, enders } = this.#calls.bind({
+      resultFields: resultFieldsOf(context),
+      canExpand: mayExpand(rows),
+    });
+    const isLast = step >= turn.maxSteps;
+    const tools = isLast ? toolbox.schemas.filter((tool) => enders.includes(tool.name)) : toolbox.schemas;
+    const profile = bindProfile(this.#profile, context);
+    const names = await this.#host.loader.names(turn.projectId, agentsIn({ ...rows, turn }));
+    const viewRows: ViewRows = { ...rows, turn, profile, names, contextLimit: toldLimitOf(this.#profile) };
+    return { rows: viewRows, view: buildView(viewRows), tools, step };
+  }
+
+  /** Goes on with a prompt that is shorter now, or ends the turn whose prompt cannot be. */
+  #afterCheck(checked: Checked, failed?: FailedStep): TurnRun | 'next' | Promise<TurnRun> {
+    switch (checked.outcome) {
+      case 'fits':
+        return 'next';
+      case 'again':
+        this.#progress.attempt = checked.attempt ?? this.#progress.attempt;
+        return 'next';
+      case 'fenced':
+        return 'fenced';
+      case 'over':
+        return this.#endShort('failed', checked.error, failed);
+      default:
+        return checked satisfies never;
+    }
+  }
+
+  /** Ends the turn before it came to an end of its own, with what it said last. */
+  async #endShort(status: 'failed' | 'partial', error: ErrorBody, failed?: FailedStep): Promise<TurnRun> {
+    const { pool } = this.#host.runtime;
+    const { turn, holderId } = this.#held;
+    const { step, attempt } = this.#progress;
+    // Only where somebody counts what is lost.
+    if (failed === undefined && turn.purse !== null)
+      await dropUnasked(pool, { ...turn, holderId, step: step + 1, attempt });
+    const lastText = await findLastWords(pool, turn.turnId);
+    const deliverable = fallbackDeliverable(error, step, lastText);
+    const also = failed === undefined ? {} : { step: { ...failed.step, error }, spent: failed.spent };
+    return this.#commits.end({ status, deliverable, error }, also);
+  }
+
+  /** Undefined: the step is paid for. */
+  async #pay(budget: StepBudget, { view, tools, step }: HeldPrompt): Promise<TurnRun | undefined> {
+    const { turn } = this.#held;
+    const paid = await budget.pay({
+      promptTokens: estimatePrompt(view.estimateTokens, tools),
+      step,
+      attempt: this.#progress.attempt,
+    });
+    switch (paid.outcome) {
+      case 'paid':
+        return undefined;
+      case 'fenced':
+        return 'fenced';
+      case 'paused':
+        return 'suspended';
+      case 'unpriced': {
+        const details = { turn_id: turn.turnId, step };
+        const unknown = priceUnknown({ model: this.#profile.model, accountId: paid.accountId, details });
+        return this.#endShort('failed', unknown.toJSON());
+      }
+      case 'exceeded':
+        return this.#endShort('partial', budgetExceeded(paid.hit, { turn_id: turn.turnId, step }).toJSON());
+      default:
+        return paid satisfies never;
+    }
+  }
+
+  #keepReply(reply: ModelReply, step: number): Promise<void> {
+    const { attempt } = this.#progress;
+    return keepLate(this.#host.runtime, this.#held, [lateReply(reply, { step, attempt })]);
+  }
+
+  #generate({ view, tools, step }: HeldPrompt): Promise<ModelReply> {
+    const { turn, signal } = this.#held;
+    const { model, model_settings: settings, script, limits } = this.#profile;
+    return askModel(
+      this.#host.runtime.model,
+      {
+        messages: view.messages,
+        tools,
+        model,
+        settings: { ...settings, max_output_tokens: answerTokensOf(this.#profile) },
+        script,
+        turn: {
+          turnId: turn.turnId,
+          step,
+          attempt: this.#progress.attempt,
+          epoch: turn.epoch,
+          firstMessage: view.firstMessage,
+          sharedMessages: view.sharedMessages,
+          instruction: view.instruction,
+        },
+      },
+      {
+        signal,
+        timeoutMs: limits.model_timeout_seconds * 1000,
+        onLate: (late) => void this.#keepReply(late, step),
+      },
+    );
+  }
+
+  #closeStep(
+    { step, view, hash, toolset }: SentPrompt,
+    done: {
+      readonly modelMs: number;
+      readonly usage?: ModelUsage;
+      readonly isLost?: boolean;
+      readonly finishReason?: ModelReply['finishReason'];
+      readonly warnings?: readonly string[];
+      readonly error?: ErrorBody;
+    },
+  ): ClosedStep {
+    const { usage, isLost = false } = done;
+    const price = isLost && this.#price !== undefined ? dearestOf(this.#price) : this.#price;
+    return {
+      step,
+      attempt: this.#progress.attempt,
+      model: this.#profile.model,
+      promptHash: hash,
+      toolsetHash: toolset,
+      manifest: foldManifest(view) as unknown as JsonValue,
+      thoughtCardId: null,
+      usage:
+        usage === undefined
+          ? null
+          : { ...usageRow(usage, price), ...(isLost ? { lost: true } : {}), ...warningsRow(done) },
+      finishReason: done.finishReason ?? 'error',
+      modelMs: Math.round(done.modelMs),
+      error: done.error ?? null,
+    };
+  }
+
+  /**
+   * What a failed call has used, as its adapter says. A call that took too long may have been answered where nobody heard it: it is
+   * charged with all that it may have used. One that was refused cost nothing.
+   */
+  #usageOfFailure({ view, tools }: SentPrompt, error: unknown): FailedUsage | undefined {
+    if (!(error instanceof ModelError)) return undefined;
+    const usage = parseUsage(error.usage);
+    if (usage !== undefined) return { usage, isLost: false };
+    if (error.code !== 'model_timeout') return undefined;
+    const inputTokens = estimatePrompt(view.estimateTokens, tools);
+    const outputTokens = answerTokensOf(this.#profile);
+    return { usage: { inputTokens, outputTokens, isEstimated: true }, isLost: true };
+  }
+
+  /** A shorter prompt for one that was too long, another try later, or the end. */
+  async #afterFailure(
+    sent: SentPrompt,
+    step: ClosedStep,
+    failed: { readonly error: unknown; readonly body: ErrorBody; readonly used: FailedUsage | undefined },
+  ): Promise<TurnRun | 'next'> {
+    const { error, body, used } = failed;
+    const spent = used === undefined ? undefined : this.#budget?.spend(used.usage, used);
+    if (saysTooLong(body))
+      return this.#afterCheck(await this.#context.recover(sent, { step, spent, error: body }), {
+        step,
+        spent,
+      });
+    const after = await this.#host.modelWaits.afterFailure(this.#held, {
+      error,
+      body,
+      step,
+      spent,
+      retries: this.#progress.retries,
+      limits: this.#profile.limits,
+    });
+    if (after.outcome !== 'final') return after.outcome;
+    return this.#commits.end(
+      {
+        status: body.code === 'model_timeout' ? 'timeout' : 'failed',
+        deliverable: fallbackDeliverable(after.error, sent.step - 1, null),
+        error: after.error,
+      },
+      { step, spent },
+    );
+  }
+
+  #commitReply(sent: SentPrompt, closed: ClosedStep, reply: ModelReply): Promise<TurnRun | 'next'> {
+    const { turn } = this.#held;
+    const { step, isLast } = sent;
+    const answer = withoutCutCall(reply);
+    const spent = this.#budget?.spend(answer.usage);
+    const verdict = judgeReply(this.#profile.comma_commands === true ? withCommandCalls(answer) : answer, {
+      turn,
+      model: this.#profile.model,
+      step,
+      isLast,
+      bound: this.#calls.bound,
+      emptyReplies: this.#progress.emptyReplies,
+      hadTooManyCalls: sent.rows.entries.some(
+        ({ card, turnId }) => turnId === turn.turnId && card?.metadata.notice === CALLS_REMINDER,
+      ),
+      maxCardBytes: this.#host.runtime.limits.maxCardBytes,
+    });
+    if (verdict.kind === 'end') return this.#commits.end(verdict.ending, { step: closed, spent });
+    return this.#commitNext(sent, { closed, spent, ...verdict });
+  }
+
+  async #commitNext(
+    { rows, step }: SentPrompt,
+    next: Extract<ReplyVerdict, { kind: 'next' }> & {
+      readonly closed: ClosedStep;
+      readonly spent: StepCommit['spent'];
+    },
+  ): Promise<TurnRun | 'next'> {
+    const { turn, view } = this.#held;
+    const written: { kind: NewEntry['kind']; card: NewCard }[] = [];
+    const add = (kind: NewEntry['kind'], card: NewCard): void => void written.push({ kind, card });
+    if (next.thought !== undefined) add('message', next.thought);
+    const calls = this.#calls.write(next.calls, { rows, step, facts: next.facts });
+    for (const { card } of calls) add('tool_call', card);
+    if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder, next.notice));
+    const notice = stepNotice(turn.maxSteps - step, this.#calls.bound.enders);
+    if (notice !== undefined) add('message', noticeCard(turn, notice));
+    const { emptyReplies, spent } = next;
+    const outcome = await this.#commits.step({
+      step: { ...next.closed, thoughtCardId: (next.thought ?? calls[0]?.card)?.id ?? null },
+      cards: written.map(({ card }) => card),
+      entries: written.map(({ kind, card }) => entryOf(kind, card)),
+      calls: calls.map(({ row }) => row),
+      emptyReplies,
+      spent,
+    });
+    if (outcome.outcome !== 'committed') return outcome.outcome;
+    view.append(outcome.basePosition, step, written);
+    const attempt = calls.length > 0 ? 0 : 1;
+    Object.assign(this.#progress, { step, attempt, retries: 0, emptyReplies });
+    this.#progress.open = this.#calls.toOpen(calls, step);
+    return 'next';
+  }
+}
+
+const successOf = (value: JsonValue, { isSanitized = false } = {}): Ending => ({
+  status: 'success',
+  deliverable: deliverableContent(value),
+  error: null,
+  ...(isSanitized ? { metadata: { sanitized: true } } : {}),
+});

@@ -1,0 +1,79 @@
+import { type CommitOutcome, type StepCommit, transaction } from '@boxcar/store';
+import { announceEnds, buildEnd, type Ending, endHeld } from '../end/index.js';
+import type { ClosedStep, HeldTurn, TurnHost, TurnRun } from './held-turn.js';
+
+type Fence = Pick<StepCommit, 'turnId' | 'projectId' | 'agentId' | 'epoch' | 'holderId' | 'isMember'>;
+
+/** The commits of a held turn, under its fence. */
+export class TurnCommits {
+  readonly #host: TurnHost;
+  readonly #held: HeldTurn;
+
+  constructor(host: TurnHost, held: HeldTurn) {
+    this.#host = host;
+    this.#held = held;
+  }
+
+  get #fence(): Fence {
+    const { turn, holderId } = this.#held;
+    return {
+      turnId: turn.turnId,
+      projectId: turn.projectId,
+      agentId: turn.agentId,
+      epoch: turn.epoch,
+      holderId,
+      isMember: turn.isMember,
+    };
+  }
+
+  /** Closes a step; the turn goes on. */
+  step(
+    next: { readonly step: ClosedStep } & Pick<
+      StepCommit,
+      'cards' | 'entries' | 'calls' | 'emptyReplies' | 'spent'
+    >,
+  ): Promise<CommitOutcome> {
+    return this.#host.commit({ ...this.#fence, ...next, results: [], end: null });
+  }
+
+  /**
+   * Commits the end of the turn. Closes `step` and records `results` in the same transaction.
+   *
+   * @param also.hasOpenCalls - Other calls of the turn may still wait: they are closed, and the turns that only they wait
+   *   for end too.
+   */
+  async end(
+    ending: Ending,
+    also: {
+      readonly step?: ClosedStep;
+      readonly spent?: StepCommit['spent'];
+      readonly results?: StepCommit['results'];
+      readonly hasOpenCalls?: boolean;
+    } = {},
+  ): Promise<TurnRun> {
+    const built = buildEnd(this.#held.turn, ending);
+    const commit = {
+      ...this.#fence,
+      step: also.step === undefined ? null : { ...also.step, thoughtCardId: built.end.deliverableCardId },
+      cards: built.cards,
+      entries: built.entries,
+      spent: also.spent,
+      calls: [],
+      emptyReplies: 0,
+      results: also.results ?? [],
+      end: built.end,
+    };
+    const { outcome } =
+      also.hasOpenCalls === true ? await this.#endWithAwaited(commit) : await this.#host.commit(commit);
+    for (const result of also.results ?? []) this.#held.unrecorded.delete(result);
+    return outcome === 'committed' ? 'ended' : 'fenced';
+  }
+
+  async #endWithAwaited(commit: Parameters<typeof endHeld>[2]): Promise<{ outcome: string }> {
+    const { runtime } = this.#host;
+    const end = await transaction(runtime.pool, (tx) => endHeld(tx, this.#held.turn, commit));
+    announceEnds(runtime, end.ended);
+    await runtime.outside?.forget(end.closed);
+    return end;
+  }
+}

@@ -1,0 +1,79 @@
+/** What packing under a budget, and its preview, read of cards: everything by id, in one statement each. */
+import type { Card, CardFacts, CardId, JsonValue, ProjectId, Role } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement } from '../db/index.js';
+import { CARD_READ, type CardRow, readCard } from '../rows/index.js';
+
+// One reading of each content, whatever its kind.
+const CARD_FACTS = statement(`
+  select c.id as card_id, c.type, c.role, c.author_id, c.size_bytes,
+    case when x.kind in ('tool_call', 'tool_result') then x.tool_call_id end as tool_call_id,
+    c.metadata->'summarizes' as summarizes, coalesce(c.metadata->'context' = 'false'::jsonb, false) as is_hidden,
+    left(concat_ws(' ', x.name, coalesce(x.text, x.data, x.fields, x.uri, x.result, x.error, x.arguments,
+      case when c.content is null then '(erased)' else 'null' end)), 200) as preview
+  from boxcar.cards c cross join lateral json_to_record(coalesce(c.content, '{}')) as x(kind text, tool_call_id text, name text,
+    text text, data text, fields text, uri text, result text, error text, arguments text)
+  where c.id = any ($1::uuid[]) and c.project_id = $2`);
+
+interface FactsRow extends pg.QueryResultRow {
+  card_id: CardId;
+  type: string;
+  role: Role | null;
+  author_id: string;
+  size_bytes: number;
+  tool_call_id: string | null;
+  summarizes: JsonValue | null;
+  is_hidden: boolean;
+  preview: string;
+}
+
+/** A caller wrote this list: what in it is no id stands for nothing. */
+const idsIn = (value: JsonValue | null): string[] =>
+  Array.isArray(value) ? value.filter((item) => typeof item === 'string') : [];
+
+/** What packing strategies decide by. */
+export async function loadCardFacts(
+  db: Queryable,
+  cardIds: readonly CardId[],
+  projectId: ProjectId,
+): Promise<ReadonlyMap<CardId, CardFacts>> {
+  if (cardIds.length === 0) return new Map();
+  const rows = await run<FactsRow>(db, CARD_FACTS, [cardIds, projectId]);
+  return new Map(
+    rows.map((row) => [
+      row.card_id,
+      {
+        type: row.type,
+        role: row.role,
+        authorId: row.author_id,
+        sizeBytes: row.size_bytes,
+        toolCallId: row.tool_call_id,
+        summarizes: idsIn(row.summarizes),
+        isHidden: row.is_hidden,
+        preview: row.preview,
+      },
+    ]),
+  );
+}
+
+const CARDS = statement(`
+  select ${CARD_READ}, c.size_bytes from boxcar.cards c where c.id = any ($1::uuid[]) and c.project_id = $2`);
+
+/** Whole cards with the size of their content. */
+export async function loadCards(
+  db: Queryable,
+  cardIds: readonly CardId[],
+  projectId: ProjectId,
+): Promise<ReadonlyMap<CardId, Card & { readonly sizeBytes: number }>> {
+  if (cardIds.length === 0) return new Map();
+  const rows = await run<CardRow & pg.QueryResultRow & { size_bytes: number }>(db, CARDS, [
+    cardIds,
+    projectId,
+  ]);
+  const cards = new Map<CardId, Card & { readonly sizeBytes: number }>();
+  for (const row of rows) {
+    const card = readCard(row);
+    if (card !== null) cards.set(card.id, { ...card, sizeBytes: row.size_bytes });
+  }
+  return cards;
+}

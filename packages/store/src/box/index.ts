@@ -1,0 +1,26 @@
+export {
+  ASKED_COUNT,
+  type BoxGrant,
+  type ExpandedCard,
+  expandContexts,
+  expandShown,
+  findCards,
+  findContextBoxes,
+  findReadableCards,
+  inShownPlace,
+  LEAVES,
+  type LoadBoxesOptions,
+  type LoadedBox,
+  type LoadedRange,
+  loadBoxes,
+  loadSnapshots,
+  SEGMENTS,
+  SHOWN_LEAVES,
+  SHOWN_SEGMENTS,
+  type ShownAs,
+  type ShownColumns,
+  type SnapshotEntry,
+  toShownAs,
+} from './boxes.js';
+export { loadCardFacts, loadCards } from './card-facts.js';
+export { findReachable, findTurnPolicy, type ReachableProfile } from './reach.js';

@@ -1,0 +1,165 @@
+/**
+ * Erasure: the content of a card goes, everything else stays. What may be erased is decided by the function in the database, the
+ * only way past the seal. Rule: docs/operations.md, "Erasure".
+ */
+import {
+  type BoxId,
+  type CardId,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  type ProjectId,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement, type Tx, transactAtOnce } from '../db/index.js';
+
+/**
+ * `profile_in_use`: agents and turns are made of it. `bootstrap`: every tape of the project begins with it. `open_call`: its
+ * arguments are still to be used.
+ */
+export type ErasureOutcome =
+  | 'erased'
+  | 'already_erased'
+  | 'not_found'
+  | 'profile_in_use'
+  | 'bootstrap'
+  | 'open_call';
+
+export interface ErasedCard extends pg.QueryResultRow {
+  readonly card_id: CardId;
+  readonly outcome: ErasureOutcome;
+}
+
+const MAX_REASON_LENGTH = 1000;
+/** Cards of one transaction: batches of the project end before it or after it. */
+const CHUNK = 1000;
+
+const ERASE = statement(`
+  select e.card_id, e.outcome from boxcar.erase_cards((
+    select coalesce(array_agg(c.id), '{}') from boxcar.cards c where c.id = any ($1::uuid[]) and c.project_id = $2), $3) e`);
+
+const NO_RIGHT = '42501';
+
+/**
+ * Erases cards of one project, a thousand in a transaction. A second time changes no card, the first reason stays; what was said of the
+ * cards since loses their words.
+ *
+ * @returns One outcome per card, in order.
+ * @throws KernelError `bad_request` for a blank or too long reason, `database_forbidden` for a role that was not granted the function.
+ */
+export async function eraseCards(
+  pool: pg.Pool,
+  cardIds: readonly CardId[],
+  of: { readonly projectId: ProjectId; readonly reason: string },
+): Promise<readonly ErasedCard[]> {
+  const { projectId, reason } = of;
+  checkReason(reason);
+  const outcomes = new Map<CardId, ErasureOutcome>();
+  for (let at = 0; at < cardIds.length; at += CHUNK) {
+    const ids = cardIds.slice(at, at + CHUNK);
+    // In a transaction of our own: at a stricter level the function would not see what it has waited for.
+    const rows = await transactAtOnce(pool, (tx) =>
+      run<ErasedCard>(tx, ERASE, [ids, projectId, reason]),
+    ).catch(explainRight);
+    for (const row of rows) outcomes.set(row.card_id, row.outcome);
+  }
+  return cardIds.map((card_id) => ({ card_id, outcome: outcomes.get(card_id) ?? 'not_found' }));
+}
+
+function checkReason(reason: string): void {
+  if (reason.trim() === '' || reason.length > MAX_REASON_LENGTH)
+    throw new KernelError('bad_request', {
+      message: `reason: must have 1 to ${MAX_REASON_LENGTH} characters.`,
+      details: { field: 'reason' },
+    });
+}
+
+/** @throws KernelError `database_forbidden` in place of what Postgres says to a role without the right; else what was thrown. */
+export function explainRight(error: unknown): never {
+  if (!(error instanceof Error) || !('code' in error) || error.code !== NO_RIGHT) throw error;
+  throw new KernelError('database_forbidden', { message: `Postgres: ${error.message}.`, cause: error });
+}
+
+const ERASE_EVIDENCE = statement(`
+  select e.evidence_id, e.outcome from boxcar.erase_evidence((
+    select coalesce(array_agg(v.id), '{}') from boxcar.evidence v where v.id = any ($1::uuid[]) and v.project_id = $2), $3) e`);
+
+export interface ErasedEvidence extends pg.QueryResultRow {
+  readonly evidence_id: string;
+  readonly outcome: Extract<ErasureOutcome, 'erased' | 'already_erased' | 'not_found'>;
+}
+
+/**
+ * Erases what came too late and was kept as evidence, by the ids that the report of a turn lists. Its cost and times stay.
+ *
+ * @returns One outcome per id, in order.
+ * @throws KernelError as `eraseCards`.
+ */
+export async function eraseEvidence(
+  pool: pg.Pool,
+  evidenceIds: readonly string[],
+  of: { readonly projectId: ProjectId; readonly reason: string },
+): Promise<readonly ErasedEvidence[]> {
+  checkReason(of.reason);
+  const rows = await transactAtOnce(pool, (tx) =>
+    run<ErasedEvidence>(tx, ERASE_EVIDENCE, [evidenceIds, of.projectId, of.reason]),
+  ).catch(explainRight);
+  const outcomes = new Map(rows.map((row) => [row.evidence_id, row.outcome]));
+  return evidenceIds.map((evidence_id) => ({
+    evidence_id,
+    outcome: outcomes.get(evidence_id) ?? 'not_found',
+  }));
+}
+
+const HOLD = statement('select p.erasures from boxcar.projects p where p.id = $1 for share');
+
+/**
+ * Lets no erasure of the project look for copies of words until this transaction ends. Words that are read after this and stored in the same
+ * transaction are those of cards that were not erased, or the erasure finds them. The transaction takes no lock of a turn after this.
+ *
+ * @returns How often cards of the project were erased: words that were read in another transaction are stored only if it is the same as then.
+ */
+export async function holdErasures(tx: Tx, projectId: ProjectId): Promise<number | undefined> {
+  return (await run<{ erasures: number }>(tx, HOLD, [projectId]))[0]?.erasures;
+}
+
+const READING: ReadonlySet<JsonValue | undefined> = new Set(['anchors', 'search']);
+
+/** True for the answer of a comma command that reads a tape. `erase_cards` knows such answers by the same. */
+export const repeatsCards = (primitive: string, answer: JsonValue): boolean =>
+  primitive === 'delegate_async' && isJsonObject(answer) && READING.has(answer.command);
+
+const OWN_CARDS = statement(`
+  select u.card_id from boxcar.boxes b cross join lateral (
+    select x.card_id, x.n from unnest(b.card_ids) with ordinality as x(card_id, n)
+    union all
+    select e.card_id, e.position from boxcar.tape_entries e where b.kind = 'tape' and e.box_id = b.id and e.card_id is not null
+    union all
+    select k.result_card_id, ${2 ** 31} + row_number() over (order by k.turn_id, k.step, k.ordinal)
+    from (select distinct e.turn_id from boxcar.tape_entries e where b.kind = 'tape' and e.box_id = b.id) o
+    join boxcar.turns t on t.id = o.turn_id and t.output_box_id = b.id join boxcar.tool_calls k on k.turn_id = t.id
+    where k.result_card_id is not null and not exists (select from boxcar.tape_entries e where e.card_id = k.result_card_id)
+  ) u
+  where b.id = $1 and b.project_id = $2 order by u.n`);
+
+const HAS_BOX = statement('select id from boxcar.boxes where id = $1 and project_id = $2');
+
+/**
+ * The own cards of a box in stored order: those a sealed box lists itself, not those it inherits; those of a tape's entries, then the
+ * results of calls of the turns that write to it which no entry of any tape has, as those of canceled calls. An entry may name a turn that
+ * writes to another tape.
+ *
+ * @throws KernelError `not_found`.
+ */
+export async function findOwnCards(
+  db: Queryable,
+  boxId: BoxId,
+  projectId: ProjectId,
+): Promise<readonly CardId[]> {
+  if ((await run(db, HAS_BOX, [boxId, projectId])).length === 0)
+    throw new KernelError('not_found', {
+      message: `No box ${boxId} in this project.`,
+      details: { box_id: boxId, project_id: projectId },
+    });
+  return (await run<{ card_id: CardId }>(db, OWN_CARDS, [boxId, projectId])).map((row) => row.card_id);
+}

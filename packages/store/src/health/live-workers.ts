@@ -1,0 +1,30 @@
+import type { WorkerId } from '@boxcar/kernel/base';
+import type pg from 'pg';
+import { run, statement } from '../db/index.js';
+
+export interface LiveWorker {
+  readonly worker_id: WorkerId;
+  readonly hostname: string | null;
+  readonly pid: number | null;
+  readonly targets: readonly string[];
+  readonly concurrency: number;
+  readonly lease_until: Date;
+}
+
+const LIVE = statement(`
+select id as worker_id, info ->> 'hostname' as hostname, (info ->> 'pid')::int as pid, targets, concurrency, lease_until
+from boxcar.workers
+where lease_until > now() and ($1::text is null or info ->> 'hostname' = $1) and ($2::int is null or (info ->> 'pid')::int = $2)
+  and ($3::text is null or targets @> array[$3])
+order by id`);
+
+/** The workers whose lease lives, narrowed to a host, a process, or a target they serve. */
+export const findLiveWorkers = (
+  pool: pg.Pool,
+  {
+    hostname,
+    pid,
+    target,
+  }: { readonly hostname?: string; readonly pid?: number; readonly target?: string } = {},
+): Promise<readonly LiveWorker[]> =>
+  run<LiveWorker & pg.QueryResultRow>(pool, LIVE, [hostname ?? null, pid ?? null, target ?? null]);

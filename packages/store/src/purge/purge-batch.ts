@@ -1,0 +1,208 @@
+/**
+ * One batch of a purge: looks again at what was decided, under the locks of all that goes, and removes it.
+ *
+ * B1  Locks are taken in the order of everything here: run, agent, turn, tape, card. Each look begins after the locks that hold back
+ *     whoever could change what it sees.
+ * B2  A batch removes all of its runs or none: the answer says because of what.
+ */
+import type pg from 'pg';
+import { run, statement, type Tx, transaction } from '../db/index.js';
+import type { PurgeMarks } from './purge-marks.js';
+import type { KeptByPurge, PurgeCounts } from './purge-plan.js';
+import { type PurgeableRun, type PurgeKind, youngTapes } from './purge-plan.js';
+
+const LOCK_RUNS = statement('select id from boxcar.runs where id = any ($1::uuid[]) order by id for update');
+const LOCK_AGENTS = statement(
+  'select id from boxcar.agents where id = any ($1::uuid[]) order by id for update',
+);
+const LOCK_TURNS = statement(
+  'select id from boxcar.turns where run_id = any ($1::uuid[]) order by id for update',
+);
+// Begun after the locks: who joins a turn has its row first. One that has ended since has its answer.
+const JOINED = statement(`
+  select coalesce(b.run_id, b.id) as run_id from boxcar.batches b where b.status = 'running' and b.turn_ids && $1::uuid[] limit 1`);
+// Begun after the locks: who reuses an agent has its row first, and so has an agent that makes a box, a tape, a fork or an agent.
+const USED = statement(`
+  select x.id from (
+    select t.run_id as id from boxcar.turns t where t.agent_id = any ($2::uuid[]) and t.run_id not in (select unnest($1::uuid[]))
+    union all
+    select b.id from boxcar.boxes b where b.maker_agent_id = any ($2::uuid[]) and b.id not in (select unnest($3::uuid[]))
+      and not exists (select from boxcar.profiles f where f.box_id = b.id)
+    union all
+    select a.id from boxcar.agents a where a.owner_agent_id = any ($2::uuid[]) and a.id not in (select unnest($2::uuid[]))
+    union all
+    select a.id from boxcar.agents a where a.derived_from = any ($2::uuid[]) and a.id not in (select unnest($2::uuid[]))
+  ) x limit 1`);
+
+// Who appends to a tape or merges it has its row first.
+const LOCK_TAPES = statement(
+  "select id from boxcar.boxes where id = any ($1::uuid[]) and kind = 'tape' order by id for update",
+);
+// Begun after the tapes were locked: they do not change from then on.
+const YOUNG = statement(
+  `select y.id, y.cause from (${youngTapes('select unnest($1::uuid[]) as id', '$2::timestamptz')}) y order by y.cause, y.id limit 1`,
+);
+const LOCK_CARDS = statement(`
+  select c.id from boxcar.cards c where c.id = any (array(
+    select unnest(b.card_ids) from boxcar.boxes b where b.id = any ($1::uuid[])
+    union select e.card_id from boxcar.tape_entries e where e.box_id = any ($1::uuid[])
+    union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
+  ))
+    and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and not exists (select from boxcar.profiles f where f.card_id = c.id)
+  order by c.id for update`);
+// Begun after the cards were locked: who lists a card that exists has locked it, or has the row of the tape that it is on. A card that
+// is on a tape keeps it; another one stays by itself.
+const LISTED = statement(`
+  with gone as materialized (select unnest($1::uuid[]) as id),
+  listed as (
+    select u.id, b.id as holder from boxcar.boxes b cross join lateral unnest(b.card_ids) as u(id)
+    where b.card_ids && $2::uuid[] and b.segments @? '$[*] ? (@.rule == "create_box")' and b.id not in (select id from gone) and u.id in (select unnest($2::uuid[]))
+    union all
+    select e.card_id, e.box_id from boxcar.tape_entries e where e.card_id = any ($2::uuid[]) and e.box_id not in (select id from gone)
+  )
+  select l.id, l.holder, exists (select from boxcar.tape_entries e where e.card_id = l.id and e.box_id in (select id from gone)) as is_on_tape from listed l`);
+
+const TURNS = '(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]))';
+/** The batches of the runs: those that their turns are in, those that their calls wait for, and those that have collected their turns. */
+const BATCHES = `(select b.id from (
+    select u.id from boxcar.turns t cross join lateral unnest(t.batch_ids) as u(id) where t.run_id = any ($1::uuid[])
+    union select k.batch_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[])
+    union select c.id from boxcar.batches c where c.kind = 'collect' and c.turn_ids && array${TURNS}
+  ) x cross join lateral (select o.id, o.run_id from boxcar.batches o where o.id = x.id offset 0) b where b.run_id = any ($1::uuid[]) or b.run_id is null)`;
+/** The turns and batches of the runs, which operations may have made. */
+const MADE = `(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]) union all select b.id from ${BATCHES} b)`;
+
+/**
+ * Rows that refer to the runs are deleted before them. An operation is written together with its turns, at the same time, and records
+ * them; an operation of an older build without that record is found by its answer. The operation of a call has the call's id in its
+ * key.
+ */
+const DELETES = [
+  `delete from boxcar.operations o using boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id
+    where t.run_id = any ($1::uuid[]) and o.project_id = t.project_id and o.idempotency_key = 'call:' || k.id`,
+  // An operation may have made turns of several runs, and some of these runs may stay.
+  `with gone as (
+      select o.project_id, o.idempotency_key, array(select m.id from unnest(o.made) as m(id) where m.id not in ${MADE}) as made
+      from (
+        select t.created_at as at from boxcar.turns t where t.run_id = any ($1::uuid[])
+        union select b.created_at from boxcar.batches b where b.id in ${BATCHES}
+      ) x cross join lateral (select * from boxcar.operations o where o.created_at = x.at offset 0) o
+      where (exists (select from unnest(o.made) as m(id) where m.id in ${MADE})
+          or (o.made is null and (o.response->>'turn_id' in (select t.id::text from boxcar.turns t where t.run_id = any ($1::uuid[]))
+            or o.response->'turn_ids'->>0 in (select t.id::text from boxcar.turns t where t.run_id = any ($1::uuid[])))))
+    ),
+    shared as (update boxcar.operations o set made = gone.made from gone
+      where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) > 0)
+    delete from boxcar.operations o using gone
+    where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) = 0`,
+  'delete from boxcar.evidence e using boxcar.turns t where t.run_id = any ($1::uuid[]) and e.turn_id = t.id',
+  `delete from boxcar.sweep_failures f where f.row_id in (
+      select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])
+      union all select unnest($1::uuid[])
+      union all select k.id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[]))`,
+  'delete from boxcar.budgets where run_id = any ($1::uuid[])',
+  // Those of instructions (`turn-words.ts`); the words of tapes go with their boxes.
+  'delete from boxcar.tape_words w using boxcar.turns t where t.run_id = any ($1::uuid[]) and w.box_id = t.id',
+  'delete from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',
+  'delete from boxcar.tool_calls k using boxcar.turns t where t.run_id = any ($1::uuid[]) and k.turn_id = t.id',
+].map(statement);
+const DELETE_BATCHES = statement(`
+  with gone as (delete from boxcar.batches b where b.id = any (array${BATCHES}) returning b.id),
+  letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
+  select id from gone`);
+/** What an operation names, as the index `operations_named` has it. */
+const NAMES = `array_remove(array[left(response->>'agent_id', 36), left(response->>'output_box_id', 36), left(response->>'box_id', 36), left(response->>'boxId', 36), left(response->>'context_box_id', 36), left(response->>'turn_id', 36), left(response->>'run_id', 36),
+    awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then left(split_part(idempotency_key, ':', 2), 36) end], null)`;
+/** Answers that name what goes: of commands, of a cancel, and what its agents have asked for themselves. */
+const DELETE_ANSWERS = statement(`
+  delete from boxcar.operations o where (o.made is null or o.made = '{}') and ${NAMES} && $1::text[]`);
+const DELETE_TURNS = statement('delete from boxcar.turns where run_id = any ($1::uuid[]) returning id');
+const DELETE_GRANTS = statement(
+  'delete from boxcar.grants where agent_id = any ($1::uuid[]) or box_id = any ($2::uuid[])',
+);
+const DELETE_SESSIONS = statement(
+  'delete from boxcar.sessions where agent_id = any ($1::uuid[]) or id = any ($2::uuid[])',
+);
+const DELETE_FORKS = statement(
+  'delete from boxcar.forks where id = any ($1::uuid[]) or parent_box_id = any ($1::uuid[])',
+);
+const DELETE_AGENTS = statement('delete from boxcar.agents where id = any ($1::uuid[])');
+const DELETE_RUNS = statement('delete from boxcar.runs where id = any ($1::uuid[])');
+const PURGE_BOXES = statement('select boxcar.purge_boxes($1, $2)');
+
+interface YoungTape extends pg.QueryResultRow {
+  readonly id: string;
+  readonly cause: 'entry' | 'reset' | 'open_fork';
+}
+
+/** A card that is about to go, with a box or tape that stays and lists it. */
+interface ListedCard extends pg.QueryResultRow {
+  readonly id: string;
+  readonly holder: string;
+  readonly is_on_tape: boolean;
+}
+
+type BatchOutcome = { readonly kept: readonly KeptByPurge[] } | { readonly removed: PurgeCounts };
+
+interface BatchOptions {
+  readonly kind: PurgeKind;
+  readonly before: Date;
+  readonly marks: PurgeMarks;
+}
+
+/** Removes the runs or tapes of a batch in one transaction. `kept`: all of them stay; those that are gone by now are not among them. */
+export function removeBatch(
+  pool: pg.Pool,
+  batch: readonly PurgeableRun[],
+  { kind, before, marks }: BatchOptions,
+): Promise<BatchOutcome> {
+  const ids = batch.map(({ run_id }) => run_id);
+  const runIds = kind === 'runs' ? ids : [];
+  const agentIds = batch.flatMap(({ agent_ids }) => agent_ids);
+  const boxIds = batch.flatMap(({ box_ids }) => box_ids);
+  return transaction(pool, async (tx): Promise<BatchOutcome> => {
+    const runs = await idsOf(tx, LOCK_RUNS, [runIds]);
+    await run(tx, LOCK_AGENTS, [agentIds]);
+    const turnIds = await idsOf(tx, LOCK_TURNS, [runIds]);
+    const tapes = await idsOf(tx, LOCK_TAPES, [boxIds]);
+    const stays = (cause: KeptByPurge['cause'], holder: string | null): BatchOutcome => ({
+      kept: (kind === 'runs' ? runs : tapes).map((run_id) => ({ run_id, cause, holder })),
+    });
+    if (!(await marks.hold(tx, boxIds)) || runs.length !== runIds.length) return stays('purging', null);
+    const [joined] = await run<{ run_id: string }>(tx, JOINED, [turnIds]);
+    if (joined !== undefined) return stays('in_use', joined.run_id);
+    const [young] = await run<YoungTape>(tx, YOUNG, [boxIds, before]);
+    if (young !== undefined) return stays(young.cause, young.id);
+    const [used] = await idsOf(tx, USED, [runIds, agentIds, boxIds]);
+    if (used !== undefined) return stays('in_use', used);
+    const locked = await idsOf(tx, LOCK_CARDS, [boxIds, runIds]);
+    const listed = await run<ListedCard>(tx, LISTED, [boxIds, locked]);
+    const needed = listed.find(({ is_on_tape }) => is_on_tape);
+    if (needed !== undefined) return stays('card', needed.holder);
+    const kept = new Set(listed.map(({ id }) => id));
+    const cardIds = locked.filter((id) => !kept.has(id));
+    for (const sql of DELETES) await run(tx, sql, [runIds]);
+    const batchIds = await idsOf(tx, DELETE_BATCHES, [runIds]);
+    await run(tx, DELETE_ANSWERS, [[...runIds, ...agentIds, ...turnIds, ...boxIds, ...batchIds]]);
+    const turns = await run(tx, DELETE_TURNS, [runIds]);
+    await run(tx, DELETE_GRANTS, [agentIds, boxIds]);
+    await run(tx, DELETE_SESSIONS, [agentIds, boxIds]);
+    await run(tx, DELETE_FORKS, [boxIds]);
+    await run(tx, DELETE_AGENTS, [agentIds]);
+    await run(tx, PURGE_BOXES, [boxIds, cardIds]);
+    await run(tx, DELETE_RUNS, [runIds]);
+    marks.checkTime();
+    return {
+      removed: {
+        runs: runs.length,
+        turns: turns.length,
+        agents: agentIds.length,
+        boxes: boxIds.length,
+        cards: cardIds.length,
+      },
+    };
+  });
+}
+
+const idsOf = async (tx: Tx, text: ReturnType<typeof statement>, values: unknown[]): Promise<string[]> =>
+  (await run<{ id: string }>(tx, text, values)).map(({ id }) => id);

@@ -1,0 +1,212 @@
+/**
+ * Rows that a sweep could not handle, and turns that could not be run. Each is tried again with a growing back-off, and given up
+ * after some tries, so that a row that can never be handled does not block the others or fill the log.
+ */
+
+import type { ProjectId, TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, retryTransient, run, runRetrying, statement } from '../db/index.js';
+import type { SweepKind } from '../schema/index.js';
+
+/** Tries until a row is left alone. */
+export const MAX_TRIES = 5;
+/** A row that was to be tried again so long ago, and has not failed since, is in order. */
+const SETTLED_AFTER = "interval '1 minute'";
+/** Longer than the queue and the start of new processes need to deliver a job again. */
+const JOB_SETTLED_AFTER = "interval '1 day'";
+
+/**
+ * True for rows that a search leaves out.
+ *
+ * @param kind - Of the search.
+ * @param id - The column with the row's id.
+ * @param now - The clock of the search.
+ */
+export const notSetAside = (kind: SweepKind, id: string, now = 'now()'): string =>
+  `not exists (select from boxcar.sweep_failures f where f.kind = '${kind}' and f.row_id = ${id} and (f.is_dead or f.next_try_at > ${now}))`;
+
+/** Kinds as SQL lists them. */
+export const listOf = (kinds: readonly SweepKind[]): string => kinds.map((kind) => `'${kind}'`).join(', ');
+
+/** The kinds of failed ends of turns. */
+export const UNENDED: readonly SweepKind[] = ['turn_ends', 'overdue_turns'];
+
+/** A note of `turn_runs` ends with its step. Other notes, and notes of older builds, name no step. */
+const STEP = "' [(]at step ([0-9]+)[)]$'";
+
+/** The cause in a note, without the step. */
+export const causeIn = (note: string): string => note.replace(/ \(at step \d+\)$/, '');
+
+/** True for a note `f` about the current step of a turn `t`. */
+export const IS_OF_STEP = `coalesce(substring(f.last_error from ${STEP}), (t.step_count + 1)::text) = (t.step_count + 1)::text`;
+
+/** True for turns `t` that may be run now: runs at this step have not failed too recently, and the turn was not given up. */
+export const mayRun = (now = 'now()'): string =>
+  `not exists (select from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or (f.next_try_at > ${now} and ${IS_OF_STEP})))`;
+
+/**
+ * A note that may be deleted. A run may take longer than the time for which notes are kept, so a note stays while its turn is at
+ * that step.
+ *
+ * @param now - The clock of the search.
+ */
+export const settledFailure = (now = 'now()'): string =>
+  `not f.is_dead and f.next_try_at < ${now} - case when f.kind = 'blocked_jobs' then ${JOB_SETTLED_AFTER} else ${SETTLED_AFTER} end
+    and (f.kind <> 'turn_runs' or not exists (select from boxcar.turns t where t.id = f.row_id and t.ended_at is null and ${IS_OF_STEP}))`;
+
+/** The cause in a dead letter of the row `id`: its end was given up, and will not be reached. */
+export const lostCause = (id: string, kinds: readonly SweepKind[]): string =>
+  `(select f.last_error from boxcar.sweep_failures f where f.kind in (${listOf(kinds)}) and f.row_id = ${id} and f.is_dead limit 1)`;
+
+export interface SweepFailure {
+  readonly kind: SweepKind;
+  readonly rowId: string;
+  readonly projectId: ProjectId | null;
+  readonly error: string;
+}
+
+const IS_SAME_STEP = `substring(f.last_error from ${STEP}) is not distinct from substring(excluded.last_error from ${STEP})`;
+/** `$7`: an earlier try got no answer. If its note exists, the failure is counted already. */
+const IS_NOTED =
+  '$7::boolean and f.last_error = excluded.last_error and f.next_try_at > coalesce($1::timestamptz, now())';
+const COUNT = `case when ${IS_SAME_STEP} then f.attempts + case when ${IS_NOTED} then 0 else 1 end else 1 end`;
+
+/** `$1`: the clock of tests, `$2` to `$7`: kind, row, project, error, tries, whether it may be noted already. */
+export const NOTE_TEXT = `
+  insert into boxcar.sweep_failures as f (kind, row_id, project_id, attempts, last_error, next_try_at, is_dead)
+  select $2, $3::uuid, coalesce($4::uuid, t.project_id), 1, $5 || case when $2 = 'turn_runs' and t.id is not null then ' (at step ' || t.step_count + 1 || ')' else '' end,
+    coalesce($1::timestamptz, now()) + interval '2 seconds', $6 <= 1
+  from (select 1) one left join lateral (select x.* from boxcar.turns x where x.id = $3::uuid offset 0) t on true
+  on conflict (kind, row_id) do update set attempts = ${COUNT}, last_error = excluded.last_error,
+    next_try_at = coalesce($1::timestamptz, now()) + power(2, least(${COUNT}, 20)) * interval '1 second',
+    is_dead = ${COUNT} >= $6, first_failed_at = case when ${IS_SAME_STEP} then f.first_failed_at else excluded.first_failed_at end
+  returning f.attempts, f.is_dead`;
+const NOTE = statement(NOTE_TEXT);
+
+export interface NoteOptions {
+  readonly now?: Date | undefined;
+  /** The row is given up after this many failures. Default 5. */
+  readonly maxTries?: number;
+  /** The same note may exist: an earlier try got no answer. */
+  readonly isRepeated?: boolean;
+}
+
+export interface NotedFailure {
+  readonly attempts: number;
+  readonly isDead: boolean;
+}
+
+/**
+ * Notes that a row could not be handled, and when it is tried again: after 2, 4, 8 and 16 seconds, doubling up to `maxTries`. A turn
+ * that could not be run is noted with its step; the count begins again at the next step.
+ */
+export function noteSweepFailure(
+  pool: pg.Pool,
+  failure: SweepFailure,
+  options: NoteOptions = {},
+): Promise<NotedFailure> {
+  return retryTransient((attempt) => noteWithin(pool, failure, { ...options, isRepeated: attempt > 1 }));
+}
+
+/** The same as part of the caller's transaction. */
+export async function noteWithin(
+  db: Queryable,
+  failure: SweepFailure,
+  options: NoteOptions = {},
+): Promise<NotedFailure> {
+  const [row] = await run<{ attempts: number; is_dead: boolean }>(db, NOTE, [
+    options.now ?? null,
+    failure.kind,
+    failure.rowId,
+    failure.projectId,
+    // What Postgres says may quote what it was given.
+    failure.error.replaceAll('\u0000', ' ').slice(0, 2_000),
+    options.maxTries ?? MAX_TRIES,
+    options.isRepeated ?? false,
+  ]);
+  return { attempts: row?.attempts ?? 0, isDead: row?.is_dead === true };
+}
+
+// The release and its note are of one moment. A note of an earlier run was due before the claim of this run.
+const NOTED = statement(`
+  select f.attempts, f.is_dead from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
+  where t.id = $1 and t.status = 'dispatched' and t.epoch = $2 and f.next_try_at > t.dispatched_at`);
+
+/** The note that was written together with the release of a turn to this epoch, if the turn has not been claimed since. */
+export async function findNoted(
+  db: Queryable,
+  { turnId, epoch }: { readonly turnId: TurnId; readonly epoch: number },
+): Promise<NotedFailure | undefined> {
+  const [row] = await run<{ attempts: number; is_dead: boolean }>(db, NOTED, [turnId, epoch]);
+  return row === undefined ? undefined : { attempts: row.attempts, isDead: row.is_dead };
+}
+
+const FIND_BLOCKED = statement(`
+  select f.attempts, f.last_error as cause, greatest(extract(epoch from f.next_try_at - now()) * 1000, 0)::float8 as wait_ms
+  from boxcar.sweep_failures f where f.kind = 'blocked_jobs' and f.row_id = $1`);
+
+/** How often a job has held the event loop of its worker, why, and after how long it may run again. */
+export interface BlockedJob extends pg.QueryResultRow {
+  readonly attempts: number;
+  readonly cause: string;
+  readonly wait_ms: number;
+}
+
+/** The note about a job that has held the event loop of a worker. @param noteId - A UUID made of the job. */
+export async function findBlockedJob(db: Queryable, noteId: string): Promise<BlockedJob | undefined> {
+  const [row] = await run<BlockedJob>(db, FIND_BLOCKED, [noteId]);
+  return row;
+}
+
+const FORGET = statement(
+  `delete from boxcar.sweep_failures f where ${settledFailure('coalesce($1::timestamptz, now())')}`,
+);
+
+/** Forgets rows that were handled since. */
+export async function forgetSettledFailures(
+  pool: pg.Pool,
+  options: { readonly now?: Date } = {},
+): Promise<void> {
+  await runRetrying(pool, FORGET, [options.now ?? null]);
+}
+
+export interface DeadLetter extends pg.QueryResultRow {
+  readonly kind: SweepKind;
+  readonly row_id: string;
+  readonly project_id: ProjectId | null;
+  readonly attempts: number;
+  readonly last_error: string;
+  /** False: it is tried again. */
+  readonly is_dead: boolean;
+  readonly first_failed_at: Date;
+}
+
+const LIST = statement(`
+  select kind, row_id, project_id, attempts, last_error, is_dead, first_failed_at from boxcar.sweep_failures
+  order by is_dead desc, first_failed_at limit $1`);
+
+/** Rows that sweeps have failed on, those that were given up first. */
+export function listDeadLetters(db: Queryable, limit: number): Promise<DeadLetter[]> {
+  return run<DeadLetter>(db, LIST, [limit]);
+}
+
+// A turn whose end could not be written must end, because its waiters have been answered: its end is tried again, not its run.
+const FIND_DEAD = statement(`
+  select kind, row_id from boxcar.sweep_failures f
+  where f.is_dead and not (f.kind = 'turn_runs' and exists (select from boxcar.sweep_failures e where e.kind = 'turn_ends' and e.row_id = f.row_id))`);
+const REVIVE = statement(`
+  update boxcar.sweep_failures f set is_dead = false, attempts = 1, next_try_at = now()
+  from unnest($1::text[], $2::uuid[]) as d(kind, row_id) where f.kind = d.kind and f.row_id = d.row_id`);
+
+/**
+ * Lets the sweeps try again what they have given up.
+ *
+ * @returns How many rows.
+ */
+export async function retryDeadLetters(pool: pg.Pool): Promise<number> {
+  // Found first, so that a repetition after a lost answer changes and reports the same rows.
+  const dead = await runRetrying<{ kind: SweepKind; row_id: string }>(pool, FIND_DEAD, []);
+  const ids = dead.map(({ row_id }) => row_id);
+  await runRetrying(pool, REVIVE, [dead.map(({ kind }) => kind), ids]);
+  return dead.length;
+}

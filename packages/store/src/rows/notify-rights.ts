@@ -1,0 +1,88 @@
+/**
+ * Whether the ends of a session's turns may be told on a tape, and give its agent turns. To wake an agent is to give it a turn, so the
+ * maker of the session needs what giving turns needs, each time. Rule: docs/security.md, "Turns that nobody asked for".
+ */
+import {
+  type AgentId,
+  type BoxId,
+  checkDelegation,
+  checkReuse,
+  type DelegationPolicy,
+  KernelError,
+  type ProjectId,
+  type TurnId,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement } from '../db/index.js';
+import { grantOf, OWNS } from './rights.js';
+
+/** The maker of a session, and a tape that it is to be told on. */
+export interface NotifyRight {
+  readonly projectId: ProjectId;
+  readonly boxId: BoxId;
+  readonly makerId: AgentId;
+}
+
+const FACTS = statement(`
+  select p.operator_agent_id = m.id as is_operator, c.content->'data'->'delegation_policy' as policy, ${OWNS} or ${grantOf('append')} is not null as may_append,
+    a.id as agent_id, a.name as agent_name, a.owner_agent_id, a.is_shared is true as is_shared, (${grantOf('append')}->>'until') is null and ${grantOf('append')} is not null as may_append_always,
+    t.name as target_profile, t.tags as target_tags
+  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id join boxcar.agents m on m.id = $3 and m.project_id = p.id
+    left join boxcar.profiles f on f.id = m.profile_id left join boxcar.cards c on c.id = f.card_id
+    left join boxcar.agents a on a.id = b.owner_agent_id and a.tape_box_id = b.id left join boxcar.profiles t on t.id = a.profile_id
+  where b.id = $1 and b.project_id = $2`);
+
+interface FactsRow extends pg.QueryResultRow {
+  is_operator: boolean;
+  policy: DelegationPolicy | null;
+  may_append: boolean;
+  agent_id: AgentId | null;
+  agent_name: string;
+  owner_agent_id: AgentId | null;
+  is_shared: boolean;
+  may_append_always: boolean;
+  target_profile: string | null;
+  target_tags: readonly string[] | null;
+}
+
+/**
+ * Why the maker of a session may not have its ends told there; undefined when it may: it may append to the tape and, where that is the
+ * tape of another agent, may give this agent turns.
+ */
+export async function findNotifyRefusal(
+  db: Queryable,
+  { projectId, boxId, makerId }: NotifyRight,
+): Promise<KernelError | undefined> {
+  const [row] = await run<FactsRow>(db, FACTS, [boxId, projectId, makerId]);
+  if (row?.may_append !== true)
+    return new KernelError('box_not_authorized', {
+      message: `Agent ${makerId} may not append to tape ${boxId}.`,
+      details: { box_id: boxId, source_agent_id: makerId },
+    });
+  if (row.agent_id === null || row.agent_id === makerId) return undefined;
+  const maker = { agentId: makerId, isOperator: row.is_operator, policy: row.policy ?? undefined };
+  try {
+    checkDelegation(maker, { profileName: row.target_profile ?? '', tags: row.target_tags ?? [] });
+    checkReuse(maker, {
+      agentId: row.agent_id,
+      name: row.agent_name,
+      ownerAgentId: row.owner_agent_id,
+      isShared: row.is_shared,
+      mayAppend: row.may_append_always,
+    });
+  } catch (error) {
+    if (error instanceof KernelError && error.code === 'delegation_denied') return error;
+    throw error;
+  }
+  return undefined;
+}
+
+const MAKER = statement(`
+  select a.owner_agent_id as id from boxcar.turns t join boxcar.agents a on a.id = t.agent_id
+  where t.id = $1 and exists (select from boxcar.sessions s where s.agent_id = a.id)`);
+
+/** The maker of the session that a turn belongs to; undefined for a turn of no session. */
+export async function findSessionMaker(db: Queryable, turnId: TurnId): Promise<AgentId | undefined> {
+  const [row] = await run<{ id: AgentId | null }>(db, MAKER, [turnId]);
+  return row?.id ?? undefined;
+}

@@ -1,0 +1,126 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { type TestDatabase, type TestRole, testDatabase, testRole } from '@boxcar/testkit';
+import pg from 'pg';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { grantWorkerRights, NOT_FOR_WORKERS, readMissingRights, WORKER_TABLES } from './worker-rights.js';
+
+let database: TestDatabase;
+
+beforeAll(async () => {
+  database = await testDatabase();
+});
+afterAll(() => database.close());
+
+const missingOf = async (role: TestRole): Promise<readonly string[]> => {
+  const client = new pg.Client({ connectionString: role.url });
+  await client.connect();
+  try {
+    return await readMissingRights(client, { hasQueues: false });
+  } finally {
+    await client.end();
+  }
+};
+
+test('every table of the schema is in the list, or is an exception with a reason', async () => {
+  const { rows } = await database.pool.query<{ name: string }>(
+    "select relname as name from pg_class where relnamespace = 'boxcar'::regnamespace and relkind in ('r', 'p', 'v', 'm', 'f') order by 1",
+  );
+  expect([...Object.keys(WORKER_TABLES), ...Object.keys(NOT_FOR_WORKERS)].sort()).toEqual(
+    rows.map(({ name }) => name),
+  );
+});
+
+test('no table of the schema has a sequence, whose use would be a right of its own', async () => {
+  const { rows } = await database.pool.query(
+    "select relname from pg_class where relnamespace = 'boxcar'::regnamespace and relkind = 'S'",
+  );
+  expect(rows).toEqual([]);
+});
+
+/** Files whose statements the role of a worker need not send. */
+const NOT_SENT = new Set([
+  'erasure.ts',
+  'migrate.ts',
+  'purge.ts',
+  'purge-batch.ts',
+  'purge-marks.ts',
+  'purge-plan.ts',
+]);
+
+test('the list has what the statements of the store change, and nothing more', () => {
+  const changed = new Set<string>();
+  const add = (text: string, right: string, pattern: RegExp): void => {
+    for (const [, table] of text.matchAll(pattern)) changed.add(`${right} on ${table}`);
+  };
+  const sources = dirname(import.meta.dirname);
+  for (const name of readdirSync(sources, { recursive: true, encoding: 'utf8' })) {
+    if (!/(?<!\.test)\.ts$/.test(name) || name.startsWith('testing/') || NOT_SENT.has(basename(name)))
+      continue;
+    // A comment that ends in "update" is not a statement.
+    const text = readFileSync(join(sources, name), 'utf8')
+      .replaceAll(/^\s*(\/\/|\*).*$/gm, '')
+      .replaceAll(/\$\{CARD_TARGET\}/g, 'boxcar.cards (');
+    add(text, 'insert', /\binsert into boxcar\.(\w+)/g);
+    add(
+      text,
+      'update',
+      /\binsert into boxcar\.(\w+)(?:(?!\binsert into\b|`)[\s\S])*?\bon conflict[^\n]*do update\b/g,
+    );
+    add(text, 'update', /\bupdate boxcar\.(\w+)/g);
+    add(text, 'delete', /\bdelete from boxcar\.(\w+)/g);
+  }
+  const listed = Object.entries(WORKER_TABLES).flatMap(([table, rights]) =>
+    rights.filter((right) => right !== 'update (id)').map((right) => `${right} on ${table}`),
+  );
+  expect(listed.sort()).toEqual([...changed].sort());
+});
+
+describe('granting', () => {
+  test('names what it grants, changes nothing the second time, and leaves nothing to ask for', async () => {
+    await using role = await testRole(database);
+    const before = await missingOf(role);
+    expect(before).toContain('usage on schema boxcar');
+    expect(before).toContain('update on boxcar.agents');
+    expect(before).toContain('delete on boxcar.steps');
+    expect(await grantWorkerRights(database.url, role.name)).toEqual(before);
+    expect(await grantWorkerRights(database.url, role.name)).toEqual([]);
+    expect(await missingOf(role)).toEqual([]);
+  });
+
+  test('takes any name that a role can have', async () => {
+    const name = `it's "a" role; drop table boxcar.turns -- ${database.name}`.slice(0, 63);
+    await database.pool.query(`create role ${pg.escapeIdentifier(name)}`);
+    try {
+      expect(await grantWorkerRights(database.url, name)).toContain('insert on boxcar.turns');
+      expect(await grantWorkerRights(database.url, name)).toEqual([]);
+    } finally {
+      await database.pool.query(
+        `drop owned by ${pg.escapeIdentifier(name)}; drop role ${pg.escapeIdentifier(name)}`,
+      );
+    }
+  });
+
+  test('refuses a role that does not exist, and a name that only begins like one', async () => {
+    await using role = await testRole(database);
+    for (const name of ['', 'public', 'nobody_here', role.name.toUpperCase()])
+      await expect(grantWorkerRights(database.url, name)).rejects.toMatchObject({
+        code: 'not_found',
+        message: expect.stringContaining(`no role '${name}'`),
+      });
+  });
+
+  test('is refused to a connection that may not grant, and changes nothing', async () => {
+    await using role = await testRole(database);
+    await using other = await testRole(database);
+    const before = await missingOf(role);
+    await expect(grantWorkerRights(other.url, role.name)).rejects.toMatchObject({
+      code: 'database_forbidden',
+    });
+    await database.pool.query(`grant usage on schema boxcar to ${other.name} with grant option`);
+    await expect(grantWorkerRights(other.url, role.name)).rejects.toMatchObject({
+      code: 'database_forbidden',
+    });
+    expect(await missingOf(role)).toEqual(before);
+  });
+});

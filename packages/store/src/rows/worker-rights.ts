@@ -1,0 +1,166 @@
+/**
+ * What a database role must be allowed for processes that submit and work: workers, doors, programs and the command line, except
+ * `migrate`, `erase` and `purge`. The one list of these rights: `boxcar doctor` compares a role with it, and
+ * `boxcar migrate --grant-worker` grants it.
+ */
+import { KernelError } from '@boxcar/kernel';
+import type pg from 'pg';
+import {
+  createDirectClient,
+  endClient,
+  type Queryable,
+  run,
+  sqlStateOf,
+  statement,
+  toDatabaseError,
+} from '../db/index.js';
+
+/** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
+type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
+
+/** What is needed on each table of the schema `boxcar` beside `select`. */
+export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
+  agents: ['insert', 'update'],
+  batches: ['insert', 'update'],
+  boxes: ['insert', 'update'],
+  budgets: ['insert', 'update'],
+  cards: ['insert', 'update (id)'],
+  evidence: ['insert'],
+  forks: ['insert', 'update'],
+  grants: ['insert', 'update', 'delete'],
+  operations: ['insert', 'update'],
+  profiles: ['insert', 'update'],
+  projects: ['insert', 'update'],
+  provider_slots: ['insert', 'update', 'delete'],
+  providers: ['insert', 'update'],
+  runs: ['insert', 'update'],
+  schema_version: [],
+  sessions: ['insert', 'update'],
+  steps: ['insert', 'update', 'delete'],
+  sweep_failures: ['insert', 'update', 'delete'],
+  sweeper: ['update'],
+  tape_entries: ['insert'],
+  tape_words: ['insert'],
+  tool_calls: ['insert', 'update'],
+  toolsets: ['insert'],
+  turns: ['insert', 'update'],
+  waits: ['insert', 'update', 'delete'],
+  workers: ['insert', 'update', 'delete'],
+};
+
+/** The other tables of the schema `boxcar`, and why no right on them is needed. */
+export const NOT_FOR_WORKERS: Readonly<Record<string, string>> = {
+  purging: 'purge writes it; the trigger that reads it runs as its owner',
+  unsealed: 'erase_cards and purge_boxes write it; the trigger that reads it runs as its owner',
+};
+
+const WORKER_FUNCTIONS = ['is_lock_free'];
+
+interface Right {
+  readonly right: string;
+  /** `table boxcar.turns`, quoted as SQL needs it. */
+  readonly target: string;
+}
+
+// BullMQ makes a sequence for the ids of a queue when jobs are first added to it in bulk, so the role must be able to make one. Such a
+// sequence belongs to the role that made it, and nothing here uses it: jobs of ours have ids of their own.
+// $1: the role; null: the role of this connection. $2: rights on tables. $3: functions. $4: whether the queues live in this database.
+const MISSING = statement(`
+  with role as (select r.oid from pg_roles r where r.rolname = coalesce($1::text, current_user::text)),
+  space as (select n.oid, n.nspname, n.nspowner from pg_namespace n where n.nspname = 'boxcar' or ($4 and n.nspname = 'bullmq')),
+  wanted as (
+    select 1 as place, r.what as right, format('database %I', current_database()) as target, has_database_privilege(role.oid, current_database(), r.what) as has
+    from role cross join (values ('connect'), ('temporary')) r(what)
+    union all
+    select 2, x.what, format('schema %I', s.nspname), has_schema_privilege(role.oid, s.oid, x.what)
+    from role cross join space s join (values ('usage'), ('create')) x(what) on x.what = 'usage' or s.nspname = 'bullmq'
+    union all
+    select 3, x.right, format('table %I.%I', s.nspname, c.relname),
+      case x.right when 'update (id)' then has_column_privilege(role.oid, c.oid, 'id', 'update') else has_table_privilege(role.oid, c.oid, x.right) end
+    from role cross join json_to_recordset($2) as x(name text, "right" text)
+      join space s on s.nspname = 'boxcar' join pg_class c on c.relnamespace = s.oid and c.relname = x.name
+    union all
+    select 4, 'execute', format('function %s', p.oid::regprocedure), has_function_privilege(role.oid, p.oid, 'execute')
+    from role cross join space s join pg_proc p on p.pronamespace = s.oid where s.nspname = 'bullmq' or p.proname = any ($3)
+    union all
+    select 5, x.what, format('table %I.%I', s.nspname, c.relname), has_table_privilege(role.oid, c.oid, x.what)
+    from role cross join space s join pg_class c on c.relnamespace = s.oid and c.relkind = 'r'
+      cross join (values ('select'), ('insert'), ('update'), ('delete')) x(what)
+    where s.nspname = 'bullmq' and (x.what = 'select' or c.relname <> 'migration')
+    union all
+    select 6, 'usage', format('sequence %I.%I', s.nspname, c.relname), has_sequence_privilege(role.oid, c.oid, 'usage')
+    from role cross join space s join pg_class c on c.relnamespace = s.oid and c.relkind = 'S' and c.relowner = s.nspowner where s.nspname = 'bullmq'
+  )
+  select w.right, w.target from wanted w where not w.has order by w.place, w.target, w.right`);
+
+const TABLE_RIGHTS = JSON.stringify(
+  Object.entries(WORKER_TABLES).flatMap(([name, rights]) =>
+    ['select', ...rights].map((right) => ({ name, right })),
+  ),
+);
+
+const findMissing = (db: Queryable, role: string | null, hasQueues: boolean): Promise<Right[]> =>
+  run<Right & pg.QueryResultRow>(db, MISSING, [role, TABLE_RIGHTS, WORKER_FUNCTIONS, hasQueues]);
+
+const toText = ({ right, target }: Right): string =>
+  `${right} on ${target.replace(/^(table|sequence) /, '')}`;
+
+/**
+ * What the role of this connection lacks: `update on boxcar.turns`.
+ *
+ * @param options.hasQueues - Whether the queues live in this database too.
+ */
+export const readMissingRights = async (
+  db: Queryable,
+  options: { readonly hasQueues: boolean },
+): Promise<readonly string[]> => (await findMissing(db, null, options.hasQueues)).map(toText);
+
+/**
+ * Grants a role what it lacks for work on this database, its queues included. A second call changes nothing.
+ *
+ * @param connectionString - As the owner of the tables, which is the role that migrates.
+ * @returns What was granted.
+ * @throws KernelError `not_found` for an unknown role, `database_forbidden` for a connection that may not grant.
+ */
+export async function grantWorkerRights(connectionString: string, role: string): Promise<readonly string[]> {
+  const client = createDirectClient({
+    connectionString,
+    applicationName: 'boxcar migrate',
+    queryMs: 30_000,
+  });
+  try {
+    await client.connect();
+    const { rows } = await client.query<{ quoted: string }>(
+      'select quote_ident(rolname) as quoted from pg_roles where rolname = $1::text',
+      [role],
+    );
+    const [{ quoted } = {}] = rows;
+    if (quoted === undefined)
+      throw new KernelError('not_found', {
+        message: `The server has no role '${role}'; create it first (create role … login password '…'), in the case in which it is written here.`,
+        details: { role },
+      });
+    const missing = await findMissing(client, role, true);
+    if (missing.length === 0) return [];
+    await client.query(
+      `begin; ${missing.map(({ right, target }) => `grant ${right} on ${target} to ${quoted}`).join('; ')}; commit`,
+    );
+    // Postgres only warns a role that may grant some of a target's rights and not this one.
+    const left = await findMissing(client, role, true);
+    if (left.length > 0)
+      throw forbidden(role, `${left.slice(0, 5).map(toText).join(', ')} could not be granted`);
+    return missing.map(toText);
+  } catch (error) {
+    if (sqlStateOf(error) === '42501') throw forbidden(role, (error as Error).message, error);
+    throw toDatabaseError(error);
+  } finally {
+    await endClient(client);
+  }
+}
+
+const forbidden = (role: string, reason: string, cause?: unknown): KernelError =>
+  new KernelError('database_forbidden', {
+    message: `Role '${role}' was not granted what a worker needs: ${reason}.`,
+    details: { role },
+    cause,
+  });

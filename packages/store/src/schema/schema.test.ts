@@ -1,0 +1,115 @@
+import type { RunId } from '@boxcar/kernel';
+import { type TestDatabase, testDatabase } from '@boxcar/testkit';
+import { getTableConfig, integer, type PgTable, pgSchema, text } from 'drizzle-orm/pg-core';
+import { afterAll, beforeAll, expect, expectTypeOf, it } from 'vitest';
+import type { BatchRow, LiveWorker, ProjectLine, ProviderLine, StoredProfile } from '../index.js';
+import type { CallLine, EvidenceLine, StepLine, TurnLine } from '../report.js';
+import { tables } from './schema.js';
+
+let database: TestDatabase;
+
+beforeAll(async () => {
+  database = await testDatabase();
+});
+
+afterAll(() => database.close());
+
+const NOT_NULL = ' not null';
+const DEFAULT = ' default';
+
+/** One line per table, column and key, as drizzle declares them. */
+function declared(all: readonly PgTable[]): string[] {
+  return all.flatMap((table) => {
+    const { name, schema, columns, primaryKeys, uniqueConstraints } = getTableConfig(table);
+    const keys = [
+      ...columns.filter((column) => column.primary).map((column) => ['primary key', [column.name]] as const),
+      ...columns.filter((column) => column.isUnique).map((column) => ['unique', [column.name]] as const),
+      ...primaryKeys.map((key) => ['primary key', key.columns.map((column) => column.name)] as const),
+      ...uniqueConstraints.map((key) => ['unique', key.columns.map((column) => column.name)] as const),
+    ];
+    return [
+      `${schema}.${name}`,
+      ...columns.map(
+        (column) =>
+          `${name}.${column.name} ${column.getSQLType()}${column.notNull ? NOT_NULL : ''}${column.hasDefault ? DEFAULT : ''}`,
+      ),
+      ...keys.map(([kind, names]) => `${name} ${kind} (${names.join(', ')})`),
+    ];
+  });
+}
+
+/** The same lines from the catalogue of a migrated database. */
+async function existing(): Promise<string[]> {
+  const { rows } = await database.pool.query<{ line: string }>(`
+    with t as (
+      select c.oid, c.relname from pg_class c
+      where c.relnamespace = 'boxcar'::regnamespace and c.relkind in ('r', 'p', 'v', 'm')
+    )
+    select 'boxcar.' || relname as line from t
+    union all
+    select format('%s.%s %s%s%s', t.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+      case when a.attnotnull then '${NOT_NULL}' else '' end, case when a.atthasdef then '${DEFAULT}' else '' end)
+    from t join pg_attribute a on a.attrelid = t.oid and a.attnum > 0 and not a.attisdropped
+    union all
+    select format('%s %s (%s)', t.relname, case k.contype when 'p' then 'primary key' else 'unique' end,
+      (select string_agg(a.attname, ', ' order by u.n)
+       from unnest(k.conkey) with ordinality as u(attnum, n) join pg_attribute a on a.attrelid = t.oid and a.attnum = u.attnum))
+    from t join pg_constraint k on k.conrelid = t.oid and k.contype in ('p', 'u')`);
+  return rows.map((row) => row.line);
+}
+
+it('declares exactly the tables, columns, types, nullability, defaults and keys that the migrations make', async () => {
+  expect(declared(Object.values(tables)).sort()).toEqual((await existing()).sort());
+});
+
+it('the comparison sees a drift on either side', async () => {
+  const boxcar = pgSchema('boxcar');
+  const lines = new Set(await existing());
+  const drifted = boxcar.table('projects', { id: text('id').primaryKey(), extra: integer('extra') });
+  expect(declared([drifted]).filter((line) => !lines.has(line))).toEqual([
+    'projects.id text not null',
+    'projects.extra integer',
+  ]);
+  const ours = new Set(declared(Object.values(tables).filter((table) => table !== tables.runs)));
+  expect([...lines].filter((line) => !ours.has(line))).toContain('runs.root_turn_id uuid not null');
+});
+
+type Snake<Name extends string> = Name extends `${infer First}${infer Rest}`
+  ? `${First extends Lowercase<First> ? First : `_${Lowercase<First>}`}${Snake<Rest>}`
+  : '';
+
+/** The columns of a table, by their names in the database. */
+type Columns<Table extends PgTable> = {
+  readonly [Name in keyof Table['$inferSelect'] & string as Snake<Name>]: Table['$inferSelect'][Name];
+};
+
+/** The members of an exported row that are columns of the table. */
+type Read<Row, Table extends PgTable> = {
+  readonly [Name in keyof Row as string extends Name
+    ? never
+    : Name extends keyof Columns<Table>
+      ? Name
+      : never]: Row[Name];
+};
+
+it('what the package exports of a row has the types of its columns', () => {
+  expectTypeOf<Columns<typeof tables.batches>>().toExtend<Read<BatchRow, typeof tables.batches>>();
+  expectTypeOf<Columns<typeof tables.evidence>>().toExtend<Read<EvidenceLine, typeof tables.evidence>>();
+  expectTypeOf<Columns<typeof tables.profiles>>().toExtend<Read<StoredProfile, typeof tables.profiles>>();
+  expectTypeOf<Columns<typeof tables.projects>>().toExtend<Read<ProjectLine, typeof tables.projects>>();
+  expectTypeOf<Columns<typeof tables.toolCalls>>().toExtend<Read<CallLine, typeof tables.toolCalls>>();
+  expectTypeOf<Columns<typeof tables.turns>>().toExtend<Read<TurnLine, typeof tables.turns>>();
+  expectTypeOf<Columns<typeof tables.workers>>().toExtend<Read<LiveWorker, typeof tables.workers>>();
+  // Null in the table means the default, which the line shows.
+  type Provider = Omit<Read<ProviderLine, typeof tables.providers>, 'breaker_after'>;
+  expectTypeOf<Columns<typeof tables.providers>>().toExtend<Provider>();
+  // In hex.
+  type Step = Omit<Read<StepLine, typeof tables.steps>, 'prompt_hash'>;
+  expectTypeOf<Columns<typeof tables.steps>>().toExtend<Step>();
+
+  // The comparison sees a column of another type, and one that may be null.
+  expectTypeOf<Columns<typeof tables.batches>>().not.toExtend<Read<{ id: number }, typeof tables.batches>>();
+  expectTypeOf<Columns<typeof tables.batches>>().not.toExtend<
+    Read<{ run_id: RunId }, typeof tables.batches>
+  >();
+});

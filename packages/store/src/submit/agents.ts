@@ -1,0 +1,84 @@
+/** Agents that are made and kept by name, apart from any turn. */
+import { type AgentId, type ProfileId, type ProjectId, spellingsOf } from '@boxcar/kernel';
+import { type Queryable, run, statement } from '../db/index.js';
+
+const NAMES = statement(
+  'select a.id::text as id, a.name from boxcar.agents a where a.project_id = $1 and a.id = any ($2::uuid[])',
+);
+
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+
+/** Whether an author may be an agent: others are tools, primitives and the kernel. */
+export const mayBeAgent = (id: string): boolean => UUID.test(id);
+
+/** The names of a project's agents by id; ids that are of no agent are left out. */
+export async function loadAgentNames(
+  db: Queryable,
+  projectId: ProjectId,
+  ids: Iterable<string | null>,
+): Promise<ReadonlyMap<string, string>> {
+  const agents = [...new Set(ids)].filter((id) => id !== null && mayBeAgent(id));
+  if (agents.length === 0) return new Map();
+  const rows = await run<{ id: string; name: string }>(db, NAMES, [projectId, agents]);
+  return new Map(rows.map((row) => [row.id, row.name]));
+}
+
+// One after the other, in the order of the array.
+const LOCK_AGENT_NAMES = statement(
+  'select count(pg_advisory_xact_lock(hashtextextended(u.key, 8))) from unnest($1::text[]) as u(key)',
+);
+const HAVE_NAMES = statement(`
+  select x.name, exists (select from boxcar.agents a where a.project_id = $1 and a.name = any (x.spellings)) as is_taken,
+    exists (select from boxcar.profiles p where p.project_id = $1 and p.name = any (x.spellings) and p.is_current)
+      and not exists (select from boxcar.projects p where p.id = $1 and p.operator_agent_id = $3) as is_profile
+  from json_to_recordset($2::json) as x(name text, spellings text[])`);
+
+/** `taken`: an agent has the name already, the operator included. `profile`: it is the name of a profile, which only the operator gives to an agent. */
+export type NameTaking = 'free' | 'taken' | 'profile';
+
+/**
+ * Takes names for agents that this transaction will write, in two statements; another transaction that wants one of them waits for the end of this one. Names
+ * that are taken together by several callers must be in the same order for all of them.
+ */
+export async function takeAgentNames(
+  tx: Queryable,
+  { projectId, makerId }: { readonly projectId: ProjectId; readonly makerId: AgentId },
+  names: readonly string[],
+): Promise<ReadonlyMap<string, NameTaking>> {
+  await run(tx, LOCK_AGENT_NAMES, [names.map((name) => `${projectId}/${name}`)]);
+  // A statement of its own: the one that waited for the lock still sees what was before.
+  const records = names.map((name) => ({ name, spellings: spellingsOf(name) }));
+  const rows = await run<{ name: string; is_taken: boolean; is_profile: boolean }>(tx, HAVE_NAMES, [
+    projectId,
+    JSON.stringify(records),
+    makerId,
+  ]);
+  return new Map(
+    rows.map((row) => [row.name, row.is_taken ? 'taken' : row.is_profile ? 'profile' : 'free'] as const),
+  );
+}
+
+/** `takeAgentNames` for one name. */
+export async function takeAgentName(
+  tx: Queryable,
+  scope: { readonly projectId: ProjectId; readonly makerId: AgentId },
+  name: string,
+): Promise<NameTaking> {
+  return (await takeAgentNames(tx, scope, [name])).get(name) ?? 'taken';
+}
+
+const CHANGE_AGENT = statement(
+  'update boxcar.agents set profile_id = coalesce($2, profile_id), is_shared = coalesce($3, is_shared) where id = $1',
+);
+
+/**
+ * Changes an agent. With another version of its profile, later turns use that version; turns that exist keep the one they were
+ * accepted with.
+ */
+export async function changeAgent(
+  tx: Queryable,
+  agentId: AgentId,
+  to: { readonly profileId?: ProfileId | undefined; readonly isShared?: boolean | undefined },
+): Promise<void> {
+  await run(tx, CHANGE_AGENT, [agentId, to.profileId ?? null, to.isShared ?? null]);
+}

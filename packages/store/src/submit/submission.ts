@@ -1,0 +1,442 @@
+/**
+ * The one write of a submission: everything that a primitive makes, in a single statement.
+ *
+ * It owns: idempotency (the operation row decides whether anything is written), the fence of the calling turn, and the
+ * decision whether a new turn is dispatched at once or queued.
+ *
+ * S1  A second submission under the same key writes nothing.
+ * S2  A turn that has ended or changed hands cannot submit. New turns below it are filed under the lock of their run, which
+ *     an end of the whole tree takes as well: no turn is filed below one that was canceled.
+ * S3  A turn is dispatched only while the window of its target has room and none is queued before it. One of a project with
+ *     `max_concurrent` is queued: promotion, which goes one at a time, counts exactly. A turn that waits for another's prompt cache is queued too.
+ * S4  A call that waits for what is submitted gets its deadline here; one that has been answered meanwhile undoes all of it.
+ */
+import type {
+  AgentId,
+  BatchId,
+  BatchKind,
+  BoxId,
+  BudgetLimits,
+  ContextBoxDraft,
+  JsonValue,
+  NewCard,
+  ProfileId,
+  ProjectId,
+  Ring,
+  RunId,
+  ToolCallId,
+  TurnId,
+  TurnStatus,
+  WorkerId,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement } from '../db/index.js';
+import { cardRecord, contextBoxRecord } from '../rows/index.js';
+import { prepareSubmission } from './submission-sql.js';
+
+export interface NewContextBox extends ContextBoxDraft {
+  readonly id: BoxId;
+  readonly projectId: ProjectId;
+  readonly ownerAgentId: AgentId | null;
+  readonly makerAgentId: AgentId;
+}
+
+export interface NewTape {
+  readonly id: BoxId;
+  readonly projectId: ProjectId;
+  readonly ownerAgentId: AgentId;
+}
+
+export interface NewAgent {
+  readonly id: AgentId;
+  readonly projectId: ProjectId;
+  readonly name: string;
+  readonly profileId: ProfileId;
+  readonly ownerAgentId: AgentId;
+  readonly derivedFrom: AgentId | null;
+  readonly tapeBoxId: BoxId;
+  /** Anyone whose policy reaches its profile may give it turns. */
+  readonly isShared?: boolean;
+}
+
+export interface NewRun {
+  readonly id: RunId;
+  readonly projectId: ProjectId;
+  readonly rootTurnId: TurnId;
+  /** Turns that it begins with; default 1. */
+  readonly turnCount?: number;
+  readonly traceparent: string | null;
+}
+
+export interface NewTurn {
+  readonly id: TurnId;
+  readonly projectId: ProjectId;
+  readonly runId: RunId;
+  readonly agentId: AgentId;
+  readonly profileId: ProfileId;
+  readonly parentTurnId: TurnId | null;
+  readonly parentToolCallId: ToolCallId | null;
+  readonly isAwaited: boolean;
+  readonly depth: number;
+  readonly primitive: string;
+  readonly channelId: string;
+  readonly maxSteps: number;
+  readonly contextBoxId: BoxId;
+  readonly outputBoxId: BoxId;
+  readonly workerTarget: string;
+  readonly deadlineMs: number | null;
+  /** True: started by the end of its parent turn. */
+  readonly isWoken?: boolean;
+  /** True: a call of its parent waits for it, so its deadline is not later than its parent's. */
+  readonly isWaitedFor?: boolean;
+  readonly traceparent: string | null;
+  /** True for an agent that exists already: it may have a turn in hand, so its row must be locked before this write. */
+  readonly isReuse: boolean;
+  /** The nearest account and what it has reserved for the turn; absent: none. */
+  readonly budgetId?: string;
+  readonly allottedTokens?: number | null;
+  readonly allottedCost?: number | null;
+  readonly allottedSteps?: number | null;
+  /** The end of the account's time: the turn has no later one. */
+  readonly budgetDeadlineAt?: string | null;
+  /** True: what it spends is kept in its row. */
+  readonly isMetered?: boolean;
+  /** The batch that waits for it from the beginning. */
+  readonly batchIds?: readonly BatchId[];
+  /** −100 to 100, the higher the sooner, within its project; default 0. */
+  readonly priority?: number;
+  /** The migration that a build must know to read it; default: this build's format. */
+  readonly format?: number;
+  /** Where its view begins; absent: as its tape says. */
+  readonly ownViewAnchor?: number;
+  readonly ownViewPosition?: number;
+  /** What makes its prompts; absent: nothing but its view. */
+  readonly selector?: string;
+  /** The turn whose first model call it waits for, to share its prompt cache; its own id: the others wait for it. */
+  readonly warmTurnId?: TurnId;
+}
+
+export interface NewBatch {
+  readonly id: BatchId;
+  readonly projectId: ProjectId;
+  readonly runId: RunId | null;
+  readonly turnId: TurnId | null;
+  readonly toolCallId: ToolCallId | null;
+  readonly primitive: string;
+  readonly kind: BatchKind;
+  readonly turnIds: readonly TurnId[];
+  /** Of members that have ended already; new ones have not. */
+  readonly remaining: number;
+  readonly succeeded: number;
+  readonly failed: number;
+  readonly minSuccess: number | null;
+  readonly failFast: boolean;
+  readonly deadlineMs: number | null;
+}
+
+export interface NewGrant {
+  readonly projectId: ProjectId;
+  readonly agentId: AgentId;
+  readonly boxId: BoxId;
+  readonly mode: 'read' | 'append';
+  /** The last readable position of a tape; null = all, also what comes later. */
+  readonly uptoPosition: number | null;
+  readonly source: string;
+  readonly expiresAt: string | null;
+}
+
+export interface NewOperation {
+  readonly projectId: ProjectId;
+  readonly idempotencyKey: string;
+  readonly primitive: string;
+  readonly requestHash: string;
+  readonly response: JsonValue;
+  readonly awaitedTurnId: TurnId | null;
+  readonly awaitedBatchId?: BatchId | null;
+  readonly doorJobId: string | null;
+  /** Not of a turn: refused while its project is archived. */
+  readonly isOutside?: boolean;
+}
+
+/** The calling turn must still be running at this epoch in this worker's hands, or, without these, must not have ended. */
+export interface Fence {
+  readonly turnId: TurnId;
+  readonly epoch: number | null;
+  readonly holderId: WorkerId | null;
+  /** True: the turn must have ended; its end starts the new turns. */
+  readonly isEnded?: boolean;
+  /** The run of the new turns below it, whose lock comes first; null when there are none. */
+  readonly spawnRunId?: RunId | null;
+  /** How many turns that run may have, unless its own account limits them; absent or null: no limit. */
+  readonly maxRunTurns?: number | null;
+}
+
+/** The call of the fenced turn waits for what the submission makes, for so long. */
+export interface CallWait {
+  readonly toolCallId: ToolCallId;
+  /** Null: it waits for a turn, which names its call itself. */
+  readonly batchId: BatchId | null;
+  readonly deadlineMs: number;
+}
+
+/** The account of a new run or capped subtree, with what its first turn has been given. */
+export interface NewBudget {
+  readonly id: RunId | TurnId;
+  readonly projectId: ProjectId;
+  readonly runId: RunId;
+  readonly parentId: string | null;
+  readonly topDepth: number;
+  readonly limits: BudgetLimits;
+  /** From now to the end of its time; null: as the parent's. */
+  readonly seconds: number | null;
+  readonly parentDeadlineAt: string | null;
+  readonly tokensReserved: number;
+  readonly costReserved: number;
+  readonly stepsReserved: number;
+  readonly turnsUsed: number;
+}
+
+/** Everything a primitive writes, gathered before the one statement. */
+export interface Submission {
+  readonly cards: NewCard[];
+  readonly contextBoxes: NewContextBox[];
+  readonly tapes: NewTape[];
+  readonly agents: NewAgent[];
+  readonly runs: NewRun[];
+  readonly budgets: NewBudget[];
+  readonly turns: NewTurn[];
+  readonly grants: NewGrant[];
+  readonly batches: NewBatch[];
+}
+
+export const emptySubmission = (): Submission => ({
+  cards: [],
+  contextBoxes: [],
+  tapes: [],
+  agents: [],
+  runs: [],
+  budgets: [],
+  turns: [],
+  grants: [],
+  batches: [],
+});
+
+export interface SubmittedTurn {
+  readonly turn_id: TurnId;
+  /** `queued` or `dispatched` when it has just been submitted. */
+  readonly status: TurnStatus;
+  readonly epoch: number;
+  readonly worker_target: string;
+  /** The priority of its ring. */
+  readonly priority: number;
+}
+
+export type SubmissionResult =
+  | {
+      readonly outcome: 'accepted';
+      readonly turns: readonly SubmittedTurn[];
+    }
+  /**
+   * Nothing was written: the key was used before or the fence no longer holds; or its run has no room for these turns, or its
+   * call has been answered.
+   */
+  | { readonly outcome: 'refused'; readonly because?: 'full' | 'answered' };
+
+/** A submission with what decides whether it is written. */
+export interface SubmissionItem {
+  readonly submission: Submission;
+  readonly operation?: NewOperation;
+  readonly fence?: Fence;
+  readonly wait?: CallWait;
+}
+
+const columnNames = new Map<string, string>();
+
+function columnOf(property: string): string {
+  const known = columnNames.get(property);
+  if (known !== undefined) return known;
+  const column = property.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  columnNames.set(property, column);
+  return column;
+}
+
+/** The record of a row: its properties under the names of their columns. */
+function snake(row: object): Record<string, unknown> {
+  const record: Record<string, unknown> = {};
+  for (const [property, value] of Object.entries(row)) record[columnOf(property)] = value;
+  return record;
+}
+
+const boxRecord = (box: NewContextBox): Record<string, unknown> => ({
+  id: box.id,
+  project_id: box.projectId,
+  owner_agent_id: box.ownerAgentId,
+  maker_agent_id: box.makerAgentId,
+  ...contextBoxRecord(box),
+});
+
+/** The records of one table over all items, each with the index of its item. */
+function recordsOf<T>(
+  items: readonly SubmissionItem[],
+  rows: (submission: Submission) => readonly T[],
+  toRecord: (row: T) => Record<string, unknown>,
+): Record<string, unknown>[] {
+  return items.flatMap((item, index) =>
+    rows(item.submission).map((row) => ({ item: index, ...toRecord(row) })),
+  );
+}
+
+/** The rows that an operation records as made: batches of new turns, and new turns outside of these batches. */
+function listMade({ turns, batches }: Submission): readonly (TurnId | BatchId)[] {
+  const single = new Set<TurnId>(turns.map(({ id }) => id));
+  const made = batches.filter(({ turnIds }) => turnIds.length > 0 && turnIds.every((id) => single.has(id)));
+  for (const { turnIds } of made) for (const id of turnIds) single.delete(id);
+  return [...made.map(({ id }) => id), ...single];
+}
+
+/** One row per key: a statement cannot touch a row twice. */
+const distinctGrants = (submission: Submission): readonly NewGrant[] => [
+  ...new Map(
+    submission.grants.map((grant) => [`${grant.agentId} ${grant.boxId} ${grant.mode}`, grant]),
+  ).values(),
+];
+
+interface WrittenRow extends pg.QueryResultRow {
+  readonly accepted: number[] | null;
+  readonly turns: SubmittedTurn[];
+  /** Items whose run is full, and whose call is not open any more. */
+  readonly full: number[] | null;
+  readonly answered: number[] | null;
+}
+
+/** Of several items under one key only the first can be accepted. */
+function isRepeated(items: readonly SubmissionItem[], index: number): boolean {
+  const operation = items[index]?.operation;
+  if (operation === undefined) return false;
+  return items
+    .slice(0, index)
+    .some(
+      (other) =>
+        other.operation?.projectId === operation.projectId &&
+        other.operation.idempotencyKey === operation.idempotencyKey,
+    );
+}
+
+/**
+ * Writes submissions in one statement: each wholly or not at all. Either all carry an operation or none does, and likewise
+ * a fence and a wait. Rule: docs/primitives.md, "Accepting".
+ *
+ * @returns One result per item: `refused` when its key exists already or its fence no longer holds.
+ */
+export async function writeSubmissions(
+  db: Queryable,
+  all: readonly SubmissionItem[],
+): Promise<readonly SubmissionResult[]> {
+  const items = all.filter((_item, index) => !isRepeated(all, index));
+  const fences = items.flatMap(({ fence }, index) =>
+    fence === undefined
+      ? []
+      : [
+          {
+            item: index,
+            turn_id: fence.turnId,
+            epoch: fence.epoch,
+            holder_id: fence.holderId,
+            is_ended: fence.isEnded === true,
+          },
+        ],
+  );
+  const spawns = items.flatMap(({ fence, submission }, index) =>
+    fence?.spawnRunId == null
+      ? []
+      : [
+          {
+            item: index,
+            run_id: fence.spawnRunId,
+            n: submission.turns.length,
+            max_turns: fence.maxRunTurns ?? null,
+          },
+        ],
+  );
+  const waits = items.flatMap(({ wait }, index) =>
+    wait === undefined ? [] : [{ item: index, ...snake(wait) }],
+  );
+  const operations = items.flatMap(({ operation, submission }, index) =>
+    operation === undefined
+      ? []
+      : [
+          {
+            item: index,
+            ...snake({
+              ...operation,
+              response: JSON.stringify(operation.response),
+              made: listMade(submission),
+            }),
+          },
+        ],
+  );
+  const { prepared, values } = prepareSubmission({
+    fences,
+    spawns,
+    waits,
+    operations,
+    cards: recordsOf(items, (submission) => submission.cards, cardRecord),
+    contextBoxes: recordsOf(items, (submission) => submission.contextBoxes, boxRecord),
+    tapes: recordsOf(items, (submission) => submission.tapes, snake),
+    agents: recordsOf(items, (submission) => submission.agents, snake),
+    runs: recordsOf(items, (submission) => submission.runs, snake),
+    budgets: recordsOf(items, (submission) => submission.budgets, snake),
+    grants: recordsOf(items, distinctGrants, snake),
+    turns: recordsOf(items, (submission) => submission.turns, snake),
+    batches: recordsOf(items, (submission) => submission.batches, snake),
+  });
+  const [row] = await run<WrittenRow>(db, prepared, values);
+  const isGated = fences.length + operations.length > 0;
+  const accepted = new Set(row?.accepted);
+  const turns = new Map(row?.turns.map((turn) => [turn.turn_id, turn]));
+  return all.map((item): SubmissionResult => {
+    const index = items.indexOf(item);
+    if (index === -1) return { outcome: 'refused' };
+    if (isGated && !accepted.has(index)) {
+      if (row?.full?.includes(index) === true) return { outcome: 'refused', because: 'full' };
+      if (row?.answered?.includes(index) === true) return { outcome: 'refused', because: 'answered' };
+      return { outcome: 'refused' };
+    }
+    return {
+      outcome: 'accepted',
+      turns: item.submission.turns.flatMap((turn) => turns.get(turn.id) ?? []),
+    };
+  });
+}
+
+/** Writes one submission; see `writeSubmissions`. */
+export async function writeSubmission(
+  db: Queryable,
+  submission: Submission,
+  options: Omit<SubmissionItem, 'submission'> = {},
+): Promise<SubmissionResult> {
+  const [result] = await writeSubmissions(db, [{ submission, ...options }]);
+  return result ?? { outcome: 'refused' };
+}
+
+const SUBMITTED = statement(`
+  select t.id as turn_id, t.status, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[])`);
+
+/** Which of these turns exist. */
+export async function findSubmitted(
+  db: Queryable,
+  turnIds: readonly TurnId[],
+): Promise<readonly SubmittedTurn[]> {
+  return turnIds.length === 0 ? [] : run<SubmittedTurn & pg.QueryResultRow>(db, SUBMITTED, [turnIds]);
+}
+
+/** The rings of freshly dispatched turns. */
+export const ringsOf = (turns: readonly SubmittedTurn[]): Ring[] =>
+  turns
+    .filter((turn) => turn.status === 'dispatched')
+    .map((turn) => ({
+      turnId: turn.turn_id,
+      epoch: turn.epoch,
+      workerTarget: turn.worker_target,
+      priority: turn.priority,
+    }));

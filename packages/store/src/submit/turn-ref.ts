@@ -1,0 +1,162 @@
+import {
+  type BoxId,
+  type Id,
+  KernelError,
+  type ProjectId,
+  type RunId,
+  type TurnId,
+  tryParseId,
+} from '@boxcar/kernel';
+import { type Queryable, run, type Statement, statement } from '../db/index.js';
+
+const MIN_PREFIX = 8;
+
+const findIn = (table: 'turns' | 'boxes'): Statement =>
+  statement(`
+  select p.id as project_id, f.id
+  from (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1) p
+  left join lateral (
+    select x.id from boxcar.${table} x where x.project_id = p.id and x.id between $3 and $4 order by x.id limit 4
+  ) f on true
+  order by f.id`);
+const FIND = { turn: findIn('turns'), box: findIn('boxes') } as const;
+
+interface Found<K extends string> {
+  readonly id: Id<K>;
+  readonly projectId: ProjectId;
+}
+
+async function findByBeginning<K extends 'turn' | 'box'>(
+  db: Queryable,
+  ref: string,
+  { kind, project }: { readonly kind: K; readonly project: string },
+): Promise<Found<K>> {
+  const digits = ref.toLowerCase().replaceAll('-', '');
+  if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32) {
+    throw new KernelError('bad_request', {
+      message: `${kind}: '${ref.slice(0, 80)}' is no id and no beginning of one (${MIN_PREFIX} hex digits at least).`,
+      details: { field: kind },
+    });
+  }
+  const rows = await run<{ project_id: ProjectId; id: Id<K> | null }>(db, FIND[kind], [
+    tryParseId<'project'>(project) ?? null,
+    project,
+    tryParseId(digits.padEnd(32, '0')),
+    tryParseId(digits.padEnd(32, 'f')),
+  ]);
+  const [row] = rows;
+  if (row === undefined)
+    throw new KernelError('not_found', {
+      message: `No project '${project}'.`,
+      details: { project_id: project },
+    });
+  const [first, ...others] = rows.flatMap((found) => found.id ?? []);
+  if (first === undefined)
+    throw new KernelError('not_found', {
+      message: `No ${kind} '${ref}' in project '${project}'.`,
+      details: { [`${kind}_id`]: ref, project_id: row.project_id },
+    });
+  if (others.length > 0) {
+    const some = [first, ...others].slice(0, 3).join(', ');
+    throw new KernelError('bad_request', {
+      message: `${kind}: '${ref}' is the beginning of several ids (${some}${others.length > 2 ? ', …' : ''}); give more digits.`,
+      details: { field: kind, [`${kind}_ids`]: [first, ...others] },
+    });
+  }
+  return { id: first, projectId: row.project_id };
+}
+
+/**
+ * A turn of a project by its id, with dashes or as 32 hex digits, or by a beginning of it of at least eight digits.
+ *
+ * @param project - Id or name; a turn of another project is not found.
+ * @throws KernelError `not_found`; `bad_request` when `ref` is no id, or fits several turns.
+ */
+export async function findTurnId(
+  db: Queryable,
+  ref: string,
+  project: string,
+): Promise<{ readonly turnId: TurnId; readonly projectId: ProjectId }> {
+  const { id, projectId } = await findByBeginning(db, ref, { kind: 'turn', project });
+  return { turnId: id, projectId };
+}
+
+/** A box of a project, as `findTurnId` finds a turn. One statement, and none for a whole id. */
+export const findBoxId = async (db: Queryable, ref: string, project: string): Promise<BoxId> =>
+  tryParseId<'box'>(ref) ?? (await findByBeginning(db, ref, { kind: 'box', project })).id;
+
+const FIND_EITHER = statement(`
+  with p as (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1)
+  select p.id as project_id, f.kind, f.id from p left join lateral (
+    (select 'turn' as kind, t.id from boxcar.turns t where t.project_id = p.id and t.id between $3 and $4 order by t.id limit 4)
+    union all
+    (select 'run', r.id from boxcar.runs r where r.project_id = p.id and r.id between $3 and $4 order by r.id limit 4)
+  ) f on true
+  order by f.id`);
+
+/**
+ * A turn or a run of a project, by its id or by a beginning of it of at least eight digits.
+ *
+ * @throws KernelError `not_found`; `bad_request` when `ref` is no id, or fits several.
+ */
+export async function findTurnOrRun(
+  db: Queryable,
+  ref: string,
+  { project }: { readonly project: string },
+): Promise<{ readonly kind: 'turn'; readonly id: TurnId } | { readonly kind: 'run'; readonly id: RunId }> {
+  const digits = ref.toLowerCase().replaceAll('-', '');
+  if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32)
+    throw new KernelError('bad_request', {
+      message: `'${ref.slice(0, 80)}' is no id of a turn or run and no beginning of one (${MIN_PREFIX} hex digits at least).`,
+      details: { field: 'turn' },
+    });
+  type Found = { kind: 'turn'; id: TurnId } | { kind: 'run'; id: RunId } | { kind: null; id: null };
+  const rows = await run<{ project_id: ProjectId } & Found>(db, FIND_EITHER, [
+    tryParseId<'project'>(project) ?? null,
+    project,
+    tryParseId(digits.padEnd(32, '0')),
+    tryParseId(digits.padEnd(32, 'f')),
+  ]);
+  const [first] = rows;
+  if (first === undefined)
+    throw new KernelError('not_found', {
+      message: `No project '${project}'.`,
+      details: { project_id: project },
+    });
+  if (first.kind === null)
+    throw new KernelError('not_found', {
+      message: `No turn or run '${ref}' in project '${project}'.`,
+      details: { turn_id: ref, project_id: first.project_id },
+    });
+  if (rows.length > 1) {
+    const some = rows.slice(0, 3).map(({ kind, id }) => `${kind} ${id}`);
+    throw new KernelError('bad_request', {
+      message: `'${ref}' is the beginning of several ids (${some.join(', ')}${rows.length > 3 ? ', …' : ''}); give more digits.`,
+      details: { field: 'turn', ids: rows.map(({ id }) => id) },
+    });
+  }
+  return first.kind === 'turn' ? { kind: 'turn', id: first.id } : { kind: 'run', id: first.id };
+}
+
+const beside = (table: string): string => `
+  select b.id from unnest($1::uuid[]) as u(id) cross join lateral (
+    (select x.id from boxcar.${table} x where x.id < u.id order by x.id desc limit 1)
+    union all
+    (select x.id from boxcar.${table} x where x.id > u.id order by x.id limit 1)
+  ) b`;
+const BESIDE = {
+  turn: statement(beside('turns')),
+  run: statement(`${beside('turns')} union all ${beside('runs')}`),
+  box: statement(beside('boxes')),
+} as const;
+
+/**
+ * The ids before and after each of these among all that a command would find by a beginning: what an id does not share with them, it
+ * shares with no other. One statement.
+ */
+export const findNeighbors = async (
+  db: Queryable,
+  kind: 'turn' | 'run' | 'box',
+  ids: readonly string[],
+): Promise<readonly string[]> =>
+  ids.length === 0 ? [] : (await run<{ id: string }>(db, BESIDE[kind], [ids])).map(({ id }) => id);

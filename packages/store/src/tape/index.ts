@@ -1,0 +1,88 @@
+export { withAsked } from './asked.js';
+export {
+  type EntryRange,
+  findAnchor,
+  loadEntries,
+  PAGE_BYTES,
+  readEntries,
+  readEntriesAt,
+  type TapeEntryRow,
+} from './entries.js';
+export {
+  appendStaged,
+  archiveTape,
+  beginImport,
+  beginTape,
+  type EmptyTape,
+  endImport,
+  findImport,
+  type ImportKey,
+  type KnownImport,
+  loadFolderFacts,
+  lockImport,
+  openStage,
+  stageEntries,
+  type TapeFolderFacts,
+} from './files.js';
+export {
+  discardFork,
+  type ForkReceipt,
+  type ForkRow,
+  type ForkStatus,
+  findCurrentTape,
+  findFork,
+  findLeftForks,
+  leftForks,
+  listForks,
+  type MergeResult,
+  makeFork,
+  mergeFork,
+} from './forks.js';
+export { countAnchors, loadTapeFacts, type TapeFacts } from './info.js';
+export { findTapeLine, listTapes, listWorkspaceTapes, type TapeLine } from './list.js';
+export {
+  closeNotice,
+  dueNotices,
+  findDueNotices,
+  loadNotice,
+  type Notice,
+  passUnseen,
+  tellEnd,
+  UNREAD_CAUSES,
+} from './notices.js';
+export {
+  findTapePlace,
+  handOverTape,
+  loadTapeSlice,
+  lockGrants,
+  lockTape,
+  type PlaceRequest,
+  type TapePlace,
+} from './refs.js';
+export { findActiveTurn, type ResetRequest, type ResetResult, resetTape, resetWithin } from './reset.js';
+export { makeSessionAgents, type SessionAgent } from './session-agents.js';
+export {
+  findSession,
+  insertImportedSession,
+  listChildSessions,
+  listLineage,
+  listSessions,
+  makeSession,
+  type Session,
+  sessionIdOfTape,
+  setSessionStatus,
+} from './sessions.js';
+export {
+  type AppendRequest,
+  type AppendResult,
+  appendEntries,
+  appendWithin,
+  createTape,
+  entryRecords,
+  findTape,
+  type NewTapeEntry,
+  type TapeActor,
+  type TapeAddress,
+  type TapeRow,
+} from './tapes.js';
+export { type EntryWords, findWords, insertWords, loadParts, type TapePart } from './words.js';

@@ -1,0 +1,83 @@
+/** What a tape says of itself without reading it: counts stand in its row. */
+import type { BoxId, JsonObject } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement } from '../db/index.js';
+import { type PartReader, readsEntry } from '../rows/index.js';
+import { edgeEntriesOf, entriesOf } from '../visible/index.js';
+
+/** How far back from the head a turn or a run is looked for that says what it used. */
+const USAGE_REACH = 200;
+/** Stored bytes of an event that is read for it: a run says little. */
+const RUN_BYTES = 16_384;
+
+/** Of a reader of parts. */
+const READ = readsEntry('o', '$1', '$4');
+
+/** The event of a model call on an imported tape, as the original writes it. */
+const IS_RUN = `case when o.kind = 'event' and pg_column_size(o.payload) <= ${RUN_BYTES} then
+    o.payload->>'name' = 'run' and json_typeof(o.payload->'data'->'usage'->'total_tokens') = 'number' end`;
+
+const INFO = statement(`
+  select case when $4::uuid is null then $3::int else (select count(*)::int from ${entriesOf('b', { from: '1', to: '$3::int', where: READ })} e) end as entries,
+    case when $4::uuid is null then $3::int - $2::int else (select count(*)::int from ${entriesOf('b', { from: '$2::int + 1', to: '$3::int', where: READ })} e) end as since_anchor,
+    (select e.anchor_name from ${entriesOf('b', { from: '$2::int', to: '$2::int' })} e) as last_anchor,
+    (select case when last.turn_id is null then last.payload->'data'->'usage' else s.usage::json end from (
+        select e.turn_id, e.payload from ${entriesOf('b', { from: `$3::int - ${USAGE_REACH - 1}`, to: '$3::int', where: `(o.turn_id is not null or ${IS_RUN}) and ($4::uuid is null or ${READ})` })} e
+        order by e.position desc limit 1) last
+      left join boxcar.steps s on s.turn_id = last.turn_id and s.usage is not null and s.committed_at is not null
+      order by s.step desc, s.attempt desc limit 1) as usage
+  from boxcar.boxes b where b.id = $1`);
+
+export interface TapeFacts {
+  /** Those that the reader may read, and of them those behind the last anchor. */
+  readonly entries: number;
+  readonly sinceAnchor: number;
+  readonly lastAnchor: string | null;
+  /** Of the last committed step of the last turn that wrote near the head, or of an imported model call after it. */
+  readonly usage: JsonObject | null;
+}
+
+interface InfoRow extends pg.QueryResultRow {
+  entries: number;
+  since_anchor: number;
+  last_anchor: string | null;
+  usage: JsonObject | null;
+}
+
+/** @param at - The last anchor, the head up to which it is asked, and what is read of it (null: all). */
+export async function loadTapeFacts(
+  db: Queryable,
+  boxId: BoxId,
+  at: { readonly anchor: number; readonly head: number; readonly within: PartReader | null },
+): Promise<TapeFacts> {
+  const [row] = await run<InfoRow>(db, INFO, [boxId, at.anchor, at.head, at.within?.agentId ?? null]);
+  return {
+    entries: row?.entries ?? 0,
+    sinceAnchor: row?.since_anchor ?? 0,
+    lastAnchor: row?.last_anchor ?? null,
+    usage: row?.usage ?? null,
+  };
+}
+
+const ANCHOR = `o.kind = 'anchor' and ($3::uuid is null or ${readsEntry('o', '$1', '$3')})`;
+const LAST_ANCHOR_UPTO = statement(`
+  select (select e.position from ${edgeEntriesOf('b', { from: '1', to: '$2::int', where: ANCHOR }, { order: 'o.position desc', limit: '1' })} e
+      order by e.position desc limit 1) as last,
+    (select count(*)::int from ${entriesOf('b', { from: '1', to: '$2::int', where: ANCHOR })} e) as anchors
+  from boxcar.boxes b where b.id = $1`);
+
+interface AnchorsRow extends pg.QueryResultRow {
+  last: number | null;
+  anchors: number;
+}
+
+/** The last anchor up to a position, and how many there are: for readers who may not see the head. Reads those anchors. */
+export async function countAnchors(
+  db: Queryable,
+  boxId: BoxId,
+  upto: number,
+  within: PartReader | null,
+): Promise<{ readonly last: number; readonly count: number }> {
+  const [row] = await run<AnchorsRow>(db, LAST_ANCHOR_UPTO, [boxId, upto, within?.agentId ?? null]);
+  return { last: row?.last ?? 0, count: row?.anchors ?? 0 };
+}

@@ -1,0 +1,72 @@
+/** The agents of sessions by name, made on first use with their tapes, or with the tapes that the names have already. */
+import type { AgentId, BoxId, ProfileId, ProjectId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { run, statement, type Tx } from '../db/index.js';
+import { createTapes } from './tapes.js';
+
+const FIND = statement(`
+  select b.id, b.tape_name from boxcar.boxes b where b.project_id = $1 and b.kind = 'tape' and b.tape_name = any ($2::text[]) and b.archived_at is null`);
+
+// A tape that was made or imported by name before belongs to the agent that did so, and the maker of the new agent may read all of it
+// afterwards. So a tape that another agent holds, the operator included, or that an agent writes already, is not given away.
+const ADOPT = statement(`
+  with x as materialized (
+    select x.* from json_to_recordset($3::json) as x(box_id uuid, agent_id uuid, name text, profile_id uuid, is_fresh boolean)
+  ),
+  tape as materialized (
+    select b.id, b.archived_at is null and b.fork_status is null and coalesce(b.owner_agent_id = $2, p.operator_agent_id = $2)
+      and not exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id) as is_free
+    from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = any (array(select x.box_id from x)) order by b.id for no key update of b
+  ),
+  moved as (
+    update boxcar.boxes b set owner_agent_id = x.agent_id, maker_agent_id = case when x.is_fresh then x.agent_id else b.maker_agent_id end
+    from tape join x on x.box_id = tape.id where b.id = tape.id and tape.is_free returning b.id, x.agent_id, x.name, x.profile_id
+  )
+  insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, tape_box_id)
+  select moved.agent_id, $1, moved.name, moved.profile_id, $2, moved.id from moved returning id`);
+
+export interface SessionAgent {
+  readonly agentId: AgentId;
+  readonly name: string;
+  readonly profileId: ProfileId;
+  /** The id of its tape, if its name has none yet. */
+  readonly boxId: BoxId;
+}
+
+/**
+ * Makes agents that write the tapes of their names from now on, under the locks of these names (`takeAgentNames`), in three statements. Tapes that are not there are
+ * made.
+ *
+ * @returns By name, the tape that was not given because somebody else has it.
+ */
+export async function makeSessionAgents(
+  tx: Tx,
+  { projectId, makerId }: { readonly projectId: ProjectId; readonly makerId: AgentId },
+  agents: readonly SessionAgent[],
+): Promise<ReadonlyMap<string, BoxId | null>> {
+  // No agent can hold a tape before it exists, so the tapes begin as the maker's.
+  await createTapes(tx, { projectId, actorId: makerId }, agents);
+  const found = await run<pg.QueryResultRow & { id: BoxId; tape_name: string }>(tx, FIND, [
+    projectId,
+    agents.map(({ name }) => name),
+  ]);
+  const tapes = new Map(found.map((row) => [row.tape_name, row.id]));
+  const records = agents.map(({ agentId, name, profileId, boxId }) => ({
+    box_id: tapes.get(name) ?? null,
+    agent_id: agentId,
+    name,
+    profile_id: profileId,
+    is_fresh: tapes.get(name) === boxId,
+  }));
+  const made = await run<pg.QueryResultRow & { id: AgentId }>(tx, ADOPT, [
+    projectId,
+    makerId,
+    JSON.stringify(records),
+  ]);
+  const given = new Set(made.map(({ id }) => id));
+  return new Map(
+    agents.flatMap(({ agentId, name }) =>
+      given.has(agentId) ? [] : [[name, tapes.get(name) ?? null] as const],
+    ),
+  );
+}

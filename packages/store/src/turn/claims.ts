@@ -1,0 +1,281 @@
+/**
+ * The claim of a turn: who runs it, from where on, with what.
+ *
+ * C1  A claim wins only on `dispatched` at its epoch, and leaves the epoch as it is.
+ */
+import type {
+  AgentId,
+  Allotment,
+  BoxId,
+  ProfileId,
+  ProjectId,
+  Ring,
+  RunId,
+  ToolCallId,
+  TurnId,
+  WorkerId,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, retryTransient, run, skipping, statement } from '../db/index.js';
+import { type Build, THIS_BUILD } from '../rows/index.js';
+import { heldView, heldViewPosition } from '../visible/index.js';
+import { hasStatus } from './turns.js';
+
+export interface ClaimedTurn {
+  readonly turnId: TurnId;
+  readonly projectId: ProjectId;
+  readonly runId: RunId;
+  readonly agentId: AgentId;
+  readonly profileId: ProfileId;
+  readonly epoch: number;
+  readonly parentTurnId: TurnId | null;
+  readonly parentToolCallId: ToolCallId | null;
+  readonly isAwaited: boolean;
+  readonly primitive: string;
+  readonly contextBoxId: BoxId;
+  readonly outputBoxId: BoxId;
+  readonly channelId: string;
+  readonly workerTarget: string;
+  readonly traceparent: string | null;
+  readonly maxSteps: number;
+  readonly deadlineAt: Date | null;
+  /** Committed steps. */
+  readonly stepCount: number;
+  readonly emptyReplies: number;
+  readonly pendingCalls: number;
+  /** Claims since the last committed step, this one included. */
+  readonly attempt: number;
+  /** Model calls of the step that failed and are tried again. */
+  readonly retries: number;
+  /** Workers it has lost since. */
+  readonly losses: number;
+  /** Its siblings wait for its first model call (warm-cache.ts). */
+  readonly warmsCache: boolean;
+  /** Batches wait for it. */
+  readonly isMember: boolean;
+  /** Null when nothing limits what it spends. */
+  readonly purse: Purse | null;
+  /** What makes its prompts; its version is null until its first step. */
+  readonly selector: { readonly name: string; readonly version: string | null } | null;
+}
+
+/** What a turn has been given by its accounts, and what it has spent. */
+export interface Purse {
+  /** Null: only the profile limits it. */
+  readonly budgetId: string | null;
+  readonly allotment: Allotment;
+  readonly spentTokens: number;
+  readonly spentCostMicros: number;
+}
+
+export type ClaimOutcome =
+  | { readonly outcome: 'claimed'; readonly turn: ClaimedTurn }
+  /** `isLocked`: only because the row of the turn or of its tape is locked, for a claim that leaves such turns out. */
+  | { readonly outcome: 'stale'; readonly isLocked?: true };
+
+const claimedColumns = (
+  of: string,
+): string => `${of}.id, ${of}.project_id, ${of}.run_id, ${of}.agent_id, ${of}.profile_id, ${of}.epoch, ${of}.parent_turn_id, ${of}.parent_tool_call_id, ${of}.is_awaited, ${of}.primitive,
+    ${of}.context_box_id, ${of}.output_box_id, ${of}.channel_id, ${of}.worker_target, ${of}.traceparent, ${of}.max_steps, ${of}.deadline_at, ${of}.step_count,
+    ${of}.empty_replies, ${of}.pending_calls, ${of}.attempt, ${of}.retries, ${of}.losses, ${of}.batch_ids is not null as is_member, coalesce(${of}.warm_turn_id = ${of}.id and ${of}.step_count = 0, false) as warms_cache,
+    ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8, ${of}.selector, ${of}.selector_version`;
+
+/** A given-up turn may only be ended. Written as a probe, because the table is nearly always empty. */
+const NOT_GIVEN_UP =
+  "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and f.is_dead) is not true";
+
+// Each part reads the one before it, so that no two lists of a batch are joined by going through both.
+const claimText = (leavesLocked: boolean): string => `
+  with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
+  lk as (
+    select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
+    where t.id = any ($3::uuid[]) and ${hasStatus('dispatched')} and t.format <= $4 and ${NOT_GIVEN_UP} order by t.id for update of t${skipping(leavesLocked)}
+  ),
+  heads as (
+    select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first, ${heldView('lk')}
+    from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
+  ),
+  hd as (
+    update boxcar.boxes b set head_position = b.head_position + case when heads.is_first then 1 else 0 end from heads where b.id = heads.output_box_id
+    returning heads.*, b.head_position, ${heldViewPosition('heads', 'b')} as view_from
+  ),
+  started as (
+    insert into boxcar.tape_entries (box_id, position, kind, payload, turn_id, author_id)
+    select hd.output_box_id, hd.head_position, 'event', json_build_object('name', 'turn.started', 'data',
+        json_strip_nulls(json_build_object('turn_id', hd.turn_id, 'context_box_id', hd.context_box_id, 'steps_left', case when hd.max_steps <= 2 then hd.max_steps end))),
+      hd.turn_id, hd.agent_id::text
+    from hd where hd.is_first
+  ),
+  cl as (
+    update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1, format = greatest(t.format, $5),
+      start_position = case when hd.is_first then hd.head_position else t.start_position end
+    from hd where t.id = hd.turn_id and t.epoch = hd.epoch
+    returning t.*, hd.head_position, hd.view_from
+  ),
+  opened as (
+    insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
+    select cl.id, cl.step_count + 1, cl.attempt, cl.project_id, cl.epoch, $2, cl.view_from, cl.head_position
+    from cl where cl.pending_calls = 0
+  )
+  select ${claimedColumns('cl')}
+  from cl`;
+export const CLAIM = statement(claimText(false));
+const CLAIM_UNLOCKED = statement(claimText(true));
+
+// A turn that is still as its ring says was left out because a row was locked.
+const STILL_DISPATCHED = statement(
+  "select t.id, t.epoch from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched'",
+);
+
+// This holder has turns at this epoch from two claims: the one just made, and an earlier try whose answer was lost.
+const CLAIMED = statement(`
+  select ${claimedColumns('t')} from json_to_recordset($1) as w(turn_id uuid, epoch int)
+    cross join lateral (select * from boxcar.turns t where t.id = w.turn_id offset 0) t
+  where t.status = 'running' and t.epoch = w.epoch and t.holder_id = $2`);
+
+interface ClaimRow extends pg.QueryResultRow {
+  id: TurnId;
+  project_id: ProjectId;
+  run_id: RunId;
+  agent_id: AgentId;
+  profile_id: ProfileId;
+  epoch: number;
+  parent_turn_id: TurnId | null;
+  parent_tool_call_id: ToolCallId | null;
+  is_awaited: boolean;
+  primitive: string;
+  context_box_id: BoxId;
+  output_box_id: BoxId;
+  channel_id: string;
+  worker_target: string;
+  traceparent: string | null;
+  max_steps: number;
+  deadline_at: Date | null;
+  step_count: number;
+  empty_replies: number;
+  pending_calls: number;
+  attempt: number;
+  retries: number;
+  losses: number;
+  warms_cache: boolean;
+  is_member: boolean;
+  budget_id: string | null;
+  allotted_tokens: number | null;
+  allotted_cost: number | null;
+  allotted_steps: number | null;
+  spent_tokens: number | null;
+  spent_cost: number | null;
+  selector: string | null;
+  selector_version: string | null;
+}
+
+const toPurse = (row: ClaimRow): Purse | null =>
+  row.spent_tokens === null
+    ? null
+    : {
+        budgetId: row.budget_id,
+        allotment: { tokens: row.allotted_tokens, costMicros: row.allotted_cost, steps: row.allotted_steps },
+        spentTokens: row.spent_tokens,
+        spentCostMicros: row.spent_cost ?? 0,
+      };
+
+/**
+ * Takes dispatched turns for a worker; opens the next step of those that wait for no call.
+ *
+ * @param build - Whose worker it is: a turn that it cannot read is `stale` for it, and what it takes is of its format from then on.
+ * @returns One outcome per ring, in order. A ring whose epoch has passed is `stale`: a value, not an error. A claim that has won
+ *   reports `claimed`, also when its first answer was lost. So nothing else may claim or run a turn for this holder meanwhile.
+ */
+export function claim(
+  pool: pg.Pool,
+  rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
+  holderId: WorkerId,
+  build: Build = THIS_BUILD,
+): Promise<readonly ClaimOutcome[]> {
+  return retryTransient((attempt) => claimOnce(pool, rings, { holderId, build, isRepeated: attempt > 1 }));
+}
+
+/** The epochs of those that are dispatched. */
+async function findDispatched(
+  db: Queryable,
+  items: readonly { readonly turn_id: TurnId }[],
+): Promise<Map<TurnId, number>> {
+  const rows = await run<{ id: TurnId; epoch: number }>(db, STILL_DISPATCHED, [
+    items.map((item) => item.turn_id),
+  ]);
+  return new Map(rows.map((row) => [row.id, row.epoch]));
+}
+
+/** `claim` on one connection; the caller handles its loss. `isRepeated`: an earlier try of this claim may have won. */
+export async function claimOnce(
+  db: Queryable,
+  rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
+  options: {
+    readonly holderId: WorkerId;
+    readonly build?: Build | undefined;
+    readonly isRepeated: boolean;
+    /** As in `BatchTry`. */
+    readonly leavesLocked?: boolean | undefined;
+  },
+): Promise<readonly ClaimOutcome[]> {
+  const { holderId, build = THIS_BUILD, isRepeated, leavesLocked = false } = options;
+  const wanted = [
+    // By turn and epoch: an old ring must not stand in the place of the one that counts.
+    ...new Map(
+      rings.map(({ turnId, epoch }) => [`${turnId}-${epoch}`, { turn_id: turnId, epoch }] as const),
+    ).values(),
+  ];
+  const claiming = run<ClaimRow>(db, leavesLocked ? CLAIM_UNLOCKED : CLAIM, [
+    JSON.stringify(wanted),
+    holderId,
+    wanted.map((item) => item.turn_id),
+    build.schemaVersion,
+    build.turnFormat,
+  ]);
+  const claimed = new Map((await claiming).map((row) => [row.id, row]));
+  const missing = leavesLocked ? wanted.filter((item) => !claimed.has(item.turn_id)) : [];
+  const locked = missing.length === 0 ? new Map<TurnId, number>() : await findDispatched(db, missing);
+  // This statement begins after an earlier try that was still running: the claim has waited for it, or its turns were found dispatched.
+  if (isRepeated)
+    for (const row of await run<ClaimRow>(db, CLAIMED, [JSON.stringify(wanted), holderId]))
+      claimed.set(row.id, row);
+  return rings.map((ring) => {
+    const row = claimed.get(ring.turnId);
+    if (row === undefined || row.epoch !== ring.epoch)
+      return { outcome: 'stale', ...(locked.get(ring.turnId) === ring.epoch ? { isLocked: true } : {}) };
+    // A ring that came twice in one batch wins once.
+    claimed.delete(ring.turnId);
+    return {
+      outcome: 'claimed',
+      turn: {
+        turnId: row.id,
+        projectId: row.project_id,
+        runId: row.run_id,
+        agentId: row.agent_id,
+        profileId: row.profile_id,
+        epoch: row.epoch,
+        parentTurnId: row.parent_turn_id,
+        parentToolCallId: row.parent_tool_call_id,
+        isAwaited: row.is_awaited,
+        primitive: row.primitive,
+        contextBoxId: row.context_box_id,
+        outputBoxId: row.output_box_id,
+        channelId: row.channel_id,
+        workerTarget: row.worker_target,
+        traceparent: row.traceparent,
+        maxSteps: row.max_steps,
+        deadlineAt: row.deadline_at,
+        stepCount: row.step_count,
+        emptyReplies: row.empty_replies,
+        pendingCalls: row.pending_calls,
+        attempt: row.attempt,
+        retries: row.retries,
+        losses: row.losses,
+        warmsCache: row.warms_cache,
+        isMember: row.is_member,
+        purse: toPurse(row),
+        selector: row.selector === null ? null : { name: row.selector, version: row.selector_version },
+      },
+    };
+  });
+}

@@ -1,0 +1,255 @@
+/** The statement of a commit: one text for each combination of what its turns do. */
+
+import type { BatchId, TurnId } from '@boxcar/kernel';
+import { jsonText } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Statement, skipping, statement } from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import { heldView, heldViewPosition } from '../visible/index.js';
+import { LOWER_BATCHES } from './batches.js';
+import { FIRST_LOOK } from './call-types.js';
+import type { StepCommit } from './step-commit.js';
+
+/** Ended turns are announced here by the commit that ends them, as comma-separated ids. A hint only: the rows decide. */
+export const ENDED_CHANNEL = 'boxcar_ended';
+/** A NOTIFY payload must stay below 8,000 bytes, or it aborts its transaction. */
+const IDS_PER_NOTICE = 200;
+
+const CALLS_PART = `, calls as (
+    insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at, guard_hash)
+    select x.id, hd.project_id, hd.turn_id, hd.step, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, hd.epoch, 'pending', now() + x.timeout_ms * interval '1 millisecond',
+      case when x.route = 'queue' then now() + ${FIRST_LOOK} end, decode(x.guard_hash, 'hex')
+    from hd cross join lateral json_to_recordset(hd.calls) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8, guard_hash text)
+  )`;
+
+const OPENED_PART = `, opened as (
+    insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
+    select up.id, up.step_count + 1, 1, up.project_id, up.epoch, up.holder_id, up.view_position, up.head_position
+    from up where up.status = 'running' and up.call_count = 0
+  )`;
+
+const NOTICES_PART = `, notices as (
+    select pg_notify('${ENDED_CHANNEL}', string_agg(e.id::text, ','))
+    from (select up.id, row_number() over () as n from up where up.ended_at is not null) e group by e.n / ${IDS_PER_NOTICE}
+  )`;
+
+// Only who is in nobody's hands can wait.
+const WAITS_PART = `, unwaited as (
+    delete from boxcar.waits w using up where w.turn_id = up.id and up.ended_at is not null
+  )`;
+
+const ENDS_COLUMNS = `
+    (select count(*) from notices) as notice_count,
+    up.ended_at is not null and up.pending_calls > 0 as has_open_calls, up.ended_at is not null as is_ended,
+    up.ended_at is not null and (select true from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null limit 1) is not null as has_door,
+    up.ended_at is not null and (up.notifies is true or up.unseen_position is not null) as has_notice`;
+
+interface CommitParts {
+  readonly hasCalls: boolean;
+  /** Some turn ends. */
+  readonly hasEnds: boolean;
+  /** Some turn goes on at once with its next step. */
+  readonly hasNext: boolean;
+  /** Some turn ends that nobody holds. */
+  readonly hasUnheld: boolean;
+  /** Several turns of one agent, whose ends stand on one tape, one behind the other. */
+  readonly hasShared: boolean;
+  /** More turns than a micro-batch has: the transaction has locked them by an earlier statement. */
+  readonly isLarge: boolean;
+  /**
+   * Do batches wait for turns that end? `unknown`: those for which one does are left as they are. A batch that came while this
+   * statement waited for the turn's lock is not in its snapshot, so it can be lowered only by a statement begun after the lock.
+   */
+  readonly batches: 'unknown' | 'none' | 'some';
+  /** Turns whose row or tape is locked are left as they are. */
+  readonly leavesLocked: boolean;
+}
+
+const lockPart = ({
+  leavesMembers,
+  leavesLocked,
+}: {
+  readonly leavesMembers: boolean;
+  readonly leavesLocked: boolean;
+}): string => `lk as (
+    select t.output_box_id, ${heldView('t')}, d.* from boxcar.turns t join d on d.turn_id = t.id and d.epoch = t.epoch
+    where t.id = any ($2::uuid[]) and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+      and t.holder_id is not distinct from d.holder_id and (d.holder_id is null or t.status = 'running')${leavesMembers ? ' and (d.end_status is null or t.batch_ids is null)' : ''}
+    order by t.id for update of t${skipping(leavesLocked)}
+  )`;
+
+// To look for each turn in a list of all took a third of the time at 1,000 turns.
+const LARGE_LK_PART = `lk as materialized (
+    select t.output_box_id, ${heldView('t')}, d.* from d cross join lateral (
+      select x.output_box_id, x.own_view_anchor, x.own_view_position, x.start_position from boxcar.turns x
+      where x.id = d.turn_id and x.epoch = d.epoch and x.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+        and x.holder_id is not distinct from d.holder_id and (d.holder_id is null or x.status = 'running')
+      offset 0) t
+    where $2::uuid[] is not null
+    order by d.turn_id
+  )`;
+
+const headsPart = (leavesLocked: boolean): string => `heads as (
+    select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
+  ),
+  hd as (
+    update boxcar.boxes b set head_position = b.head_position + heads.entry_count from heads where b.id = heads.output_box_id
+    returning heads.*, b.head_position, b.head_position - heads.entry_count as base, ${heldViewPosition('heads', 'b')} as view_position
+  )`;
+
+// A row is updated once by a statement, so a tape that several turns end on is moved by the sum of their entries.
+const sharedHeadsPart = (leavesLocked: boolean): string => `tapes as (
+    select b.id from boxcar.boxes b where b.id in (select lk.output_box_id from lk) order by b.id for no key update of b${skipping(leavesLocked)}
+  ),
+  heads as (
+    select lk.*, (sum(lk.entry_count) over (partition by lk.output_box_id order by lk.turn_id) - lk.entry_count)::int as ahead
+    from lk where (lk.output_box_id in (select id from tapes)) is true
+  ),
+  moved as (
+    update boxcar.boxes b set head_position = b.head_position + s.n
+    from (select output_box_id, sum(entry_count)::int as n from heads group by output_box_id) s where b.id = s.output_box_id
+    returning b.id, b.head_position, b.head_position - s.n as start, b.view_position, b.view_anchor_position, b.last_anchor_position
+  ),
+  hd as (
+    select heads.*, moved.head_position, moved.start + heads.ahead as base, ${heldViewPosition('heads', 'moved')} as view_position from heads join moved on moved.id = heads.output_box_id
+  )`;
+
+// Each part reads the one before it, so that no two lists of a batch are joined by going through both; what belongs to one
+// turn travels inside its record.
+const commitText = ({
+  hasCalls,
+  hasEnds,
+  hasNext,
+  hasUnheld,
+  hasShared,
+  isLarge,
+  batches,
+  leavesLocked,
+}: CommitParts): string => `
+  with d as (
+    select * from json_to_recordset($1::json) as d(turn_id uuid, epoch int, holder_id uuid, entry_count int, call_count int, empty_replies int,
+      step int, attempt int, model text, prompt_hash text, toolset_hash text, manifest jsonb, thought_card_id uuid, usage jsonb, finish_reason text, model_ms int, step_error jsonb,
+      end_status text, deliverable_card_id uuid, error jsonb, agent_id uuid, project_id uuid, spent_tokens bigint, spent_cost bigint, cards json, entries json, calls json)
+  ),
+  ${isLarge ? LARGE_LK_PART : lockPart({ leavesMembers: hasEnds && batches === 'unknown', leavesLocked })},
+  ${hasShared ? sharedHeadsPart(leavesLocked) : headsPart(leavesLocked)},
+  cards as (
+    insert into ${CARD_TARGET} select ${CARD_VALUES} from hd cross join lateral json_to_recordset(hd.cards) as x(${CARD_COLUMNS})
+  ),
+  entries as (
+    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
+    select hd.output_box_id, hd.base + x.n, x.kind, x.card_id, x.tokens, hd.turn_id, hd.step, hd.agent_id::text
+    from hd cross join lateral json_to_recordset(hd.entries) as x(n int, kind text, card_id uuid, tokens int)
+  ),
+  closed as (
+    update boxcar.steps s set model = hd.model, prompt_hash = decode(hd.prompt_hash, 'hex'), toolset_hash = decode(hd.toolset_hash, 'hex'), manifest = hd.manifest, thought_card_id = hd.thought_card_id,
+      usage = hd.usage, finish_reason = hd.finish_reason, model_ms = hd.model_ms, error = hd.step_error, committed_at = now(),
+      to_position = coalesce((hd.manifest->>'head')::int, s.to_position)
+    from hd where s.turn_id = hd.turn_id and s.step = hd.step and s.attempt = hd.attempt
+  ),
+  up as (
+    update boxcar.turns t set
+      step_count = coalesce(hd.step, t.step_count), empty_replies = hd.empty_replies, pending_calls = t.pending_calls + hd.call_count,
+      attempt = case when hd.step is null then t.attempt when hd.end_status is null and hd.call_count = 0 then 1 else 0 end,
+      retries = case when hd.step is null then t.retries else 0 end,
+      losses = case when hd.step is null then t.losses else 0 end,
+      status = coalesce(hd.end_status, t.status), holder_id = case when hd.end_status is null then t.holder_id end,
+      ended_at = case when hd.end_status is not null then now() end, deliverable_card_id = hd.deliverable_card_id, error = hd.error,
+      spent_tokens = t.spent_tokens + coalesce(hd.spent_tokens, 0), spent_cost = t.spent_cost + coalesce(hd.spent_cost, 0)
+    from hd where t.id = hd.turn_id
+    returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at, t.batch_ids, t.pending_calls,
+      t.notifies, t.unseen_position, t.parent_turn_id, t.agent_id, t.output_box_id, hd.call_count, hd.base, hd.head_position, hd.view_position
+  )${hasCalls ? CALLS_PART : ''}${hasNext ? OPENED_PART : ''}${hasEnds && batches === 'some' ? LOWER_BATCHES : ''}${hasEnds ? NOTICES_PART : ''}${hasUnheld ? WAITS_PART : ''}
+  select ${hasEnds ? ENDS_COLUMNS : 'false as has_open_calls, false as is_ended, false as has_door, false as has_notice'},
+    ${hasEnds && batches === 'some' ? '(select json_agg(id) from lowered where is_due)' : 'null::json'} as due_batch_ids, up.id as turn_id, up.worker_target, up.base from up`;
+
+const commitStatements = new Map<string, Statement>();
+
+/** One text per combination of parts: what a batch has no use for is not even opened by Postgres. */
+function commitStatement(parts: CommitParts): Statement {
+  const key = Object.values(parts).join(' ');
+  const prepared = commitStatements.get(key) ?? statement(commitText(parts));
+  commitStatements.set(key, prepared);
+  return prepared;
+}
+
+export interface CommitRow extends pg.QueryResultRow {
+  turn_id: TurnId;
+  worker_target: string;
+  base: number | null;
+  is_ended: boolean;
+  has_door: boolean;
+  has_notice: boolean;
+  due_batch_ids: BatchId[] | null;
+  has_open_calls: boolean;
+  /** Set only for a commit that was made before. */
+  has_left?: boolean;
+}
+
+/** Commits beyond a micro-batch come by `commitWithin` alone, which locks their turns before. */
+export const LARGE = 100;
+
+export const toCommit = (
+  commits: readonly StepCommit[],
+  { batches, leavesLocked = false }: Pick<CommitParts, 'batches'> & Partial<CommitParts>,
+): Statement =>
+  commitStatement({
+    batches,
+    leavesLocked,
+    isLarge: commits.length > LARGE,
+    hasCalls: commits.some((commit) => commit.calls.length > 0),
+    hasEnds: commits.some((commit) => commit.end !== null),
+    hasNext: commits.some((commit) => commit.end === null && commit.calls.length === 0),
+    hasUnheld: commits.some((commit) => commit.end !== null && commit.holderId === null),
+    hasShared: new Set(commits.map((commit) => commit.agentId)).size < commits.length,
+  });
+
+export function commitValues(commits: readonly StepCommit[]): unknown[] {
+  const records = commits.map((commit) => ({
+    turn_id: commit.turnId,
+    project_id: commit.projectId,
+    agent_id: commit.agentId,
+    epoch: commit.epoch,
+    holder_id: commit.holderId,
+    entry_count: commit.entries.length,
+    call_count: commit.calls.length,
+    empty_replies: commit.emptyReplies,
+    step: commit.step?.step ?? null,
+    attempt: commit.step?.attempt ?? null,
+    model: commit.step?.model ?? null,
+    prompt_hash: commit.step?.promptHash ?? null,
+    toolset_hash: commit.step?.toolsetHash ?? null,
+    manifest: commit.step?.manifest ?? null,
+    thought_card_id: commit.step?.thoughtCardId ?? null,
+    usage: commit.step?.usage ?? null,
+    finish_reason: commit.step?.finishReason ?? null,
+    model_ms: commit.step?.modelMs ?? null,
+    step_error: commit.step?.error ?? null,
+    end_status: commit.end?.status ?? null,
+    deliverable_card_id: commit.end?.deliverableCardId ?? null,
+    error: commit.end?.error ?? null,
+    ...(commit.spent === undefined
+      ? {}
+      : { spent_tokens: commit.spent.tokens, spent_cost: commit.spent.costMicros }),
+    cards: commit.cards.map(cardRecord),
+    entries: commit.entries.map((entry, index) => ({
+      n: index + 1,
+      kind: entry.kind,
+      card_id: entry.cardId,
+      tokens: entry.tokens,
+    })),
+    calls: commit.calls.map((call) => ({
+      id: call.id,
+      ordinal: call.ordinal,
+      provider_call_id: call.providerCallId,
+      name: call.name,
+      arguments: jsonText(call.arguments),
+      route: call.route,
+      target: call.target,
+      retry: call.retry,
+      timeout_ms: call.timeoutMs,
+      guard_hash: call.guardHash,
+    })),
+  }));
+  return [JSON.stringify(records), commits.map((commit) => commit.turnId)];
+}

@@ -1,0 +1,107 @@
+/** What is read of the compactions of a turn's tape, and of what they no longer show. Line-aware: a fork reads those of its line. */
+import type { CardId, JsonObject, Profile, TurnId } from '@boxcar/kernel';
+import { LEAVES, SHOWN_SEGMENTS } from '../box/index.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import { entriesOf, hiddenContext, isLent, viewPositionOf } from '../visible/index.js';
+
+/** The anchors of a name, `$n`, that the tape `b` reads, a fork's line included; the kind as it stands in the index. */
+const anchorsOf = (name: string): string =>
+  entriesOf('b', {
+    from: '1',
+    to: 'b.head_position',
+    where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended(${name}, 0) and o.anchor_name = ${name}`,
+  });
+
+const ANCHORS_OF_TURN = statement(`
+  select count(*)::int as n from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
+  where t.id = $1 and e.turn_id = t.id and a.author_id = 'kernel'`);
+
+/** How many anchors of a name the kernel has written for a turn: its agent may have used the name, too. */
+export async function countAnchorsOfTurn(db: Queryable, turnId: TurnId, anchorName: string): Promise<number> {
+  const [row] = await run<{ n: number }>(db, ANCHORS_OF_TURN, [turnId, anchorName]);
+  return row?.n ?? 0;
+}
+
+const ANCHOR_OF_TURN = statement(`
+  select a.metadata from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
+  where t.id = $1 and e.turn_id = t.id and a.author_id = 'kernel' order by e.position desc limit 1`);
+
+/** The metadata of the anchor of a name that the kernel has written for a turn last. */
+export async function findAnchorOfTurn(
+  db: Queryable,
+  turnId: TurnId,
+  anchorName: string,
+): Promise<{ readonly metadata: JsonObject } | undefined> {
+  const [row] = await run<{ metadata: JsonObject }>(db, ANCHOR_OF_TURN, [turnId, anchorName]);
+  return row;
+}
+
+const LAST_THOUGHT = statement(`
+  select c.content->>'text' as text from boxcar.turns t join boxcar.tape_entries e on e.box_id = t.output_box_id and e.position >= t.start_position
+    join boxcar.cards c on c.id = e.card_id
+  where t.id = $1 and e.turn_id = t.id and e.kind = 'message' and c.type = 'agent.thought' and c.content->>'text' ~ '\\S'
+  order by e.position desc limit 1`);
+
+/** The last words of a turn, whether its prompts still show them or not; null when it said nothing. */
+export async function findLastWords(db: Queryable, turnId: TurnId): Promise<string | null> {
+  const [row] = await run<{ text: string }>(db, LAST_THOUGHT, [turnId]);
+  return row?.text ?? null;
+}
+
+// Of a session, an anchor from before its fork may stand for contexts which who forked it may not read: while there is one, it links cards of entries alone.
+const SEES_ALL = `(case when held.fork_position is null then true
+      else ${hiddenContext('held', { from: '1', to: 'held.fork_position', maker: 'coalesce(held_by.owner_agent_id, t.agent_id)' })} is null end)`;
+
+// What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else. Anchors of others may say what they like.
+const LINKED = statement(`
+  select p.content->'data' as profile, s.id is not distinct from $2::uuid and shown.is_shown as is_summary
+  from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.boxes b on b.id = t.output_box_id
+    join boxcar.boxes held on held.id = b.id left join boxcar.agents held_by on held_by.id = held.owner_agent_id
+    cross join lateral (select ${SEES_ALL} as sees_all offset 0) line
+    cross join lateral ${anchorsOf('$3')} e join boxcar.cards a on a.id = e.card_id and a.author_id = 'kernel'
+    cross join lateral (select e.box_id = b.id or line.sees_all as is_shown) shown
+    left join boxcar.cards s on s.id = (a.metadata->'compaction'->>'summary')::uuid
+  where t.id = $1 and (s.id = $2::uuid or (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.metadata->'summarizes' ? ($2::uuid)::text)
+    and (shown.is_shown or exists (select from ${entriesOf('b', { from: '1', to: 'b.fork_position', where: 'o.card_id = $2::uuid' })} listed)))
+  order by is_summary desc limit 1`);
+
+// The same of what the turn was given as a clone: cards that its contexts show as references, and summaries with what they stand for.
+const GIVEN = statement(`
+  with shown as (
+    select t.context_box_id as box_id, false as is_lent from boxcar.turns t where t.id = $1
+    union
+    select (e.payload->'data'->>'context_box_id')::uuid, ${isLent('t.output_box_id', 'e', 'coalesce(made.owner_agent_id, made.id)')} from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id join boxcar.agents made on made.id = t.agent_id
+      cross join lateral ${entriesOf('b', { from: viewPositionOf('t', 'b'), to: 'b.head_position', where: "o.kind = 'event' and o.payload->>'name' = 'turn.started'" })} e
+    where t.id = $1
+  ),
+  want_boxes as materialized (select b.* from boxcar.boxes b where b.id in (select s.box_id from shown s)),
+  seg as (${SHOWN_SEGMENTS} and (x."references" is not null or x.summaries is not null)),
+  leaf as (select l.*, l.is_summary and exists (select from shown s where s.box_id = l.box_id and not s.is_lent) as gives from (${LEAVES}) l),
+  link as (
+    select l.gives and l.card_id = $2::uuid as is_summary from leaf l left join boxcar.cards s on l.gives and s.id = l.card_id
+    where (l.card_id = $2::uuid and (l.is_reference or l.is_summary)) or s.metadata->'summarizes' ? ($2::uuid)::text
+  )
+  select p.content->'data' as profile, coalesce(k.is_summary, false) as is_summary
+  from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id cross join link k
+  where t.id = $1 order by 2 desc limit 1`);
+
+/** By what a turn may read a card that it is not shown. */
+export interface CompactionLink {
+  /** Of the turn. */
+  readonly profile: Profile;
+  /** The card stands for those that it lists. */
+  readonly isSummary: boolean;
+}
+
+/** Whether a card is one that a compaction has left out and links, of the turn's tape or of whom it was cloned from; undefined: the turn may not read it. */
+export async function findCompactionLink(
+  db: Queryable,
+  turnId: TurnId,
+  of: { readonly cardId: CardId; readonly anchorName: string },
+): Promise<CompactionLink | undefined> {
+  type Row = { profile: Profile; is_summary: boolean };
+  const [linked] = await run<Row>(db, LINKED, [turnId, of.cardId, of.anchorName]);
+  const [given] = linked === undefined ? await run<Row>(db, GIVEN, [turnId, of.cardId]) : [];
+  const row = linked ?? given;
+  return row && { profile: row.profile, isSummary: row.is_summary };
+}

@@ -1,0 +1,103 @@
+export {
+  addBatch,
+  type BatchRow,
+  closeBatch,
+  closeBatchesOf,
+  detachBatch,
+  endBatch,
+  findJoinable,
+  findUnfinished,
+  findWaitCycle,
+  findWantedMembers,
+  loadBatches,
+  loadMembers,
+  lockBatch,
+  lockMembers,
+  type MemberRow,
+} from './batches.js';
+export type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
+export { type ClaimedTurn, type ClaimOutcome, claim, type Purse } from './claims.js';
+export { ENDED_CHANNEL } from './commit-sql.js';
+export { type CommitOutcome, type CommitResult, commitAgain, commitSteps, commitWithin } from './commits.js';
+export {
+  type CompactionLink,
+  countAnchorsOfTurn,
+  findAnchorOfTurn,
+  findCompactionLink,
+  findLastWords,
+} from './compactions.js';
+export { type Evidence, keepEvidence, keepLateAnswer } from './evidence.js';
+export {
+  type FailedTurn,
+  findEndable,
+  findFailedTurns,
+  findLostBatches,
+  findLostCalls,
+  findRunFailures,
+  findUnendedMembers,
+  hasFailedTurns,
+  hasLostTurns,
+  type LostCall,
+  type UnendedMember,
+} from './failed-turns.js';
+export { type FinishedStep, findLockedSteps, finishSteps } from './finish-steps.js';
+export { findRings, findSettled, findSuspended, lockTurns } from './first-tries.js';
+export { findLateTargets, type LateTarget } from './late-queue-calls.js';
+export { type MidStep, type MidStepEntry, type MidStepOutcome, writeMidStep } from './mid-step.js';
+export {
+  findDueCalls,
+  hastenLooks,
+  hastenLooksWithin,
+  loadArguments,
+  loadQueueCalls,
+  markSent,
+  newMark,
+  noteLooks,
+  type QueueCall,
+  type SendMark,
+} from './queue-calls.js';
+export { type EarlierCall, findRepeats } from './repeats.js';
+export type { NewEntry, NewToolCall, StepCommit, TurnEnding } from './step-commit.js';
+export {
+  CANCELED_CHANNEL,
+  findSubtreeRoot,
+  hasDueNotices,
+  isCanceled,
+  loadOpenCalls,
+  lockAwaited,
+  lockSubtrees,
+  notifyCanceled,
+  type OpenCallRow,
+  type OpenTurn,
+  type SeenTurn,
+  type SubtreeRoot,
+} from './subtrees.js';
+export { ENDABLE, type EndableTurn, type SweepClock } from './sweep-turns.js';
+export {
+  advanceTurns,
+  hasSucceeded,
+  loadCallsOfStep,
+  loadPendingCalls,
+  type PendingCall,
+  recordResults,
+  settleCalls,
+} from './tool-calls.js';
+export { findToldProfiles, loadToolsets, writeToolset } from './toolsets.js';
+export {
+  type HeldAt,
+  hasStatus,
+  loadTurnStates,
+  releaseNoted,
+  releaseTurns,
+  type TurnState,
+  toRing,
+} from './turns.js';
+export {
+  claimWithViews,
+  type LoadedView,
+  loadPricedProfiles,
+  loadProfiles,
+  loadViews,
+  type ViewedClaim,
+} from './views.js';
+export { findWarmedTargets, heldBackUntil, isHeldBack } from './warm-cache.js';

@@ -1,0 +1,27 @@
+/** Calls that wait for workers outside, for `boxcar doctor` to ask whether anybody takes them. */
+import type { ToolCallId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement } from '../db/index.js';
+
+const COUNT_LIMIT = 10_000;
+const SAMPLE = 20;
+
+export interface LateTarget extends pg.QueryResultRow {
+  readonly target: string;
+  /** Counted up to 10,000 of all targets. */
+  readonly count: number;
+  readonly oldest_at: Date;
+  /** The oldest of them. */
+  readonly ids: readonly ToolCallId[];
+}
+
+const LATE = statement(`
+  select p.target, count(*)::int as count, min(p.created_at) as oldest_at, (array_agg(p.id order by p.created_at, p.id))[1:${SAMPLE}] as ids
+  from (select k.id, k.target, k.created_at from boxcar.tool_calls k
+    where k.status = 'pending' and k.target is not null and k.created_at < now() - $1 * interval '1 millisecond' limit ${COUNT_LIMIT}) p
+  group by p.target order by 3 limit 100`);
+
+/** Queues of tools with calls that have waited for longer than `lateMs`. */
+export function findLateTargets(db: Queryable, lateMs: number): Promise<LateTarget[]> {
+  return run<LateTarget>(db, LATE, [lateMs]);
+}

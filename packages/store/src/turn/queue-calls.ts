@@ -1,0 +1,176 @@
+/**
+ * Calls that workers outside answer through a queue: what the rows know of them, and when to ask the queue again.
+ * `look_at` is that moment; null = nothing more to be learnt there, only an answer or the deadline ends the call.
+ */
+import { randomInt } from 'node:crypto';
+import type { JsonValue, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
+import {
+  type LockLimit,
+  limitLocks,
+  patientOn,
+  type Queryable,
+  retriesOf,
+  retryTransient,
+  run,
+  runRetrying,
+  statement,
+  type Tx,
+  transactOnce,
+} from '../db/index.js';
+import type { CallRouteKind } from '../schema/index.js';
+import type { CallSettlement } from './call-types.js';
+import type { SweepClock } from './sweep-turns.js';
+
+export interface QueueCall extends pg.QueryResultRow {
+  readonly id: ToolCallId;
+  readonly turn_id: TurnId;
+  readonly project_id: ProjectId;
+  readonly name: string;
+  readonly route: CallRouteKind;
+  readonly target: string | null;
+  readonly retry: 'safe' | 'never';
+  readonly status: CallSettlement['status'] | 'pending';
+  /** Its job was in the queue, or may have been; set only for calls that must not be sent twice. */
+  readonly is_sent: boolean;
+  /** The turn that waits for it has ended. */
+  readonly is_over: boolean;
+}
+
+const QUEUE_CALL = `
+  select k.id, k.turn_id, k.project_id, k.name, k.route, k.target, k.retry, k.status, k.sent_at is not null as is_sent, t.ended_at is not null as is_over
+  from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id`;
+
+const CALLS = statement(`${QUEUE_CALL} where k.id = any ($1::uuid[])`);
+
+/** Calls by id, of whatever route and status. */
+export function loadQueueCalls(db: Queryable, ids: readonly ToolCallId[]): Promise<QueueCall[]> {
+  return run<QueueCall>(db, CALLS, [ids]);
+}
+
+const DUE = statement(`
+  ${QUEUE_CALL} where k.look_at <= coalesce($1::timestamptz, now()) and k.look_at is not null and k.status = 'pending' order by k.look_at limit $2`);
+
+/** Calls whose job is due for a look, those that have waited longest for one first. */
+export function findDueCalls(pool: pg.Pool, options: SweepClock & { limit: number }): Promise<QueueCall[]> {
+  return runRetrying<QueueCall>(pool, DUE, [options.now ?? null, options.limit]);
+}
+
+const ARGUMENTS = statement(
+  'select k.id, k.arguments from boxcar.tool_calls k where k.id = any ($1::uuid[])',
+);
+
+/** The arguments of calls whose job has to be made again. */
+export async function loadArguments(
+  db: Queryable,
+  ids: readonly ToolCallId[],
+): Promise<ReadonlyMap<ToolCallId, JsonValue>> {
+  const rows = await run<{ id: ToolCallId; arguments: JsonValue }>(db, ARGUMENTS, [ids]);
+  return new Map(rows.map((row) => [row.id, row.arguments]));
+}
+
+// The older a call, the rarer the looks: a backlog of slow calls must not take them from the others. Shortly before its
+// deadline there is one more, so that an answer whose bell was lost is not missed.
+const NOTE = statement(`
+  with lk as (
+    select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k skip locked
+  )
+  update boxcar.tool_calls k set
+    look_at = case when k.id = any ($2::uuid[]) then null
+      else least(
+        now() + least(greatest((now() - k.created_at) / 4, interval '2 seconds'), interval '60 seconds'),
+        greatest(k.deadline_at - interval '3 seconds', now() + interval '1 second')) end,
+    sent_at = case when k.id = any ($3::uuid[]) then coalesce(k.sent_at, now()) else k.sent_at end
+  from lk where k.id = lk.id returning k.id`);
+
+/**
+ * Notes the result of a look: `restIds` need no further look; `sentIds` must not be sent twice and have their job in the queue.
+ *
+ * @returns The calls that were noted. A call that another session has locked is not noted, and stays due.
+ */
+export async function noteLooks(
+  pool: pg.Pool,
+  looks: {
+    readonly callIds: readonly ToolCallId[];
+    readonly restIds?: readonly ToolCallId[];
+    readonly sentIds?: readonly ToolCallId[];
+  },
+): Promise<ReadonlySet<ToolCallId>> {
+  if (looks.callIds.length === 0) return new Set();
+  const values = [looks.callIds, looks.restIds ?? [], looks.sentIds ?? []];
+  const rows = await runRetrying<{ id: ToolCallId }>(pool, NOTE, values);
+  return new Set(rows.map((row) => row.id));
+}
+
+const MARK = statement(`
+  with lk as (
+    select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k
+  )
+  update boxcar.tool_calls k set sent_at = date_trunc('second', now()) + m.signature * interval '1 microsecond'
+  from lk join unnest($1::uuid[], $2::int[]) as m(id, signature) on m.id = lk.id where k.id = lk.id and k.sent_at is null returning k.id`);
+const MARKED = statement(`
+  select k.id from unnest($1::uuid[], $2::int[]) as m(id, signature) cross join lateral (
+    select * from boxcar.tool_calls k where k.id = m.id and k.status = 'pending' and (extract(microseconds from k.sent_at)::int % 1000000) = m.signature offset 0) k`);
+
+/** Identifies the maker of a mark, in case the answer is lost: the fraction of the second in `sent_at`, in microseconds. */
+export interface SendMark {
+  readonly id: ToolCallId;
+  readonly signature: number;
+  /** The mark may exist already: an earlier try got no answer. */
+  readonly mayExist: boolean;
+}
+
+export const newMark = (id: ToolCallId): SendMark => ({
+  id,
+  signature: randomInt(1_000_000),
+  mayExist: false,
+});
+
+/**
+ * Marks calls that must not be sent twice, before they are sent: only the process that has marked a call sends it.
+ *
+ * @returns The calls that the caller must send.
+ * @throws KernelError `database_unavailable`: the marks may exist. Call it again with the same marks and `mayExist` to find out.
+ *   With a limit, a locked row fails as `55P03`.
+ */
+export async function markSent(
+  pool: pg.Pool,
+  marks: readonly SendMark[],
+  limit: LockLimit = {},
+): Promise<ReadonlySet<ToolCallId>> {
+  if (marks.length === 0) return new Set();
+  const values = [marks.map(({ id }) => id), marks.map(({ signature }) => signature)];
+  const mayExist = marks.some((mark) => mark.mayExist);
+  const mark = (): Promise<{ id: ToolCallId }[]> =>
+    limit.lockMs === undefined
+      ? run(pool, MARK, values)
+      : transactOnce(pool, (tx) => {
+          limitLocks(tx, limit);
+          return run(tx, MARK, values);
+        });
+  const rows = await retryTransient(
+    async (attempt) => {
+      const marked = await mark();
+      // This statement begins after the mark, which waits for an earlier try that is still running.
+      return attempt === 1 && !mayExist ? marked : run<{ id: ToolCallId }>(pool, MARKED, values);
+    },
+    { ...patientOn(pool), ...retriesOf(limit) },
+  );
+  return new Set(rows.map((row) => row.id));
+}
+
+const HASTEN = statement(`
+  with lk as (
+    select k.id from boxcar.tool_calls k where k.turn_id = any ($1::uuid[]) and k.status = 'pending' and k.route = 'queue' order by k.id for update of k
+  )
+  update boxcar.tool_calls k set look_at = now() from lk where k.id = lk.id`);
+
+/** Turns that ended with calls still out: their jobs are looked after at the next sweep. */
+export async function hastenLooks(pool: pg.Pool, turnIds: readonly TurnId[]): Promise<void> {
+  if (turnIds.length > 0) await runRetrying(pool, HASTEN, [turnIds]);
+}
+
+/** The same as part of the transaction that ends them. */
+export async function hastenLooksWithin(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
+  await run(tx, HASTEN, [turnIds]);
+}

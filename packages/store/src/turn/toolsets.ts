@@ -1,0 +1,60 @@
+import type { ProjectId, ToldProfiles, TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, runRetrying, statement } from '../db/index.js';
+import type { OfferedTool } from '../schema/index.js';
+
+const WRITE_TOOLSET = statement(`
+  insert into boxcar.toolsets (project_id, hash, schemas) values ($1, decode($2, 'hex'), $3::json) on conflict do nothing`);
+
+/** Keeps a list of tool schemas under its hash; a list that is there already stays as it is. */
+export async function writeToolset(
+  pool: pg.Pool,
+  toolset: {
+    readonly projectId: ProjectId;
+    readonly hash: string;
+    readonly schemas: readonly OfferedTool[];
+  },
+): Promise<void> {
+  const schemas = toolset.schemas.map(({ name, description, parameters, source, profiles }) => ({
+    name,
+    description,
+    parameters,
+    source,
+    ...(profiles === undefined ? {} : { profiles }),
+  }));
+  await runRetrying(pool, WRITE_TOOLSET, [toolset.projectId, toolset.hash, JSON.stringify(schemas)]);
+}
+
+const LOAD_TOOLSETS = statement(`
+  select encode(hash, 'hex') as hash, schemas from boxcar.toolsets where project_id = $1 and hash = any ($2::bytea[])`);
+
+/** The lists with these hashes, as far as the project has them. */
+export async function loadToolsets(
+  db: Queryable,
+  projectId: ProjectId,
+  hashes: readonly string[],
+): Promise<ReadonlyMap<string, readonly OfferedTool[]>> {
+  const rows = await run<{ hash: string; schemas: readonly OfferedTool[] }>(db, LOAD_TOOLSETS, [
+    projectId,
+    hashes.map((hash) => Buffer.from(hash, 'hex')),
+  ]);
+  return new Map(rows.map((row) => [row.hash, row.schemas]));
+}
+
+const FIND_TOLD = statement(`
+  select e.value->'profiles' as told
+  from (
+    select t.schemas from boxcar.steps s join boxcar.toolsets t on t.project_id = $1 and t.hash = s.toolset_hash
+    where s.turn_id = $2 order by s.step, s.attempt limit 1
+  ) first cross join lateral json_array_elements(first.schemas) e
+  where e.value->'profiles' is not null limit 1`);
+
+/** What the first prompt of a turn told of the profiles that it may reach; undefined when no prompt of it has been kept yet. */
+export async function findToldProfiles(
+  db: Queryable,
+  projectId: ProjectId,
+  turnId: TurnId,
+): Promise<ToldProfiles | undefined> {
+  const [row] = await run<{ told: ToldProfiles }>(db, FIND_TOLD, [projectId, turnId]);
+  return row?.told;
+}

@@ -1,0 +1,269 @@
+import {
+  type BoxId,
+  type EntryKind,
+  type JsonValue,
+  type Profile,
+  type ProfileId,
+  type Ring,
+  startedContext,
+  type TapeEntry,
+  type TurnId,
+  type WorkerId,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import { type ExpandedCard, expandContexts, expandShown } from '../box/index.js';
+import {
+  type LimitedTry,
+  limited,
+  onConnection,
+  type Queryable,
+  queryLimited,
+  retriesOf,
+  retryBatch,
+  run,
+  statement,
+  type Tx,
+  transactOnce,
+} from '../db/index.js';
+import type { Build } from '../rows/index.js';
+import { type CardRow, readCard, VIEWED_CARD_BYTES, VIEWED_CARD_READ } from '../rows/index.js';
+import {
+  type KnownTapes,
+  knownParameter,
+  UNKNOWN_PART,
+  viewAnchorOf,
+  viewPositionOf,
+} from '../visible/index.js';
+import { type ClaimedTurn, type ClaimOutcome, claimOnce } from './claims.js';
+
+const ENTRY_ROWS = `
+  select t.id as turn_id, b.id as tape_id, ${viewPositionOf('t', 'b')} as view_position, ${viewAnchorOf('t', 'b')} as last_anchor_position, p.erasures,
+    e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${VIEWED_CARD_READ}, ${VIEWED_CARD_BYTES} as size_bytes
+  from boxcar.turns t ${UNKNOWN_PART}
+    left join boxcar.cards c on c.id = e.card_id`;
+
+const ENTRIES = statement(`${ENTRY_ROWS} where t.id = any ($1::uuid[]) order by t.id, e.position`);
+
+// What is too large is neither sent nor detoasted: the sum is taken over the sizes.
+const THIN_ENTRIES = statement(`
+  select v.* from (
+    select r.*, sum(r.size_bytes) over (partition by r.turn_id) as total_bytes
+    from (${ENTRY_ROWS} join boxcar.boxes x on x.id = t.context_box_id and x.token_estimate <= $3 where t.id = any ($1::uuid[])) r
+  ) v where coalesce(v.total_bytes, 0) <= $4 order by v.turn_id, v.position`);
+
+interface EntryRow extends CardRow, pg.QueryResultRow {
+  turn_id: TurnId;
+  tape_id: BoxId;
+  view_position: number;
+  last_anchor_position: number;
+  erasures: number;
+  position: number;
+  kind: EntryKind;
+  payload: JsonValue | null;
+  anchor_name: string | null;
+  entry_turn_id: TurnId | null;
+  step: number | null;
+  size_bytes: number | null;
+}
+
+/**
+ * The rows of a view: tape entries from where it must begin, and the cards of every context box it shows. Of a tape that its
+ * reader knows a part of, the rest: then the first entry stands behind `from`.
+ */
+export interface LoadedView {
+  /** Where the view begins on the tape. */
+  readonly from: number;
+  readonly entries: readonly TapeEntry[];
+  /** The anchor it begins with: the last one, or the one that a fork's first views begin with. */
+  readonly lastAnchorPosition: number;
+  /** What had been erased in the project when it was read, as a count. */
+  readonly erasures: number;
+  readonly contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]>;
+  /** Of the contents of all its cards. */
+  readonly sizeBytes: number;
+}
+
+interface TapePart {
+  readonly tapeId: BoxId;
+  readonly entries: TapeEntry[];
+  readonly boxIds: Set<BoxId>;
+  readonly from: number;
+  readonly lastAnchorPosition: number;
+  readonly erasures: number;
+  sizeBytes: number;
+}
+
+function readTapes(rows: readonly EntryRow[]): Map<TurnId, TapePart> {
+  const tapes = new Map<TurnId, TapePart>();
+  for (const row of rows) {
+    let tape = tapes.get(row.turn_id);
+    if (tape === undefined) {
+      tape = {
+        tapeId: row.tape_id,
+        entries: [],
+        boxIds: new Set(),
+        from: row.view_position,
+        lastAnchorPosition: row.last_anchor_position,
+        erasures: row.erasures,
+        sizeBytes: 0,
+      };
+      tapes.set(row.turn_id, tape);
+    }
+    tape.sizeBytes += row.size_bytes ?? 0;
+    const started = row.kind === 'event' ? startedContext(row.payload) : undefined;
+    if (started !== undefined) tape.boxIds.add(started);
+    tape.entries.push({
+      position: row.position,
+      kind: row.kind,
+      card: readCard(row),
+      payload: row.payload,
+      anchorName: row.anchor_name,
+      turnId: row.entry_turn_id,
+      step: row.step,
+    });
+  }
+  return tapes;
+}
+
+function joinView(
+  tape: TapePart,
+  boxIds: Iterable<BoxId>,
+  contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]>,
+): LoadedView {
+  const own = new Map([...boxIds].map((id) => [id, contexts.get(id) ?? []]));
+  let { sizeBytes } = tape;
+  for (const cards of own.values()) for (const card of cards) sizeBytes += card.sizeBytes;
+  const { from, entries, lastAnchorPosition, erasures } = tape;
+  return { from, entries, lastAnchorPosition, erasures, contexts: own, sizeBytes };
+}
+
+type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId'>;
+
+/**
+ * Loads the views of turns in two statements, however many turns, boxes and cards.
+ *
+ * @param known - What the caller has of their tapes, by tape: of these only the rest is read, as far as it still counts.
+ * @returns By turn; a turn without a tape has none.
+ */
+export async function loadViews(
+  db: Queryable,
+  turns: readonly ViewedTurn[],
+  known: KnownTapes = new Map(),
+): Promise<ReadonlyMap<TurnId, LoadedView>> {
+  const turnIds = turns.map((turn) => turn.turnId);
+  const tapes = readTapes(await run<EntryRow>(db, ENTRIES, [turnIds, knownParameter(known)]));
+  const wanted = turns.flatMap(({ turnId, contextBoxId }) => {
+    const tape = tapes.get(turnId);
+    if (tape === undefined) return [];
+    const isRest = (tape.entries[0]?.position ?? 0) > tape.from;
+    const loaded = isRest ? known.get(tape.tapeId)?.contexts : undefined;
+    const boxIds = [...new Set([contextBoxId, ...tape.boxIds])].filter((id) => loaded?.has(id) !== true);
+    return { turnId, tape, boxIds };
+  });
+  const contexts = await expandContexts(db, [...new Set(wanted.flatMap(({ boxIds }) => boxIds))]);
+  return new Map(wanted.map(({ turnId, tape, boxIds }) => [turnId, joinView(tape, boxIds, contexts)]));
+}
+
+export type ViewedClaim =
+  | {
+      readonly outcome: 'claimed';
+      readonly turn: ClaimedTurn;
+      /** The rows of its view, or the rest of those that were known; undefined when they are too many to come along. */
+      readonly view: LoadedView | undefined;
+    }
+  | Exclude<ClaimOutcome, { readonly outcome: 'claimed' }>;
+
+/**
+ * Takes dispatched turns and reads their views in one round trip: the claim and the tapes sent together on one connection, each
+ * its own transaction, so that the second sees what the first has written; the contexts beside them. A view of which more than `maxViewBytes`
+ * would have to be read, of tapes or of contexts, is left out.
+ *
+ * @param options.known - As for {@link loadViews}.
+ * @param options.try - With a limit for locks it works like a repetition, and leaves out the views.
+ */
+export async function claimWithViews(
+  pool: pg.Pool,
+  rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
+  options: {
+    readonly holderId: WorkerId;
+    readonly maxViewBytes: number;
+    readonly build?: Build;
+    readonly known?: KnownTapes;
+    readonly try?: LimitedTry;
+  },
+): Promise<readonly ViewedClaim[]> {
+  const { holderId, build, maxViewBytes } = options;
+  const { lockMs, ...attempt } = options.try ?? {};
+  if (lockMs !== undefined) {
+    const claimAgain = (tx: Tx) =>
+      claimOnce(tx, rings, { holderId, build, isRepeated: true, leavesLocked: attempt.leavesLocked });
+    const claims = await retryBatch(() => transactOnce(pool, limited({ lockMs }, claimAgain)), {
+      ...retriesOf({ lockMs }),
+      ...attempt,
+    });
+    return claims.map((claim) => (claim.outcome === 'claimed' ? { ...claim, view: undefined } : claim));
+  }
+  const turnIds = [...new Set(rings.map((ring) => ring.turnId))];
+  const known = knownParameter(options.known ?? new Map());
+  const maxTokens = Math.floor(maxViewBytes / 4);
+  let reading: ReturnType<typeof expandShown> | undefined;
+  const claimOn = async (db: Queryable, isRepeated: boolean) => {
+    const claimed: Queryable = { query: (config) => queryLimited(pool, db, config) };
+    const claiming = claimOnce(claimed, rings, {
+      holderId,
+      build,
+      isRepeated,
+      leavesLocked: attempt.leavesLocked,
+    });
+    // What was claimed is claimed: a view that cannot be read fails its own turn, when that loads it apart.
+    const viewing = run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]).catch(
+      () => [],
+    );
+    // Sealed boxes do not change, so another connection can read them during the claim. This connection does not wait for the other:
+    // in a busy pool each would wait for the other.
+    reading ??= expandShown(pool, turnIds, { known, maxTokens });
+    reading.catch(() => undefined);
+    return { outcomes: await claiming, entries: await viewing };
+  };
+  const { outcomes, entries } = await onConnection(pool, claimOn, attempt);
+  const contexts = (await reading?.catch(() => undefined)) ?? new Map();
+  const tapes = readTapes(entries);
+  return outcomes.map((outcome): ViewedClaim => {
+    if (outcome.outcome !== 'claimed') return outcome;
+    const { turn } = outcome;
+    const tape = tapes.get(turn.turnId);
+    const boxIds = new Set([turn.contextBoxId, ...(tape?.boxIds ?? [])]);
+    const isWhole = [...boxIds].every((id) => contexts.has(id));
+    const view = tape !== undefined && isWhole ? joinView(tape, boxIds, contexts) : undefined;
+    return { outcome: 'claimed', turn, view };
+  });
+}
+
+const PROFILE_CARDS = statement(`
+  select f.id as profile_id, c.content->'data' as profile from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.id = any ($1::uuid[])`);
+
+const PRICED_PROFILE_CARDS = statement(`
+  select f.id as profile_id, c.content->'data' as profile, p.limits->'prices' as prices
+  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
+
+/** Profile versions by id, each with its project's prices as they stand there now. */
+export async function loadPricedProfiles(
+  db: Queryable,
+  profileIds: readonly ProfileId[],
+): Promise<ReadonlyMap<ProfileId, { readonly profile: Profile; readonly prices: unknown }>> {
+  const rows = await run<{ profile_id: ProfileId; profile: Profile; prices: unknown }>(
+    db,
+    PRICED_PROFILE_CARDS,
+    [profileIds],
+  );
+  return new Map(rows.map((row) => [row.profile_id, row]));
+}
+
+/** Profile versions by id; they never change, so callers may keep them. */
+export async function loadProfiles(
+  db: Queryable,
+  profileIds: readonly ProfileId[],
+): Promise<ReadonlyMap<ProfileId, Profile>> {
+  const rows = await run<{ profile_id: ProfileId; profile: Profile }>(db, PROFILE_CARDS, [profileIds]);
+  return new Map(rows.map((row) => [row.profile_id, row.profile]));
+}

@@ -1,0 +1,115 @@
+/**
+ * Who lives, seen by a peer: each worker waits for the session lock of one other, on a connection of its own. Getting the
+ * lock is a suspicion, no proof; the lease decides.
+ *
+ * L1  A worker is watched while its row says that it holds its lock (`locked_at`), and has said so since the connection of the
+ *     watcher began: whatever ends all sessions of the server at once, a restart or a crash, ends the watcher's too, so a
+ *     lock that came free by that convicts nobody.
+ * L2  A suspect whose row has changed since the suspicion, by a renewal, a lock taken again or a goodbye, is none.
+ * L3  Of several watchers one ends the lease.
+ * L4  A watcher asks a worker that has not said so since the watcher's connection began, and the worker says it by a renewal within
+ *     milliseconds. So a watcher need not wait for the next heartbeat of its new peer.
+ */
+import { tryParseId, type WorkerId } from '@boxcar/kernel';
+import { type Queryable, run, statement } from '../db/index.js';
+
+const SAID_LOCKED = 'w.locked_at > (select a.backend_start from pg_stat_get_activity(pg_backend_pid()) a)';
+
+const ASK = statement('select true as is_there');
+
+/** A statement whose only purpose is an answer of the server. */
+export async function askServer(db: Queryable): Promise<void> {
+  await run(db, ASK, []);
+}
+
+/**
+ * Notices between workers, on their direct connections: `joined <id>`, so that its predecessor in the circle watches it at once, and
+ * `beat <id>`, by which a watcher asks a worker to say that it holds its lock (L4).
+ */
+export const WORKERS_CHANNEL = 'boxcar_workers';
+
+export interface WorkerNotice {
+  readonly kind: 'joined' | 'beat';
+  readonly workerId: WorkerId;
+}
+
+/** Undefined for a notice that this build does not know. */
+export function parseWorkerNotice(payload: string): WorkerNotice | undefined {
+  const [, kind, id] = /^(joined|beat) (\S+)$/.exec(payload) ?? [];
+  const workerId = tryParseId<'worker'>(id ?? '');
+  if ((kind !== 'joined' && kind !== 'beat') || workerId === undefined) return undefined;
+  return { kind, workerId };
+}
+
+const JOIN = statement(`select pg_notify('${WORKERS_CHANNEL}', 'joined ' || $1::uuid)`);
+
+/** Announces a worker that has its lock again, so that it is watched; `registerWorker` does this by itself. */
+export async function announceWorker(db: Queryable, workerId: WorkerId): Promise<void> {
+  await run(db, JOIN, [workerId]);
+}
+
+// The subquery chooses one row before the lock is waited for.
+const WATCH = statement(`
+  select p.id, case when p.said then boxcar.is_lock_free(p.lock_key, $2) end as is_free,
+    case when not p.said then pg_notify('${WORKERS_CHANNEL}', 'beat ' || p.id)::text end as asked
+  from (
+    select w.id, w.lock_key, ${SAID_LOCKED} as said from boxcar.workers w
+    where w.id <> $1 and w.lease_until > now() and w.locked_at is not null and w.id <> all ($3::uuid[])
+    order by w.id < $1, w.id limit 1 offset 0
+  ) p`);
+
+/**
+ * Waits for the lock of the next living worker in the circle of ids.
+ *
+ * @param db - A connection that nobody else uses; the statement occupies it while it waits.
+ * @param options.without - Workers to pass over.
+ * @returns `held`: the peer kept its lock all the time. `free`: its lock was free. `asked`: it has not said that it holds its lock since
+ * this connection began, and was asked to, without waiting. `none`: there is no worker to watch.
+ */
+export async function watchPeer(
+  db: Queryable,
+  workerId: WorkerId,
+  options: { readonly waitMs: number; readonly without?: readonly WorkerId[] },
+): Promise<
+  { readonly outcome: 'held' | 'free' | 'asked'; readonly peerId: WorkerId } | { readonly outcome: 'none' }
+> {
+  const values = [workerId, Math.ceil(options.waitMs), options.without ?? []];
+  const [row] = await run<{ id: WorkerId; is_free: boolean | null }>(db, WATCH, values);
+  if (row === undefined) return { outcome: 'none' };
+  if (row.is_free === null) return { outcome: 'asked', peerId: row.id };
+  return { outcome: row.is_free ? 'free' : 'held', peerId: row.id };
+}
+
+const INTERRUPT = statement('select pg_cancel_backend($1)');
+
+/** Ends the wait of a watching connection, whose statement fails with 57014. Does nothing to an idle connection. */
+export async function interruptWatch(db: Queryable, processId: number): Promise<void> {
+  await run(db, INTERRUPT, [processId]);
+}
+
+/** When a worker last said that it holds its lock: what a refutation changes. */
+export type LockSign = string & { readonly __lockSign: never };
+
+// As text: a date of JavaScript would lose the microseconds.
+const READ_SIGN = statement(`
+  select w.locked_at::text as sign from boxcar.workers w where w.id = $1 and w.lease_until > now() and ${SAID_LOCKED}`);
+
+/** On the connection of {@link watchPeer}. Undefined: there is nothing to suspect any more. */
+export async function readLockSign(db: Queryable, peerId: WorkerId): Promise<LockSign | undefined> {
+  const [row] = await run<{ sign: LockSign }>(db, READ_SIGN, [peerId]);
+  return row?.sign;
+}
+
+const END_LEASE = statement(`
+  update boxcar.workers w set lease_until = now(), locked_at = null
+  where w.id = $1 and w.locked_at = $2::timestamptz and w.lease_until > now() and pg_try_advisory_xact_lock_shared(w.lock_key)
+  returning w.id`);
+
+/**
+ * Ends the lease of a suspect that has not stirred since: its turns may be taken over.
+ *
+ * @returns False: it has refuted the suspicion, or somebody else was faster.
+ */
+export async function endLease(db: Queryable, peerId: WorkerId, sign: LockSign): Promise<boolean> {
+  return (await run(db, END_LEASE, [peerId, sign])).length > 0;
+}

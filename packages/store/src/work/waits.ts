@@ -1,0 +1,175 @@
+/**
+ * Turns that wait for something else than a call: a moment, room at a provider, a budget, a decision.
+ *
+ * V1  A wait row belongs to a suspended turn without open calls, and such a turn has one: both are written together.
+ * V2  Whoever wakes a turn deletes its wait in the same statement, under the turn's lock, so it is woken once.
+ * V3  A wait for room at a provider ends only by the provider's own books (providers.ts), in their order; a wait for a selector by a
+ *     worker that has it (selector-waits.ts).
+ */
+
+import type { ErrorBody, JsonObject, ProjectId, Ring, TurnId, WorkerId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, retryTransient, run, runRetrying, statement, transactOnce } from '../db/index.js';
+import { notSetAside } from '../rows/index.js';
+import type { WaitKind } from '../schema/index.js';
+import type { StepCommit } from '../turn/index.js';
+import { findSuspended, hasStatus, lockTurns, toRing } from '../turn/index.js';
+
+/** A wait for people to look at. */
+export interface WaitLine {
+  readonly kind: WaitKind;
+  /** When it is looked at again; null = someone else wakes it. */
+  readonly due_at: string | null;
+  /** Whose room it waits for. */
+  readonly provider: string | null;
+  readonly detail: JsonObject;
+}
+
+const RETRY_LATER = statement(`
+  with lk as (
+    select t.id, t.project_id from boxcar.turns t
+    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} for update
+  ),
+  closed as (
+    update boxcar.steps s set model = $6, prompt_hash = decode($7, 'hex'), toolset_hash = decode($8, 'hex'), manifest = $9::jsonb,
+      usage = $10::jsonb, finish_reason = $11, model_ms = $12, error = $13::jsonb
+    from lk where s.turn_id = lk.id and s.step = $4 and s.attempt = $5
+  ),
+  up as (
+    update boxcar.turns t set status = 'suspended', holder_id = null, retries = t.retries + 1,
+      spent_tokens = t.spent_tokens + $16::bigint, spent_cost = t.spent_cost + $17::bigint
+    from lk where t.id = lk.id
+  )
+  insert into boxcar.waits (turn_id, project_id, kind, due_at, detail)
+  select lk.id, lk.project_id, 'retry', clock_timestamp() + $14::float8 * interval '1 millisecond', $15::jsonb from lk
+  returning turn_id`);
+
+/**
+ * Suspends a turn whose model call failed, until the call is made again. Closes the attempt with its error, and leaves no other
+ * trace. When the turn has another holder, it does nothing and returns false. A repetition returns true when an earlier try has
+ * suspended the turn.
+ */
+export async function retryLater(
+  pool: pg.Pool,
+  failed: {
+    readonly turnId: TurnId;
+    readonly epoch: number;
+    readonly holderId: WorkerId;
+    readonly step: NonNullable<StepCommit['step']>;
+    /** What the call is charged with, for a turn whose row keeps it. */
+    readonly spent?: StepCommit['spent'];
+    readonly delayMs: number;
+    /** What is shown of the wait. */
+    readonly detail: JsonObject;
+  },
+): Promise<boolean> {
+  const { step } = failed;
+  const values = [
+    failed.turnId,
+    failed.epoch,
+    failed.holderId,
+    step.step,
+    step.attempt,
+    step.model,
+    step.promptHash,
+    step.toolsetHash,
+    JSON.stringify(step.manifest),
+    step.usage === null ? null : JSON.stringify(step.usage),
+    step.finishReason,
+    step.modelMs,
+    JSON.stringify(step.error),
+    failed.delayMs,
+    JSON.stringify(failed.detail),
+    failed.spent?.tokens ?? 0,
+    failed.spent?.costMicros ?? 0,
+  ];
+  const suspend = async (db: Queryable): Promise<boolean> => (await run(db, RETRY_LATER, values)).length > 0;
+  return retryTransient((attempt) =>
+    attempt === 1
+      ? suspend(pool)
+      : transactOnce(pool, async (tx) => {
+          await lockTurns(tx, [failed.turnId]);
+          return (await findSuspended(tx, 'retry', [failed])).size > 0 || suspend(tx);
+        }),
+  );
+}
+
+/** A build from before the waits ends a turn and leaves its wait behind; nobody else touches it any more. `ids`: an array. */
+export const strayWaits = (ids: string): string => `strays as (
+    delete from boxcar.waits w using boxcar.turns t where w.turn_id = any (${ids}) and t.id = w.turn_id and t.ended_at is not null
+  )`;
+
+// The turn first, then its wait: as an end does. A wait that was ended meanwhile is not in `gone`, whatever `lk` saw.
+export const wakeText = (which: string): string => `
+  with due as materialized (select array(${which}) as ids),
+  ${strayWaits('(select ids from due)::uuid[]')},
+  lk as (
+    select t.id from boxcar.turns t where t.id = any ((select ids from due)::uuid[]) and ${hasStatus('suspended')} and t.pending_calls = 0 order by t.id for update of t skip locked
+  ),
+  gone as (delete from boxcar.waits w using lk where w.turn_id = lk.id returning w.turn_id)
+  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
+  from gone where t.id = gone.turn_id
+  returning t.id as turn_id, t.epoch, t.worker_target`;
+
+const NOW = 'coalesce($1::timestamptz, now())';
+const DUE = `from boxcar.waits w where w.due_at <= ${NOW} and w.kind not in ('limit', 'selector') and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
+
+const DUE_WAITS = statement(`select w.turn_id, w.project_id ${DUE} order by w.due_at limit $2`);
+
+/** The turns that {@link wakeDue} would wake. */
+export function findDueWaits(
+  pool: pg.Pool,
+  options: { readonly now?: Date; readonly limit: number },
+): Promise<{ turn_id: TurnId; project_id: ProjectId }[]> {
+  return runRetrying(pool, DUE_WAITS, [options.now ?? null, options.limit]);
+}
+
+const WAKE_DUE = statement(
+  wakeText(
+    `select w.turn_id ${DUE} and ($3::uuid[] is null or w.turn_id = any ($3)) order by w.due_at limit $2`,
+  ),
+);
+
+type RingRow = Parameters<typeof toRing>[0];
+
+/**
+ * Wakes turns whose time has come.
+ *
+ * @param options.turnIds - Only these.
+ */
+export async function wakeDue(
+  pool: pg.Pool,
+  options: { readonly now?: Date; readonly limit: number; readonly turnIds?: readonly TurnId[] },
+): Promise<readonly Ring[]> {
+  const values = [options.now ?? null, options.limit, options.turnIds ?? null];
+  return (await runRetrying<RingRow>(pool, WAKE_DUE, values)).map(toRing);
+}
+
+const WAKE_RETRIES = statement(
+  wakeText(`select t.id from json_to_recordset($1) as x(turn_id uuid, epoch int) cross join lateral (
+    select t.id from boxcar.turns t join boxcar.waits w on w.turn_id = t.id where t.id = x.turn_id and t.epoch = x.epoch and w.kind = 'retry' offset 0) t`),
+);
+
+/** Wakes turns that wait to try again since the epochs named, for one who measured the time himself. */
+export async function wakeRetries(
+  pool: pg.Pool,
+  waiting: readonly Pick<Ring, 'turnId' | 'epoch'>[],
+): Promise<readonly Ring[]> {
+  const records = waiting.map(({ turnId, epoch }) => ({ turn_id: turnId, epoch }));
+  return (await runRetrying<RingRow>(pool, WAKE_RETRIES, [JSON.stringify(records)])).map(toRing);
+}
+
+const FAILED_ATTEMPTS = statement(`
+  select s.attempt, s.opened_at, s.error from boxcar.steps s
+  where s.turn_id = $1 and s.step = $2 and s.error is not null and s.committed_at is null order by s.attempt`);
+
+export interface FailedAttempt extends pg.QueryResultRow {
+  readonly attempt: number;
+  readonly opened_at: Date;
+  readonly error: ErrorBody;
+}
+
+/** The attempts at a step whose call failed and was made again. */
+export function loadFailedAttempts(db: Queryable, turnId: TurnId, step: number): Promise<FailedAttempt[]> {
+  return run<FailedAttempt>(db, FAILED_ATTEMPTS, [turnId, step]);
+}
