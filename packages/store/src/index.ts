@@ -105,6 +105,7 @@ export {
   repeatsCards,
 } from './erase/erasure.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';
+export type { CallRouteKind, OfferedTool, SweepKind } from './kinds/row-kinds.js';
 export type { KeptByPurge } from './purge/index.js';
 export {
   type KeptTape,
@@ -138,7 +139,6 @@ export {
   THIS_BUILD,
   toQueryable,
 } from './rows/index.js';
-export type { CallRouteKind, OfferedTool, SweepKind } from './schema/index.js';
 export {
   type AgentRow,
   archiveProject,

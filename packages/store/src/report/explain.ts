@@ -30,8 +30,8 @@ import {
   toShownAs,
 } from '../box/index.js';
 import { beginOn, checkOut, type Queryable, run, statement, toDatabaseError } from '../db/index.js';
+import type { OfferedTool } from '../kinds/row-kinds.js';
 import { type CardRow, PACKED_CARD_READ, readCard, VIEWED_CARD_READ, wroteFor } from '../rows/index.js';
-import type { OfferedTool } from '../schema/index.js';
 import { findTurnId, loadAgentNames } from '../submit/index.js';
 import { loadToolsets } from '../turn/index.js';
 import { edgeEntriesOf, entriesOf, entryAt, lastAnchorOf } from '../visible/index.js';

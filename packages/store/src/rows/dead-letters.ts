@@ -6,7 +6,7 @@
 import type { ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, retryTransient, run, runRetrying, statement } from '../db/index.js';
-import type { SweepKind } from '../schema/index.js';
+import type { SweepKind } from '../kinds/row-kinds.js';
 
 /** Tries until a row is left alone. */
 export const MAX_TRIES = 5;

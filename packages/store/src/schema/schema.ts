@@ -44,7 +44,7 @@ import {
   unique,
   uuid,
 } from 'drizzle-orm/pg-core';
-import type { CallRouteKind, OfferedTool, SweepKind, WaitKind, WorkerInfo } from './row-kinds.js';
+import type { CallRouteKind, OfferedTool, SweepKind, WaitKind, WorkerInfo } from '../kinds/row-kinds.js';
 
 const bytea = customType<{ data: Buffer }>({ dataType: () => 'bytea' });
 const xid8 = customType<{ data: string }>({ dataType: () => 'xid8' });

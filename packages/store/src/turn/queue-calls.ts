@@ -18,7 +18,7 @@ import {
   type Tx,
   transactOnce,
 } from '../db/index.js';
-import type { CallRouteKind } from '../schema/index.js';
+import type { CallRouteKind } from '../kinds/row-kinds.js';
 import type { CallSettlement } from './call-types.js';
 import type { SweepClock } from './sweep-turns.js';
 

@@ -11,7 +11,7 @@ import type {
   TurnId,
   WorkerId,
 } from '@boxcar/kernel';
-import type { CallRouteKind } from '../schema/index.js';
+import type { CallRouteKind } from '../kinds/row-kinds.js';
 import type { CallSettlement } from './call-types.js';
 
 export interface NewEntry {

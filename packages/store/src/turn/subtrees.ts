@@ -17,7 +17,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
-import type { CallRouteKind } from '../schema/index.js';
+import type { CallRouteKind } from '../kinds/row-kinds.js';
 import { UNREAD_CAUSES } from '../tape/index.js';
 import { ENDABLE, type EndableTurn } from './sweep-turns.js';
 

@@ -25,8 +25,8 @@ import {
   type Tx,
   transactOnce,
 } from '../db/index.js';
+import type { CallRouteKind } from '../kinds/row-kinds.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
-import type { CallRouteKind } from '../schema/index.js';
 import { heldView, heldViewPosition } from '../visible/index.js';
 import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
 import { findAdvanced, findRecorded, findRings, lockTapes, lockTurns } from './first-tries.js';

@@ -1,7 +1,7 @@
 import type { ProjectId, ToldProfiles, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from '../db/index.js';
-import type { OfferedTool } from '../schema/index.js';
+import type { OfferedTool } from '../kinds/row-kinds.js';
 
 const WRITE_TOOLSET = statement(`
   insert into boxcar.toolsets (project_id, hash, schemas) values ($1, decode($2, 'hex'), $3::json) on conflict do nothing`);

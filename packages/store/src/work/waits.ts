@@ -10,8 +10,8 @@
 import type { ErrorBody, JsonObject, ProjectId, Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, retryTransient, run, runRetrying, statement, transactOnce } from '../db/index.js';
+import type { WaitKind } from '../kinds/row-kinds.js';
 import { notSetAside } from '../rows/index.js';
-import type { WaitKind } from '../schema/index.js';
 import type { StepCommit } from '../turn/index.js';
 import { findSuspended, hasStatus, lockTurns, toRing } from '../turn/index.js';
 

@@ -9,8 +9,8 @@ import {
   type Tx,
   transaction,
 } from '../db/index.js';
+import type { WorkerInfo } from '../kinds/row-kinds.js';
 import { lostCause, mayRun, noteSweepFailure, THIS_BUILD } from '../rows/index.js';
-import type { WorkerInfo } from '../schema/index.js';
 import { ringPriority, WINDOW_FACTOR } from '../submit/index.js';
 import { type HeldAt, hasStatus, isHeldBack, toRing } from '../turn/index.js';
 import { WORKERS_CHANNEL } from './liveness.js';
