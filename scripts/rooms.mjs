@@ -1,7 +1,7 @@
 // Checks the rooms of the packages against rooms.json: which folder of a package may import which other folders, and that
 // imports between folders go through a folder's door. Also finds import circles, imports of types included.
 // A room is a folder in `src`; its door is `index.ts`, or else the one file that other rooms import.
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, posix } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseSync } from 'oxc-parser';
@@ -79,8 +79,10 @@ export function checkPackage(texts, { rooms, entries = {}, light = [], circles =
     imported.map(([file, imports]) => [file, new Set(imports.filter((to) => texts.has(to)))]),
   );
   for (const [file, imports] of imported)
-    for (const to of imports)
+    for (const to of imports) {
       if (entries[to]?.includes(roomOf(file)) === false) found.push(`${file} may not import ${to}`);
+      if (to.endsWith('.ts') && !texts.has(to)) found.push(`${file} imports ${to}, which does not ship`);
+    }
   const allowed = circles.map((circle) => [...circle].sort().join(' '));
   for (const circle of findCircles(graph))
     if (!allowed.includes(circle.join(' '))) found.push(`import circle: ${circle.join(' ')}`);
@@ -132,9 +134,18 @@ if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
 
 Checks the imports between the folders of each package against scripts/rooms.json, and finds import circles.`);
   const rules = JSON.parse(readFileSync(join(root, 'scripts/rooms.json'), 'utf8'));
+  const missing = readdirSync(join(root, 'packages'))
+    .map((name) => `packages/${name}`)
+    .filter((name) => existsSync(join(root, name, 'package.json')) && rules[name] === undefined)
+    .map((name) => `${name}: the package is not in rooms.json`);
   const found = Object.entries(rules).flatMap(([name, own]) =>
     checkPackage(readPackage(name), own).map((line) => `${name}: ${line}`),
   );
+  found.push(...missing);
   for (const line of found) console.error(line);
+  if (found.length > 0)
+    console.error(`
+Import another room by its door (index.ts), and only rooms that scripts/rooms.json lists for yours. An arrow that is meant
+goes into that list; one that would close a circle needs the shared part in a lower room.`);
   process.exitCode = found.length === 0 ? 0 : 1;
 }

@@ -80,6 +80,11 @@ describe('a room', () => {
   });
 });
 
+it('a file that ships imports no file that does not', () => {
+  const texts = { 'a.ts': "import { world } from './testing/world.js';" };
+  expect(check(texts)).toEqual(['a.ts imports testing/world.ts, which does not ship']);
+});
+
 it('a light entry may import files behind doors', () => {
   const texts = {
     'base.ts': "export { a } from './low/a.js';",

@@ -42,7 +42,7 @@ function findPatterns(): Found {
 }
 
 /** Asks the engine whether a pattern is one, and gives it no text. */
-const COMPILED_ONLY = ['kernel/schema/user-pattern.ts'];
+const COMPILED_ONLY = ['kernel/src/schema/user-pattern.ts'];
 
 const CANDIDATES = ['a', '1', ' ', '/', '<', '`', '\\', '\n', '\t', 'Z', '-', '.', '\u0001', '\u{1F600}'];
 
