@@ -2,9 +2,11 @@
  * One call for a program of its own: database, schema, queues, models and workers, and their end in the right order.
  *
  * S1  What it has opened, `close` closes: first the workers, which hand their turns back, then queues and connections, then the embedded server.
- * S2  At SIGINT and SIGTERM the workers stop and the process exits as a shell expects (130, 143), which leaves the embedded server. A
- *     second signal ends it at once. The runtime stays open until then, so that no wait of the program fails in between.
- * S3  A program that listens for the signal itself decides alone, and closes.
+ * S2  At SIGINT, SIGTERM and SIGHUP the workers stop and the process exits as a shell expects (130, 143, 129), which leaves the embedded
+ *     server, also one that is still being started. A second signal ends it at once. The runtime stays open until then, so that no wait
+ *     of the program fails in between.
+ * S3  With `handleSignals: false` it listens for none: the program decides, and closes. Whether others listen does not matter, since
+ *     libraries that clean up at a signal (signal-exit) listen too and leave the end to somebody else.
  */
 import { constants } from 'node:os';
 import type { Model } from '@boxcar/kernel';
@@ -12,7 +14,7 @@ import type { ModelRouterOptions } from '@boxcar/llm';
 import { createWorker, type Log, type Worker, type WorkerOptions } from '@boxcar/runtime';
 import { parseConfig } from './config.js';
 import { childEnvironment, declareEnvironmentSecrets } from './environment.js';
-import { createCliLog } from './log.js';
+import { createProcessLog } from './log.js';
 import { openStack, type Stack } from './stack.js';
 
 export interface StartOptions {
@@ -24,6 +26,8 @@ export interface StartOptions {
   readonly redisUrl?: string;
   /** False: a database that is given by URL must be migrated already. Default true. */
   readonly migrate?: boolean;
+  /** False: the program decides what a signal does, and calls `close`. Default true: SIGINT, SIGTERM and SIGHUP end the process. */
+  readonly handleSignals?: boolean;
   /** In place of the models below. */
   readonly model?: Model;
   /** The functions of `scripted:<name>`, adapters of your own, and providers in place of those of the environment. */
@@ -34,7 +38,7 @@ export interface StartOptions {
 
 /** A runtime with all that it was started with. */
 export interface Boxcar extends Stack {
-  /** Fires when the process is asked to stop. */
+  /** Fires when the process is asked to stop by a signal; never with `handleSignals: false`. */
   readonly stopping: AbortSignal;
   /**
    * Runs turns in this process, until `close`. Register handlers and tools before. Defaults are those of the environment
@@ -50,13 +54,12 @@ interface Opened {
   report(error: unknown): void;
 }
 
-const SIGNALS = ['SIGINT', 'SIGTERM'] as const;
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 const opened = new Set<Opened>();
 let isStopping = false;
 
-/** S2, S3. */
+/** S2. */
 function onSignal(name: NodeJS.Signals): void {
-  if (process.listenerCount(name) > 1) return;
   const exit = (): never => process.exit(128 + constants.signals[name]);
   if (isStopping) exit();
   isStopping = true;
@@ -82,7 +85,7 @@ function forgetSignals(one: Opened): void {
  * @throws KernelError `bad_config` naming every wrong setting; `database_unavailable`, `schema_outdated`; what the embedded server throws.
  */
 export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
-  const { databaseUrl, directUrl, redisUrl, migrate = true, ...stackOptions } = options;
+  const { databaseUrl, directUrl, redisUrl, migrate = true, handleSignals = true, ...stackOptions } = options;
   const env = childEnvironment({
     // The direct connection of another database is of no use.
     ...(databaseUrl === undefined ? {} : { DATABASE_URL: databaseUrl, DATABASE_DIRECT_URL: undefined }),
@@ -91,14 +94,7 @@ export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
   });
   const config = parseConfig(env);
   const secrets = declareEnvironmentSecrets(env);
-  const log = options.log ?? createCliLog(config.logLevel ?? 'warn', { isJson: false });
-  let stack: Stack;
-  try {
-    stack = await openStack(config, { ...stackOptions, log, migrate });
-  } catch (error) {
-    secrets[Symbol.dispose]();
-    throw error;
-  }
+  const log = options.log ?? createProcessLog(config.logLevel ?? 'warn', { isJson: false });
   const workers = new Set<Promise<Worker>>();
   const one: Opened = {
     stopping: new AbortController(),
@@ -112,7 +108,15 @@ export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
     },
     report: (error) => log('error', 'workers.not_stopped', { error }),
   };
-  watchSignals(one);
+  if (handleSignals) watchSignals(one);
+  let stack: Stack;
+  try {
+    stack = await openStack(config, { ...stackOptions, log, migrate });
+  } catch (error) {
+    forgetSignals(one);
+    secrets[Symbol.dispose]();
+    throw error;
+  }
   let closing: Promise<void> | undefined;
   const end = async (): Promise<void> => {
     try {

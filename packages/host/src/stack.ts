@@ -9,7 +9,7 @@ import type { ModelRouterOptions } from '@boxcar/llm';
 import type { OpenRuntime } from '@boxcar/runtime';
 import { type Log, silentLog } from '@boxcar/runtime/log';
 import type { MigrateResult } from '@boxcar/store';
-import { checkSchemaVersion, createPool, endPool, type PoolOptions } from '@boxcar/store/health';
+import { checkSchemaVersion, type createPool } from '@boxcar/store/health';
 import type { Config } from './config.js';
 import { type DatabaseWait, untilReachable } from './database-wait.js';
 import { strayCalls } from './stray-calls.js';
@@ -42,9 +42,9 @@ export async function openServer(config: ServerConfig, log: Log): Promise<Server
   }
   const { startEmbeddedPostgres } = await import('@boxcar/embedded');
   const embedded = await startEmbeddedPostgres({
-    log: (line) => log('info', 'database.embedded', { message: line }),
-    ...(config.embeddedPort === undefined ? {} : { port: config.embeddedPort }),
-    ...(config.embeddedKeepMs === undefined ? {} : { keepMs: config.embeddedKeepMs }),
+    log: (line, level) => log(level, 'database.embedded', { message: line }),
+    port: config.embeddedPort,
+    keepMs: config.embeddedKeepMs,
   });
   const close = (): Promise<void> => embedded.stop();
   return {
@@ -150,42 +150,6 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       close,
       [Symbol.asyncDispose]: close,
     };
-  } catch (error) {
-    await close();
-    throw error;
-  }
-}
-
-/** A pool for commands that only read rows: no queues, no models. */
-export interface Reader extends AsyncDisposable {
-  readonly pool: ReturnType<typeof createPool>;
-}
-
-/** How long one statement may take in commands that read or change many rows: purge, erase. */
-export const LONG_STATEMENT_MS = 30 * 60_000;
-
-/** @throws KernelError as `openStack` does. */
-export async function openReader(
-  config: Config,
-  log: Log,
-  options: Pick<PoolOptions, 'statementMs'> = {},
-): Promise<Reader> {
-  const wait = { waitMs: config.databaseWaitMs, log };
-  const server = await openServer(config, log);
-  const pool = createPool({
-    connectionString: server.databaseUrl,
-    max: 2,
-    applicationName: 'boxcar-cli',
-    ...options,
-  });
-  const close = async (): Promise<void> => {
-    await endPool(pool);
-    await server.close();
-  };
-  try {
-    if (server.isEmbedded) await migrateServer(server, wait);
-    await untilReachable(() => checkSchemaVersion(pool), wait);
-    return { pool, [Symbol.asyncDispose]: close };
   } catch (error) {
     await close();
     throw error;

@@ -1,8 +1,8 @@
-import { type ErrorBody, type ErrorCode, maskSecrets, toErrorBody } from '@boxcar/kernel/base';
+import { type ErrorBody, maskSecrets, toErrorBody } from '@boxcar/kernel/base';
 import { writeLogLine } from '@boxcar/runtime/log';
 import { toDatabaseError } from '@boxcar/store/health';
 import { detailsOf } from './error-text.js';
-import { toLine } from './text.js';
+import { toLine, toPlain } from './plain-text.js';
 
 interface Finding {
   readonly place: string;
@@ -30,7 +30,7 @@ const stackOf = (error: unknown): string[] => {
 export function describeError(body: ErrorBody): string[] {
   const findings = findingsOf(body);
   return findings.length > 0
-    ? findings.map(({ place, message }) => `${body.code}: ${place}: ${toLine(message)}`)
+    ? findings.map(({ place, message }) => `${body.code}: ${toLine(place)}: ${toLine(message)}`)
     : [`${body.code}: ${toLine(body.message)}`, ...detailsOf(body).map((line) => `  ${line}`)];
 }
 
@@ -40,17 +40,15 @@ export function reportError(
   options: {
     readonly isJson: boolean;
     readonly withStack: boolean;
-    /** Of an error that has none. */
-    readonly code?: ErrorCode;
   },
 ): void {
   const error = toDatabaseError(thrown);
-  const body = toErrorBody(error, options.code);
+  const body = toErrorBody(error);
   const stack = options.withStack ? maskSecrets(stackOf(error)) : [];
   if (options.isJson) {
     writeLogLine(JSON.stringify({ error: { ...body, ...(stack.length > 0 ? { stack } : {}) } }));
     return;
   }
   const lines = describeError(body).map((line) => `boxcar: ${line}`);
-  writeLogLine([...lines, ...stack].join('\n'));
+  writeLogLine(toPlain([...lines, ...stack].join('\n')));
 }

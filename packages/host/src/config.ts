@@ -1,12 +1,19 @@
 /** The settings of a process, from its environment: read once, every problem reported together, frozen. */
-import { findingsOf, findingWords, KernelError, MAX_DURATION_MS, safeParse } from '@boxcar/kernel/base';
+import {
+  errorText,
+  findingsOf,
+  findingWords,
+  KernelError,
+  MAX_DURATION_MS,
+  safeParse,
+} from '@boxcar/kernel/base';
 import { isPlainName, PLAIN_NAME, type PriceTable, pricesSchema } from '@boxcar/kernel/settings';
 import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm/settings';
 import type { PackLimits } from '@boxcar/runtime';
 import type { LogLevel } from '@boxcar/runtime/log';
 import { z } from 'zod';
 import { type Environment, processEnvironment } from './environment.js';
-import { readInputSync } from './read-input.js';
+import { readSettingsFile } from './read-file.js';
 
 export interface Config {
   /** Undefined: the embedded Postgres of this account. */
@@ -116,9 +123,9 @@ const pricesFile = z.string().transform((path, context): PriceTable => {
   };
   let value: unknown;
   try {
-    value = JSON.parse(readInputSync(path).toString('utf8'));
+    value = JSON.parse(readSettingsFile(path).toString('utf8'));
   } catch (error) {
-    return refuse(`cannot be read as JSON: ${error instanceof Error ? error.message : String(error)}`);
+    return refuse(`cannot be read as JSON: ${errorText(error)}`);
   }
   const parsed = safeParse(pricesSchema, value);
   if (parsed.success) return parsed.data as PriceTable;

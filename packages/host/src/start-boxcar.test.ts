@@ -1,5 +1,5 @@
 /** One call opens all that a program needs, and what it has opened is closed: by the program, or by Ctrl-C. */
-import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
+import { chmodSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { deleteEmbeddedData, startEmbeddedPostgres } from '@boxcar/embedded';
@@ -9,6 +9,7 @@ import { afterAll, afterEach, expect, it, vi } from 'vitest';
 import { startBoxcar } from './start-boxcar.js';
 
 const PROGRAM = new URL('./testing/own-program.ts', import.meta.url);
+const STARTING = new URL('./testing/starting-program.ts', import.meta.url);
 const folder = mkdtempSync(join(tmpdir(), 'boxcar-program-'));
 const dataDir = join(folder, 'postgres-18');
 // The account of root's server has to enter it.
@@ -20,7 +21,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-const listeners = (): number[] => ['SIGINT', 'SIGTERM'].map((name) => process.listenerCount(name));
+const listeners = (): number[] => ['SIGINT', 'SIGTERM', 'SIGHUP'].map((name) => process.listenerCount(name));
 
 it('migrates a database, runs turns in this process, and closes what it has opened', async () => {
   await using database = await testDatabase({ empty: true });
@@ -73,25 +74,52 @@ it('fails in the words of the command line, and leaves nothing open', async () =
   expect(listeners()).toEqual(before);
 });
 
-it('on the embedded server, Ctrl-C hands back the turns, stops the server and ends the program', async () => {
-  const env = {
-    BOXCAR_DATA_DIR: folder,
-    DATABASE_URL: undefined,
-    DATABASE_DIRECT_URL: undefined,
-    REDIS_URL: undefined,
-  };
-  await using program = spawnNode(PROGRAM, [], env);
+it.each([
+  ['SIGTERM', 143],
+  ['SIGHUP', 129],
+])('%s while it opens what it needs stops the server that it has started', async (signal, code) => {
+  const env = { BOXCAR_DATA_DIR: folder, DATABASE_URL: undefined, REDIS_URL: undefined };
+  await using program = spawnNode(STARTING, [signal], env);
+  expect(await program.exited, program.stderr).toEqual({ code, signal: null });
+  expect(program.stdout).toBe('');
+  expect(existsSync(join(dataDir, 'cluster/data/postmaster.pid'))).toBe(false);
+});
+
+const EMBEDDED = {
+  BOXCAR_DATA_DIR: folder,
+  DATABASE_URL: undefined,
+  DATABASE_DIRECT_URL: undefined,
+  REDIS_URL: undefined,
+};
+
+it.each([
+  [
+    'Ctrl-C hands back the turns, stops the server and ends the program',
+    [],
+    'SIGINT',
+    130,
+    'cleaning up\nstopping\n',
+  ],
+  [
+    'a program that handles signals itself ends when it wants to',
+    ['decides'],
+    'SIGTERM',
+    0,
+    'cleaning up\nclosed\n',
+  ],
+] as const)('on the embedded server, %s', async (_title, args, signal, code, output) => {
+  await using program = spawnNode(PROGRAM, [...args], EMBEDDED);
   await program.line(/^running postgres:\/\/boxcar_app/, { deadlineMs: 90_000 });
-  await program.kill('SIGINT');
-  expect(await program.exited).toEqual({ code: 130, signal: null });
-  expect(program.stdout).toMatch(/^running .*\nstopping\n$/);
+  await program.kill(signal);
+  expect(await program.exited).toEqual({ code, signal: null });
+  expect(program.stdout.replace(/^running .*\n/, '')).toBe(output);
   expect(program.stderr).toBe('');
   await using server = await startEmbeddedPostgres({ dataDir });
   expect(server.adopted).toBe(false);
   const client = new pg.Client(server.url);
   await client.connect();
   const { rows } = await client.query(
-    'select status, holder_id, (select count(*)::int from boxcar.workers) as workers from boxcar.turns',
+    'select distinct status, holder_id, (select count(*)::int from boxcar.workers) as workers from boxcar.turns',
   );
   await client.end();
   expect(rows).toEqual([{ status: 'dispatched', holder_id: null, workers: 0 }]);

@@ -1,6 +1,6 @@
 import { maskSecrets } from '@boxcar/kernel/base';
 import { createLog, type Log, type LogLevel, writeLogLine } from '@boxcar/runtime/log';
-import { toLine } from './text.js';
+import { toLine } from './plain-text.js';
 
 const RANK: Readonly<Record<LogLevel, number>> = { debug: 0, info: 1, warn: 2, error: 3 };
 /** While Redis or Postgres is away the same failure comes several times a second. */
@@ -43,6 +43,6 @@ function withoutRepeats(log: Log): Log {
 }
 
 /** The log of a process: JSON lines for machines, short lines for people; stdout stays for answers. */
-export function createCliLog(level: LogLevel, options: { readonly isJson: boolean }): Log {
+export function createProcessLog(level: LogLevel, options: { readonly isJson: boolean }): Log {
   return withoutRepeats(options.isJson ? createLog(level) : createHumanLog(level));
 }
