@@ -1,7 +1,7 @@
+import type { Stack } from '@boxcar/host/open';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Stack } from './stack.js';
-import { cliHere, type Env, prepare } from './testing/cli.js';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let env: Env;

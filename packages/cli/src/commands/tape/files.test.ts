@@ -16,14 +16,14 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join, relative } from 'node:path';
+import type { Stack } from '@boxcar/host/open';
 import { hashedStem, tapeName } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Stack } from './stack.js';
-import { writeTapeFolder } from './tape/write-folder.js';
-import { cliHere, type Env, prepare } from './testing/cli.js';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
+import { writeTapeFolder } from './write-folder.js';
 
-const SESSION = join(import.meta.dirname, 'fixtures/session');
+const SESSION = join(import.meta.dirname, '../../fixtures/session');
 
 let database: TestDatabase;
 let env: Env;

@@ -1,19 +1,21 @@
 /** `boxcar tape export|import`. */
+
+import { toLine } from '@boxcar/host/base';
+import { openStack } from '@boxcar/host/open';
 import { KernelError, sha256, tryParseId, workspacePrefix } from '@boxcar/kernel';
 import type { ImportedTape, Runtime, Tape, TapeSource } from '@boxcar/runtime';
 import { findProjectByRef, listWorkspaceTapes } from '@boxcar/store';
 import type { Command } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { workspaceOf } from '../session-flags.js';
-import { openStack } from '../stack.js';
-import { findTape, lookForTape } from '../tape/find-tape.js';
-import { AS, PROJECT, projectOf, TAPE, type TapeFlags } from '../tape/on-tape.js';
-import { progressOf } from '../tape/progress.js';
-import { findTapeFiles } from '../tape/read-folder.js';
-import { writeTapeFolder } from '../tape/write-folder.js';
-import { countOf, toLine } from '../text.js';
-import { wrongUsage } from '../usage.js';
+import { EXIT, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { workspaceOf } from '../../input/session-flags.js';
+import { wrongUsage } from '../../input/usage.js';
+import { countOf } from '../../text/text.js';
+import { findTape, lookForTape } from './find-tape.js';
+import { AS, PROJECT, projectOf, TAPE, type TapeFlags } from './on-tape.js';
+import { progressOf } from './progress.js';
+import { findTapeFiles } from './read-folder.js';
+import { writeTapeFolder } from './write-folder.js';
 
 interface ExportFlags extends TapeFlags {
   readonly to: string;
@@ -36,7 +38,7 @@ async function findTapes(
   if (refs.length === 0 && workspace !== undefined) {
     const folder = workspaceOf(workspace);
     const { id: projectId } = await findProjectByRef(runtime.pool, project);
-    const options = { projectId, ...(as === undefined ? {} : { as }) };
+    const options = { projectId, as };
     for (const box of await listWorkspaceTapes(runtime.pool, projectId, workspacePrefix(folder)))
       tapes.push(await runtime.tape({ box }, options));
     if (tapes.length === 0)
@@ -109,9 +111,9 @@ async function importOne(
     {
       projectId: project,
       append,
-      ...(key === undefined ? {} : { dedupKey: key }),
+      dedupKey: key,
       onProgress: progressOf(context.note),
-      ...(as === undefined ? {} : { as }),
+      as,
     },
   );
   if (made.isRepeated) context.note('this key was used before; nothing was imported again');

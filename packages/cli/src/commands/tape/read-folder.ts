@@ -11,7 +11,7 @@ import {
   toName,
 } from '@boxcar/kernel';
 import type { TapeFile, TapeSource } from '@boxcar/runtime';
-import { MAX_DATA_BYTES, readInput } from '../read-input.js';
+import { MAX_DATA_BYTES, readInput } from '../../input/read-input.js';
 import { onDisk, readLines } from './lines.js';
 
 export interface FoundFiles {
@@ -83,7 +83,7 @@ async function archivedFile(path: string, file: string): Promise<Pick<TapeFile, 
     if (error.code === 'ENOENT') return undefined;
     throw error;
   });
-  return { path: file.split(sep).join('/'), ...(stats === undefined ? {} : { writtenAt: stats.mtime }) };
+  return { path: file.split(sep).join('/'), writtenAt: stats?.mtime };
 }
 
 /** @throws KernelError `bad_request` where two of a manifest cannot both be imported. */

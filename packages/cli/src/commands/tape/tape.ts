@@ -1,10 +1,10 @@
 import type { Command } from 'commander';
-import { helpOf, type Run } from '../command.js';
-import { addSessionFlags } from '../session-flags.js';
-import { addExport, addImport } from './tape-files.js';
-import { addTapeFork, addTapeForks, addTapeMerge } from './tape-forks.js';
-import { addTapeInfo, addTapeList, addTapeSearch, addTapeShow } from './tape-read.js';
-import { addTapeHandoff, addTapeRepl, addTapeReset, addTapeResume } from './tape-write.js';
+import { helpOf, type Run } from '../../command.js';
+import { addSessionFlags } from '../../input/session-flags.js';
+import { addExport, addImport } from './files.js';
+import { addTapeFork, addTapeForks, addTapeMerge } from './forks.js';
+import { addTapeInfo, addTapeList, addTapeSearch, addTapeShow } from './read.js';
+import { addTapeHandoff, addTapeRepl, addTapeReset, addTapeResume } from './write.js';
 
 /** Each puts itself on the group; the order is that of the help. */
 const COMMANDS: readonly ((group: Command, run: Run) => void)[] = [

@@ -2,7 +2,7 @@
 import { isJsonObject, type JsonObject, type JsonValue, jsonText, type TapeRecord } from '@boxcar/kernel';
 import type { TapeInfo } from '@boxcar/runtime';
 import type { TapeLine } from '@boxcar/store';
-import { formatCount, formatFields, formatTable } from '../text.js';
+import { formatCount, formatFields, formatTable } from '../../text/text.js';
 
 /** A state or payload on one line; nothing for none. */
 export const inline = (value: JsonValue): string =>

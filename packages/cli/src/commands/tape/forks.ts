@@ -1,12 +1,13 @@
 /** `boxcar tape fork|forks|merge`. */
+
+import { toPlain } from '@boxcar/host/base';
 import { NOTIFY_PARENT } from '@boxcar/kernel';
 import type { ForkSummary } from '@boxcar/runtime';
 import type { Command } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { onTape, PROJECT, TAPE, type TapeFlags } from '../tape/on-tape.js';
-import { toPlain } from '../text.js';
-import { wrongUsage } from '../usage.js';
+import { EXIT, helpOf, type Run, same } from '../../command.js';
+import type { Context } from '../../context.js';
+import { wrongUsage } from '../../input/usage.js';
+import { onTape, PROJECT, TAPE, type TapeFlags } from './on-tape.js';
 
 interface ForkFlags extends TapeFlags {
   readonly session?: string;
@@ -41,12 +42,12 @@ async function runFork(context: Context, ref: string, flags: ForkFlags): Promise
     }
     const hasIntention = [nextSteps, contextSummary].some((text) => text !== undefined && text.trim() !== '');
     const made = await tape.forkSession(session, {
-      ...(fromAnchor === undefined ? {} : { fromAnchor }),
+      fromAnchor,
       ...(hasIntention
         ? { intention: { next_steps: nextSteps ?? '', context_summary: contextSummary ?? '' } }
         : {}),
       ...(notifyParent === true ? { triggerOnComplete: NOTIFY_PARENT } : {}),
-      ...(profile === undefined ? {} : { profile }),
+      profile,
     });
     const answer = { session: made.name, agent_id: made.agentId, box_id: made.tape.boxId };
     context.answer(answer, () => `Forked session: ${toPlain(made.name)} (agent ${made.agentId})`);
@@ -61,8 +62,8 @@ export function addTapeFork(group: Command, run: Run): void {
     .argument(...TAPE)
     .option('--session <name>', 'of the session, its tape and its agent')
     .option('--from-anchor <name>', 'where its first views begin')
-    .option('--next-steps <text>', 'what it is for')
-    .option('--context-summary <text>', 'what it should know')
+    .option('--next-steps <text>', 'what it is for', same)
+    .option('--context-summary <text>', 'what it should know', same)
     .option('--notify-parent', 'the ends of its turns are told on this tape')
     .option('--profile <name>', 'of its agent; default: that of the agent of this tape')
     .option(...PROJECT)
@@ -95,7 +96,7 @@ async function runForks(context: Context, ref: string, flags: ForksFlags): Promi
   if (flags.status !== undefined && status === undefined)
     throw wrongUsage(`--status: must be ${STATUSES.join(', ')}`, 'status');
   return onTape(context, ref, flags, async ({ tape }) => {
-    const forks = await tape.forks(status === undefined ? {} : { status });
+    const forks = await tape.forks({ status });
     context.answer({ forks }, () => (forks.length === 0 ? 'no forks' : forks.map(forkLine).join('\n')));
     return EXIT.success;
   });

@@ -1,15 +1,16 @@
 /** `boxcar tape handoff|reset|repl|resume`. */
-import { copyKeyOrder, handoffText, type JsonObject, parseJson } from '@boxcar/kernel';
+
+import { toLine, toPlain } from '@boxcar/host/base';
+import { settingSchemas } from '@boxcar/host/config';
+import { copyKeyOrder, errorText, handoffText, type JsonObject, parseJson } from '@boxcar/kernel';
 import type { Command } from 'commander';
-import { EXIT, flag, helpOf, type Run } from '../command.js';
-import { settingSchemas } from '../config.js';
-import { confirm } from '../confirm.js';
-import type { Context } from '../context.js';
-import { onTape, PROJECT, TAPE, type TapeFlags } from '../tape/on-tape.js';
-import { runRepl } from '../tape/repl.js';
-import { inline } from '../tape/text.js';
-import { toLine, toPlain } from '../text.js';
-import { wrongUsage } from '../usage.js';
+import { EXIT, flag, helpOf, type Run, same } from '../../command.js';
+import type { Context } from '../../context.js';
+import { confirm } from '../../input/confirm.js';
+import { wrongUsage } from '../../input/usage.js';
+import { onTape, PROJECT, TAPE, type TapeFlags } from './on-tape.js';
+import { runRepl } from './repl.js';
+import { inline } from './text.js';
 
 interface HandoffFlags extends TapeFlags {
   readonly summary?: string;
@@ -25,10 +26,7 @@ function readState(text: string): JsonObject {
   try {
     value = parseJson(text);
   } catch (error) {
-    throw wrongUsage(
-      `--state: is no JSON (${error instanceof Error ? error.message : String(error)})`,
-      'state',
-    );
+    throw wrongUsage(`--state: is no JSON (${errorText(error)})`, 'state');
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw wrongUsage('--state: must be a JSON object', 'state');
@@ -48,8 +46,8 @@ async function runHandoff(context: Context, ref: string, name: string, flags: Ha
   return onTape(context, ref, flags, async ({ tape }) => {
     const done = await tape.handoff(name, {
       ...(Object.keys(state).length === 0 ? {} : { state }),
-      ...(expectHead === undefined ? {} : { expectedHead: expectHead }),
-      ...(key === undefined ? {} : { dedupKey: key }),
+      expectedHead: expectHead,
+      dedupKey: key,
     });
     for (const warning of done.warnings ?? []) context.note(warning);
     if (done.isRepeated) context.note('this key was used before; nothing was appended again');
@@ -66,8 +64,8 @@ export function addTapeHandoff(group: Command, run: Run): void {
     .description('Write an anchor: what is handed over, and where views begin from then on.')
     .argument(...TAPE)
     .argument('<name>', 'of the anchor, such as phase-1')
-    .option('--summary <text>', 'what was done')
-    .option('--next-steps <text>', 'what is to be done')
+    .option('--summary <text>', 'what was done', same)
+    .option('--next-steps <text>', 'what is to be done', same)
     .option('--state <json>', 'an object with whatever else is handed over')
     .option('--expect-head <number>', 'only if nothing follows this position', flag(settingSchemas.position))
     .option('--create', 'make a tape of this name when there is none')

@@ -1,16 +1,16 @@
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { PassThrough, Readable } from 'node:stream';
+import { parseConfig } from '@boxcar/host/config';
+import type { Stack } from '@boxcar/host/open';
 import { createWorker, type Tape } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { parseConfig } from './config.js';
-import { createContext } from './context.js';
-import type { Stack } from './stack.js';
-import { findTape } from './tape/find-tape.js';
-import { runRepl } from './tape/repl.js';
-import type { ReplInput } from './tape/repl-lines.js';
-import { type CliResult, cliHere, type Env, prepare } from './testing/cli.js';
+import { createContext } from '../../context.js';
+import { type CliResult, cliHere, type Env, prepare } from '../../testing/cli.js';
+import { findTape } from './find-tape.js';
+import { runRepl } from './repl.js';
+import type { ReplInput } from './repl-lines.js';
 
 let database: TestDatabase;
 let env: Env;
@@ -242,7 +242,7 @@ describe('boxcar tape resume', () => {
 });
 
 it('the example of the README does what stands there', async () => {
-  const readme = readFileSync(new URL('../../../README.md', import.meta.url), 'utf8');
+  const readme = readFileSync(new URL('../../../../../README.md', import.meta.url), 'utf8');
   const shown = /\n## Tapes\n[\s\S]*?```console\n([\s\S]*?)```/.exec(readme)?.[1] ?? '';
   const said: string[] = [];
   for (const line of shown.split('\n').filter((each) => each.startsWith('$ '))) {

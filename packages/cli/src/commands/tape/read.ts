@@ -1,16 +1,18 @@
 /** `boxcar tape ls|show|info|search`. */
+
+import { toPlain } from '@boxcar/host/base';
+import { settingSchemas } from '@boxcar/host/config';
 import { anchorsText, type JsonObject, parseTapeQuery } from '@boxcar/kernel';
 import type { TapeMatch } from '@boxcar/runtime';
 import { findProjectByRef, listTapes } from '@boxcar/store';
 import type { Command } from 'commander';
-import { EXIT, flag, helpOf, type Run } from '../command.js';
-import { settingSchemas } from '../config.js';
-import type { Context } from '../context.js';
-import { openReader } from '../stack.js';
-import { onTape, PROJECT, projectOf, TAPE, type TapeFlags } from '../tape/on-tape.js';
-import { infoFields, recordTable, tapeTable } from '../tape/text.js';
-import { countOf, formatCount, toPlain } from '../text.js';
-import { readFlag, wrongUsage } from '../usage.js';
+import { EXIT, flag, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { readFlag, wrongUsage } from '../../input/usage.js';
+import { openReader } from '../../reader.js';
+import { countOf, formatCount } from '../../text/text.js';
+import { onTape, PROJECT, projectOf, TAPE, type TapeFlags } from './on-tape.js';
+import { infoFields, recordTable, tapeTable } from './text.js';
 
 interface ListFlags extends TapeFlags {
   readonly all?: boolean;
@@ -99,13 +101,13 @@ async function runShow(context: Context, ref: string, flags: ShowFlags): Promise
   return onTape(context, ref, flags, async ({ tape }) => {
     if (flags.messages === true) {
       const anchor = flags.all === true ? null : flags.from;
-      const messages = await tape.messages(anchor === undefined ? {} : { anchor });
+      const messages = await tape.messages({ anchor });
       context.answer({ box_id: tape.boxId, messages }, () =>
         messages.map((message) => toPlain(JSON.stringify(message))).join('\n'),
       );
       return EXIT.success;
     }
-    const { records: entries, next } = await tape.selectPage(query, after === undefined ? {} : { after });
+    const { records: entries, next } = await tape.selectPage(query, { after });
     context.answer({ box_id: tape.boxId, entries, ...(next === null ? {} : { next }) }, () =>
       entries.length === 0 ? 'no entries' : recordTable(entries),
     );
@@ -185,10 +187,10 @@ async function runSearch(context: Context, ref: string, query: string, flags: Sl
   const { kinds } = readFlag(() => parseTapeQuery(asked));
   return onTape(context, ref, flags, async ({ tape }) => {
     const { pages } = await tape.searchPages(query, {
-      ...(since === undefined ? {} : { start: since }),
-      ...(until === undefined ? {} : { end: until }),
-      ...(limit === undefined ? {} : { limit }),
-      ...(kinds === undefined ? {} : { kinds }),
+      start: since,
+      end: until,
+      limit,
+      kinds,
     });
     const { matches, isCut } = await takeMatches(pages);
     context.answer({ box_id: tape.boxId, matches, ...(isCut ? { has_more: true } : {}) }, () =>
@@ -235,7 +237,7 @@ const runInfo = (context: Context, ref: string, flags: InfoFlags): Promise<numbe
   onTape(context, ref, flags, async ({ tape }) => {
     const { before } = flags;
     const info = await tape.info();
-    const { anchors, next } = await tape.anchorsPage(before === undefined ? {} : { before });
+    const { anchors, next } = await tape.anchorsPage({ before });
     context.answer({ ...info, last_anchors: anchors, next_anchors: next }, () =>
       toPlain(
         `${infoFields(info)}\n\n${anchorsText(anchors, next === null ? undefined : `earlier anchors: --before ${next}`)}`,

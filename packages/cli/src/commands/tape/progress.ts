@@ -1,4 +1,4 @@
-import { formatCount } from '../text.js';
+import { formatCount } from '../../text/text.js';
 
 /** Lines between two remarks on how far it is. */
 const REMARK_EVERY = 10_000;

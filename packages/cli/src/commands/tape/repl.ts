@@ -2,13 +2,14 @@
  * Lines of people on a tape. A line that begins with a comma is a command and nothing else; any other goes to the tape's agent as an
  * instruction, or, on a tape without agent, is appended as a message. Source: docs/tape.md, "The repl".
  */
+
+import { toLine, toPlain } from '@boxcar/host/base';
+import { reportError } from '@boxcar/host/errors';
 import { isCommaCommand, type JsonValue, KernelError, readTapeCommand } from '@boxcar/kernel';
 import { type Runtime, runTapeCommand, type TurnResult } from '@boxcar/runtime';
-import { EXIT } from '../command.js';
-import { warnWithoutWorker } from '../commands/submit.js';
-import type { Context } from '../context.js';
-import { reportError } from '../report-error.js';
-import { toLine, toPlain } from '../text.js';
+import { EXIT } from '../../command.js';
+import type { Context } from '../../context.js';
+import { warnWithoutWorker } from '../turn/submit.js';
 import { isArgumentLine, joinCommands } from './command-lines.js';
 import type { FoundTape } from './find-tape.js';
 import { openLines, type ReplInput } from './repl-lines.js';

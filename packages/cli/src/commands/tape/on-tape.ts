@@ -1,8 +1,9 @@
 /** What the commands of `boxcar tape` share. */
+
+import { openStack } from '@boxcar/host/open';
 import { type SessionAddress, sessionTapeName } from '@boxcar/kernel';
-import type { Context } from '../context.js';
-import { sessionOf } from '../session-flags.js';
-import { openStack } from '../stack.js';
+import type { Context } from '../../context.js';
+import { sessionOf } from '../../input/session-flags.js';
 import { type FoundTape, findTape } from './find-tape.js';
 
 export interface TapeFlags {

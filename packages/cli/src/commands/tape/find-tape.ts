@@ -26,7 +26,7 @@ export async function lookForTape(
   const { id: projectId } = await findProjectByRef(runtime.pool, project);
   const isId = tryParseId(ref) !== undefined;
   const targets: readonly TapeTarget[] = isId ? [{ box: ref }, { agent: ref }, ref] : [ref, { agent: ref }];
-  const options = { projectId, create: false, ...(as === undefined ? {} : { as }) };
+  const options = { projectId, create: false, as };
   for (const target of targets) {
     try {
       return await describe(runtime, await runtime.tape(target, options));

@@ -1,9 +1,9 @@
 import { PassThrough } from 'node:stream';
+import type { Stack } from '@boxcar/host/open';
 import type { Tape } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import type { Stack } from './stack.js';
-import { cliHere, type Env, prepare } from './testing/cli.js';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let env: Env;
@@ -178,7 +178,7 @@ describe('boxcar tape', () => {
     [['show', 'notes', '--kinds', 'k'.repeat(201)], 'usage', 'kinds'],
     [['show', 'notes', '--since', '2026-02-30'], 'usage', 'Invalid ISO date or datetime'],
     [['show', 'notes', '--since', '2026-02-02', '--until', '2026-02-01'], 'usage', 'Start date must'],
-    [['handoff', 'notes', ''], 'bad_request', 'name'],
+    [['handoff', 'notes', ''], 'usage', 'name'],
     [['handoff', 'notes', 'x', '--state', '[1]'], 'usage', '--state'],
     [['handoff', 'notes', 'x', '--state', '{'], 'usage', '--state'],
     [['show', 'notes', '--messages', '--limit', '5'], 'usage', '--limit: does not go with --messages'],
@@ -188,9 +188,9 @@ describe('boxcar tape', () => {
       "Anchor 'phase-9' was not found.",
     ],
     [['search', 'notes', 'x', '--since', '2026-02-02', '--until', '2026-02-01'], 'usage', 'Start date'],
-    [['search', 'notes', ' '], 'usage', 'query: must not be blank'],
+    [['search', 'notes', ' '], 'usage', "'query'. It must not be blank"],
     [['search', 'notes', 'x', '--limit', '501'], 'usage', '--limit: must be at most 500'],
-    [['handoff', 'notes', 'x', '--key', ''], 'bad_request', 'dedupKey'],
+    [['handoff', 'notes', 'x', '--key', ''], 'usage', '--key'],
     [['handoff', 'notes', 'x', '--key', 'k'.repeat(501)], 'bad_request', 'dedupKey'],
     [['reset', 'nothing', '--yes'], 'not_found', "No tape and no agent 'nothing'"],
     [['info', 'notes', '--project', 'other'], 'not_found', "No project 'other'"],
