@@ -1,11 +1,14 @@
-import { explainWait, KernelError, type WaitLink, type WaitReport } from '@boxcar/kernel';
+import { toLine } from '@boxcar/host/base';
+import { KernelError } from '@boxcar/kernel';
+import { type DescribedLink, type DescribedWait, describeWait } from '@boxcar/kernel/words';
 import { findTurnId } from '@boxcar/store';
 import { loadWaitFacts } from '@boxcar/store/report';
 import type { Command } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { openReader } from '../stack.js';
-import { countOf, formatCount, formatDuration, toLine, wrap } from '../text.js';
+import { EXIT, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { readId } from '../../input/id-argument.js';
+import { openReader } from '../../reader.js';
+import { countOf, formatCount, formatDuration, wrap } from '../../text/text.js';
 
 const WIDTH = 80;
 /** Of a wide tree some chains say what all do. */
@@ -17,10 +20,10 @@ function describeTime(time: string, at: string): string {
   return `${time}, ${ms > 0 ? `in ${formatDuration(ms)}` : `${formatDuration(-ms)} ago`}`;
 }
 
-const namesOf = ({ agent, profile }: WaitLink): string =>
+const namesOf = ({ agent, profile }: DescribedLink): string =>
   agent === null ? '' : ` ${toLine(agent)} (${profile})`;
 
-function describeLink(link: WaitLink, at: string): string[] {
+function describeLink(link: DescribedLink, at: string): string[] {
   const indent = '  '.repeat(Math.min(link.level, 10));
   const lead = `${link.is_live ? ' ' : '!'} ${indent}`;
   const under = `    ${indent}`;
@@ -44,7 +47,7 @@ const VERDICTS: Readonly<Record<'ended' | 'live' | 'stuck', string>> = {
   stuck: 'Nothing that exists will move what is marked with !.',
 };
 
-function describe(report: WaitReport): string {
+function describe(report: DescribedWait): string {
   // What is stuck is what was asked for.
   const order = report.is_live ? report.links : pathsToStuck(report.links);
   const shown = order.slice(0, SHOWN_LINKS);
@@ -67,9 +70,9 @@ function describe(report: WaitReport): string {
 }
 
 /** The links that are not live, and those that lead to them. */
-function pathsToStuck(links: readonly WaitLink[]): readonly WaitLink[] {
-  const kept = new Set<WaitLink>();
-  const above: WaitLink[] = [];
+function pathsToStuck(links: readonly DescribedLink[]): readonly DescribedLink[] {
+  const kept = new Set<DescribedLink>();
+  const above: DescribedLink[] = [];
   for (const link of links) {
     above.length = Math.min(above.length, link.level);
     above[link.level] = link;
@@ -83,7 +86,7 @@ function pathsToStuck(links: readonly WaitLink[]): readonly WaitLink[] {
 async function askWhyStuck(context: Context, ref: string, project: string | undefined): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
   const { turnId } = await findTurnId(reader.pool, ref, project ?? context.config.project);
-  const report = explainWait(await loadWaitFacts(reader.pool, turnId));
+  const report = describeWait(await loadWaitFacts(reader.pool, turnId));
   // It was there a moment ago.
   if (report === undefined)
     throw new KernelError('not_found', { message: `No turn '${ref}'.`, details: { turn_id: turnId } });
@@ -94,7 +97,7 @@ async function askWhyStuck(context: Context, ref: string, project: string | unde
 export function addWhyStuck(program: Command, run: Run): void {
   program
     .command('why-stuck')
-    .argument('<turn>', 'its id, or at least the first 8 digits of it')
+    .argument('<turn>', 'its id, or at least the first 8 digits of it', readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',

@@ -1,3 +1,5 @@
+import { toPlain } from '@boxcar/host/base';
+import { errorLine } from '@boxcar/host/errors';
 import { isJsonObject, type JsonValue } from '@boxcar/kernel';
 import {
   type CallLine,
@@ -8,13 +10,13 @@ import {
   type TurnReport,
 } from '@boxcar/store/report';
 import type { Command } from 'commander';
-import { describeCost, formatBudgets } from '../budget-text.js';
-import { helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { errorLine } from '../error-text.js';
-import { openReader } from '../stack.js';
-import { countOf, formatCount, formatDuration, formatFields, formatTable, toPlain } from '../text.js';
-import { describeWait } from '../tree-text.js';
+import { helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { readId } from '../../input/id-argument.js';
+import { openReader } from '../../reader.js';
+import { describeCost, formatBudgets } from '../../text/budget-text.js';
+import { countOf, formatCount, formatDuration, formatFields, formatTable } from '../../text/text.js';
+import { describeWait } from '../../text/tree-text.js';
 
 const INDENT = 2;
 const SHOWN_CARDS = 20;
@@ -303,7 +305,7 @@ async function showTurn(
 export function addShow(program: Command, run: Run): void {
   program
     .command('show')
-    .argument('<turn>', 'its id, or at least the first 8 digits of it')
+    .argument('<turn>', 'its id, or at least the first 8 digits of it', readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',

@@ -1,13 +1,15 @@
+import { openStack } from '@boxcar/host/open';
 import type { JsonObject } from '@boxcar/kernel';
 import { findNamed, loadBudgets, loadTurnStates } from '@boxcar/store';
 import type { Command } from 'commander';
 import { z } from 'zod';
-import { formatBudgets } from '../budget-text.js';
-import { EXIT, flag, helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { openReader, openStack } from '../stack.js';
-import { countOf } from '../text.js';
-import { wrongUsage } from '../usage.js';
+import { EXIT, flag, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { readId } from '../../input/id-argument.js';
+import { wrongUsage } from '../../input/usage.js';
+import { openReader } from '../../reader.js';
+import { formatBudgets } from '../../text/budget-text.js';
+import { countOf } from '../../text/text.js';
 
 interface BudgetFlags {
   readonly project?: string;
@@ -50,7 +52,7 @@ async function raiseBudget(context: Context, ref: string, flags: RaiseFlags): Pr
   const answer = await stack.runtime.submit(
     'raise_budget',
     { target: ref, budget },
-    { projectId: project ?? context.config.project, ...(key === undefined ? {} : { idempotencyKey: key }) },
+    { projectId: project ?? context.config.project, idempotencyKey: key },
   );
   const { budget_id, woken_turn_ids } = answer as { budget_id: string; woken_turn_ids: readonly string[] };
   context.answer(
@@ -80,7 +82,7 @@ export function addBudget(program: Command, run: Run): void {
   group
     .command('show')
     .description('The budgets of a run: limits, use, what is set aside for turns under way, and the rest.')
-    .argument('<run>', 'id of a run or of a turn of it, or at least the first 8 digits')
+    .argument('<run>', 'id of a run or of a turn of it, or at least the first 8 digits', readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
@@ -96,7 +98,7 @@ export function addBudget(program: Command, run: Run): void {
   group
     .command('raise')
     .description('Raises the budget that governs a run or turn; turns that wait for it go on.')
-    .argument('<run>', 'id of a run, or of a turn below it, or at least the first 8 digits')
+    .argument('<run>', 'id of a run, or of a turn below it, or at least the first 8 digits', readId)
     .option('--tokens <n>', 'tokens in all', flag(whole))
     .option('--cost-usd <n>', 'dollars in all', flag(dollars))
     .option('--turns <n>', 'turns in all', flag(whole))

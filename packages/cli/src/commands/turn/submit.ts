@@ -1,18 +1,27 @@
 import { resolve } from 'node:path';
-import { isFinal, isJsonObject, type JsonValue, KernelError, parseJson, tryParseId } from '@boxcar/kernel';
+import { toLine, toPlain } from '@boxcar/host/base';
+import { settingSchemas } from '@boxcar/host/config';
+import { errorLine } from '@boxcar/host/errors';
+import { openStack, type Stack } from '@boxcar/host/open';
+import {
+  errorText,
+  isFinal,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  parseJson,
+  tryParseId,
+} from '@boxcar/kernel';
 import { type Accepted, loadPlugins, type TurnResult } from '@boxcar/runtime';
 import { findLiveWorkers } from '@boxcar/store';
 import type { Command } from 'commander';
-import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
-import { settingSchemas } from '../config.js';
-import type { Context } from '../context.js';
-import { errorLine } from '../error-text.js';
-import { type FlagNames, inFlags } from '../flag-errors.js';
-import { MAX_DATA_BYTES, readInput } from '../read-input.js';
-import { type SessionFlags, sessionOf } from '../session-flags.js';
-import { openStack, type Stack } from '../stack.js';
-import { formatFields, toLine, toPlain } from '../text.js';
-import { wrongUsage } from '../usage.js';
+import { collect, EXIT, flag, helpOf, notBlank, type Run, same } from '../../command.js';
+import type { Context } from '../../context.js';
+import { type FlagNames, inFlags } from '../../input/flag-errors.js';
+import { MAX_DATA_BYTES, readInput } from '../../input/read-input.js';
+import { type SessionFlags, sessionOf } from '../../input/session-flags.js';
+import { wrongUsage } from '../../input/usage.js';
+import { formatFields } from '../../text/text.js';
 
 interface SubmitFlags extends SessionFlags {
   readonly profile?: string;
@@ -47,7 +56,7 @@ function parseArguments(
   try {
     value = parseJson(text);
   } catch (error) {
-    throw refuse(`${source}: is no JSON (${error instanceof Error ? error.message : String(error)})`);
+    throw refuse(`${source}: is no JSON (${errorText(error)})`);
   }
   if (!isJsonObject(value)) throw refuse(`${source}: must be a JSON object`);
   return { ...value };
@@ -62,9 +71,7 @@ function parsePair(pair: string): readonly [string, unknown] {
   try {
     return [key, parseJson(pair.slice(at + 1))];
   } catch (error) {
-    throw wrongArgument(
-      `--arg ${key}: is no JSON (${error instanceof Error ? error.message : String(error)})`,
-    );
+    throw wrongArgument(`--arg ${key}: is no JSON (${errorText(error)})`);
   }
 }
 
@@ -84,7 +91,7 @@ export async function readArguments(
   if (flags.jsonArgs !== undefined) args = parseArguments(flags.jsonArgs, '--json-args', wrongArgument);
   else if (file !== undefined) {
     const bytes = await readInput(file, MAX_DATA_BYTES).catch((error: unknown) => {
-      throw badArgument(`--file ${file}: ${error instanceof Error ? error.message : String(error)}`);
+      throw badArgument(`--file ${file}: ${errorText(error)}`);
     });
     args = parseArguments(bytes.toString('utf8'), file === '-' ? 'stdin' : file, badArgument);
   }
@@ -161,7 +168,7 @@ async function waitFor(
   const options = {
     projectId,
     signal: context.stop,
-    ...(timeoutSeconds === undefined ? {} : { timeoutMs: timeoutSeconds * 1000 }),
+    timeoutMs: timeoutSeconds === undefined ? undefined : timeoutSeconds * 1000,
   };
   const isOver = kind === 'turn' && isFinal((await runtime.getTurn(id, { projectId })).status);
   if (!isOver) {
@@ -291,7 +298,7 @@ export function addSubmit(program: Command, run: Run): void {
       'the argument priority: -100 to 100, the higher the sooner',
       flag(settingSchemas.number),
     )
-    .option('--plugin <file>', 'a module that registers handlers, repeatable', collect(same))
+    .option('--plugin <file>', 'a module that registers handlers, repeatable', collect(notBlank))
     .option(
       '--handler-timeout-ms <ms>',
       'how long the handler of a primitive that no turn calls may take',

@@ -1,11 +1,11 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { Stack } from '@boxcar/host/open';
 import { createWorker } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import type { Stack } from './stack.js';
-import { cliHere, type Env, prepare } from './testing/cli.js';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
 /** No parser of JavaScript lists these keys as they are written here. */
 const DATA = '{"10":"ten","2":{"b":[{"z":1,"0":2}],"1":2},"a":0}';

@@ -1,3 +1,4 @@
+import { cut, toLine } from '@boxcar/host/base';
 import { KernelError } from '@boxcar/kernel';
 import {
   type Selectors,
@@ -8,13 +9,20 @@ import {
   why,
 } from '@boxcar/runtime';
 import type { Command } from 'commander';
-import { collect, EXIT, helpOf, type Run, same } from '../command.js';
-import type { Context } from '../context.js';
-import { cardFields, describeOffer, describeOmission, describePlace, describeRule } from '../origin-text.js';
-import { withSelectors } from '../selectors.js';
-import { openReader } from '../stack.js';
-import { countOf, cut, formatCount, formatFields, toLine } from '../text.js';
+import { collect, EXIT, helpOf, notBlank, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { readId } from '../../input/id-argument.js';
+import { openReader } from '../../reader.js';
+import {
+  cardFields,
+  describeOffer,
+  describeOmission,
+  describePlace,
+  describeRule,
+} from '../../text/origin-text.js';
+import { countOf, formatCount, formatFields } from '../../text/text.js';
 import { readStep } from './explain.js';
+import { withPlugins } from './with-plugins.js';
 
 const SHOWN_PLACES = 5;
 const SHOWN_TEXT = 300;
@@ -170,7 +178,7 @@ async function askWhy(
     }
   };
   const needs = (found: WhyAnswer | KernelError | 'stopped') => found instanceof KernelError;
-  const answer = await withSelectors(context, ask, { plugins: of.plugin, needs });
+  const answer = await withPlugins(context, (has) => ask(has?.selectors), { plugins: of.plugin, needs });
   if (answer === 'stopped') return EXIT.interrupted;
   if (answer instanceof KernelError) throw answer;
   context.answer(answer, () =>
@@ -182,11 +190,15 @@ async function askWhy(
 export function addWhy(program: Command, run: Run): void {
   program
     .command('why')
-    .argument('<turn>', 'its id, or at least the first 8 digits of it')
+    .argument('<turn>', 'its id, or at least the first 8 digits of it', readId)
     .argument('<text>', 'any piece of any message or tool schema, as you see it')
     .option('--step <n>', 'only the prompt of this step', readStep)
     .option('--project <name>', 'project, by id or name')
-    .option('--plugin <file>', 'a module that registers the selector of the turn, repeatable', collect(same))
+    .option(
+      '--plugin <file>',
+      'a module that registers the selector of the turn, repeatable',
+      collect(notBlank),
+    )
     .addHelpText(
       'after',
       helpOf({

@@ -1,10 +1,10 @@
+import type { Stack } from '@boxcar/host/open';
 import { ERROR_CATALOGUE } from '@boxcar/kernel';
 import { createWorker } from '@boxcar/runtime';
 import { THIS_BUILD } from '@boxcar/store';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import type { Stack } from './stack.js';
-import { cliHere, type Env, prepare, startCli } from './testing/cli.js';
+import { cliHere, type Env, prepare, startCli } from '../../testing/cli.js';
 
 const OWN = THIS_BUILD.schemaVersion;
 const NEXT = OWN + 1;

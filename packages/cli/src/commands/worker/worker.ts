@@ -1,15 +1,14 @@
 import { resolve } from 'node:path';
+import { settingSchemas } from '@boxcar/host/config';
+import { reportError } from '@boxcar/host/errors';
+import { openStack, type Stack, untilReachable } from '@boxcar/host/open';
 import { KernelError } from '@boxcar/kernel';
 import { createWorker, loadPlugins, type Worker, withinTime } from '@boxcar/runtime';
 import type { Command } from 'commander';
-import { checkRedis } from '../check-redis.js';
-import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
-import { settingSchemas } from '../config.js';
-import { type Context, untilStopped } from '../context.js';
-import { untilReachable } from '../database-wait.js';
-import { CRASH_GRACE_MS } from '../exit.js';
-import { reportError } from '../report-error.js';
-import { openStack, type Stack } from '../stack.js';
+import { collect, EXIT, flag, helpOf, notBlank, type Run } from '../../command.js';
+import { type Context, untilStopped } from '../../context.js';
+import { CRASH_GRACE_MS } from '../../exit.js';
+import { checkRedis } from '../admin/check-redis.js';
 
 interface WorkerFlags {
   readonly concurrency?: number;
@@ -99,7 +98,7 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
   const targets = flags.target ?? config.workerTargets;
   const graceMs = flags.graceMs ?? config.graceMs;
   const handlerTimeoutMs = flags.handlerTimeoutMs ?? config.handlerTimeoutMs;
-  const stack = await openStack({ ...config, handlerTimeoutMs, embeddedKeepMs: 0 }, { log });
+  const stack = await openStack({ ...config, handlerTimeoutMs, embeddedKeepMs: undefined }, { log });
   let worker: Worker;
   let door: { close(): Promise<void> } | undefined;
   try {
@@ -165,7 +164,7 @@ export function addWorker(program: Command, run: Run): void {
       "a pool to serve, repeatable; '' is the default pool",
       collect(flag(settingSchemas.workerTarget)),
     )
-    .option('--plugin <file>', 'a module that registers handlers and tools, repeatable', collect(same))
+    .option('--plugin <file>', 'a module that registers handlers and tools, repeatable', collect(notBlank))
     .option('--lease-ms <ms>', 'how long its turns stay its own without news', flag(settingSchemas.leaseMs))
     .option(
       '--grace-ms <ms>',
@@ -182,9 +181,9 @@ export function addWorker(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'SIGTERM and Ctrl-C finish the steps in progress and hand the turns back, within the grace time. A second signal stops at once.',
+          'SIGTERM, SIGHUP and Ctrl-C finish the steps in progress and hand the turns back, within the grace time. A second signal stops at once.',
         examples: [
-          'boxcar worker --concurrency 50 --plugin ./my-tools.js',
+          'boxcar worker --concurrency 50 --plugin ./my-tools.mjs',
           "boxcar worker --target gpu --target ''",
         ],
       }),

@@ -1,3 +1,4 @@
+import type { Stack } from '@boxcar/host/open';
 import type { JsonValue } from '@boxcar/kernel';
 import { openQueues } from '@boxcar/runtime';
 import {
@@ -11,8 +12,7 @@ import {
 } from '@boxcar/testkit';
 import { Redis } from 'ioredis';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import type { Stack } from './stack.js';
-import { cli, cliHere, type Env, PLUGIN, prepare, startCli } from './testing/cli.js';
+import { cli, cliHere, type Env, PLUGIN, prepare, startCli } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let env: Env;
@@ -105,6 +105,14 @@ describe('a worker that is told to stop', () => {
     await worker.kill('SIGINT');
     expect(await worker.exited).toEqual({ code: 0, signal: null });
     expect(['dispatched', 'suspended']).toContain(await statusOf(turnId));
+    expect(await workerCount()).toBe(0);
+  });
+
+  it('SIGHUP is heard like SIGTERM: the worker leaves and exits 0', async () => {
+    const worker = await startWorker();
+    await worker.kill('SIGHUP');
+    expect(await worker.exited).toEqual({ code: 0, signal: null });
+    expect(worker.stderr).toMatch(/^boxcar: stopped$/m);
     expect(await workerCount()).toBe(0);
   });
 

@@ -1,8 +1,8 @@
 import { builtInHandlers } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 import { describe, expect, it } from 'vitest';
+import { cliHere, PLUGIN, prepare } from '../../testing/cli.js';
 import type { ArgumentHelp } from './primitive-help.js';
-import { cliHere, PLUGIN, prepare } from './testing/cli.js';
 
 const NO_SERVER = { DATABASE_URL: 'postgres://127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
 

@@ -3,7 +3,7 @@ import { newId } from '@boxcar/runtime';
 import { keepEvidence } from '@boxcar/store';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { beforeAll, expect, test } from 'vitest';
-import { cliHere, type Env, prepare } from '../testing/cli.js';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let env: Env;

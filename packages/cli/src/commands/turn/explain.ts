@@ -1,3 +1,4 @@
+import { cut, toLine, toPlain } from '@boxcar/host/base';
 import type { ProviderDataFacts, WireNote } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import {
@@ -8,12 +9,13 @@ import {
   type StepExplanation,
 } from '@boxcar/runtime';
 import { type Command, InvalidArgumentError } from 'commander';
-import { collect, helpOf, type Run, same } from '../command.js';
-import type { Context } from '../context.js';
-import { describeOffer, describeOmission, describePlace } from '../origin-text.js';
-import { withSelectors } from '../selectors.js';
-import { openReader } from '../stack.js';
-import { countOf, cut, formatCount, formatFields, formatTable, toLine, toPlain, wrap } from '../text.js';
+import { collect, helpOf, notBlank, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { readId } from '../../input/id-argument.js';
+import { openReader } from '../../reader.js';
+import { describeOffer, describeOmission, describePlace } from '../../text/origin-text.js';
+import { countOf, formatCount, formatFields, formatTable, wrap } from '../../text/text.js';
+import { withPlugins } from './with-plugins.js';
 
 const SHOWN_LINES = 6;
 const SHOWN_OMISSIONS = 20;
@@ -138,15 +140,31 @@ function describeStep(explained: StepExplanation, isFull: boolean): string {
   ];
   if (explained.omissions.length > 0) parts.push(section('left out', omissions(explained.omissions)));
   const { wire } = explained;
-  if (wire !== null && wire.length > 0) parts.push(section('on the wire', wire.map(wireNote).join('\n')));
+  if (lacksModel(explained)) parts.push(section('on the wire', entry(UNKNOWN_WIRE)));
+  else if (wire !== null && wire.length > 0)
+    parts.push(section('on the wire', wire.map(wireNote).join('\n')));
   return parts.join('\n');
+}
+
+const UNKNOWN_WIRE =
+  'not known: no adapter for this model here; --plugin <file> names a module that registers it';
+
+const lacksSelector = ({ findings }: StepExplanation): boolean =>
+  findings.some(({ code }) => code === 'selector_unknown' || code === 'selector_failed');
+
+/** Whether the rows tell the prompt, and nothing here tells what the adapter does to it. */
+const lacksModel = (explained: StepExplanation): boolean =>
+  explained.wire === null && explained.tools !== null && !lacksSelector(explained);
+
+function entry(text: string): string {
+  const lines = wrap(text, WIDTH - 4);
+  return lines.map((line, index) => (index === 0 ? `  ${line}` : `    ${line}`)).join('\n');
 }
 
 function wireNote({ kind, message, messages = [] }: WireNote): string {
   const at =
     messages.length === 0 ? '' : ` (${messages.length === 1 ? 'message' : 'messages'} ${listOf(messages)})`;
-  const lines = wrap(`${kind}: ${toLine(message)}${at}`, WIDTH - 4);
-  return lines.map((line, index) => (index === 0 ? `  ${line}` : `    ${line}`)).join('\n');
+  return entry(`${kind}: ${toLine(message)}${at}`);
 }
 
 /** Numbers in order, a run of them as its ends. */
@@ -172,20 +190,21 @@ interface Flags {
 async function explain(context: Context, turn: string, flags: Flags): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
   // Nobody is asked: its adapters say what they add to a prompt.
-  const model = createModelRouter({ providers: context.config.models });
-  const explained = await withSelectors(
+  const router = createModelRouter({ providers: context.config.models });
+  const explained = await withPlugins(
     context,
-    (selectors) =>
+    (has) =>
       explainStep(reader.pool, turn, {
         project: flags.project ?? context.config.project,
         step: flags.step,
         attempt: flags.attempt,
-        selectors,
-        model,
+        selectors: has?.selectors,
+        model: has?.model ?? router,
       }),
     {
       plugins: flags.plugin,
-      needs: ({ findings }) => findings.some(({ code }) => code === 'selector_unknown'),
+      needs: (answer) =>
+        answer.findings.some(({ code }) => code === 'selector_unknown') || lacksModel(answer),
     },
   );
   context.answer(explained, () => describeStep(explained, flags.full === true));
@@ -195,12 +214,16 @@ async function explain(context: Context, turn: string, flags: Flags): Promise<nu
 export function addExplain(program: Command, run: Run): void {
   program
     .command('explain')
-    .argument('<turn>', 'its id, or at least the first 8 digits of it')
+    .argument('<turn>', 'its id, or at least the first 8 digits of it', readId)
     .option('--step <n>', 'which step (the last one committed)', readStep)
     .option('--attempt <n>', 'which attempt at it (the one committed)', readStep)
     .option('--full', 'whole messages, as they are')
     .option('--project <name>', 'project, by id or name')
-    .option('--plugin <file>', 'a module that registers the selector of the turn, repeatable', collect(same))
+    .option(
+      '--plugin <file>',
+      'a module with the selector or model of the turn, repeatable',
+      collect(notBlank),
+    )
     .addHelpText(
       'after',
       helpOf({

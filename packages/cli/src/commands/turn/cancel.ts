@@ -1,11 +1,12 @@
+import { errorLine } from '@boxcar/host/errors';
+import { openStack } from '@boxcar/host/open';
 import { type ErrorBody, isJsonObject, type JsonValue } from '@boxcar/kernel';
 import { findTurnOrRun } from '@boxcar/store';
 import type { Command } from 'commander';
-import { helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { errorLine } from '../error-text.js';
-import { openStack } from '../stack.js';
-import { countOf } from '../text.js';
+import { helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { readId } from '../../input/id-argument.js';
+import { countOf } from '../../text/text.js';
 
 interface CancelFlags {
   readonly reason?: string;
@@ -52,7 +53,7 @@ async function runCancel(context: Context, ref: string, flags: CancelFlags): Pro
 export function addCancel(program: Command, run: Run): void {
   program
     .command('cancel')
-    .argument('<turn|run>', 'id of a turn or of a run, or at least the first 8 digits of it')
+    .argument('<turn|run>', 'id of a turn or of a run, or at least the first 8 digits of it', readId)
     .option('--reason <text>', 'why; shown to whoever waits for the turn')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(

@@ -6,7 +6,7 @@ import { createWorker, loadPlugins } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { type CliResult, cliHere, type Env, prepare } from './testing/cli.js';
+import { type CliResult, cliHere, type Env, prepare } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let env: Env;
@@ -15,6 +15,18 @@ let selected: string;
 let foreign: string;
 let folder: string;
 let plugin: string;
+let unknown: string;
+let modelPlugin: string;
+let reversed: string;
+
+/** Turns the direction of what follows on a terminal. */
+const REVERSE = '\u202e';
+
+const MODEL_PLUGIN = `export default (runtime) =>
+  runtime.registerModel('mine', {
+    generate: async () => ({ text: 'One cat.', toolCalls: [], usage: { inputTokens: 1, outputTokens: 1 }, model: 'mine:small' }),
+    describeWire: () => [{ kind: 'joined', message: 'as the plugin says' }],
+  });`;
 
 const PLUGIN = `export default (runtime) =>
   runtime.registerSelector('brief', {
@@ -50,7 +62,9 @@ beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'boxcar-selectors-'));
   plugin = join(folder, 'plugin.mjs');
   await writeFile(plugin, PLUGIN);
-  await loadPlugins(runtime, [plugin]);
+  modelPlugin = join(folder, 'model.mjs');
+  await writeFile(modelPlugin, MODEL_PLUGIN);
+  await loadPlugins(runtime, [plugin, modelPlugin]);
   const worker = await createWorker(runtime);
   const answer = await runtime.submit('launch_principal', {
     profile_name: 'counter',
@@ -86,6 +100,31 @@ beforeAll(async () => {
     wait: true,
   });
   foreign = (last as { turn_id: string }).turn_id;
+  await runtime.applyProfile({ name: 'own', instructions: 'Count.', model: 'mine:small', tools: ['look'] });
+  const own = await runtime.submit('launch_principal', {
+    profile_name: 'own',
+    instruction: 'Count the cats.',
+    wait: true,
+  });
+  unknown = (own as { turn_id: string }).turn_id;
+  const data = { [`key ${REVERSE}`]: [`value ${REVERSE}`] };
+  await runtime.applyProfile({
+    name: 'reverser',
+    instructions: `Count ${REVERSE}.`,
+    model: 'scripted',
+    script: [
+      { say: `I look ${REVERSE}.`, calls: [{ tool: 'look' }] },
+      { calls: [{ tool: 'submit_result', arguments: { result: data } }] },
+    ],
+    tools: ['look', 'submit_result'],
+  });
+  const reversing = await runtime.submit('launch_principal', {
+    profile_name: 'reverser',
+    instruction: `Count ${REVERSE}.`,
+    wait: true,
+  });
+  expect(reversing).toMatchObject({ status: 'success', result: data });
+  reversed = (reversing as { turn_id: string }).turn_id;
   await worker.close();
   turn = (answer as { turn_id: string }).turn_id;
 });
@@ -146,6 +185,27 @@ describe('boxcar explain', () => {
     const first = JSON.parse((await ask('explain', foreign, '--step', '1', '--json')).stdout);
     expect(first.wire).toEqual([{ kind: 'joined', message: 'sent as one message', messages: [2, 3, 4] }]);
     expect((await ask('explain', turn)).stdout).not.toContain('on the wire');
+  });
+
+  test('says that it does not know what a model adds that only a plugin has, and with the plugin says it', async () => {
+    expect(JSON.parse((await ask('explain', unknown, '--json')).stdout)).toMatchObject({
+      verified: true,
+      wire: null,
+    });
+    const said = await ask('explain', unknown);
+    expect(widest(said)).toBeLessThanOrEqual(80);
+    expect(said.stdout).toContain(
+      '\non the wire\n  not known: no adapter for this model here; --plugin <file> names a module\n    that registers it\n',
+    );
+    const flags = ['--plugin', modelPlugin];
+    expect(JSON.parse((await ask('explain', unknown, '--json', ...flags)).stdout).wire).toEqual([
+      { kind: 'joined', message: 'as the plugin says' },
+    ]);
+    expect((await ask('explain', unknown, ...flags)).stdout).toMatch(
+      /\non the wire\n {2}joined: as the plugin says\n/,
+    );
+    const configured = await cliHere(['explain', unknown, '--json'], { ...env, BOXCAR_PLUGINS: modelPlugin });
+    expect(JSON.parse(configured.stdout).wire).toHaveLength(1);
   });
 
   test.each([
@@ -245,13 +305,33 @@ describe('boxcar why', () => {
   });
 
   test.each([
-    ['a blank text', [' '], 1, /bad_request.*must not be blank/],
+    ['a blank text', [' '], 2, /bad_request.*must not be blank/],
     ['no text', [], 2, /text/],
   ])('refuses %s', async (_what, args, code, words) => {
     const said = await ask('why', turn, ...args);
     expect(said).toMatchObject({ code, stdout: '' });
     expect(said.stderr).toMatch(words);
   });
+});
+
+test('no text of a turn turns the direction of what follows on the terminal', async () => {
+  for (const args of [
+    ['show', reversed],
+    ['explain', reversed],
+    ['explain', reversed, '--full'],
+    ['explain', reversed, '--step', '1'],
+    ['why', reversed, `I look ${REVERSE}.`],
+    ['why', reversed, `value ${REVERSE}`],
+    ['why', reversed, `value ${REVERSE} and more`],
+    ['why', reversed, `"key`],
+    ['submit', 'collect', '--json-args', JSON.stringify({ turn_ids: [reversed] }), '--wait'],
+  ]) {
+    const { stdout, stderr } = await ask(...args);
+    expect({ args, text: stdout + stderr }).toEqual({
+      args,
+      text: expect.stringMatching(/^[^\u202a-\u202e\u2066-\u2069]+$/),
+    });
+  }
 });
 
 describe('a prompt that a selector made', () => {

@@ -3,12 +3,13 @@ import { isFinal, type TurnStatus } from '@boxcar/kernel';
 import { findIdsNextTo, findTree, loadBudgets } from '@boxcar/store';
 import { loadTree, type TurnTree } from '@boxcar/store/report';
 import type { Command } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { Screen } from '../screen.js';
-import { shortIds } from '../short-ids.js';
-import { openReader } from '../stack.js';
-import { type BudgetedTree, formatTree } from '../tree-text.js';
+import { EXIT, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { readId } from '../../input/id-argument.js';
+import { openReader } from '../../reader.js';
+import { Screen } from '../../text/screen.js';
+import { shortIds } from '../../text/short-ids.js';
+import { type BudgetedTree, formatTree } from '../../text/tree-text.js';
 
 const POLL_MS = 500;
 /** Of the time at most one part in so many goes into looking. */
@@ -26,7 +27,7 @@ type Pool = Parameters<typeof loadTree>[0];
 async function loadBudgeted(
   pool: Pool,
   { of, roots }: Awaited<ReturnType<typeof findTree>>,
-  options: { readonly siblings?: number } = {},
+  options: { readonly siblings?: number | undefined } = {},
 ): Promise<BudgetedTree> {
   const tree = await loadTree(pool, roots, {
     ...(of.kind === 'batch' ? { batchId: of.id } : {}),
@@ -111,7 +112,7 @@ async function showTree(context: Context, ref: string, flags: TreeFlags): Promis
     const startedAt = performance.now();
     // Of each parent so many children that two of them leave room for each other.
     const siblings = isTerminal ? Math.max(3, Math.floor((process.stdout.rows - 4) / 2)) : undefined;
-    const tree = await loadBudgeted(reader.pool, found, siblings === undefined ? {} : { siblings });
+    const tree = await loadBudgeted(reader.pool, found, { siblings });
     view.show(tree, await shortOf(tree));
     if (tree.totals.open === 0) return exitOf(tree);
     const pauseMs = Math.max(POLL_MS, (performance.now() - startedAt) * LOOK_SHARE);
@@ -123,7 +124,7 @@ async function showTree(context: Context, ref: string, flags: TreeFlags): Promis
 export function addTree(program: Command, run: Run): void {
   program
     .command('tree')
-    .argument('<run|turn|batch>', 'its id, or at least the first 8 digits of it')
+    .argument('<run|turn|batch>', 'its id, or at least the first 8 digits of it', readId)
     .option('--watch', 'until all of it has ended (on a terminal without being asked)')
     .option('--no-watch', 'once')
     .option('--ids', 'ids in place of figures, as short as they can be told apart; --json has them in full')

@@ -1,9 +1,9 @@
+import type { Stack } from '@boxcar/host/open';
 import { createWorker } from '@boxcar/runtime';
 import type { TurnTree } from '@boxcar/store/report';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import type { Stack } from '../stack.js';
-import { cliHere, type Env, prepare } from '../testing/cli.js';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let env: Env;

@@ -11,7 +11,7 @@ import {
   waitFor,
 } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { prepare, startCli } from './testing/cli.js';
+import { prepare, startCli } from '../../testing/cli.js';
 
 const GRACE_MS = 10_000;
 /** Extra time for a busy machine. */

@@ -1,12 +1,12 @@
 import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { parseConfig } from '@boxcar/host/config';
+import { openStack, type Stack } from '@boxcar/host/open';
 import { createWorker, type Worker } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { parseConfig } from '../config.js';
-import { openStack, type Stack } from '../stack.js';
-import { type CliResult, cliHere } from '../testing/cli.js';
+import { type CliResult, cliHere } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let stack: Stack;

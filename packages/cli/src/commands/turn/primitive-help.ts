@@ -1,12 +1,13 @@
 /** `boxcar submit <primitive> --help`: the arguments of a primitive, by the schema that checks them. */
 import { resolve } from 'node:path';
+import { toLine } from '@boxcar/host/base';
+import { openStack } from '@boxcar/host/open';
 import { builtInHandlers, type Handler, loadPlugins } from '@boxcar/runtime';
 import { z } from 'zod';
-import { EXIT, helpOf } from './command.js';
-import type { Context } from './context.js';
-import { openStack } from './stack.js';
-import { toLine, wrap } from './text.js';
-import { wrongUsage } from './usage.js';
+import { EXIT, helpOf } from '../../command.js';
+import type { Context } from '../../context.js';
+import { wrongUsage } from '../../input/usage.js';
+import { wrap } from '../../text/text.js';
 
 /** A part of a JSON schema, as far as it is shown. */
 interface Schema {
