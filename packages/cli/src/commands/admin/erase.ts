@@ -9,12 +9,12 @@ import {
   findProjectByRef,
 } from '@boxcar/store';
 import type { Command } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import { confirm } from '../confirm.js';
-import type { Context } from '../context.js';
-import { LONG_STATEMENT_MS, openReader } from '../stack.js';
-import { countOf, formatTable } from '../text.js';
-import { readFlag, wrongUsage } from '../usage.js';
+import { EXIT, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { confirm } from '../../input/confirm.js';
+import { readFlag, wrongUsage } from '../../input/usage.js';
+import { LONG_STATEMENT_MS, openReader } from '../../reader.js';
+import { countOf, formatTable } from '../../text/text.js';
 
 interface EraseFlags {
   readonly box?: string;

@@ -1,10 +1,10 @@
 import { listProviders, type ProviderLimits, type ProviderLine, setProviderLimits } from '@boxcar/store';
 import { type Command, InvalidArgumentError } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { openReader } from '../stack.js';
-import { formatTable } from '../text.js';
-import { wrongUsage } from '../usage.js';
+import { EXIT, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { wrongUsage } from '../../input/usage.js';
+import { openReader } from '../../reader.js';
+import { formatTable } from '../../text/text.js';
 
 const describeLimit = (limit: number | null): string => (limit === null ? 'none' : String(limit));
 

@@ -1,3 +1,4 @@
+import type { Stack } from '@boxcar/host/open';
 import { createWorker } from '@boxcar/runtime';
 import { THIS_BUILD } from '@boxcar/store';
 import { readServerFacts, readWorkFacts } from '@boxcar/store/report';
@@ -10,6 +11,7 @@ import {
   waitFor,
 } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
 import {
   type Finding,
   judgeDirect,
@@ -18,9 +20,7 @@ import {
   judgeServer,
   judgeToolQueues,
   worstOf,
-} from './doctor-findings.js';
-import type { Stack } from './stack.js';
-import { cliHere, type Env, prepare } from './testing/cli.js';
+} from '../../text/doctor-findings.js';
 
 interface Answer {
   readonly status: string;

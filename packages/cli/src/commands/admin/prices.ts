@@ -11,11 +11,11 @@ import {
 } from '@boxcar/kernel';
 import { findProjectByRef, listUsedModels, loadProject, setPrice } from '@boxcar/store';
 import { type Command, InvalidArgumentError } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { openReader, type Reader } from '../stack.js';
-import { formatTable } from '../text.js';
-import { wrongUsage } from '../usage.js';
+import { EXIT, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { wrongUsage } from '../../input/usage.js';
+import { openReader, type Reader } from '../../reader.js';
+import { formatTable } from '../../text/text.js';
 
 interface PriceLine {
   readonly model: string;

@@ -1,11 +1,11 @@
 import { hostname } from 'node:os';
+import { settingSchemas } from '@boxcar/host/config';
 import { findLiveWorkers } from '@boxcar/store/health';
 import type { Command } from 'commander';
-import { EXIT, flag, helpOf, type Run } from '../command.js';
-import { settingSchemas } from '../config.js';
-import type { Context } from '../context.js';
-import { openReader } from '../stack.js';
-import { countOf } from '../text.js';
+import { EXIT, flag, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { openReader } from '../../reader.js';
+import { countOf } from '../../text/text.js';
 
 /**
  * `boxcar health`: whether a worker of this host holds a living lease, read from the rows. The lease is renewed by the
@@ -18,7 +18,7 @@ async function checkHealth(context: Context, flags: { readonly pid?: number }): 
   const host = hostname();
   const workers = await findLiveWorkers(reader.pool, {
     hostname: host,
-    ...(flags.pid === undefined ? {} : { pid: flags.pid }),
+    pid: flags.pid,
   });
   const isHealthy = workers.length > 0;
   const where = flags.pid === undefined ? host : `${host}, process ${flags.pid}`;

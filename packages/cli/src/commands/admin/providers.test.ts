@@ -1,6 +1,6 @@
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { cliHere } from './testing/cli.js';
+import { cliHere } from '../../testing/cli.js';
 
 let database: TestDatabase;
 const run = (...args: string[]) => cliHere(args, { DATABASE_URL: database.url });

@@ -1,3 +1,4 @@
+import { settingSchemas } from '@boxcar/host/config';
 import { safeParse, toBadRequest } from '@boxcar/kernel';
 import {
   findProjectByRef,
@@ -10,13 +11,12 @@ import {
   type TapePurgeReport,
 } from '@boxcar/store';
 import type { Command } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import { settingSchemas } from '../config.js';
-import { confirm } from '../confirm.js';
-import type { Context } from '../context.js';
-import { LONG_STATEMENT_MS, openReader } from '../stack.js';
-import { countOf, formatCount } from '../text.js';
-import { usage } from '../usage.js';
+import { EXIT, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { confirm } from '../../input/confirm.js';
+import { usage } from '../../input/usage.js';
+import { LONG_STATEMENT_MS, openReader } from '../../reader.js';
+import { countOf, formatCount } from '../../text/text.js';
 
 interface PurgeFlags {
   readonly olderThan: string;

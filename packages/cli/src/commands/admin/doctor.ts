@@ -1,3 +1,6 @@
+import { settingSchemas } from '@boxcar/host/config';
+import { errorLine } from '@boxcar/host/errors';
+import { openServer, openStack, type Server } from '@boxcar/host/open';
 import { toErrorBody } from '@boxcar/kernel';
 import {
   checkSchemaVersion,
@@ -17,10 +20,9 @@ import {
   readWorkFacts,
 } from '@boxcar/store/report';
 import { type Command, Option } from 'commander';
-import { readRedisFacts } from '../check-redis.js';
-import { EXIT, flag, helpOf, type Run } from '../command.js';
-import { settingSchemas } from '../config.js';
-import type { Context } from '../context.js';
+import { EXIT, flag, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { openReader, type Reader } from '../../reader.js';
 import {
   type Finding,
   judgeDeadLetters,
@@ -32,11 +34,10 @@ import {
   judgeToolQueues,
   judgeWork,
   worstOf,
-} from '../doctor-findings.js';
-import { errorLine } from '../error-text.js';
-import { createProgress } from '../progress.js';
-import { openReader, openServer, openStack, type Reader, type Server } from '../stack.js';
-import { countOf, formatCount, wrap } from '../text.js';
+} from '../../text/doctor-findings.js';
+import { createProgress } from '../../text/progress.js';
+import { countOf, formatCount, wrap } from '../../text/text.js';
+import { readRedisFacts } from './check-redis.js';
 
 const DEFAULT_TURNS = 10_000;
 const DEFAULT_TIMEOUT_MS = 5_000;

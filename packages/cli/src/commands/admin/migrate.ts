@@ -1,8 +1,8 @@
+import { migrateServer, openServer } from '@boxcar/host/open';
 import { grantWorkerRights } from '@boxcar/store';
 import type { Command } from 'commander';
-import { helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { migrateServer, openServer } from '../stack.js';
+import { helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
 
 interface MigrateFlags {
   readonly grantWorker?: string;

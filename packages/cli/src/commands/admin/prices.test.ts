@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { cliHere, prepare } from './testing/cli.js';
+import { cliHere, prepare } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let folder: string;
@@ -64,7 +64,7 @@ it('a model of a profile without a price is listed, and is a finding of doctor u
     'profiles',
     'apply',
     '-f',
-    new URL('fixtures/unpriced.yaml', import.meta.url).pathname,
+    new URL('../../fixtures/unpriced.yaml', import.meta.url).pathname,
   );
   expect(applied).toMatchObject({ code: 0 });
   expect((await list()).get('openai-compatible:llama')).toMatchObject({

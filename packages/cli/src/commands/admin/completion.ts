@@ -1,6 +1,6 @@
 import { Argument, type Command } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import { SHELLS, type Shell, writeCompletion } from '../completion.js';
+import { EXIT, helpOf, type Run } from '../../command.js';
+import { SHELLS, type Shell, writeCompletion } from './completion-script.js';
 
 export function addCompletion(program: Command, run: Run): void {
   program

@@ -2,13 +2,13 @@ import { type ProjectLimits, projectLimitsSchema, safeParse, toBadRequest } from
 import { archiveProject, createProject, getProject } from '@boxcar/runtime';
 import { findProjectByRef, type ProjectReport, setProjectLimits } from '@boxcar/store';
 import type { Command } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
-import type { Context } from '../context.js';
-import { describeLimits, readSetting } from '../project-settings.js';
-import { openReader } from '../stack.js';
-import { formatCount, formatFields } from '../text.js';
-import { usage, wrongUsage } from '../usage.js';
-import { addListTo } from './list.js';
+import { EXIT, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { describeLimits, readSetting } from '../../input/project-settings.js';
+import { usage, wrongUsage } from '../../input/usage.js';
+import { openReader } from '../../reader.js';
+import { formatCount, formatFields } from '../../text/text.js';
+import { addListTo } from '../list/list.js';
 
 /** What people see of a project. */
 const describe = (project: ProjectReport): string =>
