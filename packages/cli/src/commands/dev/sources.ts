@@ -32,7 +32,7 @@ const usual = (cwd: string, names: readonly string[]): string[] =>
  */
 export function findSources(
   cwd: string,
-  named: { readonly profiles?: readonly string[]; readonly plugins?: readonly string[] },
+  named: { readonly profiles?: readonly string[] | undefined; readonly plugins?: readonly string[] },
 ): () => Sources {
   const resolveAll = (given: readonly string[] | undefined, field: string): string[] | undefined => {
     if (given === undefined || given.length === 0) return undefined;

@@ -2,13 +2,13 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { Stack } from '@boxcar/host/open';
 import type { AgentId, BoxId, CardId, TurnId } from '@boxcar/kernel';
 import { createWorker } from '@boxcar/runtime';
 import { type BoxReport, inspectBox } from '@boxcar/store/report';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Stack } from './stack.js';
-import { cliHere, type Env, prepare } from './testing/cli.js';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
 interface Receipt {
   readonly turn_id: TurnId;
@@ -98,7 +98,7 @@ describe('box create', () => {
     const { status, stdout, stderr } = spawnSync(
       process.execPath,
       [
-        ...['--conditions=@boxcar/source', '--import=tsx', join(import.meta.dirname, 'main.ts')],
+        ...['--conditions=@boxcar/source', '--import=tsx', join(import.meta.dirname, '../../main.ts')],
         ...['box', 'create', '--file', '-', '--json'],
       ],
       { input: 'from stdin', encoding: 'utf8', env: { PATH: process.env.PATH, ...env } },
@@ -252,7 +252,7 @@ describe('box show', () => {
   });
 
   it.each([
-    ['what is no id', ['x'], 1, /box: 'x' is no id/],
+    ['what is no id', ['x'], 2, /'x' is invalid for argument 'box'\. It must be an id/],
     ['a box that is not there', ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f'], 1, /not_found: No box 0198c1f2/],
     ['a project that is not there', ['BOX', '--project', 'nowhere'], 1, /not_found: No project 'nowhere'/],
     ['a box of another project', ['BOX', '--project', 'elsewhere'], 1, /not_found: No box/],
@@ -324,16 +324,16 @@ describe('box grant', () => {
     ['an unknown mode', ['BOX', 'reader', '--mode', 'write'], /arguments\.mode/],
     ['an agent that is not there', ['BOX', 'nobody'], /not_found: No agent 'nobody'/],
     ['a box that is not there', ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', 'reader'], /not_found: No box/],
-    ['what is no id', ['x', 'reader'], /box: 'x' is no id/],
     ['a time without its zone', ['BOX', 'reader', '--until', '2030-01-01T10:00'], /a time with its zone/],
     ['no time at all', ['BOX', 'reader', '--until', 'tomorrow'], /a day \(2030-12-31\)/],
     ['a day that is none', ['BOX', 'reader', '--until', '2030-13-45'], /a day \(2030-12-31\)/],
+    ['what is no id', ['x', 'reader'], /'x' is invalid for argument 'box'\. It must be an id/],
     ['a giver that may not read it', ['BOX', 'operator', '--source-agent', 'reader'], /box_not_authorized/],
   ])('of %s is refused', async (_what, args, message) => {
     const words = args.map((arg) => (arg === 'BOX' ? done.context_box_id : arg));
     expect(await boxcar('box', 'grant', ...words)).toMatchObject({
       // A flag that cannot be read, or a refusal of the database.
-      code: args.includes('--until') ? 2 : 1,
+      code: args.includes('--until') || args[0] === 'x' ? 2 : 1,
       stdout: '',
       stderr: expect.stringMatching(message),
     });

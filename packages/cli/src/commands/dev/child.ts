@@ -2,10 +2,10 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { childEnvironment } from '../environment.js';
+import { childEnvironment } from '@boxcar/host/base';
 
 const MAIN = fileURLToPath(
-  new URL(import.meta.url.endsWith('.ts') ? '../main.ts' : '../main.js', import.meta.url),
+  new URL(import.meta.url.endsWith('.ts') ? '../../main.ts' : '../../main.js', import.meta.url),
 );
 /** Beyond the patience it has itself. */
 const KILL_AFTER_MS = 5_000;

@@ -1,6 +1,7 @@
 /** Profiles from YAML and JSON files: every finding with its file, line and field, before anything is applied. */
 import { isUtf8 } from 'node:buffer';
 import {
+  errorText,
   isJsonObject,
   type JsonObject,
   type JsonValue,
@@ -24,7 +25,7 @@ import {
   visit,
 } from 'yaml';
 import { z } from 'zod';
-import { readInput } from './read-input.js';
+import { readInput } from '../../input/read-input.js';
 
 export interface ProfileFinding {
   /** `file:line:column`. */
@@ -272,7 +273,7 @@ export async function readTexts(names: readonly string[]): Promise<ProfileText[]
       bytes = await readInput(name);
     } catch (error) {
       const code = error instanceof Error && 'code' in error ? String(error.code) : '';
-      const why = WHY_UNREADABLE[code] ?? (error instanceof Error ? error.message : String(error));
+      const why = WHY_UNREADABLE[code] ?? errorText(error);
       throw new KernelError('bad_request', {
         message: `--file ${name}: ${why}.`,
         details: { field: 'file', file: name },

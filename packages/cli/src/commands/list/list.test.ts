@@ -1,8 +1,8 @@
+import type { Stack } from '@boxcar/host/open';
 import { createWorker } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Stack } from '../stack.js';
-import { cliHere, type Env, prepare } from '../testing/cli.js';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let env: Env;
@@ -95,6 +95,28 @@ describe('turns and runs', () => {
     });
   });
 
+  it('are printed with ids that no turn, run or batch shares, since commands take any of the three', async () => {
+    const [one = ''] = turnIds;
+    const beside = (id: string): string => `${id.slice(0, -1)}${id.endsWith('0') ? '1' : '0'}`;
+    const change = (sql: string, ...values: string[]) => database.pool.query<{ id: string }>(sql, values);
+    const shownIn = async (noun: string): Promise<string | undefined> =>
+      rowsOf((await boxcar(noun, 'ls', '--limit', '1')).stdout)[0]?.[0];
+    await change(
+      'insert into boxcar.runs (id, project_id, root_turn_id) select $1, project_id, id from boxcar.turns where id = $2',
+      ...[beside(one), one],
+    );
+    expect(await shownIn('turns')).toBe(one);
+    await change('delete from boxcar.runs where id = $1', beside(one));
+    const { rows } = await change('select run_id as id from boxcar.turns where id = $1', one);
+    const [{ id: run } = { id: '' }] = rows;
+    await change(
+      "insert into boxcar.batches select (jsonb_populate_record(b, jsonb_build_object('id', $1::text))).* from boxcar.batches b limit 1",
+      beside(run),
+    );
+    expect(await shownIn('runs')).toBe(run);
+    await change('delete from boxcar.batches where id = $1', beside(run));
+  });
+
   it('are narrowed by each filter', async () => {
     const instructionsOf = async (...flags: string[]) =>
       rowsOf((await boxcar('runs', 'ls', ...flags)).stdout).map((row) => row.at(-1));
@@ -122,16 +144,16 @@ describe('turns and runs', () => {
       code: 1,
       stderr: expect.stringContaining("not_found: No project 'elsewhere'."),
     });
-    for (const [flags, message] of [
-      [['--status', 'done'], /bad_request: --status\S*: must be/],
-      [['--text', ' '], /bad_request: --text: /],
-      [['--cursor', 'x'], /bad_request: --cursor: must be the next_cursor/],
-      [['--since', 'tomorrow'], /bad_request: --since: 'tomorrow' must be/],
-      [['--profile', 'nobody'], /not_found: No profile 'nobody'/],
-      [['--agent', 'nobody'], /not_found: No agent 'nobody'/],
+    for (const [flags, message, code] of [
+      [['--status', 'done'], /bad_request: --status: 'done' must be one of queued, /, 2],
+      [['--text', ' '], /bad_request: option '--text <text>' .* It must not be blank/, 2],
+      [['--cursor', 'x'], /bad_request: --cursor: must be the next_cursor/, 2],
+      [['--since', 'tomorrow'], /bad_request: --since: 'tomorrow' must be/, 2],
+      [['--profile', 'nobody'], /not_found: No profile 'nobody'/, 1],
+      [['--agent', 'nobody'], /not_found: No agent 'nobody'/, 1],
     ] as const)
       expect(await boxcar('turns', 'ls', ...flags)).toMatchObject({
-        code: 1,
+        code,
         stdout: '',
         stderr: expect.stringMatching(message),
       });

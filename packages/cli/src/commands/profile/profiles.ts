@@ -1,15 +1,16 @@
 import { resolve } from 'node:path';
+import { toPlain } from '@boxcar/host/base';
+import { openStack, type Stack } from '@boxcar/host/open';
 import { canonicalJson, type JsonObject, KernelError } from '@boxcar/kernel';
 import { loadPlugins, type ProfileFinding, type ProfileRef, type ProfileVersion } from '@boxcar/runtime';
 import type { ProfileLine } from '@boxcar/store';
 import type { Command } from 'commander';
-import { collect, EXIT, helpOf, type Run, same } from '../command.js';
-import type { Context } from '../context.js';
-import { type ProfileText, type ReadProfile, readProfiles, readTexts } from '../profile-files.js';
-import { diffProfiles, type ProfileSide, toYaml } from '../profile-yaml.js';
-import { openStack, type Stack } from '../stack.js';
-import { countOf, formatFields, formatTable, toPlain } from '../text.js';
-import { wrongUsage } from '../usage.js';
+import { collect, EXIT, helpOf, notBlank, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { wrongUsage } from '../../input/usage.js';
+import { countOf, formatFields, formatTable } from '../../text/text.js';
+import { type ProfileText, type ReadProfile, readProfiles, readTexts } from './profile-files.js';
+import { diffProfiles, type ProfileSide, toYaml } from './profile-yaml.js';
 
 interface ProjectFlags {
   readonly project?: string;
@@ -278,7 +279,7 @@ export function addProfiles(program: Command, run: Run): void {
     .requiredOption('-f, --file <file...>', 'one or more files, each with one or more documents; - is stdin')
     .option('--dry-run', 'only say what would change, with the differences')
     .option(...PROJECT)
-    .option(...PLUGIN, collect(same))
+    .option(...PLUGIN, collect(notBlank))
     .addHelpText(
       'after',
       helpOf({
@@ -330,7 +331,7 @@ export function addProfiles(program: Command, run: Run): void {
     .argument('[other]', 'name, or name@version; default: the current version')
     .option('-f, --file <file>', 'compare with the profile of this name in a file; - is stdin')
     .option(...PROJECT)
-    .option(...PLUGIN, collect(same))
+    .option(...PLUGIN, collect(notBlank))
     .addHelpText(
       'after',
       helpOf({

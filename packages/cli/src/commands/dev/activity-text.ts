@@ -1,6 +1,7 @@
 /** What happens, a line each, for a terminal of 80 columns. */
+import { cut, toLine } from '@boxcar/host/base';
 import type { Activity } from '@boxcar/store/report';
-import { cut, formatShortCount, formatShortDuration, toLine } from '../text.js';
+import { formatShortCount, formatShortDuration } from '../../text/text.js';
 
 const AGENT_WIDTH = 21;
 

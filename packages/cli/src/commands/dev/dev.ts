@@ -2,24 +2,25 @@ import { relative } from 'node:path';
 import { createInterface } from 'node:readline/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { defaultDataDir, deleteEmbeddedData } from '@boxcar/embedded';
+import { toLine } from '@boxcar/host/base';
+import { settingSchemas } from '@boxcar/host/config';
+import { describeError, reportError } from '@boxcar/host/errors';
+import { migrateServer, openServer } from '@boxcar/host/open';
 import { type ErrorBody, KernelError } from '@boxcar/kernel';
 import type { AppliedProfile } from '@boxcar/runtime';
 import { createPool, endPool } from '@boxcar/store';
 import { ActivityFeed } from '@boxcar/store/report';
 import type { Command } from 'commander';
-import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
-import { settingSchemas } from '../config.js';
-import type { Context } from '../context.js';
-import { formatActivity } from '../dev/activity-text.js';
-import { GIVEN_UP_MS, startChild } from '../dev/child.js';
-import { codeFiles, findSources, profileFiles, type Sources, stampOf } from '../dev/sources.js';
-import { parseSaid, type Said, WorkerSupervisor } from '../dev/supervisor.js';
-import { writeOutput } from '../output.js';
-import { describeError, reportError } from '../report-error.js';
-import { migrateServer, openServer } from '../stack.js';
-import { countOf, toLine } from '../text.js';
-import { wrongUsage } from '../usage.js';
-import { describeFindings } from './profiles.js';
+import { collect, EXIT, flag, helpOf, notBlank, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { wrongUsage } from '../../input/usage.js';
+import { writeOutput } from '../../output.js';
+import { countOf } from '../../text/text.js';
+import { describeFindings } from '../profile/profiles.js';
+import { formatActivity } from './activity-text.js';
+import { GIVEN_UP_MS, startChild } from './child.js';
+import { codeFiles, findSources, profileFiles, type Sources, stampOf } from './sources.js';
+import { parseSaid, type Said, WorkerSupervisor } from './supervisor.js';
 
 const LOOK_MS = 300;
 /** A child that takes longer, beyond its wait for the database, is ended. */
@@ -53,7 +54,7 @@ async function resetData(context: Context, flags: DevFlags): Promise<void> {
     // Ctrl-C and the end of the input are answers too, which the question alone would wait for in vain.
     const noAnswer = new AbortController();
     for (const event of ['SIGINT', 'close'] as const) lines.once(event, () => noAnswer.abort());
-    const question = `Delete all data in ${folder}? [y/N] `;
+    const question = `Delete all data in ${toLine(folder)}? [y/N] `;
     const answer = await lines.question(question, { signal: noAnswer.signal }).catch(() => '');
     lines.close();
     if (!/^y(es)?$/i.test(answer.trim()))
@@ -298,7 +299,7 @@ class DevServer {
 async function runDev(context: Context, flags: DevFlags): Promise<number> {
   const { config, stop } = context;
   const findNow = findSources(process.cwd(), {
-    ...(flags.profiles === undefined ? {} : { profiles: flags.profiles }),
+    profiles: flags.profiles,
     plugins: flags.plugin ?? config.plugins,
   });
   // Heard from here on, so that Ctrl-C never leaves a server behind.
@@ -306,7 +307,7 @@ async function runDev(context: Context, flags: DevFlags): Promise<number> {
   stop.addEventListener('abort', ignore);
   if (flags.reset === true) await resetData(context, flags);
   const log = context.log('warn');
-  await using server = await openServer({ ...config, embeddedKeepMs: 0 }, log);
+  await using server = await openServer({ ...config, embeddedKeepMs: undefined }, log);
   await migrateServer(server, { waitMs: config.databaseWaitMs, log });
   const pool = createPool({
     connectionString: server.databaseUrl,
@@ -347,9 +348,9 @@ export function addDev(program: Command, run: Run): void {
     .option(
       '--profiles <path>',
       'a file or folder with profiles, repeatable (profiles.yaml, profiles/)',
-      collect(same),
+      collect(notBlank),
     )
-    .option('--plugin <file>', 'a module with handlers and tools, repeatable (plugin.js)', collect(same))
+    .option('--plugin <file>', 'a module with handlers and tools, repeatable (plugin.js)', collect(notBlank))
     .option('--project <name>', 'project of the profiles, by id or name')
     .option('--concurrency <n>', 'turns at once', flag(settingSchemas.concurrency))
     .option('--reset', 'delete the data of the embedded Postgres first; asks before it does')

@@ -1,6 +1,7 @@
-/** `boxcar runs|turns|agents|boxes|projects|tools|primitives ls`: one table of what there is to list, which makes the commands. */
-import { KernelError, parseTapeDate, TURN_STATUSES, type TurnStatus } from '@boxcar/kernel';
+/** What there is to list: of each noun its filters, its columns and how a page of it is loaded. */
+import { TURN_STATUSES, type TurnStatus } from '@boxcar/kernel';
 import {
+  type ListNoun,
   type ListSearch,
   listAgents,
   listBoxes,
@@ -10,32 +11,15 @@ import {
   listTools,
   listTurns,
 } from '@boxcar/runtime';
-import { findNeighbors } from '@boxcar/store';
-import type { Command } from 'commander';
-import { EXIT, flag, helpOf, type Run } from '../command.js';
-import { settingSchemas } from '../config.js';
-import type { Context } from '../context.js';
-import { inFlags } from '../flag-errors.js';
-import { describeLimits } from '../project-settings.js';
-import { shortIds } from '../short-ids.js';
-import { openReader, type Reader } from '../stack.js';
-import { type Column, countOf, formatCount, formatShortDuration, formatTable } from '../text.js';
+import { findBoxIdsNextTo, findIdsNextTo } from '@boxcar/store';
+import { describeLimits } from '../../input/project-settings.js';
+import type { Reader } from '../../reader.js';
+import { shortIds } from '../../text/short-ids.js';
+import { type Column, formatCount, formatShortDuration } from '../../text/text.js';
 
 type Pool = Reader['pool'];
 
-interface Flags {
-  readonly status?: string;
-  readonly profile?: string;
-  readonly agent?: string;
-  readonly channel?: string;
-  readonly text?: string;
-  readonly since?: string;
-  readonly limit?: number;
-  readonly cursor?: string;
-  readonly project?: string;
-  readonly archived?: boolean;
-}
-type Filter = 'status' | 'profile' | 'agent' | 'channel' | 'text' | 'since' | 'archived' | 'project';
+export type Filter = 'status' | 'profile' | 'agent' | 'channel' | 'text' | 'since' | 'archived' | 'project';
 
 /** A page as it is answered, and as people see it. */
 interface Page {
@@ -49,8 +33,8 @@ interface Page {
   readonly empty: string;
 }
 
-interface Noun {
-  readonly name: string;
+export interface Noun {
+  readonly name: ListNoun;
   readonly of: string;
   readonly description: string;
   readonly filters: readonly Filter[];
@@ -66,12 +50,13 @@ const ageOf = (date: Date): string => formatShortDuration(Math.max(Date.now() - 
 const AGE = { title: 'age', align: 'right' } as const;
 const ID_REMARK = 'Ids are cut to what no other id begins with, and commands take them so.';
 
-/** Ids as they are printed: unique in the list, and in all that a command would look for them in. */
+/** Ids as they are printed: unique in the list, and in all that a command would look for them in: many take a turn, a run or a batch. */
 const shorten = async (
   pool: Pool,
   kind: 'turn' | 'run' | 'box',
   ids: readonly string[],
-): Promise<ReadonlyMap<string, string>> => shortIds([...ids, ...(await findNeighbors(pool, kind, ids))]);
+): Promise<ReadonlyMap<string, string>> =>
+  shortIds([...ids, ...(await (kind === 'box' ? findBoxIdsNextTo : findIdsNextTo)(pool, ids))]);
 
 /** `running`, or `3 success, 1 failed`. */
 function rootsText(roots: Readonly<Partial<Record<TurnStatus, number>>>): string {
@@ -92,7 +77,7 @@ const targetsText = (targets: readonly string[]): string =>
 const noWorkers = (noun: string, workers: number): string =>
   workers === 0 ? `no worker is live, so no ${noun} are registered; start one: boxcar worker` : `no ${noun}`;
 
-const NOUNS: readonly Noun[] = [
+export const NOUNS: readonly Noun[] = [
   {
     name: 'runs',
     of: 'run',
@@ -317,118 +302,3 @@ const NOUNS: readonly Noun[] = [
     },
   },
 ];
-
-/** A day or time of ISO 8601, or an age: `12h`, `30d`. */
-function parseSince(text: string): Date {
-  const age = settingSchemas.age.safeParse(text);
-  if (age.success) return new Date(Date.now() - age.data);
-  try {
-    return new Date(parseTapeDate(text));
-  } catch (cause) {
-    throw new KernelError('bad_request', {
-      message: `--since: '${text.slice(0, 80)}' must be a day, a time (ISO 8601, UTC) or an age such as 12h, 30d or 8w.`,
-      details: { field: 'since' },
-      cause,
-    });
-  }
-}
-
-/** A list that takes longer has words to write first. */
-const PATIENCE_MS = 2_000;
-const PIPE_WIDTH = 120;
-const widthOf = (): number =>
-  process.stdout.isTTY ? Math.max(process.stdout.columns || 80, 80) : PIPE_WIDTH;
-
-/** The names of the library's options as flags. */
-const FLAGS = {
-  status: '--status',
-  channelId: '--channel',
-  text: '--text',
-  limit: '--limit',
-  cursor: '--cursor',
-};
-
-function optionsOf(context: Context, noun: Noun, flags: Flags): object {
-  const { status, channel, since, project, archived, ...rest } = flags;
-  return {
-    ...rest,
-    ...(status === undefined ? {} : { status: status.split(',').map((word) => word.trim()) }),
-    ...(channel === undefined ? {} : { channelId: channel }),
-    ...(since === undefined ? {} : { since: parseSince(since) }),
-    ...(archived === undefined ? {} : { isArchived: archived }),
-    ...(noun.filters.includes('project') ? { projectId: project ?? context.config.project } : {}),
-  };
-}
-
-/** How a text was looked for, when that leaves something to say. */
-function searchNote(search: ListSearch | undefined, isIndexed: boolean): string | undefined {
-  if (search?.by !== 'scan') return undefined;
-  const how = isIndexed
-    ? 'no index finds this text (pg_trgm is not installed, or it has no three letters or digits in a row): the newest were looked through'
-    : 'the newest were looked through';
-  if (search.scanned_to !== undefined)
-    return `${how}, back to ${search.scanned_to.toISOString()}; --cursor goes on from there`;
-  return isIndexed ? how : undefined;
-}
-
-async function runList(context: Context, noun: Noun, flags: Flags): Promise<number> {
-  const options = optionsOf(context, noun, flags);
-  await using reader = await openReader(context.config, context.log('warn'));
-  const isSearch = flags.text !== undefined && noun.filters.includes('status');
-  const waiting = setTimeout(() => {
-    if (isSearch) context.note('the words of turns that no search has seen are written, once');
-  }, PATIENCE_MS);
-  const { answer, rows, empty } = await inFlags(FLAGS, () => noun.load(reader.pool, options)).finally(() =>
-    clearTimeout(waiting),
-  );
-  context.answer(answer, () =>
-    rows.length === 0 ? empty : formatTable(noun.columns, rows, { width: widthOf() }),
-  );
-  const note = searchNote(answer.search, isSearch);
-  if (note !== undefined) context.note(note);
-  if (answer.silent_workers !== undefined && answer.silent_workers > 0)
-    context.note(
-      `${countOf(answer.silent_workers, 'live worker')} of an older build, whose ${noun.name} are not known`,
-    );
-  if (answer.next_cursor !== null)
-    context.note(`${countOf(rows.length, noun.of)} shown; the next: --cursor ${answer.next_cursor}`);
-  return EXIT.success;
-}
-
-const OPTIONS: Readonly<Record<Filter, (noun: Noun) => readonly [flags: string, description: string]>> = {
-  status: () => ['--status <list>', `of these statuses, with commas: ${TURN_STATUSES.join(', ')}`],
-  profile: () => ['--profile <name>', 'of this profile, in any version'],
-  agent: () => ['--agent <agent>', 'of this agent, by id or name'],
-  channel: () => ['--channel <channel_id>', 'of this channel'],
-  text: ({ text }) => ['--text <text>', `with this text in it: ${text}, whatever its case`],
-  since: () => [
-    '--since <when>',
-    'made then or later: a day or time (ISO 8601, UTC), or an age: 12h, 30d, 8w',
-  ],
-  archived: () => ['--archived', 'only archived ones'],
-  project: () => ['--project <name>', 'project, by id or name'],
-};
-
-/** Puts `ls` of a noun on its group of commands. */
-export function addListTo(group: Command, name: string, run: Run): void {
-  const noun = NOUNS.find((one) => one.name === name);
-  if (noun === undefined) throw new TypeError(`no list of ${name}`);
-  const command = group.command('ls').description(noun.description);
-  for (const filter of noun.filters) command.option(...OPTIONS[filter](noun));
-  command
-    .option('--limit <number>', 'how many at most, up to 1000 (50)', flag(settingSchemas.pageSize))
-    .option('--cursor <cursor>', 'the next page: next_cursor of the page before')
-    .addHelpText(
-      'after',
-      helpOf({ examples: noun.examples, ...(noun.remarks === undefined ? {} : { remarks: noun.remarks }) }),
-    )
-    .action((flags: Flags) => run((context) => runList(context, noun, flags)));
-}
-
-/** Puts `boxcar runs`, or the group of another noun that has no other commands, on the program. */
-export const addList =
-  (name: string) =>
-  (program: Command, run: Run): void => {
-    const group = program.command(name).addHelpText('after', helpOf({ examples: [`boxcar ${name} ls`] }));
-    addListTo(group, name, run);
-  };

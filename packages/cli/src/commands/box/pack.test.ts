@@ -1,11 +1,11 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { Stack } from '@boxcar/host/open';
 import { createWorker } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Stack } from '../stack.js';
-import { cliHere, type Env, prepare } from '../testing/cli.js';
+import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
 let folder: string;
 let env: Env;

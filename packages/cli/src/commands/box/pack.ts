@@ -1,6 +1,10 @@
 import { resolve } from 'node:path';
+import { toLine, toPlain } from '@boxcar/host/base';
+import { settingSchemas } from '@boxcar/host/config';
+import { openStack } from '@boxcar/host/open';
 import {
   assertHandover,
+  errorText,
   type HandoverInput,
   instructionHandover,
   isJsonObject,
@@ -16,15 +20,13 @@ import {
 } from '@boxcar/runtime';
 import type { Command } from 'commander';
 import { parse } from 'yaml';
-import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
-import { settingSchemas } from '../config.js';
-import type { Context } from '../context.js';
-import { type FlagNames, inFlags } from '../flag-errors.js';
-import { readInput } from '../read-input.js';
-import { openStack } from '../stack.js';
-import { countOf, formatCount, formatFields, formatTable, toLine, toPlain } from '../text.js';
-import { wrongUsage } from '../usage.js';
-import { readArguments } from './submit.js';
+import { collect, EXIT, flag, helpOf, notBlank, type Run, same } from '../../command.js';
+import type { Context } from '../../context.js';
+import { type FlagNames, inFlags } from '../../input/flag-errors.js';
+import { readInput } from '../../input/read-input.js';
+import { wrongUsage } from '../../input/usage.js';
+import { countOf, formatCount, formatFields, formatTable } from '../../text/text.js';
+import { readArguments } from '../turn/submit.js';
 
 interface PackFlags {
   readonly handover?: string;
@@ -47,12 +49,12 @@ const wrong = (field: string, message: string, cause?: unknown): KernelError =>
   new KernelError('bad_request', {
     message: `${message}.`,
     details: { field },
-    ...(cause === undefined ? {} : { cause }),
+    cause,
   });
 
 const wrongFlag = (field: string, message: string): KernelError => wrongUsage(message, field);
 
-const wordsOf = (error: unknown): string => toLine(error instanceof Error ? error.message : String(error));
+const wordsOf = (error: unknown): string => toLine(errorText(error));
 
 async function readHandover(name: string): Promise<HandoverInput> {
   let value: unknown;
@@ -314,13 +316,13 @@ export function addPack(program: Command, run: Run): void {
     .option('--arg <key=value>', 'one argument, repeatable: key=text or key:=json', collect(same))
     .option('--json-args <json>', 'all arguments as one JSON object')
     .option('--file <file>', 'the same from a file; - is stdin')
-    .option('--box <id>', 'a box to inherit, repeatable (without --handover)', collect(same))
+    .option('--box <id>', 'a box to inherit, repeatable (without --handover)', collect(notBlank))
     .option('--budget <tokens>', 'the most tokens, by estimate', flag(settingSchemas.tokens))
     .option('--strategy <name>', 'over budget: error, newest, deliverables_only, summary')
     .option('--project <name>', 'project, by id or name')
     .option('--source-agent <agent>', "in whose name, by id or name (the project's operator)")
     .option('--author <name>', 'author of the packed cards', 'boxcar.pack')
-    .option('--plugin <file>', 'a module that registers strategies, repeatable', collect(same))
+    .option('--plugin <file>', 'a module that registers strategies, repeatable', collect(notBlank))
     .addHelpText(
       'after',
       helpOf({

@@ -1,30 +1,27 @@
 import { isUtf8 } from 'node:buffer';
 import { basename } from 'node:path';
+import { toLine } from '@boxcar/host/base';
+import { settingSchemas } from '@boxcar/host/config';
+import { openStack, type Stack } from '@boxcar/host/open';
 import {
-  type CardContent,
+  errorText,
   isJsonObject,
   type JsonObject,
   type JsonValue,
   KernelError,
   parseJson,
-  type Segment,
+  parseTapeDate,
 } from '@boxcar/kernel';
 import { findBoxId } from '@boxcar/store';
-import {
-  type BoxCard,
-  type BoxEntry,
-  type BoxGrantLine,
-  type BoxReport,
-  inspectBox,
-} from '@boxcar/store/report';
+import { inspectBox } from '@boxcar/store/report';
 import type { Command } from 'commander';
-import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
-import { settingSchemas } from '../config.js';
-import type { Context } from '../context.js';
-import { MAX_DATA_BYTES, readInput } from '../read-input.js';
-import { openReader, openStack, type Stack } from '../stack.js';
-import { countOf, cut, formatCount, formatFields, formatTable, toLine, toPlain } from '../text.js';
-import { wrongUsage } from '../usage.js';
+import { collect, EXIT, flag, helpOf, notBlank, type Run, same } from '../../command.js';
+import type { Context } from '../../context.js';
+import { readId } from '../../input/id-argument.js';
+import { MAX_DATA_BYTES, readInput } from '../../input/read-input.js';
+import { wrongUsage } from '../../input/usage.js';
+import { openReader } from '../../reader.js';
+import { describeBox } from './box-text.js';
 
 interface SubmissionFlags {
   readonly project?: string;
@@ -39,7 +36,7 @@ const reasonOf = (error: unknown): string => {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
   if (code === 'EISDIR') return 'is a folder';
   if (code === 'ENOENT') return 'there is no such file';
-  return error instanceof Error ? error.message : String(error);
+  return errorText(error);
 };
 
 async function readAsText(name: string, field: string): Promise<string> {
@@ -129,12 +126,20 @@ interface GrantFlags extends SubmissionFlags {
 function parseUntil(text: string): string {
   const isDay = /^\d{4}-\d\d-\d\d$/.test(text);
   const isMoment = /^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$/i.test(text);
-  const date = new Date(text);
-  if ((isDay || isMoment) && !Number.isNaN(date.getTime())) return date.toISOString();
-  throw wrongUsage(
-    `--until: '${text}' must be a day (2030-12-31) or a time with its zone (2030-12-31T18:00Z)`,
-    'until',
-  );
+  const refuse = (): never => {
+    throw wrongUsage(
+      `--until: '${text}' must be a day (2030-12-31) or a time with its zone (2030-12-31T18:00Z)`,
+      'until',
+    );
+  };
+  if (!isDay && !isMoment) return refuse();
+  try {
+    return new Date(parseTapeDate(text)).toISOString();
+  } catch (error) {
+    // A day that no month has: Node's own parser takes it for one of the next month.
+    if (error instanceof KernelError) return refuse();
+    throw error;
+  }
 }
 
 /** `boxcar box grant`. */
@@ -158,182 +163,6 @@ async function grantBox(
     () => `${toLine(agent)} may ${mode} box ${box}${until === undefined ? '' : ` until ${until}`}.`,
   );
   return EXIT.success;
-}
-
-const INDENT = 2;
-const WIDTH = 80;
-const SHOWN_CONTENT = 4_000;
-const SHOWN_SEGMENTS = 40;
-const indented = { indent: INDENT } as const;
-const shortId = (id: string): string => `…${id.slice(-12)}`;
-const authorOf = (card: BoxCard): string => card.author ?? card.author_id;
-
-function head(report: BoxReport): string {
-  const agent = (who: BoxReport['owner']): string =>
-    who === null ? 'nobody' : `${who.name ?? 'unknown'} (${who.agent_id})`;
-  const isTape = report.kind === 'tape';
-  return formatFields([
-    ['box', report.box_id],
-    ['kind', isTape ? 'tape, grows at its end' : 'context, sealed'],
-    ['owner', agent(report.owner)],
-    ['made by', agent(report.maker)],
-    ['created', report.created_at.toISOString()],
-    isTape
-      ? ['holds', `${formatCount(report.count)} entries, last anchor at ${report.last_anchor_position ?? 0}`]
-      : ['holds', `${countOf(report.count, 'card')}, ${countOf(report.tokens ?? 0, 'token')}`],
-  ]);
-}
-
-function cardsOf(segment: Segment): string {
-  if (segment.to < segment.from) return 'nothing';
-  return `${segment.source === undefined ? 'own ' : ''}${segment.from}–${segment.to}`;
-}
-
-/** Below the line of a segment: what does not fit beside it. */
-function sourceLines({ source, via, cut: left }: Segment): string[] {
-  const lines = source === undefined ? [] : [`from ${source}`];
-  if (via !== undefined && via !== source) lines.push(`named by ${via}`);
-  for (const { count, tokens, reason } of left?.parts ?? [])
-    lines.push(`without ${countOf(count, 'card')}, ${countOf(tokens, 'token')}: ${toLine(reason)}`);
-  return lines.map((line) => cut(`${' '.repeat(INDENT + 5)}${line}`, WIDTH));
-}
-
-function manifest(report: BoxReport): string {
-  const shown = report.segments.slice(0, SHOWN_SEGMENTS);
-  const [titles = '', ...rows] = formatTable(
-    [
-      { title: 'seg', align: 'right' },
-      { title: 'rule' },
-      { title: 'argument', max: 24 },
-      { title: 'cards', align: 'right' },
-      { title: 'tokens', align: 'right' },
-      { title: 'positions' },
-    ],
-    shown.map((segment, index) => [
-      String(index + 1),
-      segment.rule,
-      segment.argument ?? '',
-      formatCount(segment.count),
-      formatCount(segment.tokens),
-      cardsOf(segment),
-    ]),
-    indented,
-  ).split('\n');
-  const more = report.segments.length - shown.length;
-  return [
-    titles,
-    ...shown.flatMap((segment, index) => [rows[index] ?? '', ...sourceLines(segment)]),
-    ...(more > 0 ? [`  … ${formatCount(more)} more; --json shows all`] : []),
-  ].join('\n');
-}
-
-/** What stands there, in one line. */
-function gistOf(entry: BoxEntry): string {
-  if (entry.kind !== 'card' && entry.kind === 'event')
-    return isJsonObject(entry.payload) ? String(entry.payload.name) : '';
-  if (entry.kind === 'anchor') return `${entry.anchor ?? ''}: ${entry.card?.preview ?? ''}`;
-  return entry.card?.preview ?? '';
-}
-
-function entryRow(entry: BoxEntry): string[] {
-  const { card } = entry;
-  return [
-    String(entry.position),
-    entry.kind === 'card' ? String(entry.segment + 1) : entry.kind,
-    card?.type ?? '',
-    card === null ? '' : authorOf(card),
-    card === null ? '' : formatCount(card.tokens),
-    gistOf(entry),
-  ];
-}
-
-const entryTable = (report: BoxReport): string =>
-  formatTable(
-    [
-      { title: report.kind === 'tape' ? 'pos' : 'card', align: 'right' },
-      { title: report.kind === 'tape' ? 'kind' : 'seg', align: report.kind === 'tape' ? 'left' : 'right' },
-      { title: 'type', max: 16 },
-      { title: 'author', max: 12 },
-      { title: 'tokens', align: 'right' },
-      { title: 'content' },
-    ],
-    report.entries.map(entryRow),
-    indented,
-  );
-
-function textOf(content: CardContent | null | undefined): string {
-  if (content === null || content === undefined) return '(erased)';
-  if (content.kind === 'text') return content.text;
-  const { kind: _kind, ...rest } = content;
-  return JSON.stringify(content.kind === 'json' ? content.data : rest, null, 2);
-}
-
-/** A card with its whole content, or an event with what it says. */
-function describeEntry(entry: BoxEntry, segments: readonly Segment[]): string {
-  const { card } = entry;
-  const segment = entry.kind === 'card' ? segments[entry.segment] : undefined;
-  const place =
-    entry.kind === 'card'
-      ? `segment ${entry.segment + 1}: ${segment?.rule ?? ''}${segment?.argument === undefined ? '' : ` ${segment.argument}`}, ${shortId(entry.source.box_id)} ${entry.source.position}`
-      : [entry.kind, entry.anchor, entry.step === null ? null : `step ${entry.step}`]
-          .filter(Boolean)
-          .join(', ');
-  const title = `${entry.position}  ${toLine(place)}`;
-  if (card === null)
-    return `${title}\n${toPlain(entry.kind === 'card' ? '' : JSON.stringify(entry.payload))}`;
-  const text = toPlain(textOf(card.content));
-  const characters = [...text];
-  const more = characters.length - SHOWN_CONTENT;
-  return [
-    title,
-    formatFields([
-      ['   card', card.card_id],
-      ['   type', `${card.type}, role ${card.role ?? 'user'}`],
-      ['   author', authorOf(card)],
-      ['   size', `${countOf(card.size_bytes, 'byte')}, ${countOf(card.tokens, 'token')}`],
-    ]),
-    '',
-    more <= 0
-      ? text
-      : `${characters.slice(0, SHOWN_CONTENT).join('')}\n… ${formatCount(more)} more characters; --json shows all`,
-  ].join('\n');
-}
-
-function grants(report: BoxReport): string {
-  const row = (grant: BoxGrantLine): string[] => [
-    grant.agent,
-    grant.mode + (grant.upto_position === null ? '' : ` to ${grant.upto_position}`),
-    grant.expires_at === null
-      ? 'always'
-      : `${grant.expires_at.toISOString().slice(0, 16)}Z${grant.is_expired ? ' (over)' : ''}`,
-    grant.source_agent ?? grant.source,
-  ];
-  const table = formatTable(
-    [{ title: 'agent', max: 24 }, { title: 'may', max: 12 }, { title: 'until' }, { title: 'given by' }],
-    report.grants.map(row),
-    indented,
-  );
-  const more = report.grant_count - report.grants.length;
-  return more > 0 ? `${table}\n  … ${formatCount(more)} more` : table;
-}
-
-function describeBox(report: BoxReport, withContents: boolean): string {
-  const parts = [head(report)];
-  if (report.segments.length > 0) parts.push(`\nmanifest\n${manifest(report)}`);
-  const [first, last] = [report.entries[0], report.entries.at(-1)];
-  const noun = report.kind === 'tape' ? 'entries' : 'cards';
-  const span =
-    first === undefined || last === undefined
-      ? `no ${noun}`
-      : `${noun} ${formatCount(first.position)}–${formatCount(last.position)} of ${formatCount(report.count)}`;
-  if (report.entries.length === 0) parts.push(`\n${span}`);
-  else if (withContents)
-    parts.push(`\n${span}`, ...report.entries.map((entry) => `\n${describeEntry(entry, report.segments)}`));
-  else parts.push(`\n${span}\n${entryTable(report)}`);
-  if (report.next !== null)
-    parts.push(`  … ${formatCount(report.count - report.next)} more: --after ${report.next}`);
-  if (report.grant_count > 0) parts.push(`\n${countOf(report.grant_count, 'grant')}\n${grants(report)}`);
-  return parts.join('\n');
 }
 
 interface ShowFlags {
@@ -375,13 +204,13 @@ export function addBox(program: Command, run: Run): void {
     .command('create')
     .description('Make a sealed box and print its id.')
     .option('--text <text>', 'a text card, repeatable', collect(same))
-    .option('--file <file>', 'a file as a text card, repeatable; - is stdin', collect(same))
+    .option('--file <file>', 'a file as a text card, repeatable; - is stdin', collect(notBlank))
     .option(
       '--cards <file>',
       'a JSON file with a card or a list of cards, repeatable; - is stdin',
-      collect(same),
+      collect(notBlank),
     )
-    .option('--card <id>', 'a card that exists, repeatable', collect(same))
+    .option('--card <id>', 'a card that exists, repeatable', collect(notBlank))
     .option('--type <type>', 'type of the text cards', 'task.context')
     .option('--role <role>', 'role of the text cards: user, system, assistant, tool (user)')
     .option(...SOURCE)
@@ -403,7 +232,7 @@ export function addBox(program: Command, run: Run): void {
   box
     .command('show')
     .description('What stands in a context box or a tape, by which rule and from where, and who may read it.')
-    .argument('<box>', 'its id, or at least the first 8 digits of it')
+    .argument('<box>', 'its id, or at least the first 8 digits of it', readId)
     .option('--cards', 'with the contents of the cards')
     .option('--after <number>', 'begin after this card or position', flag(settingSchemas.position))
     .option('--limit <number>', 'how many at most, up to 1000 (50)', flag(settingSchemas.pageSize))
@@ -422,7 +251,7 @@ export function addBox(program: Command, run: Run): void {
   box
     .command('grant')
     .description('Let an agent read a box, or append to a tape.')
-    .argument('<box>', 'its id, or at least the first 8 digits of it')
+    .argument('<box>', 'its id, or at least the first 8 digits of it', readId)
     .argument('<agent>', 'id or name of the agent')
     .option('--mode <mode>', 'read or append (read)')
     .option('--until <time>', 'when it ends: a day, or a time with its zone (never); the past takes it back')

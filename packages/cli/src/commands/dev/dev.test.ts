@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type NodeChild, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { cliHere, type Env, PLUGIN, PROFILES, startCli } from './testing/cli.js';
+import { cliHere, type Env, PLUGIN, PROFILES, startCli } from '../../testing/cli.js';
 
 type Line = Readonly<Record<string, unknown>> & { readonly event: string };
 
@@ -47,7 +47,7 @@ const isAlive = (pid: unknown): boolean => {
 beforeAll(async () => {
   folder = mkdtempSync(join(tmpdir(), 'boxcar-dev-'));
   // The plugin imports packages of the workspace.
-  symlinkSync(join(import.meta.dirname, '../node_modules'), path('node_modules'));
+  symlinkSync(join(import.meta.dirname, '../../../node_modules'), path('node_modules'));
   cpSync(PROFILES, path('profiles.yaml'));
   cpSync(PLUGIN, path('plugin.mjs'));
   env = { DATABASE_URL: (await testDatabase({ empty: true })).url };
@@ -196,6 +196,24 @@ it('boxcar dev begun in an empty folder takes up the profiles that come later', 
   );
   await hears('new: late@1');
   await hears('hot: temperature 1.2 is not sent: temperature is not supported for reasoning models');
+});
+
+it('boxcar dev whose stdout has no reader any more stops as at Ctrl-C: its worker has left when it exits', async () => {
+  const empty = mkdtempSync(join(tmpdir(), 'boxcar-dev-'));
+  const database = await testDatabase({ empty: true });
+  const here = { DATABASE_URL: database.url };
+  await using alone = startCli(['dev', '--profiles', PROFILES], here, { cwd: empty });
+  await waitFor(() => alone.stderr.includes('profiles from 1 file'), {
+    message: 'dev has applied the profiles',
+    deadlineMs: 60_000,
+  });
+  alone.stopReading('stdout');
+  const submit = ['submit', 'launch_principal', '--arg', 'profile_name=writer', '--arg', 'instruction=go'];
+  expect((await cliHere(submit, here)).code).toBe(0);
+  expect(await alone.exited, alone.stderr).toEqual({ code: 0, signal: null });
+  expect(alone.stderr).toMatch(/^boxcar: stopping$/m);
+  expect((await database.pool.query('select from boxcar.workers')).rowCount).toBe(0);
+  rmSync(empty, { recursive: true, force: true });
 });
 
 describe('boxcar dev refuses', () => {
