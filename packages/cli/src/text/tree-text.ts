@@ -1,17 +1,11 @@
 /** A tree of turns as lines for a terminal. */
+
+import { cut, toLine } from '@boxcar/host/base';
 import { isFinal } from '@boxcar/kernel';
 import type { BudgetReport, TreeOf, WaitLine } from '@boxcar/store';
 import type { TreeBatch, TreeNode, TurnTree } from '@boxcar/store/report';
 import { budgetLines, describeCost, formatCost } from './budget-text.js';
-import {
-  countOf,
-  cut,
-  formatCount,
-  formatShortCount,
-  formatShortDuration,
-  formatTable,
-  toLine,
-} from './text.js';
+import { countOf, formatCount, formatShortCount, formatShortDuration, formatTable } from './text.js';
 
 /** With what it is of, and the accounts of its run. */
 export interface BudgetedTree extends TurnTree {

@@ -22,15 +22,14 @@ export async function inFlags<T>(flags: FlagNames, work: () => Promise<T>): Prom
     return await work();
   } catch (error) {
     if (!(error instanceof KernelError)) throw error;
-    const text = inWords(error.message, flags);
-    if (text === error.message) throw error;
-    const { field } = error.details;
-    // The last sentence is what to do next.
-    const end = text.lastIndexOf('. ') + 1;
+    const message = inWords(error.problem, flags);
+    const next = inWords(error.next, flags);
+    if (message === error.problem && next === error.next) throw error;
+    const { field } = error;
     throw new KernelError(error.code, {
-      message: text.slice(0, end),
-      next: text.slice(end + 1),
-      details: { ...error.details, ...(typeof field === 'string' ? { field: inWords(field, flags) } : {}) },
+      message,
+      next,
+      details: { ...error.details, ...(field === undefined ? {} : { field: inWords(field, flags) }) },
       cause: error,
     });
   }

@@ -1,3 +1,5 @@
+import { toLine } from '@boxcar/host/base';
+
 /** The time between two lines when stderr is not a terminal. */
 const LINE_MS = 5_000;
 
@@ -26,8 +28,9 @@ export function createProgress(options: {
   let toldAt = now();
   let isShown = false;
   return {
-    show: (line) => {
+    show: (text) => {
       if (isJson) return;
+      const line = toLine(text);
       if (isTerminal) {
         output.write(`\r\u001b[K${line.slice(0, (output.columns || 80) - 1)}`);
         isShown = true;

@@ -1,8 +1,8 @@
 /** Settings of a project that are more than a number: given as YAML or JSON, in place or in a file. */
-import { KernelError, type ProjectLimits } from '@boxcar/kernel';
+import { errorText, KernelError, type ProjectLimits } from '@boxcar/kernel';
 import { parse } from 'yaml';
+import { countOf } from '../text/text.js';
 import { readInput } from './read-input.js';
-import { countOf } from './text.js';
 import { usage } from './usage.js';
 
 const refused = (field: string, message: string, cause: unknown): KernelError =>
@@ -15,20 +15,19 @@ const refused = (field: string, message: string, cause: unknown): KernelError =>
  */
 export async function readSetting(text: string, field: string): Promise<unknown> {
   if (text === 'none') return undefined;
-  const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
   const isFile = text.startsWith('@');
   const words = isFile
     ? await readInput(text.slice(1)).then(
         (bytes) => bytes.toString('utf8'),
         (error: unknown) => {
-          throw refused(field, reason(error), error);
+          throw refused(field, errorText(error), error);
         },
       )
     : text;
   try {
     return parse(words) as unknown;
   } catch (error) {
-    const unread = refused(field, `is neither YAML nor JSON: ${reason(error).split('\n', 1)[0]}`, error);
+    const unread = refused(field, `is neither YAML nor JSON: ${errorText(error).split('\n', 1)[0]}`, error);
     throw isFile ? unread : usage(unread);
   }
 }

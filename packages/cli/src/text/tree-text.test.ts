@@ -1,7 +1,7 @@
+import { widthOf } from '@boxcar/host/base';
 import type { BudgetReport } from '@boxcar/store';
 import type { TreeBatch, TreeNode } from '@boxcar/store/report';
 import { describe, expect, it } from 'vitest';
-import { widthOf } from './text.js';
 import { type BudgetedTree, formatTree, noteOf } from './tree-text.js';
 
 const node = (id: string, parent: string | null, rest: Partial<TreeNode> = {}): TreeNode => ({

@@ -1,6 +1,6 @@
 /** What the facts that `boxcar doctor` has read mean, and what to do next. Pure. */
-import { findPrice, needsPrice, type PriceTable, priceTables } from '@boxcar/kernel';
-import type { DeadLetter, LateTarget, UsedModel } from '@boxcar/store';
+import { findPrice, needsPrice, type PriceTable, priceTables, WINDOW_FACTOR } from '@boxcar/kernel';
+import { type DeadLetter, type LateTarget, OLDEST_SERVER, type UsedModel } from '@boxcar/store';
 import type { Counted, DirectFacts, InvariantReport, ServerFacts, WorkFacts } from '@boxcar/store/report';
 import { formatCount } from './text.js';
 
@@ -20,12 +20,9 @@ export interface Finding {
   readonly ids?: readonly string[];
 }
 
-const OLDEST_POSTGRES = 150_000;
 const OLDEST_REDIS = [6, 2] as const;
 const SKEW_WARN_MS = 2_000;
 const SKEW_FAIL_MS = 60_000;
-/** Turns that may be dispatched at once, per unit of living concurrency. Rule: docs/turns.md, "Window". */
-const WINDOW_FACTOR = 4;
 
 const ok = (check: string, message: string): Finding => ({ check, level: 'ok', message });
 const warn = (check: string, message: string, next: string, ids?: readonly string[]): Finding => ({
@@ -51,8 +48,14 @@ export const worstOf = (findings: readonly Finding[]): Level =>
 export function judgeServer(facts: ServerFacts): Finding[] {
   const findings: Finding[] = [];
   const { version, connections, maxConnections } = facts;
-  if (facts.versionNumber < OLDEST_POSTGRES) {
-    findings.push(fail('database', `Postgres ${version} is too old.`, 'Move to Postgres 15 or newer.'));
+  if (facts.versionNumber < OLDEST_SERVER) {
+    findings.push(
+      fail(
+        'database',
+        `Postgres ${version} is too old.`,
+        `Move to Postgres ${OLDEST_SERVER / 10_000} or newer.`,
+      ),
+    );
   } else if (facts.isReadOnly) {
     findings.push(
       fail('database', `Postgres ${version} only reads.`, 'Point DATABASE_URL to the primary server.'),

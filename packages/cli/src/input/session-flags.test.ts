@@ -1,12 +1,12 @@
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
+import type { Stack } from '@boxcar/host/open';
 import { tapeName } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { cliHere, type Env, prepare } from '../testing/cli.js';
 import { sessionOf } from './session-flags.js';
-import type { Stack } from './stack.js';
-import { cliHere, type Env, prepare } from './testing/cli.js';
 
 let database: TestDatabase;
 let env: Env;

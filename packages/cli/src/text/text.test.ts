@@ -1,14 +1,11 @@
+import { toLine, toPlain } from '@boxcar/host/base';
 import { describe, expect, it } from 'vitest';
 import {
-  cut,
   formatDuration,
   formatFields,
   formatShortCount,
   formatShortDuration,
   formatTable,
-  toLine,
-  toPlain,
-  widthOf,
   wrap,
 } from './text.js';
 
@@ -69,10 +66,4 @@ it('short figures keep to five and six columns', () => {
   expect([5, 999, 1_234, 99_900, 99_960, 7_200_000, 86_400_000 * 12].map(formatShortDuration)).toEqual([
     ...['5ms', '999ms', '1.2s', '99.9s', '2m', '2h', '12d'],
   ]);
-});
-
-it('width is that of the terminal: wide characters take two columns, combining ones none', () => {
-  expect(['abc', '作家', 'e\u0301', '🙂'].map(widthOf)).toEqual([3, 4, 1, 2]);
-  expect(cut('作家作家', 5)).toBe('作家…');
-  expect(cut('abc', 3)).toBe('abc');
 });

@@ -3,8 +3,8 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it, test } from 'vitest';
+import { cliHere } from '../testing/cli.js';
 import { readInput } from './read-input.js';
-import { cliHere } from './testing/cli.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'boxcar-read-input-'));
 afterAll(() => rmSync(folder, { recursive: true }));

@@ -6,8 +6,8 @@ import type { Command } from 'commander';
 import { readFlag, wrongUsage } from './usage.js';
 
 export interface SessionFlags {
-  readonly workspace?: string;
-  readonly session?: string;
+  readonly workspace?: string | undefined;
+  readonly session?: string | undefined;
 }
 
 const WORKSPACE = ['--workspace <folder>', 'of the session (the folder of now)'] as const;
@@ -59,10 +59,7 @@ export function nameSession(words: readonly string[], group: Command | undefined
   if (command === undefined || command.options.every(({ long }) => long !== '--workspace')) return [...words];
   // A command that needs no tape takes the workspace itself.
   if (session === undefined && command.registeredArguments[0]?.required === false) return [...words];
-  const found = sessionOf({
-    ...(workspace === undefined ? {} : { workspace }),
-    ...(session === undefined ? {} : { session }),
-  });
+  const found = sessionOf({ workspace, session });
   if (found === undefined || words.includes('--help')) return [...words];
   return [...words.slice(0, at + 2), readFlag(() => sessionTapeName(found)), ...words.slice(at + 2)];
 }

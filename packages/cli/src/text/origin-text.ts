@@ -1,4 +1,6 @@
 /** How people read where a text came from. */
+
+import { toLine } from '@boxcar/host/base';
 import type {
   BoxHop,
   CardOrigin,
@@ -8,7 +10,7 @@ import type {
   ReadRight,
   WhyPart,
 } from '@boxcar/runtime';
-import { countOf, toLine } from './text.js';
+import { countOf } from './text.js';
 
 const nameOf = ({ id, name }: Named): string => (name === null ? id : `${name} (${id})`);
 const shortName = ({ id, name }: Named): string => name ?? id;

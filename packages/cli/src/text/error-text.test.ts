@@ -1,10 +1,10 @@
+import { describeError } from '@boxcar/host/errors';
+import type { Stack } from '@boxcar/host/open';
 import { ERROR_CATALOGUE, type ErrorCode, KernelError } from '@boxcar/kernel';
 import { createWorker } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { describeError } from './report-error.js';
-import type { Stack } from './stack.js';
-import { cliHere, type Env, prepare } from './testing/cli.js';
+import { cliHere, type Env, prepare } from '../testing/cli.js';
 
 let env: Env;
 let stack: Stack;

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { freePort } from '@boxcar/embedded';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { cliHere, type Env } from './testing/cli.js';
+import { cliHere, type Env } from '../testing/cli.js';
 
 const NO_ID = '0198c1f2-0000-7000-8000-000000000001';
 let env: Env;
@@ -22,6 +22,17 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 describe.each<readonly [what: string, lines: readonly (readonly string[])[]]>([
   ['an unknown command', [['nothing'], ['tape', 'nothing'], ['profiles', 'aply']]],
+  [
+    'the help of an unknown command',
+    [
+      ['help', 'nothing'],
+      ['help', 'runs', 'nothing'],
+      ['help', '--json', 'runs', 'nothing'],
+      ['runs', 'help', 'nothing'],
+      ['nothing', '--help'],
+      ['runs', 'nothing', '-h'],
+    ],
+  ],
   ['an unknown flag', [['submit', 'x', '--nothing'], ['--nothing'], ['health', '--nothing']]],
   [
     'something that is missing',
@@ -74,6 +85,35 @@ describe.each<readonly [what: string, lines: readonly (readonly string[])[]]>([
       ['tape', 'search', 'notes', 'x', '--limit', '1000'],
       ['projects', 'set', 'default', '--max-depth', 'deep'],
       ['projects', 'set', 'default', '--run-budget', '{'],
+      ['turns', 'ls', '--status', 'nope'],
+      ['runs', 'ls', '--status', 'failed,nope'],
+      ['turns', 'ls', '--status', ''],
+      ['turns', 'ls', '--status', 'failed,'],
+      ['runs', 'ls', '--since', 'x'],
+      ['agents', 'ls', '--text', ' '],
+      ['agents', 'ls', '--since', '2026-02-30'],
+      ['boxes', 'ls', '--since', '0000-01-01'],
+      ['projects', 'ls', '--since', '300000-01-01'],
+      ['box', 'grant', NO_ID, 'writer', '--until', '2030-02-30'],
+      ['why', NO_ID, ''],
+      ['why', NO_ID, ' '],
+    ],
+  ],
+  [
+    'an id that cannot be one',
+    [
+      ['show', 'xyz'],
+      ['show', '0198c1f'],
+      ['show', `${NO_ID}0`],
+      ['tree', 'xyz'],
+      ['explain', 'xyz'],
+      ['why', 'xyz', 'a text'],
+      ['why-stuck', 'xyz', '--json'],
+      ['cancel', 'xyz'],
+      ['box', 'show', 'xyz'],
+      ['box', 'grant', 'xyz', 'writer'],
+      ['budget', 'show', 'xyz'],
+      ['budget', 'raise', 'xyz', '--tokens', '1'],
     ],
   ],
   [
@@ -116,6 +156,8 @@ it.each([
   ['a file that is not there', ['submit', 'x', '--file', join(folder, 'none.json')], 'bad_request'],
   ['a file that holds no JSON', ['submit', 'x', '--file', broken], 'bad_request'],
   ['a server that is away', ['show', NO_ID], 'database_unavailable'],
+  ['the beginning of an id', ['show', NO_ID.slice(0, 13).toUpperCase()], 'database_unavailable'],
+  ['a list of statuses', ['turns', 'ls', '--status', 'failed, running'], 'database_unavailable'],
 ])('%s is an error, not wrong usage', async (_what, words, code) => {
   expect(await cliHere(words, env)).toMatchObject({
     code: 1,

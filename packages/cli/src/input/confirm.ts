@@ -1,5 +1,6 @@
 import { createInterface } from 'node:readline';
-import type { Context } from './context.js';
+import { toLine } from '@boxcar/host/base';
+import type { Context } from '../context.js';
 import { wrongUsage } from './usage.js';
 
 /**
@@ -21,7 +22,7 @@ export async function confirm(
   terminal.on('SIGINT', () => process.kill(process.pid, 'SIGINT'));
   const answer = await new Promise<string>((resolve) => {
     terminal.once('close', () => resolve(''));
-    terminal.question(`${question} [y/N] `, resolve);
+    terminal.question(`${toLine(question)} [y/N] `, resolve);
   });
   terminal.close();
   return /^y(es)?$/i.test(answer.trim());
