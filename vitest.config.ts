@@ -3,7 +3,8 @@ import { defineConfig } from 'vitest/config';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** Files of half a minute and more. A fresh clone knows no durations, and one of these begun last runs alone. */
-const LONG = /\/(faults\/[^/]+|bench|outage|recovery|outside|tool-queue|view\.property)\.test\.ts$/;
+const LONG =
+  /\/(faults\/[^/]+|[\w.-]+\.property|bench|gate-simulation|outage|outside|recovery|scoped-looks|soak|start|thousand-children|tool-queue)\.test\.ts$/;
 
 class LongFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {

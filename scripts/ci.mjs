@@ -22,7 +22,7 @@ const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const { TEST_DATABASE_URL: _database, TEST_REDIS_URL: _redis, ...inherited } = process.env;
 // What was built is also what ships, so it is what the child processes of the tests run.
 const env = { ...inherited, CI: 'true', BOXCAR_REQUIRE_BACKENDS: '1', BOXCAR_TEST_BUILT: '1' };
-for (const [signal, number] of Object.entries({ SIGINT: 2, SIGTERM: 15 }))
+for (const [signal, number] of Object.entries({ SIGINT: 2, SIGTERM: 15, SIGHUP: 1 }))
   process.once(signal, () => process.exit(128 + number));
 
 function say(line) {
@@ -66,7 +66,7 @@ function findNode(major) {
   return found.stdout.trim();
 }
 
-// Tests that say nothing about a version: they measure, inject faults, wait for servers that are silent, or start their own Postgres. `outside.test.ts` runs
+// Tests that say nothing about a version: they compute, measure, inject faults, wait for servers that are silent, or start their own Postgres. `outside.test.ts` runs
 // the packed command line on both versions.
 const ONCE = [
   'bench/**',
@@ -86,6 +86,40 @@ const ONCE = [
   '**/newcomers.test.ts',
   '**/sent-bytes.test.ts',
   '**/failed-runs.test.ts',
+  '**/finish-batch.test.ts',
+  '**/thousand-children.test.ts',
+  '**/tool-queue.test.ts',
+  '**/gate-simulation.test.ts',
+  '**/view-prompts.property.test.ts',
+  'scripts/scoped-looks.test.ts',
+  '**/worker-role.test.ts',
+  '**/commit-proof.test.ts',
+  '**/handler-connections.test.ts',
+  '**/previous-build.test.ts',
+  '**/peer-watch.test.ts',
+  '**/erasure-races.test.ts',
+  '**/doorbell.test.ts',
+  '**/builds.test.ts',
+  '**/lost-answers.test.ts',
+  '**/accounts.test.ts',
+  '**/selector-turns.test.ts',
+  '**/replay.test.ts',
+  '**/invariant-work.test.ts',
+  '**/provider-loops.test.ts',
+  '**/failures.test.ts',
+  '**/fit-schema.test.ts',
+  '**/user-schema.test.ts',
+  '**/packing/budget.test.ts',
+  '**/regular-expressions.test.ts',
+  '**/proxies.test.ts',
+  'scripts/snippets.test.ts',
+  'scripts/scripts.test.ts',
+  '**/closing.test.ts',
+  '**/queue-door.test.ts',
+  '**/sweeper.test.ts',
+  '**/purge.test.ts',
+  '**/fork-join.test.ts',
+  '**/model/waits.test.ts',
   'packages/embedded/**',
   'packages/cli/**',
   'examples/**',

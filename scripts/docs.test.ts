@@ -20,7 +20,7 @@ const files = ['packages', 'services', 'examples', 'bench', 'scripts', 'migratio
   filesBelow,
 );
 /** The history of decisions speaks of what is no more. */
-const pages = ['README.md', ...files.filter((path) => path.endsWith('.md'))].filter(
+const pages = ['README.md', 'CONTRIBUTING.md', ...files.filter((path) => path.endsWith('.md'))].filter(
   (path) => path !== 'docs/decisions.md',
 );
 /** Tests say what is refused, too. */
@@ -40,7 +40,7 @@ const FOREIGN = new Set([
   ...'_interval _count transaction_timeout TEMPORARY trimEvents psql createdb require_auth __md5 SuppressedError'.split(
     ' ',
   ),
-  ...'deprecated readOnly writeOnly contentEncoding contentMediaType'.split(' '),
+  ...'allowJs deprecated readOnly writeOnly contentEncoding contentMediaType'.split(' '),
   ...['SCENES', 'SEED'],
   ...'reviews_first migrtion clerk main_'.split(' '),
 ]);
@@ -97,6 +97,11 @@ describe.each(pages)('%s', (page) => {
     expect(dotted.filter((name) => eventPrefixes.has(name.split('.')[0] ?? '') && !isSaid(name))).toEqual([]);
   });
 
+  it('names files of packages that are there', () => {
+    const paths = code(text).filter((inner) => /^packages\/\w+\/src\/[\w./-]+\.ts$/.test(inner));
+    expect(paths.filter((path) => !files.includes(path))).toEqual([]);
+  });
+
   it('leads to files and headings that are there', () => {
     const broken = [...withoutBlocks(text).matchAll(/\]\(([^)\s]+)\)/g)]
       .map(([, link = '']) => link)
@@ -143,8 +148,8 @@ const codesIn = (cells: readonly string[]): string[] =>
 
 describe('lists', () => {
   it('docs/operations.md has every check of doctor, and no other', () => {
-    const judged = read('packages/cli/src/doctor-findings.ts');
-    const asked = read('packages/cli/src/commands/doctor.ts');
+    const judged = read('packages/cli/src/text/doctor-findings.ts');
+    const asked = read('packages/cli/src/commands/admin/doctor.ts');
     const checks = new Set([
       ...[...judged.matchAll(/\b(?:ok|warn|fail|late)\(\s*'([a-z ]+)'/g)].map(([, name]) => name),
       ...[...asked.matchAll(/check: '([a-z ]+)'/g)].map(([, name]) => name),
@@ -165,6 +170,19 @@ describe('lists', () => {
     expect(
       codesIn(tableAfter('docs/cli.md', 'Nothing that exists will move what is marked with !.')),
     ).toEqual(known.sort());
+  });
+
+  it('docs/life-of-a-turn.md draws every step that it describes, and describes each that it draws', () => {
+    const page = 'docs/life-of-a-turn.md';
+    const drawing = /```\n([\s\S]+?)```/.exec(read(page))?.[1] ?? '';
+    const drawn = [...drawing.matchAll(/(?<=\s)(\d+) ([a-z]+)/g)].map(([step]) => step);
+    const described = [...tableAfter(page, '## Submission'), ...tableAfter(page, '## Run')];
+    expect(new Set(drawn)).toEqual(new Set(described.filter((step) => /^\d/.test(step))));
+    const codes = [...drawing.matchAll(/\b[a-z]+(?:_[a-z]+)+\b/g)].map(([name]) => name);
+    // A test of the kernel holds the page of errors to the catalogue.
+    const listed = [...read('docs/errors.md').matchAll(/^\| `(\w+)` \|/gm)].map(([, name]) => name);
+    expect(codes).not.toEqual([]);
+    expect(codes.filter((name) => !listed.includes(name))).toEqual([]);
   });
 
   it('docs/primitives.md has all that a handler gets', () => {

@@ -11,7 +11,7 @@ const files = readdirSync(join(root, 'packages')).flatMap((pack) =>
 );
 const scripts = readdirSync(join(root, 'scripts')).map((name) => `scripts/${name}`);
 
-/** `tape/fork.test.ts` is a file of any package, `cli/tape.test.ts` and `packages/cli/src/tape.test.ts` are of the package that is named. */
+/** `tape/fork.test.ts` is a file of any package, `cli/errors.test.ts` and `packages/cli/src/errors.test.ts` are of the package that is named. */
 const find = (path: string): readonly string[] => {
   if (path.startsWith('scripts/')) return scripts.filter((file) => file === path);
   const name = path.replace(/^packages\/([^/]+)\/src\//, '$1/');

@@ -6,10 +6,11 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { parse } from 'yaml';
+import { readCommands, readSnippets } from './snippets.js';
 
 export const run = promisify(execFile);
 export const root = fileURLToPath(new URL('..', import.meta.url));
-export const SHIPPED = ['kernel', 'store', 'runtime', 'llm', 'embedded', 'cli'] as const;
+export const SHIPPED = ['kernel', 'store', 'runtime', 'llm', 'embedded', 'host', 'cli'] as const;
 
 /** What a `package.json` says, as far as it is read here. */
 export interface Manifest {
@@ -24,7 +25,26 @@ export interface Manifest {
 export const readManifest = (folder: string): Manifest =>
   JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Manifest;
 
-/** Builds and packs by the command of the README, and installs the tarballs in an empty folder, beside what programs in TypeScript need. */
+/** The page that leads from an empty folder to a program. */
+const ofLibraryPage = (language: string): string[] =>
+  readSnippets().flatMap((one) =>
+    one.file === 'docs/library.md' && one.language === language ? [one.code] : [],
+  );
+
+/** The commands of the page that make a project, without those that install. */
+function projectCommands(): (readonly string[])[] {
+  const commands = ofLibraryPage('sh').flatMap((code) => readCommands(code).map(({ words }) => words));
+  return commands.filter(([program, verb]) => program === 'npm' && (verb === 'init' || verb === 'pkg'));
+}
+
+/** The settings of the compiler that the page gives. */
+export function compilerOptionsOfPage(): Readonly<Record<string, unknown>> {
+  const [code] = ofLibraryPage('json');
+  if (code === undefined) throw new Error('docs/library.md has no settings of the compiler');
+  return (JSON.parse(code) as { compilerOptions: Record<string, unknown> }).compilerOptions;
+}
+
+/** Builds and packs by the command of the page, makes a project by its commands, and installs the tarballs, beside what programs in TypeScript need. */
 export async function makeOutsideProject(): Promise<string> {
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-outside-'));
   const tarballs = join(folder, 'tarballs');
@@ -46,14 +66,11 @@ export async function makeOutsideProject(): Promise<string> {
       `file:tarballs/${file}`,
     ]),
   );
+  for (const [program = '', ...args] of projectCommands()) await run(program, args, { cwd: folder });
+  const dependencies = { ...packages, ...clients };
   writeFileSync(
     join(folder, 'package.json'),
-    JSON.stringify({
-      private: true,
-      type: 'module',
-      dependencies: { ...packages, ...clients },
-      devDependencies: tools,
-    }),
+    JSON.stringify({ ...readManifest(folder), dependencies, devDependencies: tools }),
   );
   await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', '--loglevel=error'], {
     cwd: folder,

@@ -1,9 +1,10 @@
 import { spawn } from 'node:child_process';
-import { chmodSync, cpSync, existsSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { chmodSync, cpSync, existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { join, normalize } from 'node:path';
 import { queueBackends, spawnNode, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import {
+  compilerOptionsOfPage,
   findBrokenMaps,
   importsOf,
   makeOutsideProject,
@@ -59,7 +60,13 @@ describe.each(SHIPPED)('the tarball of %s', (name) => {
     );
     const reached = types.flatMap((entry) => [...reachableTypes(entry)]);
     expect(reached.length).toBeGreaterThan(3);
-    expect(reached.filter((file) => importsOf(file).some((id) => id.startsWith('drizzle-orm')))).toEqual([]);
+    const declarations = readdirSync(join(installed(name), 'dist'), { recursive: true, encoding: 'utf8' })
+      .filter((file) => file.endsWith('.d.ts'))
+      .map((file) => join(installed(name), 'dist', file));
+    expect(declarations).toEqual(expect.arrayContaining(reached.map((file) => normalize(file))));
+    expect(declarations.filter((file) => importsOf(file).some((id) => id.startsWith('drizzle-orm')))).toEqual(
+      [],
+    );
     expect(findBrokenMaps(join(installed(name), 'dist'))).toEqual([]);
   });
 
@@ -110,16 +117,11 @@ describe.each(['nodenext', 'bundler'])('a strict project, modules as %s', (resol
     );
     const config = {
       compilerOptions: {
-        target: 'ES2023',
-        lib: ['ES2023', 'ESNext.Disposable'],
-        module: isForNode ? resolution : 'esnext',
-        moduleResolution: resolution,
-        types: ['node'],
-        strict: true,
+        ...compilerOptionsOfPage(),
+        ...(isForNode ? {} : { module: 'esnext', moduleResolution: resolution }),
         exactOptionalPropertyTypes: true,
         noUncheckedIndexedAccess: true,
         skipLibCheck: false,
-        allowJs: true,
         rootDir: '.',
         outDir: 'compiled',
         noEmit: !isForNode,
@@ -228,7 +230,9 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
       // One that leaves something open does not end.
       const options = { cwd: folder, env, timeout: 60_000 };
       const { stdout, stderr } = await run(process.execPath, [compiled(file)], options);
-      return expected.test(stdout) && onStderr.test(stderr) ? [] : [{ snippet, stdout, stderr }];
+      // A ring that the queue of a busy machine takes too late: the turn ends all the same.
+      const said = stderr.replaceAll(/^\S+ warn {2}doorbell\.ring_lost .*\n/gm, '');
+      return expected.test(stdout) && onStderr.test(said) ? [] : [{ snippet, stdout, stderr }];
     });
     const wrong = (await Promise.all(runs)).flat();
     expect(wrong).toEqual([]);
@@ -242,6 +246,7 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
 
 /** What the programs of README and docs print, by a name in them, and what on stderr. */
 const PRINTS: readonly (readonly [name: string, stdout: RegExp, stderr?: RegExp])[] = [
+  ['registerShop', /^success Order 42 is paid\.\n\{.* result: 'Order 42 is paid\.'/s],
   ['ask_expert', /It is safe\./],
   ['packContext', /^[0-9a-f-]{36} \[/],
   [
@@ -250,4 +255,5 @@ const PRINTS: readonly (readonly [name: string, stdout: RegExp, stderr?: RegExp]
     /^started the embedded Postgres .*\nstopped the embedded Postgres .*\n$/s,
   ],
   ['createModelRouter', /^$/],
+  ['openStack', /^true\n$/],
 ];

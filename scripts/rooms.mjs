@@ -4,7 +4,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, posix } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { parseSync } from 'oxc-parser';
+import { parseSync, Visitor } from 'oxc-parser';
 import { readScriptArguments } from './script-arguments.mjs';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
@@ -19,8 +19,12 @@ const SHIPPED = /^(?!(.*\/)?(testing|fixtures|faults|scenarios)\/).*(?<!\.test)\
  * @param {string} text
  */
 export function importsOf(file, text) {
-  const { module } = parseSync(file, text);
+  const { module, program } = parseSync(file, text);
+  /** `import('…').Type` and `typeof import('…')`. */
+  const types = [];
+  new Visitor({ TSImportType: ({ source }) => types.push(source.value) }).visit(program);
   const texts = [
+    ...types,
     ...module.staticImports.map(({ moduleRequest }) => moduleRequest.value),
     ...module.staticExports.flatMap(({ entries }) => entries.map((entry) => entry.moduleRequest?.value)),
     ...module.dynamicImports.map(({ moduleRequest: { start, end } }) => text.slice(start + 1, end - 1)),

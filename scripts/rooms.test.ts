@@ -19,6 +19,13 @@ describe('an import circle', () => {
     expect(check(texts)).toEqual(['import circle: a.ts b.ts c.ts']);
   });
 
+  it('is found although it is closed by a type that is named where it is used', () => {
+    for (const type of ["import('./a.js').A", "typeof import('./a.js')", "Set<import('./a.js').A>"])
+      expect(check({ 'a.ts': "import './b.js';", 'b.ts': `let b: ${type};` })).toEqual([
+        'import circle: a.ts b.ts',
+      ]);
+  });
+
   it('that is listed stays, and no larger one does', () => {
     const texts = { 'a.ts': "import './b.js';", 'b.ts': "import './a.js';" };
     expect(check(texts, { circles: [['b.ts', 'a.ts']] })).toEqual([]);

@@ -25,8 +25,8 @@ declare global {
 }
 `;
 
-/** A worker whose plugins and profiles are those of the pages; the parts in JavaScript are run as they are. */
-const host = (modules: readonly string[], parts: readonly string[]): string => `
+/** A worker whose plugins and profiles are those of the pages; the parts in JavaScript and the handlers are run as they are. */
+const host = (modules: readonly string[], parts: readonly string[], handlers: readonly string[]): string => `
 import { startBoxcar } from '@boxcar/cli';
 import { loadPlugins } from '@boxcar/runtime';
 import { z } from 'zod';
@@ -40,7 +40,12 @@ const client = await runtime.pool.connect();
 await client.query('create temp table orders (id int)');
 ${parts.map((code) => `{\n${code}}\n`).join('')}
 client.release();
+Object.assign(globalThis, { runtime, z });
+for (const file of ${JSON.stringify(handlers)}) await import(file);
 await boxcar.startWorker();
+// The handler of the pages does what they say.
+const { status } = await runtime.submit('review', { path: 'README.md' });
+if (status !== 'success') throw new Error('The review is ' + status);
 boxcar.serveQueueDoor();
 console.log('ready');
 `;
@@ -78,6 +83,9 @@ export function writeSnippetProject(folder: string): SnippetProject {
     host(
       plugins.map((one) => `./${fileOf(one)}`),
       of('part', 'js').map(({ code }) => code),
+      of('part', 'ts')
+        .filter(({ code }) => code.startsWith('runtime.registerHandler('))
+        .map((one) => `./${fileOf(one).replace(/\.ts$/, '.js')}`),
     ),
   );
   return { programs, files: [...files, ...programs.map(({ file }) => file), hostFile], host: hostFile };

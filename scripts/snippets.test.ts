@@ -10,7 +10,7 @@ import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { parseAllDocuments } from 'yaml';
 import { cliHere } from '../packages/cli/src/testing/cli.js';
-import { type Command, kindOf, readCommands, readSession, readSnippets } from './snippets.js';
+import { type Command, kindOf, pages, readCommands, readSession, readSnippets } from './snippets.js';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const snippets = readSnippets();
@@ -21,7 +21,9 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ['npm start', 'scripts/start.test.ts runs it'],
   ['npm test', 'runs this test'],
   ['npm run tarballs', 'scripts/outside.test.ts runs it'],
-  ['npm install ~/boxcar-tarballs/*.tgz', 'scripts/outside.test.ts installs the tarballs'],
+  ['npm init', 'scripts/outside.test.ts makes a project by it'],
+  ['npm pkg set', 'scripts/outside.test.ts makes a project by it'],
+  ['npm install ', 'scripts/outside.test.ts installs the same, in the versions of the workspace'],
   ['npm run bench', 'bench/src has its tests; a run takes minutes'],
   ['npm run soak', 'takes minutes; its parts have tests in packages/runtime'],
   ['npm run test:isolation', 'runs a part of the tests at other isolation levels'],
@@ -30,7 +32,10 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ['pnpm verify', 'what CI runs'],
   ['.ci/run', 'what CI runs'],
   ['export ', 'the settings of a host'],
-  ['boxcar why 01a2013c', 'shows ids of one database; packages/cli/src/explain.test.ts has its form'],
+  [
+    'boxcar why 01a2013c',
+    'shows ids of one database; packages/cli/src/commands/turn/explain.test.ts has its form',
+  ],
   ['boxcar worker', 'works until it is stopped; scripts/outside.test.ts starts it with a plugin'],
 ];
 
@@ -38,6 +43,7 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
 const NOT_CODE: Readonly<Record<string, string>> = {
   '': 'printed text, diagrams and grammars',
   mermaid: 'a diagram',
+  ini: 'a unit of systemd',
 };
 
 const textOf = ({ words }: Command): string => words.join(' ');
@@ -58,6 +64,15 @@ it('each block is a program, commands, data or of a listed kind', () => {
   const known = [...SHELL, 'console', ...Object.keys(NOT_CODE), 'ts', 'js', 'yaml', 'json'];
   expect(snippets.filter(({ language }) => !known.includes(language))).toEqual([]);
   expect(snippets.length).toBeGreaterThan(50);
+});
+
+it('no fence of a page is passed over, however far it is indented', () => {
+  const fences = (file: string): number =>
+    readFileSync(join(root, file), 'utf8').match(/^[ \t>]*(`{3,}|~{3,})/gm)?.length ?? 0;
+  for (const file of pages())
+    expect([file, 2 * snippets.filter((one) => one.file === file).length]).toEqual([file, fences(file)]);
+  const { code } = snippets.find(({ language }) => language === 'ini') ?? {};
+  expect(code).toMatch(/^\[Service\]\nExecStart=\S+\/boxcar worker /);
 });
 
 it('each listed command is shown somewhere, and names scripts and files that exist', () => {

@@ -13,7 +13,8 @@ export interface Snippet {
   readonly code: string;
 }
 
-const pages = (): string[] => [
+/** The pages whose blocks are read, from the root. */
+export const pages = (): string[] => [
   'README.md',
   ...readdirSync(join(root, 'docs'))
     .filter((name) => name.endsWith('.md'))
@@ -21,17 +22,21 @@ const pages = (): string[] => [
   ...readdirSync(join(root, 'packages')).map((name) => join('packages', name, 'README.md')),
 ];
 
-const FENCE = /^```(\w*)\n([\s\S]*?)^```$/gm;
+/** A block may be indented, as in an item of a list. */
+const FENCE = /^([ \t]*)```(\w*)\n([\s\S]*?)^\1```$/gm;
+
+const withoutIndent = (code: string, indent: string): string =>
+  code.replaceAll(/^.*\n/gm, (line) => (line.startsWith(indent) ? line.slice(indent.length) : line));
 
 /** All blocks of code of README, docs and the packages' READMEs, in order. */
 export const readSnippets = (): Snippet[] =>
   pages().flatMap((file) => {
     const text = readFileSync(join(root, file), 'utf8');
-    return [...text.matchAll(FENCE)].map(({ 1: language = '', 2: code = '', index }) => ({
+    return [...text.matchAll(FENCE)].map(({ 1: indent = '', 2: language = '', 3: code = '', index }) => ({
       file,
       line: text.slice(0, index).split('\n').length + 1,
       language,
-      code,
+      code: withoutIndent(code, indent),
     }));
   });
 

@@ -116,7 +116,7 @@ try {
   console.error(`${error instanceof Error ? error.message.split('. ')[0] : String(error)}; see --help`);
   process.exit(2);
 }
-for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1));
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(1));
 
 const { minutes, turns, seed, queue, isJson, isStops, isGate, isAccounts } = choice;
 if (isStops)

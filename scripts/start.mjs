@@ -5,7 +5,8 @@ import { dirname, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
-import { declareEnvironmentSecrets, openStack, parseConfig, reportError } from '@boxcar/cli';
+import { declareEnvironmentSecrets, openStack, parseConfig, reportError } from '@boxcar/host';
+import { KernelError } from '@boxcar/kernel/base';
 import { createLog, createWorker } from '@boxcar/runtime';
 
 const HELP = `Usage: npm start [-- [folder] [--once] [--json] [--model <provider>:<model>]]
@@ -30,7 +31,7 @@ const stop = new AbortController();
 const stopped = new Promise((settle) => {
   stop.signal.addEventListener('abort', settle);
 });
-for (const [signal, code] of Object.entries({ SIGINT: 130, SIGTERM: 143 })) {
+for (const [signal, code] of Object.entries({ SIGINT: 130, SIGTERM: 143, SIGHUP: 129 })) {
   process.on(signal, () => {
     // The second one does not wait for anything.
     if (stop.signal.aborted) process.exit(code);
@@ -72,11 +73,13 @@ function readArguments() {
     if (positionals.length <= 1) return { ...values, folder: positionals[0] };
     throw new Error('one folder at most');
   } catch (error) {
-    reportError(new Error(`${error.message}; see npm start -- --help`), {
-      isJson,
-      withStack,
-      code: 'bad_request',
-    });
+    reportError(
+      new KernelError('bad_request', { message: `${error.message};`, next: 'see npm start -- --help' }),
+      {
+        isJson,
+        withStack,
+      },
+    );
     process.exit(2);
   }
 }
@@ -119,11 +122,14 @@ async function main({ once, folder: given, model: chosen, help }) {
     `${isJson ? JSON.stringify({ status, run_id, turns, steps, deliverable }) : render(survey, run)}\n`,
   );
   if (status !== 'success') process.exitCode = 1;
-  if (once || !process.stdout.isTTY) return;
+  if (once || !process.stdout.isTTY) {
+    say(`next: npx boxcar tree ${run_id} shows who did what; docs/library.md leads to a program of your own`);
+    return;
+  }
 
   await open(() => createWorker(stack.runtime, { concurrency: config.concurrency }));
   await open(() => stack.serveQueueDoor());
-  say('the worker goes on; try `npx boxcar submit --help` in another terminal. Ctrl-C stops it.');
+  say(`the worker goes on until Ctrl-C; in another terminal, npx boxcar tree ${run_id} shows who did what`);
   await stopped;
   process.exitCode = 0;
 }

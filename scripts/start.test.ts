@@ -66,7 +66,9 @@ it('with nothing but Node: starts the embedded Postgres, surveys the folder, pri
     run_id: expect.stringMatching(/^[0-9a-f-]{36}$/),
     deliverable: { files: 1, lines: 2, exports: 2, todos: 1 },
   });
-  for (const line of child.stderr.trimEnd().split('\n')) expect(line).toMatch(/^boxcar: /);
+  const lines = child.stderr.trimEnd().split('\n');
+  for (const line of lines) expect(line).toMatch(/^boxcar: /);
+  expect(lines.at(-1)).toContain(`next: npx boxcar tree ${String(result.run_id)} shows who did what`);
 });
 
 it('on the server of DATABASE_URL: migrates it, twice is as good as once, and without a terminal it ends by itself', async () => {

@@ -1,4 +1,5 @@
 import { parseArgs } from 'node:util';
+import { errorText } from '@boxcar/kernel';
 import { SUITES, type SuiteName } from './catalogue.js';
 
 export const QUEUES = ['redis', 'postgres'] as const;
@@ -104,7 +105,7 @@ function parse(args: readonly string[]) {
       },
     });
   } catch (error) {
-    const [why = ''] = (error instanceof Error ? error.message : String(error)).split('. ');
+    const [why = ''] = errorText(error).split('. ');
     throw new UsageError(`${why}; see --help`);
   }
 }

@@ -50,7 +50,7 @@ async function survey(given: {
 
 // The run is canceled; what waits for a database ends at the second signal.
 const stop = new AbortController();
-for (const signal of ['SIGINT', 'SIGTERM'])
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'])
   process.once(signal, () => stop.abort(new Error(`stopped by ${signal}`)));
 
 try {

@@ -3,9 +3,10 @@ import { findingsOf, safeParse } from '@boxcar/kernel/base';
 import { InvalidArgumentError } from 'commander';
 import type { z } from 'zod';
 import type { Context } from './context.js';
-import { wrap } from './text.js';
+import { wrap } from './text/text.js';
 
 export { EXIT } from './exit.js';
+export { collect, notBlank, same } from './input/values.js';
 
 /** Hands a command its context, and its exit code to the process. */
 export type Run = (command: (context: Context) => Promise<number>) => Promise<void>;
@@ -19,14 +20,6 @@ export const flag =
     throw new InvalidArgumentError(`It ${findingsOf(parsed.error)[0]?.message ?? 'is not valid'}.`);
   };
 
-/** A flag that may be given several times. */
-export const collect =
-  <T>(read: (text: string) => T) =>
-  (text: string, before: readonly T[] | undefined): readonly T[] => [...(before ?? []), read(text)];
-
-/** A text as it is, for {@link collect}. */
-export const same = (text: string): string => text;
-
 /**
  * The end of a command's help: remarks, examples and exit codes, to be handed to `addHelpText('after', …)`.
  *
@@ -35,7 +28,7 @@ export const same = (text: string): string => text;
  * @param of.error - When it exits 1, beside an error.
  */
 export function helpOf(of: {
-  readonly remarks?: string;
+  readonly remarks?: string | undefined;
   readonly examples: readonly string[];
   readonly negative?: string;
   readonly error?: string;

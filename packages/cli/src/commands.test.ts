@@ -2,6 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { Stack } from '@boxcar/host/open';
 import { createWorker, loadPlugins, openQueues } from '@boxcar/runtime';
 import { loadMigrations } from '@boxcar/store';
 import {
@@ -13,7 +14,6 @@ import {
   waitFor,
 } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Stack } from './stack.js';
 import { cli, cliHere, type Env, PLUGIN, PROFILES, prepare, startCli } from './testing/cli.js';
 
 interface Receipt {
@@ -260,6 +260,17 @@ describe('without a worker', () => {
     const [turnId] = /[0-9a-f-]{36}/.exec(child.stderr) ?? [];
     expect(child.stderr).toContain(`the turn goes on: boxcar show ${turnId}`);
     expect(await answerOf(['show', turnId ?? ''], env)).toMatchObject({ status: 'queued' });
+  });
+
+  it.each([
+    ['SIGTERM', 143],
+    ['SIGHUP', 129],
+  ] as const)('%s does too, and the exit code says which signal it was', async (signal, code) => {
+    const child = startCli([...launch('writer', 'x'), '--wait'], env);
+    await waitFor(() => child.stderr.includes('no worker is running'), { message: 'it waits' });
+    await child.kill(signal);
+    expect(await child.exited).toEqual({ code, signal: null });
+    expect(child.stderr).toContain('the turn goes on: boxcar show ');
   });
 });
 

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
-import { SHELLS, writeCompletion } from './completion.js';
+import { SHELLS, writeCompletion } from './commands/admin/completion-script.js';
 import { createProgram } from './run-cli.js';
 import { cliHere } from './testing/cli.js';
 
@@ -157,4 +157,62 @@ describe('completion', () => {
       stderr: expect.stringContaining('Allowed choices are bash, zsh, fish'),
     });
   });
+});
+
+/** No database answers there, so an exit with 2 has asked none. */
+const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
+/** What may be empty: the default pool, texts that then say nothing, an argument that has its own error. */
+const MAY_BE_EMPTY = new Set([
+  ...['worker --target', 'box create --text', 'submit --arg', 'pack --arg', 'tape handoff --summary'],
+  ...['tape handoff --next-steps', 'tape fork --next-steps', 'tape fork --context-summary'],
+]);
+
+it.each(leaves)(
+  'boxcar %s takes no blank argument or value, and asks no database before it says so',
+  async (path, command) => {
+    const words = path.split(' ');
+    const flags = command.options.filter((option) => option.required || option.optional);
+    const lines = [
+      ...command.registeredArguments.map((_, index) => [...Array(index).fill('00000000'), ' ']),
+      ...flags
+        .filter((option) => !MAY_BE_EMPTY.has(`${path} ${option.long}`))
+        .map((option) => [option.long ?? '', ' ']),
+    ];
+    for (const line of lines) {
+      const { code, stderr } = await cliHere([...words, ...line], NOWHERE);
+      expect({ line, code, stderr }).toEqual({
+        line,
+        code: 2,
+        stderr: expect.stringContaining('bad_request'),
+      });
+    }
+  },
+);
+
+it('with --json what is wrong is named, as by other errors', async () => {
+  for (const [args, field] of [
+    [['show', 'xyz'], 'turn'],
+    [['runs', 'ls', '--limit', '0'], 'limit'],
+    [['profiles', 'apply', '-f', ' '], 'file'],
+  ] as const) {
+    const { code, stderr } = await cliHere([...args, '--json'], NOWHERE);
+    const { error } = JSON.parse(stderr);
+    expect([code, error.code, String(error.details?.field).replace('--', '')]).toEqual([
+      2,
+      'bad_request',
+      field,
+    ]);
+  }
+});
+
+it('help of words that are no command is refused; of a primitive it is shown', async () => {
+  expect(await cliHere(['help', 'runs', 'ls', 'nope'], NOWHERE)).toMatchObject({ code: 2, stdout: '' });
+  expect(await cliHere(['help', 'runs', 'nope'], NOWHERE)).toMatchObject({ code: 2, stdout: '' });
+  expect(await cliHere(['help', 'show', '00000000'], NOWHERE)).toMatchObject({ code: 0 });
+  const [help, flag] = [
+    await cliHere(['help', 'submit', 'fork_join'], NOWHERE),
+    await cliHere(['submit', 'fork_join', '--help'], NOWHERE),
+  ];
+  expect(help).toEqual(flag);
+  expect(help.stdout).toContain('tasks');
 });

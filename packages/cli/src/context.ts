@@ -1,9 +1,10 @@
+import { toPlain } from '@boxcar/host/base';
+import type { Config } from '@boxcar/host/config';
+import { createProcessLog } from '@boxcar/host/log';
 import { jsonText } from '@boxcar/kernel/base';
 import { type Log, type LogLevel, writeLogLine } from '@boxcar/runtime/log';
-import type { Config } from './config.js';
-import { createCliLog } from './log.js';
 import { writeOutput } from './output.js';
-import { wrap } from './text.js';
+import { wrap } from './text/text.js';
 
 const LEAD = 'boxcar: ';
 
@@ -13,9 +14,9 @@ export interface Context {
   readonly isJson: boolean;
   /** Fires when the process is asked to stop; its reason is a KernelError when a bug did. A command that listens finishes by itself; others are ended. */
   readonly stop: AbortSignal;
-  /** The answer, on stdout: one line of JSON, or text for people. */
+  /** The answer, on stdout: one line of JSON, or text for people, in which no character may move the cursor, ring, recolour or reverse. */
   answer(value: unknown, text: () => string): void;
-  /** A remark for people, on stderr. */
+  /** A remark for people, on stderr; fit for a terminal, as an answer is. */
   note(line: string): void;
   /** The log on stderr, from this level unless the environment says otherwise. */
   log(level: LogLevel): Log;
@@ -29,16 +30,16 @@ export function createContext(of: {
   return {
     ...of,
     answer: (value, text) => {
-      writeOutput(`${of.isJson ? jsonText(value) : text()}\n`);
+      writeOutput(`${of.isJson ? jsonText(value) : toPlain(text())}\n`);
     },
     note: (line) => {
       if (of.isJson) return;
       const { isTTY, columns } = process.stderr;
       // A terminal that does not know its size says 0.
-      const lines = isTTY ? wrap(line, Math.max((columns || 80) - LEAD.length, 20)) : [line];
+      const lines = isTTY ? wrap(line, Math.max((columns || 80) - LEAD.length, 20)) : [toPlain(line)];
       writeLogLine(`${LEAD}${lines.join(`\n${' '.repeat(LEAD.length)}`)}`);
     },
-    log: (level) => createCliLog(of.config.logLevel ?? level, { isJson: of.isJson }),
+    log: (level) => createProcessLog(of.config.logLevel ?? level, { isJson: of.isJson }),
   };
 }
 

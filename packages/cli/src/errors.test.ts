@@ -214,6 +214,20 @@ it('wrong usage points to the help of the command it was meant for', async () =>
   expect(await hint('budget', 'rise')).toBe('boxcar budget --help');
 });
 
+it.each([
+  ['help tape show', 'boxcar tape show '],
+  ['tape help show', 'boxcar tape show '],
+  ['help tape', 'boxcar tape '],
+  ['help show x', 'boxcar show '],
+  ['show help --help', 'boxcar show '],
+])('boxcar %s is the help of that command', async (line, usage) => {
+  expect(await cliHere(line.split(' '))).toMatchObject({
+    code: 0,
+    stdout: expect.stringMatching(new RegExp(`^Usage: ${usage}`)),
+    stderr: '',
+  });
+});
+
 it('help and version are answers, and name the exit codes', async () => {
   expect(await cli(['--version'])).toMatchObject({
     code: 0,

@@ -5,7 +5,7 @@ export const EXIT = {
   usage: 2,
   /** The command did its work, and the answer is no. */
   negative: 3,
-  /** As shells say it: ended by SIGINT. */
+  /** Stopped before it was done. As shells say it for SIGINT; the process says 143 and 129 for SIGTERM and SIGHUP (`main.ts`). */
   interrupted: 130,
 } as const;
 

@@ -1,6 +1,13 @@
-export { type Config, parseConfig } from './config.js';
-export { declareEnvironmentSecrets } from './environment.js';
-export { reportError } from './report-error.js';
+export {
+  type Boxcar,
+  type Config,
+  declareEnvironmentSecrets,
+  openStack,
+  parseConfig,
+  reportError,
+  type Stack,
+  type StackOptions,
+  type StartOptions,
+  startBoxcar,
+} from '@boxcar/host';
 export { type CliOptions, runCli } from './run-cli.js';
-export { openStack, type Stack, type StackOptions } from './stack.js';
-export { type Boxcar, type StartOptions, startBoxcar } from './start-boxcar.js';

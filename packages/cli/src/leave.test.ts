@@ -7,7 +7,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { cli, type Env, PROFILES, prepare, startCli } from './testing/cli.js';
-import { wrap } from './text.js';
+import { wrap } from './text/text.js';
 
 const SIZE = 900_000;
 let folder: string;
@@ -71,6 +71,20 @@ it('profiles apply ends, and a worker that is asked to stop', async () => {
   await worker.kill('SIGTERM');
   expect(await worker.exited).toEqual({ code: 0, signal: null });
   expect(worker.stdout).toContain('"event":"worker.stopped"');
+});
+
+it('a plugin whose module never settles is named, and its command goes on until it is stopped', async () => {
+  const never = join(folder, 'never.mjs');
+  // This timer holds nothing: it fires only in a process that something else keeps.
+  writeFileSync(
+    never,
+    "setTimeout(() => console.log('alive'), 10_500).unref();\nawait new Promise(() => undefined);\nexport default () => undefined;\n",
+  );
+  await using child = startCli(['submit', 'much', '--arg', 'result=x', '--plugin', never], env);
+  await child.line(/^alive$/, { deadlineMs: 90_000 });
+  expect(child.stderr).toMatch(/plugin\.slow.*never\.mjs.*has not ended after 10 s/);
+  await child.kill('SIGTERM');
+  expect(await child.exited).toEqual({ code: 143, signal: null });
 });
 
 it('a long word is broken in linear time', () => {

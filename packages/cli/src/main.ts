@@ -1,21 +1,23 @@
 /** The process around the command line: signals, and failures that nobody caught. */
 import { getEventListeners } from 'node:events';
 import { constants } from 'node:os';
+import { strayCalls } from '@boxcar/host/base';
 import { KernelError } from '@boxcar/kernel/base';
-import { CRASH_GRACE_MS } from './exit.js';
+import { CRASH_GRACE_MS, EXIT } from './exit.js';
 import { outputFailed } from './output.js';
 import { runCli } from './run-cli.js';
-import { strayCalls } from './stray-calls.js';
 
 /** How long connections may take to close after the command has ended. */
 const LEAVE_AFTER_MS = 100;
+/** Any period will do: a timer that runs keeps the process. */
+const HOLD_MS = 60_000;
 
 const stop = new AbortController();
 let hasCrashed = false;
 
 /** Loads what it needs: a program that has nothing to report starts without it. */
 async function report(error: Error, withStack: boolean): Promise<void> {
-  const { reportError } = await import('./report-error.js');
+  const { reportError } = await import('@boxcar/host/errors');
   reportError(error, { isJson: process.argv.includes('--json'), withStack });
 }
 
@@ -26,9 +28,13 @@ function askToStop(reason?: KernelError): boolean {
   return true;
 }
 
-for (const name of ['SIGINT', 'SIGTERM'] as const) {
+let stoppedBy: NodeJS.Signals = 'SIGINT';
+const exitCodeOf = (signal: NodeJS.Signals): number => 128 + constants.signals[signal];
+
+for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   process.on(name, () => {
-    if (!askToStop()) process.exit(128 + constants.signals[name]);
+    if (!askToStop()) process.exit(exitCodeOf(name));
+    stoppedBy = name;
   });
 }
 
@@ -57,22 +63,31 @@ for (const name of ['uncaughtException', 'unhandledRejection'] as const) {
   });
 }
 
-// Whoever reads may stop reading: `boxcar show … | head`. A worker works on without a reader.
-const worksOn = process.argv.slice(2).find((word) => !word.startsWith('-')) === 'worker';
+// A reader may stop reading: `boxcar show … | head`. A worker goes on without one; `dev`, which is there to be read, stops as at Ctrl-C.
+const command = process.argv.slice(2).find((word) => !word.startsWith('-'));
 let isCutOff = false;
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (worksOn || isCutOff) return;
-  if (error.code === 'EPIPE') process.exit(0);
+  if (command === 'worker' || isCutOff) return;
+  if (error.code === 'EPIPE') {
+    if (command === 'dev' && (stop.signal.aborted || askToStop())) return;
+    process.exit(0);
+  }
   isCutOff = true;
   void report(outputFailed(error), false).finally(() => process.exit(1));
 });
 
+// A command that waits for something without a timer or socket of its own, as a plugin may, must not end unsaid.
+const hold = setInterval(() => undefined, HOLD_MS);
 const exitCode = await runCli(process.argv.slice(2), { stop: stop.signal });
-process.exitCode = hasCrashed ? 1 : exitCode;
+clearInterval(hold);
+process.exitCode =
+  hasCrashed || isCutOff ? 1 : exitCode === EXIT.interrupted ? exitCodeOf(stoppedBy) : exitCode;
 
 // A connection may still wait for a server that is away, or a plugin may hold a timer, a socket or a pool. The command has ended, so the
 // process exits anyway, once its answer is written.
 const leave = (): void => {
+  // What says so ends the process.
+  if (isCutOff) return;
   const isWritten = process.stdout.writableLength + process.stderr.writableLength === 0;
   if (isWritten) process.exit();
   setTimeout(leave, LEAVE_AFTER_MS).unref();

@@ -14,18 +14,28 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 /** The tool that runs sources, in place of what was built. */
 const LOADER = new Set(['tsx', 'esbuild', 'get-tsconfig']);
 
-/** The modules that a command line loads, by their package. */
-function modulesOf(args: readonly string[], env: Env = {}): ReadonlyMap<string, ReadonlySet<string>> {
-  const file = join(folder, args.join(''));
+const MAIN = [join(import.meta.dirname, 'main.ts')];
+
+/** The modules that a command line, or another program, loads, by their package. */
+function modulesOf(
+  args: readonly string[],
+  env: Env = {},
+  program: readonly string[] = MAIN,
+): ReadonlyMap<string, ReadonlySet<string>> {
+  const file = join(folder, `${args.join('')}.modules`);
   const { status, stderr } = spawnSync(
     process.execPath,
     [
       ...['--conditions=@boxcar/source', '--import=tsx'],
       `--import=${pathToFileURL(join(import.meta.dirname, 'fixtures/modules-loaded.mjs')).href}`,
-      join(import.meta.dirname, 'main.ts'),
+      ...program,
       ...args,
     ],
-    { encoding: 'utf8', env: { PATH: process.env.PATH, MODULES_FILE: file, ...env } },
+    {
+      cwd: import.meta.dirname,
+      encoding: 'utf8',
+      env: { PATH: process.env.PATH, MODULES_FILE: file, ...env },
+    },
   );
   expect(stderr).toBe('');
   expect(status).toBe(env.DATABASE_URL === undefined ? 0 : 1);
@@ -44,10 +54,13 @@ function modulesOf(args: readonly string[], env: Env = {}): ReadonlyMap<string, 
 
 it.each(['--version', '--help'])('%s loads the table of the commands, and no command', (flag) => {
   const modules = modulesOf([flag]);
-  expect([...modules.keys()].sort()).toEqual(['cli', 'commander', 'kernel']);
+  expect([...modules.keys()].sort()).toEqual(['cli', 'commander', 'host', 'kernel']);
   expect(modules.get('cli')).toContain('command-table.ts');
   expect([...(modules.get('cli') ?? [])].filter((path) => path.startsWith('commands/'))).toEqual([]);
-  expect(modules.get('cli')?.size).toBeLessThan(15);
+  expect(modules.get('cli')?.size).toBeLessThan(11);
+  expect([...(modules.get('host') ?? [])].sort()).toEqual([
+    ...['base.ts', 'environment.ts', 'plain-text.ts', 'stray-calls.ts'],
+  ]);
   expect(modules.get('kernel')?.size).toBeLessThan(15);
 });
 
@@ -55,17 +68,30 @@ it('health loads what asks the database, and none of the rest', async () => {
   await using database = await testDatabase();
   const modules = modulesOf(['health'], { DATABASE_URL: database.url });
   const packages = [...modules.keys()];
-  expect(packages).toEqual(expect.arrayContaining(['cli', 'commander', 'kernel', 'pg', 'store', 'zod']));
+  expect(packages).toEqual(
+    expect.arrayContaining(['cli', 'commander', 'host', 'kernel', 'pg', 'store', 'zod']),
+  );
   expect(
     packages.filter(
-      (name) => !/^(cli|commander|kernel|llm|pg.*|postgres-.*|runtime|store|xtend|zod)$/.test(name),
+      (name) => !/^(cli|commander|host|kernel|llm|pg.*|postgres-.*|runtime|store|xtend|zod)$/.test(name),
     ),
   ).toEqual([]);
   expect([...(modules.get('cli') ?? [])].filter((path) => path.startsWith('commands/'))).toEqual([
-    'commands/health.ts',
+    'commands/admin/health.ts',
   ]);
   expect([...(modules.get('runtime') ?? [])]).toEqual(['lib/log.ts']);
   expect([...(modules.get('llm') ?? [])]).toEqual(['providers/settings.ts']);
+  // The index and `startBoxcar` load the runtime.
+  expect(modules.get('host')).not.toContain('index.ts');
+  expect(modules.get('host')?.size).toBeLessThan(15);
   expect(modules.get('store')?.size).toBeLessThan(12);
   expect(modules.get('kernel')?.size).toBeLessThan(20);
+});
+
+it('the store and its reports load drizzle with the first statement of its builder, not before', () => {
+  const program = "await import('@boxcar/store'); await import('@boxcar/store/report')";
+  const modules = modulesOf(['store'], {}, ['--input-type=module', '--eval', program]);
+  expect(modules.get('store')).toContain('query/query.ts');
+  expect(modules.get('store')).not.toContain('query/builder.ts');
+  expect([...modules.keys()]).not.toContain('drizzle-orm');
 });

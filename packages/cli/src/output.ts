@@ -1,5 +1,5 @@
 /** What a command says on stdout. */
-import { KernelError } from '@boxcar/kernel/base';
+import { errorText, KernelError } from '@boxcar/kernel/base';
 
 /** @throws KernelError `output_failed` when stdout is a file that cannot be written; a pipe reports it by its event `error`. */
 export function writeOutput(text: string): void {
@@ -12,6 +12,6 @@ export function writeOutput(text: string): void {
 
 export const outputFailed = (cause: unknown): KernelError =>
   new KernelError('output_failed', {
-    message: `stdout cannot be written: ${cause instanceof Error ? cause.message : String(cause)}.`,
+    message: `stdout cannot be written: ${errorText(cause)}.`,
     cause,
   });

@@ -1,11 +1,12 @@
 import { readFileSync } from 'node:fs';
+import { declareEnvironmentSecrets, type Environment } from '@boxcar/host/base';
 import { Command, CommanderError, Help } from 'commander';
 import type { Run } from './command.js';
 import { COMMANDS } from './command-table.js';
-import { declareEnvironmentSecrets, type Environment } from './environment.js';
 import { EXIT } from './exit.js';
+import { isUsage } from './input/usage.js';
+import { refuseBlank } from './input/values.js';
 import { writeOutput } from './output.js';
-import { isUsage } from './usage.js';
 
 export interface CliOptions {
   /** Default: the environment of the process. */
@@ -16,6 +17,9 @@ export interface CliOptions {
 
 /** Commands follow one another; a worker is the last user for long. */
 const KEEP_MS = 60_000;
+
+/** In the words of commander, which flag or argument is wrong. */
+const FIELD = /^option '[^']*--([\w-]+)|for argument '([\w|-]+)'/;
 
 const EXIT_CODES = `
 Exit codes:
@@ -105,6 +109,7 @@ export async function createProgram(run: Run, name?: string): Promise<Command> {
     else program.command(listed.name);
     program.commands.find((command) => command.name() === listed.name)?.description(listed.description);
   }
+  refuseBlank(program);
   return program;
 }
 
@@ -135,13 +140,13 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
   // Also when the command line cannot be read.
   const isJson = args.includes('--json');
   const name = commandIn(args);
-  const report = async (error: unknown, code?: 'bad_request'): Promise<void> => {
-    const { reportError } = await import('./report-error.js');
-    reportError(error, { isJson, withStack, ...(code === undefined ? {} : { code }) });
+  const report = async (error: unknown): Promise<void> => {
+    const { reportError } = await import('@boxcar/host/errors');
+    reportError(error, { isJson, withStack });
   };
   try {
     const run: Run = async (command) => {
-      const { parseConfig } = await import('./config.js');
+      const { parseConfig } = await import('@boxcar/host/config');
       const { createContext } = await import('./context.js');
       const given = parseConfig(env);
       const config = { ...given, embeddedKeepMs: given.embeddedKeepMs ?? KEEP_MS };
@@ -150,8 +155,9 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
     };
     const program = await createProgram(run, name ?? '');
     try {
-      if (await explainTopic(args, program, run)) return exitCode;
-      await program.parseAsync(await withSession(args, name, program), { from: 'user' });
+      const words = readHelp(args, program);
+      if (await explainTopic(words, program, run)) return exitCode;
+      await program.parseAsync(await withSession(words, name, program), { from: 'user' });
       return exitCode;
     } catch (error) {
       if (!(error instanceof CommanderError)) throw error;
@@ -159,7 +165,17 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
       // Without a command the help was printed, which says it all.
       if (error.code !== 'commander.help') {
         const message = error.message.replace(/^error: /, '').replace(/\.$/, '');
-        await report(new Error(`${message}; see ${helpFor(program, args)}`), 'bad_request');
+        const { KernelError } = await import('@boxcar/kernel/base');
+        const field = FIELD.exec(message)
+          ?.slice(1)
+          .find((name) => name !== undefined);
+        await report(
+          new KernelError('bad_request', {
+            message: `${message};`,
+            next: `see ${helpFor(program, args)}`,
+            details: field === undefined ? {} : { field },
+          }),
+        );
       }
       return EXIT.usage;
     }
@@ -169,6 +185,35 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
   }
 }
 
+/**
+ * `help tape show` as `tape show --help`. Where help is asked for a command that does not exist, the command line without the question,
+ * which is refused.
+ */
+function readHelp(args: readonly string[], program: Command): readonly string[] {
+  const words = args.filter((word) => !word.startsWith('-'));
+  const flags = args.filter((word) => word.startsWith('-'));
+  const hasFlag = flags.includes('--help') || flags.includes('-h');
+  const path: string[] = [];
+  let command = program;
+  let hasWord = false;
+  for (const [index, word] of words.entries()) {
+    if (command.commands.length === 0) {
+      if (!hasWord) break;
+      const rest = words.slice(index);
+      return command.registeredArguments.length === 0
+        ? [...path, ...rest]
+        : [...path, ...rest, ...flags, '--help'];
+    }
+    const next = command.commands.find((known) => known.name() === word);
+    if (next !== undefined) {
+      path.push(word);
+      command = next;
+    } else if (word === 'help') hasWord = true;
+    else return hasFlag || hasWord ? [...path, word] : args;
+  }
+  return hasWord ? [...path, ...flags, '--help'] : args;
+}
+
 /** The command line with the tape that `--session` names in its place. */
 async function withSession(
   args: readonly string[],
@@ -176,7 +221,7 @@ async function withSession(
   program: Command,
 ): Promise<string[]> {
   if (name !== 'tape') return [...args];
-  const { nameSession } = await import('./session-flags.js');
+  const { nameSession } = await import('./input/session-flags.js');
   return nameSession(
     args,
     program.commands.find((command) => command.name() === name),
@@ -191,7 +236,7 @@ async function explainTopic(args: readonly string[], program: Command, run: Run)
   const submit = program.commands.find((command) => command.name() === 'submit');
   const [primitive] = submit?.parseOptions(words.slice(words.indexOf('submit') + 1)).operands ?? [];
   if (submit === undefined || primitive === undefined) return false;
-  const { explainPrimitive } = await import('./primitive-help.js');
+  const { explainPrimitive } = await import('./commands/turn/primitive-help.js');
   await run((context) => explainPrimitive(context, primitive, submit.opts<{ plugin?: string[] }>().plugin));
   return true;
 }

@@ -42,10 +42,5 @@ function accountHome(): string {
 /** What the server's own processes get to see: nothing of ours but the search path, so no stray PG* setting. */
 export function serverEnvironment(): NodeJS.ProcessEnv {
   const { PATH, SystemRoot } = process.env;
-  return {
-    TZ: 'UTC',
-    LC_MESSAGES: 'C',
-    ...(PATH === undefined ? {} : { PATH }),
-    ...(SystemRoot === undefined ? {} : { SystemRoot }),
-  };
+  return { TZ: 'UTC', LC_MESSAGES: 'C', PATH, SystemRoot };
 }

@@ -2,19 +2,25 @@
  * Keeps a server for a while after the last command, so that the next one need not start it.
  *
  * K1. A keeper is a process of its own that uses the server, as any other does (users.ts), and looks who else uses it. It leaves when nobody
- *     else has joined or left for the time it was told. So the last to leave still stops the server, and a keeper that is killed with -9
- *     leaves a server as any process does: the next start adopts it.
- * K2. Its id ends in `keeper`. Keepers do not count as users for each other, and a second one is not started while one lives. Two that were
- *     started at once leave at the same time.
+ *     else has joined or left for the time it was told. So the last to leave still stops the server. At SIGTERM, SIGINT and SIGHUP it leaves
+ *     at once. A keeper that is killed with -9, or by a signal in the moments until its program runs, leaves a server as any process does:
+ *     the next start adopts it.
+ * K2. Its id ends in `keeper`. Keepers do not count as users for each other, and a second one is not started while one lives. Of two that were
+ *     started at once the one with the larger process id leaves. Marks of another PID namespace do not count either: nothing here can tell
+ *     whether their processes live, and those processes do not use this server (users.ts).
  * K3. The command that starts a keeper joins for it, so that it has joined before the command can leave.
+ * K4. For how long a server is kept is in the file `keep-ms` of its folder: each command writes its time there, and a keeper reads the file
+ *     at each look. So the last command decides, also for a keeper that another command has started.
+ * K5. Process 1 of a PID namespace starts no keeper: its end ends all processes of the namespace with a kill -9, the server too. There the
+ *     last command stops the server itself.
  */
 import { spawn } from 'node:child_process';
-import { existsSync, statSync } from 'node:fs';
+import { existsSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
 import { dirname, join, parse } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { serverEnvironment } from './config.js';
-import { isAlive } from './process.js';
+import { isAlive, startOf } from './process.js';
 import { hasOtherUsers, keepersOf, Membership } from './users.js';
 
 const isBuilt = import.meta.url.endsWith('.js');
@@ -23,30 +29,51 @@ const PROGRAM = fileURLToPath(new URL(isBuilt ? './keeper.js' : './keeper.ts', i
 const NODE_OPTIONS = isBuilt ? [] : ['--conditions=@boxcar/source', '--import=tsx'];
 const LOOK_MS = 200;
 
-/** Starts a keeper of a running server unless one lives. It outlives this process, and a Ctrl-C meant for it. */
+const FIRST_PID = 1;
+
+/**
+ * Sets how long a running server is kept after its last user has left, and starts a keeper unless one lives. It outlives this process, and
+ * a Ctrl-C meant for it. With a time of 0 none is started, and one that lives leaves. Process 1 starts none.
+ */
 export function keepServer(folder: string, of: { readonly pid: number; readonly keepMs: number }): void {
-  if (keepersOf(folder).length > 0) return;
-  const child = spawn(
-    process.execPath,
-    [...NODE_OPTIONS, PROGRAM, folder, String(of.pid), String(of.keepMs)],
-    {
-      cwd: isBuilt ? parse(folder).root : dirname(PROGRAM),
-      env: serverEnvironment(),
-      stdio: 'ignore',
-      detached: true,
-    },
-  );
+  const isKept = keepersOf(folder).length > 0;
+  if (of.keepMs > 0 || isKept) writeKeepMs(folder, of.keepMs);
+  if (of.keepMs === 0 || isKept || process.pid === FIRST_PID) return;
+  const child = spawn(process.execPath, [...NODE_OPTIONS, PROGRAM, folder, String(of.pid), startOf(of.pid)], {
+    cwd: isBuilt ? parse(folder).root : dirname(PROGRAM),
+    env: serverEnvironment(),
+    stdio: 'ignore',
+    detached: true,
+  });
   // Without a keeper the server is stopped with its last user, as before.
   child.once('error', () => undefined);
   child.unref();
   if (child.pid !== undefined) Membership.joinKeeper(folder, child.pid);
 }
 
+const keepFileOf = (folder: string): string => join(folder, 'keep-ms');
+
+/** A keeper that reads at this moment finds the old time or the new one. */
+function writeKeepMs(folder: string, keepMs: number): void {
+  const draft = `${keepFileOf(folder)}.${process.pid}`;
+  writeFileSync(draft, `${keepMs}\n`, { mode: 0o600 });
+  renameSync(draft, keepFileOf(folder));
+}
+
+/** 0 where it was never set. */
+function readKeepMs(folder: string): number {
+  try {
+    return Number(readFileSync(keepFileOf(folder), 'utf8')) || 0;
+  } catch {
+    return 0;
+  }
+}
+
 /**
- * What a keeper does; settles when it is time to leave: nobody else has used the server for `keepMs`, it was told so, or the folder is
- * gone.
+ * What a keeper does; settles when it is time to leave: nobody else has used the server for the time in the folder, another keeper is to
+ * stay, it was told so, or the folder is gone.
  */
-export async function untilUnused(folder: string, keepMs: number, stop: AbortSignal): Promise<void> {
+export async function untilUnused(folder: string, stop: AbortSignal): Promise<void> {
   const users = join(folder, 'users');
   let changedAt = 0;
   let since = performance.now();
@@ -55,7 +82,8 @@ export async function untilUnused(folder: string, keepMs: number, stop: AbortSig
     const { mtimeMs } = statSync(users, { throwIfNoEntry: false }) ?? { mtimeMs: changedAt };
     if (mtimeMs !== changedAt || hasOtherUsers(folder)) since = performance.now();
     changedAt = mtimeMs;
-    if (performance.now() - since >= keepMs) return;
+    if (performance.now() - since >= readKeepMs(folder)) return;
+    if (keepersOf(folder).some((pid) => pid < process.pid)) return;
     await delay(LOOK_MS, undefined, { signal: stop }).catch(() => undefined);
   }
 }
@@ -64,11 +92,14 @@ export async function untilUnused(folder: string, keepMs: number, stop: AbortSig
 export async function dismissKeepers(folder: string, deadlineMs: number): Promise<void> {
   const endsAt = performance.now() + deadlineMs;
   for (const pid of keepersOf(folder)) {
+    // The one before may have taken long to leave, and this process id may have a new owner.
+    if (!keepersOf(folder).includes(pid)) continue;
+    const start = startOf(pid);
     try {
       process.kill(pid, 'SIGTERM');
     } catch {
       // It has ended by itself.
     }
-    while (isAlive(pid) && performance.now() < endsAt) await delay(20);
+    while (isAlive(pid) && startOf(pid) === start && performance.now() < endsAt) await delay(20);
   }
 }

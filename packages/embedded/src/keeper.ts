@@ -1,23 +1,28 @@
-/** The program of a keeper (keep.ts): `keeper.js <folder> <process id of the server> <milliseconds>`. */
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
-import { untilUnused } from './keep.js';
-import { runningPostmaster } from './postmaster.js';
-import { commandOf } from './process.js';
-import { stopServer } from './stop-server.js';
-import { Membership } from './users.js';
-
-const [folder = '', serverPid = '', keepMs = '0'] = process.argv.slice(2);
+/** The program of a keeper (keep.ts): `keeper.js <folder> <process id of the server> <its start>`. */
+// Heard before anything else is loaded: a keeper that a signal ends unheard leaves its server running.
 const stop = new AbortController();
-for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => stop.abort());
+for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => stop.abort());
 
+const { existsSync } = await import('node:fs');
+const { join } = await import('node:path');
+const { untilUnused } = await import('./keep.js');
+const { runningPostmaster } = await import('./postmaster.js');
+const { commandOf, startOf } = await import('./process.js');
+const { stopServer } = await import('./stop-server.js');
+const { Membership } = await import('./users.js');
+
+const [folder = '', serverPid = '', serverStart = ''] = process.argv.slice(2);
+const server = Number(serverPid);
 const users = join(folder, 'users');
 const membership = existsSync(users) ? Membership.joinKeeper(folder, process.pid) : undefined;
-await untilUnused(folder, Number(keepMs), stop.signal);
+await untilUnused(folder, stop.signal);
 if (membership !== undefined && existsSync(users))
   await membership.leave(async () => {
     const running = runningPostmaster(join(folder, 'cluster', 'data'));
     if (running !== undefined) await stopServer(running.pid);
   });
-// Its folder was deleted under it.
-else if (commandOf(Number(serverPid))?.includes('postgres') === true) await stopServer(Number(serverPid));
+// Its folder was deleted under it. The process id may belong to another process by now.
+else if (startOf(server) === serverStart && commandOf(server)?.includes('postgres') === true)
+  await stopServer(server);
+
+export {};

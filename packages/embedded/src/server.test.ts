@@ -438,6 +438,10 @@ describe('the sweep of what killed runs left behind', () => {
         chownSync(others, PLAIN_USER, PLAIN_USER);
         kept.push(others);
       }
+      // Its owner may be about to join.
+      const fresh = await make(at('fresh'), 'marked');
+      await utimes(fresh, new Date(), new Date());
+      kept.push(fresh);
       const said: string[] = [];
       const server = await start({ ephemeral: true, log: (line) => said.push(line) });
       expect(await sql(server.url, 'select 1 as n')).toEqual([{ n: 1 }]);

@@ -12,7 +12,7 @@
  * that it finds. An id contains the start time of its process, so that a reused process id does not revive it. It also contains the
  * PID namespace: outside of that namespace it is unknown whether the process lives, and its files are left alone.
  */
-import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError } from '@boxcar/kernel/base';
@@ -111,6 +111,8 @@ export class Membership {
   }
 
   #beginLeaving(): boolean {
+    // Deleted under it: nobody else can find the server.
+    if (!existsSync(this.#folder)) return true;
     rmSync(join(this.#folder, 'users', this.id), { force: true });
     writeFileSync(join(this.#folder, 'leaving', this.id), '', { mode: 0o600 });
     if (liveIds(this.#folder, 'users').length === 0) return true;
@@ -137,8 +139,9 @@ export const keepersOf = (folder: string): readonly number[] =>
     .filter(isKeeper)
     .map((id) => Number(id.split('.', 1)[0]));
 
-/** Whether a process other than a keeper uses the server, or may use it. */
-export const hasOtherUsers = (folder: string): boolean => [...usersOf(folder)].some((id) => !isKeeper(id));
+/** Whether a live process of this PID namespace other than a keeper uses the server. */
+export const hasOtherUsers = (folder: string): boolean =>
+  liveIds(folder, 'users').some((id) => !isKeeper(id));
 
 /** Whether a live process uses the server of this folder, or a process that is not visible from here may use it. */
 export function hasUsers(folder: string): boolean {

@@ -3,7 +3,8 @@
  * often, such as health checks. The same names are in `@boxcar/kernel`.
  */
 export { checkDuration, checkWholeNumber, MAX_DURATION_MS } from './base/check-number.js';
-export { type ErrorBody, type ErrorCode, KernelError, toErrorBody } from './base/errors.js';
+export { ERROR_CATALOGUE, type ErrorCode } from './base/error-catalogue.js';
+export { type ErrorBody, errorText, KernelError, toErrorBody } from './base/errors.js';
 export { findingsOf, findingWords, safeParse } from './base/findings.js';
 export type { WorkerId } from './base/ids.js';
 export { jsonText, parseJson } from './base/key-order.js';

@@ -46,6 +46,12 @@ describe('the router', () => {
     }
   });
 
+  it('what goes over the wire is not known for an unknown prefix, and nothing for an adapter that adds nothing', () => {
+    const prompt = { messages: [], tools: [] };
+    expect(router.describeWire?.('gemini:x', prompt)).toBeNull();
+    expect(router.describeWire?.('scripted', prompt)).toEqual([]);
+  });
+
   it('a profile of a provider needs no key to be applied', () => {
     const bare = createModelRouter();
     for (const model of ['openai:gpt-x', 'anthropic:claude-x', 'openai-compatible:local:7b'])

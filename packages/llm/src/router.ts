@@ -5,11 +5,11 @@ import { createScriptedModel, type ScriptedModelOptions, toProfileInvalid } from
 import { countAllTokens } from './tokenizer.js';
 
 export interface ModelRouterOptions {
-  readonly scripted?: ScriptedModelOptions;
+  readonly scripted?: ScriptedModelOptions | undefined;
   /** Keys and addresses of `openai`, `anthropic` and `openai-compatible`; a call says what is missing. */
-  readonly providers?: ModelSettings;
+  readonly providers?: ModelSettings | undefined;
   /** More adapters by the prefix of their model names, or others in place of the ones above. */
-  readonly adapters?: Readonly<Record<string, Model>>;
+  readonly adapters?: Readonly<Record<string, Model>> | undefined;
 }
 
 /**
@@ -44,7 +44,11 @@ export function createModelRouter({ scripted, providers, adapters = {} }: ModelR
 
     checkTools: (model, tools) => findModel(model)?.checkTools?.(model, tools) ?? [],
 
-    describeWire: (model, prompt) => findModel(model)?.describeWire?.(model, prompt) ?? [],
+    describeWire(name, prompt) {
+      const model = findModel(name);
+      if (model === undefined) return null;
+      return model.describeWire === undefined ? [] : model.describeWire(name, prompt);
+    },
 
     checkSettings: async (model, settings) =>
       (await findModel(model)?.checkSettings?.(model, settings)) ?? [],

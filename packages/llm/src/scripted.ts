@@ -8,6 +8,7 @@
  * M3  An abort ends a call at once with the signal's reason, and leaves no timer behind.
  */
 import {
+  errorText,
   type JsonValue,
   KernelError,
   type Model,
@@ -172,7 +173,7 @@ function throwForeseenFailure(request: ModelRequest, step: ScriptStep): void {
   const { status, retryAfter, message = 'failed as scripted' } = step.fail;
   throw new ModelError('model_failed', `${at}: HTTP ${status}: ${message}`, {
     canRetry: status === 429 || status >= 500,
-    ...(retryAfter === undefined ? {} : { retryAfterMs: Math.round(retryAfter * 1000) }),
+    retryAfterMs: retryAfter === undefined ? undefined : Math.round(retryAfter * 1000),
     details: { ...details, status },
   });
 }
@@ -240,7 +241,7 @@ async function callFunction(
   } catch (error) {
     if (signal.aborted || error instanceof ModelError) throw error;
     const { turnId, step } = request.turn;
-    const why = error instanceof Error ? error.message : String(error);
+    const why = errorText(error);
     throw new ModelError('model_failed', `Turn ${turnId}, step ${step}: ${request.model} threw: ${why}`, {
       details: { turnId, step, model: request.model },
       cause: error,

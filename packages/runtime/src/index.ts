@@ -42,9 +42,11 @@ export {
   writeLogLine,
 } from './lib/index.js';
 export {
+  checkListOptions,
   type ListAgentsOptions,
   type ListBoxesOptions,
   type ListEnd,
+  type ListNoun,
   type ListOptions,
   type ListProjectsOptions,
   type ListSearch,

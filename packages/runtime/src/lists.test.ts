@@ -243,9 +243,28 @@ describe('runs and turns', () => {
     expect(await list({ limit: 0, status: 'done', sinse: 'x', text: ' ' })).toMatch(
       /^bad_request: (?=.*limit: )(?=.*status: )(?=.*sinse)(?=.*text: )/s,
     );
-    for (const cursor of ['', 'x', Buffer.from('2026-01-01 x').toString('base64url')])
+    const encode = (text: string): string => Buffer.from(text).toString('base64url');
+    const placeAt = (at: string, noun = 'turns'): string => encode(`${noun} ${at} ${newId()}`);
+    const good = placeAt('2026-01-31T00:00:00.000000Z');
+    expect(await list({ cursor: good })).toBe('done');
+    const damaged = [
+      ...['', 'x', 'a\0', `${good}!`, `${good} `, encode('turns 2026-01-01 x')],
+      ...['2026-02-30T00:00:00.000000Z', '0000-01-01T00:00:00.000000Z'].map((at) => placeAt(at)),
+      ...['2026-01-31T24:00:00.000000Z', '2026-01-31T23:59:60.000000Z'].map((at) => placeAt(at)),
+      // Of another list, which has other rows.
+      ...['runs', 'agents', 'turn'].map((noun) => placeAt('2026-01-31T00:00:00.000000Z', noun)),
+    ];
+    for (const cursor of damaged)
       expect(await list({ cursor })).toMatch(/^bad_request: cursor: must be the next_cursor/);
-    expect(await refusalOf(h.runtime.listTools({ cursor: '!' }))).toMatch(/^bad_request: cursor: /);
+    for (const cursor of [
+      '',
+      '!',
+      encode('tools a\0b'),
+      encode('tools '),
+      encode('primitives x'),
+      `${encode('tools x')}!`,
+    ])
+      expect(await refusalOf(h.runtime.listTools({ cursor }))).toMatch(/^bad_request: cursor: must be the/);
     expect(await refusalOf(h.runtime.listBoxes({ profile: 'x' } as never))).toMatch(
       /^bad_request: .*profile/,
     );
@@ -255,6 +274,47 @@ describe('runs and turns', () => {
     );
     expect(await list({ agent: 'nobody' })).toMatch(/^not_found: No agent 'nobody' in project 'default'\./);
   });
+
+  const LISTS = ['listRuns', 'listTurns', 'listAgents', 'listBoxes', 'listProjects', 'listTools'] as const;
+  const TEXTS = ['text', 'profile', 'agent', 'channelId', 'projectId'] as const;
+  const TAKEN: Readonly<Record<(typeof LISTS)[number], readonly string[]>> = {
+    listRuns: TEXTS,
+    listTurns: TEXTS,
+    listAgents: ['text', 'profile', 'projectId'],
+    listBoxes: ['text', 'agent', 'projectId'],
+    listProjects: ['text'],
+    listTools: ['text'],
+  };
+
+  test.each(LISTS.flatMap((list) => TAKEN[list].map((field) => [list, field] as const)))(
+    'are refused what no row can hold: %s, %s',
+    async (list, field) => {
+      for (const value of ['a\0b', '\0', 'a\ud800b'])
+        expect(await refusalOf(h.runtime[list]({ [field]: value }))).toMatch(
+          new RegExp(`^bad_request: ${field}: contains a NUL character or a lone surrogate`),
+        );
+    },
+  );
+
+  test.each(LISTS.filter((list) => list !== 'listTools'))(
+    'are refused a time that Postgres does not know: %s',
+    async (list) => {
+      for (const since of [
+        '0000-01-01T00:00Z',
+        '-000005-01-01T00:00Z',
+        '+010000-01-01T00:00Z',
+        '+275760-01-01T00:00Z',
+      ])
+        expect(await refusalOf(h.runtime[list]({ since: new Date(since) }))).toMatch(
+          /^bad_request: since: must be in the years 1 to 9999/,
+        );
+      for (const since of ['0001-01-01T00:00Z', '9999-12-31T23:59Z'])
+        expect(await refusalOf(h.runtime[list]({ since: new Date(since) }))).toBe('done');
+      expect(await refusalOf(h.runtime[list]({ since: new Date('2026-02-30T') }))).toMatch(
+        /^bad_request: since: must be a date/,
+      );
+    },
+  );
 
   test('cost a constant number of statements', async () => {
     const cost = async (work: () => Promise<unknown>) => (await statementsOf(h.database, work)).length;

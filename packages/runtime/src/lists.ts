@@ -1,12 +1,12 @@
 /** Lists of what there is, for programs and the command line: a page, and a cursor for the next. Rules: `list-page.ts` of the store. */
 import {
   type AgentId,
-  KernelError,
+  isCleanText,
   type ProfileId,
   type ProjectId,
   parseSearch,
+  parseTapeDate,
   safeParse,
-  sanitizeText,
   TURN_STATUSES,
   type TurnStatus,
   toBadRequest,
@@ -46,7 +46,10 @@ export interface ListOptions {
   readonly limit?: number | undefined;
   /** `next_cursor` of the page before. */
   readonly cursor?: string | undefined;
-  /** A part of the instruction of runs and turns, else of the name; without regard to case. */
+  /**
+   * Of runs and turns a part of the instruction (its first 65,536 characters), without regard to case, width and composition; else a
+   * part of the name, without regard to what the database calls case: in the locale C, of the letters A to Z alone.
+   */
   readonly text?: string | undefined;
 }
 
@@ -115,25 +118,84 @@ export type RegisteredList<K extends 'tools' | 'primitives'> = ListEnd & {
   readonly silent_workers: number;
 };
 
-const name = z.string().trim().min(1);
+/** What there are lists of. */
+export type ListNoun = 'agents' | 'boxes' | 'primitives' | 'projects' | 'runs' | 'tools' | 'turns';
+
+const encode = (text: string): string => Buffer.from(text).toString('base64url');
+
+/** A cursor names its list: the place in another one means nothing here. */
+const toCursor = (noun: ListNoun, place: string | undefined): string | null =>
+  place === undefined ? null : encode(`${noun} ${place}`);
+
+/** Undefined for what no page of this list has given. */
+function readCursor(noun: ListNoun, cursor: string): string | undefined {
+  const text = Buffer.from(cursor, 'base64url').toString();
+  // Decoding passes over characters that are not of the alphabet.
+  return text.startsWith(`${noun} `) && encode(text) === cursor ? text.slice(noun.length + 1) : undefined;
+}
+
+const PLACE =
+  /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z) ([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$/;
+
+/** False for a day that no month has, and for the year 0. */
+function isMoment(at: string): boolean {
+  try {
+    return parseTapeDate(at) === at;
+  } catch {
+    return false;
+  }
+}
+
+function placeOf(text: string): ListPlace | undefined {
+  const [, at, id] = PLACE.exec(text) ?? [];
+  return at !== undefined && id !== undefined && isMoment(at) ? { at, id } : undefined;
+}
+
+const nameOf = (text: string): string | undefined => (text !== '' && isCleanText(text) ? text : undefined);
+
+const cursorBy = <T>(noun: ListNoun, read: (text: string) => T | undefined) =>
+  z
+    .string()
+    .transform((cursor) => {
+      const text = readCursor(noun, cursor);
+      return text === undefined ? undefined : read(text);
+    })
+    .refine((place) => place !== undefined, 'must be the next_cursor of a page of this list')
+    .optional();
+
+const storable = z.string().refine(isCleanText, 'contains a NUL character or a lone surrogate');
+const name = storable.trim().min(1);
+/** Those that Postgres and ISO 8601 write alike. */
+const time = z
+  .date()
+  .refine((date) => /^(?!0000)\d{4}-/.test(date.toISOString()), 'must be in the years 1 to 9999');
 const common = {
-  limit: z.int().min(1).max(MAX_LIMIT).optional(),
-  cursor: z.string().optional(),
+  limit: z.int().min(1).max(MAX_LIMIT).default(DEFAULT_LIMIT),
   text: name.optional(),
 };
-const ofRows = { ...common, projectId: z.string().optional(), since: z.date().optional() };
-const SCHEMAS = {
-  registered: z.strictObject(common),
-  projects: z.strictObject({ ...common, since: z.date().optional(), isArchived: z.boolean().optional() }),
-  agents: z.strictObject({ ...ofRows, profile: name.optional() }),
-  boxes: z.strictObject({ ...ofRows, agent: z.string().optional() }),
-  turns: z.strictObject({
-    ...ofRows,
+const rowsOfAll = (noun: ListNoun) => ({
+  ...common,
+  cursor: cursorBy(noun, placeOf),
+  since: time.optional(),
+});
+const rowsOfOne = (noun: ListNoun) => ({ ...rowsOfAll(noun), projectId: storable.optional() });
+const registeredNames = (noun: ListNoun) => z.strictObject({ ...common, cursor: cursorBy(noun, nameOf) });
+const turnRows = (noun: 'runs' | 'turns') =>
+  z.strictObject({
+    ...rowsOfOne(noun),
     profile: name.optional(),
-    agent: z.string().optional(),
-    channelId: z.string().optional(),
+    agent: storable.optional(),
+    channelId: storable.optional(),
     status: z.union([z.enum(TURN_STATUSES), z.array(z.enum(TURN_STATUSES)).min(1)]).optional(),
-  }),
+  });
+const SCHEMAS = {
+  runs: turnRows('runs'),
+  turns: turnRows('turns'),
+  agents: z.strictObject({ ...rowsOfOne('agents'), profile: name.optional() }),
+  boxes: z.strictObject({ ...rowsOfOne('boxes'), agent: storable.optional() }),
+  projects: z.strictObject({ ...rowsOfAll('projects'), isArchived: z.boolean().optional() }),
+  tools: registeredNames('tools'),
+  primitives: registeredNames('primitives'),
 };
 
 /** @throws KernelError `bad_request` with all findings. */
@@ -143,27 +205,9 @@ function parse<T>(schema: z.ZodType<T>, options: unknown): T {
   return parsed.data;
 }
 
-const encode = (text: string): string => Buffer.from(text).toString('base64url');
-const decode = (cursor: string): string => Buffer.from(cursor, 'base64url').toString();
-const toCursor = (place: ListPlace | undefined): string | null =>
-  place === undefined ? null : encode(`${place.at} ${place.id}`);
-
-const PLACE =
-  /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z) ([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$/;
-
-function badCursor(): KernelError {
-  const issue = { path: 'cursor', message: 'must be the next_cursor of a page of this list' };
-  return new KernelError('bad_request', {
-    message: `${issue.path}: ${issue.message}.`,
-    details: { issues: [issue] },
-  });
-}
-
-function parseCursor(cursor: string | undefined): ListPlace | undefined {
-  if (cursor === undefined) return undefined;
-  const [, at, id] = PLACE.exec(decode(cursor)) ?? [];
-  if (at === undefined || id === undefined || Number.isNaN(Date.parse(at))) throw badCursor();
-  return { at, id };
+/** Checks the options of a list without a database. @throws KernelError `bad_request` with all findings. */
+export function checkListOptions(noun: ListNoun, options: unknown): void {
+  parse<unknown>(SCHEMAS[noun], options);
 }
 
 interface Scope {
@@ -193,30 +237,33 @@ async function findScope(
 }
 
 const rowsOf = (options: {
-  readonly limit?: number | undefined;
-  readonly cursor?: string | undefined;
+  readonly limit: number;
+  readonly cursor?: ListPlace | undefined;
   readonly since?: Date | undefined;
-}) => ({
-  limit: options.limit ?? DEFAULT_LIMIT,
-  after: parseCursor(options.cursor),
-  since: options.since,
-});
+}) => ({ limit: options.limit, after: options.cursor, since: options.since });
 
-function toList<K extends string, T>(
+function toList<K extends ListNoun, T>(
   key: K,
   { rows, next, scannedTo }: ListPage<T>,
   by: ListSearch['by'] | undefined,
 ): RowList<K, T> {
   const search = by && { search: { by, ...(scannedTo === undefined ? {} : { scanned_to: scannedTo }) } };
-  return { [key]: rows, next_cursor: toCursor(next), ...search } as RowList<K, T>;
+  return { [key]: rows, next_cursor: toCursor(key, next && `${next.at} ${next.id}`), ...search } as RowList<
+    K,
+    T
+  >;
 }
 
 /** Filters of turns and runs. A text costs what writes the words of new turns first: once for each of them. */
-async function turnFilters(pool: pg.Pool, options: ListTurnsOptions | undefined): Promise<TurnFilters> {
-  const { status, channelId, text, ...rest } = parse(SCHEMAS.turns, options);
+async function turnFilters(
+  pool: pg.Pool,
+  noun: 'runs' | 'turns',
+  options: ListTurnsOptions | undefined,
+): Promise<TurnFilters> {
+  const { status, channelId, text, ...rest } = parse(SCHEMAS[noun], options);
   const page = rowsOf(rest);
   const scope = await findScope(pool, rest);
-  const folded = text === undefined ? undefined : parseSearch(sanitizeText(text).value).text;
+  const folded = text === undefined ? undefined : parseSearch(text).text;
   return {
     ...page,
     ...scope,
@@ -235,7 +282,7 @@ export async function listRuns(
   pool: pg.Pool,
   options?: ListTurnsOptions,
 ): Promise<RowList<'runs', ListedRun>> {
-  const filters = await turnFilters(pool, options);
+  const filters = await turnFilters(pool, 'runs', options);
   return toList('runs', await loadRuns(pool, filters), howOf(filters));
 }
 
@@ -244,7 +291,7 @@ export async function listTurns(
   pool: pg.Pool,
   options?: ListTurnsOptions,
 ): Promise<RowList<'turns', ListedTurn>> {
-  const filters = await turnFilters(pool, options);
+  const filters = await turnFilters(pool, 'turns', options);
   return toList('turns', await loadTurns(pool, filters), howOf(filters));
 }
 
@@ -292,9 +339,7 @@ async function registered<K extends 'tools' | 'primitives'>(
   kind: K,
   options: ListOptions | undefined,
 ): Promise<RegisteredList<K>> {
-  const { limit = DEFAULT_LIMIT, cursor, text = '' } = parse(SCHEMAS.registered, options);
-  const after = cursor === undefined ? '' : decode(cursor);
-  if (cursor !== undefined && encode(after) !== cursor) throw badCursor();
+  const { limit, cursor: after = '', text = '' } = parse(SCHEMAS[kind], options);
   const { names, hasMore, liveWorkers, silentWorkers } = await listRegistered(pool, kind, {
     after,
     text,
@@ -302,7 +347,7 @@ async function registered<K extends 'tools' | 'primitives'>(
   });
   return {
     [kind]: names,
-    next_cursor: hasMore ? encode(names.at(-1)?.name ?? '') : null,
+    next_cursor: toCursor(kind, hasMore ? names.at(-1)?.name : undefined),
     live_workers: liveWorkers,
     silent_workers: silentWorkers,
   } as unknown as RegisteredList<K>;

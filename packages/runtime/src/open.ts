@@ -8,6 +8,7 @@ import { BullMqDoorbell, openQueues, type QueueConnection } from './queue/index.
 import { Runtime } from './runtime.js';
 import { ToolQueue } from './tool-queue/index.js';
 
+const DOOR_CLOSE_MS = 5_000;
 const POOL_END_MS = 2_000;
 
 export interface OpenRuntimeOptions {
@@ -34,6 +35,10 @@ export interface OpenRuntime extends AsyncDisposable {
   serveQueueDoor(options?: QueueDoorOptions): QueueDoor;
   /** Serves `boxcar-tool-results` in this process: what tool workers answer. */
   serveToolResultsDoor(options?: QueueDoorOptions): QueueDoor;
+  /**
+   * Closes the doors that were opened here and are not closed yet, then the runtime and the pool. What cannot be closed within a few seconds is logged as
+   * `runtime.not_closed`; a door hands a job that takes longer to another process.
+   */
   close(): Promise<void>;
 }
 
@@ -68,19 +73,34 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
     },
     build,
   );
-  const close = async (): Promise<void> => {
-    await runtime.close();
+  /** Those that nobody has closed. Who closes a door decides how long to wait for it. */
+  const doors = new Set<QueueDoor>();
+  const keep = (door: QueueDoor): QueueDoor => {
+    const closeDoor = (): Promise<void> => {
+      doors.delete(kept);
+      return door.close();
+    };
+    const kept: QueueDoor = { close: closeDoor, [Symbol.asyncDispose]: closeDoor };
+    doors.add(kept);
+    return kept;
+  };
+  const closeInTime = async (part: string, work: Promise<unknown>, limitMs: number): Promise<void> => {
     try {
-      // The pool would stay open for as long as a silent server does not answer a statement.
-      await withinTime(endPool(pool), POOL_END_MS, 'the pool of connections');
+      await withinTime(work, limitMs, part);
     } catch (error) {
-      log('warn', 'runtime.not_closed', { part: 'the pool of connections', error });
+      log('warn', 'runtime.not_closed', { part, error });
     }
+  };
+  const close = async (): Promise<void> => {
+    await Promise.all([...doors].map((door) => closeInTime('a queue door', door.close(), DOOR_CLOSE_MS)));
+    await runtime.close();
+    // The pool would stay open for as long as a silent server does not answer a statement.
+    await closeInTime('the pool of connections', endPool(pool), POOL_END_MS);
   };
   return {
     runtime,
-    serveQueueDoor: (doorOptions) => createQueueDoor(runtime, queues, doorOptions),
-    serveToolResultsDoor: (doorOptions) => createToolResultsDoor(runtime, queues, doorOptions),
+    serveQueueDoor: (doorOptions) => keep(createQueueDoor(runtime, queues, doorOptions)),
+    serveToolResultsDoor: (doorOptions) => keep(createToolResultsDoor(runtime, queues, doorOptions)),
     close,
     [Symbol.asyncDispose]: close,
   };

@@ -1,6 +1,6 @@
 import { dirname, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { KernelError, startTimer } from '@boxcar/kernel';
+import { errorText, KernelError, startTimer } from '@boxcar/kernel';
 import type { Runtime } from './runtime.js';
 
 /** The default export of a plugin: registers handlers, tools and models (`registerHandler`, `registerTool`, `registerModel`). */
@@ -22,8 +22,7 @@ function placeOf(error: unknown, path: string): string {
 }
 
 /** What it says, to be ended by a full stop of ours. */
-const reasonOf = (error: unknown): string =>
-  (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+const reasonOf = (error: unknown): string => errorText(error).replace(/\.$/, '');
 
 /** @throws TypeError for a module without such a function. */
 function pluginIn(loaded: { readonly default?: unknown }): Plugin {
@@ -36,35 +35,35 @@ function pluginIn(loaded: { readonly default?: unknown }): Plugin {
 const isObject = (value: unknown): value is { readonly default?: unknown } =>
   typeof value === 'object' && value !== null;
 
-/** After this time, a plugin that is still registering is named. */
+/** After this time, a plugin that is still loading or registering is named. */
 const SLOW_MS = 10_000;
 
 /**
- * Loads plugins by path, in order. A plugin whose function has not ended after 10 s is named in the log, and waited for.
+ * Loads plugins by path, in order. A plugin whose module or function has not ended after 10 s is named in the log, and waited for.
  *
  * @throws KernelError `plugin_failed` naming the file, and the line where one is known.
  */
 export async function loadPlugins(runtime: Runtime, paths: readonly string[]): Promise<void> {
   for (const path of paths) {
+    let part = 'module';
+    const slow = startTimer(SLOW_MS, () =>
+      runtime.log('warn', 'plugin.slow', {
+        path: resolve(path),
+        message: `The ${part} of the plugin has not ended after ${SLOW_MS / 1000} s; waiting for it.`,
+      }),
+    );
     try {
       const plugin = pluginIn(await import(pathToFileURL(resolve(path)).href));
-      const slow = startTimer(SLOW_MS, () =>
-        runtime.log('warn', 'plugin.slow', {
-          path: resolve(path),
-          message: `The default function of the plugin has not ended after ${SLOW_MS / 1000} s; waiting for it.`,
-        }),
-      );
-      try {
-        await plugin(runtime);
-      } finally {
-        slow.clear();
-      }
+      part = 'default function';
+      await plugin(runtime);
     } catch (error) {
       throw new KernelError('plugin_failed', {
         message: `Plugin ${placeOf(error, resolve(path))}: ${reasonOf(error)}.`,
         details: { path },
         cause: error,
       });
+    } finally {
+      slow.clear();
     }
   }
 }

@@ -1,43 +1,28 @@
 import {
-  answerTokensOf,
   type BatchId,
   BUILT_IN_PRICES,
   checkDuration,
   type Doorbell,
-  estimateTokens,
-  findAnswerFinding,
   type JsonValue,
   KernelError,
   type Model,
-  meant,
-  PackingStrategies,
+  type PackingStrategies,
   type PackingStrategy,
   type PriceTable,
   type Profile,
-  parseProfile,
   type Ring,
-  type SelectorFinding,
-  type SettingFinding,
-  selectorOfView,
-  TOOL_NAME,
-  type ToolFinding,
   type TurnId,
-  toolNames,
   tryParseId,
 } from '@boxcar/kernel';
 import {
   type Build,
-  findDoorsOf,
-  findWarmedTargets,
   loadOpenings,
   loadTurnStates,
   type OpeningRequest,
-  outsideHandlers,
   type PendingCall,
   type ProfileLine,
   type ProjectLine,
   type ProjectReport,
-  promote,
   refuseNested,
   type SubmissionItem,
   THIS_BUILD,
@@ -46,20 +31,17 @@ import {
 } from '@boxcar/store';
 import type { ListedAgent, ListedBox, ListedRun, ListedTurn } from '@boxcar/store/report';
 import type pg from 'pg';
+import { Announcer } from './announcer.js';
 import type { Accepted, DoorOptions, Ends, RuntimeCore, SubmitOptions } from './core/index.js';
-import { finishBatch, tellParent } from './end/index.js';
 import type { StepExplanation, WhyAnswer } from './explain/index.js';
 import { explainStep, type StepChoice, why } from './explain/index.js';
 import type { Handler } from './handler/index.js';
-import { BUILT_IN } from './handlers/built-in.js';
 import {
   Batcher,
   BuildWatch,
   cutOffSilent,
   type Log,
   logPoolWaits,
-  newId,
-  OnceAtATime,
   silentLog,
   withinTime,
   withoutSecrets,
@@ -81,10 +63,15 @@ import {
   type RowList,
 } from './lists.js';
 import type { PackPreview, PreviewOptions } from './pack/index.js';
-import { HandoverPacker, type PackLimits, type PackRequest, type Selector, Selectors } from './pack/index.js';
+import {
+  HandoverPacker,
+  type PackLimits,
+  type PackRequest,
+  type Selector,
+  type Selectors,
+} from './pack/index.js';
 import {
   archiveProject,
-  buildProfileCard,
   type CreatedProject,
   type CreateProjectOptions,
   checkNamesDiffer,
@@ -103,11 +90,13 @@ import {
 import {
   batchNotFound,
   isOfProject,
+  runtimeClosed,
   type TurnResult,
   TurnWatcher,
   toTurnResult,
   turnNotFound,
 } from './queue/index.js';
+import { type ProfileFinding, Registry } from './registry.js';
 import { accept, warnAgain } from './submit/index.js';
 import type { Tape, TapeSource, TapeTarget } from './tape/index.js';
 import {
@@ -121,18 +110,9 @@ import {
   SessionGraph,
   type TapeOptions,
 } from './tape/index.js';
-import {
-  checkRegistered,
-  expandTool,
-  type IsolatedTool,
-  listProfilesTool,
-  type Tool,
-  tapeTools,
-  toTool,
-} from './tool/index.js';
+import type { IsolatedTool, Tool } from './tool/index.js';
 import type { ToolQueue } from './tool-queue/index.js';
 import { OutsideCalls } from './tool-queue/index.js';
-import { buildToolbox, findMissing } from './toolbox/index.js';
 
 /** How long each part of closing a runtime may take. */
 const CLOSE_LIMIT_MS = 3_000;
@@ -162,7 +142,7 @@ export interface TurnScope {
   readonly projectId?: string | undefined;
 }
 
-export type ProfileFinding = ToolFinding | SelectorFinding | SettingFinding;
+export type { ProfileFinding };
 
 export interface AppliedProfile extends StoredVersion {
   /** What `findProfileFindings` says of its tools and settings. Absent: nothing. */
@@ -177,8 +157,8 @@ export class Runtime implements RuntimeCore {
   readonly limits: PackLimits;
   readonly handlerTimeoutMs: number;
   readonly prices: readonly PriceTable[];
-  readonly strategies = new PackingStrategies();
-  readonly selectors = new Selectors();
+  readonly strategies: PackingStrategies;
+  readonly selectors: Selectors;
   readonly log: Log;
   readonly watcher: TurnWatcher;
   readonly builds: BuildWatch;
@@ -190,49 +170,25 @@ export class Runtime implements RuntimeCore {
   /** Packs contexts from anywhere: `packContext`, `packMany`, `preview`, `createBox`, `grantBox`, `createCards`. */
   readonly packer: HandoverPacker;
   readonly ownHandlers: ReadonlySet<Handler>;
-  readonly #handlers = new Map<string, Handler>();
-  readonly #tools = new Map<string, Tool>();
-  readonly #given: Model;
-  readonly #models = new Map<string, Model>();
   readonly #stopWatching: readonly (() => void)[];
-  readonly #background = new Set<Promise<void>>();
-  readonly #rings: Ring[] = [];
-  readonly #sending: PendingCall[] = [];
-  // What fails is still due: the rows say so, and the sweep comes back to it.
-  readonly #promoting = new OnceAtATime<string>(async (target) => {
-    try {
-      this.ring(await promote(this.pool, target));
-    } catch (error) {
-      this.log('warn', 'queue.promote_failed', { worker_target: target, error });
-    }
-  });
-  readonly #finishing = new OnceAtATime<BatchId>(async (id) => {
-    try {
-      await finishBatch(this, id);
-    } catch (error) {
-      this.log('warn', 'batch.finish_failed', { batch_id: id, error });
-    }
-  });
+  #isClosed = false;
+  readonly #announcer: Announcer;
+  readonly #registry: Registry;
 
   /** @param build - For tests: what another build would be. */
   constructor(options: RuntimeOptions, build: Build = THIS_BUILD) {
     this.pool = options.pool;
     this.doorbell = options.doorbell;
-    this.#given = options.model;
-    this.model = {
-      generate: (request, rest) => this.#modelOf(request.model).generate(request, rest),
-      checkProfile: (profile) => this.#modelOf(profile.model).checkProfile?.(profile),
-      checkTools: (model, tools) => this.#modelOf(model).checkTools?.(model, tools) ?? [],
-      describeWire: (model, prompt) => this.#modelOf(model).describeWire?.(model, prompt) ?? [],
-      checkSettings: async (model, settings) =>
-        (await this.#modelOf(model).checkSettings?.(model, settings)) ?? [],
-      countTokens: (texts, model) =>
-        this.#modelOf(model).countTokens?.(texts, model) ??
-        Promise.resolve(texts.map((text) => estimateTokens(Buffer.byteLength(text)))),
-    };
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
     this.handlerTimeoutMs = checkDuration(options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, 'handlerTimeoutMs');
+    this.#registry = new Registry(options);
+    const { model, strategies, selectors, ownHandlers } = this.#registry;
+    this.model = model;
+    this.strategies = strategies;
+    this.selectors = selectors;
+    this.ownHandlers = ownHandlers;
+    this.#announcer = new Announcer(this);
     this.prices = [options.prices ?? {}, BUILT_IN_PRICES];
     this.log = withoutSecrets(options.log ?? silentLog);
     this.#stopWatching = [logPoolWaits(options.pool, this.log), cutOffSilent(options.pool, this.log)];
@@ -254,48 +210,14 @@ export class Runtime implements RuntimeCore {
       strategies: this.strategies,
       selectors: this.selectors,
     });
-    for (const [name, handler] of BUILT_IN) this.#addHandler(name, handler);
-    this.registerTool(expandTool(options.pool));
-    this.registerTool(listProfilesTool(options.pool));
-    this.ownHandlers = new Set(this.#handlers.values());
-    for (const tool of tapeTools()) this.registerTool(tool);
   }
 
   get handlers(): ReadonlyMap<string, Handler> {
-    return this.#handlers;
+    return this.#registry.handlers;
   }
 
   get tools(): ReadonlyMap<string, Tool> {
-    return this.#tools;
-  }
-
-  #checkName(name: string): void {
-    if (!TOOL_NAME.test(name))
-      throw new KernelError('bad_request', {
-        message: `'${name}' is no name for a tool or primitive: letters, digits, _ . - only, 64 at most.`,
-        details: { name },
-      });
-    if (this.#handlers.has(name) || this.#tools.has(name))
-      throw new KernelError('conflict', { message: `'${name}' is registered already.`, details: { name } });
-  }
-
-  /** A tool that a profile declares must not have the name of one that is registered: the model could not tell them apart. */
-  #checkDeclared({ tools }: Profile): void {
-    for (const [index, tool] of tools.entries()) {
-      if (typeof tool === 'string' || !(this.#handlers.has(tool.name) || this.#tools.has(tool.name)))
-        continue;
-      throw new KernelError('profile_invalid', {
-        message: `tools.${index}.name: '${tool.name}' is a ${this.#tools.has(tool.name) ? 'registered tool' : 'primitive'}.`,
-        details: {
-          issues: [
-            {
-              path: `tools.${index}.name`,
-              message: `'${tool.name}' is a ${this.#tools.has(tool.name) ? 'registered tool' : 'primitive'}, so the profile cannot declare it`,
-            },
-          ],
-        },
-      });
-    }
+    return this.#registry.tools;
   }
 
   /**
@@ -305,22 +227,12 @@ export class Runtime implements RuntimeCore {
    *   taken.
    */
   registerHandler<I>(name: string, handler: Handler<I>): void {
-    checkRegistered(name, handler, { field: 'handle', value: handler.handle });
-    this.#addHandler(name, handler);
-  }
-
-  #addHandler<I>(name: string, handler: Handler<I>): void {
-    this.#checkName(name);
-    this.#handlers.set(name, handler as Handler);
+    this.#registry.registerHandler(name, handler);
   }
 
   /** Adds a tool that models may call once a profile lists it. @throws KernelError as `registerHandler`. */
-  registerTool<I>(given: Tool<I> | IsolatedTool<I>): void {
-    this.#checkName(given.name);
-    if (given.timeoutMs !== undefined) checkDuration(given.timeoutMs, `${given.name}: timeoutMs`);
-    const tool = toTool(given as Tool | IsolatedTool, this.limits.maxCardBytes);
-    checkRegistered(tool.name, tool, { field: 'run', value: tool.run });
-    this.#tools.set(tool.name, tool);
+  registerTool<I>(tool: Tool<I> | IsolatedTool<I>): void {
+    this.#registry.registerTool(tool);
   }
 
   /**
@@ -354,51 +266,59 @@ export class Runtime implements RuntimeCore {
 
   /** Serves the models whose name is `prefix` or begins with `prefix:`; it comes before the one the runtime was opened with. */
   registerModel(prefix: string, model: Model): void {
-    if (!/^[a-z0-9-]+$/.test(prefix))
-      throw new KernelError('bad_request', {
-        message: `'${prefix}' is no model prefix: lower-case letters, digits and - only.`,
-        details: { prefix },
-      });
-    if (this.#models.has(prefix))
-      throw new KernelError('conflict', {
-        message: `Models '${prefix}:' are registered already.`,
-        details: { prefix },
-      });
-    this.#models.set(prefix, model);
+    this.#registry.registerModel(prefix, model);
   }
 
-  #modelOf(name: string): Model {
-    return this.#models.get(name.split(':', 1)[0] ?? '') ?? this.#given;
+  /** True once `close` has been called and what was in progress is done. */
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** @throws KernelError `internal_error` once the runtime is closed. */
+  checkOpen(): void {
+    if (this.#isClosed) throw runtimeClosed();
   }
 
   /**
    * Accepts a primitive and returns at once, with the receipt of a waiting one.
    *
+   * @typeParam Answer - What the caller expects: the answer is not checked against it.
    * @throws KernelError of the catalogue; then nothing was written.
    */
-  async accept(
+  async accept<Answer = JsonValue>(
     primitive: string,
     args: unknown,
     options: SubmitOptions & DoorOptions = {},
-  ): Promise<Accepted> {
+  ): Promise<Accepted<Answer>> {
     refuseNested(this.pool);
-    // A call of a turn is its worker's business: it hands the turn over instead.
-    if (options.call === undefined) await this.builds.check();
-    return accept(this, primitive, args, options);
+    const { call, doorJobId, wokenBy } = options;
+    // Workers and queue doors that are still closing finish what they have begun.
+    if (call === undefined && doorJobId === undefined && wokenBy === undefined) this.checkOpen();
+    // A worker runs the calls of a turn. It hands the turn to another worker instead.
+    if (call === undefined) await this.builds.check();
+    return (await accept(this, primitive, args, options)) as Accepted<Answer>;
   }
 
   /**
    * Submits a primitive and returns its answer; when it waits for a turn, that turn's result.
    *
+   * @typeParam Answer - What the caller expects: the answer is not checked against it.
    * @throws KernelError of the catalogue; then nothing was written.
    */
-  async submit(
+  async submit<Answer = JsonValue>(
     primitive: string,
     args: unknown,
     options: SubmitOptions & { readonly signal?: AbortSignal } = {},
+  ): Promise<Answer> {
+    return (await this.#submit(primitive, args, options)) as Answer;
+  }
+
+  async #submit(
+    primitive: string,
+    args: unknown,
+    { signal, ...options }: SubmitOptions & { readonly signal?: AbortSignal },
   ): Promise<JsonValue> {
-    const { signal, ...rest } = options;
-    const accepted = await this.accept(primitive, args, rest);
+    const accepted = await this.accept(primitive, args, options);
     const waiting = { projectId: accepted.projectId, ...(signal === undefined ? {} : { signal }) };
     const { answer, awaitedBatchId, awaitedTurnId } = accepted;
     if (awaitedBatchId !== null) return warnAgain(await this.waitForBatch(awaitedBatchId, waiting), answer);
@@ -416,7 +336,7 @@ export class Runtime implements RuntimeCore {
    */
   async waitForTurn(
     turnId: string,
-    options: TurnScope & { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {},
+    options: TurnScope & { readonly timeoutMs?: number | undefined; readonly signal?: AbortSignal } = {},
   ): Promise<TurnResult> {
     const { projectId: project = 'default', ...rest } = options;
     const id = tryParseId<'turn'>(turnId);
@@ -427,17 +347,18 @@ export class Runtime implements RuntimeCore {
   /**
    * Waits for the end of a batch that no call waits for, and returns what it came to.
    *
+   * @typeParam Answer - What the caller expects: the answer is not checked against it.
    * @throws KernelError `not_found`, also for a batch of another project; `wait_timeout`; `not_ended` for a batch whose end cannot be
    *   written; or the signal's reason.
    */
-  async waitForBatch(
+  async waitForBatch<Answer = JsonValue>(
     batchId: string,
-    options: TurnScope & { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {},
-  ): Promise<JsonValue> {
+    options: TurnScope & { readonly timeoutMs?: number | undefined; readonly signal?: AbortSignal } = {},
+  ): Promise<Answer> {
     const { projectId: project = 'default', ...rest } = options;
     const id = tryParseId<'batch'>(batchId);
     if (id === undefined) throw batchNotFound(batchId, project);
-    return (await this.watcher.waitForBatch(id, { project, ...rest })).answer;
+    return (await this.watcher.waitForBatch(id, { project, ...rest })).answer as Answer;
   }
 
   /** Where a turn stands. @throws KernelError `not_found`, also for a turn of another project. */
@@ -537,13 +458,20 @@ export class Runtime implements RuntimeCore {
    * As `applyProfile` for each, in one transaction: all of them or none.
    *
    * @returns One for each, in order.
-   * @throws KernelError as `applyProfile`, with `profile_index` and `profile_name` in the details; `profile_invalid` when two have one name.
+   * @throws KernelError as `applyProfile`, with `profile_index` and `profile_name` in the details; `profile_invalid` when two have one name;
+   *   `bad_request` for what is not a list.
    */
   async applyProfiles(
     inputs: readonly unknown[],
     options: { readonly projectId?: string } = {},
   ): Promise<readonly AppliedProfile[]> {
-    const profiles = inputs.map((input, index) => {
+    // Programs without types call it too.
+    if (!Array.isArray(inputs))
+      throw new KernelError('bad_request', {
+        message: 'profiles: must be a list.',
+        details: { issues: [{ path: 'profiles', message: 'must be a list' }] },
+      });
+    const profiles = inputs.map((input: unknown, index) => {
       try {
         return this.checkProfile(input);
       } catch (error) {
@@ -573,11 +501,7 @@ export class Runtime implements RuntimeCore {
    * @throws KernelError `profile_invalid` naming every wrong field; `payload_too_large` for one that no card can hold.
    */
   checkProfile(input: unknown): Profile {
-    const profile: Profile = parseProfile(input);
-    this.#checkDeclared(profile);
-    this.model.checkProfile?.(profile);
-    buildProfileCard(profile, { projectId: newId<'project'>(), authorId: 'operator' });
-    return profile;
+    return this.#registry.checkProfile(input);
   }
 
   /**
@@ -585,32 +509,8 @@ export class Runtime implements RuntimeCore {
    * list; what its model is not told of the schemas of the tools that are registered here; and settings that are not sent as they are
    * written.
    */
-  async findProfileFindings(profile: Profile): Promise<readonly ProfileFinding[]> {
-    const { schemas } = buildToolbox(this, profile, { hasResultFields: false });
-    const { model, model_settings: settings } = profile;
-    const listed = toolNames(profile);
-    const unlisted = profile.must_end_with.filter((name) => !listed.includes(name));
-    const tools = [
-      ...findMissing(this, profile).map((tool) => ({
-        tool,
-        message: `no registered tool or primitive has this name, and the profile does not declare it${meant(tool, [...this.#tools.keys(), ...this.#handlers.keys()]) || '; a plugin of the workers must bring it'}`,
-      })),
-      ...unlisted.map((tool) => ({ tool, message: 'must_end_with names it, and tools does not list it' })),
-      ...(this.model.checkTools?.(model, schemas) ?? []),
-      ...this.#selectorFindings(profile),
-    ];
-    if (settings.temperature === undefined && settings.max_output_tokens === undefined) return tools;
-    const answer = findAnswerFinding(profile);
-    const sent = { ...settings, max_output_tokens: answerTokensOf(profile) };
-    const others = (await this.model.checkSettings?.(model, sent)) ?? [];
-    return [...tools, ...(answer === undefined ? [] : [answer]), ...others];
-  }
-
-  #selectorFindings({ view }: Profile): readonly SelectorFinding[] {
-    const selector = selectorOfView(view);
-    if (selector === null || this.selectors.has(selector)) return [];
-    const hint = meant(selector, this.selectors.names) || '; a plugin of the workers must bring it';
-    return [{ selector, message: `no selector of this name is registered${hint}` }];
+  findProfileFindings(profile: Profile): Promise<readonly ProfileFinding[]> {
+    return this.#registry.findProfileFindings(profile);
   }
 
   /** The current profiles of a project by name, or those of them with a tag. @throws KernelError `not_found`. */
@@ -699,75 +599,35 @@ export class Runtime implements RuntimeCore {
   }
 
   ring(rings: readonly Ring[]): void {
-    if (rings.length === 0) return;
-    this.#rings.push(...rings);
-    // What the same turn of the event loop brings rings together.
-    if (this.#rings.length > rings.length) return;
-    this.#inBackground(() =>
-      new Promise((settle) => setImmediate(settle)).then(() => this.doorbell.ring(this.#rings.splice(0))),
-    );
+    this.#announcer.ring(rings);
   }
 
   sendSoon(call: PendingCall): void {
-    const { outside } = this;
-    if (outside === undefined) return;
-    this.#sending.push(call);
-    if (this.#sending.length > 1) return;
-    this.#inBackground(() =>
-      new Promise((settle) => setImmediate(settle)).then(() => outside.send(this.#sending.splice(0))),
-    );
+    this.#announcer.sendSoon(call);
   }
 
   promoteSoon(workerTarget: string): void {
-    this.#inBackground(() => this.#promoting.ask(workerTarget));
+    this.#announcer.promoteSoon(workerTarget);
   }
 
   letWarmedIn(turnId: TurnId): void {
-    this.#inBackground(async () => {
-      for (const target of await findWarmedTargets(this.pool, turnId)) this.promoteSoon(target);
-    });
+    this.#announcer.letWarmedIn(turnId);
   }
 
   announceEnds(ends: Ends): void {
-    for (const target of ends.backlogTargets) this.promoteSoon(target);
-    this.finishSoon(ends.dueBatchIds);
-    for (const turnId of ends.noticeTurnIds) this.#tellSoon(turnId);
-    if (ends.endedTurnIds.length === 0) return;
-    this.watcher.hint(ends.endedTurnIds);
-    if (ends.doorTurnIds.length > 0) this.knockSoon(ends.doorTurnIds);
+    this.#announcer.announceEnds(ends);
   }
 
   finishSoon(batchIds: readonly BatchId[]): void {
-    for (const id of batchIds) this.#inBackground(() => this.#finishing.ask(id));
+    this.#announcer.finishSoon(batchIds);
   }
 
-  #tellSoon(turnId: TurnId): void {
-    this.#inBackground(() =>
-      tellParent(this, turnId).catch((error: unknown) => {
-        this.log('warn', 'session.tell_failed', { turn_id: turnId, error });
-      }),
-    );
-  }
-
-  knockSoon(ids: readonly (TurnId | BatchId)[]): void {
-    this.#inBackground(async () => {
-      const doors = await findDoorsOf(this.pool, ids);
-      await this.doorbell.knock(doors.map((door) => door.job_id));
-    });
+  wakeDoorJobsSoon(ids: readonly (TurnId | BatchId)[]): void {
+    this.#announcer.wakeDoorJobsSoon(ids);
   }
 
   afterwards(work: () => Promise<void>): void {
-    this.#inBackground(work);
-  }
-
-  /** Work that a handler has caused does not belong to the handler: it runs in parallel, on other connections. */
-  #inBackground(work: () => Promise<void>): void {
-    const tracked = outsideHandlers(work)
-      .catch((error: unknown) => this.log('warn', 'background.failed', { error }))
-      .finally(() => {
-        this.#background.delete(tracked);
-      });
-    this.#background.add(tracked);
+    this.#announcer.afterwards(work);
   }
 
   /**
@@ -783,11 +643,9 @@ export class Runtime implements RuntimeCore {
         this.log('warn', 'runtime.not_closed', { part, error });
       }
     };
-    const settled = async (): Promise<void> => {
-      while (this.#background.size > 0) await Promise.all(this.#background);
-    };
     for (const stop of this.#stopWatching) stop();
-    await attempt('rings and promotions in progress', settled());
+    await attempt('rings and promotions in progress', this.#announcer.settled());
+    this.#isClosed = true;
     await Promise.all([
       attempt('the queues', this.doorbell.close()),
       attempt('the watcher of turns', this.watcher.close()),

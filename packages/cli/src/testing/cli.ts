@@ -1,11 +1,11 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { parseConfig } from '@boxcar/host/config';
+import { openStack, type Stack } from '@boxcar/host/open';
 import { type NodeChild, spawnNode } from '@boxcar/testkit';
 import { vi } from 'vitest';
-import { parseConfig } from '../config.js';
-import { readProfiles } from '../profile-files.js';
+import { readProfiles } from '../commands/profile/profile-files.js';
 import { runCli } from '../run-cli.js';
-import { openStack, type Stack } from '../stack.js';
 
 const MAIN = new URL('../main.ts', import.meta.url);
 const FIXTURES = join(import.meta.dirname, '../fixtures');

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
-import { ERROR_CATALOGUE } from './errors.js';
+import { ERROR_CATALOGUE } from './error-catalogue.js';
 
 const page = readFileSync(new URL('../../../../docs/errors.md', import.meta.url), 'utf8');
 const rows = page.split('\n').filter((line) => line.startsWith('| `'));

@@ -1,8 +1,10 @@
+import { inspect } from 'node:util';
 import { describe, expect, test } from 'vitest';
 import { parseCardInput } from '../card/card.js';
 import { checkResult } from '../card/result-fields.js';
 import { readTapeCommand } from '../command/tape-command.js';
-import { ERROR_CATALOGUE, type ErrorCode, KernelError, toErrorBody } from './errors.js';
+import { ERROR_CATALOGUE, type ErrorCode } from './error-catalogue.js';
+import { KernelError, toErrorBody } from './errors.js';
 import { parseId } from './ids.js';
 import { parseJsonValue } from './json.js';
 
@@ -31,6 +33,52 @@ describe('a kernel error', () => {
       message: error.message,
       details: { box_id: 'x' },
     });
+  });
+
+  test('has its parts as data, and can be told again without its next step twice', () => {
+    const error = new KernelError('bad_request', {
+      message: 'name: is missing.',
+      next: 'Send a name.',
+      details: { field: 'name', given: [] },
+    });
+    expect(error).toMatchObject({ problem: 'name: is missing.', next: 'Send a name.', field: 'name' });
+    expect(error.restate('No name.', { more: 1 })).toMatchObject({
+      message: 'No name. Send a name.',
+      details: { field: 'name', given: [], more: 1 },
+      cause: error,
+    });
+    expect(error.atField('tasks.0.name')).toMatchObject({
+      code: 'bad_request',
+      message: 'tasks.0.name: is missing. Send a name.',
+      field: 'tasks.0.name',
+      details: { field: 'tasks.0.name', given: [] },
+    });
+    // One next step: advice of its own is not followed by that of the catalogue.
+    expect(error.atField('tasks.0.name').message).not.toContain(ERROR_CATALOGUE.bad_request.next);
+    expect(new KernelError('conflict').atField('name').message).toBe(
+      `name: ${ERROR_CATALOGUE.conflict.message} ${ERROR_CATALOGUE.conflict.next}`,
+    );
+    expect(Object.keys(error.toJSON())).toEqual(['code', 'message', 'details']);
+  });
+
+  test.each([
+    ['name: is missing.', 'tasks.0.name: is missing. Send a name.'],
+    ['Line 3: name: is missing.', 'tasks.0.name: Line 3: is missing. Send a name.'],
+    ['A name is missing.', 'tasks.0.name: A name is missing. Send a name.'],
+  ])('names its field once when the field of a larger input replaces it: %s', (message, told) => {
+    const error = new KernelError('bad_request', {
+      message,
+      next: 'Send a name.',
+      details: { field: 'name' },
+    });
+    expect(error.atField('tasks.0.name').message).toBe(told);
+  });
+
+  test('shows its parts once, however it is printed', () => {
+    const error = new KernelError('not_found', { message: 'No box x.', details: { box_id: 'x' } });
+    expect(Object.keys(error).sort()).toEqual(['code', 'details', 'name']);
+    expect(inspect(error)).not.toMatch(/problem|next:/);
+    expect({ ...error }).toEqual({ code: 'not_found', details: { box_id: 'x' }, name: 'KernelError' });
   });
 
   test('without details has none on the wire', () => {
@@ -179,4 +227,9 @@ describe('an error', () => {
     );
     expect(error.details).toEqual({ text: `'${'k'.repeat(200)}…'`, n: 1 });
   });
+});
+
+test('an error without a field keeps all words when it is given one', () => {
+  const error = new KernelError('not_found', { message: "No profile 'undefined: x'." });
+  expect(error.atField('arguments.a').message).toContain("arguments.a: No profile 'undefined: x'.");
 });

@@ -1,529 +1,13 @@
-/**
- * The error catalogue: every code a caller can meet, what it means, its HTTP status, whether a retry can help, and what
- * to do next. Codes are never reused. `docs/errors.md` lists the same codes; a test keeps the two equal.
- */
+/** The one error class, and any thrown value as an error's body. */
+import { ERROR_CATALOGUE, type ErrorCode, type ErrorEntry } from './error-catalogue.js';
+import { cutDetails, cutEchoes, type ErrorDetails } from './error-limits.js';
 import { maskSecrets } from './secrets.js';
-
-export interface ErrorEntry {
-  readonly message: string;
-  readonly httpStatus: number;
-  /** True when the same call can succeed later without being changed. */
-  readonly canRetry: boolean;
-  readonly next: string;
-}
-
-const entry = (httpStatus: number, canRetry: boolean, message: string, next: string): ErrorEntry => ({
-  message,
-  httpStatus,
-  canRetry,
-  next,
-});
-
-export const ERROR_CATALOGUE = {
-  bad_request: entry(400, false, 'The input is not valid.', 'Correct the named field and send it again.'),
-  unknown_primitive: entry(
-    400,
-    false,
-    'No primitive of this name is registered.',
-    'Use a listed name, or register a handler or load its plugin.',
-  ),
-  not_found: entry(
-    404,
-    false,
-    'A named thing does not exist in this project.',
-    'Check the name or id and the project.',
-  ),
-  box_not_authorized: entry(
-    403,
-    false,
-    'The source agent may not use this box.',
-    'Grant the box with grantBox, or name one the agent owns.',
-  ),
-  delegation_denied: entry(
-    403,
-    false,
-    "The caller may not give turns to this target: its profile's delegation policy does not allow it, or the agent is another agent's own.",
-    'Add the target to target_profiles or give both a common tag; for an agent that exists, provision it with shared: true.',
-  ),
-  delegation_cycle: entry(
-    409,
-    false,
-    'The target already waits for the caller.',
-    'Delegate to another agent, or do not wait.',
-  ),
-  depth_exceeded: entry(
-    409,
-    false,
-    'The tree of turns is too deep.',
-    'Raise the project limit max_depth, or flatten the delegation.',
-  ),
-  payload_too_large: entry(
-    413,
-    false,
-    'A part of the input is larger than its limit.',
-    'Shorten it, or raise the limit named in the details.',
-  ),
-  context_budget_exceeded: entry(
-    413,
-    false,
-    'The context does not fit its token budget.',
-    'Raise budget_tokens, name fewer boxes, or choose another budget_strategy.',
-  ),
-  packing_strategy_failed: entry(
-    500,
-    false,
-    'A packing strategy made no valid choice.',
-    'Correct the registered function; the details say what was wrong with its choice.',
-  ),
-  selector_failed: entry(
-    500,
-    false,
-    'A selector made no valid prompt.',
-    'Correct the registered function and register it as a new version; the details say what was wrong.',
-  ),
-  selector_unknown: entry(
-    404,
-    false,
-    'The selector that makes the prompts of a turn is not registered here, or not in this version.',
-    'Register it (registerSelector) under this name and version, for example by a plugin: boxcar worker --plugin <file>.',
-  ),
-  idempotency_conflict: entry(
-    409,
-    false,
-    'This idempotency key was used with other arguments.',
-    'Use a new key for a new request.',
-  ),
-  conflict: entry(409, true, 'The row changed meanwhile.', 'Read the current state and decide again.'),
-  project_archived: entry(
-    409,
-    false,
-    'The project is archived: it takes no new submissions.',
-    'Submit to another project, or undo the archiving: boxcar projects archive <project> --undo.',
-  ),
-  turn_ended: entry(
-    409,
-    false,
-    'The calling turn has already ended or is held by another worker.',
-    'Nothing was done; start a new turn.',
-  ),
-  turn_not_authorized: entry(
-    403,
-    false,
-    'The caller may not act on this turn.',
-    'An agent acts on turns below its own; leave the others to the operator of the project.',
-  ),
-  canceled: entry(
-    409,
-    false,
-    'The turn was canceled.',
-    'Its deliverable says how far it came; submit it again when it is wanted after all.',
-  ),
-  profile_invalid: entry(
-    400,
-    false,
-    'The profile is not valid.',
-    'Correct the named field and apply it again.',
-  ),
-  agent_exists: entry(
-    409,
-    false,
-    'An agent of this name exists already.',
-    'Choose another name, or use action ensure to get the existing one.',
-  ),
-  profile_mismatch: entry(
-    409,
-    false,
-    'The agent is of another profile.',
-    'Name its own profile, or derive a new agent with the other one.',
-  ),
-  immutable: entry(
-    409,
-    false,
-    'Cards, context boxes and tape entries never change.',
-    'Write a new card or box instead.',
-  ),
-  tape_conflict: entry(
-    409,
-    true,
-    'The tape was written to or reset meanwhile.',
-    'Read it from the head named in the details on, and decide again.',
-  ),
-  tape_busy: entry(
-    409,
-    true,
-    'A turn of the agent that owns this tape is under way or queued.',
-    'Wait for its end, or cancel it.',
-  ),
-  fork_closed: entry(
-    409,
-    false,
-    'The fork was merged or discarded.',
-    'Append to the tape it was forked from, or fork that again.',
-  ),
-  database_unavailable: entry(
-    503,
-    true,
-    'Postgres cannot be reached.',
-    'Check DATABASE_URL and that the server runs; the call may be repeated under the same key.',
-  ),
-  database_in_use: entry(
-    409,
-    true,
-    'Another process uses the embedded Postgres.',
-    'Stop the other boxcar processes of this account and try again.',
-  ),
-  database_auth_failed: entry(
-    503,
-    false,
-    'Postgres refused the user, the password or the database.',
-    'Correct user, password and database name in DATABASE_URL.',
-  ),
-  database_forbidden: entry(
-    403,
-    false,
-    'The role of this connection may not do that.',
-    'Run it as the role that migrates, or grant the right to this one (docs/operations.md).',
-  ),
-  redis_unavailable: entry(
-    503,
-    true,
-    'Redis cannot be reached.',
-    'Check REDIS_URL and that the server runs, or unset it to keep the queues in Postgres.',
-  ),
-  schema_outdated: entry(
-    503,
-    false,
-    'The database schema is older than this program.',
-    'Run `boxcar migrate`.',
-  ),
-  schema_too_new: entry(
-    503,
-    false,
-    'The database schema is too new for this program.',
-    'Upgrade Boxcar on this machine. For a development database that a newer one has migrated: `boxcar dev --reset`, or another `BOXCAR_DATA_DIR`.',
-  ),
-  unsupported_format: entry(
-    503,
-    false,
-    'Some of its rows were written by a newer build.',
-    'Start workers of the newer build; this one hands the turn to them.',
-  ),
-  migration_failed: entry(
-    500,
-    false,
-    'A migration could not be applied.',
-    'Read the cause; the failed migration left nothing behind.',
-  ),
-  port_in_use: entry(503, false, 'The port is taken.', 'Stop the other program or choose another port.'),
-  bad_config: entry(500, false, 'The configuration is not valid.', 'Correct the listed settings.'),
-  output_failed: entry(
-    500,
-    false,
-    'The output could not be written.',
-    'Make room where it is written, or write it elsewhere. What the command did has taken effect.',
-  ),
-  plugin_failed: entry(
-    500,
-    false,
-    'A plugin could not be loaded.',
-    'Check its path and that its default export is a function of the runtime.',
-  ),
-  model_unknown: entry(
-    400,
-    false,
-    'No adapter serves this model name, or its provider knows no such model.',
-    'Use a known prefix such as `scripted` or `openai`, and a model that the provider offers.',
-  ),
-  model_failed: entry(502, false, 'The model call failed.', "Read the provider's message in the details."),
-  model_unauthorized: entry(
-    502,
-    false,
-    'The provider refuses the key: missing, wrong, without the right, or without credit.',
-    'Set the variable named in the details where the workers run, then submit again.',
-  ),
-  model_rate_limited: entry(
-    503,
-    true,
-    'The provider limits the rate of calls.',
-    'Try again later, lower the concurrency of the workers, or have the limit raised.',
-  ),
-  model_unavailable: entry(
-    503,
-    true,
-    'The provider cannot be reached, or its answer broke off.',
-    "Check the base URL and the provider's status, then submit again.",
-  ),
-  model_refused: entry(
-    502,
-    false,
-    'The model refused to answer, or the content filter of the provider stopped the call.',
-    'Change the instruction or the context, or use another model.',
-  ),
-  model_timeout: entry(
-    504,
-    true,
-    'The model did not answer in time.',
-    'Raise limits.model_timeout_seconds of the profile, or BOXCAR_MODEL_IDLE_SECONDS when its stream fell silent.',
-  ),
-  script_mismatch: entry(
-    500,
-    false,
-    'The scripted model met a prompt its script does not foresee.',
-    'Correct the step named in the details.',
-  ),
-  context_overflow: entry(
-    413,
-    false,
-    "The prompt exceeds the model's context window.",
-    'Pack less context, or hand off before this point.',
-  ),
-  invalid_reply: entry(
-    502,
-    false,
-    'The model answered nothing usable too often.',
-    'Check the model and the instructions of the profile.',
-  ),
-  tool_unknown: entry(404, false, 'No tool of this name exists.', 'Use one of the listed tools.'),
-  tool_not_allowed: entry(
-    403,
-    false,
-    "The tool is not in the profile's allow-list.",
-    'Use one of the listed tools, or add it to `tools` of the profile.',
-  ),
-  tool_arguments_invalid: entry(
-    400,
-    false,
-    "The arguments do not fit the tool's schema.",
-    'Correct the named fields and call again.',
-  ),
-  tool_failed: entry(
-    500,
-    false,
-    'The tool failed.',
-    'Read its message; change the arguments or go on without it.',
-  ),
-  tool_crashed: entry(
-    500,
-    false,
-    'The tool left an error that nothing caught.',
-    'Have the tool await or catch what it starts; check the effect before calling it again.',
-  ),
-  tool_timeout: entry(
-    504,
-    false,
-    'The tool did not answer before its deadline.',
-    'Try a smaller request, or go on without it.',
-  ),
-  tool_not_queued: entry(
-    409,
-    false,
-    'The call is not one that a tool worker answers.',
-    'Answer with the tool_call_id of a job of your own queue.',
-  ),
-  outcome_unknown: entry(
-    500,
-    false,
-    'The tool was interrupted and it is not known whether it took effect.',
-    'Check the effect before calling it again.',
-  ),
-  wait_timeout: entry(
-    504,
-    false,
-    'The awaited turn did not end before the deadline of the wait.',
-    'Go on without it, or ask again with a longer deadline_seconds.',
-  ),
-  handler_timeout: entry(
-    504,
-    false,
-    'The handler of the primitive did not answer before its deadline.',
-    'Nothing was written. Have the handler do less, or raise handlerTimeoutMs of the runtime (BOXCAR_HANDLER_TIMEOUT_MS).',
-  ),
-  nested_connection: entry(
-    500,
-    false,
-    'A handler asked for a second connection while its transaction is open.',
-    'Use the tools that the handler is given or pass its tx; call the runtime before the first statement on tx.',
-  ),
-  transaction_idle: entry(
-    500,
-    false,
-    'The transaction of a handler waited too long between two statements, and the server has ended it.',
-    'Nothing was written. Call services elsewhere before the first statement on tx, or by a tool.',
-  ),
-  answer_cut: entry(
-    409,
-    false,
-    'The model was broken off before the end of its answer.',
-    'The deliverable is what it had written. Raise model_settings.max_output_tokens, or ask for less at once.',
-  ),
-  step_limit: entry(
-    409,
-    false,
-    'The turn used all its steps.',
-    'Raise limits.max_steps of the profile, or give a smaller instruction.',
-  ),
-  deadline_exceeded: entry(
-    504,
-    false,
-    'The turn did not end before its deadline.',
-    'Give a longer deadline_seconds or a smaller instruction.',
-  ),
-  budget_exceeded: entry(
-    409,
-    false,
-    'A budget is used up.',
-    'Raise it with `boxcar budget raise`, give a larger budget, or ask for less.',
-  ),
-  price_unknown: entry(
-    409,
-    false,
-    'A cost is limited, and the model has no price.',
-    'Set one with `boxcar prices set <model>`, or say that it costs nothing with --free.',
-  ),
-  end_refused: entry(
-    409,
-    false,
-    'The turn may not end yet.',
-    'Make the call that the message names, then end the turn again.',
-  ),
-  loop_detected: entry(
-    409,
-    false,
-    'The same call was made before with the same arguments and nothing new to go by.',
-    'Change the arguments or use what the earlier call brought; a tool that is polled is declared `repeatable`.',
-  ),
-  fan_out_exceeded: entry(
-    409,
-    false,
-    'The primitive would make too many turns at once.',
-    'Raise the project limit max_fan_out, or split the tasks.',
-  ),
-  batch_closed: entry(
-    409,
-    false,
-    'The turn was ended because its batch no longer waits for it.',
-    'Nothing to do; start it again on its own if its result is wanted.',
-  ),
-  not_ended: entry(
-    500,
-    false,
-    'The end of the awaited turn or batch cannot be written, and has been given up.',
-    'Mend the cause that the message names, then run boxcar doctor --retry-dead.',
-  ),
-  worker_blocked: entry(
-    500,
-    false,
-    'A tool held the event loop of its worker.',
-    'Have it do long work in pieces, in a process of its own (isolate) or in a tool worker.',
-  ),
-  worker_crashed: entry(
-    500,
-    true,
-    'The worker ended by an error that nothing caught.',
-    'Read the message and the log of the worker: most likely a plugin left it. Mend it and submit again.',
-  ),
-  attempts_exhausted: entry(
-    500,
-    false,
-    'The turn lost its worker too often.',
-    'Look for what kills the workers (memory, a crashing tool), then submit again.',
-  ),
-  card_damaged: entry(
-    500,
-    false,
-    'A card of the turn cannot be read.',
-    'Submit the task again without the card that the details name.',
-  ),
-  internal_error: entry(
-    500,
-    false,
-    'An unexpected failure inside the kernel.',
-    'Report it with the ids in the details.',
-  ),
-} as const satisfies Record<string, ErrorEntry>;
-
-export type ErrorCode = keyof typeof ERROR_CATALOGUE;
-
-export type ErrorDetails = Readonly<Record<string, unknown>>;
 
 /** How an error looks on the wire, in results and in rows. */
 export interface ErrorBody {
   readonly code: string;
   readonly message: string;
   readonly details?: ErrorDetails;
-}
-
-const MAX_TEXT = 10_000;
-const MAX_ECHO = 200;
-/** Characters of all details of an error; further items of lists are left out. */
-const MAX_DETAILS = 20_000;
-const MAX_MEMBERS = 100;
-/** What a number or a mark counts as. */
-const PLAIN_LENGTH = 8;
-const QUOTED = /'([^']{200})[^']+'/g;
-const DOUBLE_QUOTED = /"((?:[^"\\]|\\.)*)"/gs;
-const WORD = /([^\s']{200})[^\s']+/g;
-
-/** A text that repeats an input: its first 200 characters. */
-export const cutEcho = (text: string): string =>
-  text.length > MAX_ECHO ? `${text.slice(0, MAX_ECHO).toWellFormed()}…` : text;
-
-/** A text of an error: of what it repeats of an input, in quotes or without a blank, 200 characters are left. */
-function cutEchoes(text: string): string {
-  if (text.length <= MAX_ECHO) return text;
-  const head = text
-    .slice(0, 1_000_000)
-    .replace(QUOTED, "'$1…'")
-    .replace(DOUBLE_QUOTED, (_all, quoted: string) => `"${cutEcho(quoted)}"`)
-    .replace(WORD, '$1…');
-  return (head.length > MAX_TEXT ? `${head.slice(0, MAX_TEXT)}…` : head).toWellFormed();
-}
-
-/**
- * Details in limited size. What is not in a list is kept. Of a list the first items are kept while there is room, and
- * `more_<name>` beside it counts the others: ids stay ids for programs that read them.
- */
-function cutDetails(details: ErrorDetails): ErrorDetails {
-  let left = MAX_DETAILS;
-  const cut = (part: unknown): unknown => {
-    if (typeof part === 'string') {
-      const text = cutEchoes(part);
-      const kept = text.length > left ? text.slice(0, Math.max(left, MAX_ECHO)).toWellFormed() : text;
-      left -= kept.length;
-      return kept;
-    }
-    left -= PLAIN_LENGTH;
-    if (Array.isArray(part)) {
-      const kept: unknown[] = [];
-      for (const item of part) {
-        if (left <= 0) break;
-        kept.push(cut(item));
-      }
-      return kept;
-    }
-    return isPlainObject(part) ? cutMembers(part) : part;
-  };
-  const cutMembers = (part: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> => {
-    const entries = Object.entries(part).slice(0, MAX_MEMBERS);
-    const done = new Map<string, unknown>();
-    const small = entries.filter(([, member]) => typeof member !== 'object' || member === null);
-    for (const [key, member] of small) done.set(key, cut(member));
-    const members = entries.flatMap(([key, member]): [string, unknown][] => {
-      const kept = done.has(key) ? done.get(key) : cut(member);
-      const more = Array.isArray(member) && Array.isArray(kept) ? member.length - kept.length : 0;
-      const shown = cutEcho(key);
-      left -= shown.length;
-      return [[shown, kept], ...(more > 0 ? [[`more_${shown}`, more] satisfies [string, number]] : [])];
-    });
-    return Object.fromEntries(members);
-  };
-  return cutMembers(details);
-}
-
-function isPlainObject(part: unknown): part is Readonly<Record<string, unknown>> {
-  if (typeof part !== 'object' || part === null || Array.isArray(part)) return false;
-  const prototype: unknown = Object.getPrototypeOf(part);
-  return prototype === Object.prototype || prototype === null;
 }
 
 /**
@@ -533,24 +17,55 @@ function isPlainObject(part: unknown): part is Readonly<Record<string, unknown>>
 export class KernelError extends Error {
   override readonly name = 'KernelError';
   readonly code: ErrorCode;
+  /** What is wrong. `message` is this and the next step. */
+  declare readonly problem: string;
+  /** What to do next. */
+  declare readonly next: string;
   readonly details: ErrorDetails;
 
-  /** @param options.next - The next step for the reader. Default: the next step in the catalogue. */
+  /**
+   * @param options.message - The problem. Default: the message in the catalogue.
+   * @param options.next - The next step for the reader. Default: the next step in the catalogue.
+   */
   constructor(
     code: ErrorCode,
     options: { message?: string; next?: string; details?: ErrorDetails; cause?: unknown } = {},
   ) {
     const known = ERROR_CATALOGUE[code];
-    super(
-      `${cutEchoes(maskSecrets(options.message ?? known.message))} ${maskSecrets(options.next ?? known.next)}`,
-      'cause' in options ? { cause: options.cause } : undefined,
-    );
+    const problem = cutEchoes(maskSecrets(options.message ?? known.message));
+    const next = maskSecrets(options.next ?? known.next);
+    super(`${problem} ${next}`, 'cause' in options ? { cause: options.cause } : undefined);
     this.code = code;
+    // Not enumerable: printed errors have both in their message already.
+    Object.defineProperties(this, { problem: { value: problem }, next: { value: next } });
     this.details = cutDetails(maskSecrets(options.details ?? {}));
   }
 
   get entry(): ErrorEntry {
     return ERROR_CATALOGUE[this.code];
+  }
+
+  /** Where in the input the problem is, as `details` has it. */
+  get field(): string | undefined {
+    const { field } = this.details;
+    return typeof field === 'string' ? field : undefined;
+  }
+
+  /** The same failure, told anew: code and next step stay, details are added. */
+  restate(problem: string, details: ErrorDetails = {}): KernelError {
+    return new KernelError(this.code, {
+      message: problem,
+      next: this.next,
+      details: { ...this.details, ...details },
+      cause: this,
+    });
+  }
+
+  /** The same failure of a larger input, in which `field` is the place of the problem. The message begins with it. */
+  atField(field: string): KernelError {
+    const own = this.field;
+    const problem = own === undefined ? this.problem : this.problem.replace(`${own}: `, '');
+    return this.restate(`${field}: ${problem}`, { field });
   }
 
   toJSON(): ErrorBody {
@@ -571,9 +86,11 @@ export function toText(value: unknown): string {
   }
 }
 
+/** The message of an error; another thrown value as a text. */
+export const errorText = (error: unknown): string => toText(error instanceof Error ? error.message : error);
+
 /** Any thrown value as an error body; foreign errors become `fallback` with their own words, cut as those of a `KernelError`. */
 export function toErrorBody(error: unknown, fallback: ErrorCode = 'internal_error'): ErrorBody {
   if (error instanceof KernelError) return error.toJSON();
-  const words = toText(error instanceof Error ? error.message : error);
-  return { code: fallback, message: cutEchoes(maskSecrets(words)) };
+  return { code: fallback, message: cutEchoes(maskSecrets(errorText(error))) };
 }

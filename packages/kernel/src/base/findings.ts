@@ -3,7 +3,8 @@
  * are reported at once.
  */
 import type { z } from 'zod';
-import { cutEcho, KernelError, toText } from './errors.js';
+import { cutEcho } from './error-limits.js';
+import { KernelError, toText } from './errors.js';
 import { copyKeyOrder } from './key-order.js';
 import { suggest } from './suggest.js';
 

@@ -1,15 +1,8 @@
-export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
-export {
-  cutEcho,
-  ERROR_CATALOGUE,
-  type ErrorBody,
-  type ErrorCode,
-  type ErrorDetails,
-  KernelError,
-  toErrorBody,
-  toText,
-} from './errors.js';
-export { TEXT_MATCHES, type TextMatch, type TextRange, WantedText } from './find-text.js';
+export { checkDuration, checkWait, checkWholeNumber } from './check-number.js';
+export { ERROR_CATALOGUE, type ErrorCode } from './error-catalogue.js';
+export { cutEcho, type ErrorDetails } from './error-limits.js';
+export { type ErrorBody, errorText, KernelError, toErrorBody, toText } from './errors.js';
+export { type TextMatch, type TextRange, WantedText } from './find-text.js';
 export {
   FORMATS,
   findingsOf,
@@ -48,7 +41,6 @@ export {
   type JsonValue,
   jsonObjectSchema,
   parseJsonValue,
-  type Sanitized,
   sanitizeJson,
   sanitizeText,
   sha256,
@@ -60,7 +52,6 @@ export {
   agentNamesOf,
   freshAgentName,
   givenNames,
-  isGivenName,
   isPlainName,
   MAX_ANCHOR_NAME,
   MAX_TAPE_NAME,
@@ -75,7 +66,7 @@ export {
 } from './names.js';
 export { pythonJson, pythonJsonAt, pythonJsonItems, pythonJsonText, readPythonJson } from './python-json.js';
 export { parseRelaxedJson } from './relaxed-json.js';
-export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
-export { declareSecrets, maskSecrets, type Secret, warnOfSecrets } from './secrets.js';
+export { decideRetry, type RetryLimits } from './retry.js';
+export { declareSecrets, maskSecrets, warnOfSecrets } from './secrets.js';
 export { suggest } from './suggest.js';
 export { LONGEST_TIMER_MS, startTimer, type Timer } from './timer.js';

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import { cutEcho, KernelError, toText } from './errors.js';
+import { cutEcho } from './error-limits.js';
+import { KernelError, toText } from './errors.js';
 import { jsonText, keptOrderOf, parseJson, setKeyOrder } from './key-order.js';
 
 export type JsonValue = string | number | boolean | null | readonly JsonValue[] | JsonObject;

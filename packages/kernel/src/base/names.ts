@@ -37,8 +37,7 @@ export const freshAgentName = (profileName: string, agentId: string): string =>
   `${profileName}-${agentId.slice(-12)}`;
 
 /** Whether the name was given, and not made by the kernel. Names of agents never change. */
-export const isGivenName = (name: string, agentId: string): boolean =>
-  !name.endsWith(freshAgentName('', agentId));
+const isGivenName = (name: string, agentId: string): boolean => !name.endsWith(freshAgentName('', agentId));
 
 /** The given ones of agents' names, by id: the others say no more than the id. */
 export const givenNames = (names: Iterable<readonly [string, string]>): ReadonlyMap<string, string> =>

@@ -12,14 +12,11 @@ export {
   parseManifest,
   parseSessionGraph,
   type SessionLine,
-  type TapeFolderManifest,
 } from './tape-folder.js';
 export {
   lineTooLong,
   MAX_LINE_LENGTH,
   type TapeLine,
-  type TapeLineReader,
-  type TapeLineWriter,
   tapeLineReader,
   tapeLineWriter,
 } from './tape-jsonl.js';

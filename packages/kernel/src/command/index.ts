@@ -1,8 +1,7 @@
-export { beginCommand, type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
-export { type CommandScan, scanCommands } from './scan.js';
+export { beginCommand, isCommaCommand } from './comma-command.js';
+
 export {
   COMMAND_HELP,
-  type CommandCall,
   commandFault,
   readTapeCommand,
   type TapeCommand,

@@ -108,11 +108,9 @@ const COMMAND_LIST = [...new Set(Object.values(SHAPES).map(({ usage }) => usage.
 /** The same failure, with the commands there are. */
 export function withCommands(error: KernelError, command: string, hint = ''): KernelError {
   if (error.details.commands !== undefined) return error;
-  const message = error.message.replace(` ${error.entry.next}`, '');
-  return new KernelError(error.code, {
-    message: `${message}${hint} Commands: ${COMMAND_LIST.join(', ')}.`,
-    details: { ...error.details, command: command.slice(0, 500), commands: COMMAND_LIST },
-    cause: error,
+  return error.restate(`${error.problem}${hint} Commands: ${COMMAND_LIST.join(', ')}.`, {
+    command: command.slice(0, 500),
+    commands: COMMAND_LIST,
   });
 }
 

@@ -1,16 +1,10 @@
 export {
   decidePurge,
   type KeptRun,
-  type PurgeCause,
-  type PurgeDecision,
   type PurgeReference,
 } from './purge.js';
-export {
-  explainWait,
-  type WaitFacts,
-  type WaitFactsCall,
-  type WaitFactsTurn,
-  type WaitReport,
-} from './wait-chain.js';
+export type { BatchCause, NamedTurn, NamedWorker, WaitAdvice, WaitCause } from './wait-cause.js';
+export { explainWait, type WaitReport } from './wait-chain.js';
 export { findWaitCycles, type WaitCycle, type WaitingTurn } from './wait-cycles.js';
-export type { WaitLink, WaitLinkKind } from './wait-links.js';
+export type { WaitFacts } from './wait-facts.js';
+export type { WaitLink } from './wait-links.js';

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import type { AgentId, BatchId, RunId, ToolCallId, TurnId, WorkerId } from '../base/ids.js';
-import { explainWait, type WaitFacts, type WaitFactsCall, type WaitFactsTurn } from './wait-chain.js';
-import type { WaitFactsBatch, WaitFactsWait } from './wait-links.js';
+import { describeWait } from '../words/wait-words.js';
+import type { WaitFacts, WaitFactsBatch, WaitFactsCall, WaitFactsTurn, WaitFactsWait } from './wait-facts.js';
 
 const AT = '2026-01-01T00:01:00.000Z';
 const EARLIER = '2026-01-01T00:00:00.000Z';
@@ -79,7 +79,7 @@ const joins = (open: readonly string[], rest: Partial<WaitFactsBatch> = {}): Wai
 const waits = (kind: WaitFactsWait['kind'], rest: Partial<WaitFactsWait> = {}): WaitFactsTurn =>
   turn('a', { wait: { kind, created_at: EARLIER, due_at: LATER, detail: {}, provider: null, ...rest } });
 const explain = (turns: readonly WaitFactsTurn[], rest: Partial<WaitFacts> = {}) => {
-  const report = explainWait({ at: AT, live_workers: 1, has_more: false, turns, ...rest });
+  const report = describeWait({ at: AT, live_workers: 1, has_more: false, turns, ...rest });
   if (report === undefined) throw new Error('no report');
   return {
     isLive: report.is_live,

@@ -5,91 +5,19 @@
  * serves, a call that somebody may answer, a timer. What has a deadline ends by it, so a deadline is a cause of the last resort
  * while any worker lives to look.
  */
-import type { AgentId, RunId, ToolCallId, TurnId, WorkerId } from '../base/index.js';
+import type { TurnId } from '../base/index.js';
 import { isFinal, type TurnStatus } from '../turn/index.js';
+import type { NamedTurn } from './wait-cause.js';
+import type { WaitFacts, WaitFactsCall, WaitFactsTurn } from './wait-facts.js';
 import {
   type WaitDraft as Draft,
   describeBatch,
   describeProjectLimit,
   describeTimer,
-  startWorker as start,
-  type WaitFactsBatch,
-  type WaitFactsProject,
-  type WaitFactsWait,
+  startWorker,
+  sweepOrStart,
   type WaitLink,
 } from './wait-links.js';
-
-export interface WaitFactsCall {
-  readonly tool_call_id: ToolCallId;
-  readonly name: string;
-  /** How it is answered: function, primitive, queue or none. */
-  readonly route: string;
-  /** Whose queue its job is in. */
-  readonly target: string | null;
-  readonly created_at: string;
-  readonly deadline_at: string;
-  /** The turn whose end is its result. */
-  readonly awaited_turn_id: TurnId | null;
-  /** The batch whose end is its result, by the deadline of the batch. */
-  readonly batch: WaitFactsBatch | null;
-  readonly given_up: string | null;
-}
-
-export interface WaitFactsTurn {
-  readonly turn_id: TurnId;
-  readonly run_id: RunId;
-  readonly agent_id: AgentId;
-  readonly agent: string;
-  /** Name and version: `writer@2`. */
-  readonly profile: string;
-  readonly status: TurnStatus;
-  readonly worker_target: string;
-  readonly created_at: string;
-  readonly dispatched_at: string | null;
-  readonly deadline_at: string | null;
-  readonly ended_at: string | null;
-  /** When the step in hand was opened. */
-  readonly step_opened_at: string | null;
-  readonly holder: {
-    readonly worker_id: WorkerId;
-    readonly hostname: string | null;
-    readonly pid: number | null;
-    /** Null: its row is gone. */
-    readonly lease_until: string | null;
-    readonly is_alive: boolean;
-  } | null;
-  readonly calls: readonly WaitFactsCall[];
-  /** While it is suspended without an open call. */
-  readonly wait: WaitFactsWait | null;
-  /** While it is queued and its project allows only so many at once. */
-  readonly project: WaitFactsProject | null;
-  /** While it is queued: the turn whose first model call fills the prompt cache for it, and the end of that wait. */
-  readonly held: { readonly turn_id: TurnId; readonly until: string } | null;
-  /** While it is queued: the turn of its agent that comes first. */
-  readonly behind_turn_id: TurnId | null;
-  /** While it is queued behind none of its agent: how many of its project and pool come before it. */
-  readonly ahead: number | null;
-  /** The pool it belongs to. */
-  readonly live_workers: number;
-  readonly window: number;
-  readonly dispatched: number;
-  /** The oldest build that can read it, and the newest that a living worker of its pool has, by migrations; null: none lives. */
-  readonly format: number;
-  readonly newest_build: number | null;
-  /** What the sweep said when it gave the row up. */
-  readonly given_up: string | null;
-}
-
-export interface WaitFacts {
-  /** The server's clock. */
-  readonly at: string;
-  /** Living workers of any pool: whoever lives looks after deadlines. */
-  readonly live_workers: number;
-  /** The turn in question first. */
-  readonly turns: readonly WaitFactsTurn[];
-  /** There are more turns below than were read. */
-  readonly has_more: boolean;
-}
 
 export interface WaitReport {
   readonly turn_id: TurnId;
@@ -105,13 +33,10 @@ type TurnsById = ReadonlyMap<TurnId, WaitFactsTurn>;
 type Blocker = (turn: WaitFactsTurn, facts: WaitFacts & { readonly byId: TurnsById }) => readonly Draft[];
 
 /** A turn by its id, with the name of its agent where it was read. */
-function nameTurn(turnId: TurnId, { byId }: { readonly byId: TurnsById }): string {
-  const turn = byId.get(turnId);
-  return turn === undefined ? turnId : `${turnId} (${turn.agent})`;
-}
-
-const poolOf = (target: string): string => (target === '' ? 'the default pool' : `pool '${target}'`);
-const RETRY = 'See the error, mend its cause, then: boxcar doctor --retry-dead';
+const nameTurn = (turnId: TurnId, { byId }: { readonly byId: TurnsById }): NamedTurn => ({
+  turn_id: turnId,
+  agent: byId.get(turnId)?.agent ?? null,
+});
 
 const isUnreadable = ({ format, newest_build }: WaitFactsTurn): boolean =>
   newest_build !== null && format > newest_build;
@@ -123,7 +48,7 @@ const BLOCKERS: readonly Blocker[] = [
       ? [
           {
             kind: 'ended',
-            what: `has ended as ${status}`,
+            what: { kind: 'ended', status },
             since: ended_at,
             until: null,
             is_live: true,
@@ -138,29 +63,26 @@ const BLOCKERS: readonly Blocker[] = [
       : [
           {
             kind: 'given_up',
-            what: `the sweep has given it up: ${given_up}`,
+            what: { kind: 'given_up', tool: null, error: given_up },
             since: null,
             until: null,
             is_live: false,
-            next: RETRY,
+            next: { kind: 'retry_dead' },
           },
         ],
 
   ({ status, holder, step_opened_at, deadline_at }, facts) => {
     if (status !== 'running' || holder === null) return [];
-    const { worker_id, is_alive, lease_until } = holder;
-    const place = holder.hostname === null ? '' : ` (${holder.hostname}, process ${holder.pid ?? '?'})`;
+    const { worker_id, hostname, pid, is_alive, lease_until } = holder;
     return [
       {
         kind: 'lease',
         worker_id,
-        what: is_alive
-          ? `is in the hands of worker ${worker_id}${place}`
-          : `was in the hands of worker ${worker_id}${place}, whose lease is over`,
+        what: { kind: 'lease', worker_id, hostname, pid, is_alive },
         since: step_opened_at,
         until: is_alive ? deadline_at : lease_until,
         is_live: is_alive || facts.live_workers > 0,
-        next: is_alive ? null : facts.live_workers > 0 ? 'A sweep takes it over within seconds.' : start(''),
+        next: is_alive ? null : sweepOrStart('take_over', facts),
       },
     ];
   },
@@ -171,11 +93,16 @@ const BLOCKERS: readonly Blocker[] = [
       ? [
           {
             kind: 'format',
-            what: `was written by a newer build: it takes one that knows migration ${turn.format}, and the living workers of ${poolOf(turn.worker_target)} know ${turn.newest_build} at most`,
+            what: {
+              kind: 'format',
+              worker_target: turn.worker_target,
+              format: turn.format,
+              newest_build: turn.newest_build,
+            },
             since: turn.dispatched_at ?? turn.created_at,
             until: turn.deadline_at,
             is_live: false,
-            next: `Start a worker of the newer build: boxcar worker${turn.worker_target === '' ? '' : ` --target ${turn.worker_target}`}`,
+            next: { kind: 'start_newer_worker', worker_target: turn.worker_target },
           },
         ]
       : [],
@@ -187,14 +114,11 @@ const BLOCKERS: readonly Blocker[] = [
       : [
           {
             kind: 'ring',
-            what:
-              live_workers === 0
-                ? `is dispatched, and no living worker serves ${poolOf(worker_target)}`
-                : `is dispatched to ${poolOf(worker_target)}: ${live_workers} alive, ${dispatched} dispatched in a window of ${window}`,
+            what: { kind: 'ring', worker_target, live_workers, dispatched, window },
             since: dispatched_at,
             until: deadline_at,
             is_live: live_workers > 0,
-            next: live_workers === 0 ? start(worker_target) : null,
+            next: live_workers === 0 ? startWorker(worker_target) : null,
           },
         ];
   },
@@ -206,7 +130,7 @@ const BLOCKERS: readonly Blocker[] = [
           {
             kind: 'agent_busy',
             on_turn_id: behind_turn_id,
-            what: `waits in the queue of its agent, behind turn ${nameTurn(behind_turn_id, facts)}`,
+            what: { kind: 'agent_busy', on: nameTurn(behind_turn_id, facts) },
             since: created_at,
             until: deadline_at,
             is_live: true,
@@ -221,11 +145,11 @@ const BLOCKERS: readonly Blocker[] = [
       : [
           {
             kind: 'warm_cache',
-            what: `waits until the first model call of its sibling ${nameTurn(held.turn_id, facts)} has filled the prompt cache (warm_cache), for 10 s at most`,
+            what: { kind: 'warm_cache', on: nameTurn(held.turn_id, facts) },
             since: created_at,
             until: held.until,
             is_live: live_workers > 0,
-            next: live_workers > 0 ? null : start(worker_target),
+            next: live_workers > 0 ? null : startWorker(worker_target),
           },
         ],
 
@@ -256,19 +180,16 @@ const BLOCKERS: readonly Blocker[] = [
       : [
           {
             kind: 'window',
-            what:
-              live_workers === 0
-                ? `is queued, and no living worker serves ${poolOf(worker_target)}`
-                : `is queued for ${poolOf(worker_target)}, ${ahead ?? 0} of its project before it; ${dispatched} dispatched in a window of ${window}`,
+            what: { kind: 'window', worker_target, live_workers, dispatched, window, ahead: ahead ?? 0 },
             since: created_at,
             until: deadline_at,
             is_live: live_workers > 0,
             next:
               live_workers === 0
-                ? start(worker_target)
+                ? startWorker(worker_target)
                 : dispatched < window
-                  ? 'There is room: a sweep takes it in within seconds.'
-                  : `More workers take it in sooner: boxcar worker${worker_target === '' ? '' : ` --target ${worker_target}`}`,
+                  ? { kind: 'sweep', does: 'take_in' }
+                  : { kind: 'more_workers', worker_target },
           },
         ];
   },
@@ -285,11 +206,11 @@ const BLOCKERS: readonly Blocker[] = [
       : [
           {
             kind: 'nothing',
-            what: 'is suspended, no call of it is out, and nothing else it waits for',
+            what: { kind: 'nothing' },
             since: null,
             until: deadline_at,
             is_live: false,
-            next: 'A defect, or rows changed by hand: report it with the output of: boxcar doctor',
+            next: { kind: 'report_defect', is_perhaps_by_hand: true },
           },
         ],
 ];
@@ -306,9 +227,9 @@ function describeCall(
     return {
       ...base,
       kind: 'given_up',
-      what: `call ${name}: the sweep has given it up: ${call.given_up}`,
+      what: { kind: 'given_up', tool: name, error: call.given_up },
       is_live: false,
-      next: RETRY,
+      next: { kind: 'retry_dead' },
     };
   if (call.batch !== null) return describeBatch(call, call.batch, facts);
   if (call.awaited_turn_id !== null)
@@ -316,28 +237,22 @@ function describeCall(
       ...base,
       kind: 'child',
       on_turn_id: call.awaited_turn_id,
-      what: `call ${name} waits for turn ${nameTurn(call.awaited_turn_id, facts)}`,
+      what: { kind: 'child', tool: name, on: nameTurn(call.awaited_turn_id, facts) },
       is_live: true,
       next: null,
     };
   const isHere = status === 'running' || status === 'dispatched';
-  const who =
-    call.target !== null
-      ? `a worker of the queue boxcar-tools-${call.target}`
-      : isHere
-        ? 'the worker that has the turn'
-        : 'somebody outside';
   return {
     ...base,
     kind: 'tool',
-    what: `call ${name} is to be answered by ${who}`,
+    what: { kind: 'tool', tool: name, target: call.target, is_held: isHere },
     is_live: facts.live_workers > 0 || !isLate,
     next:
       isLate && facts.live_workers === 0
-        ? start('')
+        ? startWorker('')
         : call.target === null
           ? null
-          : `See that a worker takes jobs of boxcar-tools-${call.target}: boxcar doctor`,
+          : { kind: 'watch_queue', target: call.target },
   };
 }
 
@@ -398,13 +313,10 @@ export function explainWait(facts: WaitFacts): WaitReport | undefined {
 const asCycle = (link: WaitLink, facts: WaitFacts): WaitLink => ({
   ...link,
   kind: 'cycle',
-  what: `${link.what}, which waits for this one: a circle`,
+  what: { kind: 'cycle', of: link.what },
   // The sweep gives up the youngest wait of a circle.
   is_live: facts.live_workers > 0,
-  next:
-    facts.live_workers > 0
-      ? 'A sweep gives up the youngest wait of the circle within seconds (delegation_cycle).'
-      : start(''),
+  next: sweepOrStart('break_cycle', facts),
 });
 
 const unread = (turnId: TurnId, level: number, facts: WaitFacts): WaitLink => ({
@@ -413,11 +325,11 @@ const unread = (turnId: TurnId, level: number, facts: WaitFacts): WaitLink => ({
   turn_id: turnId,
   agent: null,
   profile: null,
-  what: facts.has_more ? 'was not read: there are too many turns below' : 'is not there',
+  what: { kind: 'unread', has_more: facts.has_more },
   since: null,
   until: null,
   is_live: facts.has_more,
   next: facts.has_more
-    ? `boxcar why-stuck ${turnId}`
-    : 'A defect: report it with the output of: boxcar doctor',
+    ? { kind: 'ask_again', turn_id: turnId }
+    : { kind: 'report_defect', is_perhaps_by_hand: false },
 });

@@ -1,7 +1,8 @@
 /** The links of a chain of waits that are neither turns nor workers: batches, timers, providers, budgets, limits of a project. */
 
-import type { BatchId, JsonObject, ToolCallId, TurnId, WorkerId } from '../base/index.js';
-import type { BatchKind, BatchStatus, Closing } from '../turn/index.js';
+import type { BatchId, ToolCallId, TurnId, WorkerId } from '../base/index.js';
+import type { WaitAdvice, WaitCause } from './wait-cause.js';
+import type { WaitFactsBatch, WaitFactsProject, WaitFactsWait } from './wait-facts.js';
 
 export type WaitLinkKind =
   | 'ended'
@@ -47,78 +48,32 @@ export interface WaitLink {
   readonly on_turn_ids?: readonly TurnId[];
   /** Of a batch: how many have not ended, and how many of those it still needs. */
   readonly members?: { readonly total: number; readonly open: number; readonly needed: number };
-  readonly what: string;
+  /** Why it waits, as data; `@boxcar/kernel/words` makes sentences of it. */
+  readonly what: WaitCause;
   /** ISO 8601 in UTC, as all times here. */
   readonly since: string | null;
   /** When it ends by itself at the latest. */
   readonly until: string | null;
   /** False: nothing that exists will move it, at best its deadline. */
   readonly is_live: boolean;
-  readonly next: string | null;
+  /** What is done next, by a sweep or by the reader. */
+  readonly next: WaitAdvice | null;
 }
 
 export type WaitDraft = Omit<WaitLink, 'level' | 'turn_id' | 'agent' | 'profile'>;
-
-/** What an open call waits for when it waits for many turns. */
-export interface WaitFactsBatch {
-  readonly batch_id: BatchId;
-  readonly kind: BatchKind;
-  readonly status: BatchStatus;
-  readonly closing: Closing | null;
-  readonly total: number;
-  readonly remaining: number;
-  readonly succeeded: number;
-  readonly min_success: number | null;
-  readonly is_due: boolean;
-  readonly created_at: string;
-  readonly deadline_at: string | null;
-  /** A few of the members that have not ended, one of each way to stand first. */
-  readonly open_turn_ids: readonly TurnId[];
-}
-
-/** What a suspended turn waits for that waits for no call. */
-export interface WaitFactsWait {
-  readonly kind: 'retry' | 'limit' | 'budget' | 'approval' | 'selector';
-  readonly created_at: string;
-  readonly due_at: string | null;
-  readonly detail: JsonObject;
-  /** Whose room it waits for. */
-  readonly provider: {
-    readonly name: string;
-    /** No call before; null = it works. */
-    readonly open_until: string | null;
-    readonly failures: number;
-    readonly max_concurrent: number | null;
-    readonly requests_per_minute: number | null;
-    readonly waiting: number;
-  } | null;
-  /** The selector it waits for, and the living workers of its pool that say that they have it. Absent: it waits for none. */
-  readonly selector?: {
-    readonly name: string;
-    /** Null: any version will do. */
-    readonly version: string | null;
-    readonly workers: readonly {
-      readonly worker_id: WorkerId;
-      readonly hostname: string | null;
-      readonly pid: number | null;
-    }[];
-  } | null;
-}
-
-/** What a project allows at once, and what there is. */
-export interface WaitFactsProject {
-  readonly name: string;
-  readonly max_concurrent: number;
-  readonly active: number;
-}
 
 interface Clock {
   readonly at: string;
   readonly live_workers: number;
 }
 
-export const startWorker = (target: string): string =>
-  `Start a worker: boxcar worker${target === '' ? '' : ` --target ${target}`}`;
+export const startWorker = (worker_target: string): WaitAdvice => ({ kind: 'start_worker', worker_target });
+
+/** What a sweep of any living worker does; where none lives, one is to be started. */
+export const sweepOrStart = (
+  does: Extract<WaitAdvice, { kind: 'sweep' }>['does'],
+  { live_workers }: { readonly live_workers: number },
+): WaitAdvice => (live_workers > 0 ? { kind: 'sweep', does } : startWorker(''));
 
 /** A call that waits for a batch, whose deadline is the one that counts. */
 export function describeBatch(
@@ -138,51 +93,47 @@ export function describeBatch(
     since: batch.created_at,
     until,
   };
+  const what = {
+    kind: 'batch',
+    tool: call.name,
+    batch_id,
+    status: batch.status,
+    closing: batch.closing,
+    total,
+    remaining,
+    succeeded: batch.succeeded,
+    min_success: batch.min_success,
+    shown: open.length,
+  } as const;
   if (batch.status !== 'running')
     return {
       ...base,
       kind: 'nothing',
-      what: `call ${call.name} waits for batch ${batch_id}, which has ended as ${batch.status}`,
+      what: { ...what, state: 'ended' },
       is_live: false,
-      next: 'A defect: report it with the output of: boxcar doctor',
+      next: { kind: 'report_defect', is_perhaps_by_hand: false },
     };
-  const enough = batch.min_success === null ? '' : `, ${batch.succeeded} of ${batch.min_success} successes`;
-  const what = `call ${call.name} waits for batch ${batch_id}: ${total - remaining} of ${total} done${enough}`;
   const isOver = until !== null && until <= at;
   if (batch.is_due || batch.closing !== null || isOver) {
-    const why =
-      remaining === 0
-        ? 'its answer is to be put together'
-        : `it is being ended (${batch.closing ?? 'early'})`;
     return {
       ...base,
       kind: 'batch',
-      what: `${what}; ${isOver && batch.closing === null ? 'its deadline is over' : why}`,
+      what: { ...what, state: isOver && batch.closing === null ? 'overdue' : 'ending' },
       is_live: live_workers > 0,
-      next: live_workers > 0 ? 'A sweep does it within seconds.' : startWorker(''),
+      next: sweepOrStart('end_batch', { live_workers }),
     };
   }
-  const few = remaining > open.length ? `; ${open.length} of ${remaining} open ones are shown` : '';
-  return { ...base, kind: 'batch', on_turn_ids: open, what: what + few, is_live: true, next: null };
+  return {
+    ...base,
+    kind: 'batch',
+    on_turn_ids: open,
+    what: { ...what, state: 'running' },
+    is_live: true,
+    next: null,
+  };
 }
 
 const wordOf = (value: unknown): string => (typeof value === 'string' ? value : '');
-const FLAGS: Readonly<Record<string, string>> = {
-  tokens: '--tokens',
-  cost_usd: '--cost-usd',
-  turns: '--turns',
-  steps: '--steps',
-  depth: '--depth',
-  fan_out: '--fan-out',
-};
-
-const ROOM: Readonly<Record<string, string>> = {
-  rate: 'its calls per minute are used up',
-  concurrency: 'all its places are taken',
-  order: 'others wait for it since longer',
-  failing: 'it has failed too often',
-};
-
 /** A turn that waits for a moment, a provider, a budget or a decision; who wakes it is any living worker, or somebody outside. */
 export function describeTimer(
   wait: WaitFactsWait,
@@ -199,9 +150,14 @@ export function describeTimer(
       return {
         ...base,
         kind: 'retry',
-        what: `waits to ask its model again (retry ${String(detail.retry ?? '?')}): ${[wordOf(detail.code), wordOf(detail.message)].filter(Boolean).join(': ')}`,
+        what: {
+          kind: 'retry',
+          retry: String(detail.retry ?? '?'),
+          code: wordOf(detail.code),
+          message: wordOf(detail.message),
+        },
         is_live: isLive,
-        next: start ?? (isLate ? 'A sweep wakes it within seconds.' : null),
+        next: start ?? (isLate ? { kind: 'sweep', does: 'wake' } : null),
       };
     }
     case 'limit': {
@@ -209,34 +165,36 @@ export function describeTimer(
         return {
           ...base,
           kind: 'provider',
-          what: 'waits for room at a provider',
+          what: { kind: 'provider', provider: null },
           is_live: isLive,
           next: start,
         };
       const { name, open_until: openUntil, failures, waiting } = provider;
+      const { max_concurrent, requests_per_minute } = provider;
       if (openUntil !== null)
         return {
           ...base,
           kind: 'breaker',
           provider: name,
           until: openUntil,
-          what: `waits for provider ${name}, which failed ${failures} times in a row; ${waiting} turns wait for it`,
+          what: { kind: 'breaker', provider: name, failures, waiting },
           is_live: isLive,
-          next:
-            start ??
-            `It is tried again by itself. What went wrong: boxcar show <turn>; its state: boxcar providers ls`,
+          next: start ?? { kind: 'tried_again' },
         };
-      const limits = [
-        ...(provider.max_concurrent === null ? [] : [`${provider.max_concurrent} at once`]),
-        ...(provider.requests_per_minute === null ? [] : [`${provider.requests_per_minute} a minute`]),
-      ].join(', ');
       return {
         ...base,
         kind: 'provider',
         provider: name,
-        what: `waits for room at provider ${name}${limits === '' ? '' : ` (${limits})`}: ${ROOM[wordOf(detail.reason)] ?? 'there is none'}; ${waiting} turns wait for it`,
+        what: {
+          kind: 'provider',
+          provider: name,
+          max_concurrent,
+          requests_per_minute,
+          reason: wordOf(detail.reason),
+          waiting,
+        },
         is_live: isLive,
-        next: start ?? `More room: boxcar providers set ${name} …`,
+        next: start ?? { kind: 'more_room', provider: name },
       };
     }
     case 'budget': {
@@ -246,29 +204,27 @@ export function describeTimer(
         ...base,
         kind: 'budget',
         budget_id: id,
-        what: `is paused: budget ${id} allows ${String(detail.limit_value ?? '?')} ${limit}, and ${String(detail.needed ?? '?')} more are needed`,
+        what: {
+          kind: 'budget',
+          budget_id: id,
+          limit,
+          limit_value: String(detail.limit_value ?? '?'),
+          needed: String(detail.needed ?? '?'),
+        },
         is_live: false,
-        next: `boxcar budget raise ${id} ${FLAGS[limit] ?? '--tokens'} <n>`,
+        next: { kind: 'raise_budget', budget_id: id, limit },
       };
     }
     case 'approval':
-      return { ...base, kind: 'approval', what: 'waits for a decision', is_live: false, next: null };
+      return { ...base, kind: 'approval', what: { kind: 'approval' }, is_live: false, next: null };
     case 'selector': {
       const { name = wordOf(detail.selector), version = null, workers = [] } = wait.selector ?? {};
-      const which = `selector '${name}'${version === null ? '' : ` version '${version}'`}`;
-      const has = workers.map(
-        ({ worker_id: id, hostname, pid }) =>
-          `${id}${hostname === null ? '' : ` (${hostname}, process ${pid ?? '?'})`}`,
-      );
       return {
         ...base,
         kind: 'selector',
-        what: `waits for a worker with ${which}; ${has.length === 0 ? 'no living worker of its pool has it' : `of the living workers of its pool ${has.join(', ')} ${has.length === 1 ? 'has' : 'have'} it`}`,
+        what: { kind: 'selector', selector: name, version, workers },
         is_live: isLive,
-        next:
-          has.length > 0
-            ? 'Such a worker takes it as soon as it has a free slot.'
-            : `Start a worker that registers it (runtime.registerSelector): boxcar worker --plugin <file>. Without one the turn ends as failed (selector_unknown)${due_at === null ? '' : ` at ${due_at}`}.`,
+        next: { kind: 'selector_worker', is_there: workers.length > 0, due_at },
       };
     }
     default:
@@ -283,9 +239,9 @@ export const describeProjectLimit = (
   { live_workers }: Clock,
 ): WaitDraft => ({
   kind: 'project_limit',
-  what: `is queued: project ${name} has ${active} turns under way of ${max_concurrent} that it may have`,
+  what: { kind: 'project_limit', project: name, active, max_concurrent },
   since: turn.created_at,
   until: turn.deadline_at,
   is_live: live_workers > 0,
-  next: live_workers > 0 ? `More at once: boxcar projects set ${name} --max-concurrent <n>` : startWorker(''),
+  next: live_workers > 0 ? { kind: 'raise_concurrency', project: name } : startWorker(''),
 });

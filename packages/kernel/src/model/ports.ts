@@ -119,11 +119,11 @@ export interface Model {
   countTokens?(texts: readonly string[], model: string): Promise<readonly number[]>;
   /** What of the tools' schemas the model's provider cannot be told, when a profile is applied. The tools are offered all the same. */
   checkTools?(model: string, tools: readonly ToolSchema[]): readonly ToolFinding[];
-  /** What of a prompt the adapter sends in another form, and what it adds. Asks no provider and needs no key. */
+  /** What of a prompt the adapter sends in another form, and what it adds; null where the model is not known. Asks no provider and needs no key. */
   describeWire?(
     model: string,
     prompt: Pick<ModelRequest, 'messages' | 'tools'> & { readonly sharedMessages?: number | undefined },
-  ): readonly WireNote[];
+  ): readonly WireNote[] | null;
   /** Which of these settings the adapter sends in another way, when a profile is applied. Asks no provider and needs no key. */
   checkSettings?(model: string, settings: ModelRequest['settings']): Promise<readonly SettingFinding[]>;
   /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */
@@ -163,8 +163,8 @@ export class ModelError extends Error {
     message: string,
     options: {
       canRetry?: boolean;
-      retryAfterMs?: number;
-      usage?: ModelUsage;
+      retryAfterMs?: number | undefined;
+      usage?: ModelUsage | undefined;
       details?: Readonly<Record<string, unknown>>;
       cause?: unknown;
     } = {},

@@ -10,8 +10,6 @@ export {
 export { readCardPage, readSummaryPage } from './expand-page.js';
 export {
   AUTO_HANDOFF_ANCHOR,
-  AUTO_HANDOFF_REASON,
   isContextOverflow,
   MAX_AUTO_HANDOFFS,
-  type OverflowEvidence,
 } from './overflow.js';

@@ -432,6 +432,21 @@ describe('strategies of one’s own', () => {
     expect(keptOf(under('reviews_first', 29, boxes, strategies))).toEqual([1, 5]);
   });
 
+  test('may keep exactly the budget, and not one token more', () => {
+    const strategies = new PackingStrategies({
+      mine: ({ candidates }) => ({
+        keep: candidates
+          .filter((card) => card.isProtected || card.cardId !== cardIdOf(3))
+          .map(({ cardId }) => cardId),
+      }),
+    });
+    const boxes = [[cardOf(1, 10), cardOf(2, 10), cardOf(3, 10)]];
+    expect(keptOf(under('mine', 20, boxes, strategies))).toEqual([1, 2]);
+    const error = errorOf(() => under('mine', 19, boxes, strategies));
+    expect(error.code).toBe('packing_strategy_failed');
+    expect(error.message).toContain(`keeps ${PROTECTED + 20} tokens of a budget of ${PROTECTED + 19}`);
+  });
+
   test('may refuse with an error of the catalogue', () => {
     const strategies = new PackingStrategies({
       mine: () => {

@@ -1,7 +1,15 @@
 /** Which strategies there are, and the check of what they choose: rules B1 to B4 of strategy.ts. */
 import { z } from 'zod';
 import type { CardId } from '../base/index.js';
-import { findingsOf, findingWords, KernelError, safeParse, sanitizeText, toText } from '../base/index.js';
+import {
+  errorText,
+  findingsOf,
+  findingWords,
+  KernelError,
+  safeParse,
+  sanitizeText,
+  toText,
+} from '../base/index.js';
 import { budgetExceeded, chooseDeliverables, chooseNewest, refuse } from './choices.js';
 import {
   digestTokens,
@@ -117,7 +125,7 @@ function ask(strategy: PackingStrategy, offer: PackingOffer, name: string): Pack
     answer = strategy(offer);
   } catch (error) {
     if (error instanceof KernelError) throw error;
-    throw failed(name, `threw: ${toText(error instanceof Error ? error.message : error).slice(0, 200)}`, {
+    throw failed(name, `threw: ${errorText(error).slice(0, 200)}`, {
       cause: error,
     });
   }

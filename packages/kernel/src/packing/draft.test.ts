@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { ErrorCode } from '../base/errors.js';
+import type { ErrorCode } from '../base/error-catalogue.js';
 import { KernelError } from '../base/errors.js';
 import type { BoxId, CardId, Id, NewId, ProjectId } from '../base/ids.js';
 import type { JsonObject, JsonValue } from '../base/json.js';

@@ -48,9 +48,9 @@ export interface PackInput {
   readonly handover: Handover;
   readonly inherited: readonly InheritedBox[];
   readonly newId: NewId;
-  readonly maxCardBytes?: number;
-  readonly maxInstructionBytes?: number;
-  readonly maxCards?: number;
+  readonly maxCardBytes?: number | undefined;
+  readonly maxInstructionBytes?: number | undefined;
+  readonly maxCards?: number | undefined;
 }
 
 export interface Packing {
@@ -60,7 +60,7 @@ export interface Packing {
   readonly attachedCardIds: readonly CardId[];
 }
 
-export const MAX_INSTRUCTION_BYTES = 256 * 1024;
+const MAX_INSTRUCTION_BYTES = 256 * 1024;
 export const MAX_CONTEXT_CARDS = 10_000;
 
 function argumentContent(rule: PackRule, value: JsonValue): CardContent {

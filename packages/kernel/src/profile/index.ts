@@ -2,13 +2,10 @@ export {
   checkDelegation,
   checkReuse,
   type DelegationTarget,
-  mayDelegate,
-  type ReuseTarget,
 } from './policy.js';
 export {
   type DelegationPolicy,
   type Profile,
-  type ProfileInput,
   parseProfile,
   profileSchema,
   WORKER_TARGET,
@@ -17,9 +14,8 @@ export {
   type CallDecision,
   checkArguments,
   decideQueueCall,
-  type JobLook,
+  type JobState,
   type QueueTool,
   TOOL_NAME,
-  toolNameOf,
   toolNames,
 } from './queue-tool.js';

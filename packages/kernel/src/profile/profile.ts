@@ -89,7 +89,6 @@ export const profileSchema = z.strictObject({
     .optional(),
 });
 export type Profile = z.infer<typeof profileSchema>;
-export type ProfileInput = z.input<typeof profileSchema>;
 
 /** @throws KernelError `profile_invalid` naming every wrong field; `bad_request` for what is no JSON at all. */
 export function parseProfile(input: unknown): Profile {

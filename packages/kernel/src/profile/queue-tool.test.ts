@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { KernelError } from '../base/errors.js';
 import type { JsonObject, JsonValue } from '../base/json.js';
 import { parseProfile } from './profile.js';
-import { checkArguments, decideQueueCall, type JobLook, type QueueTool, toolNames } from './queue-tool.js';
+import { checkArguments, decideQueueCall, type JobState, type QueueTool, toolNames } from './queue-tool.js';
 
 const parameters: JsonObject = {
   type: 'object',
@@ -142,7 +142,7 @@ describe('a look at the job of a call', () => {
     is_over: false,
   } as const;
   const safe = { ...call, retry: 'safe' } as const;
-  const stalled: JobLook = { state: 'failed', reason: 'job stalled more than allowable limit' };
+  const stalled: JobState = { state: 'failed', reason: 'job stalled more than allowable limit' };
   const decide = (...args: Parameters<typeof decideQueueCall>): string => {
     const decision = decideQueueCall(...args);
     if (decision.kind !== 'settle') return decision.kind;

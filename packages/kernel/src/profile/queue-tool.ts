@@ -77,8 +77,7 @@ export const toolsSchema = z
     }),
   );
 
-export const toolNameOf = (entry: string | QueueTool): string =>
-  typeof entry === 'string' ? entry : entry.name;
+const toolNameOf = (entry: string | QueueTool): string => (typeof entry === 'string' ? entry : entry.name);
 
 /** The names a profile's tools go by. */
 export const toolNames = (profile: { readonly tools: readonly (string | QueueTool)[] }): string[] =>
@@ -103,7 +102,7 @@ export function checkArguments(tool: QueueTool, args: JsonValue): string[] {
 }
 
 /** What a look into the queue shows of a call's job. */
-export type JobLook =
+export type JobState =
   /** In a state that leads to an answer. */
   | { readonly state: 'open' }
   | { readonly state: 'gone' }
@@ -136,7 +135,7 @@ export function decideQueueCall(
     readonly is_sent: boolean;
     readonly is_over: boolean;
   },
-  look: JobLook,
+  look: JobState,
 ): CallDecision {
   const details = { tool: call.name, tool_call_id: call.id };
   const unknown = (message: string): CallDecision => ({

@@ -1,7 +1,7 @@
 /** How a card reads in a prompt. Texts here are fixed: the same card gives the same bytes in every view. */
 
 import { isJsonObject, type JsonObject, type JsonValue, jsonText, pythonJson } from '../base/index.js';
-import type { Card, CardContent, ContentOf, Field } from '../card/index.js';
+import { CARD_TYPES, type Card, type CardContent, type ContentOf, type Field } from '../card/index.js';
 import { FINAL_STATUSES } from '../turn/index.js';
 
 /** Stands where a provider wants a user message and the rows have none. */
@@ -60,8 +60,28 @@ export const askedText = (
 export const renderForeignFields = (fields: readonly Field[]): string =>
   ['[result fields of another task]', ...fields.map(fieldLine)].join('\n');
 
+/** The words of cards that were rendered ahead: their bodies, and the states of anchors. */
+const ahead = { bodies: new WeakMap<CardContent, string>(), states: new WeakMap<CardContent, string>() };
+
+/**
+ * Renders the words of a card before a prompt is built that shows them, and keeps them as long as the content. Building a prompt
+ * is one piece of work; the words of its cards can be rendered in many.
+ *
+ * @returns How many characters were rendered; 0 for what is a text already or was rendered before.
+ */
+export function renderAhead(card: Card): number {
+  const { content } = card;
+  if (content.kind === 'text' || ahead.bodies.has(content) || ahead.states.has(content)) return 0;
+  const isState = card.type === CARD_TYPES.anchor && card.isReference !== true;
+  const words = isState ? anchorBody(card) : renderBody(content);
+  (isState ? ahead.states : ahead.bodies).set(content, words);
+  return words.length;
+}
+
 /** The words of a card, never blank. */
-export function renderBody(content: CardContent): string {
+export const renderBody = (content: CardContent): string => ahead.bodies.get(content) ?? bodyOf(content);
+
+function bodyOf(content: CardContent): string {
   switch (content.kind) {
     case 'text':
       return orEmpty(content.text);
@@ -81,7 +101,7 @@ export function renderBody(content: CardContent): string {
 }
 
 /** A success is its result; anything else names status and error, and keeps what result there is (reference W1). */
-export function renderResult(content: ContentOf<'tool_result'>): string {
+function renderResult(content: ContentOf<'tool_result'>): string {
   const { status, error, result } = content;
   if (status === 'success') return textOf(result ?? null);
   return jsonText({ status, error: error ?? null, ...(result === undefined ? {} : { result }) });
@@ -106,7 +126,7 @@ const named = (authorId: string, { readerId, labelOf }: Naming): string =>
   authorId === readerId ? 'you' : (labelOf(authorId) ?? `agent ${authorId}`);
 
 export const quoteCall = (call: ContentOf<'tool_call'>, authorId: string, naming: Naming): string =>
-  `[${named(authorId, naming)} called ${call.name}] ${jsonText(call.arguments)}`;
+  `[${named(authorId, naming)} called ${call.name}] ${renderBody(call)}`;
 
 /** How the work ended that a call waited for, a batch or a turn. The call itself is a success whenever it was answered. */
 function workStatus({ status, result }: ContentOf<'tool_result'>): string {
@@ -121,7 +141,7 @@ export const quoteResult = (
   naming: Naming,
 ): string => {
   const caller = callerId === undefined ? '' : ` for ${named(callerId, naming)}`;
-  return `[result of ${result.name}${caller}: ${workStatus(result)}] ${renderResult(result)}`;
+  return `[result of ${result.name}${caller}: ${workStatus(result)}] ${renderBody(result)}`;
 };
 
 /** The agent that a parent pointer names; undefined for a card that names none. */
@@ -146,6 +166,8 @@ const nameOf = ({ metadata }: Card): string | undefined =>
 /** What an anchor's card says in a prompt: its state, or the reference that a compaction has left of it. */
 export function anchorBody({ content, isReference }: Card): string {
   if (isReference === true) return renderBody(content);
+  const known = ahead.states.get(content);
+  if (known !== undefined) return known;
   return pythonJson(content.kind === 'json' ? content.data : renderBody(content));
 }
 

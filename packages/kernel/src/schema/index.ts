@@ -1,2 +1,3 @@
 export { briefSchema, FOR_PROGRAMS } from './brief-schema.js';
-export { checkBySchema, findSchemaFault, findSchemasFault } from './user-schema.js';
+export { findSchemasFault } from './schema-parts.js';
+export { checkBySchema, findSchemaFault } from './user-schema.js';

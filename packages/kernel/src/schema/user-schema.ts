@@ -18,11 +18,12 @@ import { RE2JS } from 're2js';
 import {
   canonicalJson,
   cutEcho,
+  errorText,
   isJsonObject,
   type JsonObject,
   type JsonValue,
-  toText,
 } from '../base/index.js';
+import { countParts, kindOf, MAX_PARTS } from './schema-parts.js';
 import { schemaWords } from './schema-words.js';
 import { toRe2 } from './user-pattern.js';
 
@@ -30,14 +31,6 @@ const MAX_SCHEMA_BYTES = 64 * 1024;
 const MAX_SCHEMA_DEPTH = 64;
 /** Instructions of all compiled patterns of a schema. */
 const MAX_PATTERN_SIZE = 10_000;
-/** Parts that ajv compiles (S4): about a quarter of a second. */
-const MAX_PARTS = 2_500;
-/** For all schemas of a profile. */
-const MAX_PROFILE_PARTS = 5_000;
-/** What the smallest schema, and a pattern, cost in parts. */
-const FIXED_PARTS = 10;
-/** For a property of Unicode in a pattern. */
-const PROPERTY_PARTS = 2;
 /** For one value (S3): about half a second. */
 const MAX_WORK = 2_000_000;
 const MAX_FINDINGS = 10;
@@ -66,7 +59,7 @@ function compilePattern(pattern: string): RE2JS {
   try {
     return RE2JS.compile(toRe2(pattern));
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = errorText(error);
     throw new Error(`${reason}; write it for RE2, which has no look-around and no back references`);
   }
 }
@@ -206,66 +199,6 @@ function dialectOf(schema: JsonObject): Dialect {
   return found;
 }
 
-/** Where a schema holds schemas. */
-const NESTED: Readonly<Record<string, 'one' | 'list' | 'map'>> = {
-  ...keys('one', 'additionalProperties propertyNames contains not if then else'),
-  ...keys('one', 'additionalItems unevaluatedItems unevaluatedProperties contentSchema'),
-  ...keys('list', 'allOf anyOf oneOf prefixItems items'),
-  // In two of them a list of names can be in place of a schema.
-  ...keys(
-    'map',
-    'properties patternProperties dependentSchemas dependentRequired dependencies $defs definitions',
-  ),
-};
-
-function keys<T>(kind: T, names: string): Record<string, T> {
-  return Object.fromEntries(names.split(' ').map((name) => [name, kind]));
-}
-
-const kindOf = (key: string): 'one' | 'list' | 'map' | undefined =>
-  Object.hasOwn(NESTED, key) ? NESTED[key] : undefined;
-
-const patternParts = (pattern: string): number =>
-  FIXED_PARTS + Math.ceil(pattern.length / 16) + PROPERTY_PARTS * (pattern.split(/\\p/i).length - 1);
-
-/** For a required name: its check is compiled into the check of the name before it. */
-const NESTED_PARTS = 4;
-
-/** The schemas and names that ajv compiles to code of their own (S4); stops after `max`. */
-function countParts(schema: JsonValue, max: number): number {
-  let parts = 0;
-  const open: JsonValue[] = [schema];
-  for (let next = open.pop(); next !== undefined && parts <= max; next = open.pop()) {
-    parts += Array.isArray(next) ? NESTED_PARTS * next.length : 1;
-    if (!isJsonObject(next)) continue;
-    // Each alternative is compiled into the code of the one before it.
-    if (Array.isArray(next.oneOf)) parts += next.oneOf.length;
-    if (typeof next.pattern === 'string') parts += patternParts(next.pattern);
-    for (const [key, value] of Object.entries(next)) {
-      const kind = kindOf(key);
-      if (kind === undefined) continue;
-      if (Array.isArray(value)) for (const item of value) open.push(item);
-      else if (kind === 'map' && isJsonObject(value))
-        for (const item of Object.values(value)) open.push(item);
-      else open.push(value);
-      if (key === 'patternProperties' && isJsonObject(value))
-        for (const pattern of Object.keys(value)) parts += patternParts(pattern);
-    }
-  }
-  return parts;
-}
-
-/** Why the schemas of one profile are too much to compile together (S4). Compiles none of them. */
-export function findSchemasFault(schemas: readonly JsonObject[]): string | undefined {
-  let parts = 0;
-  for (const schema of schemas) {
-    parts += FIXED_PARTS + countParts(schema, MAX_PROFILE_PARTS);
-    if (parts > MAX_PROFILE_PARTS)
-      return `the schemas of all tools together have too many parts (${MAX_PROFILE_PARTS} at most)`;
-  }
-  return undefined;
-}
-
 const REFERENCES: ReadonlySet<string> = new Set(['$ref', '$dynamicRef', '$recursiveRef']);
 
 /** Why a keyword cannot be enforced. */
@@ -364,7 +297,7 @@ function compile(schema: JsonObject): Checker {
     checkItself(meta(), plain);
     return { check: ajv.compile(copy) };
   } catch (error) {
-    return { fault: toText(error instanceof Error ? error.message : error) };
+    return { fault: errorText(error) };
   }
 }
 

@@ -10,9 +10,7 @@ export {
   selectRecords,
   type TapeQuery,
   type TapeQueryBuilder,
-  type TapeQueryInput,
   type TapeSlice,
-  tapeQuerySchema,
   toSlice,
 } from './query.js';
 export {
@@ -34,7 +32,6 @@ export {
 export { formatTapeRef, parseTapeRef, type TapeRef } from './ref.js';
 export { foldedWords, matchSearch, parseSearch, type TapeSearch, wordsOf } from './search.js';
 export {
-  normalizeWorkspace,
   type SessionAddress,
   type SessionRef,
   sessionAddressSchema,
@@ -44,7 +41,6 @@ export {
 } from './session-address.js';
 export {
   BOOTSTRAP_ANCHOR,
-  BOOTSTRAP_LENGTH,
   BOOTSTRAP_STATE,
   ENTRY_KINDS,
   type EntryKind,

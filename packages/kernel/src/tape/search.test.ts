@@ -14,6 +14,7 @@ describe('a search', () => {
     ['naïve', 'a NAI\u0308VE plan', 'exact'],
     ['ﬁle', 'the file', 'exact'],
     ['STRASSE', 'Straße', 'exact'],
+    ['STRAẞE', 'Straße', 'exact'],
     ['ΟΔΟΣ', 'οδοσα', 'exact'],
     ['\u0390', '\u03aa\u0301', 'exact'],
     ['𠀀𠀁x𠀃', '𠀀𠀁𠀂𠀃', 'near'],
@@ -72,7 +73,7 @@ test('long texts are folded in parts as they are as a whole', () => {
       '각',
       '\u0390',
     ],
-    ...['Σ', 'ß', '𝔘', '\u09c7', '\u09be', '\u0345', ' ', '\n', 'İ'],
+    ...['Σ', 'ß', 'ẞ', '𝔘', '\u09c7', '\u09be', '\u0345', ' ', '\n', 'İ'],
   );
   fc.assert(
     fc.property(fc.string({ unit: letter, minLength: 1, maxLength: 300 }), (part) => {

@@ -28,8 +28,9 @@ export interface TapeSearch {
   readonly words: readonly SearchWord[];
 }
 
-/** Text without regard to case: ß is ss, and a sigma is a sigma wherever it stands. */
-export const foldCase = (text: string): string => text.toUpperCase().toLowerCase().replaceAll('ς', 'σ');
+/** Text without regard to case: ß and ẞ are ss, and a sigma is a sigma wherever it stands. */
+export const foldCase = (text: string): string =>
+  text.replaceAll('ẞ', 'ß').toUpperCase().toLowerCase().replaceAll('ς', 'σ');
 
 /** Text as searches compare it: without regard to case, width and composition. */
 export const foldText = (text: string): string => foldCase(text.normalize('NFKC')).normalize('NFC');

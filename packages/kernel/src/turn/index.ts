@@ -6,10 +6,8 @@ export {
   decideJoin,
   type FinalBatchStatus,
   isFailedWork,
-  type JoinDecision,
   type JoinedTurn,
   type JoinState,
-  type MemberResult,
   summaryLimit,
 } from './join.js';
 export {
@@ -20,9 +18,6 @@ export {
   NOTIFY_PARENT,
 } from './session.js';
 export {
-  type CallOutcome,
-  type CallResult,
-  canFollow,
   decideStep,
   type EndRule,
   enders,
@@ -31,9 +26,10 @@ export {
   isFinal,
   isStepNotice,
   MAX_EMPTY_REPLIES,
-  type StepOutcome,
   stepNotice,
+  TRANSITIONS,
+  type TransitionCause,
   TURN_STATUSES,
-  type TurnEnd,
   type TurnStatus,
+  WINDOW_FACTOR,
 } from './turn.js';

@@ -1,7 +1,14 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { AgentId, BoxId, TurnId } from '../base/ids.js';
-import { BATCH_STATUSES, buildResults, decideJoin, type JoinedTurn, type JoinState } from './join.js';
+import {
+  BATCH_STATUSES,
+  buildResults,
+  decideJoin,
+  type JoinedTurn,
+  type JoinState,
+  summaryLimit,
+} from './join.js';
 import { FINAL_STATUSES, type FinalStatus } from './turn.js';
 
 const running = (rest: Partial<JoinState> = {}): JoinState => ({
@@ -148,6 +155,12 @@ describe('a batch', () => {
       { kind: 'finish', status: 'canceled', closing: 'cancel' },
     ],
     [{ remaining: 1, failed: 1 }, { kind: 'wait' }],
+    // A member that could not be ended counts as failed.
+    [
+      { remaining: 2, lostCount: 1, isFailFast: true },
+      { kind: 'close', closing: 'fail_fast', memberStatus: 'canceled' },
+    ],
+    [{ remaining: 2, lostCount: 1 }, { kind: 'wait' }],
   ] as const)('%o: %o', (rest, decision) => {
     expect(decideJoin(running(rest))).toEqual(decision);
   });
@@ -186,5 +199,15 @@ describe('the results of a batch', () => {
     const [odd] = buildResults([turn({ deliverable: `x${long}` })]);
     expect(odd?.summary).toBe(`x${'😀'.repeat(3_999)}`);
     expect(buildResults([turn()])[0]).not.toHaveProperty('is_cut');
+  });
+
+  test('a deliverable of exactly the limit stays whole, and one of a character more is cut', () => {
+    const limit = summaryLimit(1);
+    const [whole, cut] = [limit, limit + 1].map(
+      (length) => buildResults([turn({ deliverable: 'x'.repeat(length) })])[0],
+    );
+    expect(whole).toMatchObject({ summary: 'x'.repeat(limit) });
+    expect(whole).not.toHaveProperty('is_cut');
+    expect(cut).toMatchObject({ summary: 'x'.repeat(limit), is_cut: true });
   });
 });

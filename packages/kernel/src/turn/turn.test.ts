@@ -1,16 +1,19 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
-  canFollow,
   decideStep,
   FINAL_STATUSES,
   isFinal,
   stepNotice,
+  TRANSITIONS,
   TURN_STATUSES,
   type TurnStatus,
 } from './turn.js';
 
 const call = { id: 'call_0', name: 'tool', arguments: '{}' };
+
+const canFollow = (from: TurnStatus, to: TurnStatus): boolean =>
+  TRANSITIONS.some((transition) => transition.from === from && transition.to === to);
 
 describe('the states of a turn', () => {
   test('there is no way out of a final status', () => {

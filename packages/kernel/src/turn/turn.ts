@@ -11,7 +11,6 @@
  * T2  Nothing leaves a final status.
  * T3  Every end leaves exactly one `task.deliverable`.
  */
-import type { ErrorBody, JsonValue } from '../base/index.js';
 import type { ModelReply } from '../model/index.js';
 
 export const TURN_STATUSES = [
@@ -30,36 +29,58 @@ export type TurnStatus = (typeof TURN_STATUSES)[number];
 export const FINAL_STATUSES = ['success', 'partial', 'failed', 'timeout', 'canceled'] as const;
 export type FinalStatus = (typeof FINAL_STATUSES)[number];
 
-const NEXT: Readonly<Record<TurnStatus, readonly TurnStatus[]>> = {
-  queued: ['dispatched', 'partial', 'timeout', 'failed', 'canceled'],
-  dispatched: ['running', 'dispatched', 'partial', 'timeout', 'failed', 'canceled'],
-  running: ['suspended', 'dispatched', ...FINAL_STATUSES],
-  suspended: ['dispatched', 'partial', 'timeout', 'failed', 'canceled'],
-  success: [],
-  partial: [],
-  failed: [],
-  timeout: [],
-  canceled: [],
-};
+/**
+ * Why a turn changes its status. `ring_again` leaves the status as it is and raises the epoch. `call`: it waits for the results of its calls.
+ * `wait`: it waits for something else (`boxcar.waits`). `release`: its worker hands it back. `take_over`: its worker is dead.
+ */
+export type TransitionCause =
+  | 'submit'
+  | 'promote'
+  | 'claim'
+  | 'ring_again'
+  | 'call'
+  | 'wait'
+  | 'resume'
+  | 'wake'
+  | 'release'
+  | 'take_over'
+  | 'end';
 
-export const isFinal = (status: TurnStatus): status is FinalStatus => NEXT[status].length === 0;
-export const canFollow = (from: TurnStatus, to: TurnStatus): boolean => NEXT[from].includes(to);
-
-export type CallOutcome = 'success' | 'failed' | 'timeout' | 'canceled';
-
-/** What a finished tool call gives back. `result` on success, `error` otherwise (a result may stand beside it). */
-export interface CallResult {
-  readonly status: CallOutcome;
-  readonly result?: JsonValue;
-  readonly error?: ErrorBody;
+export interface Transition {
+  readonly cause: TransitionCause;
+  /** Null: the turn is new. */
+  readonly from: TurnStatus | null;
+  readonly to: TurnStatus;
 }
 
-/** How a turn ended, as its caller sees it. */
-export interface TurnEnd {
-  readonly status: FinalStatus;
-  readonly deliverable: JsonValue;
-  readonly error?: ErrorBody;
-}
+const ENDS_UNHELD = ['partial', 'failed', 'timeout', 'canceled'] as const;
+const endsOf = (from: TurnStatus, ends: readonly FinalStatus[]): readonly Transition[] =>
+  ends.map((to) => ({ cause: 'end', from, to }));
+
+/** All transitions of a turn. Tests hold every statement that writes a status to it, and docs/turns.md. */
+export const TRANSITIONS: readonly Transition[] = [
+  { cause: 'submit', from: null, to: 'queued' },
+  { cause: 'submit', from: null, to: 'dispatched' },
+  { cause: 'promote', from: 'queued', to: 'dispatched' },
+  { cause: 'claim', from: 'dispatched', to: 'running' },
+  { cause: 'ring_again', from: 'dispatched', to: 'dispatched' },
+  { cause: 'call', from: 'running', to: 'suspended' },
+  { cause: 'wait', from: 'running', to: 'suspended' },
+  { cause: 'resume', from: 'suspended', to: 'dispatched' },
+  { cause: 'wake', from: 'suspended', to: 'dispatched' },
+  { cause: 'release', from: 'running', to: 'dispatched' },
+  { cause: 'take_over', from: 'running', to: 'dispatched' },
+  ...endsOf('running', FINAL_STATUSES),
+  ...endsOf('queued', ENDS_UNHELD),
+  ...endsOf('dispatched', ENDS_UNHELD),
+  ...endsOf('suspended', ENDS_UNHELD),
+];
+
+export const isFinal = (status: TurnStatus): status is FinalStatus =>
+  (FINAL_STATUSES as readonly TurnStatus[]).includes(status);
+
+/** Turns per target that may be dispatched at once, as a multiple of the concurrency of its live workers. Rule: docs/turns.md, "Window". */
+export const WINDOW_FACTOR = 4;
 
 /** What the kernel reads in a model's reply. */
 export type StepOutcome =

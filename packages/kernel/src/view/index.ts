@@ -13,7 +13,6 @@ export {
 export { bindProfile, type ContextCard, resultFieldsOf, type ViewRows } from './context.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export {
-  type ContextRule,
   foldManifest,
   type MessageOrigin,
   type OmissionReason,
@@ -22,7 +21,7 @@ export {
   type ViewNotice,
   type ViewSource,
 } from './manifest.js';
-export { type MessagePart, messageParts, type PartField, type PartRule } from './parts.js';
+export { messageParts, type PartField, type PartRule } from './parts.js';
 export { isHidden } from './prompt.js';
 export { PromptHasher, promptHash, toolsetHash } from './prompt-hash.js';
 export {

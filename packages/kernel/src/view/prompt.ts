@@ -23,7 +23,6 @@ import {
   renderForeignFields,
   renderNote,
   renderParent,
-  renderResult,
 } from '../render/render.js';
 import type { MessageOrigin, Omission, OmissionReason, ViewNotice, ViewSource } from './manifest.js';
 
@@ -355,7 +354,7 @@ function writeAnswer(
   const head = { role: 'tool', toolCallId: call.content.tool_call_id, name: call.content.name } as const;
   if (result !== undefined && take(prompt, result)) {
     const { content } = result.card;
-    const answer = { ...head, content: renderResult(content), isError: content.status !== 'success' };
+    const answer = { ...head, content: renderBody(content), isError: content.status !== 'success' };
     push(prompt, answer, result.source, [result.card]);
   } else {
     push(

@@ -220,8 +220,8 @@ export function explainFailure(
     conceal(`${caller.where}: ${caller.provider} ${did}.${adviceOf(code, caller)}`, caller),
     {
       canRetry,
-      ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
-      ...(usage === undefined ? {} : { usage }),
+      retryAfterMs,
+      usage,
       details: { ...caller.details, ...Object.fromEntries(clean) },
     },
   );

@@ -69,7 +69,7 @@ export const askFor = (
     model: `${wire.provider}:${model}`,
     messages,
     sharedMessages: options.sharedMessages,
-    ...(options.step === undefined ? {} : { step: options.step }),
+    step: options.step,
   });
   return { ...base, tools, settings };
 };

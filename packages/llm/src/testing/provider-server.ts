@@ -2,9 +2,11 @@
  * A provider on loopback: a real HTTP server that speaks one wire format, refuses what the provider would refuse, and does
  * to each request what the test says.
  */
+
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { errorText } from '@boxcar/kernel';
 import type { ReadPrompt, ServerAnswer, Wire, WireError } from './wire.js';
 
 /** What happens after some frames of a stream. */
@@ -119,7 +121,7 @@ export async function openProviderServer(
     try {
       return wire.read(body, { path, answers });
     } catch (error) {
-      refusals.push(error instanceof Error ? error.message : String(error));
+      refusals.push(errorText(error));
       return undefined;
     }
   }

@@ -87,6 +87,9 @@ export interface RuntimeCore {
   readonly ownHandlers: ReadonlySet<Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
   readonly watcher: TurnWatcher;
+  readonly isClosed: boolean;
+  /** @throws KernelError `internal_error` once the runtime is closed. */
+  checkOpen(): void;
   /** Whether this build may work on the database. */
   readonly builds: BuildWatch;
   /** Loads what a submission needs of its caller, together with others that come at the same moment. */
@@ -111,5 +114,5 @@ export interface RuntimeCore {
   /** Ends these batches soon, or does whatever is due about them. */
   finishSoon(batchIds: readonly BatchId[]): void;
   /** Wakes the jobs at the queue door that wait for these turns and batches. */
-  knockSoon(ids: readonly (TurnId | BatchId)[]): void;
+  wakeDoorJobsSoon(ids: readonly (TurnId | BatchId)[]): void;
 }

@@ -1,9 +1,9 @@
 export type { Ends, QueueToolCalls, RuntimeCore } from './core.js';
 export {
   type Accepted,
-  type Begun,
+  type Caller,
   DEFAULT_WAIT_SECONDS,
   type DoorOptions,
-  type Opened,
+  type ParsedSubmission,
   type SubmitOptions,
 } from './submit-options.js';

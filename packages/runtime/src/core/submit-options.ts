@@ -44,8 +44,8 @@ export interface DoorOptions {
     readonly epoch: number;
     readonly holderId: WorkerId;
     readonly toolCallId: ToolCallId;
-    /** By `begin`, beside the commit of the call. */
-    readonly begun?: Begun | undefined;
+    /** By `parseSubmission`, beside the commit of the call. */
+    readonly parsed?: ParsedSubmission | undefined;
     /** Fires at the call's deadline and when its turn is lost: what the handler has gathered comes to nothing. */
     readonly signal: AbortSignal;
     /** Records the answer in the same transaction, when the primitive does not wait. */
@@ -66,12 +66,12 @@ export interface DoorOptions {
   readonly wokenBy?: TurnId;
 }
 
-export interface Accepted {
+export interface Accepted<Answer = JsonValue> {
   readonly projectId: ProjectId;
   /** The key under which the answer is stored. */
   readonly key: string;
   /** The answer, or the receipt while a turn is awaited. */
-  readonly answer: JsonValue;
+  readonly answer: Answer;
   /** The turn whose end is the final answer. */
   readonly awaitedTurnId: TurnId | null;
   /** The batch whose end is the final answer. */
@@ -82,10 +82,11 @@ export interface Accepted {
   readonly ending: { readonly deliverable: JsonValue; readonly isSanitized: boolean } | null;
 }
 
-export type Opened = Opening & { readonly source: NonNullable<Opening['source']> };
+/** The caller of a submission, whose source agent is known. */
+export type Caller = Opening & { readonly source: NonNullable<Opening['source']> };
 
 /** A primitive whose arguments are valid, and whose caller is being looked up. */
-export interface Begun {
+export interface ParsedSubmission {
   readonly primitive: string;
   readonly handler: Handler;
   readonly input: unknown;
@@ -96,5 +97,5 @@ export interface Begun {
     readonly isOwnKey: boolean;
     readonly profileNames: readonly string[];
   };
-  readonly opening: Promise<Opened>;
+  readonly caller: Promise<Caller>;
 }

@@ -1,6 +1,6 @@
 import { randomInt } from 'node:crypto';
 import { hostname } from 'node:os';
-import { canonicalJson, type JsonValue, sha256 } from '@boxcar/kernel';
+import { canonicalJson, errorText, type JsonValue, sha256 } from '@boxcar/kernel';
 import { announceDoor, removeWorker } from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
@@ -47,7 +47,7 @@ export function announce(runtime: RuntimeCore): { close(): Promise<void> } {
         schemaVersion: builds.build.schemaVersion,
       });
     } catch (error) {
-      log('warn', 'door.announce_failed', { error: error instanceof Error ? error.message : String(error) });
+      log('warn', 'door.announce_failed', { error: errorText(error) });
     }
   };
   let renewing = renew();

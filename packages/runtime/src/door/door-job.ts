@@ -31,12 +31,13 @@ export function closable({ builds, log }: RuntimeCore, worker: { close(): Promis
 
 /**
  * Trouble that neither the caller nor a custom handler has a part in: the job waits until it is over. What a custom handler
- * throws never is, whatever its code.
+ * throws never is, whatever its code, but in a runtime that was closed meanwhile: what it used is closed too.
  */
 export async function isOurTrouble(
-  { builds }: Pick<RuntimeCore, 'builds'>,
+  { builds, isClosed }: Pick<RuntimeCore, 'builds' | 'isClosed'>,
   error: unknown,
 ): Promise<boolean> {
+  if (isClosed) return true;
   if (isOutside(error)) return false;
   const known = toDatabaseError(error);
   if (isTransient(known)) return true;
@@ -50,7 +51,7 @@ export async function isOurTrouble(
 /** Whether the database has the schema of this build: then it lacks nothing that another build or a migration would bring. */
 async function hasOwnSchema(builds: RuntimeCore['builds']): Promise<boolean> {
   try {
-    return (await builds.look()) === builds.build.schemaVersion;
+    return (await builds.refresh()) === builds.build.schemaVersion;
   } catch {
     return false;
   }
@@ -94,7 +95,7 @@ const progressSchema = z.object({ handed_back: z.int().min(0), since: z.number()
  * it was handed back is its progress in the queue.
  */
 export async function handBackOrRefuse(
-  runtime: Pick<RuntimeCore, 'builds' | 'log' | 'pool' | 'handlers'>,
+  runtime: Pick<RuntimeCore, 'builds' | 'handlers' | 'isClosed' | 'log' | 'pool'>,
   job: Job,
   trouble: { error: unknown; token: string | undefined },
 ): Promise<never> {
@@ -147,7 +148,7 @@ function refusesArguments(handler: Handler, data: unknown): boolean {
 
 /** Trouble of ours delays the job; everything else fails it at once, `code: message` as the reason. */
 export async function refuse(
-  runtime: Pick<RuntimeCore, 'builds' | 'log'>,
+  runtime: Pick<RuntimeCore, 'builds' | 'isClosed' | 'log'>,
   job: Job,
   trouble: { error: unknown; token: string | undefined },
 ): Promise<never> {

@@ -8,7 +8,8 @@ import { z } from 'zod';
 import type { Log } from '../lib/log.js';
 import { newId } from '../lib/new-id.js';
 import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../queue/doorbell-bullmq.js';
-import { openQueues, type QueueConnection } from '../queue/queues.js';
+import type { QueueConnection } from '../queue/job-queue.js';
+import { openQueues } from '../queue/queues.js';
 import { Runtime } from '../runtime.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
@@ -381,7 +382,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       `insert into boxcar.sweep_failures (kind, row_id, attempts, last_error, next_try_at, is_dead)
        select 'turn_ends', t.id, 5, 'internal_error: this row is poison', now(), true from boxcar.turns t returning row_id`,
     );
-    s.door.runtime.knockSoon(rows.map((row) => row.row_id));
+    s.door.runtime.wakeDoorJobsSoon(rows.map((row) => row.row_id));
     const { reason } = await answerOf(s.queue, job);
     expect(reason).toMatch(/^not_ended: .*this row is poison.*boxcar doctor --retry-dead/);
     expect(await pool.query('select from boxcar.operations where door_job_id is not null')).toMatchObject({
@@ -890,6 +891,31 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     s.door.runtime.registerHandler('held', held);
     s.door.serve();
     expect((await answerOf(s.queue, later)).answer).toEqual({ runs: 2 });
+  });
+
+  test('fails no job because its own runtime was closed: another process answers it', async () => {
+    await using s = await scene(kind);
+    const handled = (handle: () => Promise<JsonValue>) => ({
+      description: 'Answers.',
+      input: z.strictObject({}),
+      handle,
+    });
+    const first = s.program();
+    const closing = async (): Promise<never> => {
+      await first.runtime.close();
+      throw new Error('What it used is closed.');
+    };
+    first.runtime.registerHandler('asked', handled(closing));
+    first.serve();
+    const job = await s.queue.add('asked', { project_id: 'default', arguments: {} });
+    await waitFor(() => first.runtime.isClosed, { message: 'the runtime is closed' });
+    expect(() => first.serve()).toThrow(/The runtime is closed\./);
+    s.door.runtime.registerHandler(
+      'asked',
+      handled(async () => ({ by: 'another' })),
+    );
+    s.door.serve();
+    expect((await answerOf(s.queue, job)).answer).toEqual({ by: 'another' });
   });
 });
 

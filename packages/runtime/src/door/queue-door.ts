@@ -18,6 +18,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import {
   type BatchId,
   canonicalJson,
+  errorText,
   isFinal,
   isJsonObject,
   type JsonValue,
@@ -87,7 +88,10 @@ const defaultKey = (job: Job, data: JsonValue): string =>
 /**
  * The result of the awaited turn or batch, or the reason why there will be no result; undefined while it is in progress.
  */
-async function look(runtime: RuntimeCore, awaited: Awaited): Promise<JsonValue | KernelError | undefined> {
+async function findAnswer(
+  runtime: RuntimeCore,
+  awaited: Awaited,
+): Promise<JsonValue | KernelError | undefined> {
   if (awaited.kind === 'batch') {
     const [batch] = await loadBatches(runtime.pool, [awaited.id]);
     if (batch === undefined) return undefined;
@@ -130,7 +134,7 @@ async function reply(runtime: RuntimeCore, job: Job): Promise<Reply> {
   const awaited = awaitedOf(accepted);
   if (awaited === undefined) return { kind: 'answer', answer: accepted.answer };
   const door = { project_id: accepted.projectId, awaited_id: awaited.id, job_id: jobId };
-  const answer = await look(runtime, awaited);
+  const answer = await findAnswer(runtime, awaited);
   if (answer !== undefined) {
     await closeDoor(runtime.pool, door);
     if (answer instanceof KernelError) throw answer;
@@ -142,12 +146,17 @@ async function reply(runtime: RuntimeCore, job: Job): Promise<Reply> {
   return { kind: 'wait', awaited };
 }
 
-/** Serves the queue door in this process. */
+/**
+ * Serves the queue door in this process.
+ *
+ * @throws KernelError `internal_error` when the runtime is closed.
+ */
 export function createQueueDoor(
   runtime: RuntimeCore,
   queues: Queues,
   options: QueueDoorOptions = {},
 ): QueueDoor {
+  runtime.checkOpen();
   const { log } = runtime;
   const closing = new AbortController();
   /** Q5. */
@@ -157,7 +166,8 @@ export function createQueueDoor(
         return await reply(runtime, job);
       } catch (error) {
         const mayHold = job.name === 'cancel' && performance.now() - startedAt < HOLD_MS;
-        if (!mayHold || closing.signal.aborted || !(await isOurTrouble(runtime, error))) throw error;
+        if (!mayHold || closing.signal.aborted || runtime.isClosed || !(await isOurTrouble(runtime, error)))
+          throw error;
         logTrouble(log, 'door.retry', job, error);
         await delay(RETRY_MS, undefined, { signal: closing.signal }).catch(() => undefined);
       }
@@ -166,7 +176,7 @@ export function createQueueDoor(
   /** The turn may have ended between the look and the move, when its knock found the job still active. */
   const lookOnce = async (job: Job, awaited: Awaited): Promise<void> => {
     try {
-      if ((await look(runtime, awaited)) !== undefined) await job.promote();
+      if ((await findAnswer(runtime, awaited)) !== undefined) await job.promote();
     } catch (error) {
       // Promoted by that knock after all, or the database is away: the sweep knocks again.
       logTrouble(log, 'door.look_failed', job, error);
@@ -199,8 +209,7 @@ export function createQueueDoor(
     {
       concurrency: options.concurrency ?? 20,
       keepCompleted: true,
-      onError: (error) =>
-        log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
+      onError: (error) => log('warn', 'door.error', { error: errorText(error) }),
     },
   );
   const announced = announce(runtime);

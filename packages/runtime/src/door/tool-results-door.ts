@@ -8,6 +8,7 @@
  */
 import {
   type ErrorBody,
+  errorText,
   isCleanText,
   isJsonObject,
   type JsonValue,
@@ -132,12 +133,17 @@ async function reply(runtime: RuntimeCore, outside: QueueToolCalls, job: Job): P
   return null;
 }
 
-/** Serves the door of tool workers in this process. */
+/**
+ * Serves the door of tool workers in this process.
+ *
+ * @throws KernelError `internal_error` when the runtime is closed, `bad_config` when it was opened without a tool queue.
+ */
 export function createToolResultsDoor(
   runtime: RuntimeCore,
   queues: Queues,
   options: QueueDoorOptions = {},
 ): QueueDoor {
+  runtime.checkOpen();
   const { log, outside } = runtime;
   if (outside === undefined)
     throw new KernelError('bad_config', { message: 'The runtime was opened without a tool queue.' });
@@ -154,8 +160,7 @@ export function createToolResultsDoor(
     {
       concurrency: options.concurrency ?? 20,
       keepCompleted: true,
-      onError: (error) =>
-        log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
+      onError: (error) => log('warn', 'door.error', { error: errorText(error) }),
     },
   );
   return closable(runtime, worker);

@@ -1,4 +1,4 @@
-import { type BatchId, type JsonValue, KernelError, type RunId, type TurnId } from '@boxcar/kernel';
+import { type BatchId, KernelError, type RunId, type TurnId } from '@boxcar/kernel';
 import { closeBatch, transaction } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
@@ -121,23 +121,4 @@ describe('a batch that is due when its process has died', () => {
     });
     await checkInvariants(h.database.pool);
   });
-});
-
-describe('a thousand children', () => {
-  test.each([1, 10, 100])(
-    'are joined by a worker with concurrency %i',
-    async (concurrency) => {
-      await h.profile('child', [{ say: '{{instruction}}' }]);
-      await h.worker({ concurrency });
-      const answer = (await h.runtime.submit('fork_join', {
-        tasks: Array.from({ length: 1_000 }, (_item, index) => task('child', `task ${index}`)),
-      })) as { status: string; results: { summary: JsonValue; turn_id: TurnId }[] };
-      expect(answer.status).toBe('success');
-      expect(answer.results.map((result) => result.summary)).toEqual(
-        Array.from({ length: 1_000 }, (_item, index) => `task ${index}`),
-      );
-      if (concurrency === 100) await checkInvariants(h.database.pool);
-    },
-    120_000,
-  );
 });

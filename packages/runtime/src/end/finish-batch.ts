@@ -161,7 +161,7 @@ const closedError = (closing: string, batch: BatchRow): ErrorBody =>
  * @param options.lockMs - If given, a lock that is not free by then fails the whole step as `55P03`.
  */
 export async function finishBatch(
-  runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds' | 'log' | 'watcher' | 'knockSoon'>,
+  runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds' | 'log' | 'watcher' | 'wakeDoorJobsSoon'>,
   batchId: BatchId,
   options: Options = {},
 ): Promise<void> {
@@ -198,7 +198,7 @@ export async function finishBatch(
     runtime.ring(settled.rings);
     if (batch.tool_call_id !== null) return;
     runtime.watcher.hint([batchId]);
-    runtime.knockSoon([batchId]);
+    runtime.wakeDoorJobsSoon([batchId]);
     return;
   }
 }

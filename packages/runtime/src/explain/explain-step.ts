@@ -97,7 +97,7 @@ export interface StepExplanation {
   /** Tools of the profile that the worker had nothing for: they were not offered. */
   readonly missing_tools: readonly string[];
   readonly omissions: readonly ExplainedOmission[];
-  /** What the adapter of the model sends in another form, and what it adds; null when the rows do not tell the tools, or this process has no models. */
+  /** What the adapter of the model sends in another form, and what it adds; null when the rows do not tell the tools, or this process does not know the model. */
   readonly wire: readonly WireNote[] | null;
 }
 

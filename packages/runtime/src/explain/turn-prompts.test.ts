@@ -851,7 +851,7 @@ describe('the number of statements', () => {
     await h.profile('expert', [{ say: 'ok' }], { tools: ['look'] });
     await h.worker();
     const writes = (statements: readonly string[]) =>
-      statements.filter((statement) => statement.includes('insert into boxcar.toolsets')).length;
+      statements.filter((statement) => /^\s*insert .*into boxcar\.toolsets/.test(statement)).length;
     const play = async () => void (await ended(await launch('expert')));
     expect(writes(await statementsOf(h.database, play))).toBe(1);
     expect(writes(await statementsOf(h.database, play))).toBe(0);

@@ -2,10 +2,17 @@
  * The prompts of one turn, rebuilt from its rows: read once, asked often. `explain` tells what a step's model saw and why;
  * `why` finds where a text came from. Rule: docs/explain.md.
  */
-import { type CardId, KernelError, type Model, parseJsonValue, WantedText } from '@boxcar/kernel';
+import {
+  type CardId,
+  KernelError,
+  type Model,
+  parseJsonValue,
+  renderAhead,
+  WantedText,
+} from '@boxcar/kernel';
 import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store/report';
 import type pg from 'pg';
-import { inSlices, unlessAborted } from '../lib/index.js';
+import { inSlices, SLICE_CHARACTERS, unlessAborted } from '../lib/index.js';
 import type { Selectors } from '../pack/index.js';
 import { type CardOrigin, CardOrigins } from './card-origin.js';
 import { explainPrompt, explainTool, originsOf, type StepExplanation } from './explain-step.js';
@@ -27,9 +34,6 @@ const MAX_WHY_CHARACTERS = 100_000;
 
 /** Prompts that are longer together are built again when they are looked at again: each is about as long as the turn so far. */
 const MAX_KEPT_CHARACTERS = 4_000_000;
-
-/** What building a view costs beside its characters, for each of its entries. */
-const ENTRY_WORK = 20;
 
 export interface StepChoice {
   /** Default: the last committed step; without one, the one under way. */
@@ -163,6 +167,7 @@ export class TurnPrompts {
   }
 
   *#why(wanted: WantedText, chosen: readonly StepRow[]): Generator<number, WhyAnswer> {
+    yield* this.#renderCards();
     const { turn } = this.#rows;
     const head = { turn_id: turn.turnId, text: wanted.text };
     const found = yield* searchPrompts(
@@ -199,9 +204,16 @@ export class TurnPrompts {
     };
   }
 
+  /** Their words take longer than all else about a prompt, so none are left to the building of one. */
+  *#renderCards(): Generator<number, void> {
+    for (const { card } of this.#cards.values()) yield 1 + renderAhead(card);
+  }
+
+  /** The work grows with the number of cards and entries, however short the prompt becomes: a slice of its own. */
   *#build(step: StepRow): Generator<number, BuiltPrompt> {
+    yield SLICE_CHARACTERS;
     const prompt = buildPrompt(this.#rows, step, this.#selectors);
-    yield (step.toPosition - step.fromPosition + 1) * ENTRY_WORK;
+    yield SLICE_CHARACTERS;
     return prompt;
   }
 
@@ -328,9 +340,13 @@ export class TurnPrompts {
   }
 }
 
-function checkText(text: string): void {
-  if (text.trim() !== '' && text.length <= MAX_WHY_CHARACTERS) return;
-  const what = text.trim() === '' ? 'must not be blank' : `is longer than ${MAX_WHY_CHARACTERS} characters`;
+/** Programs without types call it too. */
+function checkText(text: unknown): asserts text is string {
+  const isText = typeof text === 'string' && text.trim() !== '';
+  if (isText && text.length <= MAX_WHY_CHARACTERS) return;
+  const what = !isText
+    ? 'must be a text that is not blank'
+    : `is longer than ${MAX_WHY_CHARACTERS} characters`;
   throw new KernelError('bad_request', { message: `text: ${what}.`, details: { field: 'text' } });
 }
 

@@ -31,7 +31,7 @@ describe('turns and their tools, cut at every kind of statement, end as without 
       covered: survival.covered,
     });
     // Few are left once they have been cut on the other kind.
-    await outside.survive(queueTools, { atLeast: 3 });
+    await outside.survive(queueTools);
     await queues.close();
   });
 });

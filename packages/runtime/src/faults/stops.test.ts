@@ -1,11 +1,12 @@
 import { queueBackends } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
+import { shuffle } from '../testing/faults/crash-points.js';
 import { isThorough } from '../testing/faults/survival.js';
 import { createRandom } from '../testing/soak/random.js';
 import { SIGNAL_PLANS, STOP_PLANS } from '../testing/stops/plans.js';
 import { type PlannedPoint, type StopReport, stopEverywhere } from '../testing/stops/stop-everywhere.js';
 import type { StopPlan } from '../testing/stops/stop-plan.js';
-import { shuffle, someStops } from '../testing/stops/stop-points.js';
+import { someStops } from '../testing/stops/stop-points.js';
 
 /**
  * The part that one test run does, for all kinds of queues in two minutes: random plans and points, as many as there is
@@ -20,7 +21,7 @@ interface Share {
   readonly atLeast: number;
 }
 
-const CUT_OFF: Share = { plans: 6, lanes: 4, untilMs: 15_000, atLeast: 5 };
+const CUT_OFF: Share = { plans: 4, lanes: 4, untilMs: 10_000, atLeast: 4 };
 /** Processes take seconds to start. */
 const SIGNALS: Share = { plans: 2, lanes: 3, untilMs: 5_000, atLeast: 1 };
 

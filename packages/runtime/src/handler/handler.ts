@@ -15,7 +15,7 @@ import type {
 } from '@boxcar/kernel';
 import type { AgentRow, ChainLink, ProfileRow, Queryable, Tx } from '@boxcar/store';
 import type { z } from 'zod';
-import type { HandoverPacker } from '../pack/index.js';
+import type { HandlerPacker } from '../pack/index.js';
 import type { Tape, TapeTarget } from '../tape/index.js';
 
 /** The caller of a primitive. */
@@ -67,33 +67,33 @@ export interface SubmitTurnRequest {
    * Who decides whether the caller may reach the target and hand on the context: its delegation policy, `checkReuse` and its right to
    * read (`actor`, the default), or the handler, which has done so (`trusted`).
    */
-  readonly access?: 'actor' | 'trusted';
+  readonly access?: 'actor' | 'trusted' | undefined;
   /** True: the end of the turn is the answer of this primitive. At most one turn or batch of a primitive can be awaited. */
-  readonly wait?: boolean;
-  readonly deadlineMs?: number;
+  readonly wait?: boolean | undefined;
+  readonly deadlineMs?: number | undefined;
   /** What the turn and all below it may use; without a calling turn it limits the run. Rule: docs/budgets.md. */
-  readonly budget?: BudgetInput;
+  readonly budget?: BudgetInput | undefined;
   /** What errors about the target call it, for example `tasks.3.target_ref`. */
-  readonly argument?: string;
+  readonly argument?: string | undefined;
   /** −100 to 100, the higher the sooner, within the project; default: that of the calling turn, else 0. */
-  readonly priority?: number;
+  readonly priority?: number | undefined;
   /** Where its view of its tape begins; default: as its session, else its profile says. Rule: docs/views.md, "Where a view begins". */
-  readonly view?: TurnView;
+  readonly view?: TurnView | undefined;
 }
 
 export interface JoinRequest {
   /** True (default): the end of the batch is the answer of this primitive. */
-  readonly wait?: boolean;
+  readonly wait?: boolean | undefined;
   /** Default 3,600,000 when waiting, else none. Turns made here are ended then; for others only the wait is. */
-  readonly deadlineMs?: number;
+  readonly deadlineMs?: number | undefined;
   /** Turns made here only: the rest is ended at the first failure. */
-  readonly isFailFast?: boolean;
+  readonly isFailFast?: boolean | undefined;
   /** Turns made here only: so many successes are enough, the rest is ended then. */
-  readonly minSuccess?: number;
+  readonly minSuccess?: number | undefined;
   /** Turns made here only: one starts first, the rest when its first model call has filled the prompt cache (docs/primitives.md, "fork_join"). */
-  readonly warmsCache?: boolean;
+  readonly warmsCache?: boolean | undefined;
   /** What errors call the nth turn. Default `turn_ids.<n>`. */
-  readonly argumentOf?: (index: number) => string;
+  readonly argumentOf?: ((index: number) => string) | undefined;
 }
 
 export interface BatchRef {
@@ -104,16 +104,19 @@ export interface BatchRef {
 export interface NewAgentRequest {
   readonly profile: ProfileRow;
   /** Unique in the project. Default: made of the profile's name and the agent's id. */
-  readonly name?: string;
+  readonly name?: string | undefined;
   /** Lineage: the agent it comes after. */
-  readonly derivedFrom?: AgentId;
+  readonly derivedFrom?: AgentId | undefined;
   /** Anyone whose policy reaches its profile may give it turns; default: false. */
-  readonly isShared?: boolean;
+  readonly isShared?: boolean | undefined;
   /** Of `newId`, where its id must be known before it is made. */
-  readonly agentId?: AgentId;
+  readonly agentId?: AgentId | undefined;
 }
 
-/** What a handler works with. Its effects are gathered and committed with its answer, in one transaction. */
+/**
+ * What a handler works with. Its effects are gathered and committed with its answer, in one transaction. Calls that the handler has not
+ * awaited are completed first; when one of them fails, the submission is refused.
+ */
 export interface HandlerTools {
   /** For reads: sees what the primitive has made so far, and opens no transaction when it has made nothing. */
   readonly db: Queryable;
@@ -126,7 +129,7 @@ export interface HandlerTools {
   /** Fires at the deadline of the handler, and when its turn is lost. The effects of the handler are then discarded. */
   readonly signal: AbortSignal;
   /** Packs in the caller's name; boxes and cards become part of the primitive's transaction. */
-  readonly packer: HandoverPacker;
+  readonly packer: HandlerPacker;
   readonly ctx: CallerContext;
   /**
    * A tape that there is, used in the caller's name with the rights it has. What is appended commits with the primitive.

@@ -9,8 +9,8 @@ export const createBox: Handler<CreateBox> = {
     box_id: await packer.createBox({
       projectId: ctx.projectId,
       sourceAgentId: ctx.source.agentId,
-      ...(input.cards === undefined ? {} : { cards: input.cards }),
-      ...(input.card_ids === undefined ? {} : { cardIds: input.card_ids }),
+      cards: input.cards,
+      cardIds: input.card_ids,
     }),
   }),
 };
@@ -25,8 +25,8 @@ export const grantBox: Handler<GrantBox> = {
       sourceAgentId: ctx.source.agentId,
       boxId: typeof box === 'string' ? box : (await tape(box)).boxId,
       grantee: typeof grantee === 'string' ? grantee : nameOfSession(grantee, 'arguments.grantee'),
-      ...(input.mode === undefined ? {} : { mode: input.mode }),
-      ...(input.until === undefined ? {} : { until: input.until }),
+      mode: input.mode,
+      until: input.until,
     });
     return { granted: true };
   },

@@ -1,6 +1,7 @@
 import { type Collect, collectSchema, KernelError, parseId, type TurnId } from '@boxcar/kernel';
 import { loadBatches } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler/index.js';
+import { inMs } from './in-ms.js';
 
 /** The turns of an earlier batch, whoever asks: whether he may read them is checked turn by turn. */
 async function membersOf(ref: string, { db, ctx }: HandlerTools): Promise<readonly TurnId[]> {
@@ -39,7 +40,7 @@ export const collect: Handler<Collect> = {
         : await membersOf(input.batch_id, tools);
     const { batchId } = await tools.joinTurns(turnIds, {
       argumentOf: (index) => (isBatch ? 'batch_id' : `turn_ids.${index}`),
-      ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
+      deadlineMs: inMs(input.deadline_seconds),
     });
     return { status: 'accepted', batch_id: batchId, turn_ids: [...turnIds] };
   },

@@ -31,6 +31,7 @@ import { assemble } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import { resolveSessions } from '../submit/index.js';
 import { type FoundPlace, findTapeHead, findTapeRef } from '../tape/index.js';
+import { inMs } from './in-ms.js';
 
 const FIELD = 'arguments.tape_ref';
 
@@ -238,7 +239,7 @@ async function handOver(
     fromAgentIds: [...new Set([...holders, source.agentId])],
     newOwnerId: isMoved ? to : undefined,
   });
-  await tools.packer.giveGrants(
+  tools.packer.giveGrants(
     [...holders]
       .filter((id) => id !== to && id !== place.operator_agent_id)
       .map((agentId) => ({
@@ -292,7 +293,7 @@ async function handoff(asked: ContextHandoff, tools: HandlerTools): Promise<Json
     throw new KernelError('internal_error', { message: `Packing a ${CARD_TYPES.handoff} gave no card.` });
   const given = { to: target.agentId, isTransfer, cardId };
   const turn = target.turn && (await submitTo(target.turn, packed.contextBoxId, { input, tools }));
-  await tools.packer.giveGrants(grantsOf(found, given, tools));
+  tools.packer.giveGrants(grantsOf(found, given, tools));
   if (isTransfer) await handOver(found, given, tools);
   return {
     card_id: cardId,
@@ -310,10 +311,10 @@ const submitTo = (
     target,
     contextBoxId,
     wait: input.wait ?? false,
-    ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
-    ...(input.budget === undefined ? {} : { budget: input.budget }),
-    ...(input.priority === undefined ? {} : { priority: input.priority }),
-    ...(input.view === undefined ? {} : { view: input.view }),
+    deadlineMs: inMs(input.deadline_seconds),
+    budget: input.budget,
+    priority: input.priority,
+    view: input.view,
   });
 
 /** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/tape.md, "Handoffs to other agents". */

@@ -12,24 +12,27 @@ import type { Handler, HandlerTools } from '../handler/index.js';
 import { takeSnapshots } from '../handler/index.js';
 import { resolveSessions } from '../submit/index.js';
 import { handleCommand, isCommand, refuseCommand } from './comma.js';
-import { type ArgumentNames, prepareTasks, targetProfiles } from './tasks.js';
+import { inMs } from './in-ms.js';
+import { targetProfiles } from './target-profiles.js';
+import { type ArgumentNames, prepareTasks } from './tasks.js';
 
 /** Delegates an instruction to a new, an existing or a cloned agent. The other delegations build its arguments. */
 async function delegate(
-  given: DelegateAsync,
+  input: DelegateAsync,
   tools: HandlerTools,
   names?: ArgumentNames,
 ): Promise<JsonValue> {
-  const [input] = await resolveSessions([given], tools);
-  if (input === undefined) throw new KernelError('internal_error');
-  if (input.target_strategy === 'reuse' && isCommand(input.instruction, tools))
-    return handleCommand(input, tools);
+  if (input.target_strategy === 'reuse' && isCommand(input.instruction, tools)) {
+    const [named] = await resolveSessions([input], tools);
+    if (named === undefined) throw new KernelError('internal_error');
+    return handleCommand(named, tools);
+  }
   const [request] = await prepareTasks([input], tools, names === undefined ? {} : { names });
   if (request === undefined) throw new KernelError('internal_error');
   const turn = await tools.submitTurn({
     ...request,
     wait: input.wait ?? false,
-    ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
+    deadlineMs: inMs(input.deadline_seconds),
   });
   return {
     status: 'accepted',
@@ -86,7 +89,7 @@ export const askExpert: Handler<AskExpert> = {
     const [inherited = []] = await takeSnapshots(tools, [
       { agentId: tools.ctx.source.agentId, argument: 'include_history', isFull: false },
     ]);
-    const snapshotBoxId = await tools.packer.sealSnapshot(tools.ctx, inherited);
+    const snapshotBoxId = tools.packer.sealSnapshot(tools.ctx, inherited);
     return delegate(
       { ...args, context_box_id: [...[rest.context_box_id ?? []].flat(), snapshotBoxId] },
       tools,

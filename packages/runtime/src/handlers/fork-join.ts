@@ -1,6 +1,8 @@
 import { type ForkJoin, forkJoinSchema, KernelError } from '@boxcar/kernel';
 import type { Handler, SubmitTurnRequest } from '../handler/index.js';
-import { prepareTasks, targetProfiles } from './tasks.js';
+import { inMs } from './in-ms.js';
+import { targetProfiles } from './target-profiles.js';
+import { prepareTasks } from './tasks.js';
 
 const pathOf = (index: number): string => `tasks.${index}.`;
 
@@ -41,8 +43,8 @@ export const forkJoin: Handler<ForkJoin> = {
         wait: input.wait ?? true,
         isFailFast: input.fail_fast ?? false,
         warmsCache: input.warm_cache ?? false,
-        ...(input.min_success === undefined ? {} : { minSuccess: input.min_success }),
-        ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
+        minSuccess: input.min_success,
+        deadlineMs: inMs(input.deadline_seconds),
       },
     );
     return { status: 'accepted', batch_id: batchId, turn_ids: [...turnIds] };

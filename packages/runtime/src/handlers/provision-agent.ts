@@ -30,8 +30,6 @@ const answer = (agent: AgentRow, outcome: Outcome): JsonValue => ({
   shared: agent.isShared,
 });
 
-const sharing = ({ shared }: Named) => (shared === undefined ? {} : { isShared: shared });
-
 const checkReach = (tools: HandlerTools, { name, tags }: ProfileRow): void =>
   tools.checkDelegation({ profileName: name, tags });
 
@@ -120,7 +118,7 @@ async function ensure(input: Named, tools: HandlerTools): Promise<JsonValue> {
   const profile = await findVersion(tools, input.profile_name, input.profile_version);
   checkReach(tools, profile);
   try {
-    return answer(await tools.createAgent({ profile, name: ref, ...sharing(input) }), 'created');
+    return answer(await tools.createAgent({ profile, name: ref, isShared: input.shared }), 'created');
   } catch (error) {
     if (!(error instanceof KernelError) || error.code !== 'agent_exists') throw error;
   }
@@ -148,8 +146,8 @@ async function derive(input: Named, tools: HandlerTools): Promise<JsonValue> {
     await tools.createAgent({
       profile,
       derivedFrom: source.agentId,
-      ...sharing(input),
-      ...(input.agent_id === undefined ? {} : { name: input.agent_id }),
+      isShared: input.shared,
+      name: input.agent_id,
     }),
     'created',
   );
@@ -161,8 +159,8 @@ async function create(input: Named, tools: HandlerTools): Promise<JsonValue> {
   return answer(
     await tools.createAgent({
       profile,
-      ...sharing(input),
-      ...(input.agent_id === undefined ? {} : { name: input.agent_id }),
+      isShared: input.shared,
+      name: input.agent_id,
     }),
     'created',
   );
@@ -175,12 +173,7 @@ async function ensureSession(session: SessionAddress, given: Named, tools: Handl
   const known = await findExisting(tools, ref);
   if (known !== undefined) checkMaker(known, input, tools);
   const { profile_name } = given;
-  await resolveSessions(
-    [{ target_ref: { ...session, ...(profile_name === undefined ? {} : { profile_name }) } }],
-    tools,
-    undefined,
-    'agent_id',
-  );
+  await resolveSessions([{ target_ref: { ...session, profile_name } }], tools, undefined, 'agent_id');
   const kept = await keep(await tools.findAgent(ref), input, tools);
   return known === undefined && isJsonObject(kept) ? { ...kept, outcome: 'created' } : kept;
 }
@@ -196,15 +189,10 @@ export const provisionAgent: Handler<ProvisionAgent> = {
   handle: ({ agent_id: agent, derived_from: origin, ...rest }, tools) => {
     const input: Named = {
       ...rest,
-      ...(origin === undefined
-        ? {}
-        : {
-            derived_from:
-              typeof origin === 'string' ? origin : nameOfSession(origin, 'arguments.derived_from'),
-          }),
+      derived_from: typeof origin === 'object' ? nameOfSession(origin, 'arguments.derived_from') : origin,
     };
     // With another action the schema refuses a session.
     if (typeof agent === 'object') return ensureSession(agent, input, tools);
-    return ACTIONS[input.action](agent === undefined ? input : { ...input, agent_id: agent }, tools);
+    return ACTIONS[input.action]({ ...input, agent_id: agent }, tools);
   },
 };

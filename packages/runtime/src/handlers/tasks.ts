@@ -1,18 +1,12 @@
-import {
-  type DelegateAsync,
-  type ForkJoin,
-  instructionHandover,
-  type JsonObject,
-  KernelError,
-} from '@boxcar/kernel';
+import { instructionHandover, type JsonObject, KernelError } from '@boxcar/kernel';
 import type { AgentRow } from '@boxcar/store';
 import type { HandlerTools, SubmitTurnRequest } from '../handler/index.js';
 import { type SnapshotWish, takeSnapshots } from '../handler/index.js';
 import type { ContextSpec } from '../pack/index.js';
 import { resolveSessions } from '../submit/index.js';
 import { refuseCommand } from './comma.js';
+import type { GivenTask } from './target-profiles.js';
 
-export type GivenTask = ForkJoin['tasks'][number] | DelegateAsync;
 /** Its target is named: a session by the name of its agent. */
 export type Task = Omit<GivenTask, 'target_ref'> & { readonly target_ref: string };
 type Target = SubmitTurnRequest['target'];
@@ -25,27 +19,12 @@ export interface ArgumentNames {
 
 const OWN_NAMES: ArgumentNames = { target_ref: 'target_ref', instruction: 'instruction' };
 
-/** The profiles that a target names. */
-export const targetProfiles = ({ target_strategy, target_ref }: GivenTask): readonly string[] => {
-  if (typeof target_ref !== 'string')
-    return target_ref.profile_name === undefined ? [] : [target_ref.profile_name];
-  return target_strategy === 'new' ? [target_ref] : [];
-};
-
 /** Says in which argument, and of which task, an error about the target arose. */
 async function inTask<T>(argument: string, work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {
-    if (!(error instanceof KernelError)) throw error;
-    const field = `arguments.${argument}`;
-    // The constructor adds the next step again.
-    const message = error.message.replace(` ${error.entry.next}`, '');
-    throw new KernelError(error.code, {
-      message: `${field}: ${message}`,
-      details: { ...error.details, field },
-      cause: error,
-    });
+    throw error instanceof KernelError ? error.atField(`arguments.${argument}`) : error;
   }
 }
 
@@ -142,7 +121,7 @@ export async function prepareTasks(
       field: `${path}target_ref`,
     });
   }
-  const taken = await takeSnapshots(tools, [...wishes.values()]);
+  const taken = wishes.size === 0 ? [] : await takeSnapshots(tools, [...wishes.values()]);
   const snapshots = new Map([...wishes.keys()].map((item, index) => [item, taken[index] ?? []]));
   const packed = await tools.packer.packResolved(
     resolved.map((item) => ({ ...toSpec(item, { tools, names }), extra: snapshots.get(item) ?? [] })),
@@ -155,9 +134,9 @@ export async function prepareTasks(
         target,
         contextBoxId,
         argument: `${path}${names.target_ref}`,
-        ...(task.budget === undefined ? {} : { budget: task.budget }),
-        ...(task.priority === undefined ? {} : { priority: task.priority }),
-        ...(task.view === undefined ? {} : { view: task.view }),
+        budget: task.budget,
+        priority: task.priority,
+        view: task.view,
       },
     ];
   });

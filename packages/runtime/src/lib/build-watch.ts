@@ -30,19 +30,19 @@ export class BuildWatch {
   /** @throws KernelError `schema_too_new` for an outdated build, `schema_outdated` where a migration is missing. */
   async check(): Promise<void> {
     if (this.#outdated === undefined && performance.now() - this.#lookedAt > BELIEVED_MS)
-      await retryTransient(() => this.look());
+      await retryTransient(() => this.refresh());
     if (this.#outdated !== undefined) throw this.#outdated;
   }
 
   /** Asks the database now. @returns Its newest migration. @throws as {@link check}. */
-  look(): Promise<number> {
-    this.#looking ??= outsideHandlers(() => this.#look()).finally(() => {
+  refresh(): Promise<number> {
+    this.#looking ??= outsideHandlers(() => this.#refresh()).finally(() => {
       this.#looking = undefined;
     });
     return this.#looking;
   }
 
-  async #look(): Promise<number> {
+  async #refresh(): Promise<number> {
     const lookedAt = performance.now();
     const { schemaVersion: own } = this.build;
     try {
@@ -57,14 +57,14 @@ export class BuildWatch {
 
   /** Asks the database now whether newer builds may have written to it. */
   async mayBeNewer(): Promise<boolean> {
-    return (await this.look()) > this.build.schemaVersion;
+    return (await this.refresh()) > this.build.schemaVersion;
   }
 
   /** What a heartbeat has read: the oldest build that may work on the database. */
-  note(minCompatible: number): void {
+  recordMinCompatible(minCompatible: number): void {
     this.#lookedAt = performance.now();
     // Fails when it is so, and is told then; when it cannot be asked now, the next heartbeat says it again.
-    if (minCompatible > this.build.schemaVersion) this.look().catch(() => undefined);
+    if (minCompatible > this.build.schemaVersion) this.refresh().catch(() => undefined);
   }
 
   #shutOut(error: KernelError): void {

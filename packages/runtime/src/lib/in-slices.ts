@@ -7,7 +7,7 @@ export const SLICE_CHARACTERS = 32_768;
 /**
  * Runs a computation in slices, between which the process does what else there is.
  *
- * @param work - Yields how many characters it has worked through since it last did.
+ * @param work - Yields how many characters it has worked through since it last did; `SLICE_CHARACTERS` after work that is worth a slice by itself.
  * @throws the reason of the signal, when it fires between two slices.
  */
 export async function inSlices<T>(work: Generator<number, T>, signal?: AbortSignal): Promise<T> {

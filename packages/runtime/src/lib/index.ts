@@ -15,7 +15,7 @@ export { deliverableContent, deliverableOf } from './deliverable.js';
 export { toBody } from './evidence-body.js';
 export { findActor } from './find-actor.js';
 export { handlerSlots, logPoolWaits, type Slot, withHandlerSlot } from './handler-slots.js';
-export { inSlices } from './in-slices.js';
+export { inSlices, SLICE_CHARACTERS } from './in-slices.js';
 export { createLog, type Log, type LogLevel, silentLog, withoutSecrets, writeLogLine } from './log.js';
 export { newId } from './new-id.js';
 export { OnceAtATime } from './once-at-a-time.js';

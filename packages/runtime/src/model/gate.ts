@@ -2,7 +2,7 @@
  * Asks for room at providers that have limits or fail, before a model is called, and tells what became of the call. A provider
  * without a row costs nothing: which ones have one comes with the heartbeat.
  */
-import { isProviderAnswer, isProviderFailure, ModelError, type TurnId } from '@boxcar/kernel';
+import { errorText, isProviderAnswer, isProviderFailure, ModelError, type TurnId } from '@boxcar/kernel';
 import {
   type Caller,
   type Entry,
@@ -68,11 +68,11 @@ export class ModelGate {
   }
 
   async start(): Promise<void> {
-    this.know(await findGatedProviders(this.#runtime.pool));
+    this.setGated(await findGatedProviders(this.#runtime.pool));
   }
 
   /** Providers whose calls have to ask. */
-  know(gated: readonly string[]): void {
+  setGated(gated: readonly string[]): void {
     this.#gated = new Set(gated);
   }
 
@@ -202,7 +202,7 @@ export class ModelGate {
     this.#runtime.log('warn', 'provider.not_left', {
       provider,
       turn_ids: leavings.map(({ caller }) => caller.turnId),
-      error: error instanceof Error ? error.message : String(error),
+      error: errorText(error),
     });
   }
 
@@ -219,7 +219,7 @@ export class ModelGate {
     } catch (error) {
       this.#runtime.log('warn', 'provider.failure_not_noted', {
         provider,
-        error: error instanceof Error ? error.message : String(error),
+        error: errorText(error),
       });
     }
   }
@@ -250,7 +250,7 @@ export class ModelGate {
   /** Wakes who waits for a provider once there is room by time alone. */
   #lookSoon(provider: string, afterMs: number): void {
     // Not more often than this, however short the provider's pace is: each look wakes all there is room for.
-    this.#timers.set(`provider ${provider}`, Math.max(afterMs, 20), () => void this.#look(provider));
+    this.#timers.set(`provider ${provider}`, Math.max(afterMs, 20), () => void this.#wakeIfDue(provider));
   }
 
   /** Wakes who there is room for; `wakeOnly`: nobody else. Fails when one of them cannot be woken. */
@@ -261,14 +261,14 @@ export class ModelGate {
     this.#follow(provider, await wakeProvider(this.#runtime.pool, provider, options));
   }
 
-  async #look(provider: string): Promise<void> {
+  async #wakeIfDue(provider: string): Promise<void> {
     try {
       await this.wake(provider);
     } catch (error) {
       // The sweep looks as well.
       this.#runtime.log('warn', 'provider.not_looked_at', {
         provider,
-        error: error instanceof Error ? error.message : String(error),
+        error: errorText(error),
       });
     }
   }

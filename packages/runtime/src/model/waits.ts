@@ -5,6 +5,7 @@
 import {
   decideRetry,
   type ErrorBody,
+  errorText,
   type JsonObject,
   ModelError,
   type RetryLimits,
@@ -117,7 +118,7 @@ export class ModelWaits {
       // The sweep finds it.
       this.#runtime.log('warn', 'turn.not_woken', {
         turn_id: turn.turnId,
-        error: error instanceof Error ? error.message : String(error),
+        error: errorText(error),
       });
     }
   }

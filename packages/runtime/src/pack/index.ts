@@ -1,5 +1,7 @@
 export { toContextCard, toRows } from './context-rows.js';
-export { HandoverPacker, type PackedContext, type PackLimits, type PackRequest } from './packer.js';
+export { makeResolved, makeSnapshot, type PackedContext, type PackRequest } from './make-contexts.js';
+export type { Made, PackIo, PackLimits } from './pack-io.js';
+export { type HandlerPacker, HandoverPacker } from './packer.js';
 export type { ContextSpec } from './plan.js';
 export type {
   CountTokens,
@@ -8,5 +10,5 @@ export type {
   PreviewMessage,
   PreviewOptions,
   PreviewSum,
-} from './preview.js';
+} from './preview-types.js';
 export { type Selector, Selectors, selectorUnknown } from './selectors.js';

@@ -5,7 +5,8 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { newId } from '../lib/new-id.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
-import { HandoverPacker, type PackRequest } from './packer.js';
+import type { PackRequest } from './make-contexts.js';
+import { HandoverPacker } from './packer.js';
 
 let h: Harness;
 let packer: HandoverPacker;

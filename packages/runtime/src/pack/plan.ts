@@ -65,20 +65,12 @@ function atPath<T>({ path = '', names = {} }: ContextSpec, work: () => T): T {
     return work();
   } catch (error) {
     if (!(error instanceof KernelError)) throw error;
-    const { field } = error.details;
-    const written = typeof field === 'string' ? field.replace(/^arguments\./, '') : '';
+    const written = error.field?.replace(/^arguments\./, '') ?? '';
     const within = written.replace(/^[^.]+/, (argument) =>
       Object.hasOwn(names, argument) ? (names[argument] ?? argument) : argument,
     );
     if (path === '' && within === written) throw error;
-    const full = `arguments.${path}${within}`.replace(/\.$/, '');
-    // The constructor adds the next step again; the field stands in the message of its own accord.
-    const text = error.message.replace(` ${error.entry.next}`, '').replace(`${String(field)}: `, '');
-    throw new KernelError(error.code, {
-      message: `${full}: ${text}`,
-      details: { ...error.details, field: full },
-      cause: error,
-    });
+    throw error.atField(`arguments.${path}${within}`.replace(/\.$/, ''));
   }
 }
 
@@ -107,11 +99,9 @@ function draft(spec: ContextSpec, inherited: readonly InheritedBox[], options: P
     handover: spec.handover,
     inherited,
     newId: options.newId,
-    ...(options.maxCardBytes === undefined ? {} : { maxCardBytes: options.maxCardBytes }),
-    ...(options.maxInstructionBytes === undefined
-      ? {}
-      : { maxInstructionBytes: options.maxInstructionBytes }),
-    ...(options.maxContextCards === undefined ? {} : { maxCards: options.maxContextCards }),
+    maxCardBytes: options.maxCardBytes,
+    maxInstructionBytes: options.maxInstructionBytes,
+    maxCards: options.maxContextCards,
   });
 }
 

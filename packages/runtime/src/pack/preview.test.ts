@@ -8,8 +8,9 @@ import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
 import { rowCounts } from '../testing/row-counts.js';
-import { HandoverPacker, type PackRequest } from './packer.js';
-import type { PackPreview } from './preview.js';
+import type { PackRequest } from './make-contexts.js';
+import { HandoverPacker } from './packer.js';
+import type { PackPreview } from './preview-types.js';
 
 let h: Harness;
 let model: RecordingModel;

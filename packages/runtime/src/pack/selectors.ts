@@ -57,6 +57,7 @@ const isPromise = (value: unknown): boolean =>
 function saysThrown(error: unknown, timeoutMs: number): string {
   try {
     if (isTimeout(error)) return `it took longer than ${timeoutMs} ms`;
+    // Not `errorText`: a value that cannot be read is said in words of its own.
     return `it threw: ${(error instanceof Error ? error.message : String(error)).replace(/\.$/, '')}`;
   } catch {
     return 'it threw a value without words';

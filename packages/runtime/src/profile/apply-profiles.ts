@@ -51,16 +51,10 @@ export function nameProfile(error: unknown, { index, input }: { index: number; i
   if (!(error instanceof KernelError)) return error;
   const given: unknown =
     typeof input === 'object' && input !== null && 'name' in input ? input.name : undefined;
-  const next = ` ${error.entry.next}`;
-  const words = error.message.endsWith(next) ? error.message.slice(0, -next.length) : error.message;
-  return new KernelError(error.code, {
-    message: `profiles.${index}${typeof given === 'string' ? ` ('${given}')` : ''}: ${words}`,
-    details: {
-      ...error.details,
-      profile_index: index,
-      ...(typeof given === 'string' ? { profile_name: given } : {}),
-    },
-    cause: error,
+  const isNamed = typeof given === 'string';
+  return error.restate(`profiles.${index}${isNamed ? ` ('${given}')` : ''}: ${error.problem}`, {
+    profile_index: index,
+    ...(isNamed ? { profile_name: given } : {}),
   });
 }
 

@@ -115,6 +115,25 @@ test('an archived project refuses what would start work, and lets what runs come
   void worker;
 });
 
+test('what a program without types gives is refused, and archives nothing', async () => {
+  const archive = (...args: readonly unknown[]) =>
+    (h.runtime.archiveProject as (...given: readonly unknown[]) => Promise<unknown>).apply(h.runtime, [
+      ...args,
+    ]);
+  for (const options of [{ isArchived: null }, { isArchived: 'no' }, { archived: false }])
+    await expect(archive('default', options)).rejects.toMatchObject({ code: 'bad_request' });
+  await expect(archive(5)).rejects.toMatchObject({
+    code: 'bad_request',
+    details: { issues: [{ path: 'project' }] },
+  });
+  await expect(h.runtime.getProject(undefined as never)).rejects.toMatchObject({ code: 'bad_request' });
+  await expect(h.runtime.applyProfiles('x' as never)).rejects.toMatchObject({
+    code: 'bad_request',
+    message: expect.stringContaining('profiles: must be a list.'),
+  });
+  expect(await h.runtime.getProject('default')).toMatchObject({ archived_at: null });
+});
+
 test('a submission that was looked up before its project was archived is refused where it is written', async () => {
   await h.runtime.createProject({ name: 'race' });
   await echo('race');

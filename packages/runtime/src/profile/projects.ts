@@ -83,15 +83,23 @@ export async function getProject(pool: pg.Pool, project: string): Promise<Projec
  *
  * @param project - Id or name.
  * @returns The project, with the turns that have not ended.
- * @throws KernelError `not_found`.
+ * @throws KernelError `not_found`, `bad_request` for options that are not valid.
  */
 export async function archiveProject(
   pool: pg.Pool,
   project: string,
-  { isArchived = true }: { readonly isArchived?: boolean | undefined } = {},
+  options: { readonly isArchived?: boolean | undefined } = {},
 ): Promise<ProjectReport> {
-  return archiveRow(pool, await idOf(pool, project), isArchived);
+  const parsed = safeParse(archiveSchema, options);
+  if (!parsed.success) throw toBadRequest(parsed.error, '');
+  return archiveRow(pool, await idOf(pool, project), parsed.data.isArchived);
 }
 
-const idOf = async (pool: pg.Pool, project: string): Promise<ProjectId> =>
-  (await findProjectByRef(pool, project)).id;
+const archiveSchema = z.strictObject({ isArchived: z.boolean().default(true) });
+
+/** Programs without types call it too. */
+async function idOf(pool: pg.Pool, project: unknown): Promise<ProjectId> {
+  const parsed = safeParse(z.string(), project);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'project');
+  return (await findProjectByRef(pool, parsed.data)).id;
+}

@@ -1,6 +1,13 @@
-import { type Doorbell, type DoorbellSubscription, type Ring, type TurnId, tryParseId } from '@boxcar/kernel';
+import {
+  type Doorbell,
+  type DoorbellSubscription,
+  errorText,
+  type Ring,
+  type TurnId,
+  tryParseId,
+} from '@boxcar/kernel';
 import type { Log } from '../lib/index.js';
-import { chunks, type JobQueue, type JobWorker, type Queues, within } from './queues.js';
+import { chunks, type JobQueue, type JobWorker, type Queues, within } from './job-queue.js';
 import { placeOf } from './ring-order.js';
 import { TakenRings } from './taken-rings.js';
 
@@ -26,7 +33,6 @@ const QUESTIONS_AT_ONCE = 50;
 const ON_ITS_WAY = new Set(['waiting', 'prioritized', 'delayed', 'active', 'waiting-children']);
 
 const jobId = (ring: Pick<Ring, 'turnId' | 'epoch'>): string => `${ring.turnId}-${ring.epoch}`;
-const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 /** Anyone may put jobs into a queue; what is no ring is left alone. */
 function parseRing(data: unknown, workerTarget: string): Ring | undefined {
@@ -116,7 +122,7 @@ export class BullMqDoorbell implements Doorbell {
           if (states[index] === 'active') taken.set(jobId(ring), ring);
       }
       if (rings.length === 0) return lost;
-      const overdue = this.#taken.note({ asked: rings.map(jobId), taken: new Set(taken.keys()) }, takenMs);
+      const overdue = this.#taken.record({ asked: rings.map(jobId), taken: new Set(taken.keys()) }, takenMs);
       return [...lost, ...[...taken].flatMap(([id, ring]) => (overdue.has(id) ? [ring] : []))];
     } catch (error) {
       this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });

@@ -8,7 +8,8 @@ import { newId } from '../lib/new-id.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
 import { BullMqDoorbell, PRIMITIVES_QUEUE } from './doorbell-bullmq.js';
 import { InProcessDoorbell } from './doorbell-in-process.js';
-import { openQueues, type QueueConnection } from './queues.js';
+import type { QueueConnection } from './job-queue.js';
+import { openQueues } from './queues.js';
 
 const newRing = (workerTarget = '', epoch = 1): Ring => ({ turnId: newId<'turn'>(), epoch, workerTarget });
 const keyOf = (ring: Ring): string => `${ring.turnId}-${ring.epoch}`;

@@ -4,11 +4,17 @@ export {
   chunks,
   type JobFlow,
   type JobQueue,
-  migrateQueues,
-  openQueues,
   type QueueConnection,
   type Queues,
   within,
-} from './queues.js';
+} from './job-queue.js';
+export { migrateQueues, openQueues } from './queues.js';
 export { type TurnResult, toTurnResult } from './turn-result.js';
-export { batchNotFound, isOfProject, notEnded, TurnWatcher, turnNotFound } from './turn-watcher.js';
+export {
+  batchNotFound,
+  isOfProject,
+  notEnded,
+  runtimeClosed,
+  TurnWatcher,
+  turnNotFound,
+} from './turn-watcher.js';

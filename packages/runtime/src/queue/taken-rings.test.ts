@@ -7,30 +7,30 @@ const check = (...names: string[]) => ({ asked: ids('a', 'b'), taken: ids(...nam
 
 test('a ring is overdue when every check for that long has found it with a listener', () => {
   const rings = new TakenRings();
-  expect(rings.note(check('a'), 5_000, 1_000)).toEqual(ids());
-  expect(rings.note(check('a', 'b'), 5_000, 4_000)).toEqual(ids());
-  expect(rings.note(check('a', 'b'), 5_000, 6_000)).toEqual(ids('a'));
-  expect(rings.note(check('a', 'b'), 5_000, 9_000)).toEqual(ids('a', 'b'));
+  expect(rings.record(check('a'), 5_000, 1_000)).toEqual(ids());
+  expect(rings.record(check('a', 'b'), 5_000, 4_000)).toEqual(ids());
+  expect(rings.record(check('a', 'b'), 5_000, 6_000)).toEqual(ids('a'));
+  expect(rings.record(check('a', 'b'), 5_000, 9_000)).toEqual(ids('a', 'b'));
 });
 
 test('a ring that a check does not find with a listener counts from when it is taken next', () => {
   const rings = new TakenRings();
-  rings.note(check('a'), 5_000, 1_000);
-  rings.note(check(), 5_000, 3_000);
-  expect(rings.note(check('a'), 5_000, 7_000)).toEqual(ids());
-  expect(rings.note(check('a'), 5_000, 12_000)).toEqual(ids('a'));
+  rings.record(check('a'), 5_000, 1_000);
+  rings.record(check(), 5_000, 3_000);
+  expect(rings.record(check('a'), 5_000, 7_000)).toEqual(ids());
+  expect(rings.record(check('a'), 5_000, 12_000)).toEqual(ids('a'));
 });
 
 test('a ring is not forgotten by checks of other rings, until none has asked about it for long', () => {
   const rings = new TakenRings();
   const others = { asked: ids('c'), taken: ids() };
-  rings.note(check('a'), 5_000, 1_000);
-  rings.note(others, 5_000, 3_000);
-  expect(rings.note(check('a'), 5_000, 7_000)).toEqual(ids('a'));
-  rings.note(others, 5_000, 700_000);
-  expect(rings.note(check('a'), 5_000, 701_000)).toEqual(ids());
+  rings.record(check('a'), 5_000, 1_000);
+  rings.record(others, 5_000, 3_000);
+  expect(rings.record(check('a'), 5_000, 7_000)).toEqual(ids('a'));
+  rings.record(others, 5_000, 700_000);
+  expect(rings.record(check('a'), 5_000, 701_000)).toEqual(ids());
 });
 
 test('with a limit of 0 every ring that a listener has is overdue', () => {
-  expect(new TakenRings().note(check('a'), 0, 1_000)).toEqual(ids('a'));
+  expect(new TakenRings().record(check('a'), 0, 1_000)).toEqual(ids('a'));
 });

@@ -22,7 +22,7 @@ export class TakenRings {
    * @param taken - Those of them that listeners have now.
    * @returns The rings that were first found at least `takenMs` ago.
    */
-  note(
+  record(
     { asked, taken }: { readonly asked: Iterable<string>; readonly taken: ReadonlySet<string> },
     takenMs: number,
     now = performance.now(),

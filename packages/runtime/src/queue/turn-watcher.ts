@@ -38,7 +38,7 @@ interface Waiter<S> {
 interface WaitOptions {
   readonly project: string;
   /** `Infinity` means no limit, which is the default. */
-  readonly timeoutMs?: number;
+  readonly timeoutMs?: number | undefined;
   readonly signal?: AbortSignal;
 }
 
@@ -70,6 +70,13 @@ export const batchNotFound = (batchId: string, project: string): KernelError =>
   new KernelError('not_found', {
     message: `No batch '${batchId}' in project '${project}'.`,
     details: { batch_id: batchId, project_id: project },
+  });
+
+/** The error of every call of a closed runtime. */
+export const runtimeClosed = (): KernelError =>
+  new KernelError('internal_error', {
+    message: 'The runtime is closed.',
+    next: 'Open another one, and close workers before the runtime that they work with.',
   });
 
 /** The error of a wait for a turn or batch whose end cannot be written. */
@@ -137,8 +144,7 @@ export class TurnWatcher {
     id: K,
     options: WaitOptions & { readonly ids: Readonly<Record<string, string>> },
   ): Promise<S> {
-    if (this.#isClosed)
-      return Promise.reject(new KernelError('internal_error', { message: 'The runtime is closed.' }));
+    if (this.#isClosed) return Promise.reject(runtimeClosed());
     refuseNested(this.#options.pool);
     if (options.timeoutMs !== undefined) checkWait(options.timeoutMs, 'timeoutMs');
     options.signal?.throwIfAborted();

@@ -24,7 +24,7 @@ let outside: pg.Pool;
 beforeAll(async () => {
   h = await harness();
   await h.profile('expert', [{ say: 'did {{instruction}}' }]);
-  await h.rows('create table orders (id int primary key)');
+  await h.rows('create table public.orders (id int primary key)');
   // The caller's own pool, which knows nothing of the kernel.
   outside = new pg.Pool({ connectionString: h.database.url });
 });
@@ -311,6 +311,12 @@ describe('a submission in a transaction of the caller', () => {
     ['begin read only', /read only/],
     ['select 1', /is not inside a transaction/],
   ])('is refused after %s', async (begin, message) => {
+    // Turns of the tests before may still write.
+    await waitFor(
+      async () =>
+        (await h.rows("select from boxcar.turns where status in ('dispatched', 'running')")).length === 0,
+      { message: 'the worker has nothing to do' },
+    );
     const before = await rowCounts(h.database.pool);
     await inside(async (client) => {
       await expect(submit(client)).rejects.toMatchObject({

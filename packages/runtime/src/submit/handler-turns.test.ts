@@ -202,3 +202,23 @@ test('every try of a handler gets a fresh input', async () => {
   expect(await h.runtime.submit('greedy', args, options)).toBe('done');
   expect(seen).toHaveLength(3);
 });
+
+test('a handler is asked for profiles only when the submission is well-formed', async () => {
+  const asked: unknown[] = [];
+  h.runtime.registerHandler('asked', {
+    description: 'For tests.',
+    input: z.strictObject({ name: z.string() }),
+    profileNames: ({ name }) => {
+      asked.push(name);
+      throw new Error('no profile');
+    },
+    handle: () => 'done',
+  });
+  const submit = (args: unknown, idempotencyKey: string): Promise<unknown> =>
+    h.runtime.submit('asked', args, { idempotencyKey }).catch(codeOf);
+  expect(await submit({ name: 'x', more: 1 }, 'k')).toBe('bad_request');
+  expect(await submit({ name: 'x' }, 'call:k')).toBe('bad_request');
+  expect(await submit({ name: 'x' }, '')).toBe('bad_request');
+  expect(asked).toEqual([]);
+  expect(await submit({ name: 'x' }, 'k')).toBe('Error: no profile');
+});

@@ -1,4 +1,5 @@
-export { accept, warnAgain } from './accept.js';
-export { begin, readInput } from './opening.js';
+export { accept } from './accept.js';
+export { parseSubmission, readInput } from './parse.js';
+export { warnAgain } from './receipt.js';
 export { resolveSessions } from './session-agents.js';
 export { nameOfSession } from './session-name.js';

@@ -4,34 +4,28 @@ import { addBatch, findJoinable, findWaitCycle, lockMembers, type NewBatch } fro
 import { DEFAULT_WAIT_SECONDS } from '../core/index.js';
 import type { JoinRequest } from '../handler/index.js';
 import { newId } from '../lib/index.js';
-import type { Gathering, NewTurns } from './new-turns.js';
-import type { UnitOfWork } from './unit-of-work.js';
+import type { MadeBatch, MadeTurn } from './draft.js';
+import type { TryContext } from './try-context.js';
 import { checkCycle, waitingChain } from './waiting-chain.js';
 
 type Counters = Pick<NewBatch, 'remaining' | 'succeeded' | 'failed'>;
 
-/** Gathers a batch of turns that this primitive makes, or of earlier ones. */
-export async function joinTurns(
-  gathering: Gathering,
+/** Makes a batch of turns that this primitive makes, or of earlier ones. */
+export async function makeBatch(
+  of: TryContext,
   {
-    turns,
     turnIds,
+    madeOf,
     request,
   }: {
-    readonly turns: NewTurns;
     readonly turnIds: readonly TurnId[];
+    /** The turns that this primitive makes. */
+    readonly madeOf: (id: TurnId) => MadeTurn | undefined;
     readonly request: JoinRequest & { readonly wait: boolean };
   },
-): Promise<{
-  readonly batchId: BatchId;
-  readonly deadlineMs: number | null;
-  /** All of them have ended. */
-  readonly isDue: boolean;
-  /** The runs of the turns, each once. */
-  readonly runIds: readonly RunId[];
-}> {
-  const { ctx, unit, call } = gathering;
-  const made = turnIds.flatMap((id) => turns.made.get(id) ?? []);
+): Promise<MadeBatch & { readonly deadlineMs: number | null }> {
+  const { ctx, call } = of;
+  const made = turnIds.flatMap((id) => madeOf(id) ?? []);
   const isOwn = made.length > 0;
   const isMixed = isOwn && made.length < turnIds.length;
   if (turnIds.length === 0 || isMixed || new Set(turnIds).size < turnIds.length)
@@ -45,21 +39,13 @@ export async function joinTurns(
   const batchId = newId<'batch'>();
   if (isOwn && isWaitingCall)
     for (const { agentId, isReuse, argument } of made) if (isReuse) checkCycle(ctx, agentId, argument);
-  const { runIds, ...members } = isOwn
-    ? {
-        ...addToBatch(unit, {
-          turnIds,
-          batchId,
-          isWaitingCall,
-          warmTurnId: request.warmsCache === true ? chooseWarmer(turns, turnIds) : undefined,
-        }),
-        runIds: made.map(({ runId }) => runId),
-      }
-    : await joinEarlier(gathering, turnIds, batchId, {
+  const { runIds, ...counters } = isOwn
+    ? { remaining: turnIds.length, succeeded: 0, failed: 0, runIds: made.map(({ runId }) => runId) }
+    : await joinEarlier(of, turnIds, batchId, {
         isWaitingCall,
         argumentOf: request.argumentOf ?? ((index) => `turn_ids.${index}`),
       });
-  unit.submission.batches.push({
+  const batch: NewBatch = {
     id: batchId,
     projectId,
     runId: made[0]?.runId ?? parent?.runId ?? null,
@@ -68,55 +54,31 @@ export async function joinTurns(
     primitive,
     kind: isOwn ? 'fork_join' : 'collect',
     turnIds,
-    ...members,
+    ...counters,
     minSuccess: isOwn ? (request.minSuccess ?? null) : null,
     failFast: isOwn && (request.isFailFast ?? false),
     deadlineMs,
-  });
-  return { batchId, deadlineMs, isDue: members.remaining === 0, runIds: [...new Set(runIds)] };
+  };
+  const warmTurnId = request.warmsCache === true ? chooseWarmer(turnIds, madeOf) : undefined;
+  const members = isOwn ? { isWaitedFor: isWaitingCall, warmTurnId } : undefined;
+  return { batch, members, deadlineMs, runIds: [...new Set(runIds)] };
 }
 
 /** The member that fills the prompt cache: an agent that exists may be busy, so a fresh one if there is one. One member alone fills it for nobody. */
-const chooseWarmer = ({ made }: NewTurns, turnIds: readonly TurnId[]): TurnId | undefined =>
-  turnIds.length < 2 ? undefined : (turnIds.find((id) => made.get(id)?.isReuse === false) ?? turnIds[0]);
-
-function addToBatch(
-  unit: UnitOfWork,
-  {
-    turnIds,
-    batchId,
-    isWaitingCall,
-    warmTurnId,
-  }: {
-    readonly turnIds: readonly TurnId[];
-    readonly batchId: BatchId;
-    readonly isWaitingCall: boolean;
-    readonly warmTurnId: TurnId | undefined;
-  },
-): Counters {
-  const { turns } = unit.submission;
-  const ids = new Set(turnIds);
-  turns.forEach((turn, index) => {
-    if (!ids.has(turn.id)) return;
-    const batchIds = [...(turn.batchIds ?? []), batchId];
-    turns[index] = {
-      ...turn,
-      batchIds,
-      ...(isWaitingCall ? { isWaitedFor: true } : {}),
-      ...(warmTurnId === undefined ? {} : { warmTurnId }),
-    };
-  });
-  return { remaining: turnIds.length, succeeded: 0, failed: 0 };
-}
+const chooseWarmer = (
+  turnIds: readonly TurnId[],
+  madeOf: (id: TurnId) => MadeTurn | undefined,
+): TurnId | undefined =>
+  turnIds.length < 2 ? undefined : (turnIds.find((id) => madeOf(id)?.isReuse === false) ?? turnIds[0]);
 
 /** Under the turns' locks: what has ended is counted here, what has not will count itself. */
 async function joinEarlier(
-  gathering: Gathering,
+  of: TryContext,
   turnIds: readonly TurnId[],
   batchId: BatchId,
   options: { readonly isWaitingCall: boolean; readonly argumentOf: (index: number) => string },
 ): Promise<Counters & { readonly runIds: readonly RunId[] }> {
-  const { ctx, unit, call } = gathering;
+  const { ctx, unit, call } = of;
   const { parent, projectId, source } = ctx;
   const found = new Map(
     (await findJoinable(unit.db, turnIds, { projectId, actorId: source.agentId })).map((turn) => [
@@ -150,7 +112,7 @@ async function joinEarlier(
   const statuses = await lockMembers(unit.tx, [...turnIds, ...own]);
   // One that was purged since will never end.
   for (const [index, turnId] of turnIds.entries()) if (!statuses.has(turnId)) throw notFound(turnId, index);
-  if (options.isWaitingCall) await checkWaitCycle(gathering, turnIds);
+  if (options.isWaitingCall) await checkWaitCycle(of, turnIds);
   const open = turnIds.filter((id) => !isFinal(statuses.get(id) ?? 'queued'));
   if (open.length > 0) await addBatch(unit.tx, open, batchId);
   const count = (isCounted: (status: TurnStatus | undefined) => boolean): number =>
@@ -164,7 +126,7 @@ async function joinEarlier(
 }
 
 /** Turns that wait for the caller, on whatever way, cannot be waited for. */
-async function checkWaitCycle({ ctx, unit }: Gathering, turnIds: readonly TurnId[]): Promise<void> {
+async function checkWaitCycle({ ctx, unit }: TryContext, turnIds: readonly TurnId[]): Promise<void> {
   const links = waitingChain(ctx);
   const cycle = await findWaitCycle(
     unit.tx,

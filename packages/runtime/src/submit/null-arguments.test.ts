@@ -6,7 +6,7 @@ import type { TurnResult } from '../queue/turn-result.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { rowCounts } from '../testing/row-counts.js';
-import { readInput } from './opening.js';
+import { readInput } from './parse.js';
 
 let h: Harness;
 const inputs: unknown[] = [];

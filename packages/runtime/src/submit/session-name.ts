@@ -5,11 +5,6 @@ export const nameOfSession = (ref: SessionAddress, field: string): string => {
   try {
     return sessionTapeName(ref);
   } catch (error) {
-    if (!(error instanceof KernelError)) throw error;
-    throw new KernelError(error.code, {
-      message: `${field}.${error.message.replace(` ${error.entry.next}`, '')}`,
-      details: { ...error.details, field: `${field}.${String(error.details.field)}` },
-      cause: error,
-    });
+    throw error instanceof KernelError ? error.atField(`${field}.${error.field}`) : error;
   }
 };

@@ -220,104 +220,142 @@ interface Shared {
   readonly total: Amounts;
 }
 
-function share(
-  requests: readonly SpawnRequest[],
-  of: {
-    readonly accounts: readonly AccountRow[];
-    readonly runLimits: BudgetLimits;
-    readonly scope: SpawnScope;
-    readonly profiles: ReadonlyMap<ProfileId, SpawnProfile>;
-    readonly siblings: number;
-  },
-): Shared | { readonly hit: BudgetHit; readonly argument?: string | undefined } {
-  const { scope, profiles, runLimits } = of;
-  const [first] = requests;
-  if (first === undefined) return { shares: [], budgets: [], total: { tokens: 0, costMicros: 0, steps: 0 } };
-  const { runId } = first;
-  const parentDeadlineAt = of.accounts[0]?.deadlineAt ?? null;
-  let accounts = of.accounts;
-  let siblings = of.siblings;
+interface Refused {
+  readonly hit: BudgetHit;
+  readonly argument?: string | undefined;
+}
+
+/** What the requests before one have left. */
+interface Left {
+  /** The accounts above the parent, nearest first. */
+  readonly accounts: readonly AccountRow[];
+  readonly siblings: number;
+}
+
+interface ShareOptions extends Left {
+  readonly runLimits: BudgetLimits;
+  readonly scope: SpawnScope;
+  readonly profiles: ReadonlyMap<ProfileId, SpawnProfile>;
+}
+
+function share(requests: readonly SpawnRequest[], of: ShareOptions): Shared | Refused {
+  const { runLimits } = of;
   const total = { tokens: 0, costMicros: 0, steps: 0 };
-  const begun: OwnAccount[] = [];
-  if (Object.keys(runLimits).length > 0)
-    begun.push(
-      beginAccount(runId, runLimits, {
-        parentId: null,
-        depth: first.depth,
-        seconds: null,
-        argument: 'budget',
-      }),
-    );
-  const [ofRun] = begun;
+  const [first] = requests;
+  if (first === undefined) return { shares: [], budgets: [], total };
+  const parentDeadlineAt = of.accounts[0]?.deadlineAt ?? null;
+  const ofRun =
+    Object.keys(runLimits).length === 0
+      ? undefined
+      : beginAccount(first.runId, runLimits, {
+          parentId: null,
+          depth: first.depth,
+          seconds: null,
+          argument: 'budget',
+        });
+  const begun: OwnAccount[] = ofRun === undefined ? [] : [ofRun];
   const shares: SpawnShare[] = [];
+  let left: Left = { accounts: of.accounts, siblings: of.siblings };
   for (const request of requests) {
-    const profile = profiles.get(request.profileId);
-    if (profile === undefined)
-      throw new KernelError('internal_error', { message: `Profile ${request.profileId} has no row.` });
-    const own: OwnAccount[] = ofRun === undefined ? [] : [ofRun];
-    const limits = request.budget === undefined ? {} : toBudgetLimits(request.budget);
-    if (Object.keys(limits).length > 0) {
-      const mine = beginAccount(request.turnId, limits, {
-        parentId: ofRun?.id ?? accounts[0]?.id ?? null,
-        depth: request.depth,
-        seconds: ofRun?.seconds ?? null,
-        argument: request.argument,
-      });
-      begun.push(mine);
-      own.unshift(mine);
-    }
-    const refused = (hit: BudgetHit) => ({
-      hit,
-      argument: own.find(({ id }) => id === hit.accountId)?.argument,
-    });
-    const chain = [...own.map(({ account }) => account), ...accounts];
-    const hit = findSpawnHit(chain, { turns: 1, depth: request.depth, siblings });
-    if (hit !== undefined) return refused(hit);
-    const grant = decideGrant(chain, amountsOf(profile, request, { tables: scope.prices, chain }));
-    if (grant.outcome === 'refused') return refused(grant.hit);
-    const { amounts } = grant;
-    const given = {
-      tokens: amounts.tokens ?? 0,
-      costMicros: amounts.costMicros ?? 0,
-      steps: amounts.steps ?? 0,
-    };
+    const mine = beginOwn(request, { ofRun, left });
+    if (mine !== undefined) begun.push(mine);
+    const own = [mine, ofRun].filter((account) => account !== undefined);
+    const decided = decideShare(request, { own, left, of });
+    if ('hit' in decided) return decided;
+    const { given, columns } = decided;
     total.tokens += given.tokens;
     total.costMicros += given.costMicros;
     total.steps += given.steps;
-    accounts = accounts.map((account) => taken(account, given));
+    left = {
+      accounts: left.accounts.map((account) => taken(account, given)),
+      siblings: left.siblings + (of.scope.parent === undefined ? 0 : 1),
+    };
     for (const one of own) one.account = taken(one.account, given);
-    siblings += scope.parent === undefined ? 0 : 1;
-    const [nearest] = chain;
     const seconds = own[0]?.seconds ?? null;
     shares.push({
-      columns:
-        nearest === undefined
-          ? {}
-          : {
-              budgetId: nearest.id,
-              allottedTokens: amounts.tokens,
-              allottedCost: amounts.costMicros,
-              allottedSteps: amounts.steps,
-              budgetDeadlineAt: parentDeadlineAt,
-            },
+      columns: columns === undefined ? {} : { ...columns, budgetDeadlineAt: parentDeadlineAt },
       deadlineMs: seconds === null ? undefined : seconds * 1000,
     });
   }
-  const budgets = begun.map(
-    ({ id, account, parentId, seconds }): NewBudget => ({
-      id,
-      projectId: scope.projectId,
-      runId,
-      parentId,
-      topDepth: account.topDepth,
-      limits: account.limits,
-      seconds,
-      parentDeadlineAt,
-      tokensReserved: account.tokens,
-      costReserved: account.costMicros,
-      stepsReserved: account.steps,
-      turnsUsed: account.turns,
-    }),
-  );
+  const budgets = begun.map((own) => toBudget(own, { of, runId: first.runId, parentDeadlineAt }));
   return { shares, budgets, total };
 }
+
+/** The account of a request that has limits of its own. */
+function beginOwn(
+  request: SpawnRequest,
+  { ofRun, left }: { readonly ofRun: OwnAccount | undefined; readonly left: Left },
+): OwnAccount | undefined {
+  const limits = request.budget === undefined ? {} : toBudgetLimits(request.budget);
+  if (Object.keys(limits).length === 0) return undefined;
+  return beginAccount(request.turnId, limits, {
+    parentId: ofRun?.id ?? left.accounts[0]?.id ?? null,
+    depth: request.depth,
+    seconds: ofRun?.seconds ?? null,
+    argument: request.argument,
+  });
+}
+
+type Given = { readonly [K in 'tokens' | 'costMicros' | 'steps']: number };
+
+/** What one turn is given by its own accounts, nearest first, and by all above. */
+function decideShare(
+  request: SpawnRequest,
+  { own, left, of }: { readonly own: readonly OwnAccount[]; readonly left: Left; readonly of: ShareOptions },
+):
+  | Refused
+  | {
+      readonly given: Given;
+      /** Undefined without an account. */
+      readonly columns: Omit<SpawnShare['columns'], 'budgetDeadlineAt'> | undefined;
+    } {
+  const profile = of.profiles.get(request.profileId);
+  if (profile === undefined)
+    throw new KernelError('internal_error', { message: `Profile ${request.profileId} has no row.` });
+  const refused = (hit: BudgetHit): Refused => ({
+    hit,
+    argument: own.find(({ id }) => id === hit.accountId)?.argument,
+  });
+  const chain = [...own.map(({ account }) => account), ...left.accounts];
+  const hit = findSpawnHit(chain, { turns: 1, depth: request.depth, siblings: left.siblings });
+  if (hit !== undefined) return refused(hit);
+  const grant = decideGrant(chain, amountsOf(profile, request, { tables: of.scope.prices, chain }));
+  if (grant.outcome === 'refused') return refused(grant.hit);
+  const { amounts } = grant;
+  const [nearest] = chain;
+  return {
+    given: {
+      tokens: amounts.tokens ?? 0,
+      costMicros: amounts.costMicros ?? 0,
+      steps: amounts.steps ?? 0,
+    },
+    columns: nearest && {
+      budgetId: nearest.id,
+      allottedTokens: amounts.tokens,
+      allottedCost: amounts.costMicros,
+      allottedSteps: amounts.steps,
+    },
+  };
+}
+
+const toBudget = (
+  { id, account, parentId, seconds }: OwnAccount,
+  {
+    of,
+    runId,
+    parentDeadlineAt,
+  }: { readonly of: ShareOptions; readonly runId: RunId; readonly parentDeadlineAt: string | null },
+): NewBudget => ({
+  id,
+  projectId: of.scope.projectId,
+  runId,
+  parentId,
+  topDepth: account.topDepth,
+  limits: account.limits,
+  seconds,
+  parentDeadlineAt,
+  tokensReserved: account.tokens,
+  costReserved: account.costMicros,
+  stepsReserved: account.steps,
+  turnsUsed: account.turns,
+});

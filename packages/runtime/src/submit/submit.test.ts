@@ -131,6 +131,7 @@ describe('a key', () => {
     expect(await receiptOf({ parentTurnId: parent.turn_id, idempotencyKey: 'key' })).toEqual(child);
     expect(await refusal(receiptOf({ parentTurnId: parent.turn_id }))).toMatchObject({
       code: 'turn_ended',
+      message: expect.stringContaining(`Turn ${parent.turn_id} has ended as success.`),
       details: { turn_id: parent.turn_id },
     });
   });
@@ -299,6 +300,19 @@ describe('bad input leaves nothing behind and says what is wrong', () => {
     const before = await counts();
     expect(await refusal(receiptOf(options))).toMatchObject({ code });
     expect(await counts()).toEqual(before);
+  });
+
+  test('a turn of another agent as the calling one, unless the operator files it there', async () => {
+    const [mine, other] = [await receiptOf(), await receiptOf()];
+    const before = await counts();
+    expect(
+      await refusal(receiptOf({ parentTurnId: mine.turn_id, sourceAgentId: other.agent_id })),
+    ).toMatchObject({
+      code: 'bad_request',
+      details: { parent_turn_id: mine.turn_id, source_agent_id: other.agent_id },
+    });
+    expect(await counts()).toEqual(before);
+    expect(await receiptOf({ parentTurnId: mine.turn_id })).toMatchObject({ turn_id: expect.any(String) });
   });
 
   test('things of another project do not exist', async () => {

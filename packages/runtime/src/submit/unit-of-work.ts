@@ -1,4 +1,4 @@
-import { type BoxId, KernelError } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel';
 import {
   asOutside,
   beginOn,
@@ -6,7 +6,6 @@ import {
   type ConnectionLimits,
   checkOut,
   commitWatched,
-  emptySubmission,
   type Fence,
   type HandlerScope,
   handlerScope,
@@ -16,7 +15,6 @@ import {
   type Queryable,
   queryOutside,
   refuseNested,
-  type Submission,
   type SubmissionItem,
   type SubmissionResult,
   sqlStateOf,
@@ -29,6 +27,8 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { AwakeClock, handlerSlots, type Slot } from '../lib/index.js';
+import type { SubmissionDraft } from './draft.js';
+import { isOver } from './pending-calls.js';
 
 /** An open transaction. */
 interface Open extends Watched {
@@ -56,6 +56,8 @@ const SETS_LIMITS = /\b(lock|statement|transaction)_timeout\b/i;
 interface UnitOptions {
   readonly pool: pg.Pool;
   readonly primitive: string;
+  /** What is written. It is handed on to the handler's tools, which add to it. */
+  readonly draft: SubmissionDraft;
   /** The handler is part of the kernel: it waits only for the database while its transaction is open. */
   readonly isOwn: boolean;
   /** Writes a submission that needs no transaction around it; may gather several into one statement. */
@@ -64,20 +66,14 @@ interface UnitOptions {
   readonly outer?: Tx | undefined;
 }
 
-const isOver = (): KernelError =>
-  new KernelError('internal_error', { message: 'The transaction of this primitive is over.' });
-
 /**
- * The effects of one primitive, written as one.
+ * The transaction of one primitive, and the write of its draft as one.
  *
  * A primitive that only gathers rows costs a single statement, which is its own transaction. The first statement a handler
  * runs on `tx` opens a real one: what was gathered so far is written into it first, so the handler can read it back.
  */
 export class UnitOfWork {
-  readonly submission: Submission = emptySubmission();
-  /** Context boxes that are not written before the end of a decision about them. */
-  readonly undecided = new Set<BoxId>();
-  #refusal: KernelError | undefined;
+  readonly #draft: SubmissionDraft;
   readonly #pool: pg.Pool;
   readonly #isOwn: boolean;
   /** Set by the first statement, so that statements that come together share one transaction. */
@@ -100,7 +96,8 @@ export class UnitOfWork {
   readonly #write: UnitOptions['write'];
   readonly #outer: Tx | undefined;
 
-  constructor({ pool, primitive, isOwn, write, outer }: UnitOptions) {
+  constructor({ pool, primitive, draft, isOwn, write, outer }: UnitOptions) {
+    this.#draft = draft;
     this.#outer = outer;
     this.#pool = pool;
     this.#isOwn = isOwn;
@@ -124,11 +121,7 @@ export class UnitOfWork {
 
   /** True when nothing was gathered and no transaction is open. */
   get isEmpty(): boolean {
-    return (
-      !this.scope.isOpen &&
-      this.#opening === undefined &&
-      Object.values(this.submission).every((rows: readonly unknown[]) => rows.length === 0)
-    );
+    return !this.scope.isOpen && this.#opening === undefined && this.#draft.isEmpty;
   }
 
   async #query<R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> {
@@ -239,31 +232,10 @@ export class UnitOfWork {
     return this.#hasOwnLimits || waitedMs < (state === NO_LOCK ? lockMs : statementMs) * ALMOST;
   }
 
-  /** Writes cards, boxes, agents and grants gathered so far; turns and batches wait for the end, where they are decided. */
+  /** Writes what the next statement must see. */
   async #flush(tx: Tx): Promise<void> {
-    const { cards, tapes, agents, grants } = this.submission;
-    const isDecided = ({ id }: { readonly id: BoxId }): boolean => !this.undecided.has(id);
-    const contextBoxes = this.submission.contextBoxes.filter(isDecided);
-    if (cards.length + contextBoxes.length + tapes.length + agents.length + grants.length === 0) return;
-    const undecided = this.submission.contextBoxes.filter((box) => !isDecided(box));
-    this.submission.contextBoxes.splice(0, this.submission.contextBoxes.length, ...undecided);
-    // Taken out before the write: what is gathered meanwhile belongs to the next one.
-    await writeSubmission(tx, {
-      cards: cards.splice(0),
-      contextBoxes,
-      tapes: tapes.splice(0),
-      agents: agents.splice(0),
-      grants: grants.splice(0),
-      runs: [],
-      budgets: [],
-      turns: [],
-      batches: [],
-    });
-  }
-
-  /** Part of a refused effect is written in the transaction, so the whole is refused, even if the handler has caught the refusal. */
-  refuse(refusal: KernelError): void {
-    this.#refusal ??= refusal;
+    const rows = this.#draft.takeEarly();
+    if (rows !== undefined) await writeSubmission(tx, rows);
   }
 
   /**
@@ -274,16 +246,17 @@ export class UnitOfWork {
     options: { operation: NewOperation; fence?: Fence; wait?: CallWait },
     then?: (tx: Tx) => Promise<void>,
   ): Promise<SubmissionResult> {
-    if (this.#refusal !== undefined) throw this.#refusal;
+    const { refusal, rows } = this.#draft;
+    if (refusal !== undefined) throw refusal;
     if (this.#outer !== undefined) {
       this.#isOver = true;
-      const written = await writeSubmission(this.#outer, this.submission, options);
+      const written = await writeSubmission(this.#outer, rows, options);
       if (written.outcome === 'accepted') await then?.(this.#outer);
       return written;
     }
     if (this.#opening === undefined && then === undefined) {
       this.#isOver = true;
-      return this.#write({ submission: this.submission, ...options });
+      return this.#write({ submission: rows, ...options });
     }
     this.#opening ??= this.#begin({ isOutside: false });
     const open = await this.#opening;
@@ -292,7 +265,7 @@ export class UnitOfWork {
     this.scope.isOpen = false;
     let result: SubmissionResult;
     try {
-      result = await writeSubmission(tx, this.submission, options);
+      result = await writeSubmission(tx, rows, options);
       if (result.outcome === 'accepted') {
         await then?.(tx);
         await commitWatched(client, open);

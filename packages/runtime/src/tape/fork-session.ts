@@ -18,19 +18,20 @@ import { findNotifyRefusal, findProfiles, makeSession, type TapeActor } from '@b
 import type pg from 'pg';
 import { newId } from '../lib/index.js';
 import { toAnchorCard } from './entry-input.js';
-import type { ForkContext, ForkPoint } from './fork.js';
+import type { ForkContext } from './fork.js';
 import type { FoundAnchor } from './read-tape.js';
 import type { Tape } from './tape.js';
+import type { ForkPoint } from './tape-checks.js';
 
 export interface ForkSessionOptions {
   /** The anchor its first views begin with, the latest of this name; default: the one that views of the parent begin with. */
-  readonly fromAnchor?: string;
+  readonly fromAnchor?: string | undefined;
   /** What it is for: the first entry of its tape, as the anchor `intention`. */
   readonly intention?: Intention;
   /** `notify_parent`: the ends of its turns are told on the parent's tape. May also be said in the intention. */
   readonly triggerOnComplete?: typeof NOTIFY_PARENT;
   /** Of its agent, by name; default: that of the agent whose tape this is, in the same version. */
-  readonly profile?: string;
+  readonly profile?: string | undefined;
   /**
    * Until it writes an anchor itself, its views begin with `fromAnchor` (`from_fork_point`, the default), with the intention (`last_anchor`), or
    * with the first entry of the tape (`full`).

@@ -13,11 +13,11 @@ import {
   makeFork,
   mergeFork,
   type TapeActor,
-  type TapeRow,
 } from '@boxcar/store';
 import type pg from 'pg';
 import { newId } from '../lib/index.js';
 import type { Tape } from './tape.js';
+import type { ForkPoint } from './tape-checks.js';
 import { notAuthorized } from './tape-errors.js';
 
 export interface ForkOptions {
@@ -40,12 +40,6 @@ export interface ForkContext {
   readonly actor: TapeActor;
   /** The tape that a box is, in the actor's hands. */
   readonly open: (boxId: BoxId) => Tape;
-}
-
-export interface ForkPoint {
-  readonly row: TapeRow;
-  /** For who may not see all: the last position, with what lies before it. */
-  readonly upto: { readonly position: number; readonly lastAnchor: number; readonly anchors: number } | null;
 }
 
 /** A reset of the parent between look and lock is rare; so many in a row are not met. */

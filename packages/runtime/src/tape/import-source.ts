@@ -4,6 +4,7 @@
  */
 import { createHash, type Hash } from 'node:crypto';
 import {
+  errorText,
   type FileMark,
   isFilePath,
   isJsonObject,
@@ -24,8 +25,8 @@ export interface TapeFile {
   /** Used in errors. */
   readonly name?: string;
   /** Of an archived file: its path in the folder of the manifest, which an export gives it again, and when it was written. */
-  readonly path?: string;
-  readonly writtenAt?: Date;
+  readonly path?: string | undefined;
+  readonly writtenAt?: Date | undefined;
   /** Where its tape was forked from, by the manifest. */
   readonly parent?: { readonly tape: string; readonly entry: number } | null;
   /** Starts at the first line on each call. Lines have no line ends. */
@@ -69,10 +70,9 @@ function place(error: unknown, file: TapeFile, line?: number): unknown {
   if (!(error instanceof KernelError) || error.details.file !== undefined) return error;
   const named = line === undefined || error.details.line === line ? '' : `Line ${line}: `;
   const lead = file.name === undefined ? named : `${file.name}: ${named}`;
-  // The new error appends the next step itself.
-  const said = error.message.replace(error.entry.next, '').trimEnd();
   return new KernelError(error.code, {
-    message: `${lead}${said}`,
+    message: `${lead}${error.problem}`,
+    next: error.next,
     details: {
       ...error.details,
       ...(line === undefined ? {} : { line }),
@@ -88,7 +88,7 @@ async function* linesOf(file: TapeFile): AsyncGenerator<string, void, void> {
     yield* file.lines();
   } catch (error) {
     if (error instanceof KernelError) throw place(error, file);
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = errorText(error);
     throw new KernelError('bad_request', { message: `${file.name ?? 'lines'}: cannot be read: ${reason}.` });
   }
 }

@@ -1,30 +1,4 @@
-/**
- * Makes a tape out of lines in the original's form. Source: docs/tape.md, "Files".
- *
- * I1  A new tape is made as a whole or not at all: one transaction, whatever the size. To a tape that exists, entries are appended
- *     chunk by chunk, each in a transaction of its own: others write between two chunks.
- * I2  The source is read to its end before the first transaction begins (`import-source.ts`).
- * I3  Locks that others need are taken last, after the cards are written: the key and the name of a new tape, the row of an existing
- *     tape. An append keeps the row for one chunk.
- * I4  An import with a key happens once: the same import again changes nothing and gives the first answer. Two concurrent imports
- *     that make a tape both write; the second one to finish rolls back and gives the answer of the first.
- * I5  The tape has exactly the content of its lines and no bootstrap of its own, so that its export equals the file.
- * I6  How far an append has come is stored under its key in the transaction of each chunk. The same import again goes on from there.
- *     Imports that append to one tape come one after the other (`import-order.ts`).
- * I7  Until an append is finished its key has another hash than its lines (`partHashOf`). Builds that do not know of chunks take the
- *     key for that of other lines and refuse the import (`idempotency_conflict`), instead of answering that all lines are there.
- */
-import { createHash } from 'node:crypto';
-import {
-  type BoxId,
-  isPlainName,
-  KernelError,
-  PLAIN_NAME,
-  type ProjectId,
-  parseSessionGraph,
-  parseTapeDate,
-  toName,
-} from '@boxcar/kernel';
+import { type BoxId, KernelError, type ProjectId, parseSessionGraph, parseTapeDate } from '@boxcar/kernel';
 import {
   appendStaged,
   archiveTape,
@@ -33,22 +7,32 @@ import {
   endImport,
   findImport,
   findTape,
-  type ImportKey,
   inImportOrder,
   insertImportedSession,
-  type KnownImport,
   lockImport,
   openStage,
   type Queryable,
   stageEntries,
   type TapeActor,
-  type TapeAddress,
-  type TapeRow,
   type Tx,
   transaction,
 } from '@boxcar/store';
 import type pg from 'pg';
 import { newId, withHandlerSlot } from '../lib/index.js';
+import {
+  checkKey,
+  checkSame,
+  type Import,
+  type ImportedTape,
+  isFinished,
+  isSameImport,
+  KEY,
+  operationOf,
+  partHashOf,
+  type StoredImport,
+  storedIn,
+  toAnswer,
+} from './import-key.js';
 import {
   callIdsOf,
   checkSessionGraph,
@@ -62,33 +46,11 @@ import type { TapeTarget } from './tape-types.js';
 
 export interface ImportOptions extends Omit<TapeOptions, 'create'> {
   /** Also after the entries of a tape that exists. */
-  readonly append?: boolean;
+  readonly append?: boolean | undefined;
   /** Names this import in its project: the same again imports nothing and gives the first answer, other lines are `idempotency_conflict`. */
-  readonly dedupKey?: string;
+  readonly dedupKey?: string | undefined;
   /** Told after each chunk how many lines were read, of all files. */
   readonly onProgress?: (lines: number) => void;
-}
-
-export interface ImportedTape {
-  readonly boxId: BoxId;
-  /** Nothing was imported now: another import had been made before under this key. */
-  readonly isRepeated: boolean;
-  /** Positions of the first and last entry that was appended. Others may have appended between them. */
-  readonly first: number;
-  readonly last: number;
-  /** Lines of the main file. */
-  readonly lines: number;
-  /** Earlier incarnations that were made. */
-  readonly archived: number;
-}
-
-/** A requested import: its actor, its target and its source. */
-interface Import {
-  readonly actor: TapeActor;
-  readonly address: TapeAddress;
-  readonly key: string;
-  readonly isAppend: boolean;
-  readonly source: TapeSource;
 }
 
 interface Filled {
@@ -188,78 +150,14 @@ function checkAppended({ archived = [], sessionGraph }: TapeSource): void {
   });
 }
 
-const isAt = (row: TapeRow, address: TapeAddress): boolean => {
-  if (address.kind === 'box') return row.boxId === address.boxId;
-  return address.kind === 'name'
-    ? toName(row.name ?? '') === address.name
-    : row.ownerAgentId === address.agentId;
-};
-
-/** What is stored under the key of an import. */
-interface StoredImport extends Omit<ImportedTape, 'isRepeated'> {
-  /** Entries that an append has written. Absent: the import is finished. */
-  readonly written?: number;
-  /** The call that wrote the last chunk of an append. */
-  readonly by?: string;
-}
-
-const storedIn = ({ response }: KnownImport): StoredImport => response as unknown as StoredImport;
-
-/** What is stored as the hash of the lines until all of them are appended. */
-const partHashOf = (hash: string): string => createHash('sha256').update(`part of ${hash}`).digest('hex');
-
-const isFinished = (known: KnownImport): boolean => storedIn(known).written === undefined;
-
-const isOfLines = (known: KnownImport, hash: string): boolean =>
-  known.hash === (isFinished(known) ? hash : partHashOf(hash));
-
-const toAnswer = (
-  { boxId, first, last, lines, archived }: StoredImport,
-  isRepeated: boolean,
-): ImportedTape => ({ boxId, isRepeated, first, last, lines, archived });
-
-/** Whether the import under the key may be asked for, and is this one. @throws KernelError `idempotency_conflict`, `box_not_authorized`. */
-async function checkSame(
-  db: Queryable,
-  { actor, address, key }: Import,
-  { known, hash }: { readonly known: KnownImport; readonly hash: string },
-): Promise<void> {
-  const { boxId } = storedIn(known);
-  const row = await findTape(db, { kind: 'box', boxId }, actor);
-  if (row !== undefined && !row.isOwn && row.appendGrant === null)
-    throw notAuthorized(row.boxId, actor.actorId, 'append');
-  if (isOfLines(known, hash) && (row === undefined || isAt(row, address))) return;
-  throw new KernelError('idempotency_conflict', {
-    message: `Key '${key.slice(KEY.length)}' was used for other lines, or another tape.`,
-    details: { dedup_key: key.slice(KEY.length), box_id: boxId },
-  });
-}
-
-const KEY = 'import:';
-const MAX_KEY = 512;
-
-function checkKey(key: string): string {
-  if (key !== '' && key.length <= MAX_KEY && isPlainName(key) && key.isWellFormed()) return key;
-  throw new KernelError('bad_request', {
-    message: `dedupKey: has 1 to ${MAX_KEY} characters, and ${PLAIN_NAME}.`,
-    details: { field: 'dedupKey' },
-  });
-}
-
 /** While a new tape was made, the key was used for another import, or the name for another tape. */
 class Overtaken extends Error {}
-
-/** Two imports never fill the same positions of a tape. */
-const isSameImport = (one: StoredImport, other: StoredImport): boolean =>
-  one.boxId === other.boxId && one.first === other.first && one.last === other.last;
 
 /** A source that was read, and the import that it is for. */
 interface ReadImport {
   readonly what: Import;
   readonly read: ReadSource;
 }
-
-const operationOf = ({ actor, key }: Import): ImportKey => ({ projectId: actor.projectId, key });
 
 /** @param tries - What earlier tries have made, if they were committed. What this try makes is added. */
 async function makeNew(tx: Tx, { what, read }: ReadImport, tries: StoredImport[]): Promise<ImportedTape> {
@@ -317,15 +215,13 @@ const CLOSED: ReadonlySet<string> = new Set(['tape_conflict', 'fork_closed', 'no
 function withProgress(error: unknown, { key }: Import, { written, boxId }: StoredImport): unknown {
   if (!(error instanceof KernelError)) return error;
   const dedupKey = key.slice(KEY.length);
-  // The new error appends the next step itself.
-  const said = error.message.replace(error.entry.next, '').trimEnd();
   const next = CLOSED.has(error.code)
     ? 'The rest cannot be appended there. Import all lines under another key.'
     : `The same import under key '${dedupKey}' appends the rest.`;
-  return new KernelError(error.code, {
-    message: `${said} ${written} entries were appended before. ${next}`,
-    details: { ...error.details, dedup_key: dedupKey, written, box_id: boxId },
-    cause: error,
+  return error.restate(`${error.problem} ${written} entries were appended before. ${next}`, {
+    dedup_key: dedupKey,
+    written,
+    box_id: boxId,
   });
 }
 

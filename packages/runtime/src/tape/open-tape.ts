@@ -18,11 +18,11 @@ import type { TapeTarget } from './tape-types.js';
 
 export interface TapeOptions {
   /** Id or name; default `default`. */
-  readonly projectId?: string;
+  readonly projectId?: string | undefined;
   /** In whose name it is used: id or name of an agent. Default: the operator, who may use every tape of the project. */
-  readonly as?: string;
+  readonly as?: string | undefined;
   /** Make a tape of this name when there is none (default); otherwise that is `not_found`. */
-  readonly create?: boolean;
+  readonly create?: boolean | undefined;
 }
 
 function toNamed(given: string): TapeAddress {

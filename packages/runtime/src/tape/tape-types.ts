@@ -22,9 +22,9 @@ export function toTarget(tape: string | SessionAddress): TapeTarget {
 
 export interface AppendOptions {
   /** The head that was read: when there is more, nothing is appended (`tape_conflict`). */
-  readonly expectedHead?: number;
+  readonly expectedHead?: number | undefined;
   /** Names this append: the same again appends nothing and gives the same answer. */
-  readonly dedupKey?: string;
+  readonly dedupKey?: string | undefined;
 }
 
 export interface Appended {
@@ -60,9 +60,9 @@ export interface AnchorSummary {
 
 export interface AnchorsOptions {
   /** Default 20, 500 at most. */
-  readonly limit?: number;
+  readonly limit?: number | undefined;
   /** Only anchors before this position. Default: all. */
-  readonly before?: number;
+  readonly before?: number | undefined;
 }
 
 /** A part of the anchors of a tape. */
@@ -93,7 +93,7 @@ export interface KindsOption {
 
 export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> {
   /** Which entries: those after the last anchor (default), after the latest of a name, or all (null). */
-  readonly anchor?: AnchorSelector;
+  readonly anchor?: AnchorSelector | undefined;
   /** Chooses or makes entries of them: for compaction, summaries, retrieval. Hidden ones are not among them. */
   readonly select?: (
     records: readonly TapeRecord[],
@@ -102,12 +102,12 @@ export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> 
 
 export interface SearchOptions {
   /** Default `message` and `tool_result`; none: all. */
-  readonly kinds?: readonly string[];
+  readonly kinds?: readonly string[] | undefined;
   /** ISO dates, inclusive. */
-  readonly start?: string;
-  readonly end?: string;
+  readonly start?: string | undefined;
+  readonly end?: string | undefined;
   /** Default 20, 500 at most. */
-  readonly limit?: number;
+  readonly limit?: number | undefined;
 }
 
 export const DEFAULT_MATCHES = 20;

@@ -4,7 +4,6 @@ import {
   type BoxId,
   buildTapeQuery,
   type ChatMessage,
-  formatTapeRef,
   KernelError,
   LAST_ANCHOR,
   type ProjectId,
@@ -29,21 +28,12 @@ import {
   type TapeAddress,
   type TapeRow,
 } from '@boxcar/store';
-import { newId } from '../lib/index.js';
 import type { TapeConnection } from './connection.js';
-import {
-  checkAppend,
-  type EntryAuthor,
-  type EntryInput,
-  toNewBootstrap,
-  toNewEntry,
-  toNewHandoff,
-} from './entry-input.js';
+import { checkAppend, type EntryAuthor, type EntryInput, toNewEntry, toNewHandoff } from './entry-input.js';
 import { exportLines, loadFolder, type TapeFolder } from './export-tape.js';
 import {
   type ForkContext,
   type ForkOptions,
-  type ForkPoint,
   type ForkSummary,
   forkTape,
   inFork,
@@ -53,18 +43,26 @@ import {
 } from './fork.js';
 import { type ForkedSession, type ForkSessionOptions, forkSession } from './fork-session.js';
 import {
-  anchorsUpto,
   describeTape,
   loadSlice,
   type OpenedTape,
   type RecordsPage,
-  readAnchor,
   selectAnchors,
   selectEntries,
   selectPage,
 } from './read-tape.js';
+import { resetTape } from './reset-tape.js';
 import { type FoundMatches, parseSearchOptions, searchTape, type TapeMatch } from './search-tape.js';
-import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
+import {
+  anchorOf,
+  checkLimit,
+  checkPosition,
+  type ForkPoint,
+  forkPointOf,
+  MAX_POSITION,
+  openFor,
+} from './tape-checks.js';
+import { tapeNotFound, toAppendError } from './tape-errors.js';
 import {
   type AnchorSummary,
   type AnchorsOptions,
@@ -75,13 +73,10 @@ import {
   type Handoff,
   type HandoffOptions,
   type KindsOption,
-  MAX_ANCHORS,
   type MessagesOptions,
   type SearchOptions,
   type TapeInfo,
 } from './tape-types.js';
-
-const MAX_POSITION = 2 ** 31 - 2;
 
 export class Tape {
   readonly #connection: TapeConnection;
@@ -121,11 +116,8 @@ export class Tape {
    * @throws KernelError `box_not_authorized`, `tape_conflict`, `fork_closed`, `bad_request`.
    */
   async handoff(name: string, options: HandoffOptions = {}): Promise<Handoff> {
-    const {
-      first,
-      last: event,
-      ...rest
-    } = await this.#append(toNewHandoff(name, options, this.#author), options);
+    const appended = await this.#append(toNewHandoff(name, options, this.#author), options);
+    const { first, last: event, ...rest } = appended;
     const made = await loadEntries(this.#connection.db, this.#boxId, { from: first, to: event });
     return { anchor: first, event, entries: made.map(toRecord), ...rest };
   }
@@ -183,9 +175,7 @@ export class Tape {
 
   /**
    * The last anchors in the order of the tape, 20 unless told, 500 at most: up to 1 MiB of them, or one. The next page is that `before`
-   * the position that this one says.
-   *
-   * @throws KernelError `bad_request`.
+   * the position that this one says. @throws KernelError `bad_request`.
    */
   async anchorsPage(options: AnchorsOptions = {}): Promise<AnchorsPage> {
     const { limit = DEFAULT_ANCHORS, before } = options;
@@ -237,7 +227,10 @@ export class Tape {
    *
    * @throws KernelError `not_found` for a named anchor.
    */
-  async selectPage(query: TapeQuery, options: { readonly after?: number } = {}): Promise<RecordsPage> {
+  async selectPage(
+    query: TapeQuery,
+    options: { readonly after?: number | undefined } = {},
+  ): Promise<RecordsPage> {
     const after = checkPosition(options.after ?? 0, 'after');
     return selectPage(this.#connection.db, await this.#open(), { query, after });
   }
@@ -314,29 +307,13 @@ export class Tape {
    */
   async reset(options: { readonly archive?: boolean } = {}): Promise<{ readonly archived: string | null }> {
     const { row } = await this.#open();
-    const archived = options.archive === true ? archivedRef(row, this.#actor.projectId) : null;
-    const newBoxId = newId<'box'>();
-    const result = await this.#connection.reset({
-      projectId: this.#actor.projectId,
-      boxId: row.boxId,
-      newBoxId,
-      authorId: this.#actor.actorId,
-      archive:
-        archived === null
-          ? null
-          : { anchor: toNewBootstrap({ archived }, this.#actor), head: row.headPosition },
+    const result = await resetTape(this.#connection, row, {
+      actor: this.#actor,
+      archive: options.archive === true,
     });
-    if (result.outcome === 'moved') return this.reset(options);
-    if (result.outcome === 'busy') {
-      throw new KernelError('tape_busy', {
-        message: `Turn ${result.turnId} of the agent of tape ${row.boxId} is under way or queued.`,
-        details: { box_id: row.boxId, turn_id: result.turnId },
-      });
-    }
-    if (result.outcome === 'forbidden') throw notAuthorized(row.boxId, this.#actor.actorId, 'reset');
-    if (result.outcome !== 'reset') throw toAppendError(result, row.boxId, this.#actor.actorId);
-    this.#boxId = newBoxId;
-    return { archived };
+    if (result === 'moved') return this.reset(options);
+    this.#boxId = result.boxId;
+    return { archived: result.archived };
   }
 
   /**
@@ -362,7 +339,7 @@ export class Tape {
   }
 
   /** Its forks, the oldest first: those of a status, or all. */
-  async forks(options: { readonly status?: ForkStatus } = {}): Promise<readonly ForkSummary[]> {
+  async forks(options: { readonly status?: ForkStatus | undefined } = {}): Promise<readonly ForkSummary[]> {
     const { row } = await this.#open();
     return listForksOf(this.#forkContext(), row.boxId, options.status ?? null);
   }
@@ -379,17 +356,8 @@ export class Tape {
    * @throws KernelError `not_found` for the anchor or profile, `agent_exists` for the name, `box_not_authorized`, `bad_request`.
    */
   async forkSession(name: string, options: ForkSessionOptions = {}): Promise<ForkedSession> {
-    const { fromAnchor: anchor } = options;
     const point = await this.#forkPoint();
-    const last = point.upto?.position ?? point.row.headPosition;
-    const from =
-      anchor === undefined
-        ? null
-        : await readAnchor(
-            this.#connection.db,
-            { row: point.row, last, within: null, actor: this.#actor },
-            anchor,
-          );
+    const from = await anchorOf(this.#connection.db, point, { actor: this.#actor, name: options.fromAnchor });
     return forkSession(this.#forkContext(), point, { ...options, name, from });
   }
 
@@ -404,15 +372,8 @@ export class Tape {
     return { pool, actor, open };
   }
 
-  /** What may be forked: all, or as far as a grant says. */
   async #forkPoint(): Promise<ForkPoint> {
-    const { row } = await this.#open();
-    if (row.reads === 'all') return { row, upto: null };
-    // A fork reads all of its parent up to a position.
-    if (row.readGrant === null) throw notAuthorized(row.boxId, this.#actor.actorId, 'fork');
-    const granted = { row, last: grantedUpto(row), within: null, actor: this.#actor };
-    const anchors = await anchorsUpto(this.#connection.db, granted);
-    return { row, upto: { position: granted.last, lastAnchor: anchors.last, anchors: anchors.count } };
+    return forkPointOf(this.#connection.db, (await this.#open()).row, this.#actor);
   }
 
   /** The tape as it is now. @throws KernelError `not_found`. */
@@ -433,51 +394,6 @@ export class Tape {
 
   /** The tape as it is now, to be read by the actor. @throws KernelError `not_found`, `box_not_authorized`. */
   async #open(): Promise<OpenedTape> {
-    const row = await this.#find();
-    switch (row.reads) {
-      case 'all':
-        return { row, last: row.headPosition, within: null, actor: this.#actor };
-      case 'upto':
-        return { row, last: grantedUpto(row), within: null, actor: this.#actor };
-      case 'part':
-        return {
-          row,
-          last: row.headPosition,
-          within: { agentId: this.#actor.actorId, boxId: row.boxId },
-          actor: this.#actor,
-        };
-      case 'none':
-        throw notAuthorized(row.boxId, this.#actor.actorId, 'read');
-      default:
-        return row.reads satisfies never;
-    }
+    return openFor(await this.#find(), this.#actor);
   }
 }
-
-const grantedUpto = ({ readGrant, headPosition }: TapeRow): number =>
-  Math.min(headPosition, readGrant?.upto ?? headPosition);
-
-function checkPosition(position: number, field: string): number {
-  if (Number.isSafeInteger(position) && position >= 0 && position <= MAX_POSITION) return position;
-  throw new KernelError('bad_request', {
-    message: `${field}: must be a position, or 0.`,
-    details: { field },
-  });
-}
-
-function checkLimit(limit: number): number {
-  if (Number.isInteger(limit) && limit >= 0 && limit <= MAX_ANCHORS) return limit;
-  throw new KernelError('bad_request', {
-    message: `limit: must be a whole number from 0 to ${MAX_ANCHORS}.`,
-    details: { field: 'limit' },
-  });
-}
-
-/** Where an archived incarnation is to be found: by its box, since its name goes on to the next one. */
-const archivedRef = ({ boxId, headPosition }: TapeRow, workspace: string): string =>
-  formatTapeRef({
-    workspace,
-    tape: boxId,
-    target: { kind: 'entry', position: headPosition },
-    head: headPosition,
-  });

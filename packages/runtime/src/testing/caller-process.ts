@@ -9,6 +9,7 @@
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { JsonValue } from '@boxcar/kernel';
+import { errorText } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { isTransient } from '@boxcar/store';
 import { openRuntime } from '../open.js';
@@ -39,7 +40,7 @@ async function submit({ key, primitive, args }: CallerRequest): Promise<void> {
       return;
     } catch (error) {
       if (!isTransient(error)) {
-        console.log(`refused ${key} ${error instanceof Error ? error.message : String(error)}`);
+        console.log(`refused ${key} ${errorText(error)}`);
         return;
       }
       console.log(`again ${key}`);

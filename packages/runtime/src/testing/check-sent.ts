@@ -29,7 +29,7 @@ import type { CardOrigin } from '../explain/card-origin.js';
 import type { ExplainedMessage, StepExplanation } from '../explain/explain-step.js';
 import { TurnPrompts } from '../explain/turn-prompts.js';
 import type { WhyPart } from '../explain/why.js';
-import type { PackPreview } from '../pack/preview.js';
+import type { PackPreview } from '../pack/index.js';
 import { MARK, type SentCall, type SentStage } from './sent-stage.js';
 
 export interface Previewed {

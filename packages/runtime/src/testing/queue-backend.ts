@@ -14,7 +14,8 @@ import {
   type WorkerOptions,
   withBackend,
 } from 'bullmq';
-import { migrateQueues, type QueueConnection } from '../queue/queues.js';
+import type { QueueConnection } from '../queue/job-queue.js';
+import { migrateQueues } from '../queue/queues.js';
 
 /** A database with the queues of one kind beside it, or in it. */
 export interface TestBackend extends AsyncDisposable {

@@ -3,7 +3,7 @@ import type { AgentId, BoxId, CardId, JsonObject, ProjectId, TurnId } from '@box
 import type { Wire } from '@boxcar/llm/testing';
 import { eraseCards } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
-import type { PackRequest } from '../pack/packer.js';
+import type { PackRequest } from '../pack/index.js';
 import { checkSent, type Previewed } from './check-sent.js';
 import type { Harness } from './harness.js';
 import { type Plan, profileOf, type SentStage } from './sent-stage.js';

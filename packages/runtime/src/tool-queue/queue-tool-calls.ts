@@ -14,7 +14,8 @@ import {
   type CallDecision,
   decideQueueCall,
   type ErrorBody,
-  type JobLook,
+  errorText,
+  type JobState,
   sanitizeJson,
   type ToolCallId,
 } from '@boxcar/kernel';
@@ -109,7 +110,7 @@ export class OutsideCalls implements QueueToolCalls {
     calls: readonly QueuedCall[],
     limit: LockLimit,
   ): Promise<ReadonlySet<ToolCallId> | undefined> {
-    const isReached = (await this.#queue.look(calls.slice(0, 1))) !== undefined;
+    const isReached = (await this.#queue.getJobStates(calls.slice(0, 1))) !== undefined;
     if (!isReached) return undefined;
     const marks = calls.map(({ id }) => this.#unsure.get(id) ?? newMark(id));
     try {
@@ -171,12 +172,12 @@ export class OutsideCalls implements QueueToolCalls {
     } catch (error) {
       this.#runtime.log('warn', 'tools.evidence_lost', {
         tool_call_id: call.id,
-        error: error instanceof Error ? error.message : String(error),
+        error: errorText(error),
       });
     }
   }
 
-  async #keepReturned(call: QueuedCall & { readonly id: ToolCallId }, look: JobLook): Promise<void> {
+  async #keepReturned(call: QueuedCall & { readonly id: ToolCallId }, look: JobState): Promise<void> {
     if (look.state === 'completed') await this.keepLate(call, { status: 'success', result: look.result });
   }
 
@@ -184,12 +185,12 @@ export class OutsideCalls implements QueueToolCalls {
   async collect(call: QueueCall): Promise<void> {
     if (!isQueued(call)) return;
     if (call.status === 'pending') {
-      const [look] = (await this.#queue.look([call])) ?? [];
+      const [look] = (await this.#queue.getJobStates([call])) ?? [];
       const decision = look === undefined ? undefined : decideQueueCall(call, look);
       if (decision?.kind !== 'settle') return;
       await this.#settle(call, decision);
     } else if (call.status === 'canceled' || call.status === 'timeout') {
-      const [look] = (await this.#queue.look([call])) ?? [];
+      const [look] = (await this.#queue.getJobStates([call])) ?? [];
       if (look !== undefined) await this.#keepReturned(call, look);
     }
     await this.#queue.remove([call]);
@@ -244,7 +245,7 @@ export class OutsideCalls implements QueueToolCalls {
       isQueued,
     );
     if (calls.length === 0) return true;
-    const looks = await this.#queue.look(calls);
+    const looks = await this.#queue.getJobStates(calls);
     if (looks === undefined) return false;
     const patience = lockMs === undefined ? {} : { lockedMs: () => 0 };
     const settled: QueuedCall[] = [];
@@ -269,7 +270,7 @@ export class OutsideCalls implements QueueToolCalls {
         } catch (error) {
           this.#runtime.log(sqlStateOf(error) === '55P03' ? 'warn' : 'error', 'tools.record_failed', {
             tool_call_id: call.id,
-            error: error instanceof Error ? error.message : String(error),
+            error: errorText(error),
           });
         }
       }),

@@ -923,7 +923,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
       await waitFor(() => place.queue('away').getJob(call.id), { message: 'the job stands in its queue' });
       await place.backend.queue(RESULTS).obliterate({ force: true });
       await place.queue('away').obliterate({ force: true });
-      expect(await queue.look([{ id: call.id, target: 'away' }])).toEqual([{ state: 'gone' }]);
+      expect(await queue.getJobStates([{ id: call.id, target: 'away' }])).toEqual([{ state: 'gone' }]);
       if (fault === 'stalled') proxy.stall();
       else await proxy.cut();
       const now = new Date(Date.now() + 3_000);

@@ -3,7 +3,9 @@
  * parent job in `boxcar-tool-results` that BullMQ delivers when the job has ended, whichever way, on both backends and
  * without events. Like any ring a bell may be lost; the sweep looks for itself.
  */
-import type { JobLook, JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
+
+import type { JobState, JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
+import { errorText } from '@boxcar/kernel';
 import type { Log } from '../lib/index.js';
 import { chunks, type JobFlow, type JobQueue, type Queues, within } from '../queue/index.js';
 
@@ -30,7 +32,6 @@ const QUESTIONS_AT_ONCE = 50;
 const KEPT_SECONDS = 24 * 3600;
 
 const bellId = (id: ToolCallId): string => `call-${id}`;
-const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 const toFlow = (job: NewToolJob) => ({
   name: 'ended',
@@ -93,7 +94,7 @@ export class ToolQueue {
     return added;
   }
 
-  async #look({ id, target }: QueuedCall): Promise<JobLook> {
+  async #stateOf({ id, target }: QueuedCall): Promise<JobState> {
     const queue = this.#queue(target);
     // The state first: a job that was read before it ended has no answer in it.
     const state = await queue.getJobState(id);
@@ -129,11 +130,11 @@ export class ToolQueue {
   }
 
   /** What became of jobs, in order; undefined when the queue cannot be asked. */
-  async look(calls: readonly QueuedCall[]): Promise<readonly JobLook[] | undefined> {
-    const looks: JobLook[] = [];
+  async getJobStates(calls: readonly QueuedCall[]): Promise<readonly JobState[] | undefined> {
+    const looks: JobState[] = [];
     try {
       for (const part of chunks(calls, QUESTIONS_AT_ONCE))
-        looks.push(...(await within(Promise.all(part.map((call) => this.#look(call))), ASK_LIMIT_MS)));
+        looks.push(...(await within(Promise.all(part.map((call) => this.#stateOf(call))), ASK_LIMIT_MS)));
       return looks;
     } catch (error) {
       this.#log('warn', 'tools.unreachable', { error: errorText(error) });

@@ -1,6 +1,7 @@
 import {
   type AgentId,
   copyKeyOrder,
+  errorText,
   isCleanText,
   isJsonObject,
   type JsonObject,
@@ -272,7 +273,7 @@ export function checkRegistered(
   try {
     schema = readSchema(input);
   } catch (error) {
-    refuse('input', `has no JSON schema (${error instanceof Error ? error.message : String(error)})`, error);
+    refuse('input', `has no JSON schema (${errorText(error)})`, error);
   }
   if (schema.type !== 'object') refuse('input', notObject(schema.type));
   if (JSON.stringify(schema).includes('"__proto__":'))

@@ -16,11 +16,11 @@ import {
   type PendingCall,
   settleCalls,
 } from '@boxcar/store';
-import type { Accepted, Begun, RuntimeCore, SubmitOptions } from '../core/index.js';
+import type { Accepted, ParsedSubmission, RuntimeCore, SubmitOptions } from '../core/index.js';
 import type { CallOutcome } from '../end/index.js';
 import { answeredMeanwhile, toFailure, toSettlement } from '../end/index.js';
 import { type RunningCall, runInScope, unlessAborted } from '../lib/index.js';
-import { begin } from '../submit/index.js';
+import { parseSubmission } from '../submit/index.js';
 import { onPool, openTape, untilAborted } from '../tape/index.js';
 import { parseGiven, type Tool } from '../tool/index.js';
 import { invalidArguments, refusal, type Toolbox } from '../toolbox/index.js';
@@ -148,7 +148,7 @@ export type CallRun =
 
 interface CallOptions {
   readonly isAlone: boolean;
-  readonly begun: Begun | undefined;
+  readonly parsed: ParsedSubmission | undefined;
   /** @throws KernelError unless the turn may end by this call with this deliverable. */
   readonly checkEnd: (name: string, deliverable: JsonValue) => Promise<void>;
 }
@@ -235,10 +235,10 @@ export function beginCall(
   runtime: RuntimeCore,
   held: HeldTurn,
   call: Pick<NewToolCall, 'id' | 'name' | 'arguments' | 'route'>,
-): Begun | undefined {
+): ParsedSubmission | undefined {
   if (call.route !== 'primitive') return undefined;
   try {
-    return begin(runtime, call.name, call.arguments, {
+    return parseSubmission(runtime, call.name, call.arguments, {
       ...callerOf(held),
       call: { turnId: held.turn.turnId, toolCallId: call.id, holderId: held.holderId },
     });
@@ -259,7 +259,7 @@ async function runPrimitive(
     runtime.accept(call.name, call.arguments, {
       ...callerOf(held),
       call: {
-        begun: options.begun,
+        parsed: options.parsed,
         turnId: turn.turnId,
         epoch: turn.epoch,
         holderId,

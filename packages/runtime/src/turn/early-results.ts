@@ -2,6 +2,7 @@
  * Records the results of a step's calls while other calls of the step still run, so that they survive the death of the worker.
  * Results that arrive together with the last one are left to the statement that opens the next step.
  */
+import { errorText } from '@boxcar/kernel';
 import type { CallSettlement } from '@boxcar/store';
 import type { HeldTurn, TurnHost } from './held-turn.js';
 import { keepLate, lateSettlements } from './late.js';
@@ -58,7 +59,7 @@ export class EarlyResults {
       runtime.log('warn', 'turn.result_not_recorded', {
         turn_id: result.turnId,
         tool_call_id: result.toolCallId,
-        error: error instanceof Error ? error.message : String(error),
+        error: errorText(error),
       });
     }
   }

@@ -1,5 +1,5 @@
 /** What a worker brings for a turn that is no longer in its hands: kept as evidence, applied nowhere. */
-import { type JsonValue, type ModelReply, maskSecrets } from '@boxcar/kernel';
+import { errorText, type JsonValue, type ModelReply, maskSecrets } from '@boxcar/kernel';
 import { type CallSettlement, type Evidence, keepEvidence } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { newId, toBody } from '../lib/index.js';
@@ -67,7 +67,7 @@ export async function keepLate(
   } catch (error) {
     runtime.log('warn', 'turn.evidence_lost', {
       turn_id: turn.turnId,
-      error: error instanceof Error ? error.message : String(error),
+      error: errorText(error),
     });
   }
 }

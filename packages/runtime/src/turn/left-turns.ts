@@ -8,8 +8,10 @@
  * L3  A result that fails for another reason (it loses each race, or needs too much of the server) may fail for ever. Its turn is
  *     handed back with a note, like a turn that cannot be run, and the result is dropped after five tries.
  */
+
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ToolCallId, TurnId } from '@boxcar/kernel';
+import { errorText } from '@boxcar/kernel';
 import { isOutOfResources, isServerTrouble, isTransient, MAX_TRIES, sqlStateOf } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { Recorder } from '../end/index.js';
@@ -59,7 +61,7 @@ export async function recordLeft(
         runtime.log('warn', mayComeLater ? 'turn.result_not_recorded' : 'turn.result_lost', {
           turn_id: result.turnId,
           tool_call_id: result.toolCallId,
-          error: error instanceof Error ? error.message : String(error),
+          error: errorText(error),
         });
       }
     }),

@@ -14,26 +14,20 @@ import {
   findAnswerFinding,
   foldManifest,
   type JsonValue,
-  KernelError,
-  ModelError,
   type ModelReply,
   type ModelUsage,
   mayExpand,
-  type NewCard,
   priceUnknown,
   providerOf,
   resultFieldsOf,
-  stepNotice,
   toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
-import { dropUnasked, findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
-import { type Ending, entryOf, fallbackDeliverable, fromCause } from '../end/index.js';
-import { deliverableContent } from '../lib/index.js';
+import { dropUnasked, findLastWords } from '@boxcar/store';
+import { fallbackDeliverable } from '../end/index.js';
 import {
   askModel,
   describeModelFailure,
-  parseUsage,
   usageRow,
   warningsRow,
   withCommandCalls,
@@ -41,64 +35,23 @@ import {
 } from '../model/index.js';
 import { findNoEnd } from '../toolbox/index.js';
 import type { PricedProfile } from '../view/index.js';
+import { commitNext } from './commit-next.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
+import { endExhausted } from './end-exhausted.js';
+import { type FailedUsage, usageOfFailure } from './failed-usage.js';
 import { type ClosedStep, type HeldTurn, MAX_ATTEMPTS, type TurnHost, type TurnRun } from './held-turn.js';
-import { judgeReply, limitEnd, type ReplyVerdict } from './judge-reply.js';
+import { judgeReply, limitEnd } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
+import { type FailedStep, type Progress, type SentPrompt, successOf } from './progress.js';
 import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
-import { CALLS_REMINDER, noticeCard } from './step-cards.js';
+import { CALLS_REMINDER } from './step-cards.js';
 import { TurnCommits } from './turn-commits.js';
 import { TurnSelector } from './turn-selector.js';
-
-/** Progress inside the loop; the rows hold the same. */
-interface Progress {
-  step: number;
-  attempt: number;
-  /** Failed model calls of this step. */
-  retries: number;
-  emptyReplies: number;
-  open: OpenCalls;
-}
-
-/** An attempt whose call has failed, with what it has used. */
-interface FailedStep {
-  readonly step: ClosedStep;
-  readonly spent: StepCommit['spent'];
-}
-
-/** A prompt with what its commit says of it. */
-interface SentPrompt extends HeldPrompt {
-  readonly isLast: boolean;
-  readonly hash: string;
-  readonly toolset: string;
-}
 
 export async function runTurn(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
   if (held.turn.losses >= MAX_ATTEMPTS) return endExhausted(host, held);
   return new TurnLoop(host, held, await host.loader.profile(held.turn.profileId)).run();
-}
-
-/** Ends a turn without reading any more of it, because its rows may be the cause of its failures. */
-async function endExhausted(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
-  const { turnId, stepCount, losses } = held.turn;
-  const details = { turn_id: turnId, step: stepCount + 1, attempts: losses };
-  const cause = (await findRunFailures(host.runtime.pool, [turnId])).get(turnId);
-  const error =
-    cause === undefined
-      ? new KernelError('attempts_exhausted', { details }).toJSON()
-      : fromCause(cause, details);
-  return new TurnCommits(host, held).end(
-    { status: 'failed', deliverable: fallbackDeliverable(error, stepCount, null), error },
-    { hasOpenCalls: held.turn.pendingCalls > 0 },
-  );
-}
-
-/** What a failed call has used. */
-interface FailedUsage {
-  readonly usage: ModelUsage;
-  /** Nobody knows: it is what was reserved. */
-  readonly isLost: boolean;
 }
 
 class TurnLoop {
@@ -223,7 +176,7 @@ class TurnLoop {
     } catch (error) {
       if (this.#held.signal.aborted) throw error;
       const body = describeModelFailure(error);
-      const used = this.#usageOfFailure(sent, error);
+      const used = usageOfFailure(this.#profile, sent, error);
       const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, error: body, ...used });
       return this.#afterFailure(sent, closed, { error, body, used });
     }
@@ -376,20 +329,6 @@ class TurnLoop {
     };
   }
 
-  /**
-   * What a failed call has used, as its adapter says. A call that took too long may have been answered where nobody heard it: it is
-   * charged with all that it may have used. One that was refused cost nothing.
-   */
-  #usageOfFailure({ view, tools }: SentPrompt, error: unknown): FailedUsage | undefined {
-    if (!(error instanceof ModelError)) return undefined;
-    const usage = parseUsage(error.usage);
-    if (usage !== undefined) return { usage, isLost: false };
-    if (error.code !== 'model_timeout') return undefined;
-    const inputTokens = estimatePrompt(view.estimateTokens, tools);
-    const outputTokens = answerTokensOf(this.#profile);
-    return { usage: { inputTokens, outputTokens, isEstimated: true }, isLost: true };
-  }
-
   /** A shorter prompt for one that was too long, another try later, or the end. */
   async #afterFailure(
     sent: SentPrompt,
@@ -443,43 +382,11 @@ class TurnLoop {
     return this.#commitNext(sent, { closed, spent, ...verdict });
   }
 
-  async #commitNext(
-    { rows, step }: SentPrompt,
-    next: Extract<ReplyVerdict, { kind: 'next' }> & {
-      readonly closed: ClosedStep;
-      readonly spent: StepCommit['spent'];
-    },
-  ): Promise<TurnRun | 'next'> {
-    const { turn, view } = this.#held;
-    const written: { kind: NewEntry['kind']; card: NewCard }[] = [];
-    const add = (kind: NewEntry['kind'], card: NewCard): void => void written.push({ kind, card });
-    if (next.thought !== undefined) add('message', next.thought);
-    const calls = this.#calls.write(next.calls, { rows, step, facts: next.facts });
-    for (const { card } of calls) add('tool_call', card);
-    if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder, next.notice));
-    const notice = stepNotice(turn.maxSteps - step, this.#calls.bound.enders);
-    if (notice !== undefined) add('message', noticeCard(turn, notice));
-    const { emptyReplies, spent } = next;
-    const outcome = await this.#commits.step({
-      step: { ...next.closed, thoughtCardId: (next.thought ?? calls[0]?.card)?.id ?? null },
-      cards: written.map(({ card }) => card),
-      entries: written.map(({ kind, card }) => entryOf(kind, card)),
-      calls: calls.map(({ row }) => row),
-      emptyReplies,
-      spent,
-    });
-    if (outcome.outcome !== 'committed') return outcome.outcome;
-    view.append(outcome.basePosition, step, written);
-    const attempt = calls.length > 0 ? 0 : 1;
-    Object.assign(this.#progress, { step, attempt, retries: 0, emptyReplies });
-    this.#progress.open = this.#calls.toOpen(calls, step);
+  async #commitNext(sent: SentPrompt, next: Parameters<typeof commitNext>[2]): Promise<TurnRun | 'next'> {
+    const parts = { held: this.#held, calls: this.#calls, commits: this.#commits };
+    const after = await commitNext(parts, sent, next);
+    if (typeof after === 'string') return after;
+    Object.assign(this.#progress, { step: sent.step, retries: 0, ...after });
     return 'next';
   }
 }
-
-const successOf = (value: JsonValue, { isSanitized = false } = {}): Ending => ({
-  status: 'success',
-  deliverable: deliverableContent(value),
-  error: null,
-  ...(isSanitized ? { metadata: { sanitized: true } } : {}),
-});

@@ -1,5 +1,6 @@
 /** Turns whose worker lacks their selector. Source: docs/views.md, "Selectors". */
-import { explainWait, parseId, type Select, type TurnId } from '@boxcar/kernel';
+import { parseId, type Select, type TurnId } from '@boxcar/kernel';
+import { describeWait } from '@boxcar/kernel/words';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { loadWaitFacts } from '@boxcar/store/report';
 import { queueBackends, waitFor } from '@boxcar/testkit';
@@ -107,7 +108,7 @@ const stepsOf = (turnId: TurnId) =>
     [turnId],
   );
 const why = async (turnId: TurnId) =>
-  explainWait(await loadWaitFacts(backend.database.pool, turnId))?.links[0];
+  describeWait(await loadWaitFacts(backend.database.pool, turnId))?.links[0];
 const end = ({ runtime }: OpenRuntime, turnId: TurnId) => runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 
 async function start(kind: (typeof kinds)[number]): Promise<void> {

@@ -24,7 +24,7 @@ import {
   type NewToolCall,
   type PendingCall,
 } from '@boxcar/store';
-import type { Begun } from '../core/index.js';
+import type { ParsedSubmission } from '../core/index.js';
 import { buildToolbox, findTeller, routeCall, type Toolbox } from '../toolbox/index.js';
 import type { PricedProfile } from '../view/index.js';
 import { beginCall, type CallRun, runCall } from './call-tools.js';
@@ -72,7 +72,7 @@ export class StepCalls {
   readonly #profile: PricedProfile['profile'];
   readonly #guard: LoopGuard;
   /** The primitives among the calls of the last step. */
-  #begun: ReadonlyMap<ToolCallId, Begun | undefined> = new Map();
+  #parsed: ReadonlyMap<ToolCallId, ParsedSubmission | undefined> = new Map();
   #binding: (Bound & { readonly canExpand: boolean }) | undefined;
   #told: ToldProfiles | undefined;
 
@@ -159,7 +159,7 @@ export class StepCalls {
       written.flatMap(({ row }) => row.guardHash ?? []),
       at.step,
     );
-    this.#begun = new Map(written.map(({ row }) => [row.id, beginCall(runtime, this.#held, row)]));
+    this.#parsed = new Map(written.map(({ row }) => [row.id, beginCall(runtime, this.#held, row)]));
     return written;
   }
 
@@ -230,7 +230,7 @@ export class StepCalls {
     this.#host.checkLease();
     const settled = await Promise.allSettled(
       calls.map(async (call) => {
-        const options = { isAlone, begun: this.#begun.get(call.id), checkEnd: this.#checkEnd };
+        const options = { isAlone, parsed: this.#parsed.get(call.id), checkEnd: this.#checkEnd };
         try {
           const run =
             repeated.get(call.id) ?? (await runCall(this.#host.runtime, this.#held, call, toolbox, options));

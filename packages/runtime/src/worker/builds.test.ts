@@ -1,5 +1,6 @@
 /** Two builds on one database: docs/operations.md, "Two builds at once". The older is this one, unless a test says otherwise. */
-import { explainWait, parseId, type TurnId } from '@boxcar/kernel';
+import { parseId, type TurnId } from '@boxcar/kernel';
+import { describeWait } from '@boxcar/kernel/words';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { type Build, findStaleRings, THIS_BUILD } from '@boxcar/store';
 import { loadWaitFacts } from '@boxcar/store/report';
@@ -144,7 +145,7 @@ const makersOf = async (turnIds: readonly TurnId[]): Promise<string[]> =>
     )
   ).map((row) => row.holder_id);
 
-const why = async (turnId: TurnId) => explainWait(await loadWaitFacts(backend.database.pool, turnId));
+const why = async (turnId: TurnId) => describeWait(await loadWaitFacts(backend.database.pool, turnId));
 
 const fileBox = async (side: Side): Promise<string> => {
   const { answer } = await side.opened.runtime.accept('create_box', {

@@ -47,7 +47,7 @@ export class CommitProof {
   }
 
   /** Checks the pool and takes the next step if it is due. Called several times in each lease. */
-  look(): void {
+  check(): void {
     const now = performance.now();
     const silentMs = silentFor(this.#pool);
     // Any answer after the question counts, not only the answer to it.

@@ -24,7 +24,7 @@ export class LockedClaims {
     return this.#metAt.has(turnId) ? 0 : PATIENCE_MS;
   }
 
-  note(turnId: TurnId): void {
+  record(turnId: TurnId): void {
     this.#metAt.delete(turnId);
     this.#metAt.set(turnId, performance.now());
   }

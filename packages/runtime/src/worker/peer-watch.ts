@@ -5,7 +5,7 @@
  * On a connection of its own. A session that waits for a lock does not see its client die, so the lock of a worker that
  * watched on the connection which holds it would outlive the worker; nor does it hear notifications.
  */
-import { startTimer, type WorkerId } from '@boxcar/kernel';
+import { errorText, startTimer, type WorkerId } from '@boxcar/kernel';
 import {
   createDirectClient,
   endClient,
@@ -76,7 +76,7 @@ export class PeerWatch {
   }
 
   /** What a heartbeat has seen: without others nobody is looked for; as soon as there is one, it is watched. */
-  know(hasPeers: boolean): void {
+  setHasPeers(hasPeers: boolean): void {
     const isNews = hasPeers && !this.#hasPeers;
     this.#hasPeers = hasPeers;
     if (isNews) this.#lookAgain();
@@ -92,7 +92,7 @@ export class PeerWatch {
   joined(id: WorkerId): void {
     const me = this.#options.workerId();
     if (id === me) return;
-    this.know(true);
+    this.setHasPeers(true);
     this.#mute.delete(id);
     if (this.#watched === undefined || this.#watched === id || isNearer(me, id, this.#watched))
       this.#interrupt();
@@ -125,14 +125,14 @@ export class PeerWatch {
       this.#isToLook = false;
       try {
         this.#client ??= await this.#connect();
-        if (!this.#isStopped && this.#hasPeers) pauseMs = await this.#look(this.#client);
+        if (!this.#isStopped && this.#hasPeers) pauseMs = await this.#checkPeers(this.#client);
       } catch (error) {
         // A late interruption, which canceled another statement.
         if (sqlStateOf(error) === INTERRUPTED) continue;
         await this.#drop();
         if (!this.#isStopped)
           this.#options.log('debug', 'peer.not_watched', {
-            error: error instanceof Error ? error.message : String(error),
+            error: errorText(error),
           });
       }
       if (pauseMs > 0 && !this.#isToLook) await this.#pause(pauseMs, 'or woken');
@@ -145,7 +145,7 @@ export class PeerWatch {
    *
    * @returns How long to pause until the next wait.
    */
-  async #look(client: pg.Client): Promise<number> {
+  async #checkPeers(client: pg.Client): Promise<number> {
     const { everyMs, pool, workerId, log } = this.#options;
     const watched = await this.#wait(client, workerId());
     if (watched === 'interrupted') return 0;

@@ -208,7 +208,9 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await pool.spawn(2);
     const turnId = await pool.submit('hangOnce', 'go');
     const { victim, others } = await pool.whoPrints(new RegExp(`^model ${turnId} 2 1$`, 'm'));
-    expect(await pool.turn(turnId)).toMatchObject({ status: 'running', holder_id: victim.id, epoch: 1 });
+    // On a busy machine a ring that comes late is rung again, under the next epoch.
+    const held = await pool.turn(turnId);
+    expect(held).toMatchObject({ status: 'running', holder_id: victim.id });
     await victim.child.kill('SIGKILL');
 
     const end = await pool.result(turnId);
@@ -216,7 +218,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
       'success',
       [note('before'), note('after')],
     ]);
-    expect(await pool.turn(turnId)).toMatchObject({ epoch: 2 });
+    expect((await pool.turn(turnId)).epoch).toBeGreaterThan(held.epoch);
     expect(
       await pool.rows('select name, pid from public.effects order by pid = $1 desc', [victim.child.pid]),
     ).toEqual([
@@ -276,7 +278,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
       cards: await pool.rows('select count(*)::int as n from boxcar.cards'),
     });
     const before = await rows();
-    expect(before.turn.epoch).toBe(2);
+    expect(before.turn.epoch).toBeGreaterThan(1);
     expect(stateOf(victim.child.pid)).toMatch(/^T/);
 
     process.kill(victim.child.pid, 'SIGCONT');
@@ -358,7 +360,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await queue.resume();
     expect(await pool.result(turnId)).toMatchObject({ status: 'success', result: 'quick go' });
     expect(worker.log).toContainEqual({ event: 'sweep.rang_again', fields: { turn_ids: [turnId] } });
-    expect((await pool.turn(turnId)).epoch).toBe(2);
+    expect((await pool.turn(turnId)).epoch).toBeGreaterThan(1);
     await checkInvariants(pool.backend.database.pool);
   });
 
@@ -415,7 +417,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     const worker = await pool.work();
     expect(await pool.result(turnId)).toMatchObject({ status: 'success', result: 'quick go' });
     expect(worker.log).toContainEqual({ event: 'sweep.rang_again', fields: { turn_ids: [turnId] } });
-    expect((await pool.turn(turnId)).epoch).toBe(2);
+    expect((await pool.turn(turnId)).epoch).toBeGreaterThan(1);
     expect(await queue.getJobState(`${turnId}-1`)).toBe('completed');
     await checkInvariants(pool.backend.database.pool);
   });

@@ -1,6 +1,7 @@
 import type { AgentId, BoxId, CardId, NewCard, Segment, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { emptySubmission, type NewContextBox, writeSubmission } from '../submit/submission.js';
+import { writeSubmission } from '../submit/submission.js';
+import { emptySubmission, type NewContextBox } from '../submit/submission-rows.js';
 import {
   card,
   DEFAULT_PROJECT,
@@ -20,8 +21,8 @@ import {
   findReadableCards,
   type LoadedBox,
   loadBoxes,
-  loadSnapshots,
 } from './boxes.js';
+import { loadSnapshots } from './snapshots.js';
 
 let world: World;
 let profile: TestProfile;

@@ -1,6 +1,7 @@
 import type { CardContent, CardId, JsonObject, ProjectId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { emptySubmission, writeSubmission } from '../submit/submission.js';
+import { writeSubmission } from '../submit/submission.js';
+import { emptySubmission } from '../submit/submission-rows.js';
 import { card, DEFAULT_PROJECT, newId, World } from '../testing/world.js';
 import { loadCardFacts, loadCards } from './card-facts.js';
 

@@ -1,31 +1,22 @@
 /** What packing under a budget, and its preview, read of cards: everything by id, in one statement each. */
-import type { Card, CardFacts, CardId, JsonValue, ProjectId, Role } from '@boxcar/kernel';
-import type pg from 'pg';
+import type { Card, CardFacts, CardId, JsonValue, ProjectId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
 import { CARD_READ, type CardRow, readCard } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 
 // One reading of each content, whatever its kind.
 const CARD_FACTS = statement(`
-  select c.id as card_id, c.type, c.role, c.author_id, c.size_bytes,
-    case when x.kind in ('tool_call', 'tool_result') then x.tool_call_id end as tool_call_id,
-    c.metadata->'summarizes' as summarizes, coalesce(c.metadata->'context' = 'false'::jsonb, false) as is_hidden,
+  select /* card-facts.card_facts */ c.id, c.type, c.role, c.author_id as "authorId", c.size_bytes as "sizeBytes",
+    case when x.kind in ('tool_call', 'tool_result') then x.tool_call_id end as "toolCallId",
+    c.metadata->'summarizes' as summarizes, coalesce(c.metadata->'context' = 'false'::jsonb, false) as "isHidden",
     left(concat_ws(' ', x.name, coalesce(x.text, x.data, x.fields, x.uri, x.result, x.error, x.arguments,
       case when c.content is null then '(erased)' else 'null' end)), 200) as preview
   from boxcar.cards c cross join lateral json_to_record(coalesce(c.content, '{}')) as x(kind text, tool_call_id text, name text,
     text text, data text, fields text, uri text, result text, error text, arguments text)
   where c.id = any ($1::uuid[]) and c.project_id = $2`);
 
-interface FactsRow extends pg.QueryResultRow {
-  card_id: CardId;
-  type: string;
-  role: Role | null;
-  author_id: string;
-  size_bytes: number;
-  tool_call_id: string | null;
-  summarizes: JsonValue | null;
-  is_hidden: boolean;
-  preview: string;
-}
+type FactsRow = Row<'cards', 'id' | 'type' | 'role', { authorId: 'author_id'; sizeBytes: 'size_bytes' }> &
+  Pick<CardFacts, 'toolCallId' | 'isHidden' | 'preview'> & { readonly summarizes: JsonValue | null };
 
 /** A caller wrote this list: what in it is no id stands for nothing. */
 const idsIn = (value: JsonValue | null): string[] =>
@@ -40,24 +31,12 @@ export async function loadCardFacts(
   if (cardIds.length === 0) return new Map();
   const rows = await run<FactsRow>(db, CARD_FACTS, [cardIds, projectId]);
   return new Map(
-    rows.map((row) => [
-      row.card_id,
-      {
-        type: row.type,
-        role: row.role,
-        authorId: row.author_id,
-        sizeBytes: row.size_bytes,
-        toolCallId: row.tool_call_id,
-        summarizes: idsIn(row.summarizes),
-        isHidden: row.is_hidden,
-        preview: row.preview,
-      },
-    ]),
+    rows.map(({ id, summarizes, ...facts }) => [id, { ...facts, summarizes: idsIn(summarizes) }]),
   );
 }
 
 const CARDS = statement(`
-  select ${CARD_READ}, c.size_bytes from boxcar.cards c where c.id = any ($1::uuid[]) and c.project_id = $2`);
+  select /* card-facts.cards */ ${CARD_READ}, c.size_bytes from boxcar.cards c where c.id = any ($1::uuid[]) and c.project_id = $2`);
 
 /** Whole cards with the size of their content. */
 export async function loadCards(
@@ -66,10 +45,7 @@ export async function loadCards(
   projectId: ProjectId,
 ): Promise<ReadonlyMap<CardId, Card & { readonly sizeBytes: number }>> {
   if (cardIds.length === 0) return new Map();
-  const rows = await run<CardRow & pg.QueryResultRow & { size_bytes: number }>(db, CARDS, [
-    cardIds,
-    projectId,
-  ]);
+  const rows = await run<CardRow & Row<'cards', 'size_bytes'>>(db, CARDS, [cardIds, projectId]);
   const cards = new Map<CardId, Card & { readonly sizeBytes: number }>();
   for (const row of rows) {
     const card = readCard(row);

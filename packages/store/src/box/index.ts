@@ -1,5 +1,4 @@
 export {
-  ASKED_COUNT,
   type BoxGrant,
   type ExpandedCard,
   expandContexts,
@@ -8,19 +7,15 @@ export {
   findContextBoxes,
   findReadableCards,
   inShownPlace,
-  LEAVES,
   type LoadBoxesOptions,
   type LoadedBox,
   type LoadedRange,
   loadBoxes,
-  loadSnapshots,
-  SEGMENTS,
-  SHOWN_LEAVES,
-  SHOWN_SEGMENTS,
   type ShownAs,
   type ShownColumns,
-  type SnapshotEntry,
   toShownAs,
 } from './boxes.js';
 export { loadCardFacts, loadCards } from './card-facts.js';
-export { findReachable, findTurnPolicy, type ReachableProfile } from './reach.js';
+export { ASKED_COUNT, LEAVES, SEGMENTS, SHOWN_LEAVES, SHOWN_SEGMENTS } from './leaves.js';
+export { findReachable, findTurnPolicy } from './reach.js';
+export { loadSnapshots, type SnapshotEntry } from './snapshots.js';

@@ -1,6 +1,7 @@
 /** The profiles that an agent may reach, by its delegation policy. */
 import type { DelegationPolicy, ProjectId, TurnId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
+import type { Row } from '../schema/index.js';
 
 /** A profile as agents are told of it. */
 export interface ReachableProfile {
@@ -10,7 +11,7 @@ export interface ReachableProfile {
 
 // Chosen before their cards are read: a card has the whole of a profile, its instructions included.
 const FIND_REACHABLE = statement(`
-  select f.name, case when $4::int > 0 then left(c.content->'data'->>'description', $4::int) end as description
+  select /* reach.find_reachable */ f.name, case when $4::int > 0 then left(c.content->'data'->>'description', $4::int) end as description
   from (
     select f.name, f.card_id from boxcar.profiles f
     where f.project_id = $1 and f.is_current and ($2::text[] is null or f.name = any ($2))
@@ -39,7 +40,7 @@ export async function findReachable(
 ): Promise<readonly ReachableProfile[]> {
   const { policy, limit, after, areNamesEnough = false } = options;
   if (policy === undefined || policy.target_profiles?.length === 0) return [];
-  return run<{ name: string; description: string | null }>(db, FIND_REACHABLE, [
+  return run<Row<'profiles', 'name'> & { description: string | null }>(db, FIND_REACHABLE, [
     projectId,
     policy.target_profiles,
     policy.target_tags,
@@ -50,7 +51,7 @@ export async function findReachable(
 }
 
 const TURN_POLICY = statement(`
-  select c.content->'data'->'delegation_policy' as policy
+  select /* reach.turn_policy */ c.content->'data'->'delegation_policy' as policy
   from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards c on c.id = f.card_id
   where t.id = $1 and t.project_id = $2`);
 

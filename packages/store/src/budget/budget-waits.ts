@@ -4,7 +4,7 @@ import { type Queryable, run, statement } from '../db/index.js';
 import { hasStatus, toRing } from '../turn/index.js';
 
 const PAUSE = statement(`
-  with up as (
+  with /* budget-waits.pause */ up as (
     update boxcar.turns t set status = 'suspended', holder_id = null, attempt = greatest(t.attempt - 1, 0)
     where t.id = $1 and ${hasStatus('running')} returning t.id, t.step_count, t.attempt
   ),
@@ -26,7 +26,7 @@ export async function pauseForBudget(
 }
 
 const WAKE = statement(`
-  with lk as (
+  with /* budget-waits.wake */ lk as (
     select t.id from boxcar.waits w join boxcar.turns t on t.id = w.turn_id
     where w.kind = 'budget' and w.detail->>'budget_id' = $2::uuid::text and t.run_id = $1 and ${hasStatus('suspended')}
     order by t.id for update of t

@@ -9,20 +9,14 @@
  */
 import {
   type Account,
-  type Allotment,
   type Amounts,
-  type BudgetHit,
   type BudgetLimits,
-  decideGrant,
-  findShortfall,
   KernelError,
   type ProfileId,
   type ProjectId,
   type Ring,
   type RunId,
   type TurnId,
-  type WorkerId,
-  wantOf,
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import {
@@ -33,15 +27,14 @@ import {
   skipping,
   statement,
   type Tx,
-  transaction,
   transactWithin,
 } from '../db/index.js';
 import { notSetAside } from '../rows/index.js';
-import type { Purse } from '../turn/index.js';
-import { findSuspended } from '../turn/index.js';
-import { pauseForBudget, wakeForBudget } from './budget-waits.js';
+import { wakeForBudget } from './budget-waits.js';
 
-const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for no key update');
+const LOCK_RUN = statement(
+  'select /* budgets.lock_run */ id from boxcar.runs where id = $1 for no key update',
+);
 
 /** A1. First of all locks a transaction takes. */
 export async function lockRun(tx: Tx, runId: RunId): Promise<void> {
@@ -49,7 +42,7 @@ export async function lockRun(tx: Tx, runId: RunId): Promise<void> {
 }
 
 const ACCOUNTS = statement(`
-  with recursive up as (
+  with recursive /* budgets.accounts */ up as (
     select b.*, 0 as n from boxcar.budgets b where b.id = $1
     union all
     select p.*, up.n + 1 from up cross join lateral (select * from boxcar.budgets b where b.id = up.parent_id offset 0) p
@@ -92,11 +85,11 @@ export async function loadAccounts(db: Queryable, budgetId: string): Promise<rea
 }
 
 /** Of an ended turn `t`: its model worked when it was ended from outside. It keeps all that it was allotted: what the call cost is not known. */
-const IS_LOST = `(t.status in ('failed', 'timeout', 'canceled') and exists (
+export const IS_LOST = `(t.status in ('failed', 'timeout', 'canceled') and exists (
         select from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count + 1 and s.committed_at is null and s.usage is null and s.error is null))`;
 
 const settleText = (leavesLocked: boolean): string => `
-  with recursive lk as (
+  with recursive /* budgets.settle */ lk as (
     select t.id, ${IS_LOST} as is_lost
     from boxcar.turns t where t.run_id = $1 and not t.is_settled and t.ended_at is not null order by t.id for no key update of t${skipping(leavesLocked)}
   ),
@@ -143,7 +136,7 @@ export async function settleEnded(
 }
 
 const RESERVE = statement(`
-  update boxcar.budgets set tokens_reserved = tokens_reserved + $2, cost_reserved = cost_reserved + $3, steps_reserved = steps_reserved + $4, turns_used = turns_used + $5
+  update /* budgets.reserve */ boxcar.budgets set tokens_reserved = tokens_reserved + $2, cost_reserved = cost_reserved + $3, steps_reserved = steps_reserved + $4, turns_used = turns_used + $5
   where id = any ($1::uuid[])`);
 
 /** Writes a grant into all accounts on the way up. A1. */
@@ -155,7 +148,9 @@ export async function reserve(
   await run(tx, RESERVE, [accountIds, amounts.tokens, amounts.costMicros, amounts.steps, amounts.turns]);
 }
 
-const COUNT_CHILDREN = statement('select count(*)::int as n from boxcar.turns where parent_turn_id = $1');
+const COUNT_CHILDREN = statement(
+  'select /* budgets.count_children */ count(*)::int as n from boxcar.turns where parent_turn_id = $1',
+);
 
 export async function countChildren(db: Queryable, turnId: TurnId): Promise<number> {
   const [row] = await run<{ n: number }>(db, COUNT_CHILDREN, [turnId]);
@@ -163,7 +158,7 @@ export async function countChildren(db: Queryable, turnId: TurnId): Promise<numb
 }
 
 const SPAWN_PROFILES = statement(`
-  select f.id as profile_id, c.content->'data'->>'model' as model, (c.content->'data'->'model_settings'->>'max_output_tokens')::float8 as max_output_tokens,
+  select /* budgets.spawn_profiles */ f.id as profile_id, c.content->'data'->>'model' as model, (c.content->'data'->'model_settings'->>'max_output_tokens')::float8 as max_output_tokens,
     (c.content->'data'->'limits'->>'context_tokens')::float8 as context_tokens,
     f.max_tokens::float8 as max_tokens, octet_length(c.content->'data'->>'instructions') as instruction_bytes, p.limits->'prices' as prices
   from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
@@ -185,175 +180,11 @@ export function loadSpawnProfiles(db: Queryable, ids: readonly ProfileId[]): Pro
   return run<SpawnProfile & pg.QueryResultRow>(db, SPAWN_PROFILES, [ids]);
 }
 
-const LOCK_HELD = statement(`
-  select budget_id, allotted_tokens::float8, allotted_cost::float8, allotted_steps, spent_tokens::float8, spent_cost::float8, step_count
-  from boxcar.turns where id = $1 and epoch = $2 and holder_id = $3 and status = 'running' for update`);
-
-interface HeldRow extends pg.QueryResultRow {
-  budget_id: string;
-  allotted_tokens: number | null;
-  allotted_cost: number | null;
-  allotted_steps: number | null;
-  spent_tokens: number;
-  spent_cost: number;
-  step_count: number;
-}
-
-const GROW = statement(`
-  update boxcar.turns set allotted_tokens = allotted_tokens + $2, allotted_cost = allotted_cost + $3, allotted_steps = allotted_steps + $4 where id = $1`);
-
-/** A turn in its worker's hands, before a step that it cannot pay. */
-export interface TopUpRequest {
-  readonly turnId: TurnId;
-  readonly projectId: ProjectId;
-  readonly runId: RunId;
-  readonly epoch: number;
-  readonly holderId: WorkerId;
-  /** Of the step. */
-  readonly need: Amounts;
-  /** Suspend the turn when there is not enough. */
-  readonly mayPause: boolean;
-}
-
-export type TopUp =
-  | { readonly outcome: 'granted'; readonly purse: Purse }
-  | { readonly outcome: 'refused'; readonly hit: BudgetHit }
-  | { readonly outcome: 'paused' }
-  | { readonly outcome: 'fenced' };
-
-const plus = (allotted: number | null, granted: number): number | null =>
-  allotted === null ? null : allotted + granted;
-
-/**
- * Grows the allotment of a turn by what its next step needs, or refuses, or lets the turn wait. One transaction. A repetition
- * that finds the allotment large enough grants nothing more.
- */
-export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
-  return transaction(pool, async (tx, attempt): Promise<TopUp> => {
-    await lockRun(tx, request.runId);
-    const [row] = await run<HeldRow>(tx, LOCK_HELD, [request.turnId, request.epoch, request.holderId]);
-    if (row === undefined) {
-      const isPaused = attempt > 1 && (await findSuspended(tx, 'budget', [request])).size > 0;
-      return { outcome: isPaused ? 'paused' : 'fenced' };
-    }
-    const allotment: Allotment = {
-      tokens: row.allotted_tokens,
-      costMicros: row.allotted_cost,
-      steps: row.allotted_steps,
-    };
-    const spent = { tokens: row.spent_tokens, costMicros: row.spent_cost, steps: row.step_count };
-    const shortfall = findShortfall(allotment, spent, request.need);
-    await settleEnded(tx, request.runId, { leavesLocked: true });
-    let accounts = await loadAccounts(tx, row.budget_id);
-    const purse = {
-      budgetId: row.budget_id,
-      allotment,
-      spentTokens: row.spent_tokens,
-      spentCostMicros: row.spent_cost,
-    };
-    // An earlier try, whose answer was lost, has made the grant; or only the time was asked for. Time that has run out is refused below.
-    if (shortfall === undefined && !accounts.some(({ isOver }) => isOver))
-      return { outcome: 'granted', purse };
-    const missing = shortfall ?? NOTHING;
-    let grant = decideGrant(accounts, { need: missing, want: wantOf(accounts, missing, request.need) });
-    if (grant.outcome === 'refused' && grant.hit.kind !== 'seconds') {
-      await settleEnded(tx, request.runId);
-      accounts = await loadAccounts(tx, row.budget_id);
-      grant = decideGrant(accounts, { need: missing, want: wantOf(accounts, missing, request.need) });
-    }
-    if (grant.outcome === 'refused') {
-      if (!request.mayPause || grant.hit.kind === 'seconds') return grant;
-      await pauseForBudget(tx, request, grant.hit);
-      return { outcome: 'paused' };
-    }
-    // Of a kind that nothing limits nothing is allotted, and nothing reserved.
-    const granted: Amounts = {
-      tokens: allotment.tokens === null ? 0 : (grant.amounts.tokens ?? 0),
-      costMicros: allotment.costMicros === null ? 0 : (grant.amounts.costMicros ?? 0),
-      steps: allotment.steps === null ? 0 : (grant.amounts.steps ?? 0),
-    };
-    const ids = accounts.map(({ id }) => id);
-    await reserve(tx, ids, { ...granted, turns: 0 });
-    await run(tx, GROW, [request.turnId, granted.tokens, granted.costMicros, granted.steps]);
-    return {
-      outcome: 'granted',
-      purse: {
-        ...purse,
-        allotment: {
-          tokens: plus(allotment.tokens, granted.tokens),
-          costMicros: plus(allotment.costMicros, granted.costMicros),
-          steps: plus(allotment.steps, granted.steps),
-        },
-      },
-    };
-  });
-}
-
-const NOTHING: Amounts = { tokens: 0, costMicros: 0, steps: 0 };
-
-const CHARGE_LOST = statement(`
-  with lk as (
-    select id from boxcar.turns where id = $1 and epoch = $2 and holder_id = $3 and status = 'running' for update
-  ),
-  lost as (
-    update boxcar.steps s set usage = $6::jsonb from lk
-    where s.turn_id = lk.id and s.step = $4 and s.attempt < $5 and s.committed_at is null and s.usage is null and s.error is null
-    returning s.attempt
-  )
-  update boxcar.turns t set spent_tokens = t.spent_tokens + n.n * $7::bigint, spent_cost = t.spent_cost + n.n * $8::bigint
-  from lk cross join (select count(*) as n from lost) n where t.id = lk.id
-  returning t.spent_tokens::float8, t.spent_cost::float8`);
-
-/**
- * Charges the earlier attempts at a step whose answer was lost with what was reserved for them, each once.
- *
- * @returns What the turn has spent now; undefined when it is no longer this worker's.
- */
-export async function chargeLost(
-  pool: pg.Pool,
-  of: Pick<TopUpRequest, 'turnId' | 'epoch' | 'holderId' | 'need'> & {
-    readonly step: number;
-    readonly attempt: number;
-    /** As the steps' rows keep it. */
-    readonly usage: object;
-  },
-): Promise<{ readonly tokens: number; readonly costMicros: number } | undefined> {
-  const [row] = await transaction(pool, (tx) =>
-    run<{ spent_tokens: number; spent_cost: number }>(tx, CHARGE_LOST, [
-      of.turnId,
-      of.epoch,
-      of.holderId,
-      of.step,
-      of.attempt,
-      JSON.stringify(of.usage),
-      of.need.tokens,
-      of.need.costMicros,
-    ]),
-  );
-  return row && { tokens: row.spent_tokens, costMicros: row.spent_cost };
-}
-
-const DROP_UNASKED = statement(`
-  delete from boxcar.steps s using boxcar.turns t
-  where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and s.turn_id = t.id and s.step = $4 and s.attempt = $5
-    and s.committed_at is null and s.usage is null and s.error is null`);
-
-/** Takes back an open attempt in which no model was asked, before its turn ends: it must not look like one whose answer was lost. */
-export async function dropUnasked(
-  pool: pg.Pool,
-  of: Pick<TopUpRequest, 'turnId' | 'epoch' | 'holderId'> & {
-    readonly step: number;
-    readonly attempt: number;
-  },
-): Promise<void> {
-  await runRetrying(pool, DROP_UNASKED, [of.turnId, of.epoch, of.holderId, of.step, of.attempt]);
-}
-
 const FIND_ACCOUNT = statement(
-  'select b.id, b.run_id, b.limits from boxcar.turns t join boxcar.budgets b on b.id = t.budget_id where t.id = $1',
+  'select /* budgets.find_account */ b.id, b.run_id, b.limits from boxcar.turns t join boxcar.budgets b on b.id = t.budget_id where t.id = $1',
 );
 const FIND_OF_RUN = statement(`
-  select b.id, b.run_id, b.limits from boxcar.budgets b where b.run_id = $1
+  select /* budgets.find_of_run */ b.id, b.run_id, b.limits from boxcar.budgets b where b.run_id = $1
     and (b.id = $1 or b.id in (select t.budget_id from boxcar.turns t where t.run_id = $1 and t.parent_turn_id is null))
   order by b.id = $1 desc, b.id limit 4`);
 
@@ -388,7 +219,7 @@ export async function findAccount(
 }
 
 const RAISE = statement(
-  'update boxcar.budgets set limits = limits || $2::jsonb, paused_at = null where id = $1',
+  'update /* budgets.raise */ boxcar.budgets set limits = limits || $2::jsonb, paused_at = null where id = $1',
 );
 
 /** Sets new limits and wakes who waits for them. A1: the run is locked by the caller, who has decided under that lock. */
@@ -406,7 +237,7 @@ const UNSEEN = "interval '10 seconds'";
 
 /** Accounts that turns wait for and whose run others have left since. */
 const pausedText = (now: string): string =>
-  `select b.id, b.run_id, b.project_id from boxcar.budgets b where b.paused_at <= ${now} - ${LOOK_AFTER} and ${notSetAside('left_budgets', 'b.id', now)}
+  `select /* budgets.paused */ b.id, b.run_id, b.project_id from boxcar.budgets b where b.paused_at <= ${now} - ${LOOK_AFTER} and ${notSetAside('left_budgets', 'b.id', now)}
     and exists (select from boxcar.turns t where t.run_id = b.run_id and t.ended_at > b.paused_at - ${UNSEEN})`;
 
 const FIND_LEFT_TO = statement(
@@ -438,53 +269,4 @@ export function wakeForLeftovers(
     await settleEnded(tx, runId);
     return raiseAccount(tx, { runId, accountId: id, limits: {} });
   });
-}
-
-/** What a turn has used, also before it is settled. */
-const used = (spent: string, allotted: string): string =>
-  `case when not t.is_settled and ${IS_LOST} then greatest(t.${spent}, t.${allotted}) else t.${spent} end`;
-
-const REPORT = statement(`
-  with recursive own as (
-    select t.budget_id, count(*)::int as turns, count(*) filter (where t.ended_at is null)::int as open_turns, sum(t.step_count)::int as steps,
-      sum(case when t.ended_at is null then greatest(t.allotted_steps - t.step_count, 0) end)::int as steps_held,
-      sum(${used('spent_tokens', 'allotted_tokens')})::float8 as tokens, sum(case when t.ended_at is null then greatest(t.allotted_tokens - t.spent_tokens, 0) end)::float8 as tokens_held,
-      sum(${used('spent_cost', 'allotted_cost')})::float8 as cost, sum(case when t.ended_at is null then greatest(t.allotted_cost - t.spent_cost, 0) end)::float8 as cost_held,
-      count(w.turn_id)::int as paused
-    from boxcar.turns t left join boxcar.waits w on w.turn_id = t.id and w.kind = 'budget' where t.run_id = $1 and t.budget_id is not null group by t.budget_id
-  ),
-  up as (
-    select b.id as leaf, b.id, b.parent_id from boxcar.budgets b where b.run_id = $1
-    union all
-    select up.leaf, p.id, p.parent_id from up cross join lateral (select id, parent_id from boxcar.budgets b where b.id = up.parent_id offset 0) p
-  )
-  select b.id as budget_id, b.parent_id, b.limits, b.deadline_at, coalesce(sum(o.turns), 0)::int as turns, coalesce(sum(o.open_turns), 0)::int as open_turns,
-    coalesce(sum(o.paused), 0)::int as paused_turns, coalesce(sum(o.steps), 0)::int as steps, coalesce(sum(o.steps_held), 0)::int as steps_held,
-    coalesce(sum(o.tokens), 0)::float8 as tokens, coalesce(sum(o.tokens_held), 0)::float8 as tokens_held,
-    coalesce(sum(o.cost), 0)::float8 as cost_micros, coalesce(sum(o.cost_held), 0)::float8 as cost_held
-  from boxcar.budgets b join up on up.id = b.id left join own o on o.budget_id = up.leaf
-  where b.run_id = $1 group by b.id order by b.top_depth, b.id`);
-
-/** An account as people see it: what its turns have used, what is set aside for those under way. */
-export interface BudgetReport extends pg.QueryResultRow {
-  /** The run, or the turn at the top of a capped subtree. */
-  readonly budget_id: string;
-  readonly parent_id: string | null;
-  readonly limits: BudgetLimits;
-  readonly deadline_at: Date | null;
-  readonly turns: number;
-  readonly open_turns: number;
-  /** Turns that wait for it to be raised. */
-  readonly paused_turns: number;
-  readonly steps: number;
-  readonly steps_held: number;
-  readonly tokens: number;
-  readonly tokens_held: number;
-  readonly cost_micros: number;
-  readonly cost_held: number;
-}
-
-/** The accounts of a run, the outermost first; empty when it has none. */
-export function loadBudgets(db: Queryable, runId: RunId): Promise<BudgetReport[]> {
-  return run<BudgetReport>(db, REPORT, [runId]);
 }

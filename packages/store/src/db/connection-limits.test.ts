@@ -4,7 +4,8 @@ import { statementProxy, type TestDatabase, tcpProxy, testDatabase, waitFor } fr
 import type pg from 'pg';
 import { beforeEach, expect, test } from 'vitest';
 import { createDirectClient, endClient } from './connection-limits.js';
-import { checkOut, isTransient, sqlStateOf, toDatabaseError, transaction } from './db.js';
+import { checkOut, transaction } from './db.js';
+import { isTransient, sqlStateOf, toDatabaseError } from './errors.js';
 import {
   beginOn,
   createPool,

@@ -2,9 +2,10 @@ import { type AddressInfo, connect, createServer } from 'node:net';
 import { testDatabase } from '@boxcar/testkit';
 import type pg from 'pg';
 import { describe, expect, test } from 'vitest';
-import { type Tx, transactAtOnce, transaction } from './db.js';
+import { transactAtOnce, transaction } from './db.js';
 import { transactWithin } from './lock-limit.js';
 import { createPool } from './pool.js';
+import type { Tx } from './statement.js';
 
 /** `ReadyForQuery` of an idle session, which ends what the server says at the start of one. */
 const READY = Buffer.from('5a0000000549', 'hex');

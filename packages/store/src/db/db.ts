@@ -1,188 +1,12 @@
-import { createHash } from 'node:crypto';
-import { KernelError } from '@boxcar/kernel/base';
-import pg from 'pg';
-import { beginOn, limitsOn, queryLimited, ROW_TYPES } from './pool.js';
-
-/** Anything that runs one statement: a pool, a client, or a transaction. */
-export interface Queryable {
-  query<R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>>;
-}
-
-/** A connection inside a transaction. */
-export type Tx = Queryable;
-
-/** A named prepared statement: parsed and planned once per connection. Two texts never share a name. */
-export interface Statement {
-  readonly name: string;
-  readonly text: string;
-}
-
-export function statement(text: string): Statement {
-  return { name: `bx_${createHash('sha256').update(text).digest('hex').slice(0, 24)}`, text };
-}
-
-/**
- * Runs a prepared statement and returns its rows; connection failures come back as `KernelError`. A client of a caller may read types in
- * another way: the kernel's statements are read as the kernel expects.
- */
-export async function run<R extends pg.QueryResultRow>(
-  db: Queryable,
-  prepared: Statement,
-  values: unknown[],
-): Promise<R[]> {
-  try {
-    const { name, text } = prepared;
-    return (await db.query<R>({ name, text, values, types: ROW_TYPES })).rows;
-  } catch (error) {
-    throw toDatabaseError(error);
-  }
-}
+/** Transactions and connections. */
+import type pg from 'pg';
+import { ABORTED, readCode, toConnectionError, toDatabaseError } from './errors.js';
+import { beginOn, queryLimited } from './pool.js';
+import { type BatchTry, type RetryOptions, retryBatch, retryTransient } from './retry.js';
+import { type Queryable, run, type Statement, type Tx } from './statement.js';
 
 // The loss of a connection that is checked out fails its statement and is also an event, which unheard ends the process.
 const ignoreLoss = (): void => undefined;
-
-const CONNECTION_CODES = new Set([
-  'ECONNREFUSED',
-  'ECONNRESET',
-  'EPIPE',
-  'ETIMEDOUT',
-  'ENOTFOUND',
-  'EAI_AGAIN',
-  'EHOSTUNREACH',
-  'ENOENT',
-]);
-/** Serialization failure and deadlock: the transaction left nothing and may run again. */
-const RETRY_STATES = new Set(['40001', '40P01']);
-/**
- * The limits of a connection (`connection-limits.ts`) have ended a transaction: it was idle, waited too long for a lock, had a
- * statement that ran too long, or took too long as a whole.
- */
-const LIMIT_STATES = new Set(['25P03', '55P03', '57014', '25P04']);
-/** The limits that a single row can exceed: it is locked, or the work on it takes too long. */
-const ROW_LIMIT_STATES = new Set(['55P03', '57014', '25P04']);
-
-/** 57014 is also the state of a statement that a user has canceled; such a statement must not be repeated. */
-const isLimit = (error: unknown, code: string): boolean =>
-  LIMIT_STATES.has(code) &&
-  (code !== '57014' || (error instanceof Error && /statement timeout/i.test(error.message)));
-
-function readCode(error: unknown): string {
-  if (error instanceof AggregateError) return error.errors.map(readCode).find((code) => code !== '') ?? '';
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
-}
-
-const isConnectionLoss = (error: unknown): boolean => {
-  const code = readCode(error);
-  if (CONNECTION_CODES.has(code) || isLimit(error, code)) return true;
-  // Class 08: connection exception; 57P01..03: shutdown, crash, starting up; 53: out of connections, memory or
-  // disk; 25006: a server that only reads, after a failover.
-  if (/^(08|53)/.test(code) || /^57P0[1-5]$/.test(code) || code === '25006') return true;
-  return (
-    error instanceof Error &&
-    /Connection terminated|timeout exceeded when trying to connect|Query read timeout|Client has encountered a connection error|not queryable/i.test(
-      error.message,
-    )
-  );
-};
-
-/** The SQLSTATE of an error of Postgres, also after `toDatabaseError`; '' when there is none. */
-export const sqlStateOf = (error: unknown): string =>
-  readCode(error instanceof KernelError ? error.cause : error);
-
-/**
- * True when the whole transaction may run again: it lost its connection, lost a deadlock or a serialization race, or a limit of
- * its connection has ended it. False for every error of outside code.
- */
-export const isTransient = (error: unknown): boolean =>
-  !isOutside(error) &&
-  ((error instanceof KernelError && error.code === 'database_unavailable') || isRaceLost(error));
-
-/** A deadlock or a serialization failure. */
-const isRaceLost = (error: unknown): boolean => RETRY_STATES.has(sqlStateOf(error));
-
-/** True when a locked row, or work that takes too long, has exceeded a limit of the connection. */
-export const isOverRowLimit = (error: unknown): boolean => ROW_LIMIT_STATES.has(sqlStateOf(error));
-
-/**
- * True when the server failed as a whole: it is away or full, or the connection is lost. Any other failure of a batch can be caused
- * by one row, so each row is tried alone.
- */
-export const isServerTrouble = (error: unknown): boolean =>
-  isTransient(error) && !isOverRowLimit(error) && !RETRY_STATES.has(sqlStateOf(error));
-
-/** True when the server answers, but lacks disk or memory for the work: one of several rows may need too much of it. */
-export const isOutOfResources = (error: unknown): boolean => /^53(?!300)/.test(sqlStateOf(error));
-
-/** Text that no column can store, plain or in JSON: NUL, and half of a surrogate pair. */
-const isUnstorable = (error: unknown, code: string): boolean =>
-  code === '22021' ||
-  code === '22P05' ||
-  (code === '22P02' && error instanceof pg.DatabaseError && /^Unicode /.test(error.detail ?? ''));
-
-/** Errors of statements and connections of the kernel. */
-const ofKernel = new WeakSet<object>();
-/** Errors of outside code: handlers, their schemas, and the statements that they write themselves. */
-const ofOutside = new WeakSet<object>();
-
-const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null;
-
-/**
- * Marks an error that outside code has thrown: whatever its code, it says nothing about the database of the kernel. An error of
- * the kernel's own statements that has passed through outside code keeps its meaning.
- */
-export function asOutside(error: unknown): unknown {
-  if (isObject(error) && !ofKernel.has(error)) ofOutside.add(error);
-  return error;
-}
-
-/** True for errors that outside code has thrown. */
-export const isOutside = (error: unknown): boolean => isObject(error) && ofOutside.has(error);
-
-/**
- * For errors of the kernel's statements and connections. Names what the caller can act on; everything else stays as Postgres said
- * it, as do errors of outside code.
- */
-export function toDatabaseError(error: unknown): unknown {
-  return isOutside(error) ? error : asKernels(nameDatabaseError(error));
-}
-
-function asKernels(error: unknown): unknown {
-  if (isObject(error)) ofKernel.add(error);
-  return error;
-}
-
-/** A connection of a pool that `createPool` made. */
-type Connection = Pick<pg.PoolClient, 'query'>;
-
-/**
- * For the error of a statement that outside code has written and sent on this connection. Only the loss of the connection, a lost
- * race and a limit of the pool are the kernel's; any other failure stays as Postgres said it. Code of the server can raise any
- * SQLSTATE, so a connection that still answers is not lost, whatever the error says.
- */
-export async function toConnectionError(error: unknown, connection: Connection): Promise<unknown> {
-  if (isOutside(error)) return error;
-  const named = nameDatabaseError(error);
-  if (isRaceLost(error)) return asKernels(named);
-  const isOfConnection = named instanceof KernelError && CONNECTION_ERRORS.has(named.code);
-  if (!isOfConnection) return error;
-  const isOver = isOverStatementLimit(error) || !(await doesAnswer(connection));
-  return isOver ? asKernels(named) : error;
-}
-
-const CONNECTION_ERRORS: ReadonlySet<string> = new Set(['database_unavailable', 'database_auth_failed']);
-
-/** Limits of the pool that end a statement and not its connection. */
-const isOverStatementLimit = (error: unknown): boolean => ['55P03', '57014'].includes(sqlStateOf(error));
-
-/** Whether a connection still answers; inside a failed transaction the answer is a refusal. */
-async function doesAnswer(connection: Connection): Promise<boolean> {
-  try {
-    await connection.query('select');
-    return true;
-  } catch (error) {
-    return readCode(error) === ABORTED;
-  }
-}
 
 /** Runs a statement of outside code on a connection of the pool, by itself. @throws as in {@link toConnectionError}. */
 export async function queryOutside<R extends pg.QueryResultRow>(
@@ -201,42 +25,6 @@ export async function queryOutside<R extends pg.QueryResultRow>(
   }
 }
 
-function nameDatabaseError(error: unknown): unknown {
-  if (error instanceof KernelError) return error;
-  const code = readCode(error);
-  const message = error instanceof Error ? error.message : String(error);
-  if (code === '28P01' || code === '28000' || code === '3D000') {
-    return new KernelError('database_auth_failed', { message: `Postgres: ${message}.`, cause: error });
-  }
-  if (isUnstorable(error, code))
-    return new KernelError('bad_request', { message: `Postgres: ${message}.`, cause: error });
-  if (code === 'BX001') return new KernelError('immutable', { message: `${message}.`, cause: error });
-  if (code === 'BX002')
-    return new KernelError('not_found', {
-      message: `${message}: it can no longer be referred to.`,
-      cause: error,
-    });
-  if (code === '42P01' || code === '3F000' || code === '42703') {
-    return new KernelError('schema_outdated', { message: `Postgres: ${message}.`, cause: error });
-  }
-  if (isConnectionLoss(error)) {
-    return new KernelError('database_unavailable', {
-      message: `Postgres: ${message || code}.`,
-      details: { code },
-      cause: error,
-    });
-  }
-  return error;
-}
-
-/** How often a transaction is tried as a whole when it lost a race or its connection. */
-const TRANSACTION_ATTEMPTS = 5;
-/**
- * How long a transaction is tried again. A lock is tried for all of this time, in which the server frees the locks of a stopped
- * process (`connection-limits.ts`).
- */
-const PATIENCE_MS = 15_000;
-
 /**
  * Runs `body` in one transaction on one connection of the pool. Deadlocks, serialization failures and lost connections
  * repeat the whole of it, so `body` must be free of other effects.
@@ -249,75 +37,6 @@ export function transaction<T>(
   options: RetryOptions = {},
 ): Promise<T> {
   return retryTransient((attempt) => transactOnce(pool, (tx) => body(tx, attempt)), options);
-}
-
-export interface RetryOptions {
-  /** The SQLSTATE of a limit that the work itself has set: such a failure is not tried again, and is thrown as Postgres sent it. */
-  readonly ownLimit?: '55P03' | '57014';
-  /** False: throws at once when a row is locked or work takes too long; the caller then tries each row alone. Default true. */
-  readonly isPatient?: boolean;
-  /** How long the work is tried again while the server accepts no connections. Absent: a few tries. */
-  readonly awayMs?: number;
-}
-
-/** A try of work on a batch of items. */
-export interface BatchTry {
-  /** An earlier try may have been committed, as part of a larger batch: the work looks for its traces first. Default false. */
-  readonly isRepeated?: boolean;
-  /** As in {@link RetryOptions}. */
-  readonly isPatient?: boolean;
-  /**
-   * True: an item whose turn or tape is locked is left out of the batch and reported, and nothing of it takes effect. Where several
-   * statements share a transaction, the first try waits for other rows briefly (`BATCH_LOCK_MS`) and fails; a repetition leaves out
-   * each item that needs a locked row. Default false.
-   */
-  readonly leavesLocked?: boolean;
-}
-
-/** `retryTransient` for a batch of items. */
-export const retryBatch = <T>(
-  work: (isRepeated: boolean) => Promise<T>,
-  { isRepeated = false, ...options }: BatchTry & RetryOptions = {},
-): Promise<T> => retryTransient((attempt) => work(isRepeated || attempt > 1), options);
-
-/** For work whose loss costs more than a wait: a result that only this process knows. */
-export const patientOn = (pool: pg.Pool): RetryOptions => ({ awayMs: limitsOn(pool).awayMs });
-
-/**
- * Runs `work` again, a few times and for a few seconds, while its errors say that it left nothing behind or that this is not known.
- *
- * @param work - Gets the number of the attempt, from 1. An earlier attempt may have been committed with only its answer lost: work
- *   that is not idempotent looks for its own traces first.
- * @throws KernelError `database_unavailable` after the last attempt.
- */
-export async function retryTransient<T>(
-  work: (attempt: number) => Promise<T>,
-  options: RetryOptions = {},
-): Promise<T> {
-  const startedAt = performance.now();
-  for (let attempt = 1; ; attempt++) {
-    try {
-      return await work(attempt);
-    } catch (error) {
-      if (sqlStateOf(error) === options.ownLimit) throw error instanceof KernelError ? error.cause : error;
-      if (!isTransient(error) || (options.isPatient === false && isOverRowLimit(error))) throw error;
-      if (!mayTryAgain(error, attempt, { elapsedMs: performance.now() - startedAt, ...options })) throw error;
-      await new Promise((resolve) =>
-        setTimeout(resolve, 2 ** Math.min(attempt, 5) * 5 * (1 + Math.random())),
-      );
-    }
-  }
-}
-
-function mayTryAgain(
-  error: unknown,
-  attempt: number,
-  { elapsedMs, awayMs = 0 }: { readonly elapsedMs: number } & RetryOptions,
-): boolean {
-  if (elapsedMs >= PATIENCE_MS) return attempt === 1;
-  const state = sqlStateOf(error);
-  if (attempt < TRANSACTION_ATTEMPTS || state === '55P03') return true;
-  return elapsedMs < awayMs && !LIMIT_STATES.has(state) && !RETRY_STATES.has(state);
 }
 
 /** Checks a connection out of a pool of `createPool`; its loss shows in its statements only. */
@@ -359,9 +78,6 @@ export function watchFailures(client: Queryable): Watched {
   };
 }
 
-/** The transaction is aborted already, by an earlier statement. */
-const ABORTED = '25P02';
-
 const isRolledBack = ({ command }: Pick<pg.QueryResult, 'command'>): boolean => command === 'ROLLBACK';
 
 /** The server answers the commit of a failed transaction with a rollback, which must not count as success. */
@@ -381,17 +97,26 @@ interface LockWait {
   readonly lockMs?: number | undefined;
 }
 
-/** The limit is set by the message that begins the transaction, so it costs nothing. 0 would mean no limit. */
-const beginWithin = (pool: pg.Pool, { lockMs }: LockWait): string =>
-  lockMs === undefined
-    ? beginOn(pool)
-    : `${beginOn(pool)}; set local lock_timeout = ${Math.max(Math.ceil(lockMs), 1)}`;
+interface Settings {
+  /** Statements that set what holds in the transaction. */
+  readonly settings?: readonly string[];
+  /** Nothing is sent before the transaction has begun: connections of a caller's own pool may not take several statements at once. */
+  readonly waitsForBegin?: boolean;
+}
+
+/** All is set by the message that begins the transaction, so it costs nothing. A limit of 0 would mean no limit. */
+const beginWithin = (pool: pg.Pool, { lockMs, settings = [] }: LockWait & Settings): string =>
+  [
+    beginOn(pool),
+    ...(lockMs === undefined ? [] : [`set local lock_timeout = ${Math.max(Math.ceil(lockMs), 1)}`]),
+    ...settings,
+  ].join('; ');
 
 /** `transaction` without its repetitions. */
 export async function transactOnce<T>(
   pool: pg.Pool,
   body: (tx: Tx) => Promise<T>,
-  limit: LockWait = {},
+  limit: LockWait & Settings = {},
 ): Promise<T> {
   const client = await checkOut(pool);
   const watched = watchFailures(client);
@@ -400,6 +125,7 @@ export async function transactOnce<T>(
     // Travels with the first statement; should it fail, that one fails too.
     const begun = client.query(beginWithin(pool, limit));
     begun.catch(ignoreLoss);
+    if (limit.waitsForBegin === true) await begun;
     const result = await body(watched.tx);
     await begun;
     await commitWatched(client, watched);
@@ -415,6 +141,25 @@ export async function transactOnce<T>(
   } finally {
     client.release(broken);
   }
+}
+
+/**
+ * Reads on one snapshot: what `body` reads never mixes two states. Not repeated. The pool may be a caller's own.
+ *
+ * @param options.settings - More that holds in the transaction.
+ * @param options.makesTables - It may make temporary tables, which a transaction that only reads may not.
+ */
+export function readSnapshot<T>(
+  pool: pg.Pool,
+  body: (db: Queryable) => Promise<T>,
+  {
+    settings = [],
+    makesTables = false,
+  }: Pick<Settings, 'settings'> & { readonly makesTables?: boolean } = {},
+): Promise<T> {
+  const mode = makesTables ? 'repeatable read' : 'repeatable read, read only';
+  const begin = [`set transaction isolation level ${mode}`, ...settings];
+  return transactOnce(pool, body, { settings: begin, waitsForBegin: true });
 }
 
 /**

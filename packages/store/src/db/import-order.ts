@@ -5,7 +5,8 @@
 import type { BoxId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { createDirectClient, endClient } from './connection-limits.js';
-import { retryTransient, toDatabaseError } from './db.js';
+import { toDatabaseError } from './errors.js';
+import { retryTransient } from './retry.js';
 
 /** The server ends the session of a process that is stopped for so long, and frees its place. */
 const IDLE_MS = 60_000;

@@ -9,36 +9,30 @@ export {
   unlimited,
 } from './connection-limits.js';
 export {
-  asOutside,
-  type BatchTry,
   checkOut,
   commitWatched,
-  isOutOfResources,
-  isOutside,
-  isOverRowLimit,
-  isServerTrouble,
-  isTransient,
   onConnection,
-  patientOn,
-  type Queryable,
   queryOutside,
-  retryBatch,
-  retryTransient,
-  run,
+  readSnapshot,
   runRetrying,
-  type Statement,
   sendOnce,
-  sqlStateOf,
-  statement,
-  type Tx,
-  toConnectionError,
-  toDatabaseError,
   transactAtOnce,
   transaction,
   transactOnce,
   type Watched,
   watchFailures,
 } from './db.js';
+export {
+  asOutside,
+  isOutOfResources,
+  isOutside,
+  isOverRowLimit,
+  isServerTrouble,
+  isTransient,
+  sqlStateOf,
+  toConnectionError,
+  toDatabaseError,
+} from './errors.js';
 export { inImportOrder } from './import-order.js';
 export {
   firstLimit,
@@ -50,16 +44,8 @@ export {
   skipping,
   transactWithin,
 } from './lock-limit.js';
-export {
-  checkSchemaVersion,
-  loadMigrations,
-  type MigrateOptions,
-  type MigrateResult,
-  type Migration,
-  migrate,
-  type SchemaRange,
-  shippedSchema,
-} from './migrate.js';
+export { type MigrateResult, migrate, OLDEST_SERVER } from './migrate.js';
+export { loadMigrations, shippedSchema } from './migrations.js';
 export {
   type HandlerScope,
   handlerScope,
@@ -78,8 +64,10 @@ export {
   isExhausted,
   limitByLease,
   limitsOn,
-  type PoolOptions,
   queryLimited,
   silentFor,
 } from './pool.js';
 export { type PoolWait, poolWaits } from './pool-waits.js';
+export { type BatchTry, patientOn, retryBatch, retryTransient } from './retry.js';
+export { checkSchemaVersion } from './schema-version.js';
+export { type Queryable, run, runLists, type Statement, statement, type Tx } from './statement.js';

@@ -3,7 +3,9 @@
  * again soon, and a failed batch is split until the locked row is alone.
  */
 import type pg from 'pg';
-import { type BatchTry, type RetryOptions, type Tx, transaction } from './db.js';
+import { transaction } from './db.js';
+import type { BatchTry, RetryOptions } from './retry.js';
+import type { Tx } from './statement.js';
 
 export interface LockLimit {
   /** The longest wait for one lock. Absent: the limit of the connection, with repetitions for some seconds. */

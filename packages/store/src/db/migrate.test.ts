@@ -4,7 +4,9 @@ import { join } from 'node:path';
 import { type TestDatabase, tcpProxy, testDatabase } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { checkSchemaVersion, loadMigrations, type MigrateOptions, migrate } from './migrate.js';
+import { type MigrateOptions, migrate } from './migrate.js';
+import { loadMigrations } from './migrations.js';
+import { checkSchemaVersion } from './schema-version.js';
 
 let migrationsDir: string;
 let database: TestDatabase;

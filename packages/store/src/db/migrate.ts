@@ -14,16 +14,13 @@
  *     and tries again, for `GIVE_WAY_MS` in all. It does the same as the victim of a deadlock. Statements outside a transaction wait
  *     for locks without pauses, since nobody waits behind them.
  */
-import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { readdir, readFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
-import { checkDuration, KernelError } from '@boxcar/kernel/base';
+import { checkDuration, errorText, KernelError } from '@boxcar/kernel/base';
 import pg from 'pg';
 import { createDirectClient, endClient, unlimited } from './connection-limits.js';
-import { type Queryable, toDatabaseError } from './db.js';
+import { toDatabaseError } from './errors.js';
+import { loadMigrations, type Migration, REPEATABLE } from './migrations.js';
+import { readVersion, tooNew } from './schema-version.js';
 
 /** A number of our own; it only has to be the same in every version of this program. */
 const MIGRATION_LOCK = 7_205_129_001;
@@ -48,23 +45,8 @@ const GIVE_WAY_MS = 300_000;
 const CONTENDED: ReadonlySet<string | undefined> = new Set(['55P03', '40P01', '40001']);
 /** The server looks whether this process is still there, so that the lock (M1) is free soon after a kill. */
 const CONNECTION_CHECK_MS = 5_000;
-const OLDEST_SERVER = 150_000;
-
-export interface Migration {
-  readonly version: number;
-  /** The file's name, `0001_core.sql`. */
-  readonly name: string;
-  readonly sql: string;
-  /** sha256 of the text with `\n` line ends, in hex. */
-  readonly checksum: string;
-  /**
-   * The oldest program, by the newest migration it knows, that may run on a database that has this one. From the line
-   * `-- min_compatible: N`; without it only programs that know the migration may.
-   */
-  readonly minCompatible: number;
-  /** For a file that begins with `-- transaction: none`: what it runs, one by one. */
-  readonly steps?: readonly string[];
-}
+/** As `server_version_num` says it. */
+export const OLDEST_SERVER = 150_000;
 
 export interface MigrateOptions {
   readonly log?: (line: string) => void;
@@ -85,13 +67,6 @@ export interface MigrateResult {
   readonly to: number;
   /** Names of the files applied by this call, in order. */
   readonly applied: readonly string[];
-}
-
-export interface SchemaRange {
-  /** The oldest schema this program can work on. */
-  readonly min: number;
-  /** The newest it knows. */
-  readonly max: number;
 }
 
 /**
@@ -137,94 +112,6 @@ export async function migrate(
     // Ending the session frees the lock.
     await endClient(client);
   }
-}
-
-/**
- * Compares the database with what this program supports; called at the start of everything that works on it.
- *
- * @param options.supported - Default: the newest migration shipped with this package, as both bounds.
- * @returns The version of the database.
- * @throws KernelError `schema_outdated` or `schema_too_new`.
- */
-export async function checkSchemaVersion(
-  client: Queryable,
-  options: { readonly supported?: SchemaRange } = {},
-): Promise<number> {
-  const supported = options.supported ?? (await shippedSchema());
-  const { version, minCompatible } = await readVersion(client);
-  if (version < supported.min) {
-    throw new KernelError('schema_outdated', {
-      message:
-        version === 0
-          ? 'The database has no Boxcar schema yet.'
-          : `The database schema is at version ${version}; this program needs ${supported.min}.`,
-      details: { version, supported },
-    });
-  }
-  if (minCompatible > supported.max) throw tooNew(version, minCompatible, supported.max);
-  return version;
-}
-
-/** Reads and checks the numbered files of a folder, in order. */
-export async function loadMigrations(folder = shippedMigrationsDir()): Promise<readonly Migration[]> {
-  const names = (await readdir(folder)).filter((name) => /^\d{4}_.+\.sql$/.test(name)).sort();
-  const migrations = await Promise.all(
-    names.map(async (name): Promise<Migration> => {
-      const sql = (await readFile(join(folder, name), 'utf8')).replaceAll('\r\n', '\n');
-      const version = Number(name.slice(0, 4));
-      const declared = /^-- min_compatible: (\d+)\s*$/m.exec(sql)?.[1];
-      return {
-        version,
-        name,
-        sql,
-        checksum: createHash('sha256').update(sql).digest('hex'),
-        minCompatible: declared === undefined ? version : Number(declared),
-        ...(sql.startsWith('-- transaction: none\n') && { steps: splitSteps(name, sql) }),
-      };
-    }),
-  );
-  for (const [index, migration] of migrations.entries()) {
-    if (migration.version !== index + 1) {
-      throw new KernelError('migration_failed', {
-        message: `The migrations in ${folder} are not numbered without gaps: ${migration.name} should begin with ${String(index + 1).padStart(4, '0')}.`,
-      });
-    }
-    if (migration.minCompatible > migration.version) {
-      throw new KernelError('migration_failed', {
-        message: `${migration.name}: min_compatible ${migration.minCompatible} is beyond the migration itself.`,
-      });
-    }
-  }
-  return migrations;
-}
-
-const REPEATABLE =
-  /^(?:create (?:unique )?index concurrently if not exists (\w+) on |drop index concurrently if exists |alter table \S+ validate constraint )/;
-
-function splitSteps(name: string, sql: string): readonly string[] {
-  const steps = sql
-    .replace(/--.*$/gm, '')
-    .split(';')
-    .map((step) => step.trim().replace(/\s+/g, ' '))
-    .filter((step) => step !== '');
-  for (const step of steps)
-    if (!REPEATABLE.test(step))
-      throw new KernelError('migration_failed', {
-        message: `${name}: a file without a transaction may hold 'create index concurrently if not exists', 'drop index concurrently if exists' and 'alter table … validate constraint' only, not: ${step.slice(0, 200)}.`,
-      });
-  return steps;
-}
-
-/** In the installed package the files lie beside the compiled code, in the repository at its top. */
-function shippedMigrationsDir(): string {
-  const beside = fileURLToPath(new URL('../migrations/', import.meta.url));
-  return existsSync(beside) ? beside : fileURLToPath(new URL('../../../../migrations/', import.meta.url));
-}
-
-/** The range of schemas that this build works on. */
-export async function shippedSchema(): Promise<SchemaRange> {
-  const newest = (await loadMigrations()).length;
-  return { min: newest, max: newest };
 }
 
 async function assertServerVersion(client: pg.Client): Promise<void> {
@@ -457,30 +344,8 @@ function failure(migration: Migration, error: unknown): unknown {
     ? ' Other transactions held what it needs all the time: end them, or try later.'
     : '';
   return new KernelError('migration_failed', {
-    message: `${migration.name}${line}: ${error instanceof Error ? error.message : String(error)}.${next}`,
+    message: `${migration.name}${line}: ${errorText(error)}.${next}`,
     details: { version: migration.version },
     cause: error,
-  });
-}
-
-async function readVersion(client: Queryable): Promise<{ version: number; minCompatible: number }> {
-  try {
-    const { rows } = await client.query<{ version: number | null; min_compatible: number | null }>({
-      text: 'select max(version) as version, max(min_compatible) as min_compatible from boxcar.schema_version',
-    });
-    return { version: rows[0]?.version ?? 0, minCompatible: rows[0]?.min_compatible ?? 0 };
-  } catch (error) {
-    const known = toDatabaseError(error);
-    // No such table: no migration has run here.
-    if (known instanceof KernelError && known.code === 'schema_outdated')
-      return { version: 0, minCompatible: 0 };
-    throw known;
-  }
-}
-
-function tooNew(version: number, minCompatible: number, newest: number): KernelError {
-  return new KernelError('schema_too_new', {
-    message: `The database schema is at version ${version} and needs programs that know version ${minCompatible}; this one knows ${newest}.`,
-    details: { version, minCompatible, newest },
   });
 }

@@ -1,7 +1,8 @@
 import type { WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { beforeEach, expect, test } from 'vitest';
-import { loadBoxes, loadSnapshots } from '../box/boxes.js';
+import { loadBoxes } from '../box/boxes.js';
+import { loadSnapshots } from '../box/snapshots.js';
 import { DEFAULT_PROJECT, OPERATOR, type TestProfile, World } from '../testing/world.js';
 import { claim } from '../turn/claims.js';
 import { commitSteps } from '../turn/commits.js';

@@ -12,6 +12,8 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx, transactAtOnce } from '../db/index.js';
+import { query } from '../query/query.js';
+import type { Row } from '../schema/index.js';
 
 /**
  * `profile_in_use`: agents and turns are made of it. `bootstrap`: every tape of the project begins with it. `open_call`: its
@@ -35,7 +37,7 @@ const MAX_REASON_LENGTH = 1000;
 const CHUNK = 1000;
 
 const ERASE = statement(`
-  select e.card_id, e.outcome from boxcar.erase_cards((
+  select /* erasure.erase */ e.card_id, e.outcome from boxcar.erase_cards((
     select coalesce(array_agg(c.id), '{}') from boxcar.cards c where c.id = any ($1::uuid[]) and c.project_id = $2), $3) e`);
 
 const NO_RIGHT = '42501';
@@ -81,7 +83,7 @@ export function explainRight(error: unknown): never {
 }
 
 const ERASE_EVIDENCE = statement(`
-  select e.evidence_id, e.outcome from boxcar.erase_evidence((
+  select /* erasure.erase_evidence */ e.evidence_id, e.outcome from boxcar.erase_evidence((
     select coalesce(array_agg(v.id), '{}') from boxcar.evidence v where v.id = any ($1::uuid[]) and v.project_id = $2), $3) e`);
 
 export interface ErasedEvidence extends pg.QueryResultRow {
@@ -111,7 +113,9 @@ export async function eraseEvidence(
   }));
 }
 
-const HOLD = statement('select p.erasures from boxcar.projects p where p.id = $1 for share');
+const HOLD = statement(
+  'select /* erasure.hold */ p.erasures from boxcar.projects p where p.id = $1 for share',
+);
 
 /**
  * Lets no erasure of the project look for copies of words until this transaction ends. Words that are read after this and stored in the same
@@ -120,7 +124,7 @@ const HOLD = statement('select p.erasures from boxcar.projects p where p.id = $1
  * @returns How often cards of the project were erased: words that were read in another transaction are stored only if it is the same as then.
  */
 export async function holdErasures(tx: Tx, projectId: ProjectId): Promise<number | undefined> {
-  return (await run<{ erasures: number }>(tx, HOLD, [projectId]))[0]?.erasures;
+  return (await run<Row<'projects', 'erasures'>>(tx, HOLD, [projectId]))[0]?.erasures;
 }
 
 const READING: ReadonlySet<JsonValue | undefined> = new Set(['anchors', 'search']);
@@ -130,7 +134,7 @@ export const repeatsCards = (primitive: string, answer: JsonValue): boolean =>
   primitive === 'delegate_async' && isJsonObject(answer) && READING.has(answer.command);
 
 const OWN_CARDS = statement(`
-  select u.card_id from boxcar.boxes b cross join lateral (
+  select /* erasure.own_cards */ u.card_id from boxcar.boxes b cross join lateral (
     select x.card_id, x.n from unnest(b.card_ids) with ordinality as x(card_id, n)
     union all
     select e.card_id, e.position from boxcar.tape_entries e where b.kind = 'tape' and e.box_id = b.id and e.card_id is not null
@@ -141,8 +145,6 @@ const OWN_CARDS = statement(`
     where k.result_card_id is not null and not exists (select from boxcar.tape_entries e where e.card_id = k.result_card_id)
   ) u
   where b.id = $1 and b.project_id = $2 order by u.n`);
-
-const HAS_BOX = statement('select id from boxcar.boxes where id = $1 and project_id = $2');
 
 /**
  * The own cards of a box in stored order: those a sealed box lists itself, not those it inherits; those of a tape's entries, then the
@@ -156,7 +158,13 @@ export async function findOwnCards(
   boxId: BoxId,
   projectId: ProjectId,
 ): Promise<readonly CardId[]> {
-  if ((await run(db, HAS_BOX, [boxId, projectId])).length === 0)
+  const found = await query(db, 'erasure.find_own_cards', ({ orm, tables: { boxes }, and, eq }) =>
+    orm
+      .select({ id: boxes.id })
+      .from(boxes)
+      .where(and(eq(boxes.id, boxId), eq(boxes.projectId, projectId))),
+  );
+  if (found.length === 0)
     throw new KernelError('not_found', {
       message: `No box ${boxId} in this project.`,
       details: { box_id: boxId, project_id: projectId },

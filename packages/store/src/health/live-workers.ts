@@ -1,6 +1,6 @@
 import type { WorkerId } from '@boxcar/kernel/base';
 import type pg from 'pg';
-import { run, statement } from '../db/index.js';
+import { run, statement } from '../db/statement.js';
 
 export interface LiveWorker {
   readonly worker_id: WorkerId;
@@ -12,7 +12,7 @@ export interface LiveWorker {
 }
 
 const LIVE = statement(`
-select id as worker_id, info ->> 'hostname' as hostname, (info ->> 'pid')::int as pid, targets, concurrency, lease_until
+select /* live-workers.live */ id as worker_id, info ->> 'hostname' as hostname, (info ->> 'pid')::int as pid, targets, concurrency, lease_until
 from boxcar.workers
 where lease_until > now() and ($1::text is null or info ->> 'hostname' = $1) and ($2::int is null or (info ->> 'pid')::int = $2)
   and ($3::text is null or targets @> array[$3])
@@ -25,6 +25,6 @@ export const findLiveWorkers = (
     hostname,
     pid,
     target,
-  }: { readonly hostname?: string; readonly pid?: number; readonly target?: string } = {},
+  }: { readonly hostname?: string; readonly pid?: number | undefined; readonly target?: string } = {},
 ): Promise<readonly LiveWorker[]> =>
   run<LiveWorker & pg.QueryResultRow>(pool, LIVE, [hostname ?? null, pid ?? null, target ?? null]);

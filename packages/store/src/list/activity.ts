@@ -53,7 +53,7 @@ const LIMIT = 1_000;
 
 // $1: ids from here on; $2: turns known to be open; $3: how far back in milliseconds.
 const LOOK = statement(`
-  with since as (select now() - $3 * interval '1 millisecond' as at),
+  with /* activity.look */ since as (select now() - $3 * interval '1 millisecond' as at),
   turn as materialized (
     select t.*, a.name as agent, f.name as profile
     from (
@@ -89,7 +89,7 @@ const LOOK = statement(`
       from happened h join turn t on t.id = h.id) as activities`);
 
 const OPEN = statement(`
-  select now() as at, (select coalesce(json_agg(id), '[]') from (
+  select /* activity.open */ now() as at, (select coalesce(json_agg(id), '[]') from (
     (select id from boxcar.turns where status in ('dispatched', 'running', 'suspended') limit ${LIMIT})
     union (select id from boxcar.turns where status = 'queued' limit ${LIMIT})) o) as open`);
 

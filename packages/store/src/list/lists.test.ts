@@ -44,6 +44,12 @@ const ROWS = (writerId: string, rareId: string): readonly string[] => [
       case when n % 3000 = 0 then 'ops' else 'public' end, case when n % 1000 = 0 then 'failed' else 'success' end, 1, 10, ${id(4)}, ${id(5)}, at, ${id(3)}, at from made`,
 ];
 
+/** The profile, and 200 versions of it that no turn has. */
+const versionsOf = ({ id: last }: TestProfile): readonly ProfileId[] => [
+  ...Array.from({ length: 200 }, (_none, n) => idOf(9, n) as ProfileId),
+  last,
+];
+
 const all: ListScope = { projectId: DEFAULT_PROJECT, limit: PAGE, after: undefined, since: undefined };
 
 beforeAll(async () => {
@@ -115,6 +121,14 @@ const FILTERS: Readonly<
   'of a profile and a rare status': [
     () => ({ profileIds: [writer.id], statuses: ['failed'] }),
     down(N - 1_000, 6, 2_000),
+  ],
+  'of a profile with many versions and a rare status': [
+    () => ({ profileIds: versionsOf(rare), statuses: ['failed', 'timeout'] }),
+    down(N, 6, 2_000),
+  ],
+  'of a profile with many versions and an agent': [
+    () => ({ profileIds: versionsOf(writer), agentId: idOf(2, 7) as AgentId }),
+    down(N / 2 - 1, 3 * PAGE),
   ],
   'of an agent with many': [() => ({ agentId: idOf(2, 7) as AgentId }), down(N / 2, 3 * PAGE)],
   'of an agent with one': [() => ({ agentId: idOf(2, N) as AgentId }), [N]],

@@ -27,7 +27,7 @@ export interface RegisteredPage {
 
 // Older builds wrote a list of names, or nothing.
 const REGISTERED = statement(`
-  with live as materialized (select w.targets, ${isWorker('w')} as is_worker, w.info->$1 as known from boxcar.workers w where w.lease_until > now()),
+  with /* registered.registered */ live as materialized (select w.targets, ${isWorker('w')} as is_worker, w.info->$1 as known from boxcar.workers w where w.lease_until > now()),
   named as (
     select x.key as name, count(*) filter (where l.is_worker)::int as workers, count(*) filter (where not l.is_worker)::int as doors,
       count(distinct x.value)::int as versions,

@@ -3,10 +3,10 @@
  * words of tapes begin at position 1. Searches write what is missing, so no turn pays for it. Erasure finds the rows by their card; a purge
  * removes them with the turns.
  */
-import { type CardId, foldedWords, type JsonObject, type ProjectId, type TurnId } from '@boxcar/kernel';
-import type pg from 'pg';
+import { foldedWords, type JsonObject, type ProjectId } from '@boxcar/kernel';
 import { type Queryable, run, runRetrying, statement } from '../db/index.js';
 import { type ListPlace, newestFirst, onlyBy } from '../rows/index.js';
+import type { Outer, Row } from '../schema/index.js';
 import { PAGE_BYTES } from '../tape/index.js';
 import { joinInstruction } from './turns.js';
 
@@ -17,7 +17,7 @@ const OVERLAP = "interval '1 hour'";
 
 // Words are written from the oldest turn on. What commits late has a time of before: that of its transaction's beginning.
 const START = statement(`
-  select to_regclass('boxcar.tape_words_trigrams') is not null as has_index, (
+  select /* turn-words.start */ to_regclass('boxcar.tape_words_trigrams') is not null as has_index, (
     select to_char((t.created_at - ${OVERLAP}) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') from boxcar.turns t
     where ${onlyBy('t.project_id', '$1')} and (select true from boxcar.tape_words w where w.box_id = t.id and w.position = 0) is true
     order by t.project_id desc, ${newestFirst('t')} limit 1
@@ -25,7 +25,7 @@ const START = statement(`
 
 // Contents are only pointed to until it is known which of them are sent.
 const MISSING = statement(`
-  with chosen as materialized (
+  with /* turn-words.missing */ chosen as materialized (
     select t.created_at, t.id, t.context_box_id from boxcar.turns t
     where ${onlyBy('t.project_id', '$1')} and (t.created_at, t.id) > ($2::timestamptz, $3::uuid)
       and (select true from boxcar.tape_words w where w.box_id = t.id and w.position = 0) is not true
@@ -41,7 +41,7 @@ const MISSING = statement(`
 // The runs are locked as spawns lock them, so that a purge of them waits, and finds these rows. An erasure under way is waited for and
 // seen; one that comes later waits, and finds these rows.
 const INSERT = statement(`
-  with run as materialized (
+  with /* turn-words.insert */ run as materialized (
     select r.id from boxcar.runs r where r.id = any (array(select t.run_id from boxcar.turns t where t.id = any ($1::uuid[]))) order by r.id for key share
   ),
   alive as materialized (select c.id from boxcar.cards c where (select count(*) from run) > 0 and c.id = any ($2::uuid[]) and c.erased_at is null order by c.id for share)
@@ -51,12 +51,11 @@ const INSERT = statement(`
     cross join lateral (select o.id, o.run_id from boxcar.turns o where o.id = x.turn_id offset 0) t
   where t.run_id in (select id from run) on conflict do nothing`);
 
-interface MissingRow extends pg.QueryResultRow {
-  turn_id: TurnId;
-  card_id: CardId | null;
-  content: JsonObject | null;
-  at: string;
-}
+type MissingRow = Row<'turns', never, { turn_id: 'id' }> &
+  Outer<Row<'cards', never, { card_id: 'id' }>> & {
+    readonly content: JsonObject | null;
+    readonly at: string;
+  };
 
 const FIRST: ListPlace = { at: '-infinity', id: '00000000-0000-0000-0000-000000000000' };
 

@@ -171,16 +171,18 @@ class Choice {
       const where = [
         lead === 't.project_id' ? onlyBy(lead, this.window.project) : undefined,
         this.#agent && (lead === 't.agent_id' ? onlyBy(lead, this.#agent) : `t.agent_id = ${this.#agent}`),
-        this.#profiles && (lead === 't.profile_id' ? onlyBy(lead, 'f.id') : 't.profile_id = f.id'),
+        this.#profiles &&
+          (lead === 't.profile_id' ? onlyBy(lead, 'f.id') : `t.profile_id = any (${this.#profiles})`),
         status && `t.status = '${status}'`,
         ...this.#always('t'),
         ...this.window.bounds('t'),
         ...conditions,
       ].filter((condition) => condition !== undefined);
       const one = `select t.created_at, t.id from boxcar.turns t where ${where.join(' and ')} order by ${lead} desc, ${newestFirst('t')} limit ${limit}`;
-      return this.#profiles === undefined
-        ? `(${one})`
-        : `(select x.* from unnest(${this.#profiles}) as f(id) cross join lateral (${one}) x)`;
+      // By another column one walk meets all versions of the profile.
+      return lead === 't.profile_id'
+        ? `(select x.* from unnest(${this.#profiles}) as f(id) cross join lateral (${one}) x)`
+        : `(${one})`;
     });
     return `select x.created_at, x.id from (${ways.join(' union all ')}) x order by ${newestFirst('x')} limit ${limit}`;
   }

@@ -5,25 +5,20 @@
  *     whoever could change what it sees.
  * B2  A batch removes all of its runs or none: the answer says because of what.
  */
+import type { AgentId, BoxId, RunId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, statement, type Tx, transaction } from '../db/index.js';
+import { query } from '../query/query.js';
 import type { PurgeMarks } from './purge-marks.js';
 import type { KeptByPurge, PurgeCounts } from './purge-plan.js';
 import { type PurgeableRun, type PurgeKind, youngTapes } from './purge-plan.js';
 
-const LOCK_RUNS = statement('select id from boxcar.runs where id = any ($1::uuid[]) order by id for update');
-const LOCK_AGENTS = statement(
-  'select id from boxcar.agents where id = any ($1::uuid[]) order by id for update',
-);
-const LOCK_TURNS = statement(
-  'select id from boxcar.turns where run_id = any ($1::uuid[]) order by id for update',
-);
 // Begun after the locks: who joins a turn has its row first. One that has ended since has its answer.
 const JOINED = statement(`
-  select coalesce(b.run_id, b.id) as run_id from boxcar.batches b where b.status = 'running' and b.turn_ids && $1::uuid[] limit 1`);
+  select /* purge-batch.joined */ coalesce(b.run_id, b.id) as run_id from boxcar.batches b where b.status = 'running' and b.turn_ids && $1::uuid[] limit 1`);
 // Begun after the locks: who reuses an agent has its row first, and so has an agent that makes a box, a tape, a fork or an agent.
 const USED = statement(`
-  select x.id from (
+  select /* purge-batch.used */ x.id from (
     select t.run_id as id from boxcar.turns t where t.agent_id = any ($2::uuid[]) and t.run_id not in (select unnest($1::uuid[]))
     union all
     select b.id from boxcar.boxes b where b.maker_agent_id = any ($2::uuid[]) and b.id not in (select unnest($3::uuid[]))
@@ -34,16 +29,12 @@ const USED = statement(`
     select a.id from boxcar.agents a where a.derived_from = any ($2::uuid[]) and a.id not in (select unnest($2::uuid[]))
   ) x limit 1`);
 
-// Who appends to a tape or merges it has its row first.
-const LOCK_TAPES = statement(
-  "select id from boxcar.boxes where id = any ($1::uuid[]) and kind = 'tape' order by id for update",
-);
 // Begun after the tapes were locked: they do not change from then on.
 const YOUNG = statement(
-  `select y.id, y.cause from (${youngTapes('select unnest($1::uuid[]) as id', '$2::timestamptz')}) y order by y.cause, y.id limit 1`,
+  `select /* purge-batch.young */ y.id, y.cause from (${youngTapes('select unnest($1::uuid[]) as id', '$2::timestamptz')}) y order by y.cause, y.id limit 1`,
 );
 const LOCK_CARDS = statement(`
-  select c.id from boxcar.cards c where c.id = any (array(
+  select /* purge-batch.lock_cards */ c.id from boxcar.cards c where c.id = any (array(
     select unnest(b.card_ids) from boxcar.boxes b where b.id = any ($1::uuid[])
     union select e.card_id from boxcar.tape_entries e where e.box_id = any ($1::uuid[])
     union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
@@ -53,7 +44,7 @@ const LOCK_CARDS = statement(`
 // Begun after the cards were locked: who lists a card that exists has locked it, or has the row of the tape that it is on. A card that
 // is on a tape keeps it; another one stays by itself.
 const LISTED = statement(`
-  with gone as materialized (select unnest($1::uuid[]) as id),
+  with /* purge-batch.listed */ gone as materialized (select unnest($1::uuid[]) as id),
   listed as (
     select u.id, b.id as holder from boxcar.boxes b cross join lateral unnest(b.card_ids) as u(id)
     where b.card_ids && $2::uuid[] and b.segments @? '$[*] ? (@.rule == "create_box")' and b.id not in (select id from gone) and u.id in (select unnest($2::uuid[]))
@@ -78,10 +69,10 @@ const MADE = `(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])
  * key.
  */
 const DELETES = [
-  `delete from boxcar.operations o using boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id
+  `delete /* purge-batch.delete_call_operations */ from boxcar.operations o using boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id
     where t.run_id = any ($1::uuid[]) and o.project_id = t.project_id and o.idempotency_key = 'call:' || k.id`,
   // An operation may have made turns of several runs, and some of these runs may stay.
-  `with gone as (
+  `with /* purge-batch.delete_operations */ gone as (
       select o.project_id, o.idempotency_key, array(select m.id from unnest(o.made) as m(id) where m.id not in ${MADE}) as made
       from (
         select t.created_at as at from boxcar.turns t where t.run_id = any ($1::uuid[])
@@ -95,19 +86,19 @@ const DELETES = [
       where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) > 0)
     delete from boxcar.operations o using gone
     where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) = 0`,
-  'delete from boxcar.evidence e using boxcar.turns t where t.run_id = any ($1::uuid[]) and e.turn_id = t.id',
-  `delete from boxcar.sweep_failures f where f.row_id in (
+  'delete /* purge-batch.delete_evidence */ from boxcar.evidence e using boxcar.turns t where t.run_id = any ($1::uuid[]) and e.turn_id = t.id',
+  `delete /* purge-batch.delete_sweep_failures */ from boxcar.sweep_failures f where f.row_id in (
       select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])
       union all select unnest($1::uuid[])
       union all select k.id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[]))`,
-  'delete from boxcar.budgets where run_id = any ($1::uuid[])',
+  'delete /* purge-batch.delete_budgets */ from boxcar.budgets where run_id = any ($1::uuid[])',
   // Those of instructions (`turn-words.ts`); the words of tapes go with their boxes.
-  'delete from boxcar.tape_words w using boxcar.turns t where t.run_id = any ($1::uuid[]) and w.box_id = t.id',
-  'delete from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',
-  'delete from boxcar.tool_calls k using boxcar.turns t where t.run_id = any ($1::uuid[]) and k.turn_id = t.id',
+  'delete /* purge-batch.delete_words */ from boxcar.tape_words w using boxcar.turns t where t.run_id = any ($1::uuid[]) and w.box_id = t.id',
+  'delete /* purge-batch.delete_steps */ from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',
+  'delete /* purge-batch.delete_tool_calls */ from boxcar.tool_calls k using boxcar.turns t where t.run_id = any ($1::uuid[]) and k.turn_id = t.id',
 ].map(statement);
 const DELETE_BATCHES = statement(`
-  with gone as (delete from boxcar.batches b where b.id = any (array${BATCHES}) returning b.id),
+  with /* purge-batch.delete_batches */ gone as (delete from boxcar.batches b where b.id = any (array${BATCHES}) returning b.id),
   letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
   select id from gone`);
 /** What an operation names, as the index `operations_named` has it. */
@@ -115,20 +106,8 @@ const NAMES = `array_remove(array[left(response->>'agent_id', 36), left(response
     awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then left(split_part(idempotency_key, ':', 2), 36) end], null)`;
 /** Answers that name what goes: of commands, of a cancel, and what its agents have asked for themselves. */
 const DELETE_ANSWERS = statement(`
-  delete from boxcar.operations o where (o.made is null or o.made = '{}') and ${NAMES} && $1::text[]`);
-const DELETE_TURNS = statement('delete from boxcar.turns where run_id = any ($1::uuid[]) returning id');
-const DELETE_GRANTS = statement(
-  'delete from boxcar.grants where agent_id = any ($1::uuid[]) or box_id = any ($2::uuid[])',
-);
-const DELETE_SESSIONS = statement(
-  'delete from boxcar.sessions where agent_id = any ($1::uuid[]) or id = any ($2::uuid[])',
-);
-const DELETE_FORKS = statement(
-  'delete from boxcar.forks where id = any ($1::uuid[]) or parent_box_id = any ($1::uuid[])',
-);
-const DELETE_AGENTS = statement('delete from boxcar.agents where id = any ($1::uuid[])');
-const DELETE_RUNS = statement('delete from boxcar.runs where id = any ($1::uuid[])');
-const PURGE_BOXES = statement('select boxcar.purge_boxes($1, $2)');
+  delete /* purge-batch.delete_answers */ from boxcar.operations o where (o.made is null or o.made = '{}') and ${NAMES} && $1::text[]`);
+const PURGE_BOXES = statement('select /* purge-batch.purge_boxes */ boxcar.purge_boxes($1, $2)');
 
 interface YoungTape extends pg.QueryResultRow {
   readonly id: string;
@@ -150,6 +129,83 @@ interface BatchOptions {
   readonly marks: PurgeMarks;
 }
 
+const lockRuns = async (tx: Tx, runIds: readonly RunId[]): Promise<readonly RunId[]> =>
+  (
+    await query(tx, 'purge-batch.lock_runs', ({ orm, tables: { runs }, asc, isAnyOf }) =>
+      orm
+        .select({ id: runs.id })
+        .from(runs)
+        .where(isAnyOf(runs.id, runIds))
+        .orderBy(asc(runs.id))
+        .for('update'),
+    )
+  ).map(({ id }) => id);
+
+const lockAgents = (tx: Tx, agentIds: readonly AgentId[]): Promise<unknown> =>
+  query(tx, 'purge-batch.lock_agents', ({ orm, tables: { agents }, asc, isAnyOf }) =>
+    orm
+      .select({ id: agents.id })
+      .from(agents)
+      .where(isAnyOf(agents.id, agentIds))
+      .orderBy(asc(agents.id))
+      .for('update'),
+  );
+
+const lockTurns = async (tx: Tx, runIds: readonly RunId[]): Promise<readonly TurnId[]> =>
+  (
+    await query(tx, 'purge-batch.lock_turns', ({ orm, tables: { turns }, asc, isAnyOf }) =>
+      orm
+        .select({ id: turns.id })
+        .from(turns)
+        .where(isAnyOf(turns.runId, runIds))
+        .orderBy(asc(turns.id))
+        .for('update'),
+    )
+  ).map(({ id }) => id);
+
+/** Who appends to a tape or merges it has its row first. */
+const lockTapes = async (tx: Tx, boxIds: readonly BoxId[]): Promise<readonly BoxId[]> =>
+  (
+    await query(tx, 'purge-batch.lock_tapes', ({ orm, tables: { boxes }, and, asc, eq, inline, isAnyOf }) =>
+      orm
+        .select({ id: boxes.id })
+        .from(boxes)
+        .where(and(isAnyOf(boxes.id, boxIds), inline(eq(boxes.kind, 'tape'))))
+        .orderBy(asc(boxes.id))
+        .for('update'),
+    )
+  ).map(({ id }) => id);
+
+const deleteTurns = (tx: Tx, runIds: readonly RunId[]): Promise<readonly unknown[]> =>
+  query(tx, 'purge-batch.delete_turns', ({ orm, tables: { turns }, isAnyOf }) =>
+    orm.delete(turns).where(isAnyOf(turns.runId, runIds)).returning({ id: turns.id }),
+  );
+
+const deleteGrants = (tx: Tx, agentIds: readonly AgentId[], boxIds: readonly BoxId[]): Promise<unknown> =>
+  query(tx, 'purge-batch.delete_grants', ({ orm, tables: { grants }, isAnyOf, or }) =>
+    orm.delete(grants).where(or(isAnyOf(grants.agentId, agentIds), isAnyOf(grants.boxId, boxIds))),
+  );
+
+const deleteSessions = (tx: Tx, agentIds: readonly AgentId[], boxIds: readonly BoxId[]): Promise<unknown> =>
+  query(tx, 'purge-batch.delete_sessions', ({ orm, tables: { sessions }, isAnyOf, or }) =>
+    orm.delete(sessions).where(or(isAnyOf(sessions.agentId, agentIds), isAnyOf(sessions.id, boxIds))),
+  );
+
+const deleteForks = (tx: Tx, boxIds: readonly BoxId[]): Promise<unknown> =>
+  query(tx, 'purge-batch.delete_forks', ({ orm, tables: { forks }, isAnyOf, or }) =>
+    orm.delete(forks).where(or(isAnyOf(forks.id, boxIds), isAnyOf(forks.parentBoxId, boxIds))),
+  );
+
+const deleteAgents = (tx: Tx, agentIds: readonly AgentId[]): Promise<unknown> =>
+  query(tx, 'purge-batch.delete_agents', ({ orm, tables: { agents }, isAnyOf }) =>
+    orm.delete(agents).where(isAnyOf(agents.id, agentIds)),
+  );
+
+const deleteRuns = (tx: Tx, runIds: readonly RunId[]): Promise<unknown> =>
+  query(tx, 'purge-batch.delete_runs', ({ orm, tables: { runs }, isAnyOf }) =>
+    orm.delete(runs).where(isAnyOf(runs.id, runIds)),
+  );
+
 /** Removes the runs or tapes of a batch in one transaction. `kept`: all of them stay; those that are gone by now are not among them. */
 export function removeBatch(
   pool: pg.Pool,
@@ -161,10 +217,10 @@ export function removeBatch(
   const agentIds = batch.flatMap(({ agent_ids }) => agent_ids);
   const boxIds = batch.flatMap(({ box_ids }) => box_ids);
   return transaction(pool, async (tx): Promise<BatchOutcome> => {
-    const runs = await idsOf(tx, LOCK_RUNS, [runIds]);
-    await run(tx, LOCK_AGENTS, [agentIds]);
-    const turnIds = await idsOf(tx, LOCK_TURNS, [runIds]);
-    const tapes = await idsOf(tx, LOCK_TAPES, [boxIds]);
+    const runs = await lockRuns(tx, runIds);
+    await lockAgents(tx, agentIds);
+    const turnIds = await lockTurns(tx, runIds);
+    const tapes = await lockTapes(tx, boxIds);
     const stays = (cause: KeptByPurge['cause'], holder: string | null): BatchOutcome => ({
       kept: (kind === 'runs' ? runs : tapes).map((run_id) => ({ run_id, cause, holder })),
     });
@@ -184,13 +240,13 @@ export function removeBatch(
     for (const sql of DELETES) await run(tx, sql, [runIds]);
     const batchIds = await idsOf(tx, DELETE_BATCHES, [runIds]);
     await run(tx, DELETE_ANSWERS, [[...runIds, ...agentIds, ...turnIds, ...boxIds, ...batchIds]]);
-    const turns = await run(tx, DELETE_TURNS, [runIds]);
-    await run(tx, DELETE_GRANTS, [agentIds, boxIds]);
-    await run(tx, DELETE_SESSIONS, [agentIds, boxIds]);
-    await run(tx, DELETE_FORKS, [boxIds]);
-    await run(tx, DELETE_AGENTS, [agentIds]);
+    const turns = await deleteTurns(tx, runIds);
+    await deleteGrants(tx, agentIds, boxIds);
+    await deleteSessions(tx, agentIds, boxIds);
+    await deleteForks(tx, boxIds);
+    await deleteAgents(tx, agentIds);
     await run(tx, PURGE_BOXES, [boxIds, cardIds]);
-    await run(tx, DELETE_RUNS, [runIds]);
+    await deleteRuns(tx, runIds);
     marks.checkTime();
     return {
       removed: {

@@ -3,9 +3,17 @@
  * transaction into temporary tables, by a constant number of statements. Each reads the other tables by key: what a page costs depends
  * on what its runs left behind, on the runs of the same agents, and not on what else there is.
  */
-import { decidePurge, ENTRY_KINDS, type KeptRun, type PurgeReference } from '@boxcar/kernel';
+import {
+  type AgentId,
+  type BoxId,
+  decidePurge,
+  ENTRY_KINDS,
+  type KeptRun,
+  type PurgeReference,
+  type RunId,
+} from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Tx, transaction } from '../db/index.js';
+import { readSnapshot, retryTransient, type Tx } from '../db/index.js';
 
 /** What is removed as a whole: runs, or tapes that belong to none. */
 export type PurgeKind = 'runs' | 'tapes';
@@ -26,9 +34,9 @@ export interface PurgeScope {
 
 /** A run that may go, with what goes with it. A tape is looked at as a run of its own, which has its id. */
 export interface PurgeableRun extends pg.QueryResultRow {
-  readonly run_id: string;
-  readonly agent_ids: readonly string[];
-  readonly box_ids: readonly string[];
+  readonly run_id: RunId;
+  readonly agent_ids: readonly AgentId[];
+  readonly box_ids: readonly BoxId[];
 }
 
 export interface PurgePlan {
@@ -43,8 +51,7 @@ export interface PurgePlan {
 }
 
 // A plan for any values would read all runs to find those of a list.
-const SETTINGS =
-  'set transaction isolation level repeatable read; set local plan_cache_mode = force_custom_plan';
+const SETTINGS = ['set local plan_cache_mode = force_custom_plan'];
 
 const TABLES = `
   create temp table purge_runs (id uuid primary key) on commit drop;
@@ -252,8 +259,8 @@ const select = async <R extends pg.QueryResultRow>(tx: Tx, text: string): Promis
 
 /** Looks at the runs or tapes in scope and decides which of them may go. Writes nothing that lasts. */
 export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> {
-  return transaction(pool, async (tx) => {
-    await tx.query({ text: `${SETTINGS}; ${TABLES}` });
+  const plan = async (tx: Tx): Promise<PurgePlan> => {
+    await tx.query({ text: TABLES });
     const { kind, before, projectId, ids, after, limit, without = [] } = scope;
     const values = [before, projectId, ids ?? null, after ?? null, without, limit];
     const page = await tx.query({ text: kind === 'runs' ? RUNS : LEFT_TAPES, values });
@@ -276,7 +283,7 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
       found.map(({ run_id }) => run_id),
       references,
     );
-    const runs = new Map(found.map((item) => [item.run_id, item]));
+    const runs = new Map<string, PurgeableRun>(found.map((item) => [item.run_id, item]));
     return {
       groups: groups.map((group) => group.flatMap((id) => runs.get(id) ?? [])),
       kept,
@@ -284,7 +291,8 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
       count: page.rowCount ?? 0,
       ahead: found.flatMap(({ run_id }) => (end !== undefined && run_id > end.id ? [run_id] : [])),
     };
-  });
+  };
+  return retryTransient(() => readSnapshot(pool, plan, { settings: SETTINGS, makesTables: true }));
 }
 
 /**

@@ -9,10 +9,11 @@
  *     removed the batches before it, and no more.
  */
 
-import type { ProjectId } from '@boxcar/kernel';
+import { KernelError, type ProjectId, type RunId, type TurnStatus } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';
 import { explainRight } from '../erase/erasure.js';
+import { queryRetrying } from '../query/query.js';
 import { removeBatch } from './purge-batch.js';
 import { MARK_MS, PurgeMarks } from './purge-marks.js';
 import {
@@ -50,14 +51,7 @@ const PAGE_SIZE = 10_000;
 const BATCH_SIZE = 200;
 const KEPT_LISTED = 1000;
 
-// Two looks, each by an index of its own.
-const UNFINISHED = statement(`
-  select distinct t.run_id from (
-    select o.run_id from boxcar.turns o where o.status = 'queued'
-    union all select o.run_id from boxcar.turns o where o.status in ('dispatched', 'running', 'suspended')) t join boxcar.runs r on r.id = t.run_id
-  where r.created_at < $1 and ($2::uuid is null or r.project_id = $2) order by t.run_id limit ${KEPT_LISTED}`);
-
-const CLOCK = statement('select clock_timestamp() as now');
+const CLOCK = statement('select /* purge.clock */ clock_timestamp() as now');
 
 /** What time it is for Postgres, whose times the rows carry. */
 export async function readClock(pool: pg.Pool): Promise<Date> {
@@ -67,12 +61,54 @@ export async function readClock(pool: pg.Pool): Promise<Date> {
 
 const boxesOf = (groups: PurgePlan['groups']): string[] => groups.flat().flatMap(({ box_ids }) => box_ids);
 
-/** Removes the finished runs of before `options.before`. Safe beside workers, and to be stopped at any moment. */
+/** Runs that began before a moment and have not ended. */
+const findUnfinished = (
+  pool: pg.Pool,
+  { before, projectId }: PurgeOptions,
+): Promise<readonly { readonly run_id: RunId }[]> =>
+  queryRetrying(
+    pool,
+    'purge.find_unfinished',
+    ({ orm, tables: { runs, turns }, and, asc, eq, inArray, inline, lt }) => {
+      const runsOf = (...statuses: readonly TurnStatus[]) =>
+        orm
+          .select({ run_id: turns.runId })
+          .from(turns)
+          .where(inline(inArray(turns.status, statuses)));
+      // Two looks, each by an index of its own.
+      const open = runsOf('queued')
+        .unionAll(runsOf('dispatched', 'running', 'suspended'))
+        .as('open');
+      return orm
+        .selectDistinct({ run_id: open.run_id })
+        .from(open)
+        .innerJoin(runs, eq(runs.id, open.run_id))
+        .where(and(lt(runs.createdAt, before), projectId && eq(runs.projectId, projectId)))
+        .orderBy(asc(open.run_id))
+        .limit(KEPT_LISTED);
+    },
+  );
+
+/** The first moment that Postgres can hold, in the year 4714 BC. Its last one is after that of `Date`. */
+const FIRST_MOMENT = -210_866_803_200_000;
+
+function checkBefore({ before }: PurgeOptions): void {
+  const at = new Date(before).getTime();
+  if (at >= FIRST_MOMENT) return;
+  throw new KernelError('bad_request', {
+    message: `before: ${Number.isNaN(at) ? 'must be a date' : 'must be in or after the year 4713 BC'}.`,
+    details: { field: 'before' },
+  });
+}
+
+/**
+ * Removes the finished runs of before `options.before`. Safe beside workers, and to be stopped at any moment.
+ *
+ * @throws KernelError `bad_request` for a moment that Postgres cannot hold.
+ */
 export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<PurgeReport> {
-  const unfinished = await runRetrying<{ run_id: string }>(pool, UNFINISHED, [
-    options.before,
-    options.projectId ?? null,
-  ]);
+  checkBefore(options);
+  const unfinished = await findUnfinished(pool, options);
   return purge(
     pool,
     'runs',
@@ -98,8 +134,11 @@ export interface TapePurgeReport {
  * Removes tapes that are of no turn that exists and that were left before `options.before`: archived incarnations, discarded forks, and
  * imported tapes that are of no agent. A turn may have noted something on them. Each goes with its cards, or stays while something
  * refers to it. As safe as `purgeRuns`.
+ *
+ * @throws KernelError as `purgeRuns`.
  */
 export async function purgeTapes(pool: pg.Pool, options: PurgeOptions): Promise<TapePurgeReport> {
+  checkBefore(options);
   const { removed, kept, isStopped } = await purge(pool, 'tapes', options, []);
   return {
     removed: { tapes: removed.boxes, cards: removed.cards },

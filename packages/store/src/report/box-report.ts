@@ -16,6 +16,8 @@ import {
 import type pg from 'pg';
 import { LEAVES, SEGMENTS } from '../box/index.js';
 import { type Queryable, run, statement } from '../db/index.js';
+import { query } from '../query/query.js';
+import type { Outer, Row } from '../schema/index.js';
 import { findBoxId } from '../submit/index.js';
 import { entriesOf } from '../visible/index.js';
 
@@ -107,29 +109,44 @@ export interface BoxReport {
   readonly grant_count: number;
 }
 
-const BOX = statement(`
-  select p.id as project_id, b.id as box_id, b.kind, b.created_at, b.owner_agent_id, o.name as owner, b.maker_agent_id, m.name as maker,
-    coalesce(b.card_count, b.head_position) as count, b.token_estimate as tokens, b.segments, b.last_anchor_position,
-    (select count(*)::int from boxcar.grants g where g.box_id = b.id) as grant_count
-  from (select id from boxcar.projects where id = $2 or name = $3 order by (id = $2) desc nulls last limit 1) p
-  left join boxcar.boxes b on b.id = $1 and b.project_id = p.id
-  left join boxcar.agents o on o.id = b.owner_agent_id
-  left join boxcar.agents m on m.id = b.maker_agent_id`);
-
-interface BoxRow extends pg.QueryResultRow {
-  project_id: ProjectId;
-  box_id: BoxId | null;
-  kind: 'context' | 'tape';
-  created_at: Date;
-  owner_agent_id: AgentId | null;
-  owner: string | null;
-  maker_agent_id: AgentId | null;
-  maker: string | null;
-  count: number;
-  tokens: number | null;
-  segments: Segment[] | null;
-  last_anchor_position: number | null;
-  grant_count: number;
+/** The project that is named, and its box if it has that box. One statement. */
+async function findBox(db: Queryable, boxId: BoxId, project: string) {
+  const projectId = tryParseId<'project'>(project);
+  const [row] = await query(db, 'box-report.find_box', ({ orm, tables, alias, and, eq, or, sql }) => {
+    const { agents, boxes, grants, projects } = tables;
+    const isId = projectId && eq(projects.id, projectId);
+    const wanted = orm
+      .select({ id: projects.id })
+      .from(projects)
+      .where(or(isId, eq(projects.name, project)))
+      .orderBy(...(isId === undefined ? [] : [sql`${isId} desc`]))
+      .limit(1)
+      .as('wanted');
+    const owner = alias(agents, 'owner');
+    const maker = alias(agents, 'maker');
+    return orm
+      .select({
+        project_id: wanted.id,
+        box: {
+          kind: boxes.kind,
+          created_at: boxes.createdAt,
+          owner_agent_id: boxes.ownerAgentId,
+          maker_agent_id: boxes.makerAgentId,
+          count: sql<number>`coalesce(${boxes.cardCount}, ${boxes.headPosition})`,
+          tokens: boxes.tokenEstimate,
+          segments: boxes.segments,
+          last_anchor_position: boxes.lastAnchorPosition,
+        },
+        owner: owner.name,
+        maker: maker.name,
+        grant_count: orm.$count(grants, eq(grants.boxId, boxes.id)),
+      })
+      .from(wanted)
+      .leftJoin(boxes, and(eq(boxes.id, boxId), eq(boxes.projectId, wanted.id)))
+      .leftJoin(owner, eq(owner.id, boxes.ownerAgentId))
+      .leftJoin(maker, eq(maker.id, boxes.makerAgentId));
+  });
+  return row;
 }
 
 /** The agent that a text column names, if it names one: authors are also tools and primitives. */
@@ -142,25 +159,23 @@ const CARD = `c.id as card_id, c.type, c.role, c.token_estimate as tokens, c.siz
     left(coalesce(c.content->>'text', c.content->>'uri', c.content->>'data', c.content->>'fields', c.content->>'result', c.content->>'error',
       c.content->>'arguments', c.content::text, '(erased)'), ${PREVIEW_LENGTH}) as preview`;
 
-interface CardRow {
-  card_id: CardId | null;
-  type: string;
-  role: Role | null;
-  tokens: number;
-  size_bytes: number;
-  content_hash: string;
-  card_author_id: string;
-  author: string | null;
-  content: CardContent | null;
-  preview: string;
-}
+type CardRow = Row<
+  'cards',
+  'type' | 'role' | 'size_bytes' | 'content',
+  { tokens: 'token_estimate'; card_author_id: 'author_id' }
+> &
+  Outer<Row<'cards', never, { card_id: 'id' }>> & {
+    readonly content_hash: string;
+    readonly author: string | null;
+    readonly preview: string;
+  };
 
 // Contents count when they are asked for. What does not fit stays unread.
 const SIZE_OF_CARD =
   'left join lateral (select case when $4 then x.size_bytes else 0 end as bytes from boxcar.cards x where x.id = l.card_id offset 0) size on true';
 
 const CONTEXT_CARDS = statement(`
-  with want_boxes as (select * from boxcar.boxes where id = $1 and kind = 'context'),
+  with /* box-report.context_cards */ want_boxes as (select * from boxcar.boxes where id = $1 and kind = 'context'),
   seg as (${SEGMENTS}),
   leaf as (${LEAVES}),
   numbered as (select l.*, row_number() over (order by l.ord, l.position) as n from leaf l),
@@ -173,16 +188,16 @@ const CONTEXT_CARDS = statement(`
   where l.n = $2::int + 1 or l.bytes <= ${MAX_PAGE_BYTES}
   order by l.n`);
 
-interface ContextRow extends CardRow, pg.QueryResultRow {
-  card_id: CardId;
-  position: number;
-  segment: number;
-  source: BoxId;
-  source_position: number;
-}
+type ContextRow = CardRow & {
+  readonly card_id: CardId;
+  readonly position: number;
+  readonly segment: number;
+  readonly source: BoxId;
+  readonly source_position: number;
+};
 
 const TAPE_ENTRIES = statement(`
-  with listed as (
+  with /* box-report.tape_entries */ listed as (
     select l.*, size.bytes as card_bytes, coalesce(sum(coalesce(size.bytes, 0) + coalesce(pg_column_size(l.payload), 0))
       over (order by l.position rows between unbounded preceding and 1 preceding), 0) as stored_before
     from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int + 1', to: '$2::int + $3::int' })} l ${SIZE_OF_CARD}
@@ -198,18 +213,11 @@ const TAPE_ENTRIES = statement(`
   where e.position = $2::int + 1 or e.bytes <= ${MAX_PAGE_BYTES}
   order by e.position`);
 
-interface TapeRow extends CardRow, pg.QueryResultRow {
-  position: number;
-  kind: EntryKind;
-  anchor_name: string | null;
-  turn_id: TurnId | null;
-  step: number | null;
-  author_id: string;
-  payload: JsonValue | null;
-}
+type TapeRow = CardRow &
+  Row<'tapeEntries', 'position' | 'kind' | 'anchor_name' | 'turn_id' | 'step' | 'author_id' | 'payload'>;
 
 const GRANTS = statement(`
-  select g.agent_id, a.name as agent, g.mode, g.upto_position, g.expires_at, coalesce(g.expires_at <= now(), false) as is_expired,
+  select /* box-report.grants */ g.agent_id, a.name as agent, g.mode, g.upto_position, g.expires_at, coalesce(g.expires_at <= now(), false) as is_expired,
     g.source, author.name as source_agent, g.created_at
   from boxcar.grants g join boxcar.agents a on a.id = g.agent_id ${agentNamedBy('g.source', 'g.project_id')}
   where g.box_id = $1
@@ -303,33 +311,34 @@ export async function inspectBox(
   };
   const { project } = options;
   const boxId = await findBoxId(db, ref, project);
-  const [row] = await run<BoxRow>(db, BOX, [boxId, tryParseId<'project'>(project) ?? null, project]);
-  if (row === undefined)
+  const found = await findBox(db, boxId, project);
+  if (found === undefined)
     throw new KernelError('not_found', {
       message: `No project '${project}'.`,
       details: { project_id: project },
     });
-  if (row.box_id === null)
+  const { box } = found;
+  if (box === null)
     throw new KernelError('not_found', {
       message: `No box ${boxId} in project '${project}'.`,
-      details: { box_id: boxId, project_id: row.project_id },
+      details: { box_id: boxId, project_id: found.project_id },
     });
-  const entries = await (row.kind === 'tape' ? loadEntries : loadCards)(db, boxId, page);
+  const entries = await (box.kind === 'tape' ? loadEntries : loadCards)(db, boxId, page);
   const last = entries.at(-1)?.position ?? page.after;
   return {
     box_id: boxId,
-    project_id: row.project_id,
-    kind: row.kind,
-    created_at: row.created_at,
-    owner: named(row.owner_agent_id, row.owner),
-    maker: named(row.maker_agent_id, row.maker),
-    count: row.count,
-    tokens: row.tokens,
-    segments: row.segments ?? [],
-    last_anchor_position: row.last_anchor_position,
+    project_id: found.project_id,
+    kind: box.kind,
+    created_at: box.created_at,
+    owner: named(box.owner_agent_id, found.owner),
+    maker: named(box.maker_agent_id, found.maker),
+    count: box.count,
+    tokens: box.tokens,
+    segments: box.segments ?? [],
+    last_anchor_position: box.last_anchor_position,
     entries,
-    next: last < row.count ? last : null,
+    next: last < box.count ? last : null,
     grants: await run<BoxGrantLine>(db, GRANTS, [boxId]),
-    grant_count: row.grant_count,
+    grant_count: found.grant_count,
   };
 }

@@ -30,7 +30,7 @@ export interface ServerFacts {
 }
 
 const FACTS = statement(`
-  select current_setting('server_version_num')::int as version_number, current_setting('server_version') as version, current_user::text as role,
+  select /* doctor.facts */ current_setting('server_version_num')::int as version_number, current_setting('server_version') as version, current_user::text as role,
     pg_is_in_recovery() or current_setting('default_transaction_read_only') = 'on' as is_read_only,
     (select count(*)::int from pg_stat_activity where datid is not null and usesysid is not null) as connections,
     current_setting('max_connections')::int as max_connections, extract(epoch from clock_timestamp()) * 1000 as clock`);
@@ -40,7 +40,7 @@ export async function readServerFacts(
   pool: pg.Pool,
   options: { readonly hasQueues: boolean },
 ): Promise<ServerFacts> {
-  await run(pool, statement('select 1'), []);
+  await run(pool, statement('select /* doctor.reach */ 1'), []);
   const askedAt = Date.now();
   const [row] = await run<{
     version_number: number;

@@ -1,4 +1,5 @@
 export { type BoxCard, type BoxEntry, type BoxGrantLine, type BoxReport, inspectBox } from './box-report.js';
+export { rightKey } from './box-rights.js';
 export {
   type Counted,
   type DirectFacts,
@@ -6,32 +7,10 @@ export {
   readServerFacts,
   readWorkFacts,
   type ServerFacts,
-  type TargetFacts,
   type WorkFacts,
 } from './doctor.js';
-export {
-  type BoxRight,
-  type BoxRow,
-  type ExplainedTurn,
-  loadTurnRows,
-  rightKey,
-  type SourcedCard,
-  type StepRow,
-  type StoredCard,
-  type StoredEntry,
-  type TurnRows,
-} from './explain.js';
-export {
-  type CallLine,
-  type CardLine,
-  type EvidenceLine,
-  inspectTurn,
-  type StepLine,
-  type TurnLine,
-  type TurnReport,
-  type Usage,
-} from './inspect.js';
-export type { Invariant } from './invariant.js';
+export { loadTurnRows } from './explain.js';
+export { inspectTurn } from './inspect.js';
 export {
   INVARIANTS,
   type InvariantOptions,
@@ -40,4 +19,19 @@ export {
   invariantStatement,
 } from './invariants.js';
 export { loadWaitFacts } from './stuck.js';
-export { loadTree, type OpenCall, type TreeBatch, type TreeNode, type TurnTree } from './tree.js';
+export { loadTree, type TreeBatch, type TreeNode, type TurnTree } from './tree.js';
+export type {
+  CallLine,
+  EvidenceLine,
+  StepLine,
+  TurnLine,
+  TurnReport,
+} from './turn-report.js';
+export type {
+  BoxRow,
+  SourcedCard,
+  StepRow,
+  StoredCard,
+  StoredEntry,
+  TurnRows,
+} from './turn-rows.js';

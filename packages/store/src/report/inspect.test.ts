@@ -1,4 +1,4 @@
-import { submitResultSchema } from '@boxcar/kernel';
+import { jsonText, submitResultSchema } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { createWorker, InProcessDoorbell, Runtime } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
@@ -170,6 +170,16 @@ describe('a finished turn', () => {
     expect(again.cards).toHaveLength(again.card_count);
   });
 
+  it('keeps the key order that the writer of a deliverable chose', async () => {
+    await database.pool.query('alter table boxcar.cards disable trigger user');
+    await database.pool.query(
+      `update boxcar.cards c set content = $1 from boxcar.turns t where t.id = $2 and c.id = t.deliverable_card_id`,
+      ['{"kind":"json","data":{"b":1,"10":2,"a":3}}', receipt.turn_id],
+    );
+    const { deliverable } = await inspectTurn(database.pool, receipt.turn_id, { project: 'default' });
+    expect(jsonText(deliverable?.content ?? null)).toBe('{"kind":"json","data":{"b":1,"10":2,"a":3}}');
+  });
+
   it('costs the same number of statements however much there is to tell', async () => {
     const small = await launch({});
     expect(await countStatements(receipt.turn_id)).toBe(16);
@@ -205,6 +215,24 @@ describe('finding a turn', () => {
     await expect(
       inspectTurn(database.pool, first.turn_id.slice(0, 8), { project: 'default' }),
     ).rejects.toMatchObject({ code: 'bad_request', details: { turn_ids: [first.turn_id, second.turn_id] } });
+  });
+
+  it('says of the id of a run that it is one, and what its first turn is', async () => {
+    const { rows } = await database.pool.query<{ id: string }>('select run_id as id from boxcar.turns');
+    const runId = rows[0]?.id ?? '';
+    // The ids of both begin alike when they are made in one moment.
+    const other = `ffff${runId.slice(4)}`;
+    await database.pool.query(
+      'insert into boxcar.runs (id, project_id, root_turn_id) select $1, project_id, root_turn_id from boxcar.runs where id = $2',
+      [other, runId],
+    );
+    for (const ref of [other, other.slice(0, 13)])
+      await expect(inspectTurn(database.pool, ref, { project: 'default' })).rejects.toMatchObject({
+        code: 'not_found',
+        message: `'${ref}' is a run, and this needs a turn. Its first turn is ${first.turn_id}. Give the id of a turn; boxcar tree ${other} --ids lists those of the run.`,
+        details: { turn_id: ref, run_id: other, root_turn_id: first.turn_id },
+      });
+    await database.pool.query('delete from boxcar.runs where id = $1', [other]);
   });
 
   it('refuses what is no id, and finds nothing outside the project', async () => {

@@ -1,11 +1,13 @@
-import { type BatchId, explainWait, type ToolCallId, type TurnId } from '@boxcar/kernel';
+import type { BatchId, ToolCallId, TurnId } from '@boxcar/kernel';
+import { describeWait } from '@boxcar/kernel/words';
 import { beforeEach, expect, test } from 'vitest';
 import { pauseForBudget } from '../budget/budget-waits.js';
 import { setProjectLimits } from '../submit/projects.js';
-import { emptySubmission, writeSubmission } from '../submit/submission.js';
+import { writeSubmission } from '../submit/submission.js';
+import { emptySubmission } from '../submit/submission-rows.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
 import { advanceTurns } from '../turn/tool-calls.js';
-import { setProviderLimits } from '../work/providers.js';
+import { setProviderLimits } from '../work/provider-limits.js';
 import { loadWaitFacts } from './stuck.js';
 
 let world: World;
@@ -17,7 +19,7 @@ beforeEach(async () => {
 });
 
 const linksOf = async (turnId: TurnId): Promise<string[]> =>
-  (explainWait(await loadWaitFacts(world.pool, turnId))?.links ?? []).map(
+  (describeWait(await loadWaitFacts(world.pool, turnId))?.links ?? []).map(
     ({ level, turn_id, kind, is_live }) => `${level} ${turn_id} ${kind}${is_live ? '' : ' !'}`,
   );
 
@@ -83,7 +85,7 @@ test('times are in UTC, whatever zone the session has, so that they can be compa
     const times = [at, turn?.created_at, turn?.calls[0]?.created_at, turn?.calls[0]?.deadline_at];
     for (const time of times) expect(time).toBe(new Date(time ?? '').toISOString());
     // A call that has its whole time before it is not late.
-    expect(explainWait({ at, turns, live_workers: 0, has_more: false })?.links).toMatchObject([
+    expect(describeWait({ at, turns, live_workers: 0, has_more: false })?.links).toMatchObject([
       { kind: 'tool', profile: 'writer@1', tool: expect.any(String), is_live: true },
     ]);
   } finally {
@@ -92,7 +94,7 @@ test('times are in UTC, whatever zone the session has, so that they can be compa
 });
 
 test('a turn that is not there has no chain', async () => {
-  expect(explainWait(await loadWaitFacts(world.pool, newId<'turn'>()))).toBeUndefined();
+  expect(describeWait(await loadWaitFacts(world.pool, newId<'turn'>()))).toBeUndefined();
 });
 
 /** A turn that is suspended on one call. */
@@ -144,7 +146,7 @@ test('of a batch of 1,000 a few members are read, one of each way to stand first
   await world.wait(call, 60_000, batchId);
   const facts = await loadWaitFacts(world.pool, parent.turnId);
   expect(facts.turns).toHaveLength(6);
-  const links = explainWait(facts)?.links ?? [];
+  const links = describeWait(facts)?.links ?? [];
   expect(links[0]).toMatchObject({
     kind: 'batch',
     batch_id: batchId,
@@ -167,7 +169,7 @@ test('a wait for a time, a provider and a budget is read with what it takes to e
       [turn.turnId, turn.projectId, kind, provider, detail],
     );
   const linkOf = async (turn: TestTurn) =>
-    explainWait(await loadWaitFacts(world.pool, turn.turnId))?.links ?? [];
+    describeWait(await loadWaitFacts(world.pool, turn.turnId))?.links ?? [];
   const retry = await world.running({ profile, holder });
   await wait(retry, 'retry', null, { retry: 1, code: 'model_timeout' });
   expect(await linkOf(retry)).toMatchObject([

@@ -1,8 +1,8 @@
 /** What `boxcar why-stuck` reads: a turn, and every turn it waits for, directly or not. One statement. */
 import type { TurnId, WaitFacts } from '@boxcar/kernel';
+import { WINDOW_FACTOR } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
 import { lostCause } from '../rows/index.js';
-import { WINDOW_FACTOR } from '../submit/index.js';
 import { heldBackUntil, isHeldBack } from '../turn/index.js';
 import { isWorker } from '../work/index.js';
 
@@ -24,7 +24,7 @@ const OPEN_MEMBERS = `
 
 // What a turn waits for is followed here and listed in `calls` and `behind_turn_id` below: a new kind of wait is added to both.
 const FACTS = statement(`
-  with recursive walk as (
+  with recursive /* stuck.facts */ walk as (
     select t.id from boxcar.turns t where t.id = $1
     union
     select n.id from walk w cross join lateral (

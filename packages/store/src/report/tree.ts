@@ -18,7 +18,7 @@ import {
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';
 import type { WaitLine } from '../work/index.js';
-import type { TurnCost, Usage } from './inspect.js';
+import type { TurnCost, Usage } from './turn-report.js';
 
 /** A call without a result, and what it waits for. */
 export interface OpenCall {
@@ -121,7 +121,7 @@ export interface TurnTree {
 // The planner settings of the pool lead it by keys; `offset 0` keeps each look-up one. `between`: of `=` Postgres expects the children of
 // the largest parent for every turn, and reads the whole table for each.
 const TREE = statement(`
-  with recursive tree as (
+  with recursive /* tree.tree */ tree as (
     select t.id, t.parent_turn_id, 0 as level, array[t.id] as path
     from unnest($1::uuid[]) as u(id) cross join lateral (select x.id, x.parent_turn_id from boxcar.turns x where x.id = u.id offset 0) t
     union all
@@ -279,7 +279,11 @@ function listNodes(
 export async function loadTree(
   pool: pg.Pool,
   roots: TurnId | readonly TurnId[],
-  options: { readonly batchId?: BatchId; readonly siblings?: number; readonly nodes?: number } = {},
+  options: {
+    readonly batchId?: BatchId;
+    readonly siblings?: number | undefined;
+    readonly nodes?: number;
+  } = {},
 ): Promise<TurnTree> {
   const rootIds = typeof roots === 'string' ? [roots] : roots;
   const [row] = await runRetrying<TreeRow>(pool, TREE, [

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { loadMigrations } from '../db/migrate.js';
+import { loadMigrations } from '../db/migrations.js';
 import { THIS_BUILD } from './build.js';
 
 it('this build is the one that knows the newest migration, and writes turns in no later format', async () => {

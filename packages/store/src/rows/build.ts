@@ -9,6 +9,7 @@
  *     does not know: it hands the turn back for a newer one, with a format above its own.
  */
 import { contentSchema, ENTRY_KINDS } from '@boxcar/kernel';
+import { SCHEMA_VERSION } from './known-schema.js';
 
 export interface Build {
   /** The newest migration it knows. */
@@ -25,7 +26,7 @@ export interface Build {
 const contentKinds = contentSchema.options.map((option) => option.shape.kind.value);
 
 export const THIS_BUILD: Build = {
-  schemaVersion: 33,
+  schemaVersion: SCHEMA_VERSION,
   turnFormat: 12,
   kinds: new Set([...contentKinds, ...ENTRY_KINDS]),
 };

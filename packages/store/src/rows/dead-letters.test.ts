@@ -14,6 +14,16 @@ import {
   retryDeadLetters,
 } from './dead-letters.js';
 
+test('a list of dead letters is refused for a limit that is not a number of rows', async () => {
+  await using world = await World.open();
+  for (const limit of [0, -1, 1.5, Number.NaN])
+    await expect(listDeadLetters(world.pool, limit)).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field: 'limit' },
+    });
+  expect(await listDeadLetters(world.pool, 1)).toEqual([]);
+});
+
 test('the note of a turn that could not be run counts only for its step', async () => {
   await using world = await World.open();
   const profile = await world.profile('writer');

@@ -3,10 +3,12 @@
  * after some tries, so that a row that can never be handled does not block the others or fill the log.
  */
 
-import type { ProjectId, TurnId } from '@boxcar/kernel';
+import { checkWholeNumber, type ProjectId, type TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, retryTransient, run, runRetrying, statement } from '../db/index.js';
 import type { SweepKind } from '../kinds/row-kinds.js';
+import { query, queryRetrying } from '../query/query.js';
+import type { Row } from '../schema/index.js';
 
 /** Tries until a row is left alone. */
 export const MAX_TRIES = 5;
@@ -73,7 +75,7 @@ const COUNT = `case when ${IS_SAME_STEP} then f.attempts + case when ${IS_NOTED}
 
 /** `$1`: the clock of tests, `$2` to `$7`: kind, row, project, error, tries, whether it may be noted already. */
 export const NOTE_TEXT = `
-  insert into boxcar.sweep_failures as f (kind, row_id, project_id, attempts, last_error, next_try_at, is_dead)
+  insert /* dead-letters.note */ into boxcar.sweep_failures as f (kind, row_id, project_id, attempts, last_error, next_try_at, is_dead)
   select $2, $3::uuid, coalesce($4::uuid, t.project_id), 1, $5 || case when $2 = 'turn_runs' and t.id is not null then ' (at step ' || t.step_count + 1 || ')' else '' end,
     coalesce($1::timestamptz, now()) + interval '2 seconds', $6 <= 1
   from (select 1) one left join lateral (select x.* from boxcar.turns x where x.id = $3::uuid offset 0) t on true
@@ -114,7 +116,7 @@ export async function noteWithin(
   failure: SweepFailure,
   options: NoteOptions = {},
 ): Promise<NotedFailure> {
-  const [row] = await run<{ attempts: number; is_dead: boolean }>(db, NOTE, [
+  const [row] = await run<Row<'sweepFailures', 'attempts' | 'is_dead'>>(db, NOTE, [
     options.now ?? null,
     failure.kind,
     failure.rowId,
@@ -129,7 +131,7 @@ export async function noteWithin(
 
 // The release and its note are of one moment. A note of an earlier run was due before the claim of this run.
 const NOTED = statement(`
-  select f.attempts, f.is_dead from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
+  select /* dead-letters.noted */ f.attempts, f.is_dead from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
   where t.id = $1 and t.status = 'dispatched' and t.epoch = $2 and f.next_try_at > t.dispatched_at`);
 
 /** The note that was written together with the release of a turn to this epoch, if the turn has not been claimed since. */
@@ -137,12 +139,12 @@ export async function findNoted(
   db: Queryable,
   { turnId, epoch }: { readonly turnId: TurnId; readonly epoch: number },
 ): Promise<NotedFailure | undefined> {
-  const [row] = await run<{ attempts: number; is_dead: boolean }>(db, NOTED, [turnId, epoch]);
+  const [row] = await run<Row<'sweepFailures', 'attempts' | 'is_dead'>>(db, NOTED, [turnId, epoch]);
   return row === undefined ? undefined : { attempts: row.attempts, isDead: row.is_dead };
 }
 
 const FIND_BLOCKED = statement(`
-  select f.attempts, f.last_error as cause, greatest(extract(epoch from f.next_try_at - now()) * 1000, 0)::float8 as wait_ms
+  select /* dead-letters.find_blocked */ f.attempts, f.last_error as cause, greatest(extract(epoch from f.next_try_at - now()) * 1000, 0)::float8 as wait_ms
   from boxcar.sweep_failures f where f.kind = 'blocked_jobs' and f.row_id = $1`);
 
 /** How often a job has held the event loop of its worker, why, and after how long it may run again. */
@@ -159,7 +161,7 @@ export async function findBlockedJob(db: Queryable, noteId: string): Promise<Blo
 }
 
 const FORGET = statement(
-  `delete from boxcar.sweep_failures f where ${settledFailure('coalesce($1::timestamptz, now())')}`,
+  `delete /* dead-letters.forget */ from boxcar.sweep_failures f where ${settledFailure('coalesce($1::timestamptz, now())')}`,
 );
 
 /** Forgets rows that were handled since. */
@@ -170,7 +172,7 @@ export async function forgetSettledFailures(
   await runRetrying(pool, FORGET, [options.now ?? null]);
 }
 
-export interface DeadLetter extends pg.QueryResultRow {
+export interface DeadLetter {
   readonly kind: SweepKind;
   readonly row_id: string;
   readonly project_id: ProjectId | null;
@@ -181,21 +183,32 @@ export interface DeadLetter extends pg.QueryResultRow {
   readonly first_failed_at: Date;
 }
 
-const LIST = statement(`
-  select kind, row_id, project_id, attempts, last_error, is_dead, first_failed_at from boxcar.sweep_failures
-  order by is_dead desc, first_failed_at limit $1`);
-
-/** Rows that sweeps have failed on, those that were given up first. */
-export function listDeadLetters(db: Queryable, limit: number): Promise<DeadLetter[]> {
-  return run<DeadLetter>(db, LIST, [limit]);
+/**
+ * Rows that sweeps have failed on, those that were given up first.
+ *
+ * @throws KernelError `bad_request` for a limit that is not a whole number of at least 1.
+ */
+export async function listDeadLetters(db: Queryable, limit: number): Promise<DeadLetter[]> {
+  checkWholeNumber(limit, 'limit', { min: 1, max: Number.MAX_SAFE_INTEGER });
+  return query(db, 'dead-letters.list', ({ orm, tables: { sweepFailures }, asc, desc }) =>
+    orm
+      .select({
+        kind: sweepFailures.kind,
+        row_id: sweepFailures.rowId,
+        project_id: sweepFailures.projectId,
+        attempts: sweepFailures.attempts,
+        last_error: sweepFailures.lastError,
+        is_dead: sweepFailures.isDead,
+        first_failed_at: sweepFailures.firstFailedAt,
+      })
+      .from(sweepFailures)
+      .orderBy(desc(sweepFailures.isDead), asc(sweepFailures.firstFailedAt))
+      .limit(limit),
+  );
 }
 
-// A turn whose end could not be written must end, because its waiters have been answered: its end is tried again, not its run.
-const FIND_DEAD = statement(`
-  select kind, row_id from boxcar.sweep_failures f
-  where f.is_dead and not (f.kind = 'turn_runs' and exists (select from boxcar.sweep_failures e where e.kind = 'turn_ends' and e.row_id = f.row_id))`);
 const REVIVE = statement(`
-  update boxcar.sweep_failures f set is_dead = false, attempts = 1, next_try_at = now()
+  update /* dead-letters.revive */ boxcar.sweep_failures f set is_dead = false, attempts = 1, next_try_at = now()
   from unnest($1::text[], $2::uuid[]) as d(kind, row_id) where f.kind = d.kind and f.row_id = d.row_id`);
 
 /**
@@ -205,7 +218,21 @@ const REVIVE = statement(`
  */
 export async function retryDeadLetters(pool: pg.Pool): Promise<number> {
   // Found first, so that a repetition after a lost answer changes and reports the same rows.
-  const dead = await runRetrying<{ kind: SweepKind; row_id: string }>(pool, FIND_DEAD, []);
+  // A turn whose end could not be written must end, because its waiters have been answered: its end is tried again, not its run.
+  const dead = await queryRetrying(
+    pool,
+    'dead-letters.find_dead',
+    ({ orm, tables, alias, and, eq, inline, ne, notExists, or }) => {
+      const failures = tables.sweepFailures;
+      const ends = alias(failures, 'ends');
+      const isEnd = and(eq(ends.kind, 'turn_ends'), eq(ends.rowId, failures.rowId));
+      const hasNoEnd = notExists(orm.select({ kind: ends.kind }).from(ends).where(isEnd));
+      return orm
+        .select({ kind: failures.kind, row_id: failures.rowId })
+        .from(failures)
+        .where(and(failures.isDead, or(inline(ne(failures.kind, 'turn_runs')), hasNoEnd)));
+    },
+  );
   const ids = dead.map(({ row_id }) => row_id);
   await runRetrying(pool, REVIVE, [dead.map(({ kind }) => kind), ids]);
   return dead.length;

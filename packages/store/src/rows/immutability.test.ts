@@ -1,6 +1,7 @@
 import { KernelError } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { run, statement, toDatabaseError } from '../db/db.js';
+import { toDatabaseError } from '../db/errors.js';
+import { run, statement } from '../db/statement.js';
 import { type TestTurn, World } from '../testing/world.js';
 
 let world: World;
@@ -46,7 +47,11 @@ describe('the database itself refuses', () => {
   });
 
   test('and the store says `immutable`, with the cause', async () => {
-    const error = await run(world.pool, statement('delete from boxcar.cards'), []).catch((thrown) => thrown);
+    const error = await run(
+      world.pool,
+      statement('delete /* immutability.cards */ from boxcar.cards'),
+      [],
+    ).catch((thrown) => thrown);
     expect(error).toBeInstanceOf(KernelError);
     expect(error).toMatchObject({ code: 'immutable', cause: { code: 'BX001' } });
     expect(toDatabaseError(error)).toBe(error);

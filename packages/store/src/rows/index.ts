@@ -1,7 +1,7 @@
+export { BOOTSTRAP_EVENT, bootstrapEntries } from './bootstrap-entries.js';
 export { type Build, THIS_BUILD } from './build.js';
 export { afterTransaction, CallerTransaction, type CallerTx, toQueryable } from './caller-transaction.js';
 export {
-  type BlockedJob,
   causeIn,
   type DeadLetter,
   findBlockedJob,

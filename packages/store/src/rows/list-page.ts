@@ -132,7 +132,7 @@ export async function loadPage<T extends object>(
   of: { readonly window: Window; readonly ctes: string; readonly columns: string; readonly joins: string },
 ): Promise<ListPage<T>> {
   const text = `
-  with ${of.ctes},
+  with /* list-page.page */ ${of.ctes},
   shown as materialized (select p.created_at, p.id from page p order by ${newestFirst('p')} limit ${of.window.limit})
   select k.id as list_id, ${placeText('k')} as list_at, (select count(*) from page) > ${of.window.limit} as list_more,
     (select s.id from scan s) as scan_id, (select ${placeText('s')} from scan s) as scan_at, ${of.columns}

@@ -24,7 +24,7 @@ export interface NotifyRight {
 }
 
 const FACTS = statement(`
-  select p.operator_agent_id = m.id as is_operator, c.content->'data'->'delegation_policy' as policy, ${OWNS} or ${grantOf('append')} is not null as may_append,
+  select /* notify-rights.facts */ p.operator_agent_id = m.id as is_operator, c.content->'data'->'delegation_policy' as policy, ${OWNS} or ${grantOf('append')} is not null as may_append,
     a.id as agent_id, a.name as agent_name, a.owner_agent_id, a.is_shared is true as is_shared, (${grantOf('append')}->>'until') is null and ${grantOf('append')} is not null as may_append_always,
     t.name as target_profile, t.tags as target_tags
   from boxcar.boxes b join boxcar.projects p on p.id = b.project_id join boxcar.agents m on m.id = $3 and m.project_id = p.id
@@ -78,7 +78,7 @@ export async function findNotifyRefusal(
 }
 
 const MAKER = statement(`
-  select a.owner_agent_id as id from boxcar.turns t join boxcar.agents a on a.id = t.agent_id
+  select /* notify-rights.maker */ a.owner_agent_id as id from boxcar.turns t join boxcar.agents a on a.id = t.agent_id
   where t.id = $1 and exists (select from boxcar.sessions s where s.agent_id = a.id)`);
 
 /** The maker of the session that a turn belongs to; undefined for a turn of no session. */

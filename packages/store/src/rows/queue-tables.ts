@@ -1,7 +1,9 @@
 import type pg from 'pg';
 import { run, statement } from '../db/index.js';
 
-const FIND_QUEUE_TABLES = statement("select to_regclass('bullmq.migration') is not null as found");
+const FIND_QUEUE_TABLES = statement(
+  "select /* queue-tables.find_queue_tables */ to_regclass('bullmq.migration') is not null as found",
+);
 
 /** Whether BullMQ's tables stand in this database: `boxcar migrate` makes them. */
 export async function hasQueueTables(pool: pg.Pool): Promise<boolean> {

@@ -1,6 +1,6 @@
 /**
  * What a database role must be allowed for processes that submit and work: workers, doors, programs and the command line, except
- * `migrate`, `erase` and `purge`. The one list of these rights: `boxcar doctor` compares a role with it, and
+ * `migrate`, `erase` and `purge`. The list is in `known-schema.ts`: `boxcar doctor` compares a role with it, and
  * `boxcar migrate --grant-worker` grants it.
  */
 import { KernelError } from '@boxcar/kernel';
@@ -14,45 +14,7 @@ import {
   statement,
   toDatabaseError,
 } from '../db/index.js';
-
-/** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
-type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
-
-/** What is needed on each table of the schema `boxcar` beside `select`. */
-export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
-  agents: ['insert', 'update'],
-  batches: ['insert', 'update'],
-  boxes: ['insert', 'update'],
-  budgets: ['insert', 'update'],
-  cards: ['insert', 'update (id)'],
-  evidence: ['insert'],
-  forks: ['insert', 'update'],
-  grants: ['insert', 'update', 'delete'],
-  operations: ['insert', 'update'],
-  profiles: ['insert', 'update'],
-  projects: ['insert', 'update'],
-  provider_slots: ['insert', 'update', 'delete'],
-  providers: ['insert', 'update'],
-  runs: ['insert', 'update'],
-  schema_version: [],
-  sessions: ['insert', 'update'],
-  steps: ['insert', 'update', 'delete'],
-  sweep_failures: ['insert', 'update', 'delete'],
-  sweeper: ['update'],
-  tape_entries: ['insert'],
-  tape_words: ['insert'],
-  tool_calls: ['insert', 'update'],
-  toolsets: ['insert'],
-  turns: ['insert', 'update'],
-  waits: ['insert', 'update', 'delete'],
-  workers: ['insert', 'update', 'delete'],
-};
-
-/** The other tables of the schema `boxcar`, and why no right on them is needed. */
-export const NOT_FOR_WORKERS: Readonly<Record<string, string>> = {
-  purging: 'purge writes it; the trigger that reads it runs as its owner',
-  unsealed: 'erase_cards and purge_boxes write it; the trigger that reads it runs as its owner',
-};
+import { WORKER_TABLES } from './known-schema.js';
 
 const WORKER_FUNCTIONS = ['is_lock_free'];
 
@@ -66,7 +28,7 @@ interface Right {
 // sequence belongs to the role that made it, and nothing here uses it: jobs of ours have ids of their own.
 // $1: the role; null: the role of this connection. $2: rights on tables. $3: functions. $4: whether the queues live in this database.
 const MISSING = statement(`
-  with role as (select r.oid from pg_roles r where r.rolname = coalesce($1::text, current_user::text)),
+  with /* worker-rights.missing */ role as (select r.oid from pg_roles r where r.rolname = coalesce($1::text, current_user::text)),
   space as (select n.oid, n.nspname, n.nspowner from pg_namespace n where n.nspname = 'boxcar' or ($4 and n.nspname = 'bullmq')),
   wanted as (
     select 1 as place, r.what as right, format('database %I', current_database()) as target, has_database_privilege(role.oid, current_database(), r.what) as has

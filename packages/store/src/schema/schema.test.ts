@@ -2,9 +2,28 @@ import type { RunId } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { getTableConfig, integer, type PgTable, pgSchema, text } from 'drizzle-orm/pg-core';
 import { afterAll, beforeAll, expect, expectTypeOf, it } from 'vitest';
-import type { BatchRow, LiveWorker, ProjectLine, ProviderLine, StoredProfile } from '../index.js';
-import type { CallLine, EvidenceLine, StepLine, TurnLine } from '../report.js';
-import { tables } from './schema.js';
+import type {
+  BatchRow,
+  DeadLetter,
+  LiveWorker,
+  ProfileLine,
+  ProjectLine,
+  ProviderLine,
+  StoredProfile,
+} from '../index.js';
+import type {
+  BoxGrantLine,
+  CallLine,
+  EvidenceLine,
+  ListedAgent,
+  ListedBox,
+  ListedRun,
+  ListedTurn,
+  StepLine,
+  TurnLine,
+} from '../report.js';
+import type { Columns, TableName } from './row.js';
+import * as tables from './schema.js';
 
 let database: TestDatabase;
 
@@ -74,42 +93,38 @@ it('the comparison sees a drift on either side', async () => {
   expect([...lines].filter((line) => !ours.has(line))).toContain('runs.root_turn_id uuid not null');
 });
 
-type Snake<Name extends string> = Name extends `${infer First}${infer Rest}`
-  ? `${First extends Lowercase<First> ? First : `_${Lowercase<First>}`}${Snake<Rest>}`
-  : '';
-
-/** The columns of a table, by their names in the database. */
-type Columns<Table extends PgTable> = {
-  readonly [Name in keyof Table['$inferSelect'] & string as Snake<Name>]: Table['$inferSelect'][Name];
-};
-
 /** The members of an exported row that are columns of the table. */
-type Read<Row, Table extends PgTable> = {
-  readonly [Name in keyof Row as string extends Name
+type Shown<Row, Name extends TableName> = {
+  readonly [Column in keyof Row as string extends Column
     ? never
-    : Name extends keyof Columns<Table>
-      ? Name
-      : never]: Row[Name];
+    : Column extends keyof Columns<Name>
+      ? Column
+      : never]: Row[Column];
 };
 
 it('what the package exports of a row has the types of its columns', () => {
-  expectTypeOf<Columns<typeof tables.batches>>().toExtend<Read<BatchRow, typeof tables.batches>>();
-  expectTypeOf<Columns<typeof tables.evidence>>().toExtend<Read<EvidenceLine, typeof tables.evidence>>();
-  expectTypeOf<Columns<typeof tables.profiles>>().toExtend<Read<StoredProfile, typeof tables.profiles>>();
-  expectTypeOf<Columns<typeof tables.projects>>().toExtend<Read<ProjectLine, typeof tables.projects>>();
-  expectTypeOf<Columns<typeof tables.toolCalls>>().toExtend<Read<CallLine, typeof tables.toolCalls>>();
-  expectTypeOf<Columns<typeof tables.turns>>().toExtend<Read<TurnLine, typeof tables.turns>>();
-  expectTypeOf<Columns<typeof tables.workers>>().toExtend<Read<LiveWorker, typeof tables.workers>>();
+  expectTypeOf<Columns<'batches'>>().toExtend<Shown<BatchRow, 'batches'>>();
+  expectTypeOf<Columns<'agents'>>().toExtend<Shown<ListedAgent, 'agents'>>();
+  expectTypeOf<Columns<'boxes'>>().toExtend<Shown<ListedBox, 'boxes'>>();
+  expectTypeOf<Columns<'evidence'>>().toExtend<Shown<EvidenceLine, 'evidence'>>();
+  expectTypeOf<Columns<'grants'>>().toExtend<Shown<BoxGrantLine, 'grants'>>();
+  expectTypeOf<Columns<'profiles'>>().toExtend<Shown<ProfileLine, 'profiles'>>();
+  expectTypeOf<Columns<'runs'>>().toExtend<Shown<ListedRun, 'runs'>>();
+  expectTypeOf<Columns<'sweepFailures'>>().toExtend<Shown<DeadLetter, 'sweepFailures'>>();
+  expectTypeOf<Columns<'turns'>>().toExtend<Shown<ListedTurn, 'turns'>>();
+  expectTypeOf<Columns<'profiles'>>().toExtend<Shown<StoredProfile, 'profiles'>>();
+  expectTypeOf<Columns<'projects'>>().toExtend<Shown<ProjectLine, 'projects'>>();
+  expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<CallLine, 'toolCalls'>>();
+  expectTypeOf<Columns<'turns'>>().toExtend<Shown<TurnLine, 'turns'>>();
+  expectTypeOf<Columns<'workers'>>().toExtend<Shown<LiveWorker, 'workers'>>();
   // Null in the table means the default, which the line shows.
-  type Provider = Omit<Read<ProviderLine, typeof tables.providers>, 'breaker_after'>;
-  expectTypeOf<Columns<typeof tables.providers>>().toExtend<Provider>();
+  type Provider = Omit<Shown<ProviderLine, 'providers'>, 'breaker_after'>;
+  expectTypeOf<Columns<'providers'>>().toExtend<Provider>();
   // In hex.
-  type Step = Omit<Read<StepLine, typeof tables.steps>, 'prompt_hash'>;
-  expectTypeOf<Columns<typeof tables.steps>>().toExtend<Step>();
+  type Step = Omit<Shown<StepLine, 'steps'>, 'prompt_hash'>;
+  expectTypeOf<Columns<'steps'>>().toExtend<Step>();
 
   // The comparison sees a column of another type, and one that may be null.
-  expectTypeOf<Columns<typeof tables.batches>>().not.toExtend<Read<{ id: number }, typeof tables.batches>>();
-  expectTypeOf<Columns<typeof tables.batches>>().not.toExtend<
-    Read<{ run_id: RunId }, typeof tables.batches>
-  >();
+  expectTypeOf<Columns<'batches'>>().not.toExtend<Shown<{ id: number }, 'batches'>>();
+  expectTypeOf<Columns<'batches'>>().not.toExtend<Shown<{ run_id: RunId }, 'batches'>>();
 });

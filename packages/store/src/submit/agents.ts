@@ -1,9 +1,11 @@
 /** Agents that are made and kept by name, apart from any turn. */
 import { type AgentId, type ProfileId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
+import { query } from '../query/query.js';
+import type { Row } from '../schema/index.js';
 
 const NAMES = statement(
-  'select a.id::text as id, a.name from boxcar.agents a where a.project_id = $1 and a.id = any ($2::uuid[])',
+  'select /* agents.names */ a.id::text as id, a.name from boxcar.agents a where a.project_id = $1 and a.id = any ($2::uuid[])',
 );
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
@@ -19,16 +21,16 @@ export async function loadAgentNames(
 ): Promise<ReadonlyMap<string, string>> {
   const agents = [...new Set(ids)].filter((id) => id !== null && mayBeAgent(id));
   if (agents.length === 0) return new Map();
-  const rows = await run<{ id: string; name: string }>(db, NAMES, [projectId, agents]);
+  const rows = await run<Row<'agents', 'id' | 'name'>>(db, NAMES, [projectId, agents]);
   return new Map(rows.map((row) => [row.id, row.name]));
 }
 
 // One after the other, in the order of the array.
 const LOCK_AGENT_NAMES = statement(
-  'select count(pg_advisory_xact_lock(hashtextextended(u.key, 8))) from unnest($1::text[]) as u(key)',
+  'select /* agents.lock_agent_names */ count(pg_advisory_xact_lock(hashtextextended(u.key, 8))) from unnest($1::text[]) as u(key)',
 );
 const HAVE_NAMES = statement(`
-  select x.name, exists (select from boxcar.agents a where a.project_id = $1 and a.name = any (x.spellings)) as is_taken,
+  select /* agents.have_names */ x.name, exists (select from boxcar.agents a where a.project_id = $1 and a.name = any (x.spellings)) as is_taken,
     exists (select from boxcar.profiles p where p.project_id = $1 and p.name = any (x.spellings) and p.is_current)
       and not exists (select from boxcar.projects p where p.id = $1 and p.operator_agent_id = $3) as is_profile
   from json_to_recordset($2::json) as x(name text, spellings text[])`);
@@ -67,10 +69,6 @@ export async function takeAgentName(
   return (await takeAgentNames(tx, scope, [name])).get(name) ?? 'taken';
 }
 
-const CHANGE_AGENT = statement(
-  'update boxcar.agents set profile_id = coalesce($2, profile_id), is_shared = coalesce($3, is_shared) where id = $1',
-);
-
 /**
  * Changes an agent. With another version of its profile, later turns use that version; turns that exist keep the one they were
  * accepted with.
@@ -80,5 +78,14 @@ export async function changeAgent(
   agentId: AgentId,
   to: { readonly profileId?: ProfileId | undefined; readonly isShared?: boolean | undefined },
 ): Promise<void> {
-  await run(tx, CHANGE_AGENT, [agentId, to.profileId ?? null, to.isShared ?? null]);
+  const { profileId, isShared } = to;
+  await query(tx, 'agents.change_agent', ({ orm, tables: { agents }, eq, sql }) =>
+    orm
+      .update(agents)
+      .set({
+        profileId: sql`coalesce(${profileId ?? null}, ${agents.profileId})`,
+        isShared: sql`coalesce(${isShared ?? null}, ${agents.isShared})`,
+      })
+      .where(eq(agents.id, agentId)),
+  );
 }

@@ -1,23 +1,16 @@
 export { changeAgent, loadAgentNames, mayBeAgent, takeAgentName, takeAgentNames } from './agents.js';
+export { type ChainLink, loadOpenings, type Opening, type OpeningRequest } from './callers.js';
+export { type AgentRow, findActor, findAgent, findAgents, lockAgents } from './find-agents.js';
 export {
-  type AgentRow,
   byGivenName,
-  type ChainLink,
-  findActor,
-  findAgent,
-  findAgents,
   findProfileHashes,
   findProfiles,
   findProfileVersion,
   hasProfile,
   insertProfiles,
-  loadOpenings,
-  lockAgents,
   lockProfileNames,
-  type Opening,
-  type OpeningRequest,
   type ProfileRow,
-} from './callers.js';
+} from './profile-versions.js';
 export {
   findVersionIds,
   listProfiles,
@@ -40,24 +33,24 @@ export {
 } from './projects.js';
 export { ringPriority } from './ring-priority.js';
 export {
-  type CallWait,
-  emptySubmission,
-  type Fence,
   findSubmitted,
-  type NewBatch,
-  type NewBudget,
-  type NewContextBox,
-  type NewGrant,
-  type NewOperation,
-  type NewTurn,
   ringsOf,
-  type Submission,
   type SubmissionItem,
   type SubmissionResult,
   type SubmittedTurn,
   writeSubmission,
   writeSubmissions,
 } from './submission.js';
-export { WINDOW_FACTOR } from './submission-sql.js';
+export {
+  type CallWait,
+  emptySubmission,
+  type Fence,
+  type NewBatch,
+  type NewBudget,
+  type NewGrant,
+  type NewOperation,
+  type NewTurn,
+  type Submission,
+} from './submission-rows.js';
 export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';
-export { findBoxId, findNeighbors, findTurnId, findTurnOrRun } from './turn-ref.js';
+export { findBoxId, findBoxIdsNextTo, findTurnId, findTurnOrRun } from './turn-ref.js';

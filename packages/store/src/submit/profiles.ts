@@ -1,7 +1,8 @@
-/** Profiles as people and programs manage them: lists, single versions, their contents. Delegation reads `callers.ts`. */
+/** Profiles as people and programs manage them: lists, single versions, their contents. Delegation reads `profile-versions.ts`. */
 import type { BoxId, JsonValue, ProfileId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
+import { query } from '../query/query.js';
 
 /** The current version of a profile, as a list shows it. */
 export interface ProfileLine extends pg.QueryResultRow {
@@ -21,7 +22,7 @@ export interface ProfileLine extends pg.QueryResultRow {
 }
 
 const LIST_PROFILES = statement(`
-  with counted as (
+  with /* profiles.list_profiles */ counted as (
     select a.profile_id, count(*)::int as agents from boxcar.agents a
     where a.project_id = $1 and a.profile_id is not null group by a.profile_id
   ),
@@ -60,7 +61,7 @@ export interface StoredProfile extends pg.QueryResultRow {
 }
 
 const LOAD_PROFILES = statement(`
-  select f.name, f.version, f.is_current, f.created_at as applied_at, f.id as profile_id, f.box_id as profile_box_id,
+  select /* profiles.load_profiles */ f.name, f.version, f.is_current, f.created_at as applied_at, f.id as profile_id, f.box_id as profile_box_id,
     (select max(o.version) from boxcar.profiles o where o.project_id = f.project_id and o.name = f.name) as latest_version,
     c.content->'data' as content
   from unnest($2::text[], $3::int[]) with ordinality as w(name, version, n)
@@ -82,12 +83,17 @@ export function loadStoredProfiles(
   ]);
 }
 
-const VERSIONS = statement('select f.id from boxcar.profiles f where f.project_id = $1 and f.name = $2');
-
 /** All versions of a profile; none when there is no such profile. */
 export const findVersionIds = async (
   db: Queryable,
   projectId: ProjectId,
   name: string,
 ): Promise<readonly ProfileId[]> =>
-  (await run<{ id: ProfileId }>(db, VERSIONS, [projectId, name])).map(({ id }) => id);
+  (
+    await query(db, 'profiles.find_version_ids', ({ orm, tables: { profiles }, and, eq }) =>
+      orm
+        .select({ id: profiles.id })
+        .from(profiles)
+        .where(and(eq(profiles.projectId, projectId), eq(profiles.name, name))),
+    )
+  ).map(({ id }) => id);

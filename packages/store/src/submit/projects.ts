@@ -7,10 +7,12 @@ import {
   type ProjectId,
   type ProjectLimits,
   parseJsonValue,
+  type TurnStatus,
   tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from '../db/index.js';
+import { type Queryable, runRetrying, statement } from '../db/index.js';
+import { query, queryRetrying } from '../query/query.js';
 import {
   type ListPage,
   type ListScope,
@@ -22,9 +24,6 @@ import {
   Window,
 } from '../rows/index.js';
 
-const FIND_PROJECT = statement(`
-  select id, name from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1`);
-
 /**
  * A project by id or name.
  *
@@ -35,10 +34,20 @@ export async function findProjectByRef(
   ref: string,
 ): Promise<{ readonly id: ProjectId; readonly name: string }> {
   parseJsonValue(ref, 'project_id');
-  const [row] = await run<{ id: ProjectId; name: string }>(db, FIND_PROJECT, [
-    tryParseId<'project'>(ref) ?? null,
-    ref,
-  ]);
+  const id = tryParseId<'project'>(ref);
+  const [row] = await query(
+    db,
+    'projects.find_project_by_ref',
+    ({ orm, tables: { projects }, eq, or, sql }) => {
+      const isId = id && eq(projects.id, id);
+      return orm
+        .select({ id: projects.id, name: projects.name })
+        .from(projects)
+        .where(or(isId, eq(projects.name, ref)))
+        .orderBy(...(isId === undefined ? [] : [sql`${isId} desc`]))
+        .limit(1);
+    },
+  );
   if (row === undefined)
     throw new KernelError('not_found', { message: `No project '${ref}'.`, details: { project_id: ref } });
   return row;
@@ -96,17 +105,30 @@ export interface ProjectReport extends ProjectLine {
   readonly profiles: number;
 }
 
-const LOAD_PROJECT = statement(`
-  select ${COLUMNS},
-    (select count(*) from boxcar.turns t where t.project_id = p.id and t.status in ('dispatched', 'running'))::int as active,
-    (select count(*) from boxcar.turns t where t.project_id = p.id and t.status = 'suspended')::int as suspended,
-    (select count(*) from boxcar.turns t where t.project_id = p.id and t.status = 'queued')::int as queued,
-    (select count(*) from boxcar.profiles f where f.project_id = p.id and f.is_current)::int as profiles
-  from boxcar.projects p where p.id = $1`);
-
 /** One statement. @throws KernelError `not_found`. */
 export async function loadProject(db: Queryable, projectId: ProjectId): Promise<ProjectReport> {
-  const [row] = await run<ProjectReport & pg.QueryResultRow>(db, LOAD_PROJECT, [projectId]);
+  const [row] = await query(
+    db,
+    'projects.load_project',
+    ({ orm, tables: { projects, profiles, turns }, and, eq, inArray, inline }) => {
+      const turnsIn = (...statuses: readonly TurnStatus[]) =>
+        orm.$count(turns, and(eq(turns.projectId, projects.id), inline(inArray(turns.status, statuses))));
+      return orm
+        .select({
+          project_id: projects.id,
+          name: projects.name,
+          limits: projects.limits,
+          created_at: projects.createdAt,
+          archived_at: projects.archivedAt,
+          active: turnsIn('dispatched', 'running'),
+          suspended: turnsIn('suspended'),
+          queued: turnsIn('queued'),
+          profiles: orm.$count(profiles, and(eq(profiles.projectId, projects.id), profiles.isCurrent)),
+        })
+        .from(projects)
+        .where(eq(projects.id, projectId));
+    },
+  );
   if (row === undefined) throw noProject(projectId);
   return row;
 }
@@ -119,7 +141,7 @@ const noProject = (projectId: ProjectId): KernelError =>
 
 // The operator is an agent without a profile. The bootstrap card is the state of the first anchor of every tape of the project.
 const CREATE_PROJECT = statement(`
-  with project as (
+  with /* projects.create_project */ project as (
     insert into boxcar.projects (id, name, limits, operator_agent_id, bootstrap_card_id) values ($1, $2, $3, $4, $5) on conflict (name) do nothing returning id),
   operator as (insert into boxcar.agents (id, project_id, name) select $4, p.id, 'operator' from project p),
   bootstrap as (
@@ -142,9 +164,6 @@ export async function createProject(pool: pg.Pool, project: NewProject): Promise
   return (await runRetrying(pool, CREATE_PROJECT, values)).length > 0;
 }
 
-const ARCHIVE = statement(`
-  update boxcar.projects p set archived_at = case when $2 then coalesce(p.archived_at, clock_timestamp()) end where p.id = $1`);
-
 /**
  * Archives a project, or takes it back. A submission that is accepted after this is refused; one that is being committed at this moment is
  * accepted before.
@@ -154,12 +173,14 @@ export async function archiveProject(
   projectId: ProjectId,
   isArchived: boolean,
 ): Promise<ProjectReport> {
-  await runRetrying(pool, ARCHIVE, [projectId, isArchived]);
+  await queryRetrying(pool, 'projects.archive_project', ({ orm, tables: { projects }, eq, sql }) =>
+    orm
+      .update(projects)
+      .set({ archivedAt: isArchived ? sql`coalesce(${projects.archivedAt}, clock_timestamp())` : null })
+      .where(eq(projects.id, projectId)),
+  );
   return loadProject(pool, projectId);
 }
-
-const SET_LIMITS = statement(`
-  update boxcar.projects set limits = jsonb_strip_nulls(limits || $2::jsonb) where id = $1 returning limits`);
 
 /** Changes the named limits of a project; null removes one, what is not named stays. */
 export async function setProjectLimits(
@@ -167,17 +188,19 @@ export async function setProjectLimits(
   projectId: ProjectId,
   limits: { readonly [K in keyof ProjectLimits]?: ProjectLimits[K] | null },
 ): Promise<ProjectLimits> {
-  const [row] = await runRetrying<{ limits: ProjectLimits }>(pool, SET_LIMITS, [
-    projectId,
-    JSON.stringify(limits),
-  ]);
+  const [row] = await queryRetrying(
+    pool,
+    'projects.set_project_limits',
+    ({ orm, tables: { projects }, eq, sql }) =>
+      orm
+        .update(projects)
+        .set({ limits: sql`jsonb_strip_nulls(${projects.limits} || ${JSON.stringify(limits)}::jsonb)` })
+        .where(eq(projects.id, projectId))
+        .returning({ limits: projects.limits }),
+  );
   if (row === undefined) throw noProject(projectId);
   return row.limits;
 }
-
-const SET_PRICES = statement(`
-  update boxcar.projects set limits = jsonb_strip_nulls(limits || jsonb_build_object('prices', coalesce(limits->'prices', '{}') || $2::jsonb)) where id = $1
-  returning limits`);
 
 /** Sets a project's own price of a model; null removes it. */
 export async function setPrice(
@@ -185,19 +208,21 @@ export async function setPrice(
   projectId: ProjectId,
   { model, price }: { readonly model: string; readonly price: ModelPrice | null },
 ): Promise<void> {
-  const values = [projectId, JSON.stringify({ [model]: price })];
-  const rows = await runRetrying<{ limits: ProjectLimits }>(pool, SET_PRICES, values);
+  const changed = JSON.stringify({ [model]: price });
+  const rows = await queryRetrying(pool, 'projects.set_price', ({ orm, tables: { projects }, eq, sql }) => {
+    const { limits } = projects;
+    const prices = sql`coalesce(${limits}->'prices', '{}') || ${changed}::jsonb`;
+    return orm
+      .update(projects)
+      .set({ limits: sql`jsonb_strip_nulls(${limits} || jsonb_build_object('prices', ${prices}))` })
+      .where(eq(projects.id, projectId))
+      .returning({ id: projects.id });
+  });
   if (rows.length === 0) throw noProject(projectId);
 }
 
-const MODELS = statement(`
-  select p.name as project, c.content->'data'->>'model' as model, array_agg(f.name order by f.name) as profiles, p.limits->'prices' as prices
-  from boxcar.profiles f join boxcar.projects p on p.id = f.project_id join boxcar.cards c on c.id = f.card_id
-  where f.is_current and c.content->'data'->>'model' is not null and ($1::uuid is null or p.id = $1)
-  group by p.id, c.content->'data'->>'model' order by p.name, model`);
-
 /** A model that the current profiles of a project name. */
-export interface UsedModel extends pg.QueryResultRow {
+export interface UsedModel {
   readonly project: string;
   readonly model: string;
   readonly profiles: readonly string[];
@@ -206,4 +231,23 @@ export interface UsedModel extends pg.QueryResultRow {
 }
 
 export const listUsedModels = (db: Queryable, projectId?: ProjectId): Promise<UsedModel[]> =>
-  run<UsedModel>(db, MODELS, [projectId ?? null]);
+  query(
+    db,
+    'projects.list_used_models',
+    ({ orm, tables: { cards, profiles, projects }, and, asc, eq, isNotNull, sql }) => {
+      const model = sql<string>`${cards.content}->'data'->>'model'`;
+      return orm
+        .select({
+          project: projects.name,
+          model: model.as('model'),
+          profiles: sql<string[]>`array_agg(${profiles.name} order by ${profiles.name})`,
+          prices: sql<unknown>`${projects.limits}->'prices'`,
+        })
+        .from(profiles)
+        .innerJoin(projects, eq(projects.id, profiles.projectId))
+        .innerJoin(cards, eq(cards.id, profiles.cardId))
+        .where(and(profiles.isCurrent, isNotNull(model), projectId && eq(projects.id, projectId)))
+        .groupBy(projects.id, model)
+        .orderBy(asc(projects.name), sql`model`);
+    },
+  );

@@ -1,9 +1,7 @@
+import { WINDOW_FACTOR } from '@boxcar/kernel';
 import { type Statement, statement } from '../db/index.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, THIS_BUILD } from '../rows/index.js';
+import { bootstrapEntries, CARD_COLUMNS, CARD_TARGET, CARD_VALUES, THIS_BUILD } from '../rows/index.js';
 import { ringPriorityOf, UNDER_WAY, underWayOf } from './ring-priority.js';
-
-/** Turns per target that may wait for a worker at once, as a multiple of the live workers' concurrency. */
-export const WINDOW_FACTOR = 4;
 
 // Times count from the statement: a transaction of a caller may have begun long before.
 
@@ -112,10 +110,13 @@ function buildText(records: SubmissionRecords): string {
   }
   const held = has('waits') ? 'open_calls' : 'fence';
   if (has('operations')) {
+    // `is true` keeps the look at each project one by its key.
+    ctes.push(`closed as materialized (select x.item from ${from('operations', OPERATION_COLUMNS)}
+      where (x.is_outside and exists (select from boxcar.projects p where p.id = x.project_id and p.archived_at is not null)) is true)`);
     ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id, made)
       select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.awaited_batch_id, x.door_job_id, x.made
       from ${from('operations', OPERATION_COLUMNS)} ${has('fences') ? `join ${held} using (item)` : ''}
-      where (x.is_outside and exists (select from boxcar.projects p where p.id = x.project_id and p.archived_at is not null)) is not true
+      where (x.item in (select item from closed)) is not true
       order by x.project_id, x.idempotency_key
       on conflict do nothing returning project_id, idempotency_key),
     accepted as (select x.item from ${from('operations', OPERATION_COLUMNS)}
@@ -140,7 +141,7 @@ function buildText(records: SubmissionRecords): string {
     bootstrap as (insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
       select n.id, e.position, e.kind, case e.position when 1 then p.bootstrap_card_id end, case e.position when 1 then 10 else 0 end, e.payload::json, e.anchor_name, n.owner_agent_id::text
       from new_tapes n join boxcar.projects p on p.id = n.project_id
-      cross join (values (1, 'anchor', null, 'session/start'), (2, 'event', '{"name":"handoff","data":{"name":"session/start","state":{"owner":"human"}}}', null)) as e(position, kind, payload, anchor_name))`);
+      cross join ${bootstrapEntries()})`);
   }
   if (has('agents')) {
     ctes.push(`new_agents as (insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id, is_shared)
@@ -210,11 +211,12 @@ function buildText(records: SubmissionRecords): string {
   const answered = has('waits')
     ? '(select json_agg(item) from fence where (item in (select item from open_calls)) is not true)'
     : 'null::json';
+  const closed = has('operations') ? '(select json_agg(item) from closed)' : 'null::json';
   const accepted = isGated ? '(select json_agg(item) from accepted)' : 'null::json';
   // Reads the values that `turns` has written; a join with its result would go through both lists.
   const turns = has('turns')
     ? `(select coalesce(json_agg(json_build_object('turn_id', d.id, 'status', case when d.is_ready then 'dispatched' else 'queued' end,
         'epoch', case when d.is_ready then 1 else 0 end, 'worker_target', d.worker_target, 'priority', d.ring_priority)), '[]') from decided d)`
     : "'[]'::json";
-  return `${ctes.length > 0 ? `with ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${full} as full, ${answered} as answered`;
+  return `${ctes.length > 0 ? `with /* submission-sql.build */ ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${full} as full, ${answered} as answered, ${closed} as closed`;
 }

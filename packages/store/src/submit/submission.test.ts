@@ -1,7 +1,9 @@
 import type { AgentId, BoxId, JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
+import { WINDOW_FACTOR } from '@boxcar/kernel';
 import type pg from 'pg';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { retryTransient, transaction } from '../db/db.js';
+import { transaction } from '../db/db.js';
+import { retryTransient } from '../db/retry.js';
 import { begin, waitUntilBlocked, watchErrors } from '../testing/interleave.js';
 import {
   card,
@@ -15,17 +17,9 @@ import {
 } from '../testing/world.js';
 import { commitSteps } from '../turn/commits.js';
 import { settleCalls } from '../turn/tool-calls.js';
-import { lockAgents } from './callers.js';
-import {
-  emptySubmission,
-  type Fence,
-  type NewOperation,
-  type Submission,
-  type SubmissionItem,
-  writeSubmission,
-  writeSubmissions,
-} from './submission.js';
-import { WINDOW_FACTOR } from './submission-sql.js';
+import { lockAgents } from './find-agents.js';
+import { type SubmissionItem, writeSubmission, writeSubmissions } from './submission.js';
+import { emptySubmission, type Fence, type NewOperation, type Submission } from './submission-rows.js';
 
 let world: World;
 let profile: TestProfile;

@@ -10,7 +10,7 @@ const rangeOf = (ref: string): (string | undefined)[] =>
   ['0', 'f'].map((fill) => tryParseId<'turn'>(ref.toLowerCase().replaceAll('-', '').padEnd(32, fill)));
 
 const FIND = statement(`
-  with p as (select id from boxcar.projects where name = $1 or id = $2 order by id = $2 desc limit 1)
+  with /* tree-ref.find */ p as (select id from boxcar.projects where name = $1 or id = $2 order by id = $2 desc limit 1)
   select (select id from p) as project_id, (
     select json_agg(turn_id) from (
       (select t.id as turn_id from boxcar.turns t where t.project_id = (select id from p) and t.id between $3 and $4 order by t.id limit 4)
@@ -66,7 +66,9 @@ export async function findTreeRoot(
   return first;
 }
 
-const RUN = statement('select r.id from boxcar.runs r where r.root_turn_id = $1 and r.id between $2 and $3');
+const RUN = statement(
+  'select /* tree-ref.run */ r.id from boxcar.runs r where r.root_turn_id = $1 and r.id between $2 and $3',
+);
 
 /**
  * What a run or turn id names: the turn, which is the first root of a run, and the run if its id begins so too.
@@ -92,7 +94,7 @@ export type TreeOf =
 type FoundTree = TreeOf & { readonly turn_ids: readonly TurnId[]; readonly is_joined: boolean };
 
 const FIND_TREES = statement(`
-  with p as (select id from boxcar.projects where name = $1 or id = $2 order by id = $2 desc limit 1)
+  with /* tree-ref.find_trees */ p as (select id from boxcar.projects where name = $1 or id = $2 order by id = $2 desc limit 1)
   select (select id from p) as project_id, (
     select json_agg(f order by f.id) from (
       (select 'run' as kind, r.id, array(select t.id from boxcar.turns t where t.run_id = r.id and t.parent_turn_id is null order by t.id) as turn_ids, false as is_joined
@@ -105,7 +107,7 @@ const FIND_TREES = statement(`
 
 // Turns that a collect has joined may be of several runs, and one may be below another.
 const JOINED = statement(`
-  with recursive above as (
+  with recursive /* tree-ref.joined */ above as (
     select t.id as turn_id, t.parent_turn_id as id from boxcar.turns t where t.id = any ($1::uuid[])
     union all
     select a.turn_id, t.parent_turn_id from above a join boxcar.turns t on t.id = a.id
@@ -175,7 +177,7 @@ export async function findTree(
 }
 
 const NEXT_TO = statement(`
-  select n.id from unnest($1::uuid[]) as u(id) cross join lateral (
+  select /* tree-ref.next_to */ n.id from unnest($1::uuid[]) as u(id) cross join lateral (
     (select x.id from boxcar.turns x where x.id < u.id order by x.id desc limit 1) union all (select x.id from boxcar.turns x where x.id > u.id order by x.id limit 1)
     union all (select x.id from boxcar.runs x where x.id < u.id order by x.id desc limit 1) union all (select x.id from boxcar.runs x where x.id > u.id order by x.id limit 1)
     union all (select x.id from boxcar.batches x where x.id < u.id order by x.id desc limit 1) union all (select x.id from boxcar.batches x where x.id > u.id order by x.id limit 1)

@@ -11,9 +11,15 @@ import { type Queryable, run, type Statement, statement } from '../db/index.js';
 
 const MIN_PREFIX = 8;
 
+const digitsOf = (ref: string): string => ref.toLowerCase().replaceAll('-', '');
+
+/** The least and the greatest id that begin with these digits. */
+const rangeOf = (digits: string): (string | undefined)[] =>
+  ['0', 'f'].map((fill) => tryParseId(digits.padEnd(32, fill)));
+
 const findIn = (table: 'turns' | 'boxes'): Statement =>
   statement(`
-  select p.id as project_id, f.id
+  select /* turn-ref.find_${table} */ p.id as project_id, f.id
   from (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1) p
   left join lateral (
     select x.id from boxcar.${table} x where x.project_id = p.id and x.id between $3 and $4 order by x.id limit 4
@@ -26,12 +32,30 @@ interface Found<K extends string> {
   readonly projectId: ProjectId;
 }
 
+const FIND_RUNS = statement(`
+  select /* turn-ref.find_runs */ r.id, r.root_turn_id from boxcar.runs r where r.project_id = $1 and r.id between $2 and $3 limit 2`);
+
+/** Names the first turn of the run that was given in place of a turn. @throws KernelError `not_found`. */
+async function refuseRun(db: Queryable, ref: string, projectId: ProjectId): Promise<void> {
+  const rows = await run<{ id: RunId; root_turn_id: TurnId }>(db, FIND_RUNS, [
+    projectId,
+    ...rangeOf(digitsOf(ref)),
+  ]);
+  const [found, another] = rows;
+  if (found === undefined || another !== undefined) return;
+  throw new KernelError('not_found', {
+    message: `'${ref}' is a run, and this needs a turn. Its first turn is ${found.root_turn_id}.`,
+    next: `Give the id of a turn; boxcar tree ${found.id} --ids lists those of the run.`,
+    details: { turn_id: ref, run_id: found.id, root_turn_id: found.root_turn_id, project_id: projectId },
+  });
+}
+
 async function findByBeginning<K extends 'turn' | 'box'>(
   db: Queryable,
   ref: string,
   { kind, project }: { readonly kind: K; readonly project: string },
 ): Promise<Found<K>> {
-  const digits = ref.toLowerCase().replaceAll('-', '');
+  const digits = digitsOf(ref);
   if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32) {
     throw new KernelError('bad_request', {
       message: `${kind}: '${ref.slice(0, 80)}' is no id and no beginning of one (${MIN_PREFIX} hex digits at least).`,
@@ -41,8 +65,7 @@ async function findByBeginning<K extends 'turn' | 'box'>(
   const rows = await run<{ project_id: ProjectId; id: Id<K> | null }>(db, FIND[kind], [
     tryParseId<'project'>(project) ?? null,
     project,
-    tryParseId(digits.padEnd(32, '0')),
-    tryParseId(digits.padEnd(32, 'f')),
+    ...rangeOf(digits),
   ]);
   const [row] = rows;
   if (row === undefined)
@@ -51,6 +74,7 @@ async function findByBeginning<K extends 'turn' | 'box'>(
       details: { project_id: project },
     });
   const [first, ...others] = rows.flatMap((found) => found.id ?? []);
+  if (first === undefined && kind === 'turn') await refuseRun(db, ref, row.project_id);
   if (first === undefined)
     throw new KernelError('not_found', {
       message: `No ${kind} '${ref}' in project '${project}'.`,
@@ -70,7 +94,7 @@ async function findByBeginning<K extends 'turn' | 'box'>(
  * A turn of a project by its id, with dashes or as 32 hex digits, or by a beginning of it of at least eight digits.
  *
  * @param project - Id or name; a turn of another project is not found.
- * @throws KernelError `not_found`; `bad_request` when `ref` is no id, or fits several turns.
+ * @throws KernelError `not_found`, which names the first turn when `ref` is a run; `bad_request` when `ref` is no id, or fits several turns.
  */
 export async function findTurnId(
   db: Queryable,
@@ -86,7 +110,7 @@ export const findBoxId = async (db: Queryable, ref: string, project: string): Pr
   tryParseId<'box'>(ref) ?? (await findByBeginning(db, ref, { kind: 'box', project })).id;
 
 const FIND_EITHER = statement(`
-  with p as (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1)
+  with /* turn-ref.find_turn_or_run */ p as (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1)
   select p.id as project_id, f.kind, f.id from p left join lateral (
     (select 'turn' as kind, t.id from boxcar.turns t where t.project_id = p.id and t.id between $3 and $4 order by t.id limit 4)
     union all
@@ -104,7 +128,7 @@ export async function findTurnOrRun(
   ref: string,
   { project }: { readonly project: string },
 ): Promise<{ readonly kind: 'turn'; readonly id: TurnId } | { readonly kind: 'run'; readonly id: RunId }> {
-  const digits = ref.toLowerCase().replaceAll('-', '');
+  const digits = digitsOf(ref);
   if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32)
     throw new KernelError('bad_request', {
       message: `'${ref.slice(0, 80)}' is no id of a turn or run and no beginning of one (${MIN_PREFIX} hex digits at least).`,
@@ -114,8 +138,7 @@ export async function findTurnOrRun(
   const rows = await run<{ project_id: ProjectId } & Found>(db, FIND_EITHER, [
     tryParseId<'project'>(project) ?? null,
     project,
-    tryParseId(digits.padEnd(32, '0')),
-    tryParseId(digits.padEnd(32, 'f')),
+    ...rangeOf(digits),
   ]);
   const [first] = rows;
   if (first === undefined)
@@ -138,25 +161,15 @@ export async function findTurnOrRun(
   return first.kind === 'turn' ? { kind: 'turn', id: first.id } : { kind: 'run', id: first.id };
 }
 
-const beside = (table: string): string => `
-  select b.id from unnest($1::uuid[]) as u(id) cross join lateral (
-    (select x.id from boxcar.${table} x where x.id < u.id order by x.id desc limit 1)
+const BOXES_NEXT_TO = statement(`
+  select /* turn-ref.boxes_next_to */ n.id from unnest($1::uuid[]) as u(id) cross join lateral (
+    (select x.id from boxcar.boxes x where x.id < u.id order by x.id desc limit 1)
     union all
-    (select x.id from boxcar.${table} x where x.id > u.id order by x.id limit 1)
-  ) b`;
-const BESIDE = {
-  turn: statement(beside('turns')),
-  run: statement(`${beside('turns')} union all ${beside('runs')}`),
-  box: statement(beside('boxes')),
-} as const;
+    (select x.id from boxcar.boxes x where x.id > u.id order by x.id limit 1)
+  ) n`);
 
-/**
- * The ids before and after each of these among all that a command would find by a beginning: what an id does not share with them, it
- * shares with no other. One statement.
- */
-export const findNeighbors = async (
-  db: Queryable,
-  kind: 'turn' | 'run' | 'box',
-  ids: readonly string[],
-): Promise<readonly string[]> =>
-  ids.length === 0 ? [] : (await run<{ id: string }>(db, BESIDE[kind], [ids])).map(({ id }) => id);
+/** The ids of boxes before and after each of these: a beginning that tells an id from them tells it from all. One statement. */
+export async function findBoxIdsNextTo(db: Queryable, ids: readonly string[]): Promise<readonly string[]> {
+  if (ids.length === 0) return [];
+  return (await run<{ id: string }>(db, BOXES_NEXT_TO, [ids])).map((row) => row.id);
+}

@@ -15,7 +15,7 @@ import type { TapeActor } from './tapes.js';
 
 // Contents are only pointed to until it is known which of them are sent.
 const ASKED = statement(`
-  with want as materialized (
+  with /* asked.asked */ want as materialized (
     select x.* from (
       select u.n, b.card_ids, b.segments, ${HELD} from unnest($1::uuid[]) with ordinality as u(id, n)
         cross join lateral (select x.* from boxcar.boxes x where x.id = u.id and x.project_id = $2 and x.kind = 'context' offset 0) b

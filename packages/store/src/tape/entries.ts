@@ -72,7 +72,7 @@ const HANDOFF = `(
 
 /** Of `listed(n, …)`, entries of the tape $1, the page that begins with the first, of `max` bytes; and the places of the others. */
 const pageOf = (listed: string, max: string): string => `
-  with listed as materialized (${listed}),
+  with /* entries.page_of */ listed as materialized (${listed}),
   weighed as (
     select l.*, l.n = 1 or sum(coalesce(l.size_bytes, 0) + ${sumOf((part) => `pg_column_size(${part})`)})
       over (order by l.n rows between unbounded preceding and 1 preceding) < ${max} as is_near
@@ -155,7 +155,7 @@ function entriesText(shape: Shape): string {
     ? `unnest($4::text[]) as w(kind) cross join lateral ${source} e`
     : `lateral ${source} e`;
   const listed = `
-    select row_number() over (order by e.${order})::int as n, ${LISTING}
+    select /* entries.entries */ row_number() over (order by e.${order})::int as n, ${LISTING}
     from boxcar.boxes b cross join lateral (select e.* from ${entries} ${hasLimit ? `order by e.${order} limit $7::int` : ''}) e ${CARD_OF_ENTRY}
     where b.id = $1 and b.kind = 'tape' and ($4::text[] is null or true) and ($5::timestamptz is null or true) and ($6::timestamptz is null or true)
       and ($7::int is null or true) and ($8::uuid is null or true) and ($10::text[] is null or true)`;
@@ -355,7 +355,7 @@ const anchorText = (edge: 'first' | 'latest'): string => {
     // The kind as it stands in the index: a plan for any kind could not use it.
     where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended(s.name, 0) and o.anchor_name = s.name and ($5::uuid is null or ${readsEntry('o', '$1', '$5')})`,
   };
-  return `select e.position from boxcar.boxes b cross join unnest($2::text[]) as s(name) cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
+  return `select /* entries.anchor */ e.position from boxcar.boxes b cross join unnest($2::text[]) as s(name) cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
     where b.id = $1 and b.kind = 'tape' order by e.${order} limit 1`;
 };
 const ANCHOR = { first: statement(anchorText('first')), latest: statement(anchorText('latest')) } as const;

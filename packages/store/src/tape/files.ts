@@ -3,11 +3,12 @@ import type { BoxId, FileMark, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, grantOf, OWNS, READS } from '../rows/index.js';
+import { type AppendResult, ENTRY_COLUMNS, LOCK_TAPE, OPEN_STEP } from './appends.js';
 import { lastingNameOf } from './forks.js';
-import { type AppendResult, ENTRY_COLUMNS, LOCK_TAPE, OPEN_STEP, type TapeActor } from './tapes.js';
+import type { TapeActor } from './tapes.js';
 
 const BEGIN = statement(`
-  insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count,
+  insert /* files.begin */ into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count,
     previous_box_id, session_graph)
   select $1, $2, 'tape', $3, $3, $4, coalesce((select max(b.incarnation) from boxcar.boxes b where b.project_id = $2 and b.tape_name = $4), 0) + 1, 0, 0, 1, 0, $5, $6
   on conflict do nothing returning incarnation`);
@@ -38,7 +39,7 @@ export async function beginTape(tx: Tx, tape: EmptyTape): Promise<number | undef
 }
 
 const ARCHIVE = statement(
-  'update boxcar.boxes set archived_at = now() where id = $1 and archived_at is null',
+  'update /* files.archive */ boxcar.boxes set archived_at = now() where id = $1 and archived_at is null',
 );
 
 /** Nobody writes to it from then on, and its name is free. */
@@ -47,20 +48,20 @@ export async function archiveTape(tx: Tx, boxId: BoxId): Promise<void> {
 }
 
 const BEGIN_IMPORT = statement(`
-  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made) values ($1, $2, 'import', '', 'null', '{}')
+  insert /* files.begin_import */ into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made) values ($1, $2, 'import', '', 'null', '{}')
   on conflict do nothing returning idempotency_key`);
 const FIND_IMPORT = statement(
-  "select encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2",
+  "select /* files.find_import */ encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2",
 );
 const END_IMPORT = statement(
-  "update boxcar.operations set request_hash = decode($3, 'hex'), response = $4 where project_id = $1 and idempotency_key = $2",
+  "update /* files.end_import */ boxcar.operations set request_hash = decode($3, 'hex'), response = $4 where project_id = $1 and idempotency_key = $2",
 );
 
 const ADD_IMPORT = statement(`
-  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made) values ($1, $2, 'import', decode($3, 'hex'), $4, '{}')
+  insert /* files.add_import */ into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made) values ($1, $2, 'import', decode($3, 'hex'), $4, '{}')
   on conflict do nothing`);
 const LOCK_IMPORT = statement(
-  "select encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2 for update",
+  "select /* files.lock_import */ encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2 for update",
 );
 
 /** An import by the key that names it. */
@@ -115,17 +116,17 @@ export async function endImport(
 
 /** A temporary table of the transaction. It holds the entries of an import until their tape is locked. */
 const OPEN_STAGE = statement(`
-  create temporary table boxcar_import (file int, n int, kind text, card_id uuid, tokens int, payload json, anchor_name text, author_id text, meta jsonb,
+  create /* files.open_stage */ temporary table boxcar_import (file int, n int, kind text, card_id uuid, tokens int, payload json, anchor_name text, author_id text, meta jsonb,
     created_at timestamptz, primary key (file, n)) on commit drop`);
 // An entry without a card says itself when it was imported; a card has its own date.
 const STAGE = statement(`
-  with x as materialized (select * from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS}) where $2::int + x.n > $4::int),
+  with /* files.stage */ x as materialized (select * from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS}) where $2::int + x.n > $4::int),
   cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where x.is_new)
   insert into pg_temp.boxcar_import select $1::int, $2::int + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.entry_author,
     case when x.id is null and x.entry_date is not null then jsonb_set(x.entry_meta, '{imported,at}', to_jsonb(now())) else x.entry_meta end, coalesce(x.entry_date, now()) from x`);
 /** Like `appendText` in tapes.ts, with entries $5 + 1 to $6 of file $4; run it after the tape is locked. */
 const APPEND_STAGED = statement(`
-  with tape as materialized (
+  with /* files.append_staged */ tape as materialized (
     select b.id, b.owner_agent_id, case when not (${OWNS} or ${grantOf('append')} is not null) then 'forbidden' when b.archived_at is not null then 'archived'
       when b.fork_status <> 'open' then 'closed' else 'appended' end as outcome
     from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape'
@@ -217,7 +218,7 @@ const markOf = (box: string): string =>
   `(select o.meta->'imported'->'file' from boxcar.tape_entries o where o.box_id = ${box} and o.position = 1)`;
 
 const FOLDER = statement(`
-  with recursive earlier as (
+  with recursive /* files.folder */ earlier as (
     select b.id, b.previous_box_id, 0 as n from boxcar.boxes b where b.id = $1
     union all
     select p.id, p.previous_box_id, e.n + 1 from earlier e join boxcar.boxes p on p.id = e.previous_box_id

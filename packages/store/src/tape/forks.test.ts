@@ -2,7 +2,8 @@ import type { BoxId } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { holdCommits, waitUntilBlocked } from '../testing/interleave.js';
 import { DEFAULT_PROJECT, newId, OPERATOR, World } from '../testing/world.js';
-import { type ForkRow, findFork, makeFork, mergeFork } from './forks.js';
+import { mergeFork } from './fork-ends.js';
+import { type ForkRow, findFork, makeFork } from './forks.js';
 import { resetTape } from './reset.js';
 
 let world: World;

@@ -11,20 +11,8 @@
  */
 import type { AgentId, BoxId, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import {
-  type LockLimit,
-  type Queryable,
-  run,
-  runRetrying,
-  statement,
-  type Tx,
-  transaction,
-  transactWithin,
-} from '../db/index.js';
-import { grantOf, notSetAside, OWNS } from '../rows/index.js';
+import { type Queryable, run, runRetrying, statement } from '../db/index.js';
 import { partsOf, viewStartAt } from '../visible/index.js';
-import { findActiveTurn } from './reset.js';
-import { OPEN_STEP } from './tapes.js';
 
 export type ForkStatus = 'open' | 'merged' | 'discarded';
 
@@ -60,7 +48,7 @@ export interface ForkRow {
   readonly createdAt: Date;
 }
 
-const FORK = `f.id, f.box_id as "boxId", f.parent_box_id as "parentBoxId", f.opened_by as "openedBy", f.turn_id as "turnId", f.fork_key as "key",
+export const FORK = `f.id, f.box_id as "boxId", f.parent_box_id as "parentBoxId", f.opened_by as "openedBy", f.turn_id as "turnId", f.fork_key as "key",
   f.status, f.merge_back as "mergeBack", f.on_error as "onError", f.receipt, f.created_at as "createdAt"`;
 
 /** The line of a fork of `p` at `p.at`: the parts that lie before it. */
@@ -93,7 +81,7 @@ const incarnationsOf = (id: string): string => `(
     select id from older)`;
 
 const MAKE = statement(`
-  with p as materialized (
+  with /* forks.make */ p as materialized (
     select b.*, coalesce($8::int, b.head_position) as at from boxcar.boxes b where b.id = $2 and b.project_id = $3 and b.kind = 'tape'
   ),
   known as materialized (
@@ -152,7 +140,7 @@ export async function makeFork(pool: pg.Pool, fork: NewFork): Promise<MadeFork> 
 }
 
 const FIND = statement(
-  `select ${FORK} from boxcar.forks f where f.project_id = $2 and (f.id = $1 or f.box_id = $1) order by (f.id = $1) desc, (f.status = 'open') desc limit 1`,
+  `select /* forks.find */ ${FORK} from boxcar.forks f where f.project_id = $2 and (f.id = $1 or f.box_id = $1) order by (f.id = $1) desc, (f.status = 'open') desc limit 1`,
 );
 
 /** A fork by the box it was made as, or is now. */
@@ -166,7 +154,7 @@ export async function findFork(
 }
 
 const FORKS_OF = statement(`
-  select ${FORK} from boxcar.forks f
+  select /* forks.forks_of */ ${FORK} from boxcar.forks f
   where f.parent_box_id in ${incarnationsOf('$1')} and f.project_id = $2 and ($3::text is null or f.status = $3) and ($4::uuid is null or f.id = $4)
   order by f.created_at, f.id limit $5`);
 
@@ -194,216 +182,12 @@ export const currentOf = (p: string): string => `case when ${p}.archived_at is n
 export const lastingNameOf = (b: string): string =>
   `coalesce(${b}.tape_name, (select g.id::text from boxcar.forks g where g.id in ${incarnationsOf(`${b}.id`)}), ${b}.owner_agent_id::text, ${b}.id::text)`;
 
-const CURRENT = statement(`select ${currentOf('b')} as id from boxcar.boxes b where b.id = $1`);
+const CURRENT = statement(
+  `select /* forks.current */ ${currentOf('b')} as id from boxcar.boxes b where b.id = $1`,
+);
 
 /** What a tape is now; undefined when nothing has taken the place of an archived one, or it is gone. */
 export async function findCurrentTape(db: Queryable, boxId: BoxId): Promise<BoxId | undefined> {
   const [row] = await run<{ id: BoxId | null }>(db, CURRENT, [boxId]);
   return row?.id ?? undefined;
-}
-
-const LOCK_OWNER = statement(`
-  with tape as materialized (select b.owner_agent_id from boxcar.boxes b where b.id = $1),
-  lk as materialized (select a.id from boxcar.agents a where a.id = (select owner_agent_id from tape) and a.tape_box_id = $1 for no key update)
-  select tape.owner_agent_id, (select count(*) from lk) as locked from tape`);
-const LOCK_TAPES = statement(`
-  select b.id, b.owner_agent_id, b.archived_at is not null as is_archived,
-    coalesce(b.fork_status <> 'open', false) or exists (select from boxcar.forks f where f.box_id = b.id and f.status = 'discarded') as is_closed
-  from boxcar.boxes b where b.id = any ($1::uuid[]) order by b.id for no key update`);
-const LOCK_FORK = statement(`
-  select ${FORK}, f.turn_id is not null and not exists (select from boxcar.turns t where t.id = f.turn_id and t.ended_at is null) as is_over from boxcar.forks f where f.id = $1 for update`);
-
-// Begun after the locks: what was taken from the actor meanwhile it has no more.
-const RIGHTS = statement(`
-  select ${OWNS} as is_own, ${grantOf('append')} is not null as may_append
-  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = (select f.project_id from boxcar.forks f where f.id = $2)`);
-
-// The text of a line comes along with its entry and goes with its card: an erasure under way is waited for and seen; one that comes later
-// waits, and finds what was merged.
-const LOCK_LINES = statement(`
-  select c.id from boxcar.cards c where c.id in (
-    select e.card_id from boxcar.boxes f join boxcar.tape_entries e on e.box_id = f.id and e.position > f.fork_position and e.position <= f.head_position
-    where f.id = $1 and e.meta ? 'imported') order by c.id for share`);
-
-interface LockedFork extends ForkRow, pg.QueryResultRow {
-  /** The turn it was opened for has ended. */
-  is_over: boolean;
-}
-
-interface LockedTape extends pg.QueryResultRow {
-  id: BoxId;
-  owner_agent_id: AgentId | null;
-  is_archived: boolean;
-  is_closed: boolean;
-}
-
-const BEGINNINGS = "('session/start', 'fork/start')";
-const RECEIPT = `jsonb_build_object('status', 'merged', 'fork', $2::uuid::text, 'parent', x.parent, 'merged', x.n, 'first', x.first, 'last', x.last, 'event', x.event, 'replaced', x.replaced)`;
-
-/** Ends the fork `$2` and its box, and says so on the parent, in CTEs behind `x(parent, n, first, last, event, replaced)`. */
-const END = `
-  told as (
-    insert into boxcar.tape_entries (box_id, position, kind, payload, author_id, dedup_key)
-    select x.parent, x.event, 'event', json_build_object('name', 'fork/merge', 'data', json_build_object('fork', $2::uuid::text, 'entries', x.n, 'first', x.first, 'last', x.last, 'replaced', x.replaced)),
-      $3, 'fork/merge:' || $2::uuid::text from x
-  ),
-  ended as (update boxcar.forks f set status = 'merged', ended_at = now(), receipt = ${RECEIPT} from x where f.id = $2::uuid returning f.receipt)`;
-
-const MERGE = statement(`
-  with tape as materialized (select b.* from boxcar.boxes b where b.id = $1),
-  d as materialized (
-    select row_number() over (order by e.position)::int as n, e.*
-    from boxcar.boxes f join boxcar.tape_entries e on e.box_id = f.id and e.position > f.fork_position and e.position <= f.head_position
-    where f.id = $2::uuid and not (e.kind = 'anchor' and e.anchor_name in ${BEGINNINGS})
-      and not (e.kind = 'event' and e.payload->>'name' = 'handoff' and e.payload->'data'->>'name' in ${BEGINNINGS})
-  ),
-  s as materialized (select count(*)::int as n, max(d.n) filter (where d.kind = 'anchor') as anchor, (count(*) filter (where d.kind = 'anchor'))::int as anchors from d),
-  ${OPEN_STEP}
-  moved as (
-    update boxcar.boxes b set head_position = b.head_position + s.n + 1, last_anchor_position = coalesce(b.head_position + s.anchor, b.last_anchor_position),
-      anchor_count = coalesce(b.anchor_count, 1) + s.anchors, view_anchor_position = case when s.anchor is null then b.view_anchor_position end,
-      view_position = case when s.anchor is null then b.view_position else least((select first from open_step), b.head_position + s.anchor) end
-    from s where b.id = $1 returning b.id, b.head_position, b.head_position - s.n - 1 as base
-  ),
-  entries as (
-    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, turn_id, step, author_id, dedup_key, meta, created_at)
-    select m.id, m.base + d.n, d.kind, d.card_id, d.tokens, d.payload, d.anchor_name, d.turn_id, d.step, d.author_id, 'fork:' || d.box_id || ':' || d.position,
-      coalesce(d.meta, '{}') || jsonb_build_object('merged_from', jsonb_build_object('tape', d.box_id, 'entry', d.position)), d.created_at
-    from moved m cross join d
-  ),
-  x as materialized (
-    select m.id as parent, s.n, case when s.n > 0 then m.base + 1 end as first, case when s.n > 0 then m.base + s.n end as last, m.head_position as event, false as replaced
-    from moved m cross join s
-  ),
-  closed as (update boxcar.boxes b set fork_status = 'merged' where b.id = $2::uuid and b.id <> $1),
-  ${END}
-  select receipt from ended`);
-
-// Archived first: of the incarnations of a name one is not. The seals of a box see each row alone.
-const ARCHIVE = statement('update boxcar.boxes set archived_at = now() where id = $1');
-const REPLACE = statement(`
-  with taken as (
-    update boxcar.boxes n set tape_name = o.tape_name, incarnation = o.incarnation + 1, owner_agent_id = o.owner_agent_id, maker_agent_id = o.maker_agent_id, previous_box_id = o.id,
-      session_graph = o.session_graph, head_position = n.head_position + 1
-    from boxcar.boxes o where n.id = $4 and o.id = $1 returning n.id, n.head_position, n.owner_agent_id
-  ),
-  moved as (update boxcar.agents a set tape_box_id = taken.id from taken where a.id = taken.owner_agent_id and a.tape_box_id = $1),
-  outer_fork as (update boxcar.forks f set box_id = taken.id from taken where f.box_id = $1 and f.status = 'open'),
-  x as materialized (select taken.id as parent, taken.head_position - 1 as n, 1 as first, taken.head_position - 1 as last, taken.head_position as event, true as replaced from taken),
-  closed as (update boxcar.boxes b set fork_status = 'merged' where b.id = $2::uuid),
-  ${END}
-  select receipt from ended`);
-
-/** How a fork has ended. */
-export type ForkEnd =
-  | { readonly outcome: 'merged' | 'discarded'; readonly receipt: ForkReceipt }
-  | { readonly outcome: 'not_found' };
-
-export type MergeResult =
-  | ForkEnd
-  | { readonly outcome: 'busy'; readonly turnId: TurnId }
-  /** The author may not append to the parent; of a fork that was reset: not reset it. */
-  | { readonly outcome: 'forbidden'; readonly isReset: boolean }
-  /** The parent is a fork itself and has ended. */
-  | { readonly outcome: 'parent_closed' }
-  /** The parent was reset between the look and the lock, or has become somebody's tape. */
-  | { readonly outcome: 'moved' };
-
-/** Locks in the order of everything: agent, tapes by id, and then the fork. */
-async function lockFork(
-  tx: Tx,
-  { id, boxId }: Pick<ForkRow, 'id' | 'boxId'>,
-  parent: BoxId,
-): Promise<{
-  readonly fork: LockedFork | undefined;
-  readonly tape: LockedTape | undefined;
-  /** It has become the tape of an agent while this waited for it: that agent is not locked. */
-  readonly isAnothers: boolean;
-}> {
-  const [owner] = await run<{ owner_agent_id: AgentId | null }>(tx, LOCK_OWNER, [parent]);
-  const tapes = await run<LockedTape>(tx, LOCK_TAPES, [[id, boxId, parent]]);
-  const [fork] = await run<LockedFork>(tx, LOCK_FORK, [id]);
-  const tape = tapes.find(({ id: tapeId }) => tapeId === parent);
-  return { fork, tape, isAnothers: tape?.owner_agent_id !== owner?.owner_agent_id };
-}
-
-const endOf = ({ receipt }: ForkRow): ForkEnd | undefined =>
-  receipt === null ? undefined : { outcome: receipt.status, receipt };
-
-async function mergeWithin(tx: Tx, seen: ForkRow, options: MergeOptions): Promise<MergeResult> {
-  const { parentBoxId: parent, authorId } = options;
-  const { fork, tape, isAnothers } = await lockFork(tx, seen, parent);
-  if (fork === undefined) return { outcome: 'not_found' };
-  const end = endOf(fork);
-  if (end !== undefined) return end;
-  if (fork.is_over) return discardWithin(tx, fork);
-  if (tape?.is_closed === true) return { outcome: 'parent_closed' };
-  if (tape?.is_archived !== false || isAnothers || fork.boxId !== seen.boxId) return { outcome: 'moved' };
-  const isReset = fork.boxId !== fork.id;
-  const [rights] = await run<{ is_own: boolean; may_append: boolean }>(tx, RIGHTS, [
-    parent,
-    fork.id,
-    authorId,
-  ]);
-  if (rights?.is_own !== true && (isReset || rights?.may_append !== true))
-    return { outcome: 'forbidden', isReset };
-  const busy = await findActiveTurn(tx, parent);
-  if (busy !== null && (isReset || busy !== fork.turnId)) return { outcome: 'busy', turnId: busy };
-  if (isReset) await run(tx, ARCHIVE, [parent]);
-  else await run(tx, LOCK_LINES, [fork.id]);
-  const values = [parent, fork.id, authorId, ...(isReset ? [fork.boxId] : [])];
-  const [row] = await run<{ receipt: ForkReceipt }>(tx, isReset ? REPLACE : MERGE, values);
-  return row === undefined ? { outcome: 'not_found' } : { outcome: 'merged', receipt: row.receipt };
-}
-
-export interface MergeOptions {
-  /** The tape it goes to: what its parent is now. */
-  readonly parentBoxId: BoxId;
-  readonly authorId: AgentId;
-}
-
-/** Merges a fork, once: later ones get the first one's receipt. */
-export const mergeFork = (pool: pg.Pool, fork: ForkRow, options: MergeOptions): Promise<MergeResult> =>
-  transaction(pool, (tx) => mergeWithin(tx, fork, options));
-
-// What it has become by a reset is nobody's then; its first box says itself that it is closed.
-const DISCARD = statement(`
-  with closed as (update boxcar.boxes b set fork_status = 'discarded' where b.id = $1),
-  archived as (update boxcar.boxes b set archived_at = now() where b.id = $2 and b.id <> $1),
-  x as (select f.parent_box_id as parent from boxcar.forks f where f.id = $1)
-  update boxcar.forks f set status = 'discarded', ended_at = now(),
-    receipt = jsonb_build_object('status', 'discarded', 'fork', f.id, 'parent', x.parent, 'merged', 0, 'first', null, 'last', null, 'event', null, 'replaced', false)
-  from x where f.id = $1 returning f.receipt`);
-
-async function discardWithin(tx: Tx, fork: ForkRow): Promise<ForkEnd> {
-  const [row] = await run<{ receipt: ForkReceipt }>(tx, DISCARD, [fork.id, fork.boxId]);
-  return row === undefined ? { outcome: 'not_found' } : { outcome: 'discarded', receipt: row.receipt };
-}
-
-/** Discards a fork: what it read stays, what it wrote is read by nobody who does not ask for it. One that has ended stays what it is. */
-export function discardFork(pool: pg.Pool, seen: ForkRow, limit: LockLimit = {}): Promise<ForkEnd> {
-  return transactWithin(pool, limit, async (tx): Promise<ForkEnd> => {
-    await run(tx, LOCK_TAPES, [[seen.id, seen.boxId]]);
-    const [fork] = await run<LockedFork>(tx, LOCK_FORK, [seen.id]);
-    if (fork === undefined) return { outcome: 'not_found' };
-    return endOf(fork) ?? discardWithin(tx, fork);
-  });
-}
-
-/** Forks whose turn has ended without ending them, as a search of the sweep sees them. */
-export const leftForks = (now: string): string =>
-  `select k.id from boxcar.forks k where k.status = 'open' and k.turn_id is not null
-    and not exists (select from boxcar.turns t where t.id = k.turn_id and t.ended_at is null) and ${notSetAside('left_forks', 'k.id', now)}`;
-
-const FIND_LEFT = statement(`
-  select ${FORK}, f.project_id from boxcar.forks f where f.id in (${leftForks('coalesce($1::timestamptz, now())')}) order by f.id limit $2`);
-
-export function findLeftForks(
-  pool: pg.Pool,
-  options: { readonly now?: Date; readonly limit: number },
-): Promise<readonly (ForkRow & { readonly project_id: ProjectId })[]> {
-  return runRetrying<ForkRow & { project_id: ProjectId } & pg.QueryResultRow>(pool, FIND_LEFT, [
-    options.now ?? null,
-    options.limit,
-  ]);
 }

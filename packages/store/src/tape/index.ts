@@ -1,6 +1,13 @@
+export {
+  type AppendRequest,
+  type AppendResult,
+  appendEntries,
+  appendWithin,
+  entryRecords,
+  type NewTapeEntry,
+} from './appends.js';
 export { withAsked } from './asked.js';
 export {
-  type EntryRange,
   findAnchor,
   loadEntries,
   PAGE_BYTES,
@@ -13,7 +20,6 @@ export {
   archiveTape,
   beginImport,
   beginTape,
-  type EmptyTape,
   endImport,
   findImport,
   type ImportKey,
@@ -24,21 +30,17 @@ export {
   stageEntries,
   type TapeFolderFacts,
 } from './files.js';
+export { discardFork, findLeftForks, leftForks, type MergeResult, mergeFork } from './fork-ends.js';
 export {
-  discardFork,
   type ForkReceipt,
   type ForkRow,
   type ForkStatus,
   findCurrentTape,
   findFork,
-  findLeftForks,
-  leftForks,
   listForks,
-  type MergeResult,
   makeFork,
-  mergeFork,
 } from './forks.js';
-export { countAnchors, loadTapeFacts, type TapeFacts } from './info.js';
+export { countAnchors, loadTapeFacts } from './info.js';
 export { findTapeLine, listTapes, listWorkspaceTapes, type TapeLine } from './list.js';
 export {
   closeNotice,
@@ -56,10 +58,9 @@ export {
   loadTapeSlice,
   lockGrants,
   lockTape,
-  type PlaceRequest,
   type TapePlace,
 } from './refs.js';
-export { findActiveTurn, type ResetRequest, type ResetResult, resetTape, resetWithin } from './reset.js';
+export { type ResetRequest, type ResetResult, resetTape, resetWithin } from './reset.js';
 export { makeSessionAgents, type SessionAgent } from './session-agents.js';
 export {
   findSession,
@@ -72,17 +73,5 @@ export {
   sessionIdOfTape,
   setSessionStatus,
 } from './sessions.js';
-export {
-  type AppendRequest,
-  type AppendResult,
-  appendEntries,
-  appendWithin,
-  createTape,
-  entryRecords,
-  findTape,
-  type NewTapeEntry,
-  type TapeActor,
-  type TapeAddress,
-  type TapeRow,
-} from './tapes.js';
+export { createTape, findTape, type TapeActor, type TapeAddress, type TapeRow } from './tapes.js';
 export { type EntryWords, findWords, insertWords, loadParts, type TapePart } from './words.js';

@@ -18,7 +18,7 @@ const IS_RUN = `case when o.kind = 'event' and pg_column_size(o.payload) <= ${RU
     o.payload->>'name' = 'run' and json_typeof(o.payload->'data'->'usage'->'total_tokens') = 'number' end`;
 
 const INFO = statement(`
-  select case when $4::uuid is null then $3::int else (select count(*)::int from ${entriesOf('b', { from: '1', to: '$3::int', where: READ })} e) end as entries,
+  select /* info.info */ case when $4::uuid is null then $3::int else (select count(*)::int from ${entriesOf('b', { from: '1', to: '$3::int', where: READ })} e) end as entries,
     case when $4::uuid is null then $3::int - $2::int else (select count(*)::int from ${entriesOf('b', { from: '$2::int + 1', to: '$3::int', where: READ })} e) end as since_anchor,
     (select e.anchor_name from ${entriesOf('b', { from: '$2::int', to: '$2::int' })} e) as last_anchor,
     (select case when last.turn_id is null then last.payload->'data'->'usage' else s.usage::json end from (
@@ -61,7 +61,7 @@ export async function loadTapeFacts(
 
 const ANCHOR = `o.kind = 'anchor' and ($3::uuid is null or ${readsEntry('o', '$1', '$3')})`;
 const LAST_ANCHOR_UPTO = statement(`
-  select (select e.position from ${edgeEntriesOf('b', { from: '1', to: '$2::int', where: ANCHOR }, { order: 'o.position desc', limit: '1' })} e
+  select /* info.last_anchor_upto */ (select e.position from ${edgeEntriesOf('b', { from: '1', to: '$2::int', where: ANCHOR }, { order: 'o.position desc', limit: '1' })} e
       order by e.position desc limit 1) as last,
     (select count(*)::int from ${entriesOf('b', { from: '1', to: '$2::int', where: ANCHOR })} e) as anchors
   from boxcar.boxes b where b.id = $1`);

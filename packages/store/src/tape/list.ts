@@ -20,7 +20,7 @@ export interface TapeLine extends pg.QueryResultRow {
 }
 
 const LINE = `
-  select b.id as box_id, b.tape_name as name, a.id as agent_id, a.name as agent, b.incarnation, b.head_position as entries, coalesce(b.anchor_count, 1) as anchors,
+  select /* list.line */ b.id as box_id, b.tape_name as name, a.id as agent_id, a.name as agent, b.incarnation, b.head_position as entries, coalesce(b.anchor_count, 1) as anchors,
     (select e.anchor_name from ${entriesOf('b', { from: 'b.last_anchor_position', to: 'b.last_anchor_position' })} e) as last_anchor, b.created_at, b.archived_at
   from boxcar.boxes b left join boxcar.agents a on a.id = b.owner_agent_id and (a.tape_box_id = b.id or b.tape_name is null)
   where b.project_id = $1 and b.kind = 'tape'`;
@@ -37,7 +37,7 @@ export const listTapes = (
 ): Promise<readonly TapeLine[]> => run<TapeLine>(db, LIST, [projectId, options.isAll, options.limit]);
 
 const OF_WORKSPACE = statement(`
-  with recursive found (name) as (
+  with recursive /* list.of_workspace */ found (name) as (
     select b.tape_name from boxcar.boxes b where b.project_id = $1 and b.kind = 'tape' and b.archived_at is null and starts_with(b.tape_name, $2)
     union
     select s.name from found f join boxcar.sessions s on s.project_id = $1 and s.parent_session_id = f.name

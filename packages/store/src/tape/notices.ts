@@ -21,16 +21,16 @@ import {
   transactWithin,
 } from '../db/index.js';
 import { findNotifyRefusal, notSetAside } from '../rows/index.js';
+import { appendWithin, type NewTapeEntry } from './appends.js';
 import { currentOf } from './forks.js';
 import { lockGrants } from './refs.js';
 import { findActiveTurn } from './reset.js';
-import { appendWithin, type NewTapeEntry } from './tapes.js';
 
 const IS_DUE = 't.ended_at is not null and (t.notifies or t.unseen_position is not null)';
 
 /** Turns of which something is to be told, as a search of the sweep sees them. */
 export const dueNotices = (now: string): string =>
-  `select t.id as turn_id, t.project_id from boxcar.turns t where ${IS_DUE} and ${notSetAside('notices', 't.id', now)}`;
+  `select /* notices.due_notices */ t.id as turn_id, t.project_id from boxcar.turns t where ${IS_DUE} and ${notSetAside('notices', 't.id', now)}`;
 
 const FIND_DUE = statement(`${dueNotices('coalesce($1::timestamptz, now())')} order by t.id limit $2`);
 
@@ -114,7 +114,7 @@ const IS_AWAITED = `exists (
     where w.agent_id = n.owner_agent_id and (wait.ended_at is null or wait.ended_at >= t.ended_at))`;
 
 const LOAD = statement(`
-  select t.id as "turnId", t.project_id as "projectId", t.agent_id as "agentId", t.channel_id as "channelId", t.status, coalesce(c.content, c.placeholder) as content,
+  select /* notices.load */ t.id as "turnId", t.project_id as "projectId", t.agent_id as "agentId", t.channel_id as "channelId", t.status, coalesce(c.content, c.placeholder) as content,
     t.output_box_id as "outputBoxId", t.start_position as "startPosition",
     coalesce((select e.position from boxcar.tape_entries e where e.box_id = b.id and e.turn_id = t.id order by e.position desc limit 1), b.head_position) as "lastPosition",
     case when t.notifies then (
@@ -132,21 +132,23 @@ export async function loadNotice(db: Queryable, turnId: TurnId): Promise<Notice 
 }
 
 const LOCK_AGENT = statement(
-  'select a.id from boxcar.agents a where a.id = $1 and a.tape_box_id = $2 for no key update',
+  'select /* notices.lock_agent */ a.id from boxcar.agents a where a.id = $1 and a.tape_box_id = $2 for no key update',
 );
 const LOCK_TURNS = statement(
-  'select t.id, t.ended_at is not null as is_ended, t.notifies, t.unseen_position from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update',
+  'select /* notices.lock_turns */ t.id, t.ended_at is not null as is_ended, t.notifies, t.unseen_position from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update',
 );
 const SET_UNSEEN = statement(
-  'update boxcar.turns set unseen_position = greatest(unseen_position, $2) where id = $1',
+  'update /* notices.set_unseen */ boxcar.turns set unseen_position = greatest(unseen_position, $2) where id = $1',
 );
-const TOLD = statement('update boxcar.turns set notifies = false where id = $1 and notifies returning id');
-const MAY_READ = statement('update boxcar.turns set told_agent_id = $2 where id = $1');
+const TOLD = statement(
+  'update /* notices.told */ boxcar.turns set notifies = false where id = $1 and notifies returning id',
+);
+const MAY_READ = statement('update /* notices.may_read */ boxcar.turns set told_agent_id = $2 where id = $1');
 const SEEN = statement(
-  'update boxcar.turns set unseen_position = null where id = $1 and unseen_position = $2 returning id',
+  'update /* notices.seen */ boxcar.turns set unseen_position = null where id = $1 and unseen_position = $2 returning id',
 );
 const HAS_READ = statement(
-  'select coalesce(max(s.to_position), 0) >= $2 as has_read from boxcar.steps s where s.turn_id = $1 and s.committed_at is not null',
+  'select /* notices.has_read */ coalesce(max(s.to_position), 0) >= $2 as has_read from boxcar.steps s where s.turn_id = $1 and s.committed_at is not null',
 );
 interface LockedTurn extends pg.QueryResultRow {
   id: TurnId;

@@ -3,8 +3,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { forkChain } from '../testing/forks.js';
 import { card, DEFAULT_PROJECT, newId, OPERATOR, type TestTurn, text, World } from '../testing/world.js';
 import { commitSteps } from '../turn/commits.js';
+import { appendEntries, type NewTapeEntry } from './appends.js';
 import { findTapePlace, loadTapeSlice, type PlaceRequest } from './refs.js';
-import { appendEntries, type NewTapeEntry } from './tapes.js';
 
 let world: World;
 let holder: WorkerId;

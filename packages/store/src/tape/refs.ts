@@ -19,7 +19,7 @@ const lastNamed = (): string => {
 
 // By id a tape in any incarnation, or the one of an agent; by name the living one.
 const FIND_PLACE = statement(`
-  with named as (
+  with /* refs.find_place */ named as (
     select coalesce(
       (select b.id from boxcar.boxes b where b.id = $1 and b.project_id = $2 and b.kind = 'tape'),
       (select a.tape_box_id from boxcar.agents a where a.id = $1 and a.project_id = $2),
@@ -113,7 +113,7 @@ export async function findTapePlace(
 
 // A call and its result, or neither: what a head or an anchor has parted is marked open. Results stand in the order of their calls.
 const LOAD_SLICE = statement(`
-  with slice as (
+  with /* refs.load_slice */ slice as (
     select e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id, e.step,
       bool_or(e.kind = 'tool_call') over same_step as has_calls, count(*) filter (where e.kind = 'tool_result') over same_step as results,
       bool_or(e.kind = 'tool_result' and e.position = $3::int) over same_step as is_cut,
@@ -149,7 +149,9 @@ export function loadTapeSlice(
   return run<SnapshotEntry>(db, LOAD_SLICE, [box_id, slice.anchor, slice.to, slice.from, readable]);
 }
 
-const LOCK_TAPE = statement("select id from boxcar.boxes where id = $1 and kind = 'tape' for no key update");
+const LOCK_TAPE = statement(
+  "select /* refs.lock_tape */ id from boxcar.boxes where id = $1 and kind = 'tape' for no key update",
+);
 
 /** Keeps a tape, its owner and its head as they are until the transaction ends. */
 export async function lockTape(tx: Tx, boxId: BoxId): Promise<void> {
@@ -157,7 +159,7 @@ export async function lockTape(tx: Tx, boxId: BoxId): Promise<void> {
 }
 
 const LOCK_GRANTS = statement(
-  'select from boxcar.grants where agent_id = $2 and box_id = any ($1::uuid[]) order by box_id, mode for update',
+  'select /* refs.lock_grants */ from boxcar.grants where agent_id = $2 and box_id = any ($1::uuid[]) order by box_id, mode for update',
 );
 
 /** Keeps what an agent was granted on tapes as it is until the transaction ends. Taken before locks of runs and agents. */
@@ -165,9 +167,11 @@ export async function lockGrants(tx: Tx, boxIds: readonly BoxId[], agentId: Agen
   await run(tx, LOCK_GRANTS, [boxIds, agentId]);
 }
 
-const MOVE_TAPE = statement('update boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1');
+const MOVE_TAPE = statement(
+  'update /* refs.move_tape */ boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1',
+);
 const END_APPENDING = statement(
-  "delete from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = any ($3::uuid[]) and mode = 'append'",
+  "delete /* refs.end_appending */ from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = any ($3::uuid[]) and mode = 'append'",
 );
 
 /** Ends the right of agents to append that was granted to them; with `newOwnerId` the tape is that agent's from now on. */

@@ -1,8 +1,24 @@
 /** A tape begun anew: the next incarnation takes the name, or its agent; the one before is archived and stays what it was. */
-import type { AgentId, BoxId, JsonValue, NewCard, ProjectId, TurnId } from '@boxcar/kernel';
+
+import {
+  type AgentId,
+  BOOTSTRAP_ANCHOR,
+  type BoxId,
+  type NewCard,
+  type ProjectId,
+  type TurnId,
+} from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, statement, type Tx, transaction } from '../db/index.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord, OWNS } from '../rows/index.js';
+import {
+  BOOTSTRAP_EVENT,
+  bootstrapEntries,
+  CARD_COLUMNS,
+  CARD_TARGET,
+  CARD_VALUES,
+  cardRecord,
+  OWNS,
+} from '../rows/index.js';
 
 export interface ResetRequest {
   readonly projectId: ProjectId;
@@ -23,20 +39,20 @@ export type ResetResult =
 
 // The order of locks: agent, tape. Who submits a turn to the agent holds its row.
 const LOCK_OWNER = statement(`
-  select a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
+  select /* reset.lock_owner */ a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
 const LOCK = statement(`
-  select b.archived_at is not null as is_archived, b.incarnation, b.head_position, b.fork_status in ('merged', 'discarded') as is_closed, ${OWNS} as is_own,
+  select /* reset.lock */ b.archived_at is not null as is_archived, b.incarnation, b.head_position, b.fork_status in ('merged', 'discarded') as is_closed, ${OWNS} as is_own,
     exists (select from boxcar.boxes n where n.id = $4 and n.previous_box_id = b.id) as is_done
   from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b`);
 // Begun after the locks. Two look-ups, each by an index of its own.
 const ACTIVE = statement(`
-  select coalesce(
+  select /* reset.active */ coalesce(
       (select t.id from boxcar.turns t where t.agent_id = b.owner_agent_id and t.output_box_id = b.id and t.status in ('dispatched', 'running', 'suspended') limit 1),
       (select t.id from boxcar.turns t where t.agent_id = b.owner_agent_id and t.output_box_id = b.id and t.status = 'queued' order by t.agent_id, t.id limit 1)) as id
   from boxcar.boxes b where b.id = $1`);
-const ARCHIVE = statement('update boxcar.boxes set archived_at = now() where id = $1');
+const ARCHIVE = statement('update /* reset.archive */ boxcar.boxes set archived_at = now() where id = $1');
 const BEGIN = statement(`
-  with x as (select * from json_to_recordset($4::json) as x(${CARD_COLUMNS})),
+  with /* reset.begin */ x as (select * from json_to_recordset($4::json) as x(${CARD_COLUMNS})),
   new_card as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x),
   made as (
     insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count, previous_box_id, session_graph)
@@ -51,24 +67,20 @@ const BEGIN = statement(`
     select made.id, e.position, e.kind, case e.position when 1 then coalesce(x.id, c.id) end, case e.position when 1 then coalesce(x.token_estimate, c.token_estimate) else 0 end,
       e.payload::json, e.anchor_name, $3
     from made join boxcar.projects p on p.id = made.project_id join boxcar.cards c on c.id = p.bootstrap_card_id left join x on true
-    cross join (values (1, 'anchor', null, 'session/start'), (2, 'event', $5, null)) as e(position, kind, payload, anchor_name)
+    cross join ${bootstrapEntries('$5')}
   )
   select incarnation from made`);
 
-const BOOTSTRAP_EVENT: JsonValue = {
-  name: 'handoff',
-  data: { name: 'session/start', state: { owner: 'human' } },
-};
-/** Its state stands in the card of the anchor. */
-const ARCHIVED_EVENT: JsonValue = { name: 'handoff', data: { name: 'session/start' } };
+/** Its state is in the card of the anchor. */
+const ARCHIVED_EVENT = JSON.stringify({ name: 'handoff', data: { name: BOOTSTRAP_ANCHOR } });
 
-interface LockRow extends pg.QueryResultRow {
-  is_archived: boolean;
-  is_closed: boolean | null;
-  is_own: boolean;
-  incarnation: number;
-  head_position: number;
-  is_done: boolean;
+interface LockRow {
+  readonly is_archived: boolean;
+  readonly is_closed: boolean | null;
+  readonly is_own: boolean;
+  readonly incarnation: number;
+  readonly head_position: number;
+  readonly is_done: boolean;
 }
 
 /** A turn of the tape's agent that is under way or queued; null when there is none. To be asked once the agent is locked. */
@@ -96,7 +108,7 @@ export async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetR
     newBoxId,
     authorId,
     JSON.stringify(archive === null ? [] : [cardRecord(archive.anchor)]),
-    JSON.stringify(archive === null ? BOOTSTRAP_EVENT : ARCHIVED_EVENT),
+    archive === null ? BOOTSTRAP_EVENT : ARCHIVED_EVENT,
   ]);
   return { outcome: 'reset', incarnation: begun?.incarnation ?? 0 };
 }

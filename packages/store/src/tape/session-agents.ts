@@ -5,12 +5,12 @@ import { run, statement, type Tx } from '../db/index.js';
 import { createTapes } from './tapes.js';
 
 const FIND = statement(`
-  select b.id, b.tape_name from boxcar.boxes b where b.project_id = $1 and b.kind = 'tape' and b.tape_name = any ($2::text[]) and b.archived_at is null`);
+  select /* session-agents.find */ b.id, b.tape_name from boxcar.boxes b where b.project_id = $1 and b.kind = 'tape' and b.tape_name = any ($2::text[]) and b.archived_at is null`);
 
 // A tape that was made or imported by name before belongs to the agent that did so, and the maker of the new agent may read all of it
 // afterwards. So a tape that another agent holds, the operator included, or that an agent writes already, is not given away.
 const ADOPT = statement(`
-  with x as materialized (
+  with /* session-agents.adopt */ x as materialized (
     select x.* from json_to_recordset($3::json) as x(box_id uuid, agent_id uuid, name text, profile_id uuid, is_fresh boolean)
   ),
   tape as materialized (

@@ -34,7 +34,7 @@ export interface Session {
 }
 
 const MAKE = statement(`
-  with x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
+  with /* sessions.make */ x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
   p as materialized (
     select b.*, v.at, v.last, v.count, (select count(*)::int from x) as anchors, coalesce($7::uuid, o.profile_id) as profile_id, case when o.profile_id is not null then o.id end as source_id,
       case when $12 = 'full' then (select count(*)::int from ${entriesOf('b', { from: '1', to: '1', where: "o.kind = 'anchor'" })} e)
@@ -100,7 +100,7 @@ export interface NewSession {
   readonly view: 'from_fork_point' | 'last_anchor' | 'full';
 }
 
-const HAS = statement('select from boxcar.sessions where id = $1');
+const HAS = statement('select /* sessions.has */ from boxcar.sessions where id = $1');
 
 const isNameTaken = (error: unknown): boolean =>
   error instanceof Error &&
@@ -162,16 +162,16 @@ const SESSION = `s.name, s.agent_id as "agentId", coalesce(a.tape_box_id,
   from boxcar.sessions s left join boxcar.agents a on a.id = s.agent_id`;
 
 const BY_NAME = statement(
-  `select ${SESSION} where s.project_id = $1 and s.name = any ($2::text[]) order by array_position($2::text[], s.name) limit 1`,
+  `select /* sessions.by_name */ ${SESSION} where s.project_id = $1 and s.name = any ($2::text[]) order by array_position($2::text[], s.name) limit 1`,
 );
 const LIST = statement(
-  `select ${SESSION} where s.project_id = $1 and ($2::text is null or s.status = $2) order by s.created_at, s.id limit $3`,
+  `select /* sessions.list */ ${SESSION} where s.project_id = $1 and ($2::text is null or s.status = $2) order by s.created_at, s.id limit $3`,
 );
 const CHILDREN = statement(
-  `select ${SESSION} where s.project_id = $1 and s.parent_session_id = any ($2::text[]) order by s.created_at, s.id limit $3`,
+  `select /* sessions.children */ ${SESSION} where s.project_id = $1 and s.parent_session_id = any ($2::text[]) order by s.created_at, s.id limit $3`,
 );
 const LINEAGE = statement(`
-  with recursive self as (select b.project_id, ${lastingNameOf('b')} as name from boxcar.boxes b where b.id = $1),
+  with recursive /* sessions.lineage */ self as (select b.project_id, ${lastingNameOf('b')} as name from boxcar.boxes b where b.id = $1),
   up as (
     select s.id, s.project_id, s.parent_session_id from self join boxcar.sessions s on s.project_id = self.project_id and s.name = self.name
     union
@@ -184,24 +184,26 @@ const LINEAGE = statement(`
   )
   select ${SESSION} where s.id in (select id from up union all select id from down) order by s.created_at, s.id`);
 const INSERT_IMPORTED = statement(`
-  insert into boxcar.sessions (id, project_id, name, parent_session_id, from_anchor, from_position, notifies, status, created_at)
+  insert /* sessions.insert_imported */ into boxcar.sessions (id, project_id, name, parent_session_id, from_anchor, from_position, notifies, status, created_at)
   values ($1, $2, $3, $4, $5, 0, false, $6, coalesce($7::timestamptz, now())) on conflict do nothing`);
 // Whoever submits a turn to the agent holds its row, and has seen the status by then.
 const LOCK_AGENT = statement(`
-  select a.id from boxcar.agents a where a.id = (select s.agent_id from boxcar.sessions s where s.project_id = $1 and s.name = $2) for no key update`);
+  select /* sessions.lock_agent */ a.id from boxcar.agents a where a.id = (select s.agent_id from boxcar.sessions s where s.project_id = $1 and s.name = $2) for no key update`);
 // Two look-ups, each by an index of its own.
 const LOCK_TURNS = statement(`
-  select t.id from boxcar.turns t where t.id in (
+  select /* sessions.lock_turns */ t.id from boxcar.turns t where t.id in (
       select a.id from boxcar.turns a where a.agent_id = $1 and a.status in ('dispatched', 'running', 'suspended')
       union all select q.id from boxcar.turns q where q.agent_id = $1 and q.status = 'queued')
   order by t.id for update`);
 const SET_STATUS = statement(`
-  with s as (update boxcar.sessions set status = $3 where project_id = $1 and name = $2 returning notifies),
+  with /* sessions.set_status */ s as (update boxcar.sessions set status = $3 where project_id = $1 and name = $2 returning notifies),
   told as (
     update boxcar.turns t set notifies = case when $3 = 'active' then true end from s where t.id = any ($4::uuid[]) and t.ended_at is null and s.notifies
   )
   select true as is_set from s`);
-const TAPE_SESSION = statement(`select ${lastingNameOf('b')} as id from boxcar.boxes b where b.id = $1`);
+const TAPE_SESSION = statement(
+  `select /* sessions.tape_session */ ${lastingNameOf('b')} as id from boxcar.boxes b where b.id = $1`,
+);
 
 /** What sessions that are forked from this tape name as their parent, whichever incarnation it is. */
 export async function sessionIdOfTape(db: Queryable, boxId: BoxId): Promise<string | undefined> {

@@ -4,6 +4,7 @@ import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type BoxReport, inspectBox } from '../report/box-report.js';
 import { card, DEFAULT_PROJECT, newId, OPERATOR, text, World } from '../testing/world.js';
+import { appendEntries, type NewTapeEntry } from './appends.js';
 import {
   type EntryRange,
   loadEntries,
@@ -13,7 +14,7 @@ import {
   type TapeEntryRow,
 } from './entries.js';
 import { makeFork } from './forks.js';
-import { appendEntries, createTape, type NewTapeEntry } from './tapes.js';
+import { createTape } from './tapes.js';
 
 let world: World;
 const operator = { projectId: DEFAULT_PROJECT, actorId: OPERATOR };

@@ -17,12 +17,14 @@ import {
 import { commitSteps } from '../turn/commits.js';
 import { recordResults } from '../turn/tool-calls.js';
 import { loadViews } from '../turn/views.js';
+import { appendEntries, appendWithin, type NewTapeEntry } from './appends.js';
 import { entriesStatement, findAnchor, loadEntries } from './entries.js';
-import { findFork, makeFork, mergeFork } from './forks.js';
+import { mergeFork } from './fork-ends.js';
+import { findFork, makeFork } from './forks.js';
 import { loadTapeFacts } from './info.js';
 import { findTapePlace, handOverTape, loadTapeSlice } from './refs.js';
 import { resetTape } from './reset.js';
-import { appendEntries, appendWithin, createTape, findTape, type NewTapeEntry } from './tapes.js';
+import { createTape, findTape } from './tapes.js';
 
 let world: World;
 let profile: TestProfile;

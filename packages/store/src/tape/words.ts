@@ -16,7 +16,7 @@ export interface TapePart extends pg.QueryResultRow {
 }
 
 const PARTS = statement(`
-  select part.box_id, part.behind, least(part.upto, $2::int) as upto,
+  select /* words.parts */ part.box_id, part.behind, least(part.upto, $2::int) as upto,
     coalesce((select max(w.position) from boxcar.tape_words w where w.box_id = part.box_id), part.behind) as written
   from boxcar.boxes b cross join lateral ${partsOf('b')} as part(box_id, behind, upto)
   where b.id = $1 and b.kind = 'tape' and part.behind < $2 order by part.upto desc`);
@@ -33,7 +33,7 @@ export interface EntryWords {
 
 // An erasure under way is waited for and seen; one that comes later waits, and finds these rows. So does the purge of the box.
 const INSERT = statement(`
-  with box as (select id from boxcar.boxes where id = $1 for key share),
+  with /* words.insert */ box as (select id from boxcar.boxes where id = $1 for key share),
   alive as materialized (select c.id from boxcar.cards c where c.id = any ($3::uuid[]) and c.erased_at is null order by c.id for share)
   insert into boxcar.tape_words (box_id, position, card_id, words)
   select box.id, x.position, x.card_id, case when x.card_id is null or x.card_id in (select id from alive) then x.words end
@@ -99,7 +99,7 @@ function wordsText(groups: readonly number[]): Statement {
     .map((count) => `(${Array.from({ length: count }, () => `w.words like $${next++}`).join(' or ')})`)
     .join(' and ');
   const prepared = statement(`
-    with listed as materialized (
+    with /* words.prepared */ listed as materialized (
       select w.position, w.words, $9::text is not null and e.kind = 'tool_result' and coalesce(${CALLED} = $9, false) as is_answer
       from boxcar.tape_words w
         join boxcar.tape_entries e on e.box_id = w.box_id and e.position = w.position and (cardinality($4::text[]) = 0 or ${kindOf('e')} = any ($4::text[]))
@@ -115,7 +115,7 @@ function wordsText(groups: readonly number[]): Statement {
 }
 
 const WORDS_AT = statement(
-  'select position, words from boxcar.tape_words where box_id = $1 and position = any ($2::int[]) and words is not null order by position desc',
+  'select /* words.words_at */ position, words from boxcar.tape_words where box_id = $1 and position = any ($2::int[]) and words is not null order by position desc',
 );
 
 interface CandidateRow extends pg.QueryResultRow {

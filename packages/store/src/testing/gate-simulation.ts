@@ -10,15 +10,10 @@
  */
 import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import { claim } from '../turn/claims.js';
-import {
-  type Caller,
-  enterProvider,
-  leaveProvider,
-  noteProviderFailure,
-  setProviderLimits,
-  type Woken,
-  wakeProvider,
-} from '../work/providers.js';
+import type { Caller } from '../work/provider-books.js';
+import { noteProviderFailure } from '../work/provider-failures.js';
+import { setProviderLimits } from '../work/provider-limits.js';
+import { enterProvider, leaveProvider, type Woken, wakeProvider } from '../work/providers.js';
 import { takeOver } from '../work/sweep.js';
 import { type TestProfile, World } from './world.js';
 

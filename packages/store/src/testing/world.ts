@@ -21,8 +21,10 @@ import {
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import type pg from 'pg';
 import { transaction } from '../db/db.js';
-import { insertProfiles, lockAgents } from '../submit/callers.js';
-import { emptySubmission, type NewTurn, type Submission, writeSubmission } from '../submit/submission.js';
+import { lockAgents } from '../submit/find-agents.js';
+import { insertProfiles } from '../submit/profile-versions.js';
+import { writeSubmission } from '../submit/submission.js';
+import { emptySubmission, type NewTurn, type Submission } from '../submit/submission-rows.js';
 import type { CallSettlement } from '../turn/call-types.js';
 import { type ClaimedTurn, claim } from '../turn/claims.js';
 import { commitSteps } from '../turn/commits.js';

@@ -1,7 +1,8 @@
 import type { BatchId, FinalStatus, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { transaction } from '../db/db.js';
-import { emptySubmission, type NewBatch, writeSubmission } from '../submit/submission.js';
+import { writeSubmission } from '../submit/submission.js';
+import { emptySubmission, type NewBatch } from '../submit/submission-rows.js';
 import { begin, holdCommits, waitUntilBlocked, watchErrors } from '../testing/interleave.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
 import { findDueBatches, findOverdueCalls, probe } from '../work/sweep.js';

@@ -28,7 +28,6 @@ import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { holdErasures } from '../erase/erasure.js';
 import { KNOWS_END, lostCause } from '../rows/index.js';
-import type { EndableTurn } from './sweep-turns.js';
 
 /**
  * Part of the commit of ends, after its part `up`: lowers the batches of the turns that end, each once however many of its
@@ -51,7 +50,7 @@ export const LOWER_BATCHES = `, lows as (
   )`;
 
 const LOCK_BATCHES = statement(`
-  with free as materialized (
+  with /* batches.lock_batches */ free as materialized (
     select b.id from boxcar.batches b where b.id in (select unnest(t.batch_ids) from boxcar.turns t where t.id = any ($1::uuid[]))
     order by b.id for update of b skip locked
   )
@@ -65,7 +64,7 @@ export async function lockBatchesOf(tx: Tx, turnIds: readonly TurnId[]): Promise
 }
 
 const CLOSE_OF = statement(`
-  with lk as (
+  with /* batches.close_of */ lk as (
     select b.id from boxcar.batches b where b.turn_id = any ($1::uuid[]) and b.status = 'running' and b.tool_call_id is not null and b.closing is null
     order by b.id for update
   )
@@ -105,7 +104,7 @@ const COLUMNS = `b.id, b.project_id, p.name as project_name, b.run_id, b.turn_id
   case when b.status = 'running' then ${lostCause('b.id', ['due_batches'])} end as lost_cause`;
 
 const LOAD = statement(
-  `select ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[])`,
+  `select /* batches.load */ ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[])`,
 );
 
 /** Where batches stand. */
@@ -119,7 +118,7 @@ export function loadBatches(
 
 // Of what is shown in part, part is read: the deliverables of a wide batch together can be larger than the memory of a worker.
 const MEMBERS = statement(`
-  select t.id as turn_id, t.status, t.agent_id, t.output_box_id, t.error,
+  select /* batches.members */ t.id as turn_id, t.status, t.agent_id, t.output_box_id, t.error,
     case when c.content is null or c.size_bytes <= 8 * $2::int then coalesce(c.content, c.placeholder) end as content,
     case when c.content is not null and c.size_bytes > 8 * $2::int then left(coalesce(c.content->>'text', (c.content->'data')::text), $2::int + 1) end as beginning
   from boxcar.turns t left join boxcar.cards c on c.id = t.deliverable_card_id where t.id = any ($1::uuid[])`);
@@ -141,9 +140,9 @@ export function loadMembers(db: Queryable, turnIds: readonly TurnId[], limit: nu
   return run<MemberRow>(db, MEMBERS, [turnIds, limit]);
 }
 
-const LOCK_OWNER = statement('select id from boxcar.turns where id = $1 for update');
+const LOCK_OWNER = statement('select /* batches.lock_owner */ id from boxcar.turns where id = $1 for update');
 const LOCK = statement(
-  `select ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[]) for update of b`,
+  `select /* batches.lock */ ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[]) for update of b`,
 );
 
 /**
@@ -176,7 +175,7 @@ const IS_WANTED = `exists (
       and (b.turn_id is null or (b.turn_id <> all ($1::uuid[]) and exists (select from boxcar.turns w where w.id = b.turn_id and w.ended_at is null))))`;
 
 const WANTED_MEMBERS = statement(
-  `select t.id from boxcar.batches m join boxcar.turns t on t.id = any (m.turn_ids) where m.id = $2::uuid and t.ended_at is null and ${IS_WANTED}`,
+  `select /* batches.wanted_members */ t.id from boxcar.batches m join boxcar.turns t on t.id = any (m.turn_ids) where m.id = $2::uuid and t.ended_at is null and ${IS_WANTED}`,
 );
 
 /** The unfinished members of a batch that another caller waits for too, such as a `collect` of another turn. */
@@ -189,7 +188,7 @@ export async function findWantedMembers(
 }
 
 const CLOSE = statement(`
-  update boxcar.batches set closing = $2, is_due = true where id = $1 and status = 'running' and closing is null`);
+  update /* batches.close */ boxcar.batches set closing = $2, is_due = true where id = $1 and status = 'running' and closing is null`);
 
 /** Its members are ended from now on; it stays due until that is done. The first reason stands. */
 export async function closeBatch(db: Queryable, batchId: BatchId, closing: Closing): Promise<void> {
@@ -197,7 +196,7 @@ export async function closeBatch(db: Queryable, batchId: BatchId, closing: Closi
 }
 
 const END = statement(`
-  with up as (
+  with /* batches.end */ up as (
     update boxcar.batches set status = $2, closing = $3, is_due = false, ended_at = now(), answer = $4::json where id = $1 and status = 'running' returning id
   )
   select pg_notify('boxcar_ended', up.id::text) from up where $5`);
@@ -221,7 +220,7 @@ export async function endBatch(
   ]);
 }
 
-const DETACH = statement('update boxcar.batches set tool_call_id = null where id = $1');
+const DETACH = statement('update /* batches.detach */ boxcar.batches set tool_call_id = null where id = $1');
 
 /** Its call does not wait for it any more. The caller holds its lock, and settles the call in the same transaction. */
 export async function detachBatch(tx: Tx, batchId: BatchId): Promise<void> {
@@ -229,7 +228,7 @@ export async function detachBatch(tx: Tx, batchId: BatchId): Promise<void> {
 }
 
 const JOINABLE = statement(`
-  select c.id as turn_id, c.run_id, c.output_box_id, coalesce(${KNOWS_END}, false) as is_readable
+  select /* batches.joinable */ c.id as turn_id, c.run_id, c.output_box_id, coalesce(${KNOWS_END}, false) as is_readable
   from boxcar.turns c join boxcar.projects p on p.id = c.project_id join boxcar.boxes b on b.id = c.output_box_id
   where c.id = any ($1::uuid[]) and c.project_id = $2`);
 
@@ -252,7 +251,7 @@ export function findJoinable(
 
 // From a turn to those it waits for: the turns its open calls await, and the members of the batches they await.
 const WAITS_FOR = statement(`
-  with recursive waits as (
+  with recursive /* batches.waits_for */ waits as (
     select u.id from unnest($1::uuid[]) as u(id)
     union
     select n.id from waits w cross join lateral (
@@ -282,7 +281,7 @@ export async function findWaitCycle(
 }
 
 const LOCK_MEMBERS = statement(
-  'select id, status from boxcar.turns where id = any ($1::uuid[]) order by id for update',
+  'select /* batches.lock_members */ id, status from boxcar.turns where id = any ($1::uuid[]) order by id for update',
 );
 
 /** Turns under their locks: an end is either seen here or comes later. */
@@ -295,29 +294,10 @@ export async function lockMembers(
 }
 
 const JOIN = statement(
-  "update boxcar.turns set batch_ids = array_append(coalesce(batch_ids, '{}'), $2::uuid) where id = any ($1::uuid[])",
+  "update /* batches.join */ boxcar.turns set batch_ids = array_append(coalesce(batch_ids, '{}'), $2::uuid) where id = any ($1::uuid[])",
 );
 
 /** Adds a batch to turns that have not ended; the caller holds their locks (B2). */
 export async function addBatch(tx: Tx, turnIds: readonly TurnId[], batchId: BatchId): Promise<void> {
   await run(tx, JOIN, [turnIds, batchId]);
-}
-
-const UNFINISHED = statement(`
-  with recursive tree as (
-    select u.id from unnest($1::uuid[]) as u(id)
-    union
-    select c.id from tree p cross join lateral (select t.id from boxcar.turns t where t.parent_turn_id = p.id offset 0) c
-  )
-  select t.id as turn_id, t.project_id, t.run_id, t.agent_id, t.epoch, t.holder_id, t.parent_turn_id, t.parent_tool_call_id, t.is_awaited, t.primitive, t.context_box_id,
-    t.output_box_id, t.step_count, t.attempt
-  from tree cross join lateral (select x.* from boxcar.turns x where x.id = tree.id and x.ended_at is null offset 0) t order by t.id limit $2`);
-
-/** The turns of these subtrees that have not ended. */
-export function findUnfinished(
-  db: Queryable,
-  rootTurnIds: readonly TurnId[],
-  limit: number,
-): Promise<EndableTurn[]> {
-  return run<EndableTurn>(db, UNFINISHED, [rootTurnIds, limit]);
 }

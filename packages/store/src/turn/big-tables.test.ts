@@ -6,8 +6,9 @@ import { createPool } from '../db/pool.js';
 import { writeSubmission } from '../submit/submission.js';
 import { countReads } from '../testing/count-reads.js';
 import { DEFAULT_PROJECT, type TestProfile, type TestTurn, World } from '../testing/world.js';
-import { findWaitingDoors, probe } from '../work/sweep.js';
-import { promote } from '../work/workers.js';
+import { findWaitingDoors } from '../work/door-jobs.js';
+import { promote } from '../work/promote.js';
+import { probe } from '../work/sweep.js';
 import { advanceTurns, recordResults } from './tool-calls.js';
 
 const N = 20_000;

@@ -3,6 +3,7 @@
  *
  * C1  A claim wins only on `dispatched` at its epoch, and leaves the epoch as it is.
  */
+
 import type {
   AgentId,
   Allotment,
@@ -18,6 +19,7 @@ import type {
 import type pg from 'pg';
 import { type Queryable, retryTransient, run, skipping, statement } from '../db/index.js';
 import { type Build, THIS_BUILD } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 import { heldView, heldViewPosition } from '../visible/index.js';
 import { hasStatus } from './turns.js';
 
@@ -86,7 +88,7 @@ const NOT_GIVEN_UP =
 
 // Each part reads the one before it, so that no two lists of a batch are joined by going through both.
 const claimText = (leavesLocked: boolean): string => `
-  with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
+  with /* claims.claim */ want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
     select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
     where t.id = any ($3::uuid[]) and ${hasStatus('dispatched')} and t.format <= $4 and ${NOT_GIVEN_UP} order by t.id for update of t${skipping(leavesLocked)}
@@ -124,50 +126,37 @@ const CLAIM_UNLOCKED = statement(claimText(true));
 
 // A turn that is still as its ring says was left out because a row was locked.
 const STILL_DISPATCHED = statement(
-  "select t.id, t.epoch from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched'",
+  "select /* claims.still_dispatched */ t.id, t.epoch from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched'",
 );
 
 // This holder has turns at this epoch from two claims: the one just made, and an earlier try whose answer was lost.
 const CLAIMED = statement(`
-  select ${claimedColumns('t')} from json_to_recordset($1) as w(turn_id uuid, epoch int)
+  select /* claims.claimed */ ${claimedColumns('t')} from json_to_recordset($1) as w(turn_id uuid, epoch int)
     cross join lateral (select * from boxcar.turns t where t.id = w.turn_id offset 0) t
   where t.status = 'running' and t.epoch = w.epoch and t.holder_id = $2`);
 
-interface ClaimRow extends pg.QueryResultRow {
-  id: TurnId;
-  project_id: ProjectId;
-  run_id: RunId;
-  agent_id: AgentId;
-  profile_id: ProfileId;
-  epoch: number;
-  parent_turn_id: TurnId | null;
-  parent_tool_call_id: ToolCallId | null;
-  is_awaited: boolean;
-  primitive: string;
-  context_box_id: BoxId;
-  output_box_id: BoxId;
-  channel_id: string;
-  worker_target: string;
-  traceparent: string | null;
-  max_steps: number;
-  deadline_at: Date | null;
-  step_count: number;
-  empty_replies: number;
-  pending_calls: number;
-  attempt: number;
-  retries: number;
-  losses: number;
+type ClaimRow = Row<
+  'turns',
+  | ('id' | 'project_id' | 'run_id' | 'agent_id' | 'profile_id' | 'epoch' | 'attempt' | 'primitive')
+  | ('parent_turn_id' | 'parent_tool_call_id' | 'is_awaited' | 'channel_id' | 'worker_target' | 'traceparent')
+  | ('context_box_id' | 'output_box_id' | 'max_steps' | 'deadline_at' | 'step_count' | 'pending_calls')
+  | (
+      | 'empty_replies'
+      | 'retries'
+      | 'losses'
+      | 'budget_id'
+      | 'allotted_steps'
+      | 'selector'
+      | 'selector_version'
+    )
+> & {
   warms_cache: boolean;
   is_member: boolean;
-  budget_id: string | null;
   allotted_tokens: number | null;
   allotted_cost: number | null;
-  allotted_steps: number | null;
   spent_tokens: number | null;
   spent_cost: number | null;
-  selector: string | null;
-  selector_version: string | null;
-}
+};
 
 const toPurse = (row: ClaimRow): Purse | null =>
   row.spent_tokens === null

@@ -126,7 +126,7 @@ const commitText = ({
   batches,
   leavesLocked,
 }: CommitParts): string => `
-  with d as (
+  with /* commit-sql.commit */ d as (
     select * from json_to_recordset($1::json) as d(turn_id uuid, epoch int, holder_id uuid, entry_count int, call_count int, empty_replies int,
       step int, attempt int, model text, prompt_hash text, toolset_hash text, manifest jsonb, thought_card_id uuid, usage jsonb, finish_reason text, model_ms int, step_error jsonb,
       end_status text, deliverable_card_id uuid, error jsonb, agent_id uuid, project_id uuid, spent_tokens bigint, spent_cost bigint, cards json, entries json, calls json)

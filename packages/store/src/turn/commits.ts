@@ -58,10 +58,10 @@ export interface CommitResult extends SettledTurns {
   readonly lockedTurnIds: readonly TurnId[];
 }
 
-const TURNS =
-  'select id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[])';
-const LOCK_TURNS = statement(`${TURNS} order by id for update`);
-const LOOK_AT_TURNS = statement(TURNS);
+const OF_TURNS =
+  'id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[])';
+const LOCK_TURNS = statement(`select /* commits.lock_turns */ ${OF_TURNS} order by id for update`);
+const LOOK_AT_TURNS = statement(`select /* commits.look_at_turns */ ${OF_TURNS}`);
 
 interface LockedTurn extends pg.QueryResultRow {
   id: TurnId;

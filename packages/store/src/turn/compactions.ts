@@ -13,7 +13,7 @@ const anchorsOf = (name: string): string =>
   });
 
 const ANCHORS_OF_TURN = statement(`
-  select count(*)::int as n from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
+  select /* compactions.anchors_of_turn */ count(*)::int as n from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
   where t.id = $1 and e.turn_id = t.id and a.author_id = 'kernel'`);
 
 /** How many anchors of a name the kernel has written for a turn: its agent may have used the name, too. */
@@ -23,7 +23,7 @@ export async function countAnchorsOfTurn(db: Queryable, turnId: TurnId, anchorNa
 }
 
 const ANCHOR_OF_TURN = statement(`
-  select a.metadata from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
+  select /* compactions.anchor_of_turn */ a.metadata from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
   where t.id = $1 and e.turn_id = t.id and a.author_id = 'kernel' order by e.position desc limit 1`);
 
 /** The metadata of the anchor of a name that the kernel has written for a turn last. */
@@ -37,7 +37,7 @@ export async function findAnchorOfTurn(
 }
 
 const LAST_THOUGHT = statement(`
-  select c.content->>'text' as text from boxcar.turns t join boxcar.tape_entries e on e.box_id = t.output_box_id and e.position >= t.start_position
+  select /* compactions.last_thought */ c.content->>'text' as text from boxcar.turns t join boxcar.tape_entries e on e.box_id = t.output_box_id and e.position >= t.start_position
     join boxcar.cards c on c.id = e.card_id
   where t.id = $1 and e.turn_id = t.id and e.kind = 'message' and c.type = 'agent.thought' and c.content->>'text' ~ '\\S'
   order by e.position desc limit 1`);
@@ -54,7 +54,7 @@ const SEES_ALL = `(case when held.fork_position is null then true
 
 // What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else. Anchors of others may say what they like.
 const LINKED = statement(`
-  select p.content->'data' as profile, s.id is not distinct from $2::uuid and shown.is_shown as is_summary
+  select /* compactions.linked */ p.content->'data' as profile, s.id is not distinct from $2::uuid and shown.is_shown as is_summary
   from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.boxes b on b.id = t.output_box_id
     join boxcar.boxes held on held.id = b.id left join boxcar.agents held_by on held_by.id = held.owner_agent_id
     cross join lateral (select ${SEES_ALL} as sees_all offset 0) line
@@ -67,7 +67,7 @@ const LINKED = statement(`
 
 // The same of what the turn was given as a clone: cards that its contexts show as references, and summaries with what they stand for.
 const GIVEN = statement(`
-  with shown as (
+  with /* compactions.given */ shown as (
     select t.context_box_id as box_id, false as is_lent from boxcar.turns t where t.id = $1
     union
     select (e.payload->'data'->>'context_box_id')::uuid, ${isLent('t.output_box_id', 'e', 'coalesce(made.owner_agent_id, made.id)')} from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id join boxcar.agents made on made.id = t.agent_id

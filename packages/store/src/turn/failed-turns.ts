@@ -20,7 +20,7 @@ const STOPPED = listOf(['turn_runs', 'lost_rings', 'dead_leases', 'due_waits']);
 const LETTERS = `boxcar.sweep_failures f cross join lateral (select x.* from boxcar.turns x where x.id = f.row_id and x.ended_at is null offset 0) t`;
 const FAILED_TURNS = `${LETTERS} where f.kind in (${STOPPED}) and f.is_dead and ${notSetAside('turn_ends', 'f.row_id', NOW)}`;
 const LOST_CALLS = `
-  select k.id, k.turn_id, k.project_id, k.name, f.last_error from ${LETTERS}
+  select /* failed-turns.lost_calls */ k.id, k.turn_id, k.project_id, k.name, f.last_error from ${LETTERS}
     cross join lateral (select x.* from boxcar.tool_calls x where x.id = t.parent_tool_call_id and t.is_awaited and x.status = 'pending' offset 0) k
   where f.kind in (${listOf(UNENDED)}) and f.is_dead and ${notSetAside('overdue_calls', 'k.id', NOW)}
   union all
@@ -29,7 +29,7 @@ const LOST_CALLS = `
     cross join lateral (select x.* from boxcar.tool_calls x where x.id = b.tool_call_id and x.status = 'pending' offset 0) k
   where f.kind = 'due_batches' and f.is_dead and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
 const LOST_BATCHES = `
-  select b.id, b.project_id from ${LETTERS} cross join lateral unnest(t.batch_ids) as u(batch_id)
+  select /* failed-turns.lost_batches */ b.id, b.project_id from ${LETTERS} cross join lateral unnest(t.batch_ids) as u(batch_id)
     cross join lateral (select x.* from boxcar.batches x where x.id = u.batch_id and x.status = 'running' offset 0) b
   where f.kind in (${listOf(UNENDED)}) and f.is_dead and ${notSetAside('due_batches', 'b.id', NOW)}`;
 
@@ -43,7 +43,7 @@ export interface FailedTurn extends EndableTurn {
 }
 
 const FIND_FAILED = statement(`
-  select distinct on (t.id) ${ENDABLE}, f.last_error, f.attempts from ${FAILED_TURNS} order by t.id limit $2`);
+  select /* failed-turns.find_failed */ distinct on (t.id) ${ENDABLE}, f.last_error, f.attempts from ${FAILED_TURNS} order by t.id limit $2`);
 
 /** Turns that have been given up and have not been ended (F1). */
 export function findFailedTurns(
@@ -54,7 +54,7 @@ export function findFailedTurns(
 }
 
 const FIND_ENDABLE = statement(
-  `select ${ENDABLE} from boxcar.turns t where t.id = $1 and t.ended_at is null`,
+  `select /* failed-turns.find_endable */ ${ENDABLE} from boxcar.turns t where t.id = $1 and t.ended_at is null`,
 );
 
 /** The facts of a turn that an end from outside needs; undefined when it has ended. */
@@ -88,7 +88,7 @@ export function findLostBatches(
 }
 
 const UNENDED_MEMBERS = statement(`
-  select distinct on (t.id) t.id as turn_id, f.last_error, f.is_dead from boxcar.turns t join boxcar.sweep_failures f on f.row_id = t.id
+  select /* failed-turns.unended_members */ distinct on (t.id) t.id as turn_id, f.last_error, f.is_dead from boxcar.turns t join boxcar.sweep_failures f on f.row_id = t.id
   where t.id = any ($1::uuid[]) and t.ended_at is null and f.kind in (${listOf(UNENDED)}) order by t.id, f.is_dead desc`);
 
 export interface UnendedMember {
@@ -109,7 +109,7 @@ export async function findUnendedMembers(
 }
 
 const CAUSES = statement(`
-  select t.id as turn_id, f.last_error from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
+  select /* failed-turns.causes */ t.id as turn_id, f.last_error from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
   where t.id = any ($1::uuid[]) and ${IS_OF_STEP}`);
 
 /** The noted causes of the last failed runs of these turns at their current step. */

@@ -4,7 +4,8 @@
  * One statement instead of a transaction of two (`advanceTurns`), because nothing has to be found out after the lock: that no
  * call has been answered by someone else is what `pending_calls`, read from the locked row, says.
  */
-import type { TurnId, WorkerId } from '@boxcar/kernel';
+
+import type { TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import {
   type LimitedTry,
@@ -21,6 +22,7 @@ import {
   transactOnce,
 } from '../db/index.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 import { heldView, heldViewPosition } from '../visible/index.js';
 import type { Advance } from './call-types.js';
 import { findAdvanced, lockTurns } from './first-tries.js';
@@ -33,7 +35,7 @@ const FREE_CALLS = ` cross join lateral (
     ) calls where calls.n = heads.call_count`;
 
 const finishText = (leavesLocked: boolean): string => `
-  with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, results json, call_ids uuid[])),
+  with /* finish-steps.finish */ d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, results json, call_ids uuid[])),
   lk as (
     select t.output_box_id, ${heldView('t')}, d.* from boxcar.turns t join d on d.turn_id = t.id
     where t.id = any ($2::uuid[]) and ${hasStatus('running')} and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = d.call_count
@@ -74,7 +76,7 @@ const FINISH = statement(finishText(false));
 const FINISH_UNLOCKED = statement(finishText(true));
 
 const LOOK_AT_TURNS = statement(`
-  select t.id, t.epoch, t.holder_id, t.pending_calls from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('running')}`);
+  select /* finish-steps.look_at_turns */ t.id, t.epoch, t.holder_id, t.pending_calls from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('running')}`);
 
 interface FinishRow extends pg.QueryResultRow {
   turn_id: TurnId;
@@ -139,12 +141,7 @@ export async function findLockedSteps(
   pool: pg.Pool,
   steps: readonly Advance[],
 ): Promise<ReadonlySet<TurnId>> {
-  interface TurnRow extends pg.QueryResultRow {
-    id: TurnId;
-    epoch: number;
-    holder_id: WorkerId | null;
-    pending_calls: number;
-  }
+  type TurnRow = Row<'turns', 'id' | 'epoch' | 'holder_id' | 'pending_calls'>;
   const rows = await runRetrying<TurnRow>(pool, LOOK_AT_TURNS, [steps.map(({ turnId }) => turnId)]);
   const turns = new Map(rows.map((row) => [row.id, row]));
   const isLocked = ({ turnId, epoch, holderId, results }: Advance): boolean => {

@@ -2,17 +2,14 @@ import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { topUp } from '../budget/budgets.js';
+import { topUp } from '../budget/top-ups.js';
 import { createPool, dropConnections } from '../db/pool.js';
 import { noteSweepFailure } from '../rows/dead-letters.js';
 import { newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
-import {
-  type Caller,
-  enterProvider,
-  leaveProvider,
-  noteProviderFailure,
-  setProviderLimits,
-} from '../work/providers.js';
+import type { Caller } from '../work/provider-books.js';
+import { noteProviderFailure } from '../work/provider-failures.js';
+import { setProviderLimits } from '../work/provider-limits.js';
+import { enterProvider, leaveProvider } from '../work/providers.js';
 import { retryLater } from '../work/waits.js';
 import type { Advance } from './call-types.js';
 import { type CommitResult, commitSteps } from './commits.js';

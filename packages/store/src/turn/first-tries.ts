@@ -13,18 +13,15 @@ import type pg from 'pg';
 import { type Queryable, run, skipping, statement, type Tx } from '../db/index.js';
 import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
 import type { StepCommit } from './step-commit.js';
-
-interface RingRow extends pg.QueryResultRow {
-  turn_id: TurnId;
-  epoch: number;
-  worker_target: string;
-}
+import { type RingRow, toRing } from './turns.js';
 
 const lockText = (leavesLocked: boolean): string =>
-  `select t.id from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update${skipping(leavesLocked)}`;
+  `select /* first-tries.lock */ t.id from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update${skipping(leavesLocked)}`;
 const LOCK = statement(lockText(false));
 const LOCK_FREE = statement(lockText(true));
-const EXISTING = statement('select t.id from boxcar.turns t where t.id = any ($1::uuid[])');
+const EXISTING = statement(
+  'select /* first-tries.existing */ t.id from boxcar.turns t where t.id = any ($1::uuid[])',
+);
 
 /**
  * F1.
@@ -45,7 +42,7 @@ export async function lockTurns(
 }
 
 const LOCK_TAPES = statement(`
-  with tapes as materialized (
+  with /* first-tries.lock_tapes */ tapes as materialized (
     select b.id from boxcar.boxes b where b.id in (select t.output_box_id from boxcar.turns t where t.id = any ($1::uuid[]))
     order by b.id for no key update of b${skipping(true)}
   )
@@ -58,18 +55,18 @@ export async function lockTapes(tx: Tx, turnIds: readonly TurnId[]): Promise<Rea
 }
 
 const DISPATCHED = statement(
-  "select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched'",
+  "select /* first-tries.dispatched */ t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched'",
 );
 
 /** F3. */
 export async function findRings(db: Queryable, turnIds: readonly TurnId[]): Promise<readonly Ring[]> {
   const rows = turnIds.length === 0 ? [] : await run<RingRow>(db, DISPATCHED, [turnIds]);
-  return rows.map((row) => ({ turnId: row.turn_id, epoch: row.epoch, workerTarget: row.worker_target }));
+  return rows.map(toRing);
 }
 
 // A step has left when this worker no longer holds its turn: the worker stops as after a fenced commit, but its reply counts.
 const COMMITTED = statement(`
-  with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, step int, attempt int, deliverable_card_id uuid))
+  with /* first-tries.committed */ d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, step int, attempt int, deliverable_card_id uuid))
   select t.id as turn_id, t.worker_target, d.deliverable_card_id is not null as is_ended,
     d.deliverable_card_id is not null and exists (select from boxcar.operations o where o.awaited_turn_id = t.id and o.door_job_id is not null) as has_door,
     d.deliverable_card_id is not null and (t.notifies is true or t.unseen_position is not null) as has_notice,
@@ -105,7 +102,7 @@ export function findCommitted(tx: Tx, commits: readonly StepCommit[]): Promise<C
 }
 
 const ADVANCED = statement(`
-  with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, card_ids uuid[]))
+  with /* first-tries.advanced */ d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, card_ids uuid[]))
   select t.id as turn_id, t.attempt,
     t.status = 'running' and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = 0 and exists (select from boxcar.steps s
       where s.turn_id = t.id and s.step = t.step_count + 1 and s.attempt = t.attempt and s.epoch = d.epoch and s.holder_id = d.holder_id) as is_open,
@@ -141,7 +138,7 @@ export async function findAdvanced(
 }
 
 const RECORDED = statement(
-  'select k.result_card_id as card_id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.result_card_id = any ($2::uuid[])',
+  'select /* first-tries.recorded */ k.result_card_id as card_id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.result_card_id = any ($2::uuid[])',
 );
 
 /** The result cards that have been recorded. */
@@ -165,7 +162,7 @@ export async function findSettled(tx: Tx, settlement: CallSettlement): Promise<S
 }
 
 const SUSPENDED = statement(`
-  select t.id from boxcar.turns t join json_to_recordset($1) as d(turn_id uuid, epoch int) on d.turn_id = t.id and d.epoch = t.epoch
+  select /* first-tries.suspended */ t.id from boxcar.turns t join json_to_recordset($1) as d(turn_id uuid, epoch int) on d.turn_id = t.id and d.epoch = t.epoch
     join boxcar.waits w on w.turn_id = t.id and w.kind = $3
   where t.id = any ($2::uuid[]) and t.status = 'suspended'`);
 

@@ -6,7 +6,6 @@ export {
   detachBatch,
   endBatch,
   findJoinable,
-  findUnfinished,
   findWaitCycle,
   findWantedMembers,
   loadBatches,
@@ -16,11 +15,10 @@ export {
   type MemberRow,
 } from './batches.js';
 export type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
-export { type ClaimedTurn, type ClaimOutcome, claim, type Purse } from './claims.js';
+export { type ClaimedTurn, claim, type Purse } from './claims.js';
 export { ENDED_CHANNEL } from './commit-sql.js';
 export { type CommitOutcome, type CommitResult, commitAgain, commitSteps, commitWithin } from './commits.js';
 export {
-  type CompactionLink,
   countAnchorsOfTurn,
   findAnchorOfTurn,
   findCompactionLink,
@@ -28,7 +26,6 @@ export {
 } from './compactions.js';
 export { type Evidence, keepEvidence, keepLateAnswer } from './evidence.js';
 export {
-  type FailedTurn,
   findEndable,
   findFailedTurns,
   findLostBatches,
@@ -37,16 +34,14 @@ export {
   findUnendedMembers,
   hasFailedTurns,
   hasLostTurns,
-  type LostCall,
-  type UnendedMember,
 } from './failed-turns.js';
-export { type FinishedStep, findLockedSteps, finishSteps } from './finish-steps.js';
+export { findLockedSteps, finishSteps } from './finish-steps.js';
 export { findRings, findSettled, findSuspended, lockTurns } from './first-tries.js';
 export { findLateTargets, type LateTarget } from './late-queue-calls.js';
-export { type MidStep, type MidStepEntry, type MidStepOutcome, writeMidStep } from './mid-step.js';
+export { type MidStep, writeMidStep } from './mid-step.js';
+export { hasSucceeded, loadCallsOfStep, loadPendingCalls, type PendingCall } from './pending-calls.js';
 export {
   findDueCalls,
-  hastenLooks,
   hastenLooksWithin,
   loadArguments,
   loadQueueCalls,
@@ -68,20 +63,10 @@ export {
   lockSubtrees,
   notifyCanceled,
   type OpenCallRow,
-  type OpenTurn,
-  type SeenTurn,
   type SubtreeRoot,
 } from './subtrees.js';
 export { ENDABLE, type EndableTurn, type SweepClock } from './sweep-turns.js';
-export {
-  advanceTurns,
-  hasSucceeded,
-  loadCallsOfStep,
-  loadPendingCalls,
-  type PendingCall,
-  recordResults,
-  settleCalls,
-} from './tool-calls.js';
+export { advanceTurns, recordResults, settleCalls } from './tool-calls.js';
 export { findToldProfiles, loadToolsets, writeToolset } from './toolsets.js';
 export {
   type HeldAt,

@@ -4,9 +4,11 @@
  */
 import type { BatchId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { sqlStateOf, transaction } from '../db/db.js';
+import { transaction } from '../db/db.js';
+import { sqlStateOf } from '../db/errors.js';
 import type { LimitedTry } from '../db/lock-limit.js';
-import { emptySubmission, writeSubmission } from '../submit/submission.js';
+import { writeSubmission } from '../submit/submission.js';
+import { emptySubmission } from '../submit/submission-rows.js';
 import { begin } from '../testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
 import { addBatch } from './batches.js';

@@ -2,7 +2,7 @@
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { sqlStateOf } from '../db/db.js';
+import { sqlStateOf } from '../db/errors.js';
 import { begin } from '../testing/interleave.js';
 import { type TestProfile, type TestTurn, World } from '../testing/world.js';
 import type { Advance } from './call-types.js';

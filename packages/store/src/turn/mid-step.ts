@@ -5,10 +5,12 @@
  * M1  Nothing is written when the tape has grown since the caller read it, unless the caller says what to write then (`ifGrown`).
  * M2  The same again changes nothing: it is known by its first card.
  */
+
 import type { BoxId, EntryKind, JsonValue, NewCard, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, statement, type Tx, transaction } from '../db/index.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 import { viewPositionOf } from '../visible/index.js';
 import type { StepCommit } from './step-commit.js';
 import { hasStatus } from './turns.js';
@@ -47,19 +49,14 @@ export type MidStepOutcome =
   | { readonly outcome: 'fenced' };
 
 const LOCK = statement(`
-  select t.output_box_id, t.agent_id, t.step_count + 1 as step, t.attempt from boxcar.turns t
+  select /* mid-step.lock */ t.output_box_id, t.agent_id, t.step_count + 1 as step, t.attempt from boxcar.turns t
   where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} and t.pending_calls = 0 for update`);
 
-interface LockRow extends pg.QueryResultRow {
-  output_box_id: BoxId;
-  agent_id: string;
-  step: number;
-  attempt: number;
-}
+type LockRow = Row<'turns', 'output_box_id' | 'agent_id' | 'attempt', { step: 'step_count' }>;
 
 // The tape's row is locked by its update. Begun after the turn was locked, so it sees what an earlier try has written.
 const APPEND = statement(`
-  with hd as (
+  with /* mid-step.append */ hd as (
     update boxcar.boxes b set head_position = b.head_position + $3,
       last_anchor_position = case when $4 then b.head_position + 1 else b.last_anchor_position end,
       view_position = case when $4 then coalesce($5::int, b.head_position + 1) else b.view_position end,
@@ -84,17 +81,17 @@ const APPEND = statement(`
   union all
   select b.head_position, ${viewPositionOf('t', 'b')} from boxcar.boxes b join boxcar.turns t on t.id = $8::uuid where b.id = $1 and not exists (select from hd) and exists (select from boxcar.cards c where c.id = $6)`);
 
-interface HeadRow extends pg.QueryResultRow {
-  head_position: number;
-  view_position: number;
+interface HeadRow {
+  readonly head_position: number;
+  readonly view_position: number;
 }
 
 const MOVE_STEP = statement(`
-  update boxcar.steps s set from_position = $4, to_position = $5 where s.turn_id = $1 and s.step = $2 and s.attempt = $3`);
+  update /* mid-step.move_step */ boxcar.steps s set from_position = $4, to_position = $5 where s.turn_id = $1 and s.step = $2 and s.attempt = $3`);
 
 // An attempt that is closed already was closed by an earlier try of this.
 const NEXT_ATTEMPT = statement(`
-  with closed as (
+  with /* mid-step.next_attempt */ closed as (
     update boxcar.steps s set model = $6, prompt_hash = decode($7, 'hex'), toolset_hash = decode($8, 'hex'), manifest = $9::jsonb,
       finish_reason = $10, model_ms = $11, error = $12::jsonb, usage = $13::jsonb
     where s.turn_id = $1 and s.step = $2 and s.attempt = $3 and s.error is null
@@ -138,7 +135,7 @@ async function closeAttempt(
 }
 
 const LOCK_TAPE = statement(
-  'select head_position, last_anchor_position from boxcar.boxes where id = $1 for no key update',
+  'select /* mid-step.lock_tape */ head_position, last_anchor_position from boxcar.boxes where id = $1 for no key update',
 );
 
 /** The item as it is written to the tape that it finds. */

@@ -3,8 +3,9 @@ import { beforeEach, expect, test } from 'vitest';
 import { newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
 import { probe } from '../work/sweep.js';
 import { commitSteps } from './commits.js';
+import { loadPendingCalls } from './pending-calls.js';
 import { findDueCalls, hastenLooks, loadArguments, loadQueueCalls, noteLooks } from './queue-calls.js';
-import { loadPendingCalls, recordResults } from './tool-calls.js';
+import { recordResults } from './tool-calls.js';
 
 let world: World;
 let profile: TestProfile;

@@ -38,7 +38,7 @@ export interface QueueCall extends pg.QueryResultRow {
 }
 
 const QUEUE_CALL = `
-  select k.id, k.turn_id, k.project_id, k.name, k.route, k.target, k.retry, k.status, k.sent_at is not null as is_sent, t.ended_at is not null as is_over
+  select /* queue-calls.queue_call */ k.id, k.turn_id, k.project_id, k.name, k.route, k.target, k.retry, k.status, k.sent_at is not null as is_sent, t.ended_at is not null as is_over
   from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id`;
 
 const CALLS = statement(`${QUEUE_CALL} where k.id = any ($1::uuid[])`);
@@ -57,7 +57,7 @@ export function findDueCalls(pool: pg.Pool, options: SweepClock & { limit: numbe
 }
 
 const ARGUMENTS = statement(
-  'select k.id, k.arguments from boxcar.tool_calls k where k.id = any ($1::uuid[])',
+  'select /* queue-calls.arguments */ k.id, k.arguments from boxcar.tool_calls k where k.id = any ($1::uuid[])',
 );
 
 /** The arguments of calls whose job has to be made again. */
@@ -72,7 +72,7 @@ export async function loadArguments(
 // The older a call, the rarer the looks: a backlog of slow calls must not take them from the others. Shortly before its
 // deadline there is one more, so that an answer whose bell was lost is not missed.
 const NOTE = statement(`
-  with lk as (
+  with /* queue-calls.note */ lk as (
     select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k skip locked
   )
   update boxcar.tool_calls k set
@@ -103,13 +103,13 @@ export async function noteLooks(
 }
 
 const MARK = statement(`
-  with lk as (
+  with /* queue-calls.mark */ lk as (
     select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k
   )
   update boxcar.tool_calls k set sent_at = date_trunc('second', now()) + m.signature * interval '1 microsecond'
   from lk join unnest($1::uuid[], $2::int[]) as m(id, signature) on m.id = lk.id where k.id = lk.id and k.sent_at is null returning k.id`);
 const MARKED = statement(`
-  select k.id from unnest($1::uuid[], $2::int[]) as m(id, signature) cross join lateral (
+  select /* queue-calls.marked */ k.id from unnest($1::uuid[], $2::int[]) as m(id, signature) cross join lateral (
     select * from boxcar.tool_calls k where k.id = m.id and k.status = 'pending' and (extract(microseconds from k.sent_at)::int % 1000000) = m.signature offset 0) k`);
 
 /** Identifies the maker of a mark, in case the answer is lost: the fraction of the second in `sent_at`, in microseconds. */
@@ -160,7 +160,7 @@ export async function markSent(
 }
 
 const HASTEN = statement(`
-  with lk as (
+  with /* queue-calls.hasten */ lk as (
     select k.id from boxcar.tool_calls k where k.turn_id = any ($1::uuid[]) and k.status = 'pending' and k.route = 'queue' order by k.id for update of k
   )
   update boxcar.tool_calls k set look_at = now() from lk where k.id = lk.id`);

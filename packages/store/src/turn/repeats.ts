@@ -12,7 +12,7 @@ export interface EarlierCall extends pg.QueryResultRow {
 
 // By the index of calls of a turn; the guard has none of its own.
 const REPEATS = statement(`
-  with recursive chain as (
+  with recursive /* repeats.repeats */ chain as (
     select id, parent_turn_id from boxcar.turns where id = $1
     union all
     select p.id, p.parent_turn_id from chain cross join lateral (select id, parent_turn_id from boxcar.turns t where t.id = chain.parent_turn_id offset 0) p

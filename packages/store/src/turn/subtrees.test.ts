@@ -1,11 +1,12 @@
 import type { TurnId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { retryTransient } from '../db/db.js';
+import { retryTransient } from '../db/retry.js';
 import { type SubmissionResult, writeSubmission } from '../submit/submission.js';
 import { begin, waitUntilBlocked } from '../testing/interleave.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
-import { ringAgain, takeOver } from '../work/sweep.js';
-import { promote } from '../work/workers.js';
+import { promote } from '../work/promote.js';
+import { ringAgain } from '../work/stale-rings.js';
+import { takeOver } from '../work/sweep.js';
 import { claim } from './claims.js';
 import { commitSteps, commitWithin } from './commits.js';
 import { findSubtreeRoot, lockSubtrees } from './subtrees.js';

@@ -6,6 +6,7 @@
  * B2  The tree is read by a statement begun after that lock, its turns again under their own locks.
  * B3  Turns with other waiters are found by a statement that begins after those locks: a join holds the lock of the turns it joins.
  */
+
 import {
   type AgentId,
   isFinal,
@@ -18,16 +19,17 @@ import {
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import type { CallRouteKind } from '../kinds/row-kinds.js';
+import type { Row } from '../schema/index.js';
 import { UNREAD_CAUSES } from '../tape/index.js';
 import { ENDABLE, type EndableTurn } from './sweep-turns.js';
 
-const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for update');
+const LOCK_RUN = statement('select /* subtrees.lock_run */ id from boxcar.runs where id = $1 for update');
 const CANCEL_RUN = statement(
-  'update boxcar.runs set canceled_at = coalesce(canceled_at, now()) where id = $1',
+  'update /* subtrees.cancel_run */ boxcar.runs set canceled_at = coalesce(canceled_at, now()) where id = $1',
 );
 
 const IS_CANCELED = statement(`
-  with recursive above as (
+  with recursive /* subtrees.is_canceled */ above as (
     select t.id, t.status, t.parent_turn_id, t.run_id from boxcar.turns t where t.id = $1
     union all
     select p.id, p.status, p.parent_turn_id, p.run_id from above a cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
@@ -42,7 +44,7 @@ export async function isCanceled(tx: Tx, turnId: TurnId): Promise<boolean> {
 }
 
 const HAS_NOTICES = statement(`
-  select from boxcar.turns t where t.ended_at is not null and (t.notifies or t.unseen_position is not null) and (t.run_id = $1
+  select /* subtrees.has_notices */ from boxcar.turns t where t.ended_at is not null and (t.notifies or t.unseen_position is not null) and (t.run_id = $1
     or exists (select from (${UNREAD_CAUSES}) c where c.run_id = $1)) limit 1`);
 
 /** Whether an end in this run may still start a turn. */
@@ -52,7 +54,7 @@ export async function hasDueNotices(tx: Tx, runId: RunId): Promise<boolean> {
 
 // Includes turns below ended turns, since these can continue without it. `above_id` is the next unfinished turn above.
 const below = (roots: string): string => `
-  with recursive tree as (
+  with recursive /* subtrees.below */ tree as (
     select r.id, r.ended_at, null::uuid as above_id from (${roots}) r
     union
     select c.id, c.ended_at, case when p.ended_at is null then p.id else p.above_id end
@@ -67,18 +69,14 @@ const TREE = statement(`
   select t.parent_turn_id, null, false from boxcar.turns t where t.id = any ($1::uuid[]) and t.is_awaited and t.ended_at is null`);
 
 const RUN_TURNS = statement(
-  'select t.id, null as above_id, true as is_below from boxcar.turns t where t.run_id = $1 and t.ended_at is null',
+  'select /* subtrees.run_turns */ t.id, null as above_id, true as is_below from boxcar.turns t where t.run_id = $1 and t.ended_at is null',
 );
 
 const LOCK_TURNS = statement(
-  `select ${ENDABLE}, t.status from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update of t`,
+  `select /* subtrees.lock_turns */ ${ENDABLE}, t.status from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update of t`,
 );
 
-interface TreeRow extends pg.QueryResultRow {
-  readonly id: TurnId;
-  readonly above_id: TurnId | null;
-  readonly is_below: boolean;
-}
+type TreeRow = Row<'turns', 'id', { above_id: 'parent_turn_id' }> & { readonly is_below: boolean };
 
 export interface OpenTurn extends EndableTurn {
   readonly status: TurnStatus;
@@ -120,7 +118,7 @@ export async function lockSubtrees(
 
 // Batches made from outside, or for a turn that has not ended.
 const WAITERS = statement(`
-  select t.id as turn_id, b.turn_id as waiter_id from boxcar.turns t cross join lateral unnest(t.batch_ids) as u(batch_id)
+  select /* subtrees.waiters */ t.id as turn_id, b.turn_id as waiter_id from boxcar.turns t cross join lateral unnest(t.batch_ids) as u(batch_id)
     cross join lateral (select x.turn_id from boxcar.batches x where x.id = u.batch_id and x.status = 'running' and x.closing is null offset 0) b
   where t.id = any ($1::uuid[])
     and (b.turn_id is null or exists (select from boxcar.turns w where w.id = b.turn_id and w.ended_at is null))`);
@@ -191,7 +189,7 @@ export async function lockAwaited(tx: Tx, seen: SeenTurn): Promise<readonly Open
 }
 
 const OPEN_CALLS = statement(`
-  select k.id, k.turn_id, k.project_id, k.name, k.route, k.target from boxcar.tool_calls k where k.turn_id = any ($1::uuid[]) and k.status = 'pending' order by k.id`);
+  select /* subtrees.open_calls */ k.id, k.turn_id, k.project_id, k.name, k.route, k.target from boxcar.tool_calls k where k.turn_id = any ($1::uuid[]) and k.status = 'pending' order by k.id`);
 
 export interface OpenCallRow extends pg.QueryResultRow {
   readonly id: ToolCallId;
@@ -214,7 +212,7 @@ export const CANCELED_CHANNEL = 'boxcar_canceled';
 const IDS_PER_NOTICE = 200;
 
 const NOTIFY = statement(`
-  select pg_notify('${CANCELED_CHANNEL}', string_agg(u.id, ','))
+  select /* subtrees.notify */ pg_notify('${CANCELED_CHANNEL}', string_agg(u.id, ','))
   from unnest($1::text[]) with ordinality as u(id, n) group by (u.n - 1) / ${IDS_PER_NOTICE}`);
 
 /** Tells the workers, once this transaction has committed, that these turns are no longer theirs. */
@@ -232,7 +230,7 @@ export interface SubtreeRoot {
 
 // A turn that was started by the end of its parent was asked for by nobody: no agent above it has a right to it.
 const FIND_ROOT = statement(`
-  with recursive root as (
+  with recursive /* subtrees.find_root */ root as (
     select t.id, t.run_id, t.parent_turn_id, t.is_woken from boxcar.turns t
     where t.project_id = $1 and t.id = coalesce($2, (select r.root_turn_id from boxcar.runs r where r.id = $3 and r.project_id = $1))
   ),

@@ -5,7 +5,8 @@ import { begin, holdCommits, waitUntilBlocked, watchErrors } from '../testing/in
 import { newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
 import type { Advance } from './call-types.js';
 import { commitSteps } from './commits.js';
-import { advanceTurns, loadCallsOfStep, loadPendingCalls, recordResults, settleCalls } from './tool-calls.js';
+import { loadCallsOfStep, loadPendingCalls } from './pending-calls.js';
+import { advanceTurns, recordResults, settleCalls } from './tool-calls.js';
 
 let world: World;
 let profile: TestProfile;
@@ -99,6 +100,25 @@ describe('a result', () => {
     });
     expect(await world.row(turn)).toMatchObject({ pending_calls: 1 });
     expect(await world.count('cards', "type = 'tool.result'")).toBe(0);
+  });
+
+  test('for a deadline counts only while the call has that deadline', async () => {
+    const { turn, a } = await callsOf(1);
+    const late = async () => {
+      const [call] = await world.rows<{ at: string }>(
+        'select deadline_at::text as at from boxcar.tool_calls where id = $1',
+        [a],
+      );
+      return { ...world.result(turn, a), status: 'timeout' as const, deadlineAt: call?.at ?? '' };
+    };
+    const before = await late();
+    // Meanwhile the call was given more time.
+    await world.wait(a, 3_600_000);
+    expect(await recordResults(world.pool, [before])).toMatchObject({ rings: [], duplicates: [a] });
+    expect(await world.row(turn)).toMatchObject({ pending_calls: 1 });
+    expect(await answers(turn)).toEqual([]);
+    expect(await recordResults(world.pool, [await late()])).toMatchObject({ duplicates: [] });
+    expect(await world.row(turn)).toMatchObject({ pending_calls: 0 });
   });
 
   test('that comes after the end of its turn is kept, and the tape stays as it is', async () => {

@@ -8,7 +8,7 @@
  *     those are: so both travel together.
  */
 
-import type { JsonValue, Ring, ToolCallId, TurnId } from '@boxcar/kernel';
+import type { Ring, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import {
   firstLimit,
@@ -25,8 +25,8 @@ import {
   type Tx,
   transactOnce,
 } from '../db/index.js';
-import type { CallRouteKind } from '../kinds/row-kinds.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 import { heldView, heldViewPosition } from '../visible/index.js';
 import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
 import { findAdvanced, findRecorded, findRings, lockTapes, lockTurns } from './first-tries.js';
@@ -39,7 +39,7 @@ export interface RecordedTurns extends SettledTurns {
 
 // Each call is locked and read by its key, after the turns: to look for each of many in a list of all took two minutes for 6,000.
 const RECORD = statement(`
-  with r as (
+  with /* tool-calls.record */ r as (
     select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, due_at timestamptz, ended_id uuid, deliverable_id uuid, ${CARD_COLUMNS})
     where (select t.deliverable_card_id from boxcar.turns t where t.id = x.ended_id) is not distinct from x.deliverable_id
   ),
@@ -68,7 +68,7 @@ const RECORD = statement(`
 // `complete`: what RECORD has completed in this transaction; where it was not sent, nothing. $2 holds all turns that may be meant,
 // because turns that are asked for in two ways are found by no index.
 const advanceText = (leavesLocked: boolean): string => `
-  with holders as (select * from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)),
+  with /* tool-calls.advance */ holders as (select * from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)),
   complete as materialized (select unnest(nullif(current_setting('boxcar.complete', true), '')::uuid[]) as id),
   lk as (
     select t.*, t.id in (select id from complete) as is_complete,
@@ -114,19 +114,18 @@ const ADVANCE = statement(advanceText(false));
 const ADVANCE_UNLOCKED = statement(advanceText(true));
 
 const HELD = statement(`
-  select t.id from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)
+  select /* tool-calls.held */ t.id from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)
     cross join lateral (select * from boxcar.turns t where t.id = h.turn_id offset 0) t
   where t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id`);
 
-interface AdvanceRow extends pg.QueryResultRow {
-  turn_id: TurnId;
-  epoch: number;
-  status: 'dispatched' | 'running' | 'suspended';
-  worker_target: string;
-  attempt: number;
-  is_held: boolean;
-  old_status: string;
-}
+type AdvanceRow = Row<
+  'turns',
+  'epoch' | 'worker_target' | 'attempt',
+  { turn_id: 'id'; old_status: 'status' }
+> & {
+  readonly status: 'dispatched' | 'running' | 'suspended';
+  readonly is_held: boolean;
+};
 
 /** `turnIds` are locked first, all at once and by id; among them the turns of the settlements. */
 async function record(
@@ -339,66 +338,3 @@ const advanceAgain =
       lockedTurnIds: [...locked],
     };
   };
-
-const PENDING = statement(`
-  select k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch, encode(k.guard_hash, 'hex') as guard_hash,
-    extract(epoch from k.deadline_at - now()) * 1000 as remaining_ms,
-    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) or k.batch_id is not null as is_awaiting
-  from boxcar.tool_calls k where k.turn_id = $1 and k.status = 'pending' order by k.ordinal`);
-
-export interface PendingCall extends pg.QueryResultRow {
-  readonly id: ToolCallId;
-  readonly turn_id: TurnId;
-  readonly step: number;
-  readonly ordinal: number;
-  readonly provider_call_id: string;
-  readonly name: string;
-  readonly arguments: JsonValue;
-  readonly route: CallRouteKind;
-  /** Whose queue it goes to; null unless the route is `queue`. */
-  readonly target: string | null;
-  readonly retry: 'safe' | 'never';
-  readonly epoch: number;
-  /** Null: not guarded. */
-  readonly guard_hash: string | null;
-  readonly remaining_ms: number;
-  /** A child turn or a batch exists whose end will be the result. */
-  readonly is_awaiting: boolean;
-}
-
-/** The calls of a turn that have no result yet, in call order. */
-export async function loadPendingCalls(db: Queryable, turnId: TurnId): Promise<PendingCall[]> {
-  const rows = await run<PendingCall>(db, PENDING, [turnId]);
-  return rows.map((row) => ({ ...row, remaining_ms: Number(row.remaining_ms) }));
-}
-
-/** The call was answered, and the turn or batch that it waited for, if any, did not fail. */
-const SUCCEEDED = `k.status = 'success'
-    and not exists (select from boxcar.batches b where b.tool_call_id = k.id and b.status in ('failed', 'timeout', 'canceled'))
-    and not exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited and c.status in ('failed', 'timeout', 'canceled'))`;
-
-const HAS_SUCCEEDED = statement(`
-  select exists (select from boxcar.tool_calls k where k.turn_id = $1 and k.name = any ($2::text[]) and ${SUCCEEDED}) as has_succeeded`);
-
-/** Whether a call of one of these tools has succeeded in the turn. */
-export async function hasSucceeded(
-  db: Queryable,
-  turnId: TurnId,
-  names: readonly string[],
-): Promise<boolean> {
-  const [row] = await run<{ has_succeeded: boolean }>(db, HAS_SUCCEEDED, [turnId, names]);
-  return row?.has_succeeded === true;
-}
-
-const CALLS_OF_STEP = statement(`
-  select k.name, k.status, (${SUCCEEDED}) as has_succeeded, coalesce(c.content, c.placeholder) as content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
-  where k.turn_id = $1 and k.step = $2 order by k.ordinal`);
-
-/** The calls of a committed step with their results. */
-export function loadCallsOfStep(
-  db: Queryable,
-  turnId: TurnId,
-  step: number,
-): Promise<{ name: string; status: string; has_succeeded: boolean; content: JsonValue }[]> {
-  return run(db, CALLS_OF_STEP, [turnId, step]);
-}

@@ -4,7 +4,7 @@ import { type Queryable, run, runRetrying, statement } from '../db/index.js';
 import type { OfferedTool } from '../kinds/row-kinds.js';
 
 const WRITE_TOOLSET = statement(`
-  insert into boxcar.toolsets (project_id, hash, schemas) values ($1, decode($2, 'hex'), $3::json) on conflict do nothing`);
+  insert /* toolsets.write_toolset */ into boxcar.toolsets (project_id, hash, schemas) values ($1, decode($2, 'hex'), $3::json) on conflict do nothing`);
 
 /** Keeps a list of tool schemas under its hash; a list that is there already stays as it is. */
 export async function writeToolset(
@@ -26,7 +26,7 @@ export async function writeToolset(
 }
 
 const LOAD_TOOLSETS = statement(`
-  select encode(hash, 'hex') as hash, schemas from boxcar.toolsets where project_id = $1 and hash = any ($2::bytea[])`);
+  select /* toolsets.load_toolsets */ encode(hash, 'hex') as hash, schemas from boxcar.toolsets where project_id = $1 and hash = any ($2::bytea[])`);
 
 /** The lists with these hashes, as far as the project has them. */
 export async function loadToolsets(
@@ -42,7 +42,7 @@ export async function loadToolsets(
 }
 
 const FIND_TOLD = statement(`
-  select e.value->'profiles' as told
+  select /* toolsets.find_told */ e.value->'profiles' as told
   from (
     select t.schemas from boxcar.steps s join boxcar.toolsets t on t.project_id = $1 and t.hash = s.toolset_hash
     where s.turn_id = $2 order by s.step, s.attempt limit 1

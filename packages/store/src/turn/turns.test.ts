@@ -1,12 +1,15 @@
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { lockAgents } from '../submit/callers.js';
+import { transactOnce } from '../db/index.js';
+import { lockAgents } from '../submit/find-agents.js';
 import { writeSubmission } from '../submit/submission.js';
 import { begin, holdCommits, waitUntilBlocked, watchErrors } from '../testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
-import { promote, renewLease } from '../work/workers.js';
+import { promote } from '../work/promote.js';
+import { renewLease } from '../work/workers.js';
 import { claim } from './claims.js';
-import { commitSteps } from './commits.js';
+import { LARGE } from './commit-sql.js';
+import { commitSteps, commitWithin } from './commits.js';
 import { recordResults } from './tool-calls.js';
 import { loadTurnStates, releaseTurns } from './turns.js';
 
@@ -276,6 +279,37 @@ describe('a commit of a step', () => {
     expect(await traces()).toEqual(before);
     expect(await world.row(turn)).toMatchObject({ status: 'dispatched', pending_calls: 1 });
     expect(await world.rows('select status from boxcar.tool_calls')).toEqual([{ status: 'pending' }]);
+  });
+
+  test('of more turns than a micro-batch has is fenced turn by turn', async () => {
+    const turns: TestTurn[] = [];
+    for (let i = 0; i < LARGE + 4; i += 1) turns.push(await world.submit({ profile }));
+    const [past, future, theirs, held, ended] = turns as [TestTurn, TestTurn, TestTurn, TestTurn, TestTurn];
+    const rival = await world.worker();
+    for (const [turn, by] of [
+      [theirs, rival],
+      [held, holder],
+    ] as const)
+      await world.claim(turn, by);
+    await commitSteps(world.pool, [await world.commit(ended, { step: 'none', end: 'canceled' })]);
+    const wrongly = new Map<TestTurn, Parameters<World['commit']>[1]>([
+      [past, { epoch: 0 }],
+      [future, { epoch: 2 }],
+      [theirs, { holder }],
+      [held, { holder: null }],
+    ]);
+    const before = await Promise.all([past, future, theirs, held, ended].map((turn) => world.row(turn)));
+    const ends = [];
+    for (const turn of turns)
+      ends.push(await world.commit(turn, { step: 'none', end: 'failed', ...wrongly.get(turn) }));
+    const { outcomes, endedTurnIds } = await transactOnce(world.pool, commitWithin(ends));
+    expect(outcomes.map(({ outcome }) => outcome)).toEqual(
+      turns.map((_turn, index) => (index < 5 ? 'fenced' : 'committed')),
+    );
+    expect(endedTurnIds).toHaveLength(LARGE - 1);
+    expect(await Promise.all([past, future, theirs, held, ended].map((turn) => world.row(turn)))).toEqual(
+      before,
+    );
   });
 
   test('in a batch with stale ones takes effect alone', async () => {

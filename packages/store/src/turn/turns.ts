@@ -34,7 +34,7 @@ export const hasStatus = (...statuses: readonly TurnStatus[]): string =>
     : `t.status = any ((select '{${statuses.join()}}'::text[])::text[])`;
 
 const TURN_ENDS = statement(`
-  select t.id as turn_id, t.status, t.agent_id, t.context_box_id, t.output_box_id, t.error, t.run_id, t.step_count, coalesce(c.content, c.placeholder) as content, t.project_id, p.name as project_name,
+  select /* turns.turn_ends */ t.id as turn_id, t.status, t.agent_id, t.context_box_id, t.output_box_id, t.error, t.run_id, t.step_count, coalesce(c.content, c.placeholder) as content, t.project_id, p.name as project_name,
     case when t.ended_at is null then ${lostCause('t.id', UNENDED)} end as lost_cause
   from boxcar.turns t join boxcar.projects p on p.id = t.project_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = any ($1::uuid[])`);
@@ -63,7 +63,7 @@ export function loadTurnStates(db: Queryable, turnIds: readonly TurnId[]): Promi
 
 // The next holder runs `never` calls only of its own epoch, so a call that was not begun gets the epoch at which the turn continues.
 const releaseText = (which: string, locking: string): string => `
-  with lk as (select t.id, t.epoch, t.pending_calls from boxcar.turns t ${which} order by t.id for update of t ${locking}),
+  with /* turns.release */ lk as (select t.id, t.epoch, t.pending_calls from boxcar.turns t ${which} order by t.id for update of t ${locking}),
   unbegun as (
     update boxcar.tool_calls k set epoch = lk.epoch + 1
     from lk where $5::uuid[] is not null and lk.pending_calls > 0 and k.turn_id = lk.id and k.status = 'pending' and k.epoch = lk.epoch
@@ -90,7 +90,7 @@ const RELEASE_FREE = releases('skip locked');
 /** A turn as its holder knows it: at another epoch it is not the same claim. */
 export type HeldAt = Pick<Ring, 'turnId' | 'epoch'>;
 
-interface RingRow extends pg.QueryResultRow {
+export interface RingRow extends pg.QueryResultRow {
   turn_id: TurnId;
   epoch: number;
   worker_target: string;

@@ -1,6 +1,5 @@
 import {
   type BoxId,
-  type EntryKind,
   type JsonValue,
   type Profile,
   type ProfileId,
@@ -27,6 +26,7 @@ import {
 } from '../db/index.js';
 import type { Build } from '../rows/index.js';
 import { type CardRow, readCard, VIEWED_CARD_BYTES, VIEWED_CARD_READ } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 import {
   type KnownTapes,
   knownParameter,
@@ -37,7 +37,7 @@ import {
 import { type ClaimedTurn, type ClaimOutcome, claimOnce } from './claims.js';
 
 const ENTRY_ROWS = `
-  select t.id as turn_id, b.id as tape_id, ${viewPositionOf('t', 'b')} as view_position, ${viewAnchorOf('t', 'b')} as last_anchor_position, p.erasures,
+  select /* views.entry_rows */ t.id as turn_id, b.id as tape_id, ${viewPositionOf('t', 'b')} as view_position, ${viewAnchorOf('t', 'b')} as last_anchor_position, p.erasures,
     e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${VIEWED_CARD_READ}, ${VIEWED_CARD_BYTES} as size_bytes
   from boxcar.turns t ${UNKNOWN_PART}
     left join boxcar.cards c on c.id = e.card_id`;
@@ -46,25 +46,21 @@ const ENTRIES = statement(`${ENTRY_ROWS} where t.id = any ($1::uuid[]) order by 
 
 // What is too large is neither sent nor detoasted: the sum is taken over the sizes.
 const THIN_ENTRIES = statement(`
-  select v.* from (
+  select /* views.thin_entries */ v.* from (
     select r.*, sum(r.size_bytes) over (partition by r.turn_id) as total_bytes
     from (${ENTRY_ROWS} join boxcar.boxes x on x.id = t.context_box_id and x.token_estimate <= $3 where t.id = any ($1::uuid[])) r
   ) v where coalesce(v.total_bytes, 0) <= $4 order by v.turn_id, v.position`);
 
-interface EntryRow extends CardRow, pg.QueryResultRow {
-  turn_id: TurnId;
-  tape_id: BoxId;
-  view_position: number;
-  last_anchor_position: number;
-  erasures: number;
-  position: number;
-  kind: EntryKind;
-  payload: JsonValue | null;
-  anchor_name: string | null;
-  entry_turn_id: TurnId | null;
-  step: number | null;
-  size_bytes: number | null;
-}
+type EntryRow = CardRow &
+  Row<'tapeEntries', 'position' | 'kind' | 'anchor_name' | 'step', { entry_turn_id: 'turn_id' }> &
+  Row<'projects', 'erasures'> & {
+    readonly turn_id: TurnId;
+    readonly tape_id: BoxId;
+    readonly payload: JsonValue | null;
+    readonly view_position: number;
+    readonly last_anchor_position: number;
+    readonly size_bytes: number | null;
+  };
 
 /**
  * The rows of a view: tape entries from where it must begin, and the cards of every context box it shows. Of a tape that its
@@ -240,10 +236,10 @@ export async function claimWithViews(
 }
 
 const PROFILE_CARDS = statement(`
-  select f.id as profile_id, c.content->'data' as profile from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.id = any ($1::uuid[])`);
+  select /* views.profile_cards */ f.id as profile_id, c.content->'data' as profile from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.id = any ($1::uuid[])`);
 
 const PRICED_PROFILE_CARDS = statement(`
-  select f.id as profile_id, c.content->'data' as profile, p.limits->'prices' as prices
+  select /* views.priced_profile_cards */ f.id as profile_id, c.content->'data' as profile, p.limits->'prices' as prices
   from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
 
 /** Profile versions by id, each with its project's prices as they stand there now. */

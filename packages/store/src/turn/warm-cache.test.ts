@@ -1,13 +1,16 @@
-import { type BatchId, explainWait, type TurnId, type WorkerId } from '@boxcar/kernel';
+import type { BatchId, TurnId, WorkerId } from '@boxcar/kernel';
+import { describeWait } from '@boxcar/kernel/words';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { transaction } from '../db/db.js';
 import { loadWaitFacts } from '../report/stuck.js';
-import { lockAgents } from '../submit/callers.js';
-import { emptySubmission, type Submission, writeSubmission } from '../submit/submission.js';
+import { lockAgents } from '../submit/find-agents.js';
+import { writeSubmission } from '../submit/submission.js';
+import { emptySubmission, type Submission } from '../submit/submission-rows.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
-import { ringAgain, takeOver } from '../work/sweep.js';
+import { promote } from '../work/promote.js';
+import { ringAgain } from '../work/stale-rings.js';
+import { takeOver } from '../work/sweep.js';
 import { retryLater, wakeDue } from '../work/waits.js';
-import { promote } from '../work/workers.js';
 import { claim } from './claims.js';
 import { commitSteps } from './commits.js';
 import { findWarmedTargets } from './warm-cache.js';
@@ -210,7 +213,7 @@ test('why-stuck says what a turn that is held back waits for, and until when', a
   await world.claim(first, holder);
   await age(turns, 4);
   const links = async (turn: TestTurn) =>
-    explainWait(await loadWaitFacts(world.pool, turn.turnId))?.links ?? [];
+    describeWait(await loadWaitFacts(world.pool, turn.turnId))?.links ?? [];
   const [row] = await world.rows<{ until: Date }>(
     "select created_at + interval '10 seconds' as until from boxcar.turns where id = $1",
     [second.turnId],

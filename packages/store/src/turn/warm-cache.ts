@@ -26,7 +26,7 @@ export const isHeldBack = (
       and (select f.status in ('queued', 'dispatched', 'running') and f.epoch <= 1 and f.attempt <= 1 and f.step_count = 0 from boxcar.turns f where f.id = ${turn}.warm_turn_id))`;
 
 const TARGETS = statement(`
-  select distinct t.worker_target from boxcar.turns f cross join lateral unnest(f.batch_ids) as u(batch_id) join boxcar.batches b on b.id = u.batch_id
+  select /* warm-cache.targets */ distinct t.worker_target from boxcar.turns f cross join lateral unnest(f.batch_ids) as u(batch_id) join boxcar.batches b on b.id = u.batch_id
     cross join lateral unnest(b.turn_ids) as m(id)
     cross join lateral (select x.worker_target, x.status, x.warm_turn_id from boxcar.turns x where x.id = m.id offset 0) t
   where f.id = $1 and t.status = 'queued' and t.warm_turn_id = f.id`);

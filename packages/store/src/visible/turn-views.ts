@@ -53,7 +53,7 @@ export const heldViewPosition = (list: string, b: string): string => positionOf(
 // The step that an anchor cut has entries on both sides of it: the nearest ones that belong to a step. Its first entry follows what its prompt had read.
 // Of a fork the entries that it inherited are looked at: who made it may not read all of them.
 const FIND = statement(`
-  select f.n, f.view_anchor_position, f.view_position,
+  select /* turn-views.find */ f.n, f.view_anchor_position, f.view_position,
     case when f.view_position <= shown.fork_position then ${hiddenContext('shown', { from: 'f.view_position', to: 'shown.fork_position', maker: 'held.owner_agent_id' })} end as hidden_id, held.owner_agent_id as maker_id
   from (select w.n::int as n, b.id as box_id, v.anchor as view_anchor_position, case when v.anchor is not null then
       least((select min(e.position) from (select before.turn_id, before.step

@@ -22,7 +22,7 @@ export interface BlockedWorkerTexts {
 // Calls that must not run twice are not run by the next holder: which of them were begun is known to the held loop alone.
 export const BLOCKED_WORKER: BlockedWorkerTexts = {
   release: `
-  with lk as (
+  with /* blocked-worker.release */ lk as (
     select t.id from boxcar.turns t where t.holder_id = any ($1::uuid[]) and ${hasStatus('running')} order by t.id for update of t skip locked
   ),
   left_worker as (delete from boxcar.workers w where w.id = any ($1::uuid[]))

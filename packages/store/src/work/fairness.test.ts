@@ -2,9 +2,11 @@
 import type { ProjectId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { setProjectLimits } from '../submit/projects.js';
-import { emptySubmission, ringsOf, writeSubmission } from '../submit/submission.js';
+import { ringsOf, writeSubmission } from '../submit/submission.js';
+import { emptySubmission } from '../submit/submission-rows.js';
 import { DEFAULT_PROJECT, type TestProfile, type TestTurn, World } from '../testing/world.js';
-import { CANDIDATES, findReady, promote } from './workers.js';
+import { CANDIDATES, promote } from './promote.js';
+import { findReady } from './workers.js';
 
 let world: World;
 let queued = 0;

@@ -1,28 +1,31 @@
-export { BLOCKED_WORKER, type BlockedWorkerTexts } from './blocked-worker.js';
+export { BLOCKED_WORKER } from './blocked-worker.js';
+export { closeDoor, closeDoors, type Door, findDoorsOf, findWaitingDoors, openDoor } from './door-jobs.js';
 export {
   announceWorker,
   askServer,
   endLease,
   interruptWatch,
-  type LockSign,
   parseWorkerNotice,
   readLockSign,
   WORKERS_CHANNEL,
   watchPeer,
 } from './liveness.js';
+export { promote } from './promote.js';
+export type { Caller } from './provider-books.js';
+export { noteProviderFailure } from './provider-failures.js';
 export {
-  type Caller,
-  type Entry,
-  enterProvider,
   findGatedProviders,
-  findOverdueProviders,
-  findProviderWaiters,
-  leaveProvider,
   listProviders,
-  noteProviderFailure,
   type ProviderLimits,
   type ProviderLine,
   setProviderLimits,
+} from './provider-limits.js';
+export {
+  type Entry,
+  enterProvider,
+  findOverdueProviders,
+  findProviderWaiters,
+  leaveProvider,
   type Woken,
   wakeProvider,
 } from './providers.js';
@@ -35,32 +38,23 @@ export {
   type UnselectedTurn,
   waitForSelector,
 } from './selector-waits.js';
+export { findStaleRings, type RingPlace, ringAgain } from './stale-rings.js';
 export {
-  closeDoor,
-  closeDoors,
-  type Door,
   elected,
   findDeadTurns,
-  findDoorsOf,
   findDueBatches,
   findExhaustedTurns,
   findOverdueCalls,
   findOverdueTurns,
   findQueuedTargets,
-  findStaleRings,
-  findWaitingDoors,
   type OverdueCall,
   type OverdueTurn,
-  openDoor,
   probe,
-  type RingPlace,
-  ringAgain,
   type SweepFindings,
   takeOver,
 } from './sweep.js';
 export { loadLongWaits } from './wait-cycles.js';
 export {
-  type FailedAttempt,
   findDueWaits,
   loadFailedAttempts,
   retryLater,
@@ -74,8 +68,6 @@ export {
   giveUpLease,
   isWorker,
   lookUpPrimitive,
-  type NewWorker,
-  promote,
   purgeDeadWorkers,
   type Renewal,
   registerWorker,

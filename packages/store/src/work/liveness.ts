@@ -15,7 +15,7 @@ import { type Queryable, run, statement } from '../db/index.js';
 
 const SAID_LOCKED = 'w.locked_at > (select a.backend_start from pg_stat_get_activity(pg_backend_pid()) a)';
 
-const ASK = statement('select true as is_there');
+const ASK = statement('select /* liveness.ask */ true as is_there');
 
 /** A statement whose only purpose is an answer of the server. */
 export async function askServer(db: Queryable): Promise<void> {
@@ -41,7 +41,7 @@ export function parseWorkerNotice(payload: string): WorkerNotice | undefined {
   return { kind, workerId };
 }
 
-const JOIN = statement(`select pg_notify('${WORKERS_CHANNEL}', 'joined ' || $1::uuid)`);
+const JOIN = statement(`select /* liveness.join */ pg_notify('${WORKERS_CHANNEL}', 'joined ' || $1::uuid)`);
 
 /** Announces a worker that has its lock again, so that it is watched; `registerWorker` does this by itself. */
 export async function announceWorker(db: Queryable, workerId: WorkerId): Promise<void> {
@@ -50,7 +50,7 @@ export async function announceWorker(db: Queryable, workerId: WorkerId): Promise
 
 // The subquery chooses one row before the lock is waited for.
 const WATCH = statement(`
-  select p.id, case when p.said then boxcar.is_lock_free(p.lock_key, $2) end as is_free,
+  select /* liveness.watch */ p.id, case when p.said then boxcar.is_lock_free(p.lock_key, $2) end as is_free,
     case when not p.said then pg_notify('${WORKERS_CHANNEL}', 'beat ' || p.id)::text end as asked
   from (
     select w.id, w.lock_key, ${SAID_LOCKED} as said from boxcar.workers w
@@ -80,7 +80,7 @@ export async function watchPeer(
   return { outcome: row.is_free ? 'free' : 'held', peerId: row.id };
 }
 
-const INTERRUPT = statement('select pg_cancel_backend($1)');
+const INTERRUPT = statement('select /* liveness.interrupt */ pg_cancel_backend($1)');
 
 /** Ends the wait of a watching connection, whose statement fails with 57014. Does nothing to an idle connection. */
 export async function interruptWatch(db: Queryable, processId: number): Promise<void> {
@@ -92,7 +92,7 @@ export type LockSign = string & { readonly __lockSign: never };
 
 // As text: a date of JavaScript would lose the microseconds.
 const READ_SIGN = statement(`
-  select w.locked_at::text as sign from boxcar.workers w where w.id = $1 and w.lease_until > now() and ${SAID_LOCKED}`);
+  select /* liveness.read_sign */ w.locked_at::text as sign from boxcar.workers w where w.id = $1 and w.lease_until > now() and ${SAID_LOCKED}`);
 
 /** On the connection of {@link watchPeer}. Undefined: there is nothing to suspect any more. */
 export async function readLockSign(db: Queryable, peerId: WorkerId): Promise<LockSign | undefined> {
@@ -101,7 +101,7 @@ export async function readLockSign(db: Queryable, peerId: WorkerId): Promise<Loc
 }
 
 const END_LEASE = statement(`
-  update boxcar.workers w set lease_until = now(), locked_at = null
+  update /* liveness.end_lease */ boxcar.workers w set lease_until = now(), locked_at = null
   where w.id = $1 and w.locked_at = $2::timestamptz and w.lease_until > now() and pg_try_advisory_xact_lock_shared(w.lock_key)
   returning w.id`);
 

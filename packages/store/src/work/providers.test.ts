@@ -5,18 +5,10 @@ import { inspectInvariants } from '../report/invariants.js';
 import { type TestProfile, type TestTurn, World } from '../testing/world.js';
 import { claim } from '../turn/claims.js';
 import { commitSteps } from '../turn/commits.js';
-import {
-  type Caller,
-  type Entry,
-  enterProvider,
-  findGatedProviders,
-  findOverdueProviders,
-  leaveProvider,
-  listProviders,
-  noteProviderFailure,
-  setProviderLimits,
-  wakeProvider,
-} from './providers.js';
+import type { Caller } from './provider-books.js';
+import { noteProviderFailure } from './provider-failures.js';
+import { findGatedProviders, listProviders, setProviderLimits } from './provider-limits.js';
+import { type Entry, enterProvider, findOverdueProviders, leaveProvider, wakeProvider } from './providers.js';
 import { takeOver } from './sweep.js';
 import { renewLease } from './workers.js';
 

@@ -14,24 +14,13 @@
  *     has lost its turn does not take or overwrite the place of the next holder. (A kept place belongs to the holder of the turn.)
  */
 import {
-  type Asking,
   beginCalls,
-  checkWholeNumber,
   chooseCallers,
-  DEFAULT_BREAKER_AFTER,
   findRoom,
-  isCleanText,
-  isPlainName,
-  KernelError,
-  noteFailure,
-  PROBE_MS,
   type ProjectId,
-  type ProviderState,
-  providerOf,
   type Ring,
   type Room,
   type TurnId,
-  type WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import {
@@ -47,280 +36,18 @@ import {
 } from '../db/index.js';
 import { notSetAside } from '../rows/index.js';
 import { hasStatus, toRing } from '../turn/index.js';
+import {
+  at,
+  type Books,
+  book,
+  type Caller,
+  CLOCK,
+  count,
+  type LineMember,
+  lock,
+  toRecord,
+} from './provider-books.js';
 import { strayWaits } from './waits.js';
-
-export interface ProviderLimits {
-  /** Null = not limited; undefined = as it is. */
-  readonly maxConcurrent?: number | null | undefined;
-  readonly requestsPerMinute?: number | null | undefined;
-  /** Failures in a row after which its calls wait; 0 = never; null = the default. */
-  readonly breakerAfter?: number | null | undefined;
-}
-
-// Without a breaker there is no pause. The turn that has waited longest makes the next sweep look at the provider: there may be room now.
-const SET = statement(`
-  with p as (
-    insert into boxcar.providers as p (name, max_concurrent, requests_per_minute, breaker_after) values ($1, $2, $3, $4)
-    on conflict (name) do update set updated_at = now(),
-      max_concurrent = case when $5 then excluded.max_concurrent else p.max_concurrent end,
-      requests_per_minute = case when $6 then excluded.requests_per_minute else p.requests_per_minute end,
-      breaker_after = case when $7 then excluded.breaker_after else p.breaker_after end,
-      open_until = case when $7 and excluded.breaker_after = 0 then null else p.open_until end,
-      openings = case when $7 and excluded.breaker_after = 0 then 0 else p.openings end
-    returning name
-  )
-  update boxcar.waits w set due_at = now() from p cross join lateral (
-    select w.turn_id from boxcar.waits w where w.provider = p.name and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'now()')}
-    order by w.created_at, w.turn_id limit 1 for update skip locked
-  ) first where w.turn_id = first.turn_id and w.due_at > now()`);
-
-const MAX_LIMIT = 1_000_000;
-
-/** @throws KernelError `bad_request` for an invalid name or limit. */
-function checkLimits(name: string, limits: ProviderLimits): void {
-  if (
-    typeof name !== 'string' ||
-    name.length > 200 ||
-    !/^[^:]+$/.test(name) ||
-    !isCleanText(name) ||
-    !isPlainName(name)
-  )
-    throw new KernelError('bad_request', {
-      message: "name: must be the part of a model's name before ':', such as openai.",
-      details: { field: 'name' },
-    });
-  const account = providerOf(name);
-  if (account !== name)
-    throw new KernelError('bad_request', {
-      message: `name: calls of ${name} count as calls of ${account}: set the limits of ${account}.`,
-      details: { field: 'name', provider: account },
-    });
-  for (const field of ['maxConcurrent', 'requestsPerMinute', 'breakerAfter'] as const) {
-    const value = limits[field];
-    if (value !== undefined && value !== null)
-      checkWholeNumber(value, field, { min: field === 'breakerAfter' ? 0 : 1, max: MAX_LIMIT });
-  }
-}
-
-/**
- * Sets the given fields and leaves the others. Workers see the change at their next heartbeat; turns that wait, by the next sweep.
- *
- * @throws KernelError `bad_request` naming a limit that is not a whole number from 1 (`breakerAfter`: 0) to 1,000,000.
- */
-export async function setProviderLimits(pool: pg.Pool, name: string, limits: ProviderLimits): Promise<void> {
-  checkLimits(name, limits);
-  const { maxConcurrent, requestsPerMinute, breakerAfter } = limits;
-  await runRetrying(pool, SET, [
-    name,
-    maxConcurrent ?? null,
-    requestsPerMinute ?? null,
-    breakerAfter ?? null,
-    maxConcurrent !== undefined,
-    requestsPerMinute !== undefined,
-    breakerAfter !== undefined,
-  ]);
-}
-
-/** A provider `p` whose calls have to ask for room. */
-export const IS_GATED =
-  '(p.max_concurrent is not null or p.requests_per_minute is not null or p.open_until is not null)';
-
-const GATED = statement(`select p.name from boxcar.providers p where ${IS_GATED}`);
-
-/** Providers whose calls have to ask for room. */
-export async function findGatedProviders(pool: pg.Pool): Promise<readonly string[]> {
-  return (await runRetrying<{ name: string }>(pool, GATED, [])).map((row) => row.name);
-}
-
-/** $1: the clock of tests. */
-const CLOCK = 'coalesce($1::timestamptz, clock_timestamp())';
-/** Of a place `s` and its turn `t`: a call under way. */
-const IS_CALLING = `(t.status = 'running' and not s.is_kept and s.queued_at is null and s.epoch = t.epoch
-    and t.holder_id in (select w.id from boxcar.workers w where w.lease_until > ${CLOCK}))`;
-/** The turn was woken and has not called yet: its position is known. Older builds write `is_kept` in place of `queued_at`. */
-const IS_COMING = "((s.is_kept or s.queued_at is not null) and t.status in ('dispatched', 'running'))";
-const IS_KEPT = `(${IS_COMING} and s.taken_at > ${CLOCK} - interval '10 seconds')`;
-
-export interface ProviderLine extends pg.QueryResultRow {
-  readonly name: string;
-  readonly max_concurrent: number | null;
-  readonly requests_per_minute: number | null;
-  readonly breaker_after: number;
-  readonly failures: number;
-  readonly open_until: Date | null;
-  /** Calls under way, and places kept for turns that were woken. */
-  readonly in_use: number;
-  /** Turns that wait for room. */
-  readonly waiting: number;
-}
-
-const LIST = statement(`
-  select p.name, p.max_concurrent, p.requests_per_minute, coalesce(p.breaker_after, ${DEFAULT_BREAKER_AFTER}) as breaker_after, p.failures, p.open_until,
-    (select count(*)::int from boxcar.provider_slots s join boxcar.turns t on t.id = s.turn_id where s.provider = p.name and (${IS_CALLING} or ${IS_KEPT})) as in_use,
-    (select count(*)::int from boxcar.waits w where w.provider = p.name) as waiting
-  from boxcar.providers p order by p.name`);
-
-/** Providers with limits or failures. */
-export function listProviders(pool: pg.Pool, options: { readonly now?: Date } = {}): Promise<ProviderLine[]> {
-  return runRetrying<ProviderLine>(pool, LIST, [options.now ?? null]);
-}
-
-const ms = (column: string): string => `(extract(epoch from ${column}) * 1000)::float8`;
-
-// The time is that after the wait for the lock: calls are paid for as of it.
-const LOCK = statement(`
-  with p as materialized (select * from boxcar.providers where name = $2 for update)
-  select ${ms(CLOCK)} as now, max_concurrent, requests_per_minute, coalesce(breaker_after, ${DEFAULT_BREAKER_AFTER}) as breaker_after,
-    ${ms('paced_until')} as paced_until, ${ms('open_until')} as open_until, ${ms('failing_since')} as failing_since, failures, openings
-  from p`);
-
-interface LockedRow extends pg.QueryResultRow {
-  now: number;
-  max_concurrent: number | null;
-  requests_per_minute: number | null;
-  breaker_after: number;
-  paced_until: number | null;
-  open_until: number | null;
-  failing_since: number | null;
-  failures: number;
-  openings: number;
-}
-
-const lock = async (tx: Tx, name: string, now: Date | undefined): Promise<LockedRow | undefined> =>
-  (await run<LockedRow>(tx, LOCK, [now ?? null, name]))[0];
-
-// Places that no longer count are removed by the first who counts, under the lock: a turn that comes back cannot revive one. The
-// position of a turn that has not come yet remains.
-const COUNT = statement(`
-  with s as materialized (
-    select s.turn_id, s.is_probe and s.taken_at > ${CLOCK} - ${PROBE_MS} * interval '1 millisecond' as is_probe, coalesce(s.queued_at, s.taken_at) as queued_at,
-      coalesce(${IS_CALLING}, false) as is_calling, coalesce(${IS_KEPT}, false) as is_kept, coalesce(${IS_COMING} and s.queued_at is not null, false) as is_coming
-    from boxcar.provider_slots s left join boxcar.turns t on t.id = s.turn_id where s.provider = $2
-  ),
-  held as materialized (
-    select x.turn_id from json_to_recordset($3) as x(turn_id uuid, epoch int, holder_id uuid)
-    cross join lateral (select t.status, t.epoch, t.holder_id from boxcar.turns t where t.id = x.turn_id offset 0) t
-    where t.status = 'running' and t.epoch = x.epoch and t.holder_id = x.holder_id
-  ),
-  absent as materialized (select s.turn_id, s.queued_at from s where s.is_kept and s.turn_id not in (select turn_id from held)),
-  line as materialized (
-    select h.turn_id, coalesce(s.is_kept, false) as is_kept, coalesce(s.is_calling, false) as is_calling,
-      case when s.is_kept or s.is_coming then s.queued_at end as queued_at
-    from held h left join s on s.turn_id = h.turn_id
-  ),
-  gone as (delete from boxcar.provider_slots x using s where x.turn_id = s.turn_id and not (s.is_calling or s.is_kept or s.is_coming))
-  select (select count(*)::int from s where is_calling) as in_use, (select count(*)::int from absent) as kept,
-    exists (select from s where is_calling and is_probe) as is_probing,
-    (select coalesce(json_agg(json_build_object('turnId', l.turn_id, 'isCalling', l.is_calling, 'hasPlace', l.is_kept, 'isNew', l.queued_at is null,
-        'keptBefore', (select count(*) from absent a where l.queued_at is null or (a.queued_at, a.turn_id) < (l.queued_at, l.turn_id)),
-        'isBehind', l.queued_at is not null and exists (select from boxcar.waits w where w.provider = $2 and (w.created_at, w.turn_id) < (l.queued_at, l.turn_id)
-          and ${notSetAside('due_waits', 'w.turn_id', CLOCK)}))
-      order by l.queued_at, l.turn_id), '[]') from line l) as line,
-    (select true from boxcar.waits w where w.provider = $2 and ${notSetAside('due_waits', 'w.turn_id', CLOCK)} limit 1) is not null as has_waiting`);
-
-/** A caller that holds its turn (B4). */
-interface LineMember extends Asking {
-  readonly turnId: TurnId;
-  /** It has a place of an earlier call. */
-  readonly isCalling: boolean;
-  /** It has not waited before. */
-  readonly isNew: boolean;
-}
-
-interface Books {
-  readonly state: ProviderState;
-  /** The callers, the one that came first is first; those that have not waited are last, in no order. */
-  readonly line: readonly LineMember[];
-  readonly hasWaiting: boolean;
-}
-
-interface CountRow extends pg.QueryResultRow {
-  in_use: number;
-  kept: number;
-  is_probing: boolean;
-  line: LineMember[];
-  has_waiting: boolean;
-}
-
-/** A statement of its own, begun after the row was locked. `state.kept` counts places of turns that are not among the callers. */
-async function count(
-  tx: Tx,
-  name: string,
-  of: { row: LockedRow; now: Date | undefined; callers: readonly Caller[] },
-): Promise<Books> {
-  const { row, now, callers } = of;
-  const [found] = await run<CountRow>(tx, COUNT, [now ?? null, name, JSON.stringify(callers.map(toRecord))]);
-  const hasWaiting = found?.has_waiting ?? false;
-  return {
-    state: {
-      now: row.now,
-      maxConcurrent: row.max_concurrent,
-      requestsPerMinute: row.requests_per_minute,
-      breakerAfter: row.breaker_after,
-      pacedUntil: row.paced_until,
-      openUntil: row.open_until,
-      failingSince: row.failing_since,
-      failures: row.failures,
-      openings: row.openings,
-      inUse: found?.in_use ?? 0,
-      kept: found?.kept ?? 0,
-      isProbing: found?.is_probing ?? false,
-    },
-    line: (found?.line ?? []).map((member) => (member.isNew ? { ...member, isBehind: hasWaiting } : member)),
-    hasWaiting,
-  };
-}
-
-const at = (n: string): string => `to_timestamp(${n}::float8 / 1000)`;
-// A place that was passed on to an earlier turn ($5 of them, the last in line first) is not kept any more.
-const BOOK = statement(`
-  with passed as (
-    update boxcar.provider_slots s set taken_at = '-infinity' from (
-      select k.turn_id from boxcar.provider_slots k where k.provider = $2 and k.queued_at is not null and k.taken_at > '-infinity'
-        and k.turn_id not in (select x.turn_id from json_to_recordset($4) as x(turn_id uuid)) order by k.queued_at desc, k.turn_id desc limit $5
-    ) k where s.turn_id = k.turn_id
-  ),
-  placed as (
-    insert into boxcar.provider_slots (turn_id, provider, epoch, is_kept, queued_at, is_probe, taken_at)
-    select x.turn_id, $2, x.epoch, false, x.queued_at, x.is_probe, ${CLOCK} from json_to_recordset($4) as x(turn_id uuid, epoch int, queued_at timestamptz, is_probe boolean)
-    on conflict (turn_id) do update set provider = excluded.provider, epoch = excluded.epoch, is_kept = false, queued_at = excluded.queued_at,
-      is_probe = excluded.is_probe, taken_at = excluded.taken_at
-  )
-  update boxcar.providers set paced_until = ${at('$3')} where name = $2`);
-
-interface Place {
-  readonly turn_id: TurnId;
-  readonly epoch: number;
-  /** Null: of a call. */
-  readonly queued_at: string | null;
-  readonly is_probe: boolean;
-}
-
-async function book(
-  tx: Tx,
-  name: string,
-  of: { now: Date | undefined; pacedUntil: number | null; places: readonly Place[]; passedOn?: number },
-): Promise<void> {
-  const { now = null, pacedUntil, places, passedOn = 0 } = of;
-  await run(tx, BOOK, [now, name, pacedUntil, JSON.stringify(places), passedOn]);
-}
-
-/** A turn at an open step that is about to call its model. */
-export interface Caller {
-  readonly turnId: TurnId;
-  readonly epoch: number;
-  readonly holderId: WorkerId;
-  readonly step: number;
-  readonly attempt: number;
-}
-
-const toRecord = ({ turnId, epoch, holderId, step, attempt }: Caller) => ({
-  turn_id: turnId,
-  epoch,
-  holder_id: holderId,
-  step,
-  attempt,
-});
 
 export type Entry =
   | { readonly outcome: 'admitted'; readonly isProbe: boolean }
@@ -331,7 +58,7 @@ export type Entry =
 // Nothing was asked: the attempt is taken back, and opened again when the turn is. A turn that was woken before waits at its first
 // position; the others after all, in the order in which they ask.
 const WAIT = statement(`
-  with want as (
+  with /* providers.wait */ want as (
     select * from rows from (json_to_recordset($2) as (turn_id uuid, epoch int, holder_id uuid, step int, attempt int)) with ordinality
       as w(turn_id, epoch, holder_id, step, attempt, n)
   ),
@@ -372,7 +99,7 @@ async function suspend(
 
 // Only a wait takes an attempt back: after a takeover its row remains. The wait may be over since, or its turn at an end.
 const DECIDED = statement(`
-  select x.turn_id, exists (select from boxcar.provider_slots s where s.turn_id = x.turn_id and s.epoch = x.epoch and s.provider = $1 and not s.is_kept and s.queued_at is null) as is_placed,
+  select /* providers.decided */ x.turn_id, exists (select from boxcar.provider_slots s where s.turn_id = x.turn_id and s.epoch = x.epoch and s.provider = $1 and not s.is_kept and s.queued_at is null) as is_placed,
     not exists (select from boxcar.steps s
       where s.turn_id = x.turn_id and s.step = x.step and s.attempt = x.attempt and s.epoch = x.epoch and s.holder_id = x.holder_id) as has_waited
   from json_to_recordset($2) as x(turn_id uuid, epoch int, holder_id uuid, step int, attempt int)`);
@@ -477,7 +204,7 @@ const SPARE_WAITERS = 16;
 const LOCKED_AGAIN_MS = 500;
 
 const WAITERS = statement(`
-  select w.turn_id, w.project_id from boxcar.waits w
+  select /* providers.waiters */ w.turn_id, w.project_id from boxcar.waits w
   where w.provider = $2 and ($4::uuid[] is null or w.turn_id = any ($4)) and ${notSetAside('due_waits', 'w.turn_id', CLOCK)}
   order by w.created_at, w.turn_id limit $3`);
 
@@ -497,7 +224,7 @@ export function findProviderWaiters(
 
 // This statement does not wait for a locked turn: the provider's row is locked, and with it every call.
 const WAKE = statement(`
-  with ${strayWaits('$1::uuid[]')},
+  with /* providers.wake */ ${strayWaits('$1::uuid[]')},
   lk as (
     select t.id from unnest($1::uuid[]) with ordinality as x(id, n) join boxcar.turns t on t.id = x.id
     where t.id = any ($1::uuid[]) and ${hasStatus('suspended')} order by x.n limit $2 for update of t skip locked
@@ -547,11 +274,11 @@ async function wake(
 }
 
 const LEAVE = statement(`
-  delete from boxcar.provider_slots s using json_to_recordset($2) as x(turn_id uuid, epoch int)
+  delete /* providers.leave */ from boxcar.provider_slots s using json_to_recordset($2) as x(turn_id uuid, epoch int)
   where s.turn_id = x.turn_id and s.epoch = x.epoch and s.provider = $1`);
 
 const FORGET_FAILURES = statement(
-  'update boxcar.providers set failures = 0, openings = 0, open_until = null, failing_since = null where name = $1',
+  'update /* providers.forget_failures */ boxcar.providers set failures = 0, openings = 0, open_until = null, failing_since = null where name = $1',
 );
 
 const NOTHING: Woken = { rings: [], lookAfterMs: null };
@@ -598,7 +325,7 @@ export function wakeProvider(
 }
 
 const OVERDUE_PROVIDERS = statement(`
-  select w.provider from boxcar.waits w where w.due_at <= coalesce($1::timestamptz, now()) and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'coalesce($1::timestamptz, now())')} group by w.provider`);
+  select /* providers.overdue_providers */ w.provider from boxcar.waits w where w.due_at <= coalesce($1::timestamptz, now()) and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'coalesce($1::timestamptz, now())')} group by w.provider`);
 
 /** Providers for whose room someone waits, past the time at which he should look. */
 export async function findOverdueProviders(
@@ -607,81 +334,4 @@ export async function findOverdueProviders(
 ): Promise<readonly string[]> {
   const rows = await runRetrying<{ provider: string }>(pool, OVERDUE_PROVIDERS, [options.now ?? null]);
   return rows.map((row) => row.provider);
-}
-
-const KNOW = statement('insert into boxcar.providers (name) values ($1) on conflict do nothing');
-
-// A call that tried before the pause says nothing about the time after it.
-const NOTE_FAILURE = statement(`
-  with tried as (
-    update boxcar.provider_slots set is_probe = false where provider = $1 and is_probe and $6::boolean
-  )
-  update boxcar.providers set failures = $2, openings = $3, open_until = ${at('$4')}, failing_since = ${at('$5')} where name = $1
-  returning pg_current_xact_id()::text as transaction_id`);
-
-/**
- * What the rows know of a failure: whether its call was the one that tries, and what other workers have told of their answers since
- * the first of the failures in a row. $2: that moment. $5: the worker that tells of the failure, which knows its own answers.
- */
-const SEEN = statement(`
-  select exists (select from boxcar.provider_slots s where s.turn_id = $3 and s.epoch = $4 and s.provider = $1 and s.is_probe) as is_probe,
-    coalesce(bool_or((w.answers->>$1)::timestamptz > ${at('$2')}), false) as has_succeeded,
-    coalesce(bool_and(w.told_at is null or w.told_at > ${at('$2')}), true) as all_told
-  from boxcar.workers w where w.lease_until > coalesce($6::timestamptz, clock_timestamp()) and w.id is distinct from $5`);
-
-const HAS_COMMITTED = statement("select pg_xact_status($1::xid8) = 'committed' as has_committed");
-
-/**
- * Writes down that a provider failed. Its row does not tell whose failures it counts, so a repetition asks the server whether
- * the transaction of the try before was committed.
- *
- * @param seen.hasSucceeded - The worker that tells has had an answer since the failure that it told of before.
- * @param seen.caller - Whose call failed.
- * @returns When its calls go on, in milliseconds from now; null = they may go on at once.
- */
-export function noteProviderFailure(
-  pool: pg.Pool,
-  name: string,
-  seen: {
-    readonly hasSucceeded: boolean;
-    readonly caller?: Pick<Caller, 'turnId' | 'epoch' | 'holderId'> | undefined;
-    readonly now?: Date | undefined;
-  },
-): Promise<{ readonly closedForMs: number | null }> {
-  let earlierId: string | undefined;
-  return transaction(pool, async (tx) => {
-    await run(tx, KNOW, [name]);
-    const row = await lock(tx, name, seen.now);
-    if (row === undefined) return { closedForMs: null };
-    const { now, failures, openings, open_until: openUntil, breaker_after: breakerAfter } = row;
-    const closedFor = (until: number | null) => ({ closedForMs: until === null ? null : until - now });
-    // The row is locked, so that try has ended.
-    if (earlierId !== undefined) {
-      const [found] = await run<{ has_committed: boolean | null }>(tx, HAS_COMMITTED, [earlierId]);
-      if (found?.has_committed === true) return closedFor(openUntil);
-    }
-    const { turnId = null, epoch = null, holderId = null } = seen.caller ?? {};
-    const failingSince = row.failing_since;
-    const [told] = await run<{ is_probe: boolean; has_succeeded: boolean; all_told: boolean }>(tx, SEEN, [
-      name,
-      failingSince ?? now,
-      turnId,
-      epoch,
-      holderId,
-      seen.now ?? null,
-    ]);
-    const next = noteFailure(
-      { failures, failingSince, openings, openUntil, breakerAfter, now },
-      {
-        hasSucceeded: seen.hasSucceeded || told?.has_succeeded === true,
-        isProbe: told?.is_probe === true,
-        allTold: told?.all_told !== false,
-      },
-    );
-    const opens = next.openings > openings;
-    const values = [name, next.failures, next.openings, next.openUntil, next.failingSince, opens];
-    const [noted] = await run<{ transaction_id: string }>(tx, NOTE_FAILURE, values);
-    earlierId = noted?.transaction_id;
-    return closedFor(next.openUntil);
-  });
 }

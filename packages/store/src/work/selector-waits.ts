@@ -34,7 +34,7 @@ interface Held {
 }
 
 const FIX = statement(`
-  update boxcar.turns t set selector_version = coalesce(t.selector_version, $4)
+  update /* selector-waits.fix */ boxcar.turns t set selector_version = coalesce(t.selector_version, $4)
   where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' returning t.selector_version`);
 
 /** Fixes the version for the turn, unless it is fixed. @returns The version that counts; undefined when the turn has another holder. */
@@ -51,7 +51,7 @@ export async function fixSelector(pool: pg.Pool, held: Held, version: string): P
 
 // Nothing was asked: the attempt is taken back, and opened again when the turn is.
 const WAIT = statement(`
-  with lk as (
+  with /* selector-waits.wait */ lk as (
     select t.id, t.project_id, t.step_count, t.attempt, t.selector, t.selector_version from boxcar.turns t
     where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} for update
   ),
@@ -84,7 +84,7 @@ const MINE = `from boxcar.waits w join boxcar.turns t on t.id = w.turn_id
     select from json_to_recordset($2) as s(name text, version text) where s.name = t.selector and s.version = coalesce(t.selector_version, s.version))`;
 const TAKE = statement(wakeText(`select w.turn_id ${MINE} order by w.created_at, w.turn_id limit $3`));
 const PUT_OFF = statement(`
-  with lk as (
+  with /* selector-waits.put_off */ lk as (
     select w.turn_id ${MINE} and w.due_at < ${END} - ${PUT_OFF_AGAIN_MS} * interval '1 millisecond' order by w.turn_id for update of w skip locked
   )
   update boxcar.waits w set due_at = ${END} from lk where w.turn_id = lk.turn_id`);
@@ -125,7 +125,7 @@ export interface UnselectedTurn extends EndableTurn {
 }
 
 const UNSELECTED = statement(`
-  select ${ENDABLE}, t.selector, t.selector_version from boxcar.waits w join boxcar.turns t on t.id = w.turn_id
+  select /* selector-waits.unselected */ ${ENDABLE}, t.selector, t.selector_version from boxcar.waits w join boxcar.turns t on t.id = w.turn_id
   where w.kind = 'selector' and w.due_at <= coalesce($1::timestamptz, now()) and ${hasStatus('suspended')}
     and ${notSetAside('due_waits', 't.id', 'coalesce($1::timestamptz, now())')}
   order by w.due_at limit $2`);

@@ -5,20 +5,15 @@ import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from '
 import { claim } from '../turn/claims.js';
 import { commitSteps } from '../turn/commits.js';
 import { recordResults } from '../turn/tool-calls.js';
+import { closeDoor, closeDoors, findDoorsOf, findWaitingDoors } from './door-jobs.js';
+import { findStaleRings, type RingPlace, ringAgain } from './stale-rings.js';
 import {
-  closeDoor,
-  closeDoors,
   elected,
-  findDoorsOf,
   findExhaustedTurns,
   findOverdueCalls,
   findOverdueTurns,
   findQueuedTargets,
-  findStaleRings,
-  findWaitingDoors,
   probe,
-  type RingPlace,
-  ringAgain,
   takeOver,
 } from './sweep.js';
 

@@ -45,7 +45,7 @@ const awaited = (turn: string): string => `
 // A circle leaves the tree of its run through the queue of an agent, or through a turn that is collected: there it is looked for.
 // Both kinds of starts have ids that rise with time, and are gone through together.
 const READ = statement(`
-  with recursive starts as (
+  with recursive /* wait-cycles.read */ starts as (
     select s.id, s.waiter_id from (
       (select q.id, h.id as waiter_id from boxcar.turns q left join lateral (
          select x.id from boxcar.turns x where x.agent_id = q.agent_id and x.status = 'suspended' offset 0) h on true

@@ -26,7 +26,7 @@ export interface WaitLine {
 }
 
 const RETRY_LATER = statement(`
-  with lk as (
+  with /* waits.retry_later */ lk as (
     select t.id, t.project_id from boxcar.turns t
     where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} for update
   ),
@@ -101,7 +101,7 @@ export const strayWaits = (ids: string): string => `strays as (
 
 // The turn first, then its wait: as an end does. A wait that was ended meanwhile is not in `gone`, whatever `lk` saw.
 export const wakeText = (which: string): string => `
-  with due as materialized (select array(${which}) as ids),
+  with /* waits.wake */ due as materialized (select array(${which}) as ids),
   ${strayWaits('(select ids from due)::uuid[]')},
   lk as (
     select t.id from boxcar.turns t where t.id = any ((select ids from due)::uuid[]) and ${hasStatus('suspended')} and t.pending_calls = 0 order by t.id for update of t skip locked
@@ -114,7 +114,9 @@ export const wakeText = (which: string): string => `
 const NOW = 'coalesce($1::timestamptz, now())';
 const DUE = `from boxcar.waits w where w.due_at <= ${NOW} and w.kind not in ('limit', 'selector') and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
 
-const DUE_WAITS = statement(`select w.turn_id, w.project_id ${DUE} order by w.due_at limit $2`);
+const DUE_WAITS = statement(
+  `select /* waits.due_waits */ w.turn_id, w.project_id ${DUE} order by w.due_at limit $2`,
+);
 
 /** The turns that {@link wakeDue} would wake. */
 export function findDueWaits(
@@ -160,7 +162,7 @@ export async function wakeRetries(
 }
 
 const FAILED_ATTEMPTS = statement(`
-  select s.attempt, s.opened_at, s.error from boxcar.steps s
+  select /* waits.failed_attempts */ s.attempt, s.opened_at, s.error from boxcar.steps s
   where s.turn_id = $1 and s.step = $2 and s.error is not null and s.committed_at is null order by s.attempt`);
 
 export interface FailedAttempt extends pg.QueryResultRow {

@@ -2,16 +2,17 @@
 import type { Ring, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { run } from '../db/db.js';
 import { createPool } from '../db/pool.js';
+import { run } from '../db/statement.js';
 import { THIS_BUILD } from '../rows/build.js';
 import { countReads } from '../testing/count-reads.js';
 import { DEFAULT_PROJECT, type TestProfile, type TestTurn, World } from '../testing/world.js';
 import { CLAIM, claim } from '../turn/claims.js';
 import { releaseTurns } from '../turn/turns.js';
-import { findStaleRings, type RingPlace, ringAgain, takeOver } from './sweep.js';
+import { PROMOTE } from './promote.js';
+import { findStaleRings, type RingPlace, ringAgain } from './stale-rings.js';
+import { takeOver } from './sweep.js';
 import { wakeRetries } from './waits.js';
-import { PROMOTE } from './workers.js';
 
 /** Turns of the window that a statement does not change. */
 const WINDOW = 5_000;

@@ -2,8 +2,9 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { begin, waitUntilBlocked } from '../testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
 import { commitSteps } from '../turn/commits.js';
+import { promote } from './promote.js';
 import { probe } from './sweep.js';
-import { findReady, promote, purgeDeadWorkers, removeWorker, renewLease } from './workers.js';
+import { findReady, purgeDeadWorkers, removeWorker, renewLease } from './workers.js';
 
 let world: World;
 let profile: TestProfile;

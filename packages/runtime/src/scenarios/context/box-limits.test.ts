@@ -1,6 +1,6 @@
 import { type CardInput, KernelError } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { PackLimits } from '../../pack/packer.js';
+import type { PackLimits } from '../../pack/index.js';
 import { InProcessDoorbell } from '../../queue/doorbell-in-process.js';
 import { Runtime } from '../../runtime.js';
 import { type Harness, harness } from '../../testing/harness.js';

@@ -67,6 +67,93 @@ const STAYS_IN_TABLES: Readonly<Record<string, readonly string[]>> = {
 /** Marks that stay in the queues: in jobs that are not removed, and in the events of their ends, which have the results of jobs. */
 const STAYS_IN_QUEUES = ['door-answer', 'door-instruction', 'key', 'queued-result'];
 
+/** Columns of texts that have no words of callers or models. A new column belongs here, or `giveEverything` puts a mark into it. */
+const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
+  // One of a closed list of values.
+  values: [
+    'batches.closing',
+    'batches.kind',
+    'batches.status',
+    'boxes.fork_status',
+    'boxes.kind',
+    'cards.role',
+    'evidence.kind',
+    'forks.on_error',
+    'forks.status',
+    'grants.mode',
+    'grants.source',
+    'steps.finish_reason',
+    'sweep_failures.kind',
+    'tape_entries.kind',
+    'tool_calls.retry',
+    'tool_calls.route',
+    'tool_calls.status',
+    'turns.status',
+    'unsealed.allows',
+    'waits.kind',
+  ],
+  // Names that operators of the pool give.
+  names: [
+    'batches.primitive',
+    'operations.primitive',
+    'profiles.name',
+    'profiles.selector',
+    'profiles.tags',
+    'profiles.view',
+    'profiles.worker_target',
+    'projects.name',
+    'provider_slots.provider',
+    'providers.name',
+    'steps.model',
+    'tool_calls.name',
+    'tool_calls.target',
+    'turns.primitive',
+    'turns.selector',
+    'turns.selector_version',
+    'turns.worker_target',
+    'waits.provider',
+    'workers.targets',
+  ],
+  // Ids, and keys made of ids.
+  ids: [
+    'cards.author_id',
+    'forks.fork_key',
+    'forks.receipt',
+    'operations.door_job_id',
+    'runs.traceparent',
+    'sessions.parent_session_id',
+    'tape_entries.author_id',
+    'tool_calls.provider_call_id',
+    'turns.traceparent',
+  ],
+  // Names of anchors, which are not content.
+  anchors: ['sessions.from_anchor'],
+  // Figures, ids and rules.
+  figures: [
+    'boxes.segments',
+    'budgets.limits',
+    'evidence.usage',
+    'projects.limits',
+    'runs.limits',
+    'steps.manifest',
+    'steps.usage',
+    'waits.detail',
+  ],
+  // Written by an erasure.
+  erasures: ['cards.erased_reason', 'cards.placeholder', 'evidence.erased_reason'],
+  // Nothing writes it.
+  unused: ['agents.metadata'],
+  // Of processes and of the code that they run, not of turns.
+  processes: [
+    'schema_version.checksum',
+    'schema_version.name',
+    'sweep_failures.last_error',
+    'toolsets.schemas',
+    'workers.answers',
+    'workers.info',
+  ],
+};
+
 /** Marks in what was logged before. */
 const STAYS_IN_LOG = ['retry-error'];
 
@@ -192,6 +279,16 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
       input: z.strictObject({}),
       handle: async () => ({ quoted: mark('custom-answer') }),
     });
+    runtime.registerModel('thinking', {
+      generate: async () => ({
+        text: mark('thinking-answer'),
+        reasoning: mark('reasoning'),
+        providerParts: [{ kind: 'reasoning', text: mark('provider-data') }],
+        toolCalls: [],
+        usage: { inputTokens: 1, outputTokens: 1 },
+        finishReason: 'stop',
+      }),
+    });
     const ANYONE = { delegation_policy: { target_profiles: null } };
     const outside = {
       name: 'outside',
@@ -209,6 +306,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
       handing: { tools: ['tape_handoff', 'tape_search'] },
     }))
       await runtime.applyProfile({ name, instructions: 'You work.', model: `scripted:${name}`, ...rest });
+    await runtime.applyProfile({ name: 'thinking', instructions: 'You think.', model: 'thinking:any' });
     worker = await createWorker(runtime, { sweepMs: 200 });
     opened.serveQueueDoor();
     opened.serveToolResultsDoor();
@@ -253,6 +351,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     await submit('cancel', { turn_id: retrying.turn_id, reason: mark('cancel-reason') });
     await ended((await launch('parent')).turn_id);
     await ended((await launch('handing')).turn_id);
+    await ended((await launch('thinking')).turn_id);
     const forked = await submit<{ batch_id: BatchId }>('fork_join', {
       tasks: ['door', 'failing'].map((target_ref) => ({
         target_strategy: 'new',
@@ -460,6 +559,18 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     return found;
   }
 
+  /** Every column that can hold a text, as `table.column`. */
+  const textColumns = async (): Promise<string[]> =>
+    (
+      await rows<{ place: string }>(
+        `select c.relname || '.' || a.attname as place from pg_attribute a join pg_class c on c.oid = a.attrelid
+         where c.relnamespace = 'boxcar'::regnamespace and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped
+           and a.atttypid in ('text'::regtype, 'varchar'::regtype, 'text[]'::regtype, 'json'::regtype, 'jsonb'::regtype)`,
+      )
+    )
+      .map(({ place }) => place)
+      .sort();
+
   async function marksInQueues(): Promise<string[]> {
     if (backend.redis === undefined) return Object.values(await marksInTables('bullmq')).flat();
     const redis = new Redis(backend.redis.url);
@@ -489,6 +600,10 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     ]);
     expect([...made].filter((name) => !given.has(name))).toEqual([]);
     expect(made.size).toBeGreaterThan(60);
+    const marked = await marksInTables('boxcar');
+    expect((await textColumns()).filter((column) => marked[column] === undefined)).toEqual(
+      Object.values(WITHOUT_WORDS).flat().sort(),
+    );
     await eraseEverything();
     expect(await marksInTables('boxcar')).toEqual(STAYS_IN_TABLES);
     expect([...new Set(await marksInQueues())].sort()).toEqual(STAYS_IN_QUEUES);

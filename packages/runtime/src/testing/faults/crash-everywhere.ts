@@ -10,6 +10,7 @@
  * C5  A process that survives its case is used for the next: what it sends then is what one sends that has run for a while.
  *     What only a fresh one sends is cut in a fresh one.
  */
+import { errorText } from '@boxcar/kernel';
 import { findFault } from './conclude.js';
 import { everyFault, type Fault, isSent, type Sent } from './crash-points.js';
 import type { Scenario } from './scenario.js';
@@ -78,6 +79,6 @@ export async function crashEverywhere(
 
 function describeCase(scenario: Scenario, fault: Fault, error: unknown): string {
   const text = fault.at.text.replace(/\s+/g, ' ').trim().slice(0, 200);
-  const message = error instanceof Error ? error.message : String(error);
+  const message = errorText(error);
   return `${scenario.name}: the ${fault.scope} is cut ${fault.when} time ${fault.at.nth} of (${text}):\n${message}`;
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { deathsAtCommits, everyFault, fewFaults, type Sent } from './crash-points.js';
+import { deathsAtCommits, everyFault, fewFaults, type Sent, someFaults } from './crash-points.js';
 
 /** Statements, those between `begin` and `commit` in one transaction, all on one connection. */
 function sent(...statements: readonly string[]): Sent {
@@ -80,4 +80,28 @@ describe('of all statements few are cut', () => {
 
 it('everything is every statement at three moments', () => {
   expect(everyFault(sent('begin', WRITE, 'commit'))).toHaveLength(9);
+});
+
+describe('a sample of the faults', () => {
+  const faults = Array.from({ length: 30 }, (_none, nth) => ({
+    at: { text: WRITE, nth },
+    scope: nth % 2 === 0 ? ('process' as const) : ('connection' as const),
+    when: 'after' as const,
+  }));
+  const numbers = (of: typeof faults, rank: () => number): number[] =>
+    someFaults(of, rank)
+      .map(({ at }) => at.nth)
+      .sort((a, b) => a - b);
+
+  it('has a third of the deaths and of the other cuts, and others in another run', () => {
+    let rank = 0;
+    expect(numbers(faults, () => rank++)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    expect(numbers(faults, () => -rank++)).toEqual([20, 21, 22, 23, 24, 25, 26, 27, 28, 29]);
+  });
+
+  it('has four of each kind, or all there are', () => {
+    expect(numbers(faults.slice(0, 11), Math.random)).toHaveLength(8);
+    expect(numbers(faults.slice(0, 5), Math.random)).toEqual([0, 1, 2, 3, 4]);
+    expect(numbers([], Math.random)).toEqual([]);
+  });
 });

@@ -107,6 +107,21 @@ export function fewFaults(sent: Sent, covered: Set<string>): Fault[] {
   return points.flatMap((point) => cut(point, momentsAt(point)));
 }
 
+/** A third of the deaths and of the other cuts, but no fewer than four of each kind, in random order. */
+export function someFaults(faults: readonly Fault[], random: () => number): Fault[] {
+  const isDeath = ({ scope }: Fault): boolean => scope === 'process';
+  const some = (of: readonly Fault[]): readonly Fault[] =>
+    shuffle(of, random).slice(0, Math.max(4, Math.ceil(of.length / 3)));
+  return [...some(faults.filter(isDeath)), ...some(faults.filter((fault) => !isDeath(fault)))];
+}
+
+/** Returns the items in random order. */
+export const shuffle = <T>(items: readonly T[], random: () => number): readonly T[] =>
+  items
+    .map((item) => ({ item, rank: random() }))
+    .sort((a, b) => a.rank - b.rank)
+    .map(({ item }) => item);
+
 /** The moments after which the rows say something else and the process that made them do so is gone. */
 export const deathsAtCommits = (sent: Sent): Fault[] =>
   pointsOf(sent).flatMap((point) => (point.isDecisive ? cut(point, [DEATH]) : []));

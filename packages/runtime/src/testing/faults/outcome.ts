@@ -12,7 +12,7 @@ export interface Outcome {
   readonly exactTurns: readonly string[];
   /** How often a turn has lost its worker, or could not be run. */
   readonly losses: number;
-  /** Rows by table, but for the attempts. */
+  /** Rows by table, but for attempts, late answers, notes of failures, and places at providers. */
   readonly rows: Readonly<Record<string, number>>;
   readonly facts: Facts;
 }
@@ -110,7 +110,15 @@ export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: Jso
       )
       .sort();
   const losses = await pool.query<{ n: number }>('select count(*)::int as n from public.losses');
-  const { steps: _attempts, ...counts } = await rowCounts(pool);
+  // Attempts, late answers and notes of failures are what a fault adds. A place at a provider is given back after the last
+  // commit, or is removed by the next turn that looks for one, so a run can end before its last place goes.
+  const {
+    steps: _attempts,
+    evidence: _late,
+    sweep_failures: _notes,
+    provider_slots: _places,
+    ...counts
+  } = await rowCounts(pool);
   return {
     turns: describe(once),
     exactTurns: describe(new Set()),

@@ -9,7 +9,7 @@
 import type { JsonValue } from '@boxcar/kernel';
 import type { QueueBackend } from '@boxcar/testkit';
 import type { Job, Processor } from 'bullmq';
-import type { Queues } from '../../queue/queues.js';
+import type { Queues } from '../../queue/job-queue.js';
 import { TOOL_RESULTS_QUEUE } from '../../tool-queue/tool-queue.js';
 import { type TestBackend, testBackend } from '../queue-backend.js';
 import { answerOf, runAtDoors } from './at-doors.js';

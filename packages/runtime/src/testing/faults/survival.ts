@@ -1,18 +1,26 @@
 import { type CrashOptions, type CrashReport, crashEverywhere } from './crash-everywhere.js';
-import { everyFault, fewFaults } from './crash-points.js';
+import { everyFault, fewFaults, someFaults } from './crash-points.js';
 import type { Scenario } from './scenario.js';
 import { Track, type TrackOptions } from './track.js';
 
-/** Everything is cut, however long it takes: `BOXCAR_FAULTS=all`. */
+/**
+ * `BOXCAR_FAULTS=all`: everything is cut, however long it takes. `few`: what was not cut before. By default some of that, and others
+ * in each run.
+ */
 // biome-ignore lint/style/noProcessEnv: a switch of the tests, which no program reads.
-const IS_THOROUGH = process.env.BOXCAR_FAULTS === 'all';
+const LEVEL = process.env.BOXCAR_FAULTS;
+const IS_THOROUGH = LEVEL === 'all';
+
+const IS_SAMPLE = LEVEL === undefined;
 
 export const isThorough = (): boolean => IS_THOROUGH;
+/** A run makes some of the cuts, and others each time. */
+export const isSample = (): boolean => IS_SAMPLE;
 
 /** Cases at once. */
 const CONCURRENCY = 2;
 
-/** How often new cuts are chosen from another run when too many cuts were not reached. */
+/** How often new cuts are chosen from another run when too few were reached. */
 const AGAIN = 2;
 
 /** The scenarios of one test file, crashed one after the other where it matters, or everywhere. */
@@ -55,25 +63,31 @@ export class Survival implements AsyncDisposable {
    */
   async survive(
     scenario: Scenario,
-    { atLeast = 5, ...options }: CrashOptions & { readonly atLeast?: number } = {},
+    { atLeast = 3, ...options }: CrashOptions & { readonly atLeast?: number } = {},
   ): Promise<CrashReport> {
     const before = [...this.covered];
     const process = options.afterDeathAt === undefined ? this.#process() : 'fresh';
-    const crash = (): Promise<CrashReport> => {
+    const crash = (isPart: boolean): Promise<CrashReport> => {
       const covered = new Set(before);
-      const choose: CrashOptions['choose'] = (sent) => {
+      const chooseFew: CrashOptions['choose'] = (sent) => {
         const faults = IS_THOROUGH ? everyFault(sent) : fewFaults(sent, covered);
         for (const place of covered) this.covered.add(place);
         return faults;
       };
-      return crashEverywhere(scenario, this.#tracks, { choose, process, ...options });
+      const choose = options.choose ?? chooseFew;
+      return crashEverywhere(scenario, this.#tracks, {
+        ...options,
+        choose: (sent) => (isPart ? someFaults(choose(sent), Math.random) : choose(sent)),
+        process,
+      });
     };
-    let report = await crash();
-    // The run from which the cuts were chosen may have been unusual in its outcome or its concurrency: cuts are chosen
-    // again.
-    for (let again = 0; again < AGAIN && report.failures.length === 0 && isThin(report); again += 1) {
+    const isPoor = (one: CrashReport): boolean => isThin(one) || one.struck < atLeast || one.rescued === 0;
+    let report = await crash(IS_SAMPLE);
+    // The run from which the cuts were chosen may have been unusual in its outcome or its concurrency, and so may the sample: cuts
+    // are chosen again, and all of them are made.
+    for (let again = 0; again < AGAIN && report.failures.length === 0 && isPoor(report); again += 1) {
       for (const track of this.#tracks) track.forget(scenario);
-      report = await crash();
+      report = await crash(false);
     }
     const { cases, struck, absent, rescued, statements, failures } = report;
     console.log(
@@ -81,7 +95,7 @@ export class Survival implements AsyncDisposable {
     );
     if (failures.length > 0)
       throw new Error(`${failures.length} failures:\n${failures.slice(0, 3).join('\n\n')}`);
-    if (struck < atLeast || rescued === 0 || isThin(report))
+    if (isPoor(report))
       throw new Error(`too little was struck: ${JSON.stringify({ cases, struck, absent, rescued })}`);
     return report;
   }

@@ -1,6 +1,6 @@
 /** Checks that turns of other processes end in time while one process is stopped, killed or cut off. */
 import { setTimeout as delay } from 'node:timers/promises';
-import { KernelError } from '@boxcar/kernel';
+import { errorText, KernelError } from '@boxcar/kernel';
 import type { Runtime } from '../../runtime.js';
 import type { Pace } from '../stops/pace.js';
 import { turnIdOf } from './load.js';
@@ -91,9 +91,7 @@ export class Others {
             `${name}: a turn beside it took ${tookMs} ms instead of ${Math.round(allowedMs)} ms at most`,
           );
       } catch (error) {
-        this.broken.push(
-          `${name}: a turn beside it: ${error instanceof Error ? error.message : String(error)}`,
-        );
+        this.broken.push(`${name}: a turn beside it: ${errorText(error)}`);
       }
     };
     do {

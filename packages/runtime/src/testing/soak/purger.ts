@@ -1,6 +1,6 @@
 /** Purges under load: runs that have ended a while ago, and tapes that nobody writes to. */
 import { setTimeout as delay } from 'node:timers/promises';
-import { KernelError } from '@boxcar/kernel';
+import { errorText, KernelError } from '@boxcar/kernel';
 import { purgeRuns, purgeTapes, readClock } from '@boxcar/store';
 import type pg from 'pg';
 import type { Accepted } from './load.js';
@@ -38,7 +38,7 @@ export class Purger {
         await this.#purge(accepted());
       } catch (error) {
         const isAway = error instanceof KernelError && error.code === 'database_unavailable';
-        if (!isAway) this.broken.push(error instanceof Error ? error.message : String(error));
+        if (!isAway) this.broken.push(errorText(error));
       }
     }
   }

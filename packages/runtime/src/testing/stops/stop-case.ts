@@ -6,8 +6,10 @@
  * C2  They have the promised time plus twice the time of a run without a stop. Time that the machine lost (`Pace`) does not count.
  * C3  Then the process wakes and ends, and the rows are the same as without the stop.
  */
+
 import { setTimeout as delay } from 'node:timers/promises';
 import type { JsonValue } from '@boxcar/kernel';
+import { errorText } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
 import { persistentClient } from '../faults/client.js';
 import { concludeScene, countUnfinished, watcherOf } from '../faults/conclude.js';
@@ -140,7 +142,7 @@ export async function runStop(
           item.isDone = true;
         },
         (error: unknown) => {
-          failures.push(`${what}: ${textOf(error)}`);
+          failures.push(`${what}: ${errorText(error)}`);
           isOnlyLate = false;
           item.isDone = true;
         },
@@ -191,7 +193,7 @@ export async function runStop(
     const { statements, places, transactions, struck } = proxy;
     return { outcome, statements, places, transactions, leaveAt, struck, tookMs, heldUpMs: held };
   } catch (error) {
-    failures.push(textOf(error));
+    failures.push(errorText(error));
     await victim.wake();
     const isLate = isOnlyLate && error instanceof LateError;
     throw new StopFailure([...new Set(failures)].join('\n'), { struck: proxy.struck, isLate });
@@ -226,5 +228,3 @@ async function inTime(what: string, work: () => Promise<unknown>): Promise<void>
   limit.abort();
   if (outcome === 'late') throw new LateError(`${what}: not within ${WAKE.deadlineMs} ms`);
 }
-
-const textOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));

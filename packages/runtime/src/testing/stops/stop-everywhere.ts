@@ -1,4 +1,5 @@
 /** Stops one process at each statement of several plans, one at a time, and reports broken promises. */
+import { errorText } from '@boxcar/kernel';
 import type { QueueBackend } from '@boxcar/testkit';
 import { testDatabase } from '@boxcar/testkit';
 import { findFault } from '../faults/conclude.js';
@@ -174,7 +175,7 @@ function describeCase(
 ): string {
   const text = at.text.replace(/\s+/g, ' ').trim().slice(0, 300);
   const what = effect === 'cut' ? 'is cut' : scope === 'process' ? 'is stopped' : 'falls silent';
-  const message = error instanceof Error ? error.message : String(error);
+  const message = errorText(error);
   const behind =
     at.behind === undefined ? '' : `, sent after (${at.behind.replace(/\s+/g, ' ').slice(0, 200)})`;
   return `${nameOf(plan)}: the ${scope} ${what} ${when} time ${at.nth} of (${text})${behind}:\n${message}`;

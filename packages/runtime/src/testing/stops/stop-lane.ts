@@ -8,7 +8,8 @@ import {
 } from '@boxcar/testkit';
 import { silentLog } from '../../lib/log.js';
 import { BullMqDoorbell } from '../../queue/doorbell-bullmq.js';
-import { openQueues, type QueueConnection } from '../../queue/queues.js';
+import type { QueueConnection } from '../../queue/job-queue.js';
+import { openQueues } from '../../queue/queues.js';
 import { ToolQueue } from '../../tool-queue/tool-queue.js';
 import type { Fault } from '../faults/crash-points.js';
 import { serveOutside } from '../faults/outside.js';

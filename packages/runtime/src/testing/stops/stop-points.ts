@@ -9,7 +9,7 @@
  * P4  A connection is cut after each change that has taken effect: the answer is lost, and all processes live.
  * P5  A statement that changes nothing and is in no transaction holds nothing: it is chosen once.
  */
-import { type Fault, type Point, pointsOf, type Sent } from '../faults/crash-points.js';
+import { type Fault, type Point, pointsOf, type Sent, shuffle } from '../faults/crash-points.js';
 
 type Moment = Omit<Fault, 'at'>;
 
@@ -44,13 +44,6 @@ export const everyStop = (sent: Sent): StopPoint[] =>
           fault: { at: point.at, ...moment },
         })),
   );
-
-/** Returns the items in random order. */
-export const shuffle = <T>(items: readonly T[], random: () => number): readonly T[] =>
-  items
-    .map((item) => ({ item, rank: random() }))
-    .sort((a, b) => a.rank - b.rank)
-    .map(({ item }) => item);
 
 /**
  * Each kind of statement and moment once, in random order. A test run takes as many from the front as it has time for,

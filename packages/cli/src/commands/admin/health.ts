@@ -1,0 +1,43 @@
+import { hostname } from 'node:os';
+import { settingSchemas } from '@boxcar/host/config';
+import { findLiveWorkers } from '@boxcar/store/health';
+import type { Command } from 'commander';
+import { EXIT, flag, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { openReader } from '../../reader.js';
+import { countOf } from '../../text/text.js';
+
+/**
+ * `boxcar health`: whether a worker of this host holds a living lease, read from the rows. The lease is renewed by the
+ * worker's own event loop, so one that hangs, or has lost the database, is found out within the lease.
+ */
+async function checkHealth(context: Context, flags: { readonly pid?: number }): Promise<number> {
+  // A probe has its own time limit, and an unreachable database is a result.
+  const config = { ...context.config, databaseWaitMs: 0 };
+  await using reader = await openReader(config, context.log('warn'));
+  const host = hostname();
+  const workers = await findLiveWorkers(reader.pool, {
+    hostname: host,
+    pid: flags.pid,
+  });
+  const isHealthy = workers.length > 0;
+  const where = flags.pid === undefined ? host : `${host}, process ${flags.pid}`;
+  context.answer({ status: isHealthy ? 'healthy' : 'unhealthy', hostname: host, workers }, () =>
+    isHealthy
+      ? `healthy: ${countOf(workers.length, 'live worker')} on ${where}`
+      : `unhealthy: no live worker on ${where}`,
+  );
+  // Not `negative`: health checks of containers know 0 and 1 only.
+  return isHealthy ? EXIT.success : EXIT.error;
+}
+
+export function addHealth(program: Command, run: Run): void {
+  program
+    .command('health')
+    .option('--pid <pid>', 'that very process', flag(settingSchemas.pid))
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar health', 'boxcar health --pid 1'], error: 'no live worker' }),
+    )
+    .action((flags: { pid?: number }) => run((context) => checkHealth(context, flags)));
+}

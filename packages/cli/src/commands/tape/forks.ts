@@ -1,0 +1,152 @@
+/** `boxcar tape fork|forks|merge`. */
+
+import { toPlain } from '@boxcar/host/base';
+import { NOTIFY_PARENT } from '@boxcar/kernel';
+import type { ForkSummary } from '@boxcar/runtime';
+import type { Command } from 'commander';
+import { EXIT, helpOf, type Run, same } from '../../command.js';
+import type { Context } from '../../context.js';
+import { wrongUsage } from '../../input/usage.js';
+import { onTape, PROJECT, TAPE, type TapeFlags } from './on-tape.js';
+
+interface ForkFlags extends TapeFlags {
+  readonly session?: string;
+  readonly fromAnchor?: string;
+  readonly nextSteps?: string;
+  readonly contextSummary?: string;
+  readonly notifyParent?: boolean;
+  readonly profile?: string;
+}
+
+/** Flags that say something about a session alone. */
+const OF_SESSIONS = ['fromAnchor', 'nextSteps', 'contextSummary', 'notifyParent', 'profile'] as const;
+
+const toFlag = (name: string): string =>
+  `--${name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+
+/** `boxcar tape fork`. */
+async function runFork(context: Context, ref: string, flags: ForkFlags): Promise<number> {
+  const stray =
+    flags.session === undefined ? OF_SESSIONS.find((name) => flags[name] !== undefined) : undefined;
+  if (stray !== undefined) throw wrongUsage(`${toFlag(stray)}: goes with --session`, stray);
+  return onTape(context, ref, flags, async ({ tape, title }) => {
+    const { session, fromAnchor, nextSteps, contextSummary, notifyParent, profile } = flags;
+    if (session === undefined) {
+      const fork = await tape.forkTape();
+      const { boxId } = fork.tape;
+      context.answer({ fork_id: fork.id, box_id: boxId }, () => `Forked: ${fork.id}`);
+      context.note(
+        `append to it by its box; then: boxcar tape merge ${toPlain(title)} ${fork.id}, or with --discard`,
+      );
+      return EXIT.success;
+    }
+    const hasIntention = [nextSteps, contextSummary].some((text) => text !== undefined && text.trim() !== '');
+    const made = await tape.forkSession(session, {
+      fromAnchor,
+      ...(hasIntention
+        ? { intention: { next_steps: nextSteps ?? '', context_summary: contextSummary ?? '' } }
+        : {}),
+      ...(notifyParent === true ? { triggerOnComplete: NOTIFY_PARENT } : {}),
+      profile,
+    });
+    const answer = { session: made.name, agent_id: made.agentId, box_id: made.tape.boxId };
+    context.answer(answer, () => `Forked session: ${toPlain(made.name)} (agent ${made.agentId})`);
+    return EXIT.success;
+  });
+}
+
+export function addTapeFork(group: Command, run: Run): void {
+  group
+    .command('fork')
+    .description('Fork a tape: a fork to be merged, or a session with an agent of its own.')
+    .argument(...TAPE)
+    .option('--session <name>', 'of the session, its tape and its agent')
+    .option('--from-anchor <name>', 'where its first views begin')
+    .option('--next-steps <text>', 'what it is for', same)
+    .option('--context-summary <text>', 'what it should know', same)
+    .option('--notify-parent', 'the ends of its turns are told on this tape')
+    .option('--profile <name>', 'of its agent; default: that of the agent of this tape')
+    .option(...PROJECT)
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks: 'A fork costs the same however long the tape is, and reads on whatever becomes of it.',
+        examples: [
+          'boxcar tape fork writer-1',
+          'boxcar tape fork writer-1 --session security-123 --from-anchor phase-1 \\',
+          '      --next-steps "Review auth.py" --notify-parent',
+        ],
+      }),
+    )
+    .action((ref: string, flags: ForkFlags) => run((context) => runFork(context, ref, flags)));
+}
+
+const STATUSES = ['open', 'merged', 'discarded'] as const;
+
+interface ForksFlags extends TapeFlags {
+  readonly status?: string;
+}
+
+const forkLine = ({ fork_id, status, created_at, turn_id }: ForkSummary): string =>
+  `${fork_id}  ${status.padEnd(9)}  ${created_at}${turn_id === null ? '' : `  for turn ${turn_id}`}`;
+
+/** `boxcar tape forks`. */
+async function runForks(context: Context, ref: string, flags: ForksFlags): Promise<number> {
+  const status = STATUSES.find((one) => one === flags.status);
+  if (flags.status !== undefined && status === undefined)
+    throw wrongUsage(`--status: must be ${STATUSES.join(', ')}`, 'status');
+  return onTape(context, ref, flags, async ({ tape }) => {
+    const forks = await tape.forks({ status });
+    context.answer({ forks }, () => (forks.length === 0 ? 'no forks' : forks.map(forkLine).join('\n')));
+    return EXIT.success;
+  });
+}
+
+export function addTapeForks(group: Command, run: Run): void {
+  group
+    .command('forks')
+    .description('The forks of a tape, the oldest first.')
+    .argument(...TAPE)
+    .option('--status <status>', STATUSES.join(', '))
+    .option(...PROJECT)
+    .addHelpText('after', helpOf({ examples: ['boxcar tape forks writer-1 --status open'] }))
+    .action((ref: string, flags: ForksFlags) => run((context) => runForks(context, ref, flags)));
+}
+
+interface MergeFlags extends TapeFlags {
+  readonly discard?: boolean;
+}
+
+/** `boxcar tape merge`. */
+const runMerge = (context: Context, ref: string, forkId: string, flags: MergeFlags): Promise<number> =>
+  onTape(context, ref, flags, async ({ tape }) => {
+    const fork = await tape.openFork(forkId);
+    const receipt = flags.discard === true ? await fork.discard() : await fork.merge();
+    context.answer({ ...receipt }, () =>
+      receipt.status === 'discarded'
+        ? `Discarded: ${receipt.fork}`
+        : `Merged: ${receipt.merged} ${receipt.merged === 1 ? 'entry' : 'entries'}${receipt.replaced ? ', in the place of the tape' : ''}`,
+    );
+    return EXIT.success;
+  });
+
+export function addTapeMerge(group: Command, run: Run): void {
+  group
+    .command('merge')
+    .description('Merge a fork into its tape, once; merged again, the first receipt is printed.')
+    .argument(...TAPE)
+    .argument('<fork>', 'its id, as `tape fork` and `tape forks` print it')
+    .option('--discard', 'end it without the tape')
+    .option(...PROJECT)
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks:
+          'Refused (tape_busy) while a turn of the agent of the tape is queued or under way; the fork stays open.',
+        examples: ['boxcar tape merge writer-1 0199c6a0-0000-7000-8000-000000000000'],
+      }),
+    )
+    .action((ref: string, forkId: string, flags: MergeFlags) =>
+      run((context) => runMerge(context, ref, forkId, flags)),
+    );
+}

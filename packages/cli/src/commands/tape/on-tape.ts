@@ -1,0 +1,51 @@
+/** What the commands of `boxcar tape` share. */
+
+import { openStack } from '@boxcar/host/open';
+import { type SessionAddress, sessionTapeName } from '@boxcar/kernel';
+import type { Context } from '../../context.js';
+import { sessionOf } from '../../input/session-flags.js';
+import { type FoundTape, findTape } from './find-tape.js';
+
+export interface TapeFlags {
+  readonly project?: string;
+  readonly as?: string;
+  /** Said instead of the tape: its name was computed of them. */
+  readonly workspace?: string;
+  readonly session?: string;
+}
+
+export const TAPE = [
+  '<tape>',
+  'its name, the id of its box, or its agent (id or name); or --session in its place',
+] as const;
+export const PROJECT = ['--project <name>', 'project, by id or name'] as const;
+export const AS = ['--as <agent>', 'in whose name, by id or name (the operator)'] as const;
+
+export const projectOf = (context: Context, { project }: TapeFlags): string =>
+  project ?? context.config.project;
+
+/** The session by which a tape was named; `fork --session` names the one that it makes. */
+function saidFor(ref: string, flags: TapeFlags): SessionAddress | undefined {
+  const session = sessionOf(flags);
+  return session !== undefined && sessionTapeName(session) === ref ? session : undefined;
+}
+
+/** Opens the tape and hands it over, with the runtime it lives on. */
+export async function onTape<T extends TapeFlags & { readonly create?: boolean }>(
+  context: Context,
+  ref: string,
+  flags: T,
+  use: (found: FoundTape, stack: Awaited<ReturnType<typeof openStack>>) => Promise<number>,
+): Promise<number> {
+  await using stack = await openStack(context.config, { log: context.log('warn') });
+  const { as, create } = flags;
+  return await use(
+    await findTape(stack.runtime, ref, {
+      project: projectOf(context, flags),
+      as,
+      create,
+      session: saidFor(ref, flags),
+    }),
+    stack,
+  );
+}

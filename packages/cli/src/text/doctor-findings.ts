@@ -1,0 +1,371 @@
+/** What the facts that `boxcar doctor` has read mean, and what to do next. Pure. */
+import { findPrice, needsPrice, type PriceTable, priceTables, WINDOW_FACTOR } from '@boxcar/kernel';
+import { type DeadLetter, type LateTarget, OLDEST_SERVER, type UsedModel } from '@boxcar/store';
+import type { Counted, DirectFacts, InvariantReport, ServerFacts, WorkFacts } from '@boxcar/store/report';
+import { formatCount } from './text.js';
+
+/** A word of a command line that can be pasted into a shell. */
+const quoteWord = (word: string): string =>
+  /^[\w.-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+
+export type Level = 'ok' | 'warn' | 'fail';
+
+export interface Finding {
+  readonly check: string;
+  readonly level: Level;
+  readonly message: string;
+  /** What to do; absent when there is nothing to do. */
+  readonly next?: string;
+  /** Ids involved; a few of them. */
+  readonly ids?: readonly string[];
+}
+
+const OLDEST_REDIS = [6, 2] as const;
+const SKEW_WARN_MS = 2_000;
+const SKEW_FAIL_MS = 60_000;
+
+const ok = (check: string, message: string): Finding => ({ check, level: 'ok', message });
+const warn = (check: string, message: string, next: string, ids?: readonly string[]): Finding => ({
+  check,
+  level: 'warn',
+  message,
+  next,
+  ...(ids === undefined || ids.length === 0 ? {} : { ids }),
+});
+const fail = (check: string, message: string, next: string, ids?: readonly string[]): Finding => ({
+  ...warn(check, message, next, ids),
+  level: 'fail',
+});
+
+/** The worst of them, as the answer to all. */
+export const worstOf = (findings: readonly Finding[]): Level =>
+  findings.some(({ level }) => level === 'fail')
+    ? 'fail'
+    : findings.some(({ level }) => level === 'warn')
+      ? 'warn'
+      : 'ok';
+
+export function judgeServer(facts: ServerFacts): Finding[] {
+  const findings: Finding[] = [];
+  const { version, connections, maxConnections } = facts;
+  if (facts.versionNumber < OLDEST_SERVER) {
+    findings.push(
+      fail(
+        'database',
+        `Postgres ${version} is too old.`,
+        `Move to Postgres ${OLDEST_SERVER / 10_000} or newer.`,
+      ),
+    );
+  } else if (facts.isReadOnly) {
+    findings.push(
+      fail('database', `Postgres ${version} only reads.`, 'Point DATABASE_URL to the primary server.'),
+    );
+  } else if (connections > maxConnections * 0.9) {
+    findings.push(
+      warn(
+        'database',
+        `Postgres ${version}; ${connections} of ${maxConnections} connections are taken.`,
+        'Raise max_connections, run fewer workers (eight each), or put a pooler in between.',
+      ),
+    );
+  } else {
+    findings.push(ok('database', `Postgres ${version}; ${connections} of ${maxConnections} connections.`));
+  }
+  findings.push(
+    facts.missingRights.length === 0
+      ? ok('permissions', `Role ${facts.role} has the rights that a worker needs.`)
+      : fail(
+          'permissions',
+          `Role ${facts.role} lacks ${facts.missingRights.slice(0, 5).join(', ')}${facts.missingRights.length > 5 ? ` and ${facts.missingRights.length - 5} more` : ''}.`,
+          `Grant it, with DATABASE_URL of the role that migrates: boxcar migrate --grant-worker ${quoteWord(facts.role)}`,
+        ),
+  );
+  const skew = Math.abs(facts.clockSkewMs);
+  const side = facts.clockSkewMs > 0 ? 'ahead of' : 'behind';
+  const clock = `The clock of this machine is ${formatCount(skew)} ms ${side} that of Postgres.`;
+  const next = 'Let a time service set both clocks: new ids carry the time of this machine, and sort by it.';
+  findings.push(
+    skew >= SKEW_FAIL_MS
+      ? fail('clock', clock, next)
+      : skew >= SKEW_WARN_MS
+        ? warn('clock', clock, next)
+        : ok('clock', clock),
+  );
+  return findings;
+}
+
+export function judgeDirect(facts: DirectFacts): Finding {
+  if (facts.isOneSession && facts.locksHold && facts.isNotified)
+    return ok('direct connection', 'Session locks hold and LISTEN is heard.');
+  const broken = [
+    ...(facts.isOneSession ? [] : ['statements of one connection run in several sessions']),
+    ...(facts.locksHold ? [] : ['session locks do not hold']),
+    ...(facts.isNotified ? [] : ['LISTEN is not heard']),
+  ];
+  return fail(
+    'direct connection',
+    `It goes through a pooler that gives sessions away between transactions: ${broken.join('; ')}.`,
+    'Set DATABASE_DIRECT_URL to Postgres itself, or to a pooler in session mode.',
+  );
+}
+
+export interface RedisFacts {
+  readonly version: string;
+  readonly policy: string;
+  readonly maxMemory: number;
+  readonly isPersistent: boolean;
+}
+
+export function judgeRedis(facts: RedisFacts): Finding[] {
+  const { version, policy } = facts;
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  const isOld = major < OLDEST_REDIS[0] || (major === OLDEST_REDIS[0] && minor < OLDEST_REDIS[1]);
+  const keeps = facts.isPersistent
+    ? 'It keeps its data over a restart.'
+    : 'It keeps nothing over a restart, which costs time, never work.';
+  return [
+    isOld
+      ? fail('queue', `Redis ${version} is too old.`, `Move to Redis ${OLDEST_REDIS.join('.')} or newer.`)
+      : ok('queue', `Redis ${version}. ${keeps}`),
+    policy === 'noeviction'
+      ? ok('queue memory', 'maxmemory-policy is noeviction.')
+      : warn(
+          'queue memory',
+          `maxmemory-policy is ${policy}: ${facts.maxMemory === 0 ? 'without maxmemory it has no effect yet' : 'jobs vanish when the memory is full, and wait for the sweep'}.`,
+          'Set maxmemory-policy noeviction.',
+        ),
+  ];
+}
+
+const many = ({ count, hasMore }: Counted): string =>
+  hasMore ? `more than ${formatCount(count)}` : formatCount(count);
+const poolOf = (target: string): string => (target === '' ? 'default pool' : `pool '${target}'`);
+const startFor = (target: string): string =>
+  target === '' ? 'boxcar worker' : `boxcar worker --target ${target}`;
+
+/** Nothing to say while all workers are of one build that can read all there is. */
+function judgeBuilds({ builds, outdatedWorkers, unreadable }: WorkFacts): Finding[] {
+  const findings: Finding[] = [];
+  if (outdatedWorkers.count > 0)
+    findings.push(
+      warn(
+        'builds',
+        `${many(outdatedWorkers)} living workers are of builds that a migration has shut out; they stop with their next heartbeat.`,
+        'Replace them by workers of the newer build.',
+        outdatedWorkers.ids,
+      ),
+    );
+  if (unreadable.count > 0)
+    findings.push(
+      warn(
+        'builds',
+        `${many(unreadable)} turns were written by a newer build than any living worker of their pool; they rest.`,
+        'Start workers of the newer build.',
+        unreadable.ids,
+      ),
+    );
+  if (builds.length > 1) {
+    const list = builds.map(
+      ({ schemaVersion, workers }) => `${formatCount(workers)} know migration ${schemaVersion}`,
+    );
+    findings.push(ok('builds', `Workers of ${builds.length} builds are alive: ${list.join(', ')}.`));
+  }
+  return findings;
+}
+
+/** @param lost - Rings that no queue knows; undefined when the queue could not be asked. */
+export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] | undefined): Finding[] {
+  const findings: Finding[] = [];
+  const live = facts.targets.filter((target) => target.liveWorkers > 0);
+  if (live.length === 0) findings.push(warn('workers', 'No worker is alive.', 'Start one: boxcar worker'));
+  for (const { target, liveWorkers, concurrency, hasQueued, dispatched } of facts.targets) {
+    if (liveWorkers === 0) {
+      if (hasQueued || dispatched > 0) {
+        findings.push(
+          warn(
+            'workers',
+            `Turns wait for the ${poolOf(target)}, which no living worker serves.`,
+            `Start one: ${startFor(target)}`,
+          ),
+        );
+      }
+      continue;
+    }
+    const size = `${formatCount(liveWorkers)} alive, ${formatCount(concurrency)} turns at once`;
+    const window = concurrency * WINDOW_FACTOR;
+    findings.push(
+      dispatched > window
+        ? warn(
+            'workers',
+            `${poolOf(target)}: ${size}; ${formatCount(dispatched)} turns are dispatched, more than the window of ${formatCount(window)}.`,
+            `Normal for a while after workers have left or many turns were resumed; else start more: ${startFor(target)}`,
+          )
+        : ok(
+            'workers',
+            `${poolOf(target)}: ${size}; ${formatCount(dispatched)} dispatched${hasQueued ? ', more are queued' : ''}.`,
+          ),
+    );
+  }
+  findings.push(...judgeBuilds(facts));
+  const hasLive = live.length > 0;
+  const late = (check: string, found: Counted, what: string): Finding => {
+    if (found.count === 0) return ok(check, `No ${what}.`);
+    const message = `${many(found)} ${what}.`;
+    return hasLive
+      ? fail(
+          check,
+          message,
+          'The sweep of the workers should have taken them; read the log of a worker for sweep.failed or sweep.part_failed.',
+          found.ids,
+        )
+      : warn(check, message, 'Start a worker; its first sweep takes them: boxcar worker', found.ids);
+  };
+  findings.push(
+    late('turn deadlines', facts.overdueTurns, 'turns past their deadline'),
+    late('call deadlines', facts.overdueCalls, 'calls past their deadline'),
+    late('dead leases', facts.deadLeases, 'turns in the hands of workers that are gone'),
+  );
+  if (lost === undefined) {
+    findings.push(
+      warn(
+        'rings',
+        'The queue cannot be asked which rings it knows.',
+        'See the finding about the queue; workers take turns from the rows meanwhile.',
+      ),
+    );
+  } else if (lost.length === 0) {
+    findings.push(ok('rings', 'No ring is lost.'));
+  } else {
+    const ids = lost.slice(0, 5).map((ring) => ring.turnId);
+    const message = `${formatCount(lost.length)} dispatched turns have no ring in any queue.`;
+    findings.push(
+      hasLive
+        ? warn(
+            'rings',
+            message,
+            'The sweep rings again within seconds; run boxcar doctor again to see that they are gone.',
+            ids,
+          )
+        : warn('rings', message, 'Start a worker; its first sweep rings again: boxcar worker', ids),
+    );
+  }
+  if (facts.openForks.count > 0)
+    findings.push(
+      warn(
+        'forks',
+        `${many(facts.openForks)} forks of tapes have been open for an hour, and no turn will end them.`,
+        'Merge or discard each: boxcar tape merge <tape> <fork> [--discard] (docs/tape.md, "Forks").',
+        facts.openForks.ids,
+      ),
+    );
+  if (facts.deadWorkers.count > 0)
+    findings.push(
+      ok(
+        'dead workers',
+        `${many(facts.deadWorkers)} rows of workers that are gone; the sweep removes them after a day.`,
+      ),
+    );
+  return findings;
+}
+
+/** @param letters - As many as are looked at; those that were given up first. */
+export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
+  const dead = letters.filter((letter) => letter.is_dead);
+  const blocked = letters.filter((letter) => letter.kind === 'blocked_jobs');
+  const tried = letters.filter((letter) => !letter.is_dead && letter.kind !== 'blocked_jobs');
+  const findings = dead.map(({ kind, row_id, attempts, last_error, first_failed_at }) =>
+    fail(
+      'dead letters',
+      `The sweep has given up ${row_id} (${kind}) after ${attempts} tries since ${first_failed_at.toISOString()}: ${last_error}`,
+      'Mend the cause, then: boxcar doctor --retry-dead',
+      [row_id],
+    ),
+  );
+  if (tried.length > 0)
+    findings.push(
+      warn(
+        'dead letters',
+        `The sweep fails on ${formatCount(tried.length)} rows, and tries them again: ${tried.at(-1)?.last_error ?? ''}`,
+        'What fails five times is given up; the log of the workers says more (sweep.row_failed).',
+        tried.slice(0, 5).map((letter) => letter.row_id),
+      ),
+    );
+  if (blocked.length > 0)
+    findings.push(
+      warn(
+        'dead letters',
+        `${formatCount(blocked.length)} jobs of the queue door have ended workers within a day: ${blocked.at(-1)?.last_error ?? ''}`,
+        'Mend the handler; a job fails after the fifth worker.',
+        [],
+      ),
+    );
+  return findings.length > 0 ? findings : [ok('dead letters', 'The sweep has given nothing up.')];
+}
+
+/** @param unserved - Undefined when the queue could not be asked. */
+export function judgeToolQueues(unserved: readonly LateTarget[] | undefined): Finding[] {
+  if (unserved === undefined)
+    return [
+      warn(
+        'tool queues',
+        'The queue cannot be asked whether its calls are taken.',
+        'See the finding about the queue.',
+      ),
+    ];
+  if (unserved.length === 0) return [ok('tool queues', 'No call waits where nobody takes it.')];
+  return unserved.map(({ target, count, oldest_at, ids }) =>
+    warn(
+      'tool queues',
+      `Nobody serves the queue boxcar-tools-${target}: ${formatCount(count)} calls wait in it since ${oldest_at.toISOString()}, and the oldest are in nobody's hands.`,
+      `Start a worker for boxcar-tools-${target}; each call ends by its deadline otherwise (tool_timeout).`,
+      ids.slice(0, 5),
+    ),
+  );
+}
+
+export function judgeInvariants(reports: readonly InvariantReport[], scope: string): Finding[] {
+  const bad = reports.flatMap((report): Finding[] => {
+    const { name, rule, state, broken } = report;
+    const check = `invariant ${name}`;
+    if (state === 'holds') return [];
+    if (state === 'unchecked')
+      return [
+        warn(
+          check,
+          `Not checked: it took too long (${rule}).`,
+          'Raise --timeout, or look at fewer turns: --turns 1000',
+        ),
+      ];
+    const [first] = broken;
+    const more = report.hasMore
+      ? ` and more than ${broken.length - 1} others`
+      : broken.length > 1
+        ? ` and ${broken.length - 1} others`
+        : '';
+    return [
+      fail(
+        check,
+        `Broken: ${rule}. ${first?.id} ${first?.what}${more}.`,
+        'A defect, or rows changed by hand: keep the database as it is, and report the ids with the log of the workers.',
+        broken.map(({ id }) => id),
+      ),
+    ];
+  });
+  const held = reports.filter((report) => report.state === 'holds').length;
+  return [ok('invariants', `${held} of ${reports.length} hold (${scope}).`), ...bad];
+}
+
+/** Models of current profiles whose calls nobody knows the price of. */
+export function judgePrices(models: readonly UsedModel[], tables: readonly PriceTable[]): Finding[] {
+  const unpriced = models.filter(
+    ({ model, prices }) => needsPrice(model) && findPrice(model, priceTables(prices, tables)) === undefined,
+  );
+  if (unpriced.length === 0) return [ok('prices', 'Every model of a profile has a price.')];
+  return unpriced.map(({ model, project, profiles }) =>
+    warn(
+      'prices',
+      `${model} has no price; profiles of project ${project}: ${profiles.slice(0, 5).join(', ')}${profiles.length > 5 ? ', …' : ''}. Runs with a limit of cost_usd are refused, and the others count it as 0.`,
+      `Run: boxcar prices set ${quoteWord(model)} --project ${quoteWord(project)} --input <dollars> --output <dollars>, or --free`,
+    ),
+  );
+}

@@ -1,0 +1,50 @@
+/** Lock files that do not lead to a server (L1, postmaster.ts): of dead processes, and without any process. */
+import { setTimeout as delay } from 'node:timers/promises';
+import { KernelError } from '@boxcar/kernel/base';
+import {
+  findServer,
+  lockFileOf,
+  lockHolder,
+  namesNoProcess,
+  namesProcess,
+  removeLockFile,
+  runningPostmaster,
+} from './postmaster.js';
+import { describeProcess } from './process.js';
+
+/** A lock file that names no process is removed after this time without a server, or reported after this time with a server. */
+const BROKEN_LOCK_QUIET_MS = 500;
+const BROKEN_LOCK_DEADLINE_MS = 10_000;
+
+/** Postgres itself ignores the file of a dead process, but not one whose id belongs to another process by now. */
+export function removeStaleLock(dataDir: string, log: (line: string) => void): void {
+  const stale = lockHolder(dataDir);
+  // Since the check of the loop, the file may belong to a server.
+  if (stale === undefined || runningPostmaster(dataDir) !== undefined) return;
+  if (removeLockFile(dataDir, namesProcess(stale.pid)))
+    log(`process ${stale.pid} is not the server it was; removed its lock file`);
+}
+
+/** Removes a lock file that names no process if no server is found on the folder; otherwise throws an error that names both. */
+export async function dealWithBrokenLock(
+  dataDir: string,
+  sinceMs: number,
+  log: (line: string) => void,
+): Promise<void> {
+  const server = findServer(dataDir);
+  if (server !== undefined && sinceMs >= BROKEN_LOCK_DEADLINE_MS) throw serverWithoutLock(dataDir, server);
+  if (server === undefined && sinceMs >= BROKEN_LOCK_QUIET_MS) {
+    if (removeLockFile(dataDir, namesNoProcess))
+      log(`removed ${lockFileOf(dataDir)}, which named no process`);
+    return;
+  }
+  await delay(100);
+}
+
+export function serverWithoutLock(dataDir: string, pid: number): KernelError {
+  const lockFile = lockFileOf(dataDir);
+  return new KernelError('database_unavailable', {
+    message: `${lockFile} names no process, but the ${describeProcess(pid)} works on that folder; stop that server, then try again.`,
+    details: { folder: dataDir, file: lockFile, pid },
+  });
+}

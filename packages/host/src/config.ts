@@ -1,0 +1,230 @@
+/** The settings of a process, from its environment: read once, every problem reported together, frozen. */
+import {
+  errorText,
+  findingsOf,
+  findingWords,
+  KernelError,
+  MAX_DURATION_MS,
+  safeParse,
+} from '@boxcar/kernel/base';
+import { isPlainName, PLAIN_NAME, type PriceTable, pricesSchema } from '@boxcar/kernel/settings';
+import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm/settings';
+import type { PackLimits } from '@boxcar/runtime';
+import type { LogLevel } from '@boxcar/runtime/log';
+import { z } from 'zod';
+import { type Environment, processEnvironment } from './environment.js';
+import { readSettingsFile } from './read-file.js';
+
+export interface Config {
+  /** Undefined: the embedded Postgres of this account. */
+  readonly databaseUrl: string | undefined;
+  /** Where no transaction pooler stands in between. Default: `databaseUrl`. */
+  readonly directUrl: string | undefined;
+  /** Undefined: the queues live in the database. */
+  readonly redisUrl: string | undefined;
+  /** Port of the embedded Postgres. Default: the one of last time, else any free one. */
+  readonly embeddedPort: number | undefined;
+  /** How long the embedded Postgres is kept after the last command. Undefined: a minute by commands, not at all by a library. */
+  readonly embeddedKeepMs: number | undefined;
+  /** Undefined: `info` for a worker, `warn` for everything else. */
+  readonly logLevel: LogLevel | undefined;
+  readonly project: string;
+  readonly plugins: readonly string[];
+  /** Turns at once. */
+  readonly concurrency: number;
+  readonly workerTargets: readonly string[];
+  readonly leaseMs: number;
+  /** How long a worker may take to stop, running turns included. */
+  readonly graceMs: number;
+  /** How long the handler of a primitive that no turn calls may take. */
+  readonly handlerTimeoutMs: number;
+  /** How long a starting process waits for a database that cannot be reached. */
+  readonly databaseWaitMs: number;
+  /** Keys and addresses of the model providers; a turn that needs a missing one ends with its name. */
+  readonly models: ModelSettings;
+  /** Sizes of what is accepted; what is not set has its default. */
+  readonly limits: PackLimits;
+  /** Prices of models, before the built-in ones. */
+  readonly prices: PriceTable | undefined;
+}
+
+const urlOf = (kind: string, protocols: readonly string[]) =>
+  z
+    .string()
+    // The value itself may hold a password and is not repeated.
+    .refine(
+      (text) => URL.canParse(text) && protocols.includes(new URL(text).protocol),
+      `must be a ${kind} URL`,
+    );
+
+const wholeNumber = (min: number, max: number) => {
+  const message = `must be a whole number from ${min} to ${max}`;
+  return z
+    .string()
+    .regex(/^\d+$/, message)
+    .transform(Number)
+    .refine((value) => value >= min && value <= max, message);
+};
+
+const listOf = <T extends z.ZodType<string, string>>(item: T) =>
+  z
+    .string()
+    .transform((text) => text.split(',').map((part) => part.trim()))
+    .pipe(z.array(item));
+
+const AGE_MS = new Map([
+  ['h', 3_600_000],
+  ['d', 86_400_000],
+  ['w', 7 * 86_400_000],
+]);
+
+/** The single settings, for flags that override them. */
+export const settingSchemas = {
+  concurrency: wholeNumber(1, 1_000),
+  leaseMs: wholeNumber(500, 600_000),
+  graceMs: wholeNumber(0, 3_600_000),
+  handlerTimeoutMs: wholeNumber(1, MAX_DURATION_MS),
+  databaseWait: wholeNumber(0, 3_600),
+  workerTarget: z
+    .string()
+    .regex(
+      /^[a-z0-9_-]{0,64}$/,
+      'must have lower-case letters, digits, - and _ only; empty = the default pool',
+    ),
+  seconds: z
+    .string()
+    .regex(/^\d+(\.\d+)?$/, 'must be a number of seconds')
+    .transform(Number)
+    .refine(
+      (value) => value > 0 && value <= MAX_DURATION_MS / 1000,
+      'must be more than 0 and at most 2592000 seconds (30 days)',
+    ),
+  /** Which numbers are accepted is for the receiver to say. */
+  number: z
+    .string()
+    .regex(/^-?\d+(\.\d+)?$/, 'must be a number')
+    .transform(Number),
+  pid: wholeNumber(1, 2 ** 31),
+  turns: wholeNumber(1, 10_000_000),
+  position: wholeNumber(0, 1_000_000_000),
+  pageSize: wholeNumber(1, 1_000),
+  tokens: wholeNumber(1, 1_000_000_000),
+  age: z
+    .string()
+    .regex(/^[1-9]\d{0,4}[hdw]$/, 'must be a number of hours, days or weeks, such as 12h, 30d or 8w')
+    .transform((text) => Number(text.slice(0, -1)) * (AGE_MS.get(text.slice(-1)) ?? 0)),
+} as const;
+
+/** A JSON file, read with the environment that names it. */
+const pricesFile = z.string().transform((path, context): PriceTable => {
+  const refuse = (message: string): never => {
+    context.addIssue({ code: 'custom', message });
+    return z.NEVER;
+  };
+  let value: unknown;
+  try {
+    value = JSON.parse(readSettingsFile(path).toString('utf8'));
+  } catch (error) {
+    return refuse(`cannot be read as JSON: ${errorText(error)}`);
+  }
+  const parsed = safeParse(pricesSchema, value);
+  if (parsed.success) return parsed.data as PriceTable;
+  return refuse(findingWords(findingsOf(parsed.error)).replace(/\.$/, ''));
+});
+
+const environmentSchema = z
+  .object({
+    DATABASE_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
+    DATABASE_DIRECT_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
+    PGPASSWORD: z.string().optional(),
+    REDIS_URL: urlOf('redis:// or rediss://', ['redis:', 'rediss:']).optional(),
+    REDIS_PASSWORD: z.string().optional(),
+    BOXCAR_POSTGRES_PORT: wholeNumber(1, 65_535).optional(),
+    BOXCAR_POSTGRES_KEEP_SECONDS: wholeNumber(0, 86_400).optional(),
+    BOXCAR_LOG_LEVEL: z
+      .enum(['debug', 'info', 'warn', 'error'], 'must be debug, info, warn or error')
+      .optional(),
+    BOXCAR_PROJECT: z.string().trim().min(1).max(200).refine(isPlainName, PLAIN_NAME).default('default'),
+    BOXCAR_PLUGINS: listOf(z.string().min(1, 'must be paths with a comma between them')).default([]),
+    BOXCAR_CONCURRENCY: settingSchemas.concurrency.default(10),
+    BOXCAR_WORKER_TARGETS: listOf(settingSchemas.workerTarget).default(['']),
+    BOXCAR_LEASE_MS: settingSchemas.leaseMs.default(10_000),
+    BOXCAR_GRACE_MS: settingSchemas.graceMs.default(10_000),
+    BOXCAR_HANDLER_TIMEOUT_MS: settingSchemas.handlerTimeoutMs.default(60_000),
+    BOXCAR_DATABASE_WAIT_SECONDS: settingSchemas.databaseWait.default(30),
+    ...modelEnvironment,
+    BOXCAR_PRICES: pricesFile.optional(),
+    BOXCAR_MAX_CARD_BYTES: wholeNumber(1_000, 100_000_000).optional(),
+    BOXCAR_MAX_INSTRUCTION_BYTES: wholeNumber(1_000, 100_000_000).optional(),
+    BOXCAR_MAX_CONTEXT_CARDS: wholeNumber(1, 1_000_000).optional(),
+    BOXCAR_MAX_BOX_BYTES: wholeNumber(1_000, 1_000_000_000).optional(),
+  })
+  .refine((env) => env.DATABASE_DIRECT_URL === undefined || env.DATABASE_URL !== undefined, {
+    path: ['DATABASE_DIRECT_URL'],
+    message: 'needs DATABASE_URL beside it',
+    // Reported together with whatever else is wrong.
+    when: () => true,
+  });
+
+/** A URL with this password, whatever its characters, unless it has one of its own. */
+function withPassword(url: string | undefined, password: string | undefined): string | undefined {
+  if (url === undefined || password === undefined) return url;
+  const parsed = new URL(url);
+  if (parsed.password !== '') return url;
+  parsed.password = encodeURIComponent(password);
+  return parsed.href;
+}
+
+const isSet = (entry: [string, string | undefined]): boolean => entry[1] !== undefined && entry[1] !== '';
+
+/**
+ * Reads the environment; a variable that is set to nothing counts as unset.
+ *
+ * @throws KernelError `bad_config` naming every wrong variable.
+ */
+export function parseConfig(env?: Environment): Config {
+  const parsed = safeParse(
+    environmentSchema,
+    Object.fromEntries(Object.entries(env ?? processEnvironment()).filter(isSet)),
+  );
+  if (!parsed.success) {
+    const issues = findingsOf(parsed.error).map(({ path, message }) => ({
+      path: path.split('.', 1)[0] ?? '',
+      message,
+    }));
+    throw new KernelError('bad_config', {
+      message: `${issues.map(({ path, message }) => `${path}: ${message}`).join('; ')}.`,
+      details: { issues },
+    });
+  }
+  const { data } = parsed;
+  return Object.freeze({
+    databaseUrl: withPassword(data.DATABASE_URL, data.PGPASSWORD),
+    directUrl: withPassword(data.DATABASE_DIRECT_URL, data.PGPASSWORD),
+    redisUrl: withPassword(data.REDIS_URL, data.REDIS_PASSWORD),
+    embeddedPort: data.BOXCAR_POSTGRES_PORT,
+    embeddedKeepMs:
+      data.BOXCAR_POSTGRES_KEEP_SECONDS === undefined ? undefined : data.BOXCAR_POSTGRES_KEEP_SECONDS * 1000,
+    logLevel: data.BOXCAR_LOG_LEVEL,
+    project: data.BOXCAR_PROJECT,
+    plugins: Object.freeze(data.BOXCAR_PLUGINS),
+    concurrency: data.BOXCAR_CONCURRENCY,
+    workerTargets: Object.freeze(data.BOXCAR_WORKER_TARGETS),
+    leaseMs: data.BOXCAR_LEASE_MS,
+    graceMs: data.BOXCAR_GRACE_MS,
+    handlerTimeoutMs: data.BOXCAR_HANDLER_TIMEOUT_MS,
+    databaseWaitMs: data.BOXCAR_DATABASE_WAIT_SECONDS * 1000,
+    models: Object.freeze(toModelSettings(data)),
+    prices: data.BOXCAR_PRICES,
+    limits: Object.freeze({
+      ...(data.BOXCAR_MAX_CARD_BYTES === undefined ? {} : { maxCardBytes: data.BOXCAR_MAX_CARD_BYTES }),
+      ...(data.BOXCAR_MAX_INSTRUCTION_BYTES === undefined
+        ? {}
+        : { maxInstructionBytes: data.BOXCAR_MAX_INSTRUCTION_BYTES }),
+      ...(data.BOXCAR_MAX_CONTEXT_CARDS === undefined
+        ? {}
+        : { maxContextCards: data.BOXCAR_MAX_CONTEXT_CARDS }),
+      ...(data.BOXCAR_MAX_BOX_BYTES === undefined ? {} : { maxBoxBytes: data.BOXCAR_MAX_BOX_BYTES }),
+    }),
+  });
+}

@@ -1,0 +1,3 @@
+/** Errors in words, and on stderr. */
+export { detailsOf, errorLine } from './error-text.js';
+export { describeError, reportError } from './report-error.js';

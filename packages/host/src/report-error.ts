@@ -1,0 +1,54 @@
+import { type ErrorBody, maskSecrets, toErrorBody } from '@boxcar/kernel/base';
+import { writeLogLine } from '@boxcar/runtime/log';
+import { toDatabaseError } from '@boxcar/store/health';
+import { detailsOf } from './error-text.js';
+import { toLine, toPlain } from './plain-text.js';
+
+interface Finding {
+  readonly place: string;
+  readonly message: string;
+}
+
+/** Findings with a place of their own get a line each; everything else is one line. */
+const findingsOf = ({ details }: ErrorBody): readonly Finding[] => {
+  const findings = details?.findings;
+  return Array.isArray(findings)
+    ? findings.filter(
+        (item): item is Finding => typeof item?.place === 'string' && typeof item.message === 'string',
+      )
+    : [];
+};
+
+const stackOf = (error: unknown): string[] => {
+  const lines: string[] = [];
+  for (let cause = error; cause instanceof Error; cause = cause.cause)
+    lines.push(cause.stack ?? cause.message);
+  return lines;
+};
+
+/** `<code>: message`, and the details that it points at below; or a line for each finding that has a place. */
+export function describeError(body: ErrorBody): string[] {
+  const findings = findingsOf(body);
+  return findings.length > 0
+    ? findings.map(({ place, message }) => `${body.code}: ${toLine(place)}: ${toLine(message)}`)
+    : [`${body.code}: ${toLine(body.message)}`, ...detailsOf(body).map((line) => `  ${line}`)];
+}
+
+/** `boxcar: <code>: message` on stderr, or one JSON object; stacks of it and its causes only when asked for. */
+export function reportError(
+  thrown: unknown,
+  options: {
+    readonly isJson: boolean;
+    readonly withStack: boolean;
+  },
+): void {
+  const error = toDatabaseError(thrown);
+  const body = toErrorBody(error);
+  const stack = options.withStack ? maskSecrets(stackOf(error)) : [];
+  if (options.isJson) {
+    writeLogLine(JSON.stringify({ error: { ...body, ...(stack.length > 0 ? { stack } : {}) } }));
+    return;
+  }
+  const lines = describeError(body).map((line) => `boxcar: ${line}`);
+  writeLogLine(toPlain([...lines, ...stack].join('\n')));
+}

@@ -1,0 +1,157 @@
+/**
+ * What a process runs on: the server it was told of or the embedded one, its schema, pool, queues and models. The packages that a case
+ * needs are loaded in that case: most commands read rows, and a health check starts every few seconds.
+ */
+
+import type { Model } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel/base';
+import type { ModelRouterOptions } from '@boxcar/llm';
+import type { OpenRuntime } from '@boxcar/runtime';
+import { type Log, silentLog } from '@boxcar/runtime/log';
+import type { MigrateResult } from '@boxcar/store';
+import { checkSchemaVersion, type createPool } from '@boxcar/store/health';
+import type { Config } from './config.js';
+import { type DatabaseWait, untilReachable } from './database-wait.js';
+import { strayCalls } from './stray-calls.js';
+
+export interface Server extends AsyncDisposable {
+  readonly databaseUrl: string;
+  readonly directUrl: string;
+  /** True when the embedded Postgres was started or joined for this process. */
+  readonly isEmbedded: boolean;
+  close(): Promise<void>;
+}
+
+type ServerConfig = Pick<Config, 'databaseUrl' | 'directUrl' | 'embeddedPort' | 'embeddedKeepMs'>;
+
+/**
+ * The Postgres of `DATABASE_URL`, else the embedded one, started or joined. Nothing is migrated.
+ *
+ * @throws KernelError `port_in_use`, `bad_config` or `database_unavailable` when the embedded one does not start.
+ */
+export async function openServer(config: ServerConfig, log: Log): Promise<Server> {
+  if (config.databaseUrl !== undefined) {
+    const close = (): Promise<void> => Promise.resolve();
+    return {
+      databaseUrl: config.databaseUrl,
+      directUrl: config.directUrl ?? config.databaseUrl,
+      isEmbedded: false,
+      close,
+      [Symbol.asyncDispose]: close,
+    };
+  }
+  const { startEmbeddedPostgres } = await import('@boxcar/embedded');
+  const embedded = await startEmbeddedPostgres({
+    log: (line, level) => log(level, 'database.embedded', { message: line }),
+    port: config.embeddedPort,
+    keepMs: config.embeddedKeepMs,
+  });
+  const close = (): Promise<void> => embedded.stop();
+  return {
+    databaseUrl: embedded.url,
+    directUrl: embedded.directUrl,
+    isEmbedded: true,
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}
+
+/** Brings our schema and BullMQ's to the newest version. Running it again changes nothing. */
+export async function migrateServer(
+  server: Pick<Server, 'directUrl'>,
+  wait: DatabaseWait,
+): Promise<MigrateResult> {
+  const { log } = wait;
+  const { migrate } = await import('@boxcar/store');
+  const { migrateQueues } = await import('@boxcar/runtime');
+  const result = await untilReachable(
+    () =>
+      migrate(server.directUrl, {
+        log: (line) => log('info', 'database.migrate', { message: line }),
+      }),
+    wait,
+  );
+  await untilReachable(() => migrateQueues(server.directUrl), wait);
+  return result;
+}
+
+/** @throws KernelError `schema_outdated` naming what is missing; the way out is `boxcar migrate`. */
+async function checkSchema(
+  pool: ReturnType<typeof createPool>,
+  config: Pick<Config, 'redisUrl'>,
+): Promise<void> {
+  await checkSchemaVersion(pool);
+  const { hasQueueTables } = await import('@boxcar/store');
+  if (config.redisUrl === undefined && !(await hasQueueTables(pool))) {
+    throw new KernelError('schema_outdated', { message: 'The database has no queue tables yet.' });
+  }
+}
+
+export interface StackOptions {
+  readonly log?: Log;
+  /** In place of the router over the models below. */
+  readonly model?: Model;
+  /** Models beside `scripted`, and the functions behind `scripted:<name>`. */
+  readonly models?: ModelRouterOptions;
+  /** Migrates also a server that was given by URL. The embedded one is always migrated. */
+  readonly migrate?: boolean;
+}
+
+export interface Stack extends OpenRuntime {
+  readonly databaseUrl: string;
+  readonly directUrl: string;
+  readonly isEmbedded: boolean;
+}
+
+/**
+ * Opens all that a runtime needs, as the configuration says. Closing it also leaves the embedded Postgres.
+ *
+ * @throws KernelError `schema_outdated` when a server that is not embedded lacks a migration, and the cause when the database
+ * cannot be reached within the wait. Does not contact Redis: without it, work continues from the rows.
+ */
+export async function openStack(config: Config, options: StackOptions = {}): Promise<Stack> {
+  let log = options.log ?? silentLog;
+  const { failStrayCall, openRuntime } = await import('@boxcar/runtime');
+  const { createModelRouter } = await import('@boxcar/llm');
+  strayCalls.fail = failStrayCall;
+  const server = await openServer(config, log);
+  let opened: OpenRuntime | undefined;
+  const close = async (): Promise<void> => {
+    try {
+      await opened?.close();
+    } finally {
+      // Connections that still say goodbye to a server that is stopped are nobody's news.
+      log = silentLog;
+      await server.close();
+    }
+  };
+  try {
+    const wait = { waitMs: config.databaseWaitMs, log };
+    if (server.isEmbedded || options.migrate === true) await migrateServer(server, wait);
+    opened = openRuntime({
+      databaseUrl: server.databaseUrl,
+      directUrl: server.directUrl,
+      redisUrl: config.redisUrl,
+      limits: config.limits,
+      prices: config.prices,
+      handlerTimeoutMs: config.handlerTimeoutMs,
+      model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
+      log: (...entry) => log(...entry),
+    });
+    const { runtime, serveQueueDoor, serveToolResultsDoor } = opened;
+    await untilReachable(() => checkSchema(runtime.pool, config), wait);
+    return {
+      runtime,
+      serveQueueDoor,
+      serveToolResultsDoor,
+      databaseUrl: server.databaseUrl,
+      directUrl: server.directUrl,
+      isEmbedded: server.isEmbedded,
+      close,
+      [Symbol.asyncDispose]: close,
+    };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}

@@ -1,0 +1,149 @@
+/**
+ * One call for a program of its own: database, schema, queues, models and workers, and their end in the right order.
+ *
+ * S1  What it has opened, `close` closes: first the workers, which hand their turns back, then queues and connections, then the embedded server.
+ * S2  At SIGINT, SIGTERM and SIGHUP the workers stop and the process exits as a shell expects (130, 143, 129), which leaves the embedded
+ *     server, also one that is still being started. A second signal ends it at once. The runtime stays open until then, so that no wait
+ *     of the program fails in between.
+ * S3  With `handleSignals: false` it listens for none: the program decides, and closes. Whether others listen does not matter, since
+ *     libraries that clean up at a signal (signal-exit) listen too and leave the end to somebody else.
+ */
+import { constants } from 'node:os';
+import type { Model } from '@boxcar/kernel';
+import type { ModelRouterOptions } from '@boxcar/llm';
+import { createWorker, type Log, type Worker, type WorkerOptions } from '@boxcar/runtime';
+import { parseConfig } from './config.js';
+import { childEnvironment, declareEnvironmentSecrets } from './environment.js';
+import { createProcessLog } from './log.js';
+import { openStack, type Stack } from './stack.js';
+
+export interface StartOptions {
+  /** Default: `DATABASE_URL`, else the embedded Postgres of this account. */
+  readonly databaseUrl?: string;
+  /** The same database without a transaction pooler in between. Default: `databaseUrl`, else `DATABASE_DIRECT_URL`. */
+  readonly directUrl?: string;
+  /** Default: `REDIS_URL`. Without it, or when it is empty, the queues live in Postgres. */
+  readonly redisUrl?: string;
+  /** False: a database that is given by URL must be migrated already. Default true. */
+  readonly migrate?: boolean;
+  /** False: the program decides what a signal does, and calls `close`. Default true: SIGINT, SIGTERM and SIGHUP end the process. */
+  readonly handleSignals?: boolean;
+  /** In place of the models below. */
+  readonly model?: Model;
+  /** The functions of `scripted:<name>`, adapters of your own, and providers in place of those of the environment. */
+  readonly models?: ModelRouterOptions;
+  /** Default: warnings and errors on stderr, or what `BOXCAR_LOG_LEVEL` says. */
+  readonly log?: Log;
+}
+
+/** A runtime with all that it was started with. */
+export interface Boxcar extends Stack {
+  /** Fires when the process is asked to stop by a signal; never with `handleSignals: false`. */
+  readonly stopping: AbortSignal;
+  /**
+   * Runs turns in this process, until `close`. Register handlers and tools before. Defaults are those of the environment
+   * (`BOXCAR_CONCURRENCY`, `BOXCAR_WORKER_TARGETS`, `BOXCAR_LEASE_MS`, `BOXCAR_GRACE_MS`).
+   */
+  startWorker(options?: WorkerOptions): Promise<Worker>;
+}
+
+interface Opened {
+  readonly stopping: AbortController;
+  stopWorkers(): Promise<void>;
+  /** Says why the workers did not stop. */
+  report(error: unknown): void;
+}
+
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+const opened = new Set<Opened>();
+let isStopping = false;
+
+/** S2. */
+function onSignal(name: NodeJS.Signals): void {
+  const exit = (): never => process.exit(128 + constants.signals[name]);
+  if (isStopping) exit();
+  isStopping = true;
+  const all = [...opened];
+  for (const { stopping } of all) stopping.abort();
+  const stops = all.map((each) => each.stopWorkers().catch((error: unknown) => each.report(error)));
+  void Promise.all(stops).then(exit);
+}
+
+function watchSignals(one: Opened): void {
+  if (opened.size === 0) for (const name of SIGNALS) process.on(name, onSignal);
+  opened.add(one);
+}
+
+function forgetSignals(one: Opened): void {
+  if (opened.delete(one) && opened.size === 0) for (const name of SIGNALS) process.off(name, onSignal);
+}
+
+/**
+ * Opens the database of `databaseUrl`, of `DATABASE_URL` or the embedded one, migrates it, and opens the runtime on it. All other
+ * settings are those of the environment (`boxcar --help`).
+ *
+ * @throws KernelError `bad_config` naming every wrong setting; `database_unavailable`, `schema_outdated`; what the embedded server throws.
+ */
+export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
+  const { databaseUrl, directUrl, redisUrl, migrate = true, handleSignals = true, ...stackOptions } = options;
+  const env = childEnvironment({
+    // The direct connection of another database is of no use.
+    ...(databaseUrl === undefined ? {} : { DATABASE_URL: databaseUrl, DATABASE_DIRECT_URL: undefined }),
+    ...(directUrl === undefined ? {} : { DATABASE_DIRECT_URL: directUrl }),
+    ...(redisUrl === undefined ? {} : { REDIS_URL: redisUrl }),
+  });
+  const config = parseConfig(env);
+  const secrets = declareEnvironmentSecrets(env);
+  const log = options.log ?? createProcessLog(config.logLevel ?? 'warn', { isJson: false });
+  const workers = new Set<Promise<Worker>>();
+  const one: Opened = {
+    stopping: new AbortController(),
+    stopWorkers: async () => {
+      const started = await Promise.allSettled(workers);
+      const closing = started.map((each) => (each.status === 'fulfilled' ? each.value.close() : undefined));
+      const failures = (await Promise.allSettled(closing)).flatMap((each) =>
+        each.status === 'rejected' ? [each.reason] : [],
+      );
+      if (failures.length > 0) throw new AggregateError(failures, 'A worker could not be closed.');
+    },
+    report: (error) => log('error', 'workers.not_stopped', { error }),
+  };
+  if (handleSignals) watchSignals(one);
+  let stack: Stack;
+  try {
+    stack = await openStack(config, { ...stackOptions, log, migrate });
+  } catch (error) {
+    forgetSignals(one);
+    secrets[Symbol.dispose]();
+    throw error;
+  }
+  let closing: Promise<void> | undefined;
+  const end = async (): Promise<void> => {
+    try {
+      await one.stopWorkers();
+    } finally {
+      await stack.close();
+      forgetSignals(one);
+      secrets[Symbol.dispose]();
+    }
+  };
+  const close = (): Promise<void> => {
+    closing ??= end();
+    return closing;
+  };
+  return {
+    ...stack,
+    stopping: one.stopping.signal,
+    startWorker: (given = {}) => {
+      const { concurrency, workerTargets, leaseMs, graceMs } = config;
+      const worker = createWorker(stack.runtime, {
+        ...{ concurrency, targets: workerTargets, leaseMs, graceMs },
+        ...given,
+      });
+      workers.add(worker);
+      return worker;
+    },
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}

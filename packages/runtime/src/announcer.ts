@@ -1,0 +1,116 @@
+/**
+ * What a runtime does after a commit: rings, calls for tool workers, promotions, batches, hints to waiting callers.
+ *
+ * It owns the work in the background and what the same turn of the event loop gathers. Its methods return at once and never fail: the rows
+ * say what is due, and the sweep finds what is lost here.
+ */
+import type { BatchId, Ring, TurnId } from '@boxcar/kernel';
+import { findDoorsOf, findWarmedTargets, outsideHandlers, type PendingCall, promote } from '@boxcar/store';
+import type { Ends, RuntimeCore } from './core/index.js';
+import { finishBatch, tellParent } from './end/index.js';
+import { OnceAtATime } from './lib/index.js';
+
+export class Announcer {
+  readonly #runtime: RuntimeCore;
+  readonly #background = new Set<Promise<void>>();
+  readonly #rings: Ring[] = [];
+  readonly #sending: PendingCall[] = [];
+  // What fails is still due: the rows say so, and the sweep comes back to it.
+  readonly #promoting = new OnceAtATime<string>(async (target) => {
+    try {
+      this.ring(await promote(this.#runtime.pool, target));
+    } catch (error) {
+      this.#runtime.log('warn', 'queue.promote_failed', { worker_target: target, error });
+    }
+  });
+  readonly #finishing = new OnceAtATime<BatchId>(async (id) => {
+    try {
+      await finishBatch(this.#runtime, id);
+    } catch (error) {
+      this.#runtime.log('warn', 'batch.finish_failed', { batch_id: id, error });
+    }
+  });
+
+  constructor(runtime: RuntimeCore) {
+    this.#runtime = runtime;
+  }
+
+  /** Settles when nothing is left in the background. */
+  async settled(): Promise<void> {
+    while (this.#background.size > 0) await Promise.all(this.#background);
+  }
+
+  ring(rings: readonly Ring[]): void {
+    if (rings.length === 0) return;
+    this.#rings.push(...rings);
+    // What the same turn of the event loop brings rings together.
+    if (this.#rings.length > rings.length) return;
+    this.#inBackground(() =>
+      new Promise((settle) => setImmediate(settle)).then(() =>
+        this.#runtime.doorbell.ring(this.#rings.splice(0)),
+      ),
+    );
+  }
+
+  sendSoon(call: PendingCall): void {
+    const { outside } = this.#runtime;
+    if (outside === undefined) return;
+    this.#sending.push(call);
+    if (this.#sending.length > 1) return;
+    this.#inBackground(() =>
+      new Promise((settle) => setImmediate(settle)).then(() => outside.send(this.#sending.splice(0))),
+    );
+  }
+
+  promoteSoon(workerTarget: string): void {
+    this.#inBackground(() => this.#promoting.ask(workerTarget));
+  }
+
+  letWarmedIn(turnId: TurnId): void {
+    this.#inBackground(async () => {
+      for (const target of await findWarmedTargets(this.#runtime.pool, turnId)) this.promoteSoon(target);
+    });
+  }
+
+  announceEnds(ends: Ends): void {
+    for (const target of ends.backlogTargets) this.promoteSoon(target);
+    this.finishSoon(ends.dueBatchIds);
+    for (const turnId of ends.noticeTurnIds) this.#tellSoon(turnId);
+    if (ends.endedTurnIds.length === 0) return;
+    this.#runtime.watcher.hint(ends.endedTurnIds);
+    if (ends.doorTurnIds.length > 0) this.wakeDoorJobsSoon(ends.doorTurnIds);
+  }
+
+  finishSoon(batchIds: readonly BatchId[]): void {
+    for (const id of batchIds) this.#inBackground(() => this.#finishing.ask(id));
+  }
+
+  #tellSoon(turnId: TurnId): void {
+    this.#inBackground(() =>
+      tellParent(this.#runtime, turnId).catch((error: unknown) => {
+        this.#runtime.log('warn', 'session.tell_failed', { turn_id: turnId, error });
+      }),
+    );
+  }
+
+  wakeDoorJobsSoon(ids: readonly (TurnId | BatchId)[]): void {
+    this.#inBackground(async () => {
+      const doors = await findDoorsOf(this.#runtime.pool, ids);
+      await this.#runtime.doorbell.knock(doors.map((door) => door.job_id));
+    });
+  }
+
+  afterwards(work: () => Promise<void>): void {
+    this.#inBackground(work);
+  }
+
+  /** Work that a handler has caused does not belong to the handler: it runs in parallel, on other connections. */
+  #inBackground(work: () => Promise<void>): void {
+    const tracked = outsideHandlers(work)
+      .catch((error: unknown) => this.#runtime.log('warn', 'background.failed', { error }))
+      .finally(() => {
+        this.#background.delete(tracked);
+      });
+    this.#background.add(tracked);
+  }
+}

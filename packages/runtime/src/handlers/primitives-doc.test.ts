@@ -1,0 +1,41 @@
+import { readFileSync } from 'node:fs';
+import { contextHandoffSchema, forkJoinSchema } from '@boxcar/kernel';
+import { expect, test } from 'vitest';
+import type { z } from 'zod';
+import { BUILT_IN } from './built-in.js';
+
+const page = readFileSync(new URL('../../../../docs/primitives.md', import.meta.url), 'utf8');
+
+/** The names in the second cell of a primitive's row, `?` left out. */
+function argumentsOf(primitive: string): readonly string[] {
+  const row = page.split('\n').find((line) => line.startsWith(`| \`${primitive}\` |`)) ?? '';
+  const cell = row.split(' | ')[1] ?? '';
+  return [...cell.matchAll(/`(\w+)\??`/g)].map(([, name = '']) => name);
+}
+
+const keysOf = (schema: z.ZodType): readonly string[] => Object.keys((schema as z.ZodObject).shape);
+
+/** Arguments that are objects of their own, whose keys the row lists too. */
+const INNER: Readonly<Record<string, z.ZodObject>> = {
+  fork_join: forkJoinSchema.shape.tasks.element,
+  context_handoff: contextHandoffSchema.shape.intention.unwrap(),
+};
+
+/** Rows that list their own arguments, and say that they take the others of `delegate_async`. */
+const SHORT = new Set(['launch_principal', 'ask_expert']);
+
+const listed = (primitive: string, known: ReadonlySet<string>): readonly string[] => {
+  const own = argumentsOf(primitive);
+  if (!SHORT.has(primitive)) return own;
+  const others = argumentsOf('delegate_async').filter(
+    (name) => !['target_strategy', 'target_ref', 'instruction', 'history', 'view'].includes(name),
+  );
+  return [...own.filter((name) => known.has(name)), ...others];
+};
+
+test.each([...BUILT_IN])('docs/primitives.md lists the arguments of %s', (primitive, { input }) => {
+  const inner = INNER[primitive];
+  const known = new Set([...keysOf(input), ...(inner === undefined ? [] : keysOf(inner))]);
+  expect(known.size).toBeGreaterThan(0);
+  expect([...new Set(listed(primitive, known))].sort()).toEqual([...known].sort());
+});

@@ -1,0 +1,31 @@
+/** What packings read and return. */
+import type { PackingStrategies } from '@boxcar/kernel';
+import { type CallerTx, type Queryable, type Submission, toQueryable } from '@boxcar/store';
+import type { Selectors } from './selectors.js';
+
+export interface PackLimits {
+  readonly maxCardBytes?: number;
+  readonly maxInstructionBytes?: number;
+  readonly maxContextCards?: number;
+  /** Contents of the cards that one call of `createBox` or `createCards` writes, together. Default 16 MiB. */
+  readonly maxBoxBytes?: number;
+}
+
+/** What a packing reads, and by which limits and strategies it chooses. */
+export interface PackIo {
+  readonly db: Queryable;
+  readonly limits?: PackLimits | undefined;
+  readonly strategies: PackingStrategies;
+  readonly selectors?: Selectors | undefined;
+}
+
+/** What a packing has made: rows that are not written yet, and its answer. */
+export interface Made<T> {
+  readonly answer: T;
+  readonly rows: Pick<Submission, 'cards' | 'contextBoxes' | 'grants'>;
+}
+
+export const dbOf = ({ db }: PackIo, tx: CallerTx | undefined): Queryable =>
+  tx === undefined ? db : toQueryable(tx);
+
+export const noRows = (): Made<unknown>['rows'] => ({ cards: [], contextBoxes: [], grants: [] });

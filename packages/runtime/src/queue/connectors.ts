@@ -1,0 +1,159 @@
+/** The connections of queues and workers: how many, how long they wait, and what closes them (B2 to B5 of `queues.ts`). */
+import { setTimeout as delay } from 'node:timers/promises';
+import { isTransient, limitsOf, SILENCE_MARGIN_MS, startupOptions, toDatabaseError } from '@boxcar/store';
+import { Redis, type RedisOptions } from 'ioredis';
+import pg from 'pg';
+import { within } from './job-queue.js';
+
+/** BullMQ keeps its tables in a schema of its own. */
+export const QUEUE_SCHEMA = 'bullmq';
+
+const RETRY_MIN_MS = 50;
+export const RETRY_MAX_MS = 1_000;
+/** How many Postgres connections the statements of all queues of a process share. */
+const QUEUE_CONNECTIONS = 7;
+/** How long saying goodbye to a server may take. */
+export const GOODBYE_MS = 2_000;
+/** A Redis connection that is silent for this time although an answer is due is closed; ioredis opens a new one. */
+const SILENCE_MS = 5_000;
+/**
+ * The limit of the connection on which a BullMQ worker waits for jobs. A wait lasts 10 s at most, and BullMQ replaces the
+ * connection 1 s after the end of a wait without an answer. BullMQ does not watch the start of a connection; this limit
+ * does.
+ */
+const BLOCKING_SILENCE_MS = 15_000;
+
+/** Where BullMQ's connections come from: one for all queues, and one for each worker. */
+export interface Connector<C> {
+  queue(): C;
+  worker(): WorkerConnection<C>;
+  close(): Promise<void>;
+}
+
+export interface WorkerConnection<C> {
+  readonly connection: C;
+  /** For a worker that has closed: what it still holds is closed, and it gets no further connection. */
+  end(): void;
+}
+
+/**
+ * The connection of a worker to the pool of its process. Its statements are repeated while the server is away (B2), until
+ * the worker has closed. BullMQ can check out a connection for LISTEN after the worker has closed, when the worker was
+ * closed while it started; it never returns that connection.
+ */
+function patientPool(pool: pg.Pool): WorkerConnection<pg.Pool> {
+  let isEnded = false;
+  const held = new Set<pg.PoolClient>();
+  pool.options.max += 1;
+  const query = async (text: string, values: unknown[]): Promise<pg.QueryResult> => {
+    for (let pauseMs = RETRY_MIN_MS; ; pauseMs = Math.min(pauseMs * 2, RETRY_MAX_MS)) {
+      try {
+        return await pool.query(text, values);
+      } catch (error) {
+        if (isEnded || !isTransient(toDatabaseError(error))) throw error;
+        await delay(pauseMs, undefined, { ref: false });
+      }
+    }
+  };
+  const connect = async (): Promise<pg.PoolClient> => {
+    const client = await pool.connect();
+    const release = client.release.bind(client);
+    if (isEnded) {
+      release(true);
+      throw new Error('The worker of this queue has closed.');
+    }
+    held.add(client);
+    client.release = (how) => {
+      held.delete(client);
+      release(how);
+    };
+    return client;
+  };
+  const patient = {
+    query,
+    connect,
+    end: async () => undefined,
+    on: (event: 'error', listener: (error: Error) => void) => pool.on(event, listener),
+    options: pool.options,
+  };
+  return {
+    connection: patient as unknown as pg.Pool,
+    end: () => {
+      if (isEnded) return;
+      isEnded = true;
+      for (const client of held) client.release(true);
+      pool.options.max -= 1;
+    },
+  };
+}
+
+export function connectPostgres(url: string): Connector<pg.Pool> {
+  const limits = limitsOf();
+  // One pool for all queues of the process. Each worker keeps a connection for LISTEN and adds one to this limit.
+  const pool = new pg.Pool({
+    connectionString: url,
+    max: QUEUE_CONNECTIONS,
+    // The transactions of BullMQ hold locks too.
+    options: `-c search_path=${QUEUE_SCHEMA} ${startupOptions(limits)}`,
+    query_timeout: limits.statementMs + SILENCE_MARGIN_MS,
+    keepAlive: true,
+    connectionTimeoutMillis: 5_000,
+    application_name: 'boxcar-queues',
+  });
+  // Each queue and worker listens for errors of its own.
+  pool.setMaxListeners(0).on('error', () => undefined);
+  const clients = new Set<pg.PoolClient>();
+  pool.on('connect', (client) => {
+    // BullMQ checks connections out and does not always listen for their errors.
+    client.on('error', () => undefined);
+    clients.add(client);
+  });
+  pool.on('remove', (client) => clients.delete(client));
+  return {
+    queue: () => pool,
+    worker: () => patientPool(pool),
+    close: async () => {
+      const ended = pool.end();
+      await within(ended, GOODBYE_MS).catch(() => {
+        // A worker that could not say goodbye has kept its connections.
+        for (const client of clients) client.connection.stream.destroy();
+      });
+    },
+  };
+}
+
+export function connectRedis(url: string): Connector<Redis> {
+  const clients = new Set<Redis>();
+  const track = (client: Redis): Redis => {
+    client.on('error', () => undefined);
+    clients.add(client);
+    // BullMQ itself opens a second connection for each worker, and waits for jobs on it.
+    const duplicate = client.duplicate.bind(client);
+    client.duplicate = (options) => track(duplicate({ ...options, socketTimeout: BLOCKING_SILENCE_MS }));
+    return client;
+  };
+  const open = (options: RedisOptions): Redis =>
+    track(
+      new Redis(url, {
+        ...options,
+        replyMapping: 'legacy',
+        // Runs only while a command waits for its answer: an idle connection costs nothing. The new connection sends such
+        // a command again, so the command may take effect twice. BullMQ refuses to end a job a second time and to add an
+        // id twice. A job whose delivery was lost is delivered again after its lock ends, and the sweep rings for its
+        // turn again.
+        socketTimeout: SILENCE_MS,
+        // The end of a blocking connection goes unnoticed, and it keeps the process alive for as long as this.
+        disconnectTimeout: 50,
+        retryStrategy: (times: number) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
+      }),
+    );
+  let shared: Redis | undefined;
+  return {
+    queue: () =>
+      (shared ??= open({ enableOfflineQueue: false, maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS })),
+    worker: () => ({ connection: open({ maxRetriesPerRequest: null }), end: () => undefined }),
+    close: async () => {
+      for (const client of clients) client.disconnect();
+    },
+  };
+}

@@ -1,0 +1,172 @@
+/**
+ * Holds each table to its end: one run writes to all tables that go with runs, and after the purge of this run they are as before. A
+ * table that the run does not write to fails here: add to the run what writes to it, or name it in `OUTLIVES_RUNS`.
+ */
+import { ModelError, type ProjectId, type TurnId } from '@boxcar/kernel';
+import { keepEvidence, noteSweepFailure, purgeRuns, setProviderLimits } from '@boxcar/store';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { z } from 'zod';
+import { newId } from '../../lib/new-id.js';
+import { type Harness, harness } from '../../testing/harness.js';
+import { checkInvariants } from '../../testing/invariants.js';
+import { OUTLIVES_RUNS, rowCounts } from '../../testing/row-counts.js';
+
+let h: Harness;
+
+beforeAll(async () => {
+  h = await harness();
+  h.runtime.registerTool({
+    name: 'look',
+    description: 'Looks.',
+    input: z.looseObject({}),
+    run: async () => 'seen',
+  });
+  let isFirst = true;
+  h.runtime.registerModel('busy', {
+    generate: async () => {
+      if (isFirst) {
+        isFirst = false;
+        throw new ModelError('model_failed', 'busy', { canRetry: true });
+      }
+      return {
+        text: 'done',
+        toolCalls: [],
+        usage: { inputTokens: 1, outputTokens: 1 },
+        finishReason: 'stop',
+      };
+    },
+  });
+  await h.runtime.applyProfile({ name: 'child', instructions: 'You work.', model: 'busy:any' });
+  await setProviderLimits(h.database.pool, 'busy', { maxConcurrent: 10 });
+  await h.profile(
+    'parent',
+    [
+      { calls: [{ tool: 'look', arguments: {} }] },
+      {
+        calls: [
+          {
+            tool: 'fork_join',
+            arguments: { tasks: [{ target_strategy: 'new', target_ref: 'child', instruction: 'help' }] },
+          },
+        ],
+      },
+      { say: 'all done' },
+    ],
+    { tools: ['look', 'fork_join'], delegation_policy: { target_profiles: null } },
+  );
+  await h.worker({ sweepMs: 100 });
+});
+afterAll(() => h[Symbol.asyncDispose]());
+
+const tablesOf = async (): Promise<string[]> => Object.keys(await rowCounts(h.database.pool)).sort();
+
+/** Notes each table that gets a row from now on. */
+async function noteWrites(): Promise<void> {
+  await h.database.pool.query(`
+    create table public.written (name text primary key);
+    create function public.note_write() returns trigger language plpgsql security definer as
+      $$ begin insert into public.written values (tg_table_name) on conflict do nothing; return null; end $$;
+    ${(await tablesOf()).map((table) => `create trigger note_write after insert on boxcar.${table} for each statement execute function public.note_write();`).join('\n')}`);
+}
+
+interface Receipt {
+  readonly turn_id: TurnId;
+  readonly agent_id: string;
+}
+
+async function finish(primitive: string, args: unknown): Promise<Receipt> {
+  const receipt = (await h.runtime.submit(primitive, args)) as unknown as Receipt;
+  const ended = await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 60_000 });
+  expect(ended).toMatchObject({ status: 'success' });
+  return receipt;
+}
+
+/** A run that leaves a row, for a moment at least, in each table. */
+async function playEverything(): Promise<void> {
+  const { turn_id, agent_id } = await finish('launch_principal', {
+    profile_name: 'parent',
+    instruction: 'go',
+    budget: { turns: 100 },
+  });
+  const [turn] = await h.rows<{ project_id: ProjectId }>(
+    'select project_id from boxcar.turns where id = $1',
+    [turn_id],
+  );
+  if (turn === undefined) throw new Error('no turn');
+  const tape = await h.runtime.tape({ agent: agent_id });
+  expect(await tape.search('done')).not.toEqual([]);
+  const fork = await tape.forkTape();
+  await fork.merge();
+  const session = await tape.forkSession('scout', { profile: 'child' });
+  await finish('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: session.name,
+    instruction: 'again',
+  });
+  await keepEvidence(h.database.pool, [
+    {
+      id: newId(),
+      projectId: turn.project_id,
+      turnId: turn_id,
+      kind: 'reply',
+      step: 1,
+      attempt: 9,
+      epoch: 9,
+      holderId: newId(),
+      toolCallId: null,
+      body: { text: 'late' },
+      usage: { input_tokens: 1, output_tokens: 1 },
+    },
+  ]);
+  await noteSweepFailure(h.database.pool, {
+    kind: 'turn_ends',
+    rowId: turn_id,
+    projectId: turn.project_id,
+    error: 'refused',
+  });
+}
+
+test('one run writes to every table whose rows go with runs; after its purge each of them is as before', async () => {
+  const before = await rowCounts(h.database.pool);
+  await noteWrites();
+  await playEverything();
+  const report = await purgeRuns(h.database.pool, { before: new Date(Date.now() + 60_000) });
+  expect(report).toMatchObject({ removed: { runs: 2 }, kept: [] });
+  const written = await h.rows<{ name: string }>('select name from public.written order by 1');
+  expect(written.map(({ name }) => name)).toEqual(await tablesOf());
+  expect(await rowCounts(h.database.pool)).toEqual(before);
+  await checkInvariants(h.database.pool);
+}, 60_000);
+
+test('the tables that outlive runs exist', async () => {
+  const rows = await h.rows<{ name: string }>(
+    "select relname as name from pg_class where relnamespace = 'boxcar'::regnamespace and relkind in ('r', 'p')",
+  );
+  expect(rows.map(({ name }) => name)).toEqual(expect.arrayContaining(Object.keys(OUTLIVES_RUNS)));
+});
+
+/** Tables without a `project_id`, and how their rows are found to be of a project. */
+const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
+  projects: 'id',
+  provider_slots: 'turn_id',
+  purging: 'box_id',
+  tape_entries: 'box_id',
+  tape_words: 'box_id',
+  // Of the whole database.
+  providers: '',
+  schema_version: '',
+  sweeper: '',
+  unsealed: '',
+  workers: '',
+};
+
+test('each table has the project of its rows, or the reference that leads to it', async () => {
+  const rows = await h.rows<{ name: string; columns: string[] }>(
+    `select c.relname as name, array_agg(a.attname::text) as columns from pg_class c join pg_attribute a on a.attrelid = c.oid
+     where c.relnamespace = 'boxcar'::regnamespace and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped group by c.relname order by 1`,
+  );
+  const without = rows.filter(({ columns }) => !columns.includes('project_id'));
+  expect(without.map(({ name }) => name)).toEqual(Object.keys(WITHOUT_PROJECT).sort());
+  for (const { name, columns } of without)
+    if (WITHOUT_PROJECT[name] !== '') expect(columns).toContain(WITHOUT_PROJECT[name]);
+});

@@ -1,0 +1,92 @@
+/** What is told after the commit of a submission. */
+import { canonicalJson, type JsonValue, type Ring } from '@boxcar/kernel';
+import { afterTransaction, findRings, findSubmitted, ringsOf, type SubmittedTurn } from '@boxcar/store';
+import type { Accepted, DoorOptions, RuntimeCore } from '../core/index.js';
+import { announceEnds, announceTries } from '../end/index.js';
+import type { DraftOutcome } from './draft.js';
+
+/** What a try of a submission writes, and announces after its commit. */
+export interface Written extends Pick<DraftOutcome, 'turnIds' | 'rings' | 'ended' | 'dueBatchIds'> {
+  readonly answer: JsonValue;
+  readonly awaitedBatchId: Accepted['awaitedBatchId'];
+}
+
+/**
+ * Whether the answer under a key is that of this try. New turns prove it, and so do new ids in the answer. Where the answer has no
+ * new ids, another submission under the same key at the same moment has done the same.
+ */
+const isAnswerOf = (known: Accepted, { turnIds, answer, awaitedBatchId }: Written): boolean =>
+  turnIds.length === 0 &&
+  awaitedBatchId === known.awaitedBatchId &&
+  canonicalJson(answer) === canonicalJson(known.answer);
+
+/**
+ * The answer of a first try that was lost. What that try would have announced is announced. Under a key that the caller chose,
+ * the answer may belong to another submission.
+ */
+export async function announceFirst(
+  runtime: RuntimeCore,
+  known: Accepted,
+  first: {
+    readonly key: string;
+    readonly tries: readonly Written[];
+    readonly ring: ((rings: readonly Ring[]) => void) | undefined;
+  },
+): Promise<Accepted> {
+  const { key, tries } = first;
+  const turns = await findSubmitted(
+    runtime.pool,
+    tries.flatMap(({ turnIds }) => turnIds),
+  );
+  const isOwn = key.startsWith('auto:') || turns.length > 0 || tries.some((one) => isAnswerOf(known, one));
+  if (isOwn) {
+    announce(runtime, turns, first.ring);
+    const rung = tries.flatMap(({ rings }) => rings.map(({ turnId }) => turnId));
+    runtime.ring(await findRings(runtime.pool, rung));
+    await announceTries(
+      runtime,
+      tries.flatMap(({ ended }) => ended),
+    );
+    runtime.finishSoon(tries.flatMap(({ dueBatchIds }) => dueBatchIds));
+  }
+  return { ...known, isReplay: !isOwn };
+}
+
+/** Tells of what was written: at once, or at the end of the transaction of the caller, if it was committed. */
+export function announceWritten(
+  runtime: RuntimeCore,
+  { call, within }: DoorOptions,
+  written: Pick<DraftOutcome, 'turnIds' | 'rings' | 'ended' | 'dueBatchIds'> & {
+    readonly turns: readonly SubmittedTurn[];
+  },
+): void {
+  const { turnIds, rings, ended, dueBatchIds } = written;
+  const tell = (turns: readonly SubmittedTurn[]): void => {
+    announce(runtime, turns, call?.ring);
+    runtime.ring(rings);
+    for (const ends of ended) announceEnds(runtime, ends);
+    runtime.finishSoon(dueBatchIds);
+  };
+  if (within === undefined) tell(written.turns);
+  else
+    afterTransaction(within.db, () =>
+      // Turns of a transaction that was rolled back are in no row.
+      runtime.afterwards(async () => {
+        const turns = await findSubmitted(runtime.pool, turnIds);
+        if (turnIds.length === 0 || turns.length > 0) tell(turns);
+      }),
+    );
+}
+
+/** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */
+function announce(
+  runtime: RuntimeCore,
+  turns: readonly SubmittedTurn[],
+  ring: (rings: readonly Ring[]) => void = (rings) => runtime.ring(rings),
+): void {
+  ring(ringsOf(turns));
+  for (const target of new Set(
+    turns.filter((turn) => turn.status === 'queued').map((turn) => turn.worker_target),
+  ))
+    runtime.promoteSoon(target);
+}

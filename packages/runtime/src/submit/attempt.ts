@@ -1,0 +1,105 @@
+/**
+ * One try of a submission: admitted, handled, written, announced.
+ *
+ * The tools of the handler add to the draft of the try. The draft is written with the handler's answer, and says what is announced.
+ * Each try begins with a new draft.
+ */
+import { canonicalJson, KernelError, sha256 } from '@boxcar/kernel';
+import { holdErasures } from '@boxcar/store';
+import type { Accepted, RuntimeCore } from '../core/index.js';
+import type { CallerContext } from '../handler/index.js';
+import { hasArgument } from '../tool/index.js';
+import { checkParent, checkProject, isRefusedByArchive, replay } from './admit.js';
+import { announceFirst, announceWritten } from './announce.js';
+import { SubmissionDraft } from './draft.js';
+import { handle } from './handle.js';
+import type { Attempt } from './try-context.js';
+import { UnitOfWork } from './unit-of-work.js';
+import { explainRefusal, write } from './write.js';
+
+export async function attempt(runtime: RuntimeCore, of: Attempt): Promise<Accepted> {
+  const { options, caller, signal } = of;
+  const { primitive, handler, plain, request } = of.parsed;
+  const earlier = [...of.written];
+  const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: caller.source.agentId }));
+  /** What was answered first under the key. In a transaction of the caller nothing is told before its end. */
+  const answerFirst = async (known: Accepted): Promise<Accepted> =>
+    options.within !== undefined
+      ? known
+      : announceFirst(runtime, known, { key: request.key, tries: earlier, ring: options.call?.ring });
+  const known = replay(caller, request.key, requestHash);
+  if (known !== undefined) return answerFirst(known);
+  checkProject(caller, primitive, options);
+  checkParent(caller, options);
+  const isOutside = isRefusedByArchive(primitive, options);
+  signal.throwIfAborted();
+  const ctx = contextOf(of);
+  const isOwn = runtime.ownHandlers.has(handler);
+  const draft = new SubmissionDraft({ projectId: caller.projectId, agentId: caller.source.agentId });
+  const unit = new UnitOfWork({
+    pool: runtime.pool,
+    primitive,
+    draft,
+    isOwn,
+    write: runtime.write,
+    outer: options.within?.db,
+  });
+  try {
+    const erasures = of.holdsErasures ? await holdErasures(unit.tx, caller.projectId) : caller.erasures;
+    const handled = await handle(runtime, of, { ctx, isOwn, draft, unit, requestHash });
+    if (handled.outcome === 'known') return await answerFirst(handled.known);
+    const { answer } = handled;
+    const { outcome } = draft;
+    const { awaited, ending } = outcome;
+    const accepted: Accepted = {
+      projectId: caller.projectId,
+      key: caller.key,
+      answer,
+      awaitedTurnId: awaited?.kind === 'turn' ? awaited.id : null,
+      awaitedBatchId: awaited?.kind === 'batch' ? awaited.id : null,
+      isReplay: false,
+      ending,
+    };
+    if (ending !== null) {
+      if (!unit.isEmpty)
+        throw new KernelError('internal_error', {
+          message: `${primitive}: endTurn cannot be combined with other effects.`,
+        });
+      return accepted;
+    }
+    if (options.within !== undefined && awaited !== undefined)
+      throw cannotWait(primitive, hasArgument(handler, 'wait'));
+    if (awaited !== undefined) options.call?.pass();
+    of.written.push({ ...outcome, answer, awaitedBatchId: accepted.awaitedBatchId });
+    const result = await write(unit, { of, ctx, draft, accepted, requestHash, isOutside, erasures });
+    if (result.outcome === 'refused') {
+      const again = await explainRefusal(runtime, of, { because: result.because, requestHash });
+      return await answerFirst(again);
+    }
+    announceWritten(runtime, options, { ...outcome, turns: result.turns });
+    return accepted;
+  } finally {
+    await unit.abandon();
+  }
+}
+
+function contextOf({ parsed, options, caller }: Attempt): CallerContext {
+  const { source, parent } = caller;
+  return {
+    projectId: caller.projectId,
+    primitive: parsed.primitive,
+    source,
+    channelId: options.channelId ?? parent?.channelId ?? 'public',
+    traceparent: options.traceparent ?? null,
+    parent: parent === undefined ? undefined : { ...parent },
+  };
+}
+
+/** @param canOmit - The primitive has an argument that says whether it waits. */
+const cannotWait = (primitive: string, canOmit: boolean): KernelError =>
+  new KernelError('bad_request', {
+    message: canOmit
+      ? `${primitive}: with tx nothing can be waited for, because the turns begin after your commit; give wait: false, and wait for turn_id (or batch_id) after the commit.`
+      : `${primitive}: it waits, which nothing can in a transaction of yours; submit it after the commit, without tx.`,
+    details: { primitive, field: canOmit ? 'wait' : 'tx' },
+  });

@@ -1,0 +1,72 @@
+/** Who a submission comes from. */
+import { agentIdIn, KernelError, parseId, type TurnId, tryParseId } from '@boxcar/kernel';
+import { type CallerTransaction, loadOpenings } from '@boxcar/store';
+import type { Caller, DoorOptions, ParsedSubmission, RuntimeCore, SubmitOptions } from '../core/index.js';
+import { checkText } from './check-text.js';
+import { nameOfSession } from './session-name.js';
+
+export type CallerOptions = SubmitOptions & {
+  readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId' | 'holderId'>;
+  readonly wokenBy?: TurnId;
+  readonly within?: CallerTransaction;
+  readonly isJobKey?: boolean;
+  readonly doorJobId?: string;
+  readonly doorNoteId?: string;
+};
+
+/** @throws KernelError `not_found` for project, source agent or calling turn. */
+export async function findCaller(
+  runtime: RuntimeCore,
+  options: CallerOptions,
+  { key, isOwnKey, profileNames }: ParsedSubmission['request'],
+): Promise<Caller> {
+  checkText(options.projectId, 'project_id', 200);
+  const sourceAgent =
+    typeof options.sourceAgentId === 'object'
+      ? nameOfSession(options.sourceAgentId, 'source_agent_id')
+      : options.sourceAgentId;
+  checkText(sourceAgent, 'source_agent_id', 200);
+  checkText(options.channelId, 'channel_id', 200);
+  checkText(options.traceparent, 'traceparent', 200);
+  const project = options.projectId ?? 'default';
+  const request = {
+    project: tryParseId(project) ?? project,
+    sourceAgentId: sourceAgent === undefined ? undefined : agentIdIn(sourceAgent),
+    sourceAgentName: sourceAgent,
+    idempotencyKey: key,
+    isOwnKey,
+    profileNames,
+    parentTurnId:
+      options.call?.turnId ??
+      options.wokenBy ??
+      (options.parentTurnId === undefined
+        ? undefined
+        : parseId<'turn'>(options.parentTurnId, 'parent_turn_id')),
+  };
+  const { within } = options;
+  const caller =
+    within === undefined ? await runtime.open(request) : (await loadOpenings(within.db, [request]))[0];
+  if (caller === undefined)
+    throw new KernelError('not_found', {
+      message: `No project '${project}'.`,
+      details: { project_id: project },
+    });
+  const { source } = caller;
+  if (source === undefined) {
+    throw new KernelError('not_found', {
+      message:
+        typeof options.sourceAgentId === 'object'
+          ? `source_agent_id: no session '${options.sourceAgentId.session}' of workspace '${options.sourceAgentId.workspace}' in project '${project}'.`
+          : `No agent '${sourceAgent ?? ''}' in project '${project}'.`,
+      details: { source_agent_id: sourceAgent, project_id: caller.projectId },
+    });
+  }
+  const parentTurnId = options.call?.turnId ?? options.wokenBy ?? options.parentTurnId;
+  if (parentTurnId !== undefined && caller.parent === undefined) {
+    throw new KernelError('not_found', {
+      message: `No turn '${parentTurnId}' in project '${project}'.`,
+      details: { parent_turn_id: parentTurnId, project_id: caller.projectId },
+    });
+  }
+  return { ...caller, source };
+}

@@ -1,0 +1,269 @@
+/**
+ * Everything that one try of a primitive makes, before it is written.
+ *
+ * It owns the rows, and what is told after their commit. Only its methods change it: the tools of the handler call them with what the
+ * packer, new turns and joins have made and returned. It decides nothing and reads no database.
+ *
+ * D1  A refusal leaves nothing, because handlers may catch it: rows are added when everything about them is decided.
+ * D2  A context box that is made here has one owner, the agent of its first turn. The agents of further turns that share it get grants.
+ * D3  Before each statement of the handler `takeEarly` hands out what the statement must see: everything but turns and batches, which are
+ *     decided at the end, and boxes that are held back while their owner is decided.
+ * D4  Each try has a draft of its own.
+ */
+import type { AgentId, BatchId, BoxId, KernelError, ProjectId, Ring, RunId, TurnId } from '@boxcar/kernel';
+import {
+  type AgentRow,
+  emptySubmission,
+  type NewBatch,
+  type NewBudget,
+  type NewGrant,
+  type NewTurn,
+  type Submission,
+} from '@boxcar/store';
+import type { Accepted } from '../core/index.js';
+import type { EndedTurns } from '../end/index.js';
+import type { Made } from '../pack/index.js';
+
+/** A turn that this primitive makes. */
+export interface MadeTurn {
+  readonly agentId: AgentId;
+  readonly isReuse: boolean;
+  readonly argument: string | undefined;
+  readonly runId: RunId;
+}
+
+/** Turns whose rows are decided, and what is made with them. */
+export interface MadeTurns {
+  readonly agents: readonly { readonly agent: AgentRow; readonly derivedFrom: AgentId | undefined }[];
+  readonly budgets: readonly NewBudget[];
+  /** The run that begins with them. */
+  readonly run: Submission['runs'][number] | undefined;
+  readonly turns: readonly { readonly row: NewTurn; readonly made: MadeTurn }[];
+}
+
+/** A batch whose members are decided. */
+export interface MadeBatch {
+  readonly batch: NewBatch;
+  /** What its members get that are made here; undefined for a batch of earlier turns. */
+  readonly members: { readonly isWaitedFor: boolean; readonly warmTurnId: TurnId | undefined } | undefined;
+  /** The runs of its turns, each once. */
+  readonly runIds: readonly RunId[];
+}
+
+/** What the answer of a primitive is the end of. */
+export type Awaited =
+  | { readonly kind: 'turn'; readonly id: TurnId; readonly deadlineMs: number }
+  | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number };
+
+/** What a draft comes to, besides its rows. */
+export interface DraftOutcome {
+  readonly turnIds: readonly TurnId[];
+  readonly awaited: Awaited | undefined;
+  readonly ending: Accepted['ending'];
+  readonly rings: readonly Ring[];
+  /** Turns that the primitive ends once it commits. */
+  readonly ended: readonly EndedTurns[];
+  /** Batches that are due as they are made: all members have ended. */
+  readonly dueBatchIds: readonly BatchId[];
+}
+
+export class SubmissionDraft {
+  readonly #rows: Submission = emptySubmission();
+  readonly #author: { readonly projectId: ProjectId; readonly agentId: AgentId };
+  /** Boxes whose owner is being decided. */
+  readonly #heldBack = new Set<BoxId>();
+  /** The context boxes made here that a turn made here has. */
+  readonly #owned = new Set<BoxId>();
+  readonly #made = new Map<TurnId, MadeTurn>();
+  readonly #runs = new Map<TurnId | BatchId, RunId>();
+  readonly #rings: Ring[] = [];
+  readonly #ended: EndedTurns[] = [];
+  readonly #dueBatchIds: BatchId[] = [];
+  #awaited: Awaited | undefined;
+  #ending: Accepted['ending'] = null;
+  #refusal: KernelError | undefined;
+
+  /** @param author - The agent in whose name everything is made. */
+  constructor(author: { readonly projectId: ProjectId; readonly agentId: AgentId }) {
+    this.#author = author;
+  }
+
+  /** Adds what a packing has made. @returns Its answer. */
+  addPacked<T>({ answer, rows }: Made<T>): T {
+    this.#rows.cards.push(...rows.cards);
+    this.#rows.contextBoxes.push(...rows.contextBoxes);
+    this.#rows.grants.push(...rows.grants);
+    return answer;
+  }
+
+  addGrants(grants: readonly NewGrant[]): void {
+    this.#rows.grants.push(...grants);
+  }
+
+  /** Adds an agent with its tape. */
+  addAgent(
+    { agentId, name, tapeBoxId, profile, isShared }: AgentRow,
+    derivedFrom: AgentId | undefined,
+  ): void {
+    const { projectId, agentId: ownerAgentId } = this.#author;
+    this.#rows.tapes.push({ id: tapeBoxId, projectId, ownerAgentId: agentId });
+    this.#rows.agents.push({
+      id: agentId,
+      projectId,
+      name,
+      profileId: profile.profileId,
+      ownerAgentId,
+      derivedFrom: derivedFrom ?? null,
+      tapeBoxId,
+      ...(isShared ? { isShared } : {}),
+    });
+  }
+
+  addTurns({ agents, budgets, run, turns }: MadeTurns): void {
+    for (const { agent, derivedFrom } of agents) this.addAgent(agent, derivedFrom);
+    this.#ownBoxes(turns.map(({ row }) => row));
+    this.#rows.budgets.push(...budgets);
+    if (run !== undefined) this.#rows.runs.push(run);
+    for (const { row, made } of turns) {
+      this.#rows.turns.push(row);
+      this.#made.set(row.id, made);
+      this.#runs.set(row.id, made.runId);
+    }
+  }
+
+  /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before (D2). */
+  #ownBoxes(turns: readonly Pick<NewTurn, 'contextBoxId' | 'agentId'>[]): void {
+    const { projectId, agentId: source } = this.#author;
+    const { contextBoxes, grants } = this.#rows;
+    const indexes = new Map(contextBoxes.map((box, index) => [box.id, index]));
+    for (const { contextBoxId: boxId, agentId } of turns) {
+      const index = indexes.get(boxId) ?? -1;
+      const box = contextBoxes[index];
+      if (box === undefined || this.#owned.has(boxId)) {
+        grants.push({ projectId, agentId, boxId, mode: 'read', uptoPosition: null, source, expiresAt: null });
+        continue;
+      }
+      this.#owned.add(boxId);
+      contextBoxes[index] = { ...box, ownerAgentId: agentId };
+    }
+  }
+
+  addBatch({ batch, members, runIds }: MadeBatch): void {
+    const [runId, ...others] = runIds;
+    if (members !== undefined) this.#joinMembers(batch, members);
+    this.#rows.batches.push(batch);
+    if (runId !== undefined && others.length === 0) this.#runs.set(batch.id, runId);
+    if (batch.remaining === 0) this.#dueBatchIds.push(batch.id);
+  }
+
+  #joinMembers(
+    { id: batchId, turnIds }: NewBatch,
+    { isWaitedFor, warmTurnId }: NonNullable<MadeBatch['members']>,
+  ): void {
+    const { turns } = this.#rows;
+    const ids = new Set(turnIds);
+    turns.forEach((turn, index) => {
+      if (!ids.has(turn.id)) return;
+      turns[index] = {
+        ...turn,
+        batchIds: [...(turn.batchIds ?? []), batchId],
+        ...(isWaitedFor ? { isWaitedFor } : {}),
+        ...(warmTurnId === undefined ? {} : { warmTurnId }),
+      };
+    });
+  }
+
+  addRings(rings: readonly Ring[]): void {
+    this.#rings.push(...rings);
+  }
+
+  addEnded(ended: EndedTurns): void {
+    this.#ended.push(ended);
+  }
+
+  /** The end of this turn or batch is the answer. */
+  await(awaited: Awaited): void {
+    this.#awaited = awaited;
+  }
+
+  endTurn(ending: NonNullable<Accepted['ending']>): void {
+    this.#ending = ending;
+  }
+
+  /** A part of a refused effect is in the transaction already, so nothing may be committed, even if the handler has caught the refusal. */
+  refuse(refusal: KernelError): void {
+    this.#refusal ??= refusal;
+  }
+
+  /** Keeps boxes out of what is written early (D3). @returns Ends it. */
+  holdBack(boxIds: readonly BoxId[]): () => void {
+    for (const id of boxIds) this.#heldBack.add(id);
+    return () => {
+      for (const id of boxIds) this.#heldBack.delete(id);
+    };
+  }
+
+  /** The tokens of the context boxes that are made here and not written yet. */
+  boxTokens(): ReadonlyMap<BoxId, number> {
+    return new Map(this.#rows.contextBoxes.map(({ id, tokens }) => [id, tokens]));
+  }
+
+  madeTurn(id: TurnId): MadeTurn | undefined {
+    return this.#made.get(id);
+  }
+
+  /** The run of each turn and batch that is made here. A batch of turns of several runs has none. */
+  get runs(): ReadonlyMap<TurnId | BatchId, RunId> {
+    return this.#runs;
+  }
+
+  get awaited(): Awaited | undefined {
+    return this.#awaited;
+  }
+
+  get ended(): readonly EndedTurns[] {
+    return this.#ended;
+  }
+
+  get refusal(): KernelError | undefined {
+    return this.#refusal;
+  }
+
+  get isEmpty(): boolean {
+    return Object.values(this.#rows).every((rows: readonly unknown[]) => rows.length === 0);
+  }
+
+  /** The rows that are not written yet. */
+  get rows(): Submission {
+    return this.#rows;
+  }
+
+  get outcome(): DraftOutcome {
+    return {
+      turnIds: this.#rows.turns.map(({ id }) => id),
+      awaited: this.#awaited,
+      ending: this.#ending,
+      rings: this.#rings,
+      ended: this.#ended,
+      dueBatchIds: this.#dueBatchIds,
+    };
+  }
+
+  /** Takes out the rows that a statement of the handler must see (D3); undefined when there are none. */
+  takeEarly(): Submission | undefined {
+    const { cards, tapes, agents, grants, contextBoxes } = this.#rows;
+    const isHeld = ({ id }: { readonly id: BoxId }): boolean => this.#heldBack.has(id);
+    const decided = contextBoxes.filter((box) => !isHeld(box));
+    if (cards.length + decided.length + tapes.length + agents.length + grants.length === 0) return undefined;
+    contextBoxes.splice(0, contextBoxes.length, ...contextBoxes.filter(isHeld));
+    // Taken out before the write: what is added meanwhile belongs to the next one.
+    return {
+      ...emptySubmission(),
+      cards: cards.splice(0),
+      contextBoxes: decided,
+      tapes: tapes.splice(0),
+      agents: agents.splice(0),
+      grants: grants.splice(0),
+    };
+  }
+}

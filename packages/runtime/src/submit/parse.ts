@@ -1,0 +1,98 @@
+/** Whether a submission is well-formed. */
+import {
+  isJsonObject,
+  type JsonObject,
+  KernelError,
+  meant,
+  parseJsonValue,
+  toBadRequest,
+} from '@boxcar/kernel';
+import type { ParsedSubmission, RuntimeCore } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import { newId, type RunningCode } from '../lib/index.js';
+import { parseGiven } from '../tool/index.js';
+import { type CallerOptions, findCaller } from './caller.js';
+import { checkText } from './check-text.js';
+import { codeOf, outside } from './plugin-code.js';
+
+/** What the handler's schema makes of the arguments. */
+function parseInput<I>(
+  primitive: string,
+  handler: Handler<I>,
+  { args, code }: { readonly args: unknown; readonly code: RunningCode | undefined },
+): { readonly input: I; readonly plain: JsonObject } {
+  const plain = parseJsonValue(args, 'arguments');
+  if (!isJsonObject(plain))
+    throw new KernelError('bad_request', {
+      message: `${primitive}: arguments must be an object.`,
+      details: { primitive },
+    });
+  const { parsed, given } = outside(code, () => parseGiven(handler.input, plain));
+  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
+  return { input: parsed.data, plain: given };
+}
+
+/** The input of a handler: an object of its own, which it may change. */
+export function readInput<I>(
+  handler: Pick<Handler<I>, 'input'>,
+  plain: JsonObject,
+  code: RunningCode | undefined,
+): I {
+  const { parsed } = outside(code, () => parseGiven(handler.input, plain));
+  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
+  return parsed.data;
+}
+
+/** Keys that begin like this are made by the kernel only. */
+const KERNEL_KEYS = /^(agent|auto|call|fork-result|unseen):/;
+
+/**
+ * Begins to accept a primitive. For a call it may be done beside the commit of the call: what is looked up is decided again by the
+ * write, under the fence of the turn.
+ *
+ * @throws KernelError for an unknown primitive and arguments that do not fit.
+ */
+export function parseSubmission(
+  runtime: RuntimeCore,
+  primitive: string,
+  args: unknown,
+  options: CallerOptions,
+): ParsedSubmission {
+  const handler = runtime.handlers.get(primitive);
+  if (handler === undefined) {
+    const name = String(primitive).slice(0, 80);
+    const known = [...runtime.handlers.keys()].sort();
+    throw new KernelError('unknown_primitive', {
+      message: `No primitive '${name}'; known are ${known.join(', ')}${meant(name, known) || '.'}`,
+      details: { primitive },
+    });
+  }
+  const code = codeOf(runtime, { primitive, handler }, options);
+  const { input, plain } = parseInput(primitive, handler, { args, code });
+  checkText(options.idempotencyKey, 'idempotency_key', 500);
+  if (
+    options.idempotencyKey !== undefined &&
+    options.wokenBy === undefined &&
+    KERNEL_KEYS.test(options.idempotencyKey)
+  )
+    throw new KernelError('bad_request', {
+      message:
+        'idempotency_key: keys that begin with agent:, auto:, call:, fork-result: or unseen: are made by the kernel only.',
+      details: { field: 'idempotency_key' },
+    });
+  const key =
+    options.call === undefined
+      ? (options.idempotencyKey ?? `auto:${newId()}`)
+      : `call:${options.call.toolCallId}`;
+  const isOwnKey =
+    options.idempotencyKey !== undefined &&
+    options.call === undefined &&
+    options.wokenBy === undefined &&
+    options.isJobKey !== true;
+  const profileNames = outside(code, () => handler.profileNames?.(input) ?? []);
+  const request = { key, isOwnKey, profileNames };
+  const caller = findCaller(runtime, options, request);
+  // Whoever accepts it hears of the failure; a call that is never committed nobody accepts.
+  caller.catch(() => undefined);
+  return { primitive, handler, input, plain, request, caller };
+}

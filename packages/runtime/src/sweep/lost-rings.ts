@@ -1,0 +1,61 @@
+/** Rings that the queue has lost, and rings that others have passed. */
+import type { Ring } from '@boxcar/kernel';
+import { findStaleRings, type RingPlace, ringAgain } from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import type { Clock, SweepContext } from './sweep-rows.js';
+
+/** Rings that other rings have passed and that one pass raises. */
+const RAISES = 100;
+
+export class LostRings {
+  readonly #runtime: RuntimeCore;
+  readonly #rows: SweepContext['rows'];
+  readonly #queue: SweepContext['queue'];
+  readonly #lostRingMs: number;
+  readonly #halfLeaseMs: number;
+  /** By the monotonic clock: when a worker was last lost. That worker may have taken rings without claiming them. */
+  #lostWorkerAt = Number.NEGATIVE_INFINITY;
+  /** Where the last look at old rings ended. */
+  #ringsAfter: RingPlace | undefined;
+
+  constructor(context: SweepContext, times: { readonly lostRingMs: number; readonly halfLeaseMs: number }) {
+    this.#runtime = context.runtime;
+    this.#rows = context.rows;
+    this.#queue = context.queue;
+    this.#lostRingMs = times.lostRingMs;
+    this.#halfLeaseMs = times.halfLeaseMs;
+  }
+
+  /** A worker was lost. It may have taken rings without claiming them. */
+  workerLost(): void {
+    this.#lostWorkerAt = performance.now();
+  }
+
+  async ringAgain(clock: Clock): Promise<void> {
+    // The queue is away, so this pass has claimed from the rows instead.
+    if (this.#queue.isDoorbellUnavailable) return;
+    const { rings: stale, next } = await findStaleRings(this.#runtime.pool, {
+      ...clock,
+      lostRingMs: this.#lostRingMs,
+      after: this.#ringsAfter,
+    });
+    // After the loss of a worker, that worker may hold any unclaimed ring. A surplus ring changes nothing.
+    const isDoubtful = performance.now() - this.#lostWorkerAt < 3 * this.#lostRingMs;
+    const takenMs = isDoubtful ? 0 : this.#halfLeaseMs;
+    const lost = await this.#runtime.doorbell.findLost(stale, { takenMs });
+    if (lost === undefined) this.#queue.markDoorbellUnavailable();
+    if (lost === undefined) return;
+    this.#ringsAfter = next;
+    const isLost = new Set(lost.map(({ turnId }) => turnId));
+    const passed = stale.filter(({ turnId, isNext }) => isNext && !isLost.has(turnId));
+    if (passed.length > 0) await this.#runtime.doorbell.raise(passed.slice(0, RAISES));
+    if (lost.length === 0) return;
+    const again = await this.#rows.orAlone('lost_rings', clock, {
+      all: () => ringAgain(this.#runtime.pool, lost),
+      find: async () => lost.map((ring) => ({ turn_id: ring.turnId, project_id: null, ring })),
+      alone: ({ ring }) => ringAgain(this.#runtime.pool, [ring]),
+    });
+    this.#runtime.log('info', 'sweep.rang_again', { turn_ids: again.map((ring: Ring) => ring.turnId) });
+    this.#runtime.ring(again);
+  }
+}

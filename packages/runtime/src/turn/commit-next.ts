@@ -1,0 +1,52 @@
+import { type NewCard, stepNotice } from '@boxcar/kernel';
+import type { NewEntry, StepCommit } from '@boxcar/store';
+import { entryOf } from '../end/index.js';
+import type { HeldPrompt } from './context-keeper.js';
+import type { ClosedStep, HeldTurn, TurnRun } from './held-turn.js';
+import type { ReplyVerdict } from './judge-reply.js';
+import type { OpenCalls, StepCalls } from './step-calls.js';
+import { noticeCard } from './step-cards.js';
+import type { TurnCommits } from './turn-commits.js';
+
+/** What a turn goes on with after a step. */
+interface NextStep {
+  readonly attempt: number;
+  readonly emptyReplies: number;
+  readonly open: OpenCalls;
+}
+
+/** Commits a step after which the turn goes on: its thought, its calls and what the model is reminded of. */
+export async function commitNext(
+  {
+    held,
+    calls: stepCalls,
+    commits,
+  }: { readonly held: HeldTurn; readonly calls: StepCalls; readonly commits: TurnCommits },
+  { rows, step }: Pick<HeldPrompt, 'rows' | 'step'>,
+  next: Extract<ReplyVerdict, { kind: 'next' }> & {
+    readonly closed: ClosedStep;
+    readonly spent: StepCommit['spent'];
+  },
+): Promise<TurnRun | NextStep> {
+  const { turn, view } = held;
+  const written: { kind: NewEntry['kind']; card: NewCard }[] = [];
+  const add = (kind: NewEntry['kind'], card: NewCard): void => void written.push({ kind, card });
+  if (next.thought !== undefined) add('message', next.thought);
+  const calls = stepCalls.write(next.calls, { rows, step, facts: next.facts });
+  for (const { card } of calls) add('tool_call', card);
+  if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder, next.notice));
+  const notice = stepNotice(turn.maxSteps - step, stepCalls.bound.enders);
+  if (notice !== undefined) add('message', noticeCard(turn, notice));
+  const { emptyReplies, spent } = next;
+  const outcome = await commits.step({
+    step: { ...next.closed, thoughtCardId: (next.thought ?? calls[0]?.card)?.id ?? null },
+    cards: written.map(({ card }) => card),
+    entries: written.map(({ kind, card }) => entryOf(kind, card)),
+    calls: calls.map(({ row }) => row),
+    emptyReplies,
+    spent,
+  });
+  if (outcome.outcome !== 'committed') return outcome.outcome;
+  view.append(outcome.basePosition, step, written);
+  return { attempt: calls.length > 0 ? 0 : 1, emptyReplies, open: stepCalls.toOpen(calls, step) };
+}

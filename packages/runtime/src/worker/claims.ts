@@ -1,0 +1,190 @@
+/**
+ * The claims of a worker: from a ring that has a slot to a turn that runs.
+ *
+ * It owns the rings that have a slot and are not handled yet, the turns that are being claimed or run here, those taken from the rows, and
+ * those whose rows were locked. Each ring that is handled gives its slot back exactly once, in `#runInSlot`.
+ *
+ * Communication is narrow. Queues call `admit`, then `handle`; `row-claims.ts` calls `runRow` with a slot it has taken. Claims call
+ * `RunningTurns.run` for a turn they have won, and `onSlotFree` whenever a slot was given back.
+ */
+
+import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
+import { errorText } from '@boxcar/kernel';
+import { claimWithViews, type ViewedClaim } from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import { Batcher, isLockTimeout, LOCKED } from '../lib/index.js';
+import { type LeftTurns, noteFailedClaim } from '../turn/index.js';
+import { INLINE_VIEW_BYTES } from '../view/index.js';
+import type { Lease } from './lease.js';
+import { LockedClaims } from './locked-claims.js';
+import { type Claimable, LEAVES_LOCKED, type RunningTurns, type Views } from './running-turns.js';
+import type { SlotQueue, Slots } from './slots.js';
+import type { WorkerOptions, WorkerState } from './worker-options.js';
+
+/** What a job of the queue, or a look into the rows, has brought, and what its turns have rung here since. */
+type Following = Promise<void>[];
+
+export class Claims {
+  readonly #runtime: RuntimeCore;
+  readonly #options: Required<WorkerOptions>;
+  readonly #lease: Pick<Lease, 'id' | 'isStale'>;
+  readonly #slots: Slots;
+  readonly #turns: RunningTurns;
+  readonly #left: LeftTurns;
+  readonly #state: () => WorkerState;
+  readonly #onSlotFree: () => void;
+  readonly #claims: Batcher<Claimable, { outcome: ViewedClaim; holderId: WorkerId }>;
+  readonly #locked = new LockedClaims();
+  /** Rings that have a slot and are not handled yet. */
+  readonly #admitted = new Set<Claimable>();
+  /** What was taken straight from the rows: no subscription waits for it. */
+  readonly #fromRows = new Set<Promise<void>>();
+  /**
+   * Turns that are being claimed or run here, with their epochs. By the rows they may already be held by this worker, but
+   * they are not orphans. A turn has one claim at a time: if a repeated claim finds the turn held by this worker, then
+   * its first try has claimed it.
+   */
+  readonly #claiming = new Map<TurnId, number>();
+
+  constructor(
+    runtime: RuntimeCore,
+    parts: {
+      readonly options: Required<WorkerOptions>;
+      readonly lease: Pick<Lease, 'id' | 'isStale'>;
+      readonly slots: Slots;
+      readonly views: Views;
+      readonly turns: RunningTurns;
+      readonly left: LeftTurns;
+      readonly state: () => WorkerState;
+      readonly onSlotFree: () => void;
+    },
+  ) {
+    this.#runtime = runtime;
+    this.#options = parts.options;
+    this.#lease = parts.lease;
+    this.#slots = parts.slots;
+    this.#turns = parts.turns;
+    this.#left = parts.left;
+    this.#state = parts.state;
+    this.#onSlotFree = parts.onSlotFree;
+    const { room, kept } = parts.views;
+    this.#claims = new Batcher(async (rings, attempt) => {
+      const reservedBytes = rings.length * INLINE_VIEW_BYTES;
+      await room.enter(reservedBytes);
+      const holderId = this.#lease.id;
+      const outcomes = await claimWithViews(runtime.pool, rings, {
+        holderId,
+        maxViewBytes: INLINE_VIEW_BYTES,
+        build: runtime.builds.build,
+        known: kept.known,
+        try: attempt,
+      }).finally(() => room.leave(reservedBytes));
+      return outcomes.map((outcome) =>
+        outcome.outcome === 'stale' && outcome.isLocked === true ? LOCKED : { outcome, holderId },
+      );
+    }, LEAVES_LOCKED);
+  }
+
+  isClaiming(turnId: TurnId): boolean {
+    return this.#claiming.has(turnId);
+  }
+
+  /** Turns whose claims have met locked rows a moment ago. */
+  get recentlyLocked(): TurnId[] {
+    return this.#locked.recent();
+  }
+
+  /** What was taken from the rows and is not done. */
+  get fromRows(): readonly Promise<void>[] {
+    return [...this.#fromRows];
+  }
+
+  /** Takes a slot for a ring. A ring that says nothing new needs no slot. */
+  admit(ring: Claimable, queue: SlotQueue): boolean {
+    if (this.#state() !== 'running' || this.#turns.isRunning(ring)) return true;
+    if (!queue.admit()) return false;
+    this.#admitted.add(ring);
+    return true;
+  }
+
+  /** Runs the turn of a ring, if it is still to be had, and what that rings here. Never throws: a doorbell does not care how turns end. */
+  async handle(ring: Claimable): Promise<void> {
+    if (!this.#admitted.delete(ring)) return;
+    const following: Following = [];
+    await this.#runInSlot(ring, following);
+    for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
+  }
+
+  /** A slot is taken for it. */
+  runRow(ring: Ring): void {
+    this.#admitted.add(ring);
+    const handling = this.handle(ring).finally(() => this.#fromRows.delete(handling));
+    this.#fromRows.add(handling);
+  }
+
+  /** W4: takes the turn that a commit has dispatched, or rings. Many go to the whole pool. */
+  #ring(rings: readonly Ring[], following: Following): void {
+    const [only] = rings;
+    if (only === undefined) return;
+    const isOurs =
+      rings.length === 1 &&
+      this.#options.takesOwnRings &&
+      this.#state() === 'running' &&
+      this.#options.targets.includes(only.workerTarget) &&
+      this.#slots.takeOwn();
+    if (!isOurs) {
+      this.#runtime.ring(rings);
+      return;
+    }
+    const running = this.#runInSlot(only, following).then((isClaimed) => {
+      if (!isClaimed) this.#runtime.ring([only]);
+    });
+    following.push(running);
+  }
+
+  /**
+   * The turn is being claimed or run here, or was left here: another claim handles this ring, or its claim cannot win.
+   */
+  #isOld({ turnId, epoch }: Claimable): boolean {
+    return Math.max(this.#claiming.get(turnId) ?? 0, this.#left.epochOf(turnId)) >= epoch;
+  }
+
+  /** Gives the slot back. @returns False when it could not find out whether the turn is to be had. */
+  async #runInSlot(ring: Claimable, following: Following): Promise<boolean> {
+    let isAnswered = false;
+    let isOurs = false;
+    try {
+      // Resumed by the end of a child while its own suspend is still being wound up here.
+      await this.#turns.doneOf(ring.turnId);
+      if (this.#state() !== 'running' || this.#lease.isStale) return false;
+      if (this.#isOld(ring)) return true;
+      isOurs = true;
+      this.#claiming.set(ring.turnId, ring.epoch);
+      const { outcome, holderId } = await this.#claims.add(ring, {
+        lockedMs: () => this.#locked.patienceFor(ring.turnId, this.#slots.free > 0),
+      });
+      isAnswered = true;
+      this.#locked.forget(ring.turnId);
+      if (outcome.outcome === 'claimed')
+        await this.#turns.run(outcome, { holderId, ring: (rings) => this.#ring(rings, following) });
+    } catch (error) {
+      if (!isAnswered && isLockTimeout(error)) {
+        this.#locked.record(ring.turnId);
+        this.#runtime.log('info', 'turn.locked', { turn_id: ring.turnId, epoch: ring.epoch });
+        return true;
+      }
+      this.#runtime.log('error', 'turn.failed_to_run', {
+        turn_id: ring.turnId,
+        epoch: ring.epoch,
+        error: errorText(error),
+      });
+      // A failed claim is noted, and the sweep rings later, so this worker does not ring now.
+      isAnswered ||= await noteFailedClaim(this.#runtime, ring, error);
+    } finally {
+      if (isOurs && this.#claiming.get(ring.turnId) === ring.epoch) this.#claiming.delete(ring.turnId);
+      this.#slots.release();
+      this.#onSlotFree();
+    }
+    return isAnswered;
+  }
+}

@@ -1,0 +1,283 @@
+/**
+ * The turns that a worker runs.
+ *
+ * It owns what runs, with its abort signals, and the batchers of commits and results. Slots, claims and the lease are not its business:
+ * it asks only whether the lease is stale.
+ *
+ * Communication is narrow. Claims call `run`, `isRunning` and `doneOf`. The worker aborts turns, waits for them, and says why the process
+ * ends (`crash`). A run gives its rings to the `ring` that it was handed.
+ */
+import { setMaxListeners } from 'node:events';
+import {
+  errorText,
+  KernelError,
+  type Ring,
+  type ToolCallId,
+  type TurnId,
+  type WorkerId,
+} from '@boxcar/kernel';
+import {
+  type AdvanceOutcome,
+  commitSteps,
+  type HeldAt,
+  releaseTurns,
+  type StepCommit,
+  type ViewedClaim,
+} from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import type { Recorder } from '../end/index.js';
+import { Batcher, LOCKED } from '../lib/index.js';
+import type { ModelWaits } from '../model/index.js';
+import {
+  type HeldTurn,
+  handBackFailed,
+  type LeftTurns,
+  recordLeft,
+  runTurn,
+  type StepResults,
+  type TurnHost,
+} from '../turn/index.js';
+import { type KeptViews, type TurnLoader, TurnView, type ViewRoom } from '../view/index.js';
+import { advanceSteps } from './advance-steps.js';
+import type { Lease } from './lease.js';
+import { pairRings, type RungCommit } from './own-rings.js';
+import type { WorkerState } from './worker-options.js';
+
+/** A turn that leaves its batch when its row is locked, and does not hold up the others. */
+export const LEAVES_LOCKED = { leavesLocked: true };
+
+export type Claimable = Pick<Ring, 'turnId' | 'epoch'>;
+
+/** The views of a worker in memory. */
+export interface Views {
+  readonly loader: TurnLoader;
+  readonly room: ViewRoom;
+  readonly kept: KeptViews;
+}
+
+interface Active {
+  readonly epoch: number;
+  /** By the worker's monotonic clock. */
+  readonly since: number;
+  readonly controller: AbortController;
+  /** Its calls that were begun and must not be run twice. */
+  readonly begunIds: ReadonlySet<ToolCallId>;
+  readonly done: Promise<void>;
+}
+
+export class RunningTurns {
+  readonly #runtime: RuntimeCore;
+  readonly #views: Views;
+  readonly #lease: Pick<Lease, 'isStale'>;
+  readonly #left: LeftTurns;
+  readonly #modelWaits: ModelWaits;
+  readonly #record: Recorder['add'];
+  readonly #state: () => WorkerState;
+  readonly #active = new Map<TurnId, Active>();
+  readonly #commits: Batcher<StepCommit, RungCommit>;
+  readonly #advances: Batcher<StepResults, AdvanceOutcome>;
+  /** Why the process ends, when an error did that nothing caught: W7. */
+  #crash: KernelError | undefined;
+
+  constructor(
+    runtime: RuntimeCore,
+    parts: {
+      readonly views: Views;
+      readonly lease: Pick<Lease, 'isStale'>;
+      /** Turns that were run here and not handed back. */
+      readonly left: LeftTurns;
+      readonly modelWaits: ModelWaits;
+      readonly record: Recorder['add'];
+      readonly state: () => WorkerState;
+    },
+  ) {
+    this.#runtime = runtime;
+    this.#views = parts.views;
+    this.#lease = parts.lease;
+    this.#left = parts.left;
+    this.#modelWaits = parts.modelWaits;
+    this.#record = parts.record;
+    this.#state = parts.state;
+    this.#commits = new Batcher(async (commits, attempt) => {
+      const result = await commitSteps(runtime.pool, commits, attempt);
+      const paired = pairRings(commits, result);
+      runtime.ring(paired.others);
+      runtime.announceEnds(result);
+      const locked = new Set(result.lockedTurnIds);
+      return paired.commits.map((rung, index) => {
+        const turnId = commits[index]?.turnId;
+        return turnId !== undefined && locked.has(turnId) ? LOCKED : rung;
+      });
+    }, LEAVES_LOCKED);
+    this.#advances = new Batcher(async (advances, attempt) => {
+      const { outcomes, rings } = await advanceSteps(runtime.pool, advances, attempt);
+      runtime.ring(rings);
+      return outcomes;
+    }, LEAVES_LOCKED);
+  }
+
+  get count(): number {
+    return this.#active.size;
+  }
+
+  has(turnId: TurnId): boolean {
+    return this.#active.has(turnId);
+  }
+
+  /** Settles when the run of the turn here is over. */
+  doneOf(turnId: TurnId): Promise<void> | undefined {
+    return this.#active.get(turnId)?.done;
+  }
+
+  /** Settles when the turns that run now are done. */
+  allDone(): Promise<unknown> {
+    return Promise.all([...this.#active.values()].map((active) => active.done));
+  }
+
+  /** The begun calls of the turns that still run. */
+  get begunIds(): readonly ToolCallId[] {
+    return [...this.#active.values()].flatMap((active) => [...active.begunIds]);
+  }
+
+  /** W7: an error that nothing caught ends the process. */
+  crash(error: KernelError): void {
+    this.#crash = error;
+  }
+
+  /** A ring of the epoch in hand, or an older one, says nothing new. */
+  isRunning(ring: Claimable): boolean {
+    const active = this.#active.get(ring.turnId);
+    return active !== undefined && active.epoch >= ring.epoch;
+  }
+
+  /** Turns that were ended in this worker's hands: what runs for them is stopped. */
+  abortEnded(turnIds: readonly TurnId[]): void {
+    for (const id of turnIds)
+      this.#active.get(id)?.controller.abort(
+        new KernelError('turn_ended', {
+          message: 'The turn has ended, or is in other hands.',
+          details: { turn_id: id },
+        }),
+      );
+  }
+
+  /** Where the notice of an end was lost: turns in hand before the rows were asked, which the rows do not give to this worker. */
+  abortUnheld(held: readonly TurnId[], askedAt: number): void {
+    const ours = new Set(held);
+    this.abortEnded(
+      [...this.#active].flatMap(([id, { since }]) => (since < askedAt && !ours.has(id) ? [id] : [])),
+    );
+  }
+
+  abortAll(reason: KernelError): void {
+    for (const { controller } of this.#active.values()) controller.abort(reason);
+  }
+
+  async run(
+    { turn, view: claimed }: Extract<ViewedClaim, { outcome: 'claimed' }>,
+    { holderId, ring }: { readonly holderId: WorkerId; readonly ring: HeldTurn['ring'] },
+  ): Promise<void> {
+    // W5: claimed while the worker closes, whose patience may have ended before this turn could feel it.
+    if (this.#state() !== 'running') {
+      await this.#giveBack(turn, holderId);
+      return;
+    }
+    const view = new TurnView(this.#views, turn, claimed);
+    const controller = new AbortController();
+    // One listener per tool call of a step; as many as the model makes.
+    setMaxListeners(0, controller.signal);
+    const held: HeldTurn = {
+      turn,
+      view,
+      holderId,
+      begunIds: new Set(),
+      unrecorded: new Map(),
+      signal: controller.signal,
+      ring,
+    };
+    let isWarming = turn.warmsCache;
+    const letOthersIn = (): void => {
+      if (isWarming) this.#runtime.letWarmedIn(turn.turnId);
+      isWarming = false;
+    };
+    const host: TurnHost = {
+      runtime: this.#runtime,
+      loader: this.#views.loader,
+      modelWaits: this.#modelWaits,
+      commit: async (commit) => {
+        const { outcome, rings } = await this.#commits.add(commit);
+        ring(rings);
+        letOthersIn();
+        return outcome;
+      },
+      advance: (results) => this.#advances.add(results),
+      record: (result, options) => this.#record(result, options),
+      checkLease: () => {
+        if (this.#lease.isStale)
+          controller.abort(
+            new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }),
+          );
+        controller.signal.throwIfAborted();
+      },
+      isDraining: () => this.#state() !== 'running',
+    };
+    const done = (async () => {
+      let isLeft = false;
+      try {
+        const outcome = await runTurn(host, held);
+        if (outcome === 'released')
+          this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn]));
+        // A suspended turn leaves its place in the window: no end will tell the queue.
+        if (outcome === 'suspended') this.#runtime.promoteSoon(turn.workerTarget);
+        // After an aborted run this worker may still hold the turn, whatever the result of the run was.
+        isLeft = controller.signal.aborted;
+        this.#runtime.log('debug', 'turn.left', { turn_id: turn.turnId, epoch: turn.epoch, outcome });
+      } catch (error) {
+        this.#runtime.log(controller.signal.aborted ? 'info' : 'error', 'turn.interrupted', {
+          turn_id: turn.turnId,
+          epoch: turn.epoch,
+          error: errorText(error),
+        });
+        // Handed back at once; each further failure delays the next ring longer. An aborted turn is not held by this
+        // worker any more, or the shutdown hands it back.
+        // A turn whose results wait for the database is not handed back before they are recorded.
+        const isCrash = this.#crash !== undefined && controller.signal.reason === this.#crash;
+        const left = controller.signal.aborted && !isCrash ? 'waiting' : await recordLeft(host, held);
+        const isHandedBack =
+          left !== 'waiting' &&
+          (await handBackFailed(
+            this.#runtime,
+            { turn, holderId, begunIds: [...held.begunIds] },
+            { error: isCrash ? this.#crash : error, loader: this.#views.loader },
+          ));
+        isLeft = !isHandedBack || left === 'failing';
+      } finally {
+        letOthersIn();
+        if (isLeft) this.#left.add(held);
+        view.drop();
+        if (this.#active.get(turn.turnId)?.controller === controller) this.#active.delete(turn.turnId);
+      }
+    })();
+    this.#active.set(turn.turnId, {
+      epoch: turn.epoch,
+      since: performance.now(),
+      controller,
+      begunIds: held.begunIds,
+      done,
+    });
+    await done;
+  }
+
+  /**
+   * Hands back a turn of which nothing was run. If the database cannot be reached now, the heartbeat finds the turn later
+   * as an orphan.
+   */
+  async #giveBack(turn: HeldAt, holderId: WorkerId): Promise<void> {
+    const { turnId } = turn;
+    try {
+      this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn], { begunIds: [] }));
+    } catch (error) {
+      this.#runtime.log('warn', 'turn.not_given_back', { turn_id: turnId, error: errorText(error) });
+    }
+  }
+}

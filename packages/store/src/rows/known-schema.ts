@@ -1,0 +1,46 @@
+/**
+ * What this build knows of the schema: its newest migration, its tables, and what the role of a worker must be allowed on each. A new
+ * table has a line here. Tests compare this file with the migrations and with the statements of the store.
+ */
+
+/** The newest migration that this build knows. */
+export const SCHEMA_VERSION = 33;
+
+/** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
+type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
+
+/** What is needed on each table of the schema `boxcar` beside `select`. */
+export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
+  agents: ['insert', 'update'],
+  batches: ['insert', 'update'],
+  boxes: ['insert', 'update'],
+  budgets: ['insert', 'update'],
+  cards: ['insert', 'update (id)'],
+  evidence: ['insert'],
+  forks: ['insert', 'update'],
+  grants: ['insert', 'update', 'delete'],
+  operations: ['insert', 'update'],
+  profiles: ['insert', 'update'],
+  projects: ['insert', 'update'],
+  provider_slots: ['insert', 'update', 'delete'],
+  providers: ['insert', 'update'],
+  runs: ['insert', 'update'],
+  schema_version: [],
+  sessions: ['insert', 'update'],
+  steps: ['insert', 'update', 'delete'],
+  sweep_failures: ['insert', 'update', 'delete'],
+  sweeper: ['update'],
+  tape_entries: ['insert'],
+  tape_words: ['insert'],
+  tool_calls: ['insert', 'update'],
+  toolsets: ['insert'],
+  turns: ['insert', 'update'],
+  waits: ['insert', 'update', 'delete'],
+  workers: ['insert', 'update', 'delete'],
+};
+
+/** The other tables of the schema `boxcar`, and why no right on them is needed. */
+export const NOT_FOR_WORKERS: Readonly<Record<string, string>> = {
+  purging: 'purge writes it; the trigger that reads it runs as its owner',
+  unsealed: 'erase_cards and purge_boxes write it; the trigger that reads it runs as its owner',
+};

@@ -1,0 +1,2 @@
+export type { Outer, Row } from './row.js';
+export * as tables from './schema.js';

@@ -1,0 +1,134 @@
+/** Agents by id or name, with their profiles. */
+
+import { type AgentId, agentNamesOf, type BoxId, type ProjectId, type RunId } from '@boxcar/kernel';
+import type { LoadBoxesOptions } from '../box/index.js';
+import { type Queryable, run, statement } from '../db/index.js';
+import type { Row } from '../schema/index.js';
+import { PROFILE_COLUMNS, type ProfileDbRow, type ProfileRow, toProfileRow } from './profile-versions.js';
+
+const FIND_ACTOR = statement(`
+  select /* find-agents.find_actor */ p.id as project_id, p.operator_agent_id, a.id as agent_id
+  from boxcar.projects p left join boxcar.agents a on a.project_id = p.id and (a.id = $3 or a.name = any ($4::text[]))
+  where p.id = $1 or p.name = $2
+  order by (p.id = $1) desc, (a.id = $3) desc, array_position($4::text[], a.name) limit 1`);
+
+/** A project and one of its agents, each by id or name; undefined = no such project, `agentId` null = no such agent. */
+export async function findActor(
+  db: Queryable,
+  ref: {
+    readonly project: string;
+    readonly projectId: ProjectId | undefined;
+    readonly agent: string;
+    readonly agentId: AgentId | undefined;
+  },
+): Promise<
+  | { readonly projectId: ProjectId; readonly operatorId: AgentId; readonly agentId: AgentId | null }
+  | undefined
+> {
+  const [row] = await run<{ project_id: ProjectId; operator_agent_id: AgentId; agent_id: AgentId | null }>(
+    db,
+    FIND_ACTOR,
+    [ref.projectId ?? null, ref.project, ref.agentId ?? null, agentNamesOf(ref.agent)],
+  );
+  return row === undefined
+    ? undefined
+    : { projectId: row.project_id, operatorId: row.operator_agent_id, agentId: row.agent_id };
+}
+
+export interface AgentRow {
+  readonly agentId: AgentId;
+  readonly name: string;
+  readonly tapeBoxId: BoxId;
+  /** The version the agent was made with; agents keep theirs. */
+  readonly profile: ProfileRow;
+  /** Who made it. */
+  readonly ownerAgentId: AgentId | null;
+  /** The operator made it. */
+  readonly isOperatorMade: boolean;
+  /** Anyone whose policy reaches its profile may give it turns. */
+  readonly isShared: boolean;
+  /** The actor may append to its tape without end. */
+  readonly mayAppend: boolean;
+}
+
+type AgentDbRow = ProfileDbRow &
+  Row<'agents', 'owner_agent_id' | 'is_shared', { agent_id: 'id'; agent_name: 'name' }> & {
+    readonly tape_box_id: BoxId;
+    readonly is_operator_made: boolean;
+    readonly may_append: boolean;
+  };
+
+const agentColumns = (actor: string): string => `
+  a.id as agent_id, a.name as agent_name, a.tape_box_id, a.owner_agent_id, a.is_shared,
+  coalesce(a.owner_agent_id = (select o.operator_agent_id from boxcar.projects o where o.id = a.project_id), true) as is_operator_made,
+  exists (select from boxcar.grants g where g.agent_id = ${actor} and g.box_id = a.tape_box_id and g.mode = 'append' and g.expires_at is null) as may_append,
+  ${PROFILE_COLUMNS}`;
+
+const toAgentRow = (row: AgentDbRow): AgentRow => ({
+  agentId: row.agent_id,
+  name: row.agent_name,
+  tapeBoxId: row.tape_box_id,
+  profile: toProfileRow(row),
+  ownerAgentId: row.owner_agent_id,
+  isOperatorMade: row.is_operator_made,
+  isShared: row.is_shared === true,
+  mayAppend: row.may_append,
+});
+
+const FIND_AGENT = statement(`
+  select /* find-agents.find_agent */ ${agentColumns('$4')}
+  from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
+  where a.project_id = $1 and (a.id = $2 or a.name = any ($3::text[]))
+  order by (a.id = $2) desc, array_position($3::text[], a.name) limit 1`);
+
+/** An agent by id or name, with its profile; the operator is none. */
+export async function findAgent(
+  db: Queryable,
+  { projectId, actorId }: LoadBoxesOptions,
+  ref: { readonly id: AgentId | undefined; readonly name: string },
+): Promise<AgentRow | undefined> {
+  const [row] = await run<AgentDbRow>(db, FIND_AGENT, [
+    projectId,
+    ref.id ?? null,
+    agentNamesOf(ref.name),
+    actorId,
+  ]);
+  return row && toAgentRow(row);
+}
+
+// No key update: rows that refer to the agents (grants, turns of others) are written meanwhile.
+const LOCK_AGENTS = statement(`
+  with /* find-agents.lock_agents */ r as (select id from boxcar.runs where id = $2 for no key update)
+  select a.id, a.tape_box_id from boxcar.agents a
+  where a.id = any ($1::uuid[]) and ($2::uuid is null or (select count(*) from r) > 0) order by a.id for no key update of a`);
+
+/**
+ * Serialises queue-or-dispatch decisions about agents; they are locked by id. Turns below another one are filed under the lock
+ * of their run, which comes first.
+ *
+ * @returns The tapes of those that exist and have one.
+ */
+export async function lockAgents(
+  tx: Queryable,
+  agentIds: readonly AgentId[],
+  runId: RunId | null = null,
+): Promise<ReadonlyMap<AgentId, BoxId>> {
+  const rows = await run<{ id: AgentId; tape_box_id: BoxId | null }>(tx, LOCK_AGENTS, [agentIds, runId]);
+  return new Map(rows.flatMap((row) => (row.tape_box_id === null ? [] : [[row.id, row.tape_box_id]])));
+}
+
+const FIND_AGENTS = statement(`
+  select /* find-agents.find_agents */ ${agentColumns('$4')}
+  from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
+  where a.project_id = $1 and (a.id = any ($2::uuid[]) or a.name = any ($3::text[]))`);
+
+/** Agents by ids and names, in no order; what does not exist is left out. */
+export async function findAgents(
+  db: Queryable,
+  { projectId, actorId }: LoadBoxesOptions,
+  refs: { readonly ids: readonly AgentId[]; readonly names: readonly string[] },
+): Promise<readonly AgentRow[]> {
+  return (
+    await run<AgentDbRow>(db, FIND_AGENTS, [projectId, refs.ids, refs.names.flatMap(agentNamesOf), actorId])
+  ).map(toAgentRow);
+}
