@@ -1,5 +1,5 @@
 import type { JsonValue, TurnId } from '@boxcar/kernel';
-import { listDeadLetters, retryDeadLetters } from '@boxcar/store';
+import { listDeadLetters, noteSweepFailure, retryDeadLetters } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { Sweeper } from '../sweep/sweeper.js';
@@ -162,6 +162,23 @@ describe('a turn whose end cannot be written', () => {
     expect(await rowOf(held)).toMatchObject({ status: 'dispatched' });
     await cure();
     expect(await rowOf(held)).toMatchObject({ status: 'canceled' });
+  });
+
+  test('is aborted by its worker, which missed the notice, at its next heartbeat', async () => {
+    const missed = await launch('held');
+    await waitFor(async () => (await rowOf(missed)).status === 'running', { message: 'it runs' });
+    // As `giveUp` writes it; no notice follows.
+    await noteSweepFailure(
+      h.database.pool,
+      { kind: 'turn_runs', rowId: missed, projectId: null, error: 'canceled' },
+      { maxTries: 1 },
+    );
+    await waitFor(
+      () => h.log.some(({ event, fields }) => event === 'turn.interrupted' && fields.turn_id === missed),
+      { message: 'its worker has stopped it' },
+    );
+    await cancel({ turn_id: missed });
+    expect(await rowOf(missed)).toMatchObject({ status: 'canceled' });
   });
 
   test('does not prevent the end of the other tasks of its fork_join, and the batch ends with it', async () => {

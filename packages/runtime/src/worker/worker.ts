@@ -263,7 +263,11 @@ export class Worker implements AsyncDisposable {
     this.#peerWatch.setHasPeers(renewal.hasPeers);
     this.#runtime.builds.recordMinCompatible(renewal.minCompatible);
     const heldIds = renewal.held.map(({ turnId }) => turnId);
-    this.#turns.abortUnheld(heldIds, askedAt);
+    // The notice of a turn that was given up may have come before this worker knew that it had claimed the turn.
+    this.#turns.abortUnheld(
+      renewal.held.flatMap(({ turnId, isGivenUp }) => (isGivenUp ? [] : [turnId])),
+      askedAt,
+    );
     this.#left.forget(heldIds, askedAt);
     this.#orphans.check(renewal.held);
   }

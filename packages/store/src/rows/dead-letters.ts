@@ -46,6 +46,10 @@ export const IS_OF_STEP = `coalesce(substring(f.last_error from ${STEP}), (t.ste
 export const mayRun = (now = 'now()'): string =>
   `not exists (select from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or (f.next_try_at > ${now} and ${IS_OF_STEP})))`;
 
+/** A given-up turn may only be ended. Written as a probe, because the table is nearly always empty. */
+export const NOT_GIVEN_UP =
+  "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and f.is_dead) is not true";
+
 /**
  * A note that may be deleted. A run may take longer than the time for which notes are kept, so a note stays while its turn is at
  * that step.

@@ -13,6 +13,7 @@ export {
   lostCause,
   MAX_TRIES,
   mayRun,
+  NOT_GIVEN_UP,
   NOTE_TEXT,
   type NotedFailure,
   type NoteOptions,

@@ -18,7 +18,7 @@ import type {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, retryTransient, run, skipping, statement } from '../db/index.js';
-import { type Build, THIS_BUILD } from '../rows/index.js';
+import { type Build, NOT_GIVEN_UP, THIS_BUILD } from '../rows/index.js';
 import type { Row } from '../schema/index.js';
 import { heldView, heldViewPosition } from '../visible/index.js';
 import { hasStatus } from './turns.js';
@@ -81,10 +81,6 @@ const claimedColumns = (
     ${of}.context_box_id, ${of}.output_box_id, ${of}.channel_id, ${of}.worker_target, ${of}.traceparent, ${of}.max_steps, ${of}.deadline_at, ${of}.step_count,
     ${of}.empty_replies, ${of}.pending_calls, ${of}.attempt, ${of}.retries, ${of}.losses, ${of}.batch_ids is not null as is_member, coalesce(${of}.warm_turn_id = ${of}.id and ${of}.step_count = 0, false) as warms_cache,
     ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8, ${of}.selector, ${of}.selector_version`;
-
-/** A given-up turn may only be ended. Written as a probe, because the table is nearly always empty. */
-const NOT_GIVEN_UP =
-  "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and f.is_dead) is not true";
 
 // Each part reads the one before it, so that no two lists of a batch are joined by going through both.
 const claimText = (leavesLocked: boolean): string => `

@@ -2,7 +2,7 @@ import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from '../db/index.js';
 import type { WorkerInfo } from '../kinds/row-kinds.js';
-import { mayRun, THIS_BUILD } from '../rows/index.js';
+import { mayRun, NOT_GIVEN_UP, THIS_BUILD } from '../rows/index.js';
 import { type HeldAt, toRing } from '../turn/index.js';
 import { WORKERS_CHANNEL } from './liveness.js';
 import { IS_GATED } from './provider-limits.js';
@@ -46,15 +46,18 @@ export const isWorker = (alias: string): string => `${alias}.targets <> '{}'`;
 const RENEW = statement(`
   update /* workers.renew */ boxcar.workers u set lease_until = now() + $2 * interval '1 millisecond', locked_at = case when $3 then now() end, told_at = now(),
     answers = u.answers || coalesce((select jsonb_object_agg(a.key, now() - a.value::float8 * interval '1 millisecond') from jsonb_each_text($4) a), '{}') where u.id = $1
-  returning (select coalesce(json_agg(json_build_object('turnId', t.id, 'epoch', t.epoch)), '[]') from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held,
+  returning (select coalesce(json_agg(json_build_object('turnId', t.id, 'epoch', t.epoch, 'isGivenUp', not (${NOT_GIVEN_UP}))), '[]') from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held,
     array(select p.name from boxcar.providers p where ${IS_GATED}) as gated,
     (select max(v.min_compatible) from boxcar.schema_version v) as min_compatible,
     exists (select from boxcar.workers o where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version) as has_older,
     exists (select from boxcar.workers o where o.lease_until > now() and o.id <> u.id and ${isWorker('o')}) as has_peers`);
 
+/** @property isGivenUp - It may only be ended: what its worker still runs for it is stopped. */
+export type HeldNow = HeldAt & { readonly isGivenUp: boolean };
+
 export interface Renewal {
   /** The turns that the rows say it holds. */
-  readonly held: readonly HeldAt[];
+  readonly held: readonly HeldNow[];
   /** Providers of models whose calls have to ask for room first. */
   readonly gated: readonly string[];
   /** The oldest build that may work on this database. */
@@ -66,7 +69,7 @@ export interface Renewal {
 }
 
 interface RenewalRow extends pg.QueryResultRow {
-  held: HeldAt[];
+  held: HeldNow[];
   gated: string[];
   min_compatible: number;
   has_older: boolean;
