@@ -30,6 +30,7 @@ import {
   transactWithin,
 } from '../db/index.js';
 import { notSetAside } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 import { wakeForBudget } from './budget-waits.js';
 
 const LOCK_RUN = statement(
@@ -51,17 +52,17 @@ const ACCOUNTS = statement(`
     (tokens_reserved + tokens_spent)::float8 as tokens, (cost_reserved + cost_spent)::float8 as cost, steps_reserved + steps_spent as steps, turns_used as turns
   from up order by n`);
 
-interface AccountDbRow extends pg.QueryResultRow {
-  id: string;
-  limits: BudgetLimits;
-  top_depth: number;
-  deadline_at: string | null;
-  is_over: boolean;
-  tokens: number;
-  cost: number;
-  steps: number;
-  turns: number;
-}
+type AccountDbRow = Row<
+  'budgets',
+  'id' | 'limits' | 'top_depth',
+  { turns: 'turns_used'; steps: 'steps_spent' }
+> & {
+  /** As Postgres writes it. */
+  readonly deadline_at: string | null;
+  readonly is_over: boolean;
+  readonly tokens: number;
+  readonly cost: number;
+};
 
 export interface AccountRow extends Account {
   /** As Postgres writes it, to the microsecond; null = no end. */
@@ -188,11 +189,7 @@ const FIND_OF_RUN = statement(`
     and (b.id = $1 or b.id in (select t.budget_id from boxcar.turns t where t.run_id = $1 and t.parent_turn_id is null))
   order by b.id = $1 desc, b.id limit 4`);
 
-interface GoverningRow extends pg.QueryResultRow {
-  readonly id: string;
-  readonly run_id: RunId;
-  readonly limits: BudgetLimits;
-}
+type GoverningRow = Row<'budgets', 'id' | 'run_id' | 'limits'>;
 
 /**
  * The account that governs a turn, or a whole run when `runId` is given; undefined = no account. For a run without its own account

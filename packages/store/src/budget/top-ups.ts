@@ -13,6 +13,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, runRetrying, statement, transaction } from '../db/index.js';
+import type { Row } from '../schema/index.js';
 import type { Purse } from '../turn/index.js';
 import { findSuspended } from '../turn/index.js';
 import { pauseForBudget } from './budget-waits.js';
@@ -22,15 +23,14 @@ const LOCK_HELD = statement(`
   select /* top-ups.lock_held */ budget_id, allotted_tokens::float8, allotted_cost::float8, allotted_steps, spent_tokens::float8, spent_cost::float8, step_count
   from boxcar.turns where id = $1 and epoch = $2 and holder_id = $3 and status = 'running' for update`);
 
-interface HeldRow extends pg.QueryResultRow {
-  budget_id: string;
-  allotted_tokens: number | null;
-  allotted_cost: number | null;
-  allotted_steps: number | null;
-  spent_tokens: number;
-  spent_cost: number;
-  step_count: number;
-}
+type HeldRow = Row<'turns', 'allotted_steps' | 'step_count'> & {
+  /** Only turns that an account governs are asked for. */
+  readonly budget_id: string;
+  readonly allotted_tokens: number | null;
+  readonly allotted_cost: number | null;
+  readonly spent_tokens: number;
+  readonly spent_cost: number;
+};
 
 const GROW = statement(`
   update /* top-ups.grow */ boxcar.turns set allotted_tokens = allotted_tokens + $2, allotted_cost = allotted_cost + $3, allotted_steps = allotted_steps + $4 where id = $1`);

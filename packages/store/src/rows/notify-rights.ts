@@ -12,8 +12,8 @@ import {
   type ProjectId,
   type TurnId,
 } from '@boxcar/kernel';
-import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
+import type { Outer, Row } from '../schema/index.js';
 import { grantOf, OWNS } from './rights.js';
 
 /** The maker of a session, and a tape that it is to be told on. */
@@ -32,18 +32,15 @@ const FACTS = statement(`
     left join boxcar.agents a on a.id = b.owner_agent_id and a.tape_box_id = b.id left join boxcar.profiles t on t.id = a.profile_id
   where b.id = $1 and b.project_id = $2`);
 
-interface FactsRow extends pg.QueryResultRow {
-  is_operator: boolean;
-  policy: DelegationPolicy | null;
-  may_append: boolean;
-  agent_id: AgentId | null;
-  agent_name: string;
-  owner_agent_id: AgentId | null;
-  is_shared: boolean;
-  may_append_always: boolean;
-  target_profile: string | null;
-  target_tags: readonly string[] | null;
-}
+type FactsRow = Outer<Row<'agents', 'owner_agent_id', { agent_id: 'id' }>> &
+  Row<'agents', never, { agent_name: 'name' }> &
+  Outer<Row<'profiles', never, { target_profile: 'name'; target_tags: 'tags' }>> & {
+    readonly is_operator: boolean;
+    readonly policy: DelegationPolicy | null;
+    readonly may_append: boolean;
+    readonly is_shared: boolean;
+    readonly may_append_always: boolean;
+  };
 
 /**
  * Why the maker of a session may not have its ends told there; undefined when it may: it may append to the tape and, where that is the

@@ -2,6 +2,7 @@ import type { RunId } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { getTableConfig, integer, type PgTable, pgSchema, text } from 'drizzle-orm/pg-core';
 import { afterAll, beforeAll, expect, expectTypeOf, it } from 'vitest';
+import type { PausedAccount } from '../budget/budgets.js';
 import type {
   BatchRow,
   DeadLetter,
@@ -22,6 +23,22 @@ import type {
   StepLine,
   TurnLine,
 } from '../report.js';
+import type { ProfileDbRow } from '../submit/profile-versions.js';
+import type { TapeLine } from '../tape/list.js';
+import type { TapePlace } from '../tape/refs.js';
+import type { JoinableTurn, MemberRow } from '../turn/batches.js';
+import type { CommitRow } from '../turn/commit-sql.js';
+import type { LostCall } from '../turn/failed-turns.js';
+import type { CommittedRow } from '../turn/first-tries.js';
+import type { PendingCall } from '../turn/pending-calls.js';
+import type { QueueCall } from '../turn/queue-calls.js';
+import type { EarlierCall } from '../turn/repeats.js';
+import type { OpenCallRow } from '../turn/subtrees.js';
+import type { EndableTurn } from '../turn/sweep-turns.js';
+import type { RingRow, TurnState } from '../turn/turns.js';
+import type { Waiter } from '../work/providers.js';
+import type { OverdueCall } from '../work/sweep.js';
+import type { FailedAttempt } from '../work/waits.js';
 import type { Columns, TableName } from './row.js';
 import * as tables from './schema.js';
 
@@ -117,12 +134,32 @@ it('what the package exports of a row has the types of its columns', () => {
   expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<CallLine, 'toolCalls'>>();
   expectTypeOf<Columns<'turns'>>().toExtend<Shown<TurnLine, 'turns'>>();
   expectTypeOf<Columns<'workers'>>().toExtend<Shown<LiveWorker, 'workers'>>();
+  expectTypeOf<Columns<'budgets'>>().toExtend<Shown<PausedAccount, 'budgets'>>();
+  expectTypeOf<Columns<'profiles'>>().toExtend<Shown<ProfileDbRow, 'profiles'>>();
+  expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<OpenCallRow, 'toolCalls'>>();
+  expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<QueueCall, 'toolCalls'>>();
+  expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<LostCall, 'toolCalls'>>();
+  expectTypeOf<Columns<'turns'>>().toExtend<Shown<EndableTurn, 'turns'>>();
+  expectTypeOf<Columns<'turns'>>().toExtend<Shown<MemberRow, 'turns'>>();
+  expectTypeOf<Columns<'turns'>>().toExtend<Shown<JoinableTurn, 'turns'>>();
+  expectTypeOf<Columns<'turns'>>().toExtend<Shown<RingRow, 'turns'>>();
+  expectTypeOf<Columns<'turns'>>().toExtend<Shown<TurnState, 'turns'>>();
+  expectTypeOf<Columns<'turns'>>().toExtend<Shown<CommitRow, 'turns'>>();
+  expectTypeOf<Columns<'turns'>>().toExtend<Shown<CommittedRow, 'turns'>>();
+  expectTypeOf<Columns<'waits'>>().toExtend<Shown<Waiter, 'waits'>>();
   // Null in the table means the default, which the line shows.
   type Provider = Omit<Shown<ProviderLine, 'providers'>, 'breaker_after'>;
   expectTypeOf<Columns<'providers'>>().toExtend<Provider>();
-  // In hex.
+  // As texts: hashes in hex, and a time to the microsecond.
   type Step = Omit<Shown<StepLine, 'steps'>, 'prompt_hash'>;
   expectTypeOf<Columns<'steps'>>().toExtend<Step>();
+  expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<Omit<PendingCall, 'guard_hash'>, 'toolCalls'>>();
+  expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<Omit<EarlierCall, 'guard_hash'>, 'toolCalls'>>();
+  expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<Omit<OverdueCall, 'deadline_at'>, 'toolCalls'>>();
+  // Never null in the rows that these are about: tapes, and attempts that failed.
+  expectTypeOf<Columns<'boxes'>>().toExtend<Shown<Omit<TapeLine, 'incarnation'>, 'boxes'>>();
+  expectTypeOf<Columns<'boxes'>>().toExtend<Shown<Omit<TapePlace, 'head_position'>, 'boxes'>>();
+  expectTypeOf<Columns<'steps'>>().toExtend<Shown<Omit<FailedAttempt, 'error'>, 'steps'>>();
 
   // The comparison sees a column of another type, and one that may be null.
   expectTypeOf<Columns<'batches'>>().not.toExtend<Shown<{ id: number }, 'batches'>>();

@@ -3,6 +3,7 @@ import type { BoxId, FileMark, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, grantOf, OWNS, READS } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 import { type AppendResult, ENTRY_COLUMNS, LOCK_TAPE, OPEN_STEP } from './appends.js';
 import { lastingNameOf } from './forks.js';
 import type { TapeActor } from './tapes.js';
@@ -228,19 +229,15 @@ const FOLDER = statement(`
       from earlier e join boxcar.boxes b on b.id = e.id join boxcar.projects p on p.id = b.project_id where e.n > 0 and ${READS} <> 'none') as archived
   from boxcar.boxes t left join boxcar.boxes parent on parent.id = t.parent_box_id where t.id = $1 and t.project_id = $2`);
 
-interface FolderRow extends pg.QueryResultRow {
-  created_at: Date;
-  session_graph: string | null;
-  fork_status: 'open' | 'merged' | 'discarded' | null;
-  fork_position: number | null;
-  parent_name: string | null;
-  mark: FileMark | null;
-  archived: readonly {
+type FolderRow = Row<'boxes', 'created_at' | 'session_graph' | 'fork_status' | 'fork_position'> & {
+  readonly parent_name: string | null;
+  readonly mark: FileMark | null;
+  readonly archived: readonly {
     readonly box_id: BoxId;
     readonly archived_at: string;
     readonly mark: FileMark | null;
   }[];
-}
+};
 
 /** What a tape's folder says beside its entries. */
 export interface TapeFolderFacts {

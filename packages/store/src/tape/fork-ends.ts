@@ -11,6 +11,7 @@ import {
   transactWithin,
 } from '../db/index.js';
 import { grantOf, notSetAside, OWNS } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 import { OPEN_STEP } from './appends.js';
 import { FORK, type ForkReceipt, type ForkRow } from './forks.js';
 import { findActiveTurn } from './reset.js';
@@ -43,12 +44,10 @@ interface LockedFork extends ForkRow, pg.QueryResultRow {
   is_over: boolean;
 }
 
-interface LockedTape extends pg.QueryResultRow {
-  id: BoxId;
-  owner_agent_id: AgentId | null;
-  is_archived: boolean;
-  is_closed: boolean;
-}
+type LockedTape = Row<'boxes', 'id' | 'owner_agent_id'> & {
+  readonly is_archived: boolean;
+  readonly is_closed: boolean;
+};
 
 const BEGINNINGS = "('session/start', 'fork/start')";
 const RECEIPT = `jsonb_build_object('status', 'merged', 'fork', $2::uuid::text, 'parent', x.parent, 'merged', x.n, 'first', x.first, 'last', x.last, 'event', x.event, 'replaced', x.replaced)`;

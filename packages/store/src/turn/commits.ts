@@ -6,7 +6,7 @@
  * C4  Turns are locked before tapes, tapes before tool calls, each class in id order, whatever the batch.
  */
 
-import { type BatchId, isFinal, type TurnId, type TurnStatus, type WorkerId } from '@boxcar/kernel';
+import { type BatchId, isFinal, type TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import {
   type BatchTry,
@@ -22,6 +22,7 @@ import {
   type Tx,
   transactOnce,
 } from '../db/index.js';
+import type { Row } from '../schema/index.js';
 import { closeBatchesOf, lockBatchesOf } from './batches.js';
 import type { SettledTurns } from './call-types.js';
 import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
@@ -63,13 +64,7 @@ const OF_TURNS =
 const LOCK_TURNS = statement(`select /* commits.lock_turns */ ${OF_TURNS} order by id for update`);
 const LOOK_AT_TURNS = statement(`select /* commits.look_at_turns */ ${OF_TURNS}`);
 
-interface LockedTurn extends pg.QueryResultRow {
-  id: TurnId;
-  status: TurnStatus;
-  epoch: number;
-  holder_id: WorkerId | null;
-  is_member: boolean;
-}
+type LockedTurn = Row<'turns', 'id' | 'status' | 'epoch' | 'holder_id'> & { readonly is_member: boolean };
 
 /** C2, read under the lock of the turn: the same condition as in COMMIT. */
 const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean =>

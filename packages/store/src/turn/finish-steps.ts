@@ -78,11 +78,7 @@ const FINISH_UNLOCKED = statement(finishText(true));
 const LOOK_AT_TURNS = statement(`
   select /* finish-steps.look_at_turns */ t.id, t.epoch, t.holder_id, t.pending_calls from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('running')}`);
 
-interface FinishRow extends pg.QueryResultRow {
-  turn_id: TurnId;
-  attempt: number;
-  base: number;
-}
+type FinishRow = Row<'turns', 'attempt', { turn_id: 'id' }> & { readonly base: number };
 
 export interface FinishedStep {
   readonly attempt: number;

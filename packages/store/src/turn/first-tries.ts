@@ -11,6 +11,7 @@
 import type { BatchId, CardId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, skipping, statement, type Tx } from '../db/index.js';
+import type { Row } from '../schema/index.js';
 import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
 import type { StepCommit } from './step-commit.js';
 import { type RingRow, toRing } from './turns.js';
@@ -110,12 +111,10 @@ const ADVANCED = statement(`
       or ((t.epoch > d.epoch or t.ended_at is not null) and exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.result_card_id = any (d.card_ids))) as has_left
   from d cross join lateral (select * from boxcar.turns t where t.id = d.turn_id offset 0) t`);
 
-interface AdvancedRow extends pg.QueryResultRow {
-  turn_id: TurnId;
-  attempt: number;
-  is_open: boolean;
-  has_left: boolean;
-}
+type AdvancedRow = Row<'turns', 'attempt', { turn_id: 'id' }> & {
+  readonly is_open: boolean;
+  readonly has_left: boolean;
+};
 
 /** The steps whose results have been recorded, with their outcome. Only the holder opens a step or suspends its turn. */
 export async function findAdvanced(

@@ -3,6 +3,7 @@ import { type Ring, toErrorBody, WINDOW_FACTOR } from '@boxcar/kernel';
 import type pg from 'pg';
 import { isServerTrouble, run, runRetrying, statement, type Tx, transaction } from '../db/index.js';
 import { lostCause, noteSweepFailure } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 import { ringPriority } from '../submit/index.js';
 import { hasStatus, isHeldBack, toRing } from '../turn/index.js';
 
@@ -104,13 +105,11 @@ export const PROMOTE = statement(`
 /** How often promotion asks for what projects left of their shares; the last round asks each for all of the room. */
 const SHARES = [1, 8, 1_000_000];
 
-interface Candidate extends pg.QueryResultRow {
-  readonly id: string;
-  readonly agent_id: string;
+type Candidate = Row<'turns', 'id' | 'agent_id'> & {
   /** The priority of its ring (`ring-priority.ts`). */
   readonly priority: number;
   readonly free: number;
-}
+};
 
 /**
  * Fills the window of a target from its queue: projects by turns, within a project by priority, then age; the oldest queued

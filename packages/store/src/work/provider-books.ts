@@ -10,6 +10,7 @@ import {
 import type pg from 'pg';
 import { run, statement, type Tx } from '../db/index.js';
 import { notSetAside } from '../rows/index.js';
+import type { Row } from '../schema/index.js';
 
 /** $1: the clock of tests. */
 export const CLOCK = 'coalesce($1::timestamptz, clock_timestamp())';
@@ -29,17 +30,13 @@ const LOCK = statement(`
     ${ms('paced_until')} as paced_until, ${ms('open_until')} as open_until, ${ms('failing_since')} as failing_since, failures, openings
   from p`);
 
-interface LockedRow extends pg.QueryResultRow {
-  now: number;
-  max_concurrent: number | null;
-  requests_per_minute: number | null;
-  breaker_after: number;
-  paced_until: number | null;
-  open_until: number | null;
-  failing_since: number | null;
-  failures: number;
-  openings: number;
-}
+type LockedRow = Row<'providers', 'max_concurrent' | 'requests_per_minute' | 'failures' | 'openings'> & {
+  readonly now: number;
+  readonly breaker_after: number;
+  readonly paced_until: number | null;
+  readonly open_until: number | null;
+  readonly failing_since: number | null;
+};
 
 export const lock = async (tx: Tx, name: string, now: Date | undefined): Promise<LockedRow | undefined> =>
   (await run<LockedRow>(tx, LOCK, [now ?? null, name]))[0];

@@ -208,7 +208,7 @@ const WAITERS = statement(`
   where w.provider = $2 and ($4::uuid[] is null or w.turn_id = any ($4)) and ${notSetAside('due_waits', 'w.turn_id', CLOCK)}
   order by w.created_at, w.turn_id limit $3`);
 
-interface Waiter extends pg.QueryResultRow {
+export interface Waiter extends pg.QueryResultRow {
   readonly turn_id: TurnId;
   readonly project_id: ProjectId;
 }
