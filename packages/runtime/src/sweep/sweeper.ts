@@ -14,7 +14,7 @@ import { DueWaits, type WakeProvider } from './due-waits.js';
 import { LostRings } from './lost-rings.js';
 import { Overdue } from './overdue.js';
 import { SweepRows } from './sweep-rows.js';
-import { WaitingDoors } from './waiting-doors.js';
+import { WaitingDoors } from './waiting-jobs.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */
 const LIMIT = 500;

@@ -1,5 +1,5 @@
 export { BLOCKED_WORKER } from './blocked-worker.js';
-export { closeDoor, closeDoors, type Door, findDoorsOf, findWaitingDoors, openDoor } from './door-jobs.js';
+export { closeDoor, closeDoors, type Door, findDoorsOf, findWaitingDoors, openDoor } from './waiting-jobs.js';
 export {
   announceWorker,
   askServer,
