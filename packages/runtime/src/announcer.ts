@@ -5,7 +5,13 @@
  * say what is due, and the sweep finds what is lost here.
  */
 import type { BatchId, Ring, TurnId } from '@boxcar/kernel';
-import { findDoorsOf, findWarmedTargets, outsideHandlers, type PendingCall, promote } from '@boxcar/store';
+import {
+  findJobsWaitingFor,
+  findWarmedTargets,
+  outsideHandlers,
+  type PendingCall,
+  promote,
+} from '@boxcar/store';
 import type { Ends, RuntimeCore } from './core/index.js';
 import { finishBatch, tellParent } from './end/index.js';
 import { OnceAtATime } from './lib/index.js';
@@ -95,7 +101,7 @@ export class Announcer {
 
   wakeDoorJobsSoon(ids: readonly (TurnId | BatchId)[]): void {
     this.#inBackground(async () => {
-      const doors = await findDoorsOf(this.#runtime.pool, ids);
+      const doors = await findJobsWaitingFor(this.#runtime.pool, ids);
       await this.#runtime.doorbell.knock(doors.map((door) => door.job_id));
     });
   }

@@ -76,11 +76,11 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
   /** Those that nobody has closed. Who closes a door decides how long to wait for it. */
   const doors = new Set<QueueDoor>();
   const keep = (door: QueueDoor): QueueDoor => {
-    const closeDoor = (): Promise<void> => {
+    const removeWaitingJob = (): Promise<void> => {
       doors.delete(kept);
       return door.close();
     };
-    const kept: QueueDoor = { close: closeDoor, [Symbol.asyncDispose]: closeDoor };
+    const kept: QueueDoor = { close: removeWaitingJob, [Symbol.asyncDispose]: removeWaitingJob };
     doors.add(kept);
     return kept;
   };

@@ -16,9 +16,9 @@ import {
 } from '@boxcar/kernel';
 import {
   type Build,
-  loadOpenings,
+  type CallerRequest,
+  loadCallers,
   loadTurnStates,
-  type OpeningRequest,
   type PendingCall,
   type ProfileLine,
   type ProjectLine,
@@ -32,7 +32,7 @@ import {
 import type { ListedAgent, ListedBox, ListedRun, ListedTurn } from '@boxcar/store/report';
 import type pg from 'pg';
 import { Announcer } from './announcer.js';
-import type { Accepted, DoorOptions, Ends, RuntimeCore, SubmitOptions } from './core/index.js';
+import type { Accepted, Ends, InnerSubmitOptions, RuntimeCore, SubmitOptions } from './core/index.js';
 import type { StepExplanation, WhyAnswer } from './explain/index.js';
 import { explainStep, type StepChoice, why } from './explain/index.js';
 import type { Handler } from './handler/index.js';
@@ -195,8 +195,8 @@ export class Runtime implements RuntimeCore {
     this.sessions = new SessionGraph(options.pool);
     this.builds = new BuildWatch(options.pool, build);
     this.watcher = new TurnWatcher({ pool: options.pool, directUrl: options.directUrl, log: this.log });
-    const openings = new Batcher(async (requests: readonly OpeningRequest[]) =>
-      (await loadOpenings(this.pool, requests)).map((opening) => ({ opening })),
+    const openings = new Batcher(async (requests: readonly CallerRequest[]) =>
+      (await loadCallers(this.pool, requests)).map((opening) => ({ opening })),
     );
     this.open = async (request) => (await openings.add(request)).opening;
     const writes = new Batcher((items: readonly SubmissionItem[]) => writeSubmissions(this.pool, items));
@@ -288,7 +288,7 @@ export class Runtime implements RuntimeCore {
   async accept<Answer = JsonValue>(
     primitive: string,
     args: unknown,
-    options: SubmitOptions & DoorOptions = {},
+    options: SubmitOptions & InnerSubmitOptions = {},
   ): Promise<Accepted<Answer>> {
     refuseNested(this.pool);
     const { call, doorJobId, wokenBy } = options;

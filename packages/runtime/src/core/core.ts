@@ -11,11 +11,11 @@ import type {
   TurnId,
 } from '@boxcar/kernel';
 import type {
+  CallerFacts,
+  CallerRequest,
   CallSettlement,
   CommitResult,
   LockLimit,
-  Opening,
-  OpeningRequest,
   PendingCall,
   QueueCall,
   SubmissionItem,
@@ -27,7 +27,7 @@ import type { BuildWatch, Log } from '../lib/index.js';
 import type { PackLimits, Selectors } from '../pack/index.js';
 import type { TurnWatcher } from '../queue/index.js';
 import type { Tool } from '../tool/index.js';
-import type { Accepted, DoorOptions, SubmitOptions } from './submit-options.js';
+import type { Accepted, InnerSubmitOptions, SubmitOptions } from './submit-options.js';
 
 /** Calls of tools that workers outside run. */
 export interface QueueToolCalls {
@@ -93,7 +93,7 @@ export interface RuntimeCore {
   /** Whether this build may work on the database. */
   readonly builds: BuildWatch;
   /** Loads what a submission needs of its caller, together with others that come at the same moment. */
-  readonly open: (request: OpeningRequest) => Promise<Opening | undefined>;
+  readonly open: (request: CallerRequest) => Promise<CallerFacts | undefined>;
   /** Writes a submission together with others that come at the same moment. */
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
   /** Rings after a commit: at once, in the background, never failing. */
@@ -104,7 +104,7 @@ export interface RuntimeCore {
   readonly outside: QueueToolCalls | undefined;
   /** Gives a committed call to the workers outside: in the background, never failing. */
   sendSoon(call: PendingCall): void;
-  accept(primitive: string, args: unknown, options?: SubmitOptions & DoorOptions): Promise<Accepted>;
+  accept(primitive: string, args: unknown, options?: SubmitOptions & InnerSubmitOptions): Promise<Accepted>;
   /** Looks soon whether queued turns of this target have room. */
   promoteSoon(workerTarget: string): void;
   /** The turn has come as far as its siblings wait for (`warm_cache`): a look at their queues. */

@@ -3,7 +3,7 @@ export {
   type Accepted,
   type Caller,
   DEFAULT_WAIT_SECONDS,
-  type DoorOptions,
+  type InnerSubmitOptions,
   type ParsedSubmission,
   type SubmitOptions,
 } from './submit-options.js';

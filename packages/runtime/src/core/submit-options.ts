@@ -10,7 +10,7 @@ import type {
   TurnId,
   WorkerId,
 } from '@boxcar/kernel';
-import type { CallerTransaction, CallerTx, Opening, Tx } from '@boxcar/store';
+import type { CallerFacts, CallerTransaction, CallerTx, Tx } from '@boxcar/store';
 import type { Handler } from '../handler/index.js';
 
 /** Of an awaited turn or batch, unless told. */
@@ -37,7 +37,7 @@ export interface SubmitOptions {
 }
 
 /** How the kernel's own doors call: a turn's tool call, or a job that waits for the answer. */
-export interface DoorOptions {
+export interface InnerSubmitOptions {
   /** The tool call of a running turn that asks. Its result commits with the effect. */
   readonly call?: {
     readonly turnId: TurnId;
@@ -83,7 +83,7 @@ export interface Accepted<Answer = JsonValue> {
 }
 
 /** The caller of a submission, whose source agent is known. */
-export type Caller = Opening & { readonly source: NonNullable<Opening['source']> };
+export type Caller = CallerFacts & { readonly source: NonNullable<CallerFacts['source']> };
 
 /** A primitive whose arguments are valid, and whose caller is being looked up. */
 export interface ParsedSubmission {

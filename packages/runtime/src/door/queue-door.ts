@@ -31,7 +31,7 @@ import {
   type TurnId,
   toBadRequest,
 } from '@boxcar/kernel';
-import { closeDoor, loadBatches, loadTurnStates, openDoor } from '@boxcar/store';
+import { loadBatches, loadTurnStates, recordWaitingJob, removeWaitingJob } from '@boxcar/store';
 import { DelayedError, type Job } from 'bullmq';
 import { z } from 'zod';
 import type { Accepted, RuntimeCore } from '../core/index.js';
@@ -136,13 +136,13 @@ async function reply(runtime: RuntimeCore, job: Job): Promise<Reply> {
   const door = { project_id: accepted.projectId, awaited_id: awaited.id, job_id: jobId };
   const answer = await findAnswer(runtime, awaited);
   if (answer !== undefined) {
-    await closeDoor(runtime.pool, door);
+    await removeWaitingJob(runtime.pool, door);
     if (answer instanceof KernelError) throw answer;
     return { kind: 'answer', answer: warnAgain(answer, accepted.answer) };
   }
   // The operation knows the job it was accepted from; another one that waits for the same is recorded beside it.
   if (accepted.isReplay)
-    await openDoor(runtime.pool, { ...door, idempotency_key: accepted.key, own_key: ownKey });
+    await recordWaitingJob(runtime.pool, { ...door, idempotency_key: accepted.key, own_key: ownKey });
   return { kind: 'wait', awaited };
 }
 

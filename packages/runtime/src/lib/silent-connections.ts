@@ -15,7 +15,7 @@ const LOOKS = 4;
 export function cutOffSilent(pool: pg.Pool, log: Log): () => void {
   let timer: NodeJS.Timeout;
   let isOver = false;
-  const look = async (): Promise<void> => {
+  const dropSilentOnes = async (): Promise<void> => {
     try {
       const count = await dropSilent(pool, limitsOn(pool).lockMs);
       if (count > 0) log('warn', 'pool.connection_silent', { connections: count });
@@ -27,7 +27,7 @@ export function cutOffSilent(pool: pg.Pool, log: Log): () => void {
   };
   const schedule = (): void => {
     if (isOver) return;
-    timer = setTimeout(() => void look(), limitsOn(pool).lockMs / LOOKS);
+    timer = setTimeout(() => void dropSilentOnes(), limitsOn(pool).lockMs / LOOKS);
     timer.unref();
   };
   schedule();

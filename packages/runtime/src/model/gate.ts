@@ -5,9 +5,9 @@
 import { errorText, isProviderAnswer, isProviderFailure, ModelError, type TurnId } from '@boxcar/kernel';
 import {
   type Caller,
-  type Entry,
   enterProvider,
   findGatedProviders,
+  type GateAnswer,
   isOverRowLimit,
   isTransient,
   type LockLimit,
@@ -38,8 +38,8 @@ interface Leaving {
   readonly hasAnswered: boolean;
 }
 
-interface Door {
-  readonly enter: Batcher<Caller, Entry>;
+interface ProviderBatchers {
+  readonly enter: Batcher<Caller, GateAnswer>;
   readonly leave: Batcher<Leaving, true>;
   /** Calls that are over and whose places could not be given back yet. */
   readonly unleft: Map<TurnId, Leaving>;
@@ -56,7 +56,7 @@ export class ModelGate {
   readonly #runtime: RuntimeCore;
   readonly #timers: Timers;
   #gated: ReadonlySet<string> = new Set();
-  readonly #doors = new Map<string, Door>();
+  readonly #batchers = new Map<string, ProviderBatchers>();
   /** Providers that answered since the failure that was told last. */
   readonly #answered = new Set<string>();
   /** When providers answered last, since the other workers were told. */
@@ -94,9 +94,9 @@ export class ModelGate {
   async enter(provider: string, caller: Caller): Promise<ModelEntry> {
     if (!this.#gated.has(provider))
       return { outcome: 'admitted', pass: { ask: (call) => this.#ask(provider, caller, call) } };
-    const door = this.#doorOf(provider);
-    if (door.unleft.has(caller.turnId)) await this.#leaveBefore(provider, door, caller);
-    const entry = await door.enter.add(caller);
+    const batchers = this.#batchersOf(provider);
+    if (batchers.unleft.has(caller.turnId)) await this.#leaveBefore(provider, batchers, caller);
+    const entry = await batchers.enter.add(caller);
     switch (entry.outcome) {
       case 'fenced':
         return entry;
@@ -152,14 +152,18 @@ export class ModelGate {
   /** Takes no longer than a lock may: a place that cannot be given back now is given back later. */
   async #leave(provider: string, leaving: Leaving): Promise<void> {
     try {
-      await this.#doorOf(provider).leave.add(leaving);
+      await this.#batchersOf(provider).leave.add(leaving);
     } catch (error) {
       this.#logLeaving(provider, [leaving], error);
     }
   }
 
   /** False: it failed for a reason that passes, and is tried again later. */
-  async #leaveNow(provider: string, door: Door, leavings: readonly Leaving[]): Promise<boolean> {
+  async #leaveNow(
+    provider: string,
+    batchers: ProviderBatchers,
+    leavings: readonly Leaving[],
+  ): Promise<boolean> {
     const turns = leavings.map(({ caller }) => caller);
     const hasProved = leavings.some((leaving) => leaving.hasProved);
     const hasAnswered = leavings.some((leaving) => leaving.hasAnswered);
@@ -172,30 +176,30 @@ export class ModelGate {
       return true;
     } catch (error) {
       if (!isOverRowLimit(error) && !isTransient(error)) throw error;
-      this.#timers.set(`leave ${provider}`, LEAVE_AGAIN_MS, () => void this.#leaveAgain(provider, door));
+      this.#timers.set(`leave ${provider}`, LEAVE_AGAIN_MS, () => void this.#leaveAgain(provider, batchers));
       return false;
     }
   }
 
   /** One try after the other, so that a turn that calls again can wait for the one that is under way. */
-  #leaveAgain(provider: string, door: Door): Promise<void> {
-    door.leaving = door.leaving.then(async () => {
-      const leavings = [...door.unleft.values()];
+  #leaveAgain(provider: string, batchers: ProviderBatchers): Promise<void> {
+    batchers.leaving = batchers.leaving.then(async () => {
+      const leavings = [...batchers.unleft.values()];
       if (leavings.length === 0) return;
       try {
-        if (!(await this.#leaveNow(provider, door, leavings))) return;
+        if (!(await this.#leaveNow(provider, batchers, leavings))) return;
       } catch (error) {
         this.#logLeaving(provider, leavings, error);
       }
-      for (const { caller } of leavings) door.unleft.delete(caller.turnId);
+      for (const { caller } of leavings) batchers.unleft.delete(caller.turnId);
     });
-    return door.leaving;
+    return batchers.leaving;
   }
 
   /** A later try must not take the place of a new call of the same turn. If it cannot be left now either, the turn has it still. */
-  async #leaveBefore(provider: string, door: Door, { turnId }: Caller): Promise<void> {
-    await this.#leaveAgain(provider, door);
-    door.unleft.delete(turnId);
+  async #leaveBefore(provider: string, batchers: ProviderBatchers, { turnId }: Caller): Promise<void> {
+    await this.#leaveAgain(provider, batchers);
+    batchers.unleft.delete(turnId);
   }
 
   #logLeaving(provider: string, leavings: readonly Leaving[], error: unknown): void {
@@ -224,22 +228,22 @@ export class ModelGate {
     }
   }
 
-  #doorOf(provider: string): Door {
-    const known = this.#doors.get(provider);
+  #batchersOf(provider: string): ProviderBatchers {
+    const known = this.#batchers.get(provider);
     if (known !== undefined) return known;
     const { pool } = this.#runtime;
-    const door: Door = {
+    const batchers: ProviderBatchers = {
       enter: new Batcher((callers, attempt) => enterProvider(pool, provider, { callers, ...attempt })),
       leave: new Batcher(async (leavings) => {
-        if (!(await this.#leaveNow(provider, door, leavings)))
-          for (const leaving of leavings) door.unleft.set(leaving.caller.turnId, leaving);
+        if (!(await this.#leaveNow(provider, batchers, leavings)))
+          for (const leaving of leavings) batchers.unleft.set(leaving.caller.turnId, leaving);
         return leavings.map(() => true as const);
       }),
       unleft: new Map(),
       leaving: Promise.resolve(),
     };
-    this.#doors.set(provider, door);
-    return door;
+    this.#batchers.set(provider, batchers);
+    return batchers;
   }
 
   #follow(provider: string, woken: Woken): void {

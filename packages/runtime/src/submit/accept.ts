@@ -5,7 +5,7 @@
  */
 import { parseJsonValue } from '@boxcar/kernel';
 import { CallerTransaction, type CallerTx, limitsOn, refuseNested, retryTransient } from '@boxcar/store';
-import type { Accepted, Caller, DoorOptions, RuntimeCore, SubmitOptions } from '../core/index.js';
+import type { Accepted, Caller, InnerSubmitOptions, RuntimeCore, SubmitOptions } from '../core/index.js';
 import type { Written } from './announce.js';
 import { attempt } from './attempt.js';
 import { findCaller } from './caller.js';
@@ -24,7 +24,7 @@ export async function accept(
   runtime: RuntimeCore,
   primitive: string,
   args: unknown,
-  options: SubmitOptions & DoorOptions = {},
+  options: SubmitOptions & InnerSubmitOptions = {},
 ): Promise<Accepted> {
   refuseNested(runtime.pool);
   // The caller that makes a job chooses its name.
@@ -71,7 +71,7 @@ export async function accept(
 async function acceptWithin(
   runtime: RuntimeCore,
   { primitive, args, tx }: { readonly primitive: string; readonly args: unknown; readonly tx: CallerTx },
-  options: SubmitOptions & DoorOptions,
+  options: SubmitOptions & InnerSubmitOptions,
 ): Promise<Accepted> {
   const within = await CallerTransaction.enter(tx, { lockMs: limitsOn(runtime.pool).lockMs });
   let accepted: Accepted;

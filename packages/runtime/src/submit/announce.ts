@@ -1,7 +1,7 @@
 /** What is told after the commit of a submission. */
 import { canonicalJson, type JsonValue, type Ring } from '@boxcar/kernel';
 import { afterTransaction, findRings, findSubmitted, ringsOf, type SubmittedTurn } from '@boxcar/store';
-import type { Accepted, DoorOptions, RuntimeCore } from '../core/index.js';
+import type { Accepted, InnerSubmitOptions, RuntimeCore } from '../core/index.js';
 import { announceEnds, announceTries } from '../end/index.js';
 import type { DraftOutcome } from './draft.js';
 
@@ -55,7 +55,7 @@ export async function announceFirst(
 /** Tells of what was written: at once, or at the end of the transaction of the caller, if it was committed. */
 export function announceWritten(
   runtime: RuntimeCore,
-  { call, within }: DoorOptions,
+  { call, within }: InnerSubmitOptions,
   written: Pick<DraftOutcome, 'turnIds' | 'rings' | 'ended' | 'dueBatchIds'> & {
     readonly turns: readonly SubmittedTurn[];
   },

@@ -1,12 +1,18 @@
 /** Who a submission comes from. */
 import { agentIdIn, KernelError, parseId, type TurnId, tryParseId } from '@boxcar/kernel';
-import { type CallerTransaction, loadOpenings } from '@boxcar/store';
-import type { Caller, DoorOptions, ParsedSubmission, RuntimeCore, SubmitOptions } from '../core/index.js';
+import { type CallerTransaction, loadCallers } from '@boxcar/store';
+import type {
+  Caller,
+  InnerSubmitOptions,
+  ParsedSubmission,
+  RuntimeCore,
+  SubmitOptions,
+} from '../core/index.js';
 import { checkText } from './check-text.js';
 import { nameOfSession } from './session-name.js';
 
 export type CallerOptions = SubmitOptions & {
-  readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId' | 'holderId'>;
+  readonly call?: Pick<NonNullable<InnerSubmitOptions['call']>, 'turnId' | 'toolCallId' | 'holderId'>;
   readonly wokenBy?: TurnId;
   readonly within?: CallerTransaction;
   readonly isJobKey?: boolean;
@@ -45,7 +51,7 @@ export async function findCaller(
   };
   const { within } = options;
   const caller =
-    within === undefined ? await runtime.open(request) : (await loadOpenings(within.db, [request]))[0];
+    within === undefined ? await runtime.open(request) : (await loadCallers(within.db, [request]))[0];
   if (caller === undefined)
     throw new KernelError('not_found', {
       message: `No project '${project}'.`,

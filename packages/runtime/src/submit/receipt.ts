@@ -8,7 +8,7 @@ import {
   tryParseId,
   warnOfSecrets,
 } from '@boxcar/kernel';
-import type { DoorOptions } from '../core/index.js';
+import type { InnerSubmitOptions } from '../core/index.js';
 
 /**
  * A receipt for a caller outside names the run of the turn or batch that it names. A turn that calls is of the same run, so its prompt does
@@ -17,7 +17,7 @@ import type { DoorOptions } from '../core/index.js';
 export function withRun(
   answer: JsonValue,
   runs: ReadonlyMap<TurnId | BatchId, RunId>,
-  { call }: DoorOptions,
+  { call }: InnerSubmitOptions,
 ): JsonValue {
   if (call !== undefined || !isJsonObject(answer) || 'run_id' in answer) return answer;
   const ids = [answer.batch_id, answer.turn_id, answer.turn_ids].flat(1).slice(0, 3);

@@ -1,4 +1,10 @@
-import type { Caller, DoorOptions, ParsedSubmission, RuntimeCore, SubmitOptions } from '../core/index.js';
+import type {
+  Caller,
+  InnerSubmitOptions,
+  ParsedSubmission,
+  RuntimeCore,
+  SubmitOptions,
+} from '../core/index.js';
 import type { CallerContext } from '../handler/index.js';
 import type { Written } from './announce.js';
 import type { UnitOfWork } from './unit-of-work.js';
@@ -6,7 +12,7 @@ import type { UnitOfWork } from './unit-of-work.js';
 /** What one try begins with. */
 export interface Attempt {
   readonly parsed: ParsedSubmission;
-  readonly options: SubmitOptions & DoorOptions;
+  readonly options: SubmitOptions & InnerSubmitOptions;
   readonly caller: Caller;
   /** An earlier try was lost, and may be committed at any time. */
   readonly isAgain: boolean;
@@ -25,7 +31,7 @@ export interface TryContext {
   readonly ctx: CallerContext;
   /** Where they read. */
   readonly unit: Pick<UnitOfWork, 'db' | 'tx'>;
-  readonly call: DoorOptions['call'];
+  readonly call: InnerSubmitOptions['call'];
   /** The parent has ended, and its end starts these turns. */
   readonly isWoken: boolean;
   /** Cancels the handler until it has answered. */

@@ -7,7 +7,7 @@ import {
   type ProjectId,
 } from '@boxcar/kernel';
 import { type Fence, holdErasures, repeatsCards, type SubmissionResult, type Tx } from '@boxcar/store';
-import type { Accepted, Caller, DoorOptions, RuntimeCore } from '../core/index.js';
+import type { Accepted, Caller, InnerSubmitOptions, RuntimeCore } from '../core/index.js';
 import { answeredMeanwhile } from '../end/index.js';
 import type { CallerContext } from '../handler/index.js';
 import { checkParent, checkProject, projectArchived, replay } from './admit.js';
@@ -113,7 +113,7 @@ function afterWrite({
   /** The project's count of erasures before the answer was read. */
   readonly erasures: number | undefined;
   readonly answer: JsonValue;
-  readonly call: DoorOptions['call'];
+  readonly call: InnerSubmitOptions['call'];
 }): ((tx: Tx) => Promise<void>) | undefined {
   const isRepeating = repeatsCards(primitive, answer);
   if (call === undefined && !isRepeating) return undefined;
@@ -167,7 +167,7 @@ const runIsFull = ({ parent }: Caller): KernelError =>
  * turns come, the run is locked first: a cancel of the tree then sees them, or they see the cancel.
  */
 function fenceOf(
-  { call, wokenBy }: DoorOptions,
+  { call, wokenBy }: InnerSubmitOptions,
   parent: CallerContext['parent'],
   hasTurns: boolean,
 ): { readonly fence?: Fence } {

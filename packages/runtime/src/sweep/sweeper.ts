@@ -14,7 +14,7 @@ import { DueWaits, type WakeProvider } from './due-waits.js';
 import { LostRings } from './lost-rings.js';
 import { Overdue } from './overdue.js';
 import { SweepRows } from './sweep-rows.js';
-import { WaitingDoors } from './waiting-jobs.js';
+import { WaitingJobs } from './waiting-jobs.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */
 const LIMIT = 500;
@@ -48,7 +48,7 @@ export class Sweeper {
   readonly #overdue: Overdue;
   readonly #waits: DueWaits;
   readonly #rings: LostRings;
-  readonly #doors: WaitingDoors;
+  readonly #doors: WaitingJobs;
   readonly #cycles: WaitCycles;
   #timer: Timer | undefined;
   #running: Promise<void> | undefined;
@@ -64,7 +64,7 @@ export class Sweeper {
     this.#overdue = new Overdue(context);
     this.#waits = new DueWaits(context, options.wakeProvider);
     this.#rings = new LostRings(context, { lostRingMs: options.lostRingMs, halfLeaseMs: this.#halfLeaseMs });
-    this.#doors = new WaitingDoors(context);
+    this.#doors = new WaitingJobs(context);
     this.#cycles = new WaitCycles(context);
   }
 

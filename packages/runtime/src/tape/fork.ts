@@ -91,7 +91,7 @@ export class TapeFork implements AsyncDisposable {
   async merge(): Promise<ForkReceipt> {
     const { pool, actor } = this.#context;
     for (let round = 0; round < MAX_ROUNDS; round += 1) {
-      await this.#look();
+      await this.#readRow();
       if (this.#row.receipt !== null) break;
       const parentBoxId = await findCurrentTape(pool, this.#row.parentBoxId);
       if (parentBoxId === undefined) break;
@@ -113,7 +113,7 @@ export class TapeFork implements AsyncDisposable {
 
   /** Ends it without the parent. Its entries stay, and nobody reads them who does not ask for this box. @throws KernelError `fork_closed` when it was merged. */
   async discard(): Promise<ForkReceipt> {
-    await this.#look();
+    await this.#readRow();
     if (this.#row.receipt === null) await this.#end(await discardFork(this.#context.pool, this.#row));
     const { receipt } = this.#row;
     if (receipt?.status === 'discarded') return receipt;
@@ -133,7 +133,7 @@ export class TapeFork implements AsyncDisposable {
       await this.merge();
       return;
     }
-    await this.#look();
+    await this.#readRow();
     if (this.#row.receipt === null) await this.discard();
   }
 
@@ -163,7 +163,7 @@ export class TapeFork implements AsyncDisposable {
     }
   }
 
-  async #look(): Promise<void> {
+  async #readRow(): Promise<void> {
     const { pool, actor } = this.#context;
     const row = await findFork(pool, actor.projectId, this.#row.id);
     if (row === undefined) throw forkNotFound(this.#row.id);

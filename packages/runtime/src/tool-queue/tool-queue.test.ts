@@ -98,7 +98,7 @@ class Place {
   static async open(kind: QueueBackend): Promise<Place> {
     const place = new Place(await testBackend(kind));
     await place.sweep();
-    place.openDoor();
+    place.recordWaitingJob();
     return place;
   }
 
@@ -118,11 +118,11 @@ class Place {
     this.worker = await createWorker(this.opened.runtime, options);
   }
 
-  openDoor(): void {
+  recordWaitingJob(): void {
     this.#door ??= this.opened.serveToolResultsDoor();
   }
 
-  async closeDoor(): Promise<void> {
+  async removeWaitingJob(): Promise<void> {
     await this.#door?.close();
     this.#door = undefined;
   }
@@ -136,7 +136,7 @@ class Place {
 
   async endTest(): Promise<void> {
     await Promise.all(this.#outside.splice(0).map((worker) => worker.close(true)));
-    this.openDoor();
+    this.recordWaitingJob();
     if (this.#isByHand) await this.sweep();
     this.#isByHand = false;
   }
@@ -235,7 +235,7 @@ class Place {
   }
 
   async close(): Promise<void> {
-    await this.closeDoor();
+    await this.removeWaitingJob();
     await this.worker.close({ graceMs: 1_000 });
     await this.opened.close();
     await this.backend.close();
@@ -398,7 +398,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
   test('that may run once and was marked while the database went away is sent when it is back', async () => {
     await place.sweepByHand();
     // The door would answer the call when its job is removed.
-    await place.closeDoor();
+    await place.removeWaitingJob();
     const { turnId, call } = await place.start('marked');
     await waitFor(() => place.queue('marked').getJob(call.id), { message: 'it was sent' });
     // Restores the state before the call was sent.
@@ -469,7 +469,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     );
     await place.sweepByHand();
     // The door would answer the call when its job is removed.
-    await place.closeDoor();
+    await place.removeWaitingJob();
     const { turnId, call } = await place.start('unsure');
     // A mark is made before the job is added.
     await waitFor(() => place.queue('unsure').getJob(call.id), { message: 'it was sent' });
@@ -592,7 +592,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
   );
 
   test('is answered by the sweep when its bell was lost', async () => {
-    await place.closeDoor();
+    await place.removeWaitingJob();
     const { turnId, call } = await place.start('silent');
     place.serve('silent', async () => 'heard');
     await waitFor(async () => (await place.queue('silent').getJobState(call.id)) === 'completed', {
@@ -851,7 +851,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
       await place.results(turnId);
       return sent.filter((text) => /boxcar\.tool_calls/.test(text) && !/boxcar\.steps/.test(text)).length;
     };
-    await place.closeDoor();
+    await place.removeWaitingJob();
     await place.sweepByHand();
     const one = await look(1);
     expect(await look(60)).toBe(one);
@@ -859,7 +859,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
 
   test('a call that another session has locked does not hold up a sweep', async () => {
     await place.sweepByHand();
-    await place.closeDoor();
+    await place.removeWaitingJob();
     const done = await place.start('locked_done');
     const gone = await place.start('locked_gone', { retry: 'safe' });
     const unsent = await place.start('locked_unsent');
@@ -959,7 +959,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     const { urls } = place.backend;
     await using proxy = await tcpProxy(urls.databaseUrl);
     const { turnId, call } = await place.start('outage');
-    await place.closeDoor();
+    await place.removeWaitingJob();
     const log: string[] = [];
     const pool = createPool({ connectionString: proxy.url, max: 2 });
     const queues = openQueues(place.backend.connection);

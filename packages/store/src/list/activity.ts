@@ -123,7 +123,7 @@ export class ActivityFeed {
   }
 
   /** What has happened since the last look; the first one only finds out what is under way. */
-  async look(): Promise<readonly Activity[]> {
+  async readNew(): Promise<readonly Activity[]> {
     if (this.#startedAt === undefined) {
       const [row] = await runRetrying<LookRow>(this.#pool, OPEN, []);
       this.#open = row?.open ?? [];

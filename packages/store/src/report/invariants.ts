@@ -120,7 +120,7 @@ function ask(
     const reports: InvariantReport[] = [];
     for (const one of some) {
       options.tell(one);
-      reports.push(await look(db, one, options));
+      reports.push(await checkOne(db, one, options));
     }
     return reports;
   };
@@ -149,7 +149,7 @@ export function invariantStatement({ broken }: Invariant, turns: number | undefi
   return statement(text.replaceAll(LIMIT, turns === undefined ? '' : `limit ${turns}`));
 }
 
-async function look(
+async function checkOne(
   db: Queryable,
   invariant: Invariant,
   { turns, limit = LISTED }: InvariantOptions,

@@ -24,7 +24,7 @@ import type {
   TurnLine,
 } from '../report.js';
 import type { ProfileDbRow } from '../submit/profile-versions.js';
-import type { TapeLine } from '../tape/list.js';
+import type { ListedTape } from '../tape/list.js';
 import type { TapePlace } from '../tape/refs.js';
 import type { JoinableTurn, MemberRow } from '../turn/batches.js';
 import type { CommitRow } from '../turn/commit-sql.js';
@@ -157,7 +157,7 @@ it('what the package exports of a row has the types of its columns', () => {
   expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<Omit<EarlierCall, 'guard_hash'>, 'toolCalls'>>();
   expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<Omit<OverdueCall, 'deadline_at'>, 'toolCalls'>>();
   // Never null in the rows that these are about: tapes, and attempts that failed.
-  expectTypeOf<Columns<'boxes'>>().toExtend<Shown<Omit<TapeLine, 'incarnation'>, 'boxes'>>();
+  expectTypeOf<Columns<'boxes'>>().toExtend<Shown<Omit<ListedTape, 'incarnation'>, 'boxes'>>();
   expectTypeOf<Columns<'boxes'>>().toExtend<Shown<Omit<TapePlace, 'head_position'>, 'boxes'>>();
   expectTypeOf<Columns<'steps'>>().toExtend<Shown<Omit<FailedAttempt, 'error'>, 'steps'>>();
 

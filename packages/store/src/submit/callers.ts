@@ -36,7 +36,7 @@ export interface FirstOperation {
   readonly awaitedBatchId: BatchId | null;
 }
 
-export interface Opening {
+export interface CallerFacts {
   readonly projectId: ProjectId;
   readonly limits: ProjectLimits;
   readonly operatorId: AgentId;
@@ -136,7 +136,7 @@ const openingsText = (hasParents: boolean): string => `
 const OPENINGS = statement(openingsText(false));
 const CALLED_OPENINGS = statement(openingsText(true));
 
-interface OpeningRow extends pg.QueryResultRow {
+interface CallerRow extends pg.QueryResultRow {
   n: number;
   project_id: ProjectId;
   limits: ProjectLimits;
@@ -169,7 +169,7 @@ interface OpeningRow extends pg.QueryResultRow {
   chain: ChainLink[] | null;
 }
 
-export interface OpeningRequest {
+export interface CallerRequest {
   /** Id or name. */
   readonly project: string;
   readonly sourceAgentId?: AgentId | undefined;
@@ -183,17 +183,17 @@ export interface OpeningRequest {
 }
 
 /** Requests of one caller, which differ in their keys only. */
-interface OpeningGroup {
+interface CallerGroup {
   readonly record: Readonly<Record<string, unknown>>;
   readonly keys: string[];
   readonly ownKeys: string[];
 }
 
-function groupByCaller(requests: readonly OpeningRequest[]): {
-  groups: readonly OpeningGroup[];
+function groupByCaller(requests: readonly CallerRequest[]): {
+  groups: readonly CallerGroup[];
   groupOf: readonly number[];
 } {
-  const groups: OpeningGroup[] = [];
+  const groups: CallerGroup[] = [];
   const known = new Map<string, number>();
   const groupOf = requests.map((request) => {
     const record = {
@@ -218,13 +218,13 @@ function groupByCaller(requests: readonly OpeningRequest[]): {
  *
  * @returns One opening per request, in order; undefined = no such project.
  */
-export async function loadOpenings(
+export async function loadCallers(
   db: Queryable,
-  requests: readonly OpeningRequest[],
-): Promise<readonly (Opening | undefined)[]> {
+  requests: readonly CallerRequest[],
+): Promise<readonly (CallerFacts | undefined)[]> {
   const { groups, groupOf } = groupByCaller(requests);
   const hasParents = requests.some((request) => request.parentTurnId !== undefined);
-  const rows = await run<OpeningRow>(db, hasParents ? CALLED_OPENINGS : OPENINGS, [
+  const rows = await run<CallerRow>(db, hasParents ? CALLED_OPENINGS : OPENINGS, [
     JSON.stringify(groups.map(({ record, keys, ownKeys }) => ({ ...record, keys, own_keys: ownKeys }))),
   ]);
   const openings = new Map(rows.map((row) => [row.n - 1, readOpening(row)]));
@@ -246,8 +246,8 @@ export async function loadOpenings(
   });
 }
 
-function readOpening(row: OpeningRow): {
-  readonly opening: Omit<Opening, 'key' | 'operation' | 'unnamed'>;
+function readOpening(row: CallerRow): {
+  readonly opening: Omit<CallerFacts, 'key' | 'operation' | 'unnamed'>;
   readonly operations: ReadonlyMap<string, FirstOperation>;
 } {
   const { source, parent } = row;

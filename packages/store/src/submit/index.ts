@@ -1,5 +1,5 @@
 export { changeAgent, loadAgentNames, mayBeAgent, takeAgentName, takeAgentNames } from './agents.js';
-export { type ChainLink, loadOpenings, type Opening, type OpeningRequest } from './callers.js';
+export { type CallerFacts, type CallerRequest, type ChainLink, loadCallers } from './callers.js';
 export { type AgentRow, findActor, findAgent, findAgents, lockAgents } from './find-agents.js';
 export {
   byGivenName,

@@ -41,7 +41,7 @@ export {
   makeFork,
 } from './forks.js';
 export { countAnchors, loadTapeFacts } from './info.js';
-export { findTapeLine, listTapes, listWorkspaceTapes, type TapeLine } from './list.js';
+export { findListedTape, type ListedTape, listTapes, listWorkspaceTapes } from './list.js';
 export {
   closeNotice,
   dueNotices,

@@ -4,7 +4,7 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 import { entriesOf } from '../visible/index.js';
 
-export interface TapeLine extends pg.QueryResultRow {
+export interface ListedTape extends pg.QueryResultRow {
   readonly box_id: BoxId;
   /** Null for the tape of an agent. */
   readonly name: string | null;
@@ -34,7 +34,7 @@ export const listTapes = (
   db: Queryable,
   projectId: ProjectId,
   options: { readonly isAll: boolean; readonly limit: number },
-): Promise<readonly TapeLine[]> => run<TapeLine>(db, LIST, [projectId, options.isAll, options.limit]);
+): Promise<readonly ListedTape[]> => run<ListedTape>(db, LIST, [projectId, options.isAll, options.limit]);
 
 const OF_WORKSPACE = statement(`
   with recursive /* list.of_workspace */ found (name) as (
@@ -54,8 +54,8 @@ export const listWorkspaceTapes = async (
   (await run<{ box_id: BoxId }>(db, OF_WORKSPACE, [projectId, prefix])).map(({ box_id: id }) => id);
 
 /** The line of one tape; undefined when there is none. */
-export const findTapeLine = async (
+export const findListedTape = async (
   db: Queryable,
   projectId: ProjectId,
   boxId: BoxId,
-): Promise<TapeLine | undefined> => (await run<TapeLine>(db, FIND, [projectId, boxId]))[0];
+): Promise<ListedTape | undefined> => (await run<ListedTape>(db, FIND, [projectId, boxId]))[0];

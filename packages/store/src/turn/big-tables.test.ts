@@ -6,9 +6,9 @@ import { createPool } from '../db/pool.js';
 import { writeSubmission } from '../submit/submission.js';
 import { countReads } from '../testing/count-reads.js';
 import { DEFAULT_PROJECT, type TestProfile, type TestTurn, World } from '../testing/world.js';
-import { findWaitingDoors } from '../work/door-jobs.js';
 import { promote } from '../work/promote.js';
 import { probe } from '../work/sweep.js';
+import { findAnswerableJobs } from '../work/waiting-jobs.js';
 import { advanceTurns, recordResults } from './tool-calls.js';
 
 const N = 20_000;
@@ -108,8 +108,8 @@ test('a sweep that finds nothing due reads little, and looks at waiting jobs a p
   let passes = 0;
   for (let after: string | undefined, isFirst = true; isFirst || after !== undefined; isFirst = false) {
     const reads = await readsOf(async () => {
-      const { doors, next } = await findWaitingDoors(pool, { of: 'turns', after, limit: 5_000 });
-      found.push(...doors.map((door) => door.job_id));
+      const { jobs, next } = await findAnswerableJobs(pool, { of: 'turns', after, limit: 5_000 });
+      found.push(...jobs.map((job) => job.job_id));
       after = next;
     });
     expect(reads).toBeLessThan(4 * 5_000);

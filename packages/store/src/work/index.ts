@@ -1,5 +1,4 @@
 export { BLOCKED_WORKER } from './blocked-worker.js';
-export { closeDoor, closeDoors, type Door, findDoorsOf, findWaitingDoors, openDoor } from './waiting-jobs.js';
 export {
   announceWorker,
   askServer,
@@ -21,10 +20,10 @@ export {
   setProviderLimits,
 } from './provider-limits.js';
 export {
-  type Entry,
   enterProvider,
   findOverdueProviders,
   findProviderWaiters,
+  type GateAnswer,
   leaveProvider,
   type Woken,
   wakeProvider,
@@ -54,6 +53,14 @@ export {
   takeOver,
 } from './sweep.js';
 export { loadLongWaits } from './wait-cycles.js';
+export {
+  findAnswerableJobs,
+  findJobsWaitingFor,
+  recordWaitingJob,
+  removeWaitingJob,
+  removeWaitingJobs,
+  type WaitingJob,
+} from './waiting-jobs.js';
 export {
   findDueWaits,
   loadFailedAttempts,

@@ -8,7 +8,13 @@ import { commitSteps } from '../turn/commits.js';
 import type { Caller } from './provider-books.js';
 import { noteProviderFailure } from './provider-failures.js';
 import { findGatedProviders, listProviders, setProviderLimits } from './provider-limits.js';
-import { type Entry, enterProvider, findOverdueProviders, leaveProvider, wakeProvider } from './providers.js';
+import {
+  enterProvider,
+  findOverdueProviders,
+  type GateAnswer,
+  leaveProvider,
+  wakeProvider,
+} from './providers.js';
 import { takeOver } from './sweep.js';
 import { renewLease } from './workers.js';
 
@@ -41,11 +47,11 @@ const callerOf = (turn: TestTurn, options: Partial<Caller> = {}): Caller => ({
 });
 const running = (n: number, by = holder): Promise<TestTurn[]> =>
   Promise.all(Array.from({ length: n }, () => world.running({ profile, holder: by })));
-const enter = (turns: readonly TestTurn[], now?: Date): Promise<readonly Entry[]> =>
+const enter = (turns: readonly TestTurn[], now?: Date): Promise<readonly GateAnswer[]> =>
   enterProvider(world.pool, 'p', { callers: turns.map((turn) => callerOf(turn)), now });
 const leave = (turns: readonly TestTurn[], now?: Date) =>
   leaveProvider(world.pool, 'p', { turns: turns.map((turn) => callerOf(turn)), hasProved: false, now });
-const outcomes = (entries: readonly Entry[]): string[] => entries.map((entry) => entry.outcome);
+const outcomes = (entries: readonly GateAnswer[]): string[] => entries.map((entry) => entry.outcome);
 const idsOf = (items: readonly { readonly turnId: string }[]): string[] => items.map((item) => item.turnId);
 const claimAgain = async (rings: readonly Ring[], by = holder): Promise<Caller[]> =>
   (await claim(world.pool, rings, by)).flatMap((outcome) =>

@@ -49,7 +49,7 @@ import {
 } from './provider-books.js';
 import { strayWaits } from './waits.js';
 
-export type Entry =
+export type GateAnswer =
   | { readonly outcome: 'admitted'; readonly isProbe: boolean }
   /** The turn is suspended until there is room. */
   | { readonly outcome: 'waiting'; readonly lookAfterMs: number }
@@ -140,13 +140,13 @@ export function enterProvider(
   pool: pg.Pool,
   name: string,
   options: { readonly callers: readonly Caller[]; readonly now?: Date | undefined } & BatchTry,
-): Promise<readonly Entry[]> {
+): Promise<readonly GateAnswer[]> {
   const { callers, now, isRepeated = false, ...patience } = options;
   return transaction(
     pool,
     async (tx, attempt) => {
       const row = await lock(tx, name, now);
-      if (row === undefined) return callers.map((): Entry => ({ outcome: 'admitted', isProbe: false }));
+      if (row === undefined) return callers.map((): GateAnswer => ({ outcome: 'admitted', isProbe: false }));
       const { state, line } = await count(tx, name, { row, now, callers });
       const held = new Set(line.map(({ turnId }) => turnId));
       const isFirst = attempt === 1 && !isRepeated;
@@ -184,7 +184,7 @@ export function enterProvider(
       const suspended = refused.length === 0 ? [] : await suspend(tx, name, { callers: refused, room, now });
       const waiting = new Set([...before.waited, ...suspended]);
       const isAdmitted = new Set([...before.admitted, ...placed.map(({ turnId }) => turnId)]);
-      return callers.map(({ turnId }): Entry => {
+      return callers.map(({ turnId }): GateAnswer => {
         if (waiting.has(turnId))
           return { outcome: 'waiting', lookAfterMs: Math.max(room.lookAt - row.now, 0) };
         return isAdmitted.has(turnId)

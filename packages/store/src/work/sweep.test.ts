@@ -5,7 +5,6 @@ import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from '
 import { claim } from '../turn/claims.js';
 import { commitSteps } from '../turn/commits.js';
 import { recordResults } from '../turn/tool-calls.js';
-import { closeDoor, closeDoors, findDoorsOf, findWaitingDoors } from './door-jobs.js';
 import { findStaleRings, type RingPlace, ringAgain } from './stale-rings.js';
 import {
   elected,
@@ -16,6 +15,12 @@ import {
   probe,
   takeOver,
 } from './sweep.js';
+import {
+  findAnswerableJobs,
+  findJobsWaitingFor,
+  removeWaitingJob,
+  removeWaitingJobs,
+} from './waiting-jobs.js';
 
 let world: World;
 let profile: TestProfile;
@@ -438,19 +443,20 @@ describe('doors', () => {
        values ($1, 'key', 'p', '\\x00', '{}', $2, 'job-1')`,
       [DEFAULT_PROJECT, turn.turnId],
     );
-    const jobs = async () => (await findDoorsOf(world.pool, [turn.turnId])).map(({ job_id }) => job_id);
+    const jobs = async () =>
+      (await findJobsWaitingFor(world.pool, [turn.turnId])).map(({ job_id }) => job_id);
     expect(await jobs()).toEqual(['job-1']);
     const find = async (options: { now?: Date } = {}) =>
-      (await findWaitingDoors(world.pool, { ...options, of: 'turns', limit })).doors;
+      (await findAnswerableJobs(world.pool, { ...options, of: 'turns', limit })).jobs;
     expect(await find(later(10))).toEqual([]);
     const ended = await commitSteps(world.pool, [await world.commit(turn, { end: 'success' })]);
     expect(ended.doorTurnIds).toEqual([turn.turnId]);
     expect(await find()).toEqual([]);
     const [door] = await find(later(10));
     if (door === undefined) throw new Error('no door waits');
-    await closeDoor(world.pool, { ...door, job_id: 'job-2' });
+    await removeWaitingJob(world.pool, { ...door, job_id: 'job-2' });
     expect(await jobs()).toEqual(['job-1']);
-    await closeDoor(world.pool, door);
+    await removeWaitingJob(world.pool, door);
     expect(await jobs()).toEqual([]);
   });
 
@@ -462,17 +468,18 @@ describe('doors', () => {
          values ($1, $3, 'p', '\\x00', '{}', $2, $4)`,
         [DEFAULT_PROJECT, turn.turnId, `key-${n}`, `job-${n}`],
       );
-    const doors = await findDoorsOf(world.pool, [turn.turnId]);
-    const jobs = async () => (await findDoorsOf(world.pool, [turn.turnId])).map(({ job_id }) => job_id);
+    const doors = await findJobsWaitingFor(world.pool, [turn.turnId]);
+    const jobs = async () =>
+      (await findJobsWaitingFor(world.pool, [turn.turnId])).map(({ job_id }) => job_id);
     await using gate = await begin(world.pool);
     await gate.query("select from boxcar.operations where idempotency_key = 'key-2' for update");
-    await closeDoors(
+    await removeWaitingJobs(
       world.pool,
       doors.filter((door) => door.job_id !== 'job-3'),
     );
     expect((await jobs()).sort()).toEqual(['job-2', 'job-3']);
     await gate.query('commit');
-    await closeDoors(world.pool, doors);
+    await removeWaitingJobs(world.pool, doors);
     expect(await jobs()).toEqual([]);
   });
 });

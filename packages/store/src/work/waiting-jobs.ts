@@ -4,42 +4,42 @@ import { type Queryable, run, runRetrying, type Statement, statement } from '../
 import type { SweepClock } from '../turn/index.js';
 import { FIRST_ID, NOW } from './sweep.js';
 
-export interface Door extends pg.QueryResultRow {
+export interface WaitingJob extends pg.QueryResultRow {
   readonly project_id: ProjectId;
   /** The turn or batch whose end the job waits for. */
   readonly awaited_id: TurnId | BatchId;
   readonly job_id: string;
 }
 
-const DOOR =
+const WAITING_JOB =
   'o.project_id, coalesce(o.awaited_turn_id, o.awaited_batch_id) as awaited_id, o.door_job_id as job_id';
 
-const DOORS_OF = statement(`
-  select /* door-jobs.doors_of */ ${DOOR} from boxcar.operations o where o.awaited_turn_id = any ($1::uuid[]) and o.door_job_id is not null
+const JOBS_OF = statement(`
+  select /* waiting-jobs.of */ ${WAITING_JOB} from boxcar.operations o where o.awaited_turn_id = any ($1::uuid[]) and o.door_job_id is not null
   union all
-  select ${DOOR} from boxcar.operations o where o.awaited_batch_id = any ($1::uuid[]) and o.door_job_id is not null`);
+  select ${WAITING_JOB} from boxcar.operations o where o.awaited_batch_id = any ($1::uuid[]) and o.door_job_id is not null`);
 
 /** Jobs at the queue door that wait for the end of these turns and batches. */
-export function findDoorsOf(db: Queryable, ids: readonly (TurnId | BatchId)[]): Promise<Door[]> {
-  return run<Door>(db, DOORS_OF, [ids]);
+export function findJobsWaitingFor(db: Queryable, ids: readonly (TurnId | BatchId)[]): Promise<WaitingJob[]> {
+  return run<WaitingJob>(db, JOBS_OF, [ids]);
 }
 
 // As many may wait as turns are queued, and of nearly all nothing has ended: a pass looks at a part of them.
-const waitingDoors = (column: string, table: string): Statement =>
+const answerableOf = (column: string, table: string): Statement =>
   statement(`
-  with /* door-jobs.waiting_doors */ looked as materialized (
+  with /* waiting-jobs.answerable */ looked as materialized (
     select o.project_id, o.awaited_id, o.job_id, e.ended_at from (
       select d.project_id, d.${column} as awaited_id, d.door_job_id as job_id from boxcar.operations d
       where d.door_job_id is not null and d.${column} > $2 order by d.${column} fetch first ($3) rows with ties
     ) o cross join lateral (select t.ended_at from boxcar.${table} t where t.id = o.awaited_id offset 0) e
   )
   select (select coalesce(json_agg(json_build_object('project_id', l.project_id, 'awaited_id', l.awaited_id, 'job_id', l.job_id)), '[]')
-      from looked l where l.ended_at < ${NOW} - interval '2 seconds') as doors,
+      from looked l where l.ended_at < ${NOW} - interval '2 seconds') as jobs,
     (select case when count(*) >= $3 then max(l.awaited_id::text) end from looked l) as next`);
 
-const WAITING_DOORS = {
-  turns: waitingDoors('awaited_turn_id', 'turns'),
-  batches: waitingDoors('awaited_batch_id', 'batches'),
+const ANSWERABLE = {
+  turns: answerableOf('awaited_turn_id', 'turns'),
+  batches: answerableOf('awaited_batch_id', 'batches'),
 } as const;
 
 /**
@@ -47,37 +47,37 @@ const WAITING_DOORS = {
  *
  * @returns `next`: where the next look begins; undefined: this one saw the last.
  */
-export async function findWaitingDoors(
+export async function findAnswerableJobs(
   pool: pg.Pool,
   options: SweepClock & { of: 'turns' | 'batches'; after?: string | undefined; limit: number },
-): Promise<{ readonly doors: readonly Door[]; readonly next: string | undefined }> {
-  const [row] = await runRetrying<{ doors: Door[]; next: string | null }>(pool, WAITING_DOORS[options.of], [
+): Promise<{ readonly jobs: readonly WaitingJob[]; readonly next: string | undefined }> {
+  const [row] = await runRetrying<{ jobs: WaitingJob[]; next: string | null }>(pool, ANSWERABLE[options.of], [
     options.now ?? null,
     options.after ?? FIRST_ID,
     options.limit,
   ]);
-  return { doors: row?.doors ?? [], next: row?.next ?? undefined };
+  return { jobs: row?.jobs ?? [], next: row?.next ?? undefined };
 }
 
-const OPEN_DOOR = statement(`
-  insert /* door-jobs.open_door */ into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id, created_at, made)
+const RECORD = statement(`
+  insert /* waiting-jobs.record */ into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id, created_at, made)
   select o.project_id, $3, o.primitive, o.request_hash, o.response, o.awaited_turn_id, o.awaited_batch_id, $4, o.created_at, o.made
   from boxcar.operations o where o.project_id = $1 and o.idempotency_key = $2 and o.door_job_id is distinct from $4
   on conflict (project_id, idempotency_key) do update set door_job_id = excluded.door_job_id`);
 
 /** Another job waits for the turn or batch of an operation: it gets a record of its own, under `own_key`. Once is enough. */
-export async function openDoor(
+export async function recordWaitingJob(
   db: Queryable,
-  door: { project_id: ProjectId; idempotency_key: string; own_key: string; job_id: string },
+  job: { project_id: ProjectId; idempotency_key: string; own_key: string; job_id: string },
 ): Promise<void> {
-  await run(db, OPEN_DOOR, [door.project_id, door.idempotency_key, door.own_key, door.job_id]);
+  await run(db, RECORD, [job.project_id, job.idempotency_key, job.own_key, job.job_id]);
 }
 
-const CLOSE_DOOR = statement(`
-  update /* door-jobs.close_door */ boxcar.operations set door_job_id = null where project_id = $1 and (awaited_turn_id = $2 or awaited_batch_id = $2) and door_job_id = $3`);
+const REMOVE = statement(`
+  update /* waiting-jobs.remove */ boxcar.operations set door_job_id = null where project_id = $1 and (awaited_turn_id = $2 or awaited_batch_id = $2) and door_job_id = $3`);
 
-const CLOSE_DOORS = statement(`
-  with /* door-jobs.close_doors */ found as (
+const REMOVE_MANY = statement(`
+  with /* waiting-jobs.remove_many */ found as (
     select o.project_id, o.idempotency_key from json_to_recordset($1) as d(awaited_id uuid, job_id text) cross join lateral (
       select x.project_id, x.idempotency_key from boxcar.operations x where x.awaited_turn_id = d.awaited_id and x.door_job_id = d.job_id
       union all
@@ -91,13 +91,13 @@ const CLOSE_DOORS = statement(`
   )
   update boxcar.operations o set door_job_id = null from lk where o.project_id = lk.project_id and o.idempotency_key = lk.idempotency_key`);
 
-/** The same for many jobs. Doors that are locked at this moment stay open. */
-export async function closeDoors(pool: pg.Pool, doors: readonly Door[]): Promise<void> {
-  const records = doors.map(({ awaited_id, job_id }) => ({ awaited_id, job_id }));
-  await runRetrying(pool, CLOSE_DOORS, [JSON.stringify(records)]);
+/** The same for many jobs. Those that are locked at this moment stay. */
+export async function removeWaitingJobs(pool: pg.Pool, jobs: readonly WaitingJob[]): Promise<void> {
+  const records = jobs.map(({ awaited_id, job_id }) => ({ awaited_id, job_id }));
+  await runRetrying(pool, REMOVE_MANY, [JSON.stringify(records)]);
 }
 
 /** The job has its answer, or is gone. */
-export async function closeDoor(db: Queryable, door: Door): Promise<void> {
-  await run(db, CLOSE_DOOR, [door.project_id, door.awaited_id, door.job_id]);
+export async function removeWaitingJob(db: Queryable, job: WaitingJob): Promise<void> {
+  await run(db, REMOVE, [job.project_id, job.awaited_id, job.job_id]);
 }

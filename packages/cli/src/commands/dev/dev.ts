@@ -242,7 +242,7 @@ class DevServer {
 
   /** Runs until asked to stop. */
   async run(feed: ActivityFeed): Promise<void> {
-    await feed.look();
+    await feed.readNew();
     await Promise.all([this.#reload(), this.#tell(feed)]);
   }
 
@@ -276,7 +276,7 @@ class DevServer {
     let isLost = false;
     while (!stop.aborted) {
       try {
-        for (const activity of await feed.look()) {
+        for (const activity of await feed.readNew()) {
           if (isJson) this.#context.answer(activity, () => '');
           else writeOutput(`${formatActivity(activity, process.stdout.columns ?? 120)}\n`);
         }

@@ -1,6 +1,6 @@
 import { KernelError, type SessionAddress, tryParseId } from '@boxcar/kernel';
 import type { Runtime, Tape, TapeTarget } from '@boxcar/runtime';
-import { findProjectByRef, findTapeLine } from '@boxcar/store';
+import { findListedTape, findProjectByRef } from '@boxcar/store';
 
 export interface FoundTape {
   readonly tape: Tape;
@@ -69,7 +69,7 @@ export async function findTape(
 }
 
 async function describe(runtime: Runtime, tape: Tape): Promise<FoundTape> {
-  const line = await findTapeLine(runtime.pool, tape.projectId, tape.boxId);
+  const line = await findListedTape(runtime.pool, tape.projectId, tape.boxId);
   const isInUse = line !== undefined && line.archived_at === null;
   return {
     tape,

@@ -1,7 +1,7 @@
 /** Tapes as lines for terminals. */
 import { isJsonObject, type JsonObject, type JsonValue, jsonText, type TapeRecord } from '@boxcar/kernel';
 import type { TapeInfo } from '@boxcar/runtime';
-import type { TapeLine } from '@boxcar/store';
+import type { ListedTape } from '@boxcar/store';
 import { formatCount, formatFields, formatTable } from '../../text/text.js';
 
 /** A state or payload on one line; nothing for none. */
@@ -75,13 +75,13 @@ export const recordTable = (records: readonly TapeRecord[]): string =>
   );
 
 /** Whose it is: a tape without a name and an agent is a fork. */
-function ownerKindOf({ archived_at, agent, name }: TapeLine): string {
+function ownerKindOf({ archived_at, agent, name }: ListedTape): string {
   if (archived_at !== null) return 'archived';
   if (agent !== null) return 'agent';
   return name === null ? 'fork' : 'name';
 }
 
-export const tapeTable = (tapes: readonly TapeLine[]): string =>
+export const tapeTable = (tapes: readonly ListedTape[]): string =>
   formatTable(
     [
       { title: 'tape', max: 36 },
