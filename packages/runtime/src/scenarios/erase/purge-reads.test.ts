@@ -125,18 +125,24 @@ test('what a purge of a run reads does not grow with the rows of other runs', as
   const few = await purgeOne();
   await copyRuns(db, pattern, { first: COPIES + 1, last: FACTOR * COPIES });
   await db.query('set session_replication_role = origin');
-  const many = await purgeOne();
+  const grownIn = (many: ReadonlyMap<string, number>) =>
+    // Each process looks at the schema every few seconds.
+    [...many].filter(
+      ([name, n]) =>
+        name !== 'schema_version' && n > (few.get(name) ?? 0) * 1.2 + (BY_TIME.has(name) ? A_RANGE : 20),
+    );
+  let many = await purgeOne();
+  // A server process may report what it read up to ten seconds late: such reads are in one of the counts only.
+  for (let tries = 1; grownIn(many).length > 0 && tries < 3; tries += 1) {
+    const again = await purgeOne();
+    many = new Map([...many].map(([name, n]) => [name, Math.min(n, again.get(name) ?? 0)]));
+  }
   const [rows] = await h.rows<{ boxes: number; entries: number }>(
     'select (select count(*)::int from boxcar.boxes) as boxes, (select count(*)::int from boxcar.tape_entries) as entries',
   );
   expect(rows?.boxes).toBeGreaterThan(FACTOR * COPIES * 8);
   expect(rows?.entries).toBeGreaterThan(FACTOR * COPIES * 20);
-  // Each process looks at the schema every few seconds.
-  const grown = [...many].filter(
-    ([name, n]) =>
-      name !== 'schema_version' && n > (few.get(name) ?? 0) * 1.2 + (BY_TIME.has(name) ? A_RANGE : 20),
-  );
-  expect(grown).toEqual([]);
+  expect(grownIn(many)).toEqual([]);
   expect(many.get('boxes')).toBeLessThan((rows?.boxes ?? 0) / 4);
   expect(many.get('tape_entries')).toBeLessThan((rows?.entries ?? 0) / 4);
 });
