@@ -25,7 +25,7 @@ export class KernelError extends Error {
 
   /**
    * @param options.message - The problem. Default: the message in the catalogue.
-   * @param options.next - The next step for the reader. Default: the next step in the catalogue.
+   * @param options.next - The next step for the reader; empty: the message ends with the problem. Default: that of the catalogue.
    */
   constructor(
     code: ErrorCode,
@@ -34,7 +34,10 @@ export class KernelError extends Error {
     const known = ERROR_CATALOGUE[code];
     const problem = cutEchoes(maskSecrets(options.message ?? known.message));
     const next = maskSecrets(options.next ?? known.next);
-    super(`${problem} ${next}`, 'cause' in options ? { cause: options.cause } : undefined);
+    super(
+      next === '' ? problem : `${problem} ${next}`,
+      'cause' in options ? { cause: options.cause } : undefined,
+    );
     this.code = code;
     // Not enumerable: printed errors have both in their message already.
     Object.defineProperties(this, { problem: { value: problem }, next: { value: next } });

@@ -1,0 +1,32 @@
+export { argsHash } from './args-hash.js';
+export { maskArguments, REDACTED } from './mask-arguments.js';
+export {
+  HANDOFF_PHASES,
+  HANDOFF_STATUSES,
+  type HandoffPhase,
+  type HandoffResponseStatus,
+  type HandoffStatus,
+  handoffStatusOf,
+  isFinalPhase,
+  PHASE_MOVES,
+  phasesOf,
+  responseStatusOf,
+} from './phases.js';
+export {
+  type ApprovalTicket,
+  callersRunOf,
+  type Handoff,
+  type HandoffRequest,
+  type HandoffResponse,
+  TICKET_STATUSES,
+  type TicketStatus,
+  toHandoffRequest,
+  toHandoffResponse,
+} from './records.js';
+export {
+  type HandoffCall,
+  type HandoffToolSchema,
+  handoffToolSchema,
+  platformOf,
+  readHandoffCall,
+} from './tool-schemas.js';

@@ -1,0 +1,92 @@
+import { readFileSync } from 'node:fs';
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import addFormats from 'ajv-formats';
+import { expect, test } from 'vitest';
+import { HANDOFF_PHASES, handoffStatusOf } from './phases.js';
+import { type ApprovalTicket, type Handoff, toHandoffRequest, toHandoffResponse } from './records.js';
+
+const ajv = new Ajv2020({ allErrors: true, strict: true, allowUnionTypes: true });
+addFormats.default(ajv);
+const validator = (name: string) => {
+  const validate = ajv.compile(
+    JSON.parse(readFileSync(new URL(`../../schemas/${name}.schema.json`, import.meta.url), 'utf8')),
+  );
+  return (value: unknown) => (validate(value) ? [] : validate.errors);
+};
+const request = validator('handoff_request');
+const response = validator('handoff_response');
+const ticket = validator('approval_ticket');
+
+const handoff: Handoff = {
+  handoff_id: '01890a5d-ac96-774b-bcce-b302099a8057',
+  source_agent: 'main',
+  target_agent: 'specialist',
+  task: 'Analyze',
+  context: { days: 7 },
+  payload: null,
+  platform: 'agdd',
+  phase: 'pending',
+  status: 'pending',
+  created_at: new Date('2026-01-01T10:00:00Z'),
+  ended_at: null,
+  result: null,
+  error: null,
+  run_id: null,
+  calling_run_id: null,
+  target_run_id: null,
+};
+
+test('a handoff in every phase is valid on the wire, and says nothing of an answer before there is one', () => {
+  for (const phase of HANDOFF_PHASES) {
+    const one = { ...handoff, phase, status: handoffStatusOf(phase) };
+    expect(request(toHandoffRequest(one))).toEqual([]);
+    const answer = toHandoffResponse(one);
+    if (one.status === 'pending') expect(answer).toBeUndefined();
+    else expect(response(answer)).toEqual([]);
+  }
+});
+
+test('a result of any type, an error and an end are valid on the wire', () => {
+  const ended = { ...handoff, phase: 'failed', status: 'failed', ended_at: handoff.created_at } as const;
+  for (const result of [null, { a: 1 }, 'text', 5, ['a']])
+    expect(response(toHandoffResponse({ ...ended, result }))).toEqual([]);
+  expect(toHandoffResponse({ ...ended, result: 'text' })?.result).toEqual({ output: 'text' });
+  const failed = toHandoffResponse({ ...ended, error: { code: 'handoff_timeout', message: 'Too late.' } });
+  expect(failed).toMatchObject({ error: 'Too late.', completed_at: '2026-01-01T10:00:00.000Z' });
+  expect(response(failed)).toEqual([]);
+});
+
+test('the run is that of the caller, else of the calling turn, else the handoff itself', () => {
+  const runOf = (rest: Partial<Handoff>) => toHandoffRequest({ ...handoff, ...rest }).from_run_id;
+  expect(runOf({ run_id: 'run-123', calling_run_id: 'r' })).toBe('run-123');
+  expect(runOf({ calling_run_id: 'r' })).toBe('r');
+  expect(runOf({})).toBe(handoff.handoff_id);
+  const answer = { ...handoff, phase: 'completed', status: 'completed' } as const;
+  expect(toHandoffResponse(answer)?.to_run_id).toBe(handoff.handoff_id);
+  expect(toHandoffResponse({ ...answer, target_run_id: 't' })?.to_run_id).toBe('t');
+});
+
+test('the schemas refuse what the contract has no place for', () => {
+  const one: ApprovalTicket = {
+    ticket_id: 't',
+    run_id: 'r',
+    agent_slug: 'a',
+    tool_name: 'handoff',
+    tool_args: {},
+    args_hash: 'a'.repeat(64),
+    requested_at: '2026-01-01T10:00:00Z',
+    expires_at: '2026-01-01T10:30:00Z',
+    status: 'pending',
+    step_id: null,
+    resolved_at: null,
+    resolved_by: null,
+    decision_reason: null,
+    metadata: {},
+    response: null,
+  };
+  expect(ticket(one)).toEqual([]);
+  expect(ticket({ ...one, status: 'consumed' })).not.toEqual([]);
+  expect(ticket({ ...one, args_hash: 'A'.repeat(64) })).not.toEqual([]);
+  expect(request({ ...toHandoffRequest(handoff), extra: 1 })).not.toEqual([]);
+  expect(request({ ...toHandoffRequest(handoff), from_agent: '' })).not.toEqual([]);
+});

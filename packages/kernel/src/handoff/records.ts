@@ -1,0 +1,108 @@
+/** Handoffs and approval tickets as they are read, and as they are on the wire. */
+import { type ErrorBody, isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
+import type { Platform } from '../platform/index.js';
+import { type HandoffPhase, type HandoffStatus, responseStatusOf } from './phases.js';
+
+export interface Handoff {
+  readonly handoff_id: string;
+  readonly source_agent: string;
+  readonly target_agent: string;
+  readonly task: string;
+  readonly context: JsonObject;
+  /** Null: none was given. */
+  readonly payload: JsonValue;
+  readonly platform: Platform;
+  readonly phase: HandoffPhase;
+  readonly status: HandoffStatus;
+  readonly created_at: Date;
+  /** Null while it has not ended. */
+  readonly ended_at: Date | null;
+  readonly result: JsonValue;
+  readonly error: ErrorBody | null;
+  /** Any text of the caller. */
+  readonly run_id: string | null;
+  /** The run of the turn that asked for it. */
+  readonly calling_run_id: string | null;
+  /** The run of the turn that serves it. */
+  readonly target_run_id: string | null;
+}
+
+/** On the wire, as `schemas/handoff_request.schema.json` has it. */
+export interface HandoffRequest {
+  readonly handoff_id: string;
+  readonly from_run_id: string;
+  readonly from_agent: string;
+  readonly to_agent: string;
+  readonly task_description: string;
+  readonly context: JsonObject;
+  /** RFC 3339. */
+  readonly requested_at: string;
+}
+
+/** On the wire, as `schemas/handoff_response.schema.json` has it. */
+export interface HandoffResponse {
+  readonly handoff_id: string;
+  readonly to_run_id: string;
+  readonly status: 'accepted' | 'rejected' | 'completed' | 'failed';
+  readonly result: JsonObject | null;
+  readonly completed_at: string | null;
+  readonly error: string | null;
+}
+
+/** The run that a handoff belongs to for its caller. */
+export const callersRunOf = ({
+  run_id,
+  calling_run_id,
+  handoff_id,
+}: Pick<Handoff, 'run_id' | 'calling_run_id' | 'handoff_id'>): string =>
+  run_id ?? calling_run_id ?? handoff_id;
+
+export const toHandoffRequest = (handoff: Handoff): HandoffRequest => ({
+  handoff_id: handoff.handoff_id,
+  from_run_id: callersRunOf(handoff),
+  from_agent: handoff.source_agent,
+  to_agent: handoff.target_agent,
+  task_description: handoff.task,
+  context: handoff.context,
+  requested_at: handoff.created_at.toISOString(),
+});
+
+const asObject = (result: JsonValue): JsonObject | null =>
+  result === null || isJsonObject(result) ? result : { output: result };
+
+/** @returns Undefined while the handoff is pending: nobody has taken or refused it. */
+export function toHandoffResponse(handoff: Handoff): HandoffResponse | undefined {
+  const status = responseStatusOf(handoff.phase);
+  if (status === undefined) return undefined;
+  return {
+    handoff_id: handoff.handoff_id,
+    to_run_id: handoff.target_run_id ?? handoff.handoff_id,
+    status,
+    result: asObject(handoff.result),
+    completed_at: handoff.ended_at?.toISOString() ?? null,
+    error: handoff.error?.message ?? null,
+  };
+}
+
+export const TICKET_STATUSES = ['pending', 'approved', 'denied', 'expired'] as const;
+export type TicketStatus = (typeof TICKET_STATUSES)[number];
+
+/** A request that waits for a decision, or had it. Times are RFC 3339. As `schemas/approval_ticket.schema.json` has it. */
+export interface ApprovalTicket {
+  readonly ticket_id: string;
+  readonly run_id: string;
+  readonly agent_slug: string;
+  readonly tool_name: string;
+  /** Masked. */
+  readonly tool_args: JsonObject;
+  readonly args_hash: string;
+  readonly requested_at: string;
+  readonly expires_at: string;
+  readonly status: TicketStatus;
+  readonly step_id: string | null;
+  readonly resolved_at: string | null;
+  readonly resolved_by: string | null;
+  readonly decision_reason: string | null;
+  readonly metadata: JsonObject;
+  readonly response: JsonObject | null;
+}

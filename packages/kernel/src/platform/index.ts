@@ -1,0 +1,1 @@
+export { DEFAULT_PLATFORM, normalizePlatform, PLATFORM_NAMES, PLATFORMS, type Platform } from './platform.js';
