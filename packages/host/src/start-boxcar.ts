@@ -119,6 +119,8 @@ export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
   }
   let closing: Promise<void> | undefined;
   const end = async (): Promise<void> => {
+    // A worker that is started from now on would not be stopped.
+    stack.runtime.beginClose();
     try {
       await one.stopWorkers();
     } finally {
