@@ -71,7 +71,6 @@ export {
   toErrorBody,
   toName,
   tryParseId,
-  unknownKeys,
   WantedText,
   type WorkerId,
   warnOfSecrets,

@@ -2,6 +2,8 @@
  * Patterns as Python's `fnmatch` has them: `*` any characters, `?` one character, `[seq]` and `[!seq]` one of a set, with ranges such as
  * `a-z`. A pattern fits a whole text. `*` and `?` also stand for `/`, line breaks and a leading dot. Case counts.
  *
+ * One difference: in `[z-a!x]` the range is empty, and Python takes the `!` after it for a negation. Here it is a member of the set.
+ *
  * No regular expression is built: the time is at most the length of the text times that of the pattern.
  */
 

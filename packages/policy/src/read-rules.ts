@@ -1,5 +1,5 @@
 /** The parts of a policy, read from the nodes of its file. */
-import { meant, normalizePlatform, PLATFORM_NAMES, PLATFORMS, type Platform } from '@boxcar/kernel';
+import { normalizePlatform, PLATFORM_NAMES, PLATFORMS, type Platform } from '@boxcar/kernel';
 import { isMap, isScalar } from 'yaml';
 import { isGlob, matchesGlob } from './glob.js';
 import {
@@ -12,7 +12,7 @@ import {
   type PermissionLevel,
   type PolicyRule,
 } from './policy.js';
-import type { NodeReader, Place } from './yaml-nodes.js';
+import { meantWord, type NodeReader, type Place, quoted } from './yaml-nodes.js';
 
 /** Deeper arguments are not compared. */
 const MAX_DEPTH = 50;
@@ -43,7 +43,7 @@ function readPermission(
   if (level === undefined)
     reader.refuse(
       place,
-      `must be one of ${PERMISSIONS.join(', ')}, not '${word}'${meant(word, PERMISSIONS)}`,
+      `must be one of ${PERMISSIONS.join(', ')}, not ${quoted(word)}${meantWord(word, PERMISSIONS)}`,
     );
   return level;
 }
@@ -60,7 +60,7 @@ export function readTools(reader: NodeReader, place: Place): Record<string, { pe
     else if (isGlob(name))
       reader.refuseAt(tool.offset, tool.path, 'is a glob; write a rule with it as its tool_name');
     else if (before !== undefined)
-      reader.refuseAt(tool.offset, tool.path, `is the same tool as '${before}', which has an entry`);
+      reader.refuseAt(tool.offset, tool.path, `is the same tool as ${quoted(before)}, which has an entry`);
     const members = reader.members(tool, ['permission']);
     const permission = members && readPermission(reader, tool, members.get('permission'));
     if (permission !== undefined) tools[own] = { permission };
@@ -84,7 +84,7 @@ function readToolNames(
     if (permission !== 'always' && isGlob(name) && matchesGlob(name, HANDOFF_ALIAS)) names.add(HANDOFF);
   }
   if (spellings.has(HANDOFF) && spellings.has(HANDOFF_ALIAS))
-    reader.refuse(place, `names one tool twice: '${HANDOFF_ALIAS}' is '${HANDOFF}'`);
+    reader.refuse(place, `names one tool twice: ${HANDOFF_ALIAS} is ${HANDOFF}`);
   return [...names];
 }
 
@@ -111,7 +111,7 @@ function readPlatforms(
     const platforms = platformsOf(word, permission);
     const known = Object.values(PLATFORM_NAMES).flat();
     if (platforms.length === 0)
-      reader.refuse(item, `'${word}' is not a platform; known are ${known.join(', ')}`);
+      reader.refuse(item, `${quoted(word)} is not a platform; known are ${known.join(', ')}`);
     for (const platform of platforms) wanted.add(platform);
   }
   return PLATFORMS.filter((platform) => wanted.has(platform));

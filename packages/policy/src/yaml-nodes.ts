@@ -1,5 +1,5 @@
 /** The nodes of a YAML document with their places, and all that is wrong with them. */
-import { mustBe, unknownKeys } from '@boxcar/kernel';
+import { mustBe, suggest } from '@boxcar/kernel';
 import { isAlias, isMap, isNode, isScalar, isSeq, type LineCounter } from 'yaml';
 
 /** One thing that is wrong with a policy. */
@@ -30,6 +30,21 @@ function sample(node: unknown): unknown {
   if (isSeq(node)) return [];
   return isScalar(node) ? node.value : null;
 }
+
+const LONGEST_ECHO = 60;
+
+/** A word of the file, as a finding repeats it. In double quotes: an error takes what is between two single ones for a word. */
+export const quoted = (word: string): string =>
+  JSON.stringify(word.length > LONGEST_ECHO ? `${word.slice(0, LONGEST_ECHO).toWellFormed()}…` : word);
+
+/** Ends a finding about a word that is none of the known ones. */
+export function meantWord(word: string, known: readonly string[]): string {
+  const near = suggest(word, known);
+  return near === undefined ? '' : ` (did you mean ${quoted(near)}?)`;
+}
+
+const unknownKey = (key: string, known: readonly string[]): string =>
+  `unknown key ${quoted(key)}${meantWord(key, known) || `; known here are ${known.join(', ')}`}`;
 
 const joined = (path: string, part: string | number): string =>
   path === '' ? String(part) : `${path}.${part}`;
@@ -76,7 +91,7 @@ export class NodeReader {
       const at = offsetOf(key, offset);
       const member = joined(path, name);
       if (found.has(name)) this.refuseAt(at, member, 'is given twice');
-      else if (known?.includes(name) === false) this.refuseAt(at, path, unknownKeys([name], known));
+      else if (known?.includes(name) === false) this.refuseAt(at, path, unknownKey(name, known));
       else found.set(name, { node: value, offset: at, path: member });
     }
     return found;
