@@ -50,7 +50,7 @@ export interface TracedRule {
 
 export interface PolicyAnswer {
   readonly level: PermissionLevel;
-  /** `rules.<index>`, `tools.<name>` or `default`. */
+  /** The place of the rule in the file, such as 'rules.0' or 'tools.handoff'; 'default' where no rule matched. */
   readonly rule_id: string;
   readonly policy_version: string;
   /** Every entry of `rules`, in the order of the file. */
