@@ -165,6 +165,7 @@ it.each<[condition: string, args: unknown, matches: boolean]>([
   ['{toString: "*"}', {}, false],
   ['{__proto__: {a: 1}}', JSON.parse('{"__proto__": {"a": 1}}'), true],
   ['{__proto__: {a: 1}}', {}, false],
+  ['{__proto__: {__proto__: null}}', {}, false],
   ['{a.b: 1}', { a: { b: 1 } }, false],
   ['{a: 1}', undefined, false],
   ['{a: 1}', 'a', false],

@@ -70,6 +70,7 @@ function valueAt(subject: unknown, path: readonly string[]): unknown {
 const isSame = (wanted: ConditionValue, value: unknown): boolean =>
   typeof wanted === 'string' ? typeof value === 'string' && matchesGlob(wanted, value) : wanted === value;
 
+/** What is missing is undefined, which no condition is met by. */
 function fits(key: ConditionKey, value: unknown): boolean {
   if ('anyOf' in key) return key.anyOf.some((wanted) => isSame(wanted, value));
   if (typeof value !== 'number') return false;
@@ -91,10 +92,7 @@ function toSubject({ tool, context = {}, environment }: PolicyRequest): object {
 function failedKey(rule: PolicyRule, subject: object, isHandoff: boolean): string | undefined {
   // Without a condition it holds for handoffs alone, as if it named that tool.
   if (rule.condition.length === 0) return isHandoff ? undefined : 'tool_name';
-  const failed = rule.condition.find((key) => {
-    const value = valueAt(subject, key.path);
-    return value === undefined || !fits(key, value);
-  });
+  const failed = rule.condition.find((key) => !fits(key, valueAt(subject, key.path)));
   return failed === undefined ? undefined : keyName(failed);
 }
 
