@@ -47,6 +47,7 @@ it.each([
   ['a.c', 'abc', false],
   ['(a|b)', 'a', false],
   ['caf\u00e9-*', 'cafe\u0301-1', true],
+  ['cafe\u0301-*', 'caf\u00e9-1', true],
 ])('%j against %j: %j', (pattern, text, expected) => {
   expect(matchesGlob(pattern, text)).toBe(expected);
 });
