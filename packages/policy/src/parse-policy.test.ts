@@ -264,6 +264,11 @@ tools:
   expect(version(before.replaceAll('\n', '\r\n'))).toBe(version(before));
 });
 
+it('a byte order mark is no part of the text', () => {
+  expect(parsePolicy('\ufefftools: {}').text).toBe('tools: {}');
+  expect(linesOf('\ufeffrule: []')).toEqual([expect.stringMatching(/^f:1:1 policy: /)]);
+});
+
 it('the order of rules changes the version, since answers name rules by their place', () => {
   const [a, b] = ['{condition: {environment: a}, permission: NEVER}', '{condition: {}, permission: ALWAYS}'];
   expect(version(`rules: [${a}, ${b}]`)).not.toBe(version(`rules: [${b}, ${a}]`));

@@ -60,15 +60,14 @@ export class WatchedPolicy {
     this.#path = path;
     this.#options = options;
     this.#lookedAtMs = options.clock.monotonicMs();
-    let read: ReturnType<typeof readPolicyFile>;
+    let bytes: Buffer;
     try {
-      read = readPolicyFile(path);
+      ({ bytes } = readPolicyFile(path));
     } catch (error) {
       throw unreadable(path, error);
     }
-    this.#policy = parsePolicy(read.bytes, { file: path });
-    // A file that is newer may be written again within the same tick of its time: the next look reads it once more.
-    if (read.state !== undefined && this.#ageMs(read.state) >= SETTLED_MS) this.#mark = read.state.mark;
+    // The first look reads it once more: it may still be being written, or be written again within the same tick of its time.
+    this.#policy = parsePolicy(bytes, { file: path });
   }
 
   /** The last good policy of the file. */
