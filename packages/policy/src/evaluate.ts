@@ -70,7 +70,7 @@ function valueAt(subject: unknown, path: readonly string[]): unknown {
 const isSame = (wanted: ConditionValue, value: unknown): boolean =>
   typeof wanted === 'string' ? typeof value === 'string' && matchesGlob(wanted, value) : wanted === value;
 
-/** What is missing is undefined, which no condition is met by. */
+/** A missing value is undefined, and meets no condition. */
 function fits(key: ConditionKey, value: unknown): boolean {
   if ('anyOf' in key) return key.anyOf.some((wanted) => isSame(wanted, value));
   if (typeof value !== 'number') return false;

@@ -45,7 +45,7 @@ function ownWords(code: string, message: string): string {
   return message.includes('call stack') ? 'is nested too deeply' : message;
 }
 
-/** The root of the document. What is no YAML is a finding, and its nodes say nothing that can be relied on: undefined. */
+/** The root of the document; undefined for a text that is not valid YAML, whose errors are findings. */
 function readDocument(text: string, lines: LineCounter, reader: NodeReader): Place | undefined {
   const document = parseDocument(text, {
     lineCounter: lines,

@@ -12,7 +12,7 @@ export interface PermissionEvaluatorOptions {
   readonly text?: string | undefined;
   /** Default: `BOXCAR_ENVIRONMENT`, else `production`. */
   readonly environment?: string | undefined;
-  /** Told once of each state of the file that is broken or cannot be read. The last good policy stays in use. It must not throw. */
+  /** Called once for each state of the file that is broken or cannot be read. The last good policy stays in use. It must not throw. */
   readonly onProblem?: ((problem: KernelError) => void) | undefined;
   /** @internal Tests move it. */
   readonly clock?: PolicyClock | undefined;

@@ -1,5 +1,5 @@
 /**
- * The policy of a file, kept current without a timer: who asks looks at the file, at most once a second.
+ * The policy of a file, kept current without a timer: each question looks at the file, at most once a second.
  *
  * W1 A change is used by every question that is asked 4 s after it, or later.
  * W2 A file that is being written is not used: it must have been left alone for a second, by its own time or by ours.
@@ -103,7 +103,7 @@ export class WatchedPolicy {
     return this.#options.clock.wallMs() - modifiedMs;
   }
 
-  /** A file without a usable time is settled when a look has seen the same state before, or when nobody has looked for long. */
+  /** A file without a usable time is settled when a look has seen the same state before, or after a long pause between two looks. */
   #isSettled(state: FileState, { nowMs, pauseMs }: { nowMs: number; pauseMs: number }): boolean {
     const ageMs = this.#ageMs(state);
     if (ageMs >= SETTLED_MS || (ageMs < 0 && pauseMs >= LONG_PAUSE_MS)) return true;

@@ -49,7 +49,7 @@ const unknownKey = (key: string, known: readonly string[]): string =>
 const joined = (path: string, part: string | number): string =>
   path === '' ? String(part) : `${path}.${part}`;
 
-/** Reads nodes. What is not as it must be is a finding, and the reading goes on. */
+/** Reads nodes. A wrong node is a finding, and the reading continues. */
 export class NodeReader {
   readonly findings: PolicyFinding[] = [];
   readonly #lines: LineCounter;
