@@ -9,7 +9,7 @@ import { readScriptArguments } from './script-arguments.mjs';
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const PAGE = 'docs/api.md';
 /** In the order of the page: what programs import first. */
-const PACKAGES = ['runtime', 'host', 'llm', 'embedded', 'cli', 'kernel', 'store'];
+const PACKAGES = ['runtime', 'host', 'llm', 'policy', 'embedded', 'cli', 'kernel', 'store'];
 
 const INTRODUCTION = `# Exports
 
@@ -124,9 +124,21 @@ function declarationOf(file, name) {
 export function namesOf(file) {
   return sourceOf(file)
     .module.staticExports.flatMap(({ entries }) => entries)
-    .map(({ exportName }) => exportName.name ?? 'default')
+    .map(({ exportName }) => {
+      if (exportName.kind === 'None') throw new Error(`${file}: export * names nothing; list the names`);
+      return exportName.name ?? 'default';
+    })
     .sort((a, b) => a.localeCompare(b, 'en'))
     .map((name) => ({ name, ...declarationOf(file, name) }));
+}
+
+/** The lines of a page, each with the entry that it is of. @param {string} page */
+function byEntry(page) {
+  let entry = '';
+  return page.split('\n').map((line) => {
+    if (line.startsWith('## ')) entry = line.slice(3);
+    return line.startsWith('| ') ? `${entry}: ${line}` : line;
+  });
 }
 
 /** The whole page, from the sources. */
@@ -151,7 +163,7 @@ Compares ${PAGE} with what the packages export.
   const before = readFileSync(join(root, PAGE), { encoding: 'utf8', flag: 'a+' });
   if (flags.has('write')) writeFileSync(join(root, PAGE), page);
   else if (page !== before) {
-    const [now, then] = [page.split('\n'), before.split('\n')];
+    const [now, then] = [byEntry(page), byEntry(before)];
     for (const line of then.filter((one) => !now.includes(one))) console.error(`- ${line}`);
     for (const line of now.filter((one) => !then.includes(one))) console.error(`+ ${line}`);
     console.error(`\n${PAGE} differs from the exports; write it by: node scripts/api.mjs --write`);

@@ -43,6 +43,7 @@ const FOREIGN = new Set([
   ...'allowJs deprecated readOnly writeOnly contentEncoding contentMediaType'.split(' '),
   ...['SCENES', 'SEED'],
   ...'reviews_first migrtion clerk main_'.split(' '),
+  ...'full_handoff Claude refund region abc etc xternal'.split(' '),
 ]);
 
 const schema = read('migrations/schema.sql');

@@ -256,4 +256,5 @@ const PRINTS: readonly (readonly [name: string, stdout: RegExp, stderr?: RegExp]
   ],
   ['createModelRouter', /^$/],
   ['openStack', /^true\n$/],
+  ['PermissionEvaluator', /^([0-9a-f]{64}\nnever rules\.0|never)\n$/],
 ];

@@ -74,9 +74,10 @@ export function findCircles(graph) {
  * @param {Record<string, string[]>} [rules.entries] - Entries of other packages that only these rooms may import; '' is `src` itself.
  * @param {string[]} [rules.light] - Files that load as little as they can, and so may import files behind doors.
  * @param {string[][]} [rules.circles] - Import circles that stay.
+ * @param {Record<string, string[]>} [rules.apart] - Rooms that a file in `src` itself may not import: they have an entry of their own.
  * @returns {string[]} What is wrong, a line each.
  */
-export function checkPackage(texts, { rooms, entries = {}, light = [], circles = [] }) {
+export function checkPackage(texts, { rooms, entries = {}, light = [], circles = [], apart = {} }) {
   const found = [];
   const imported = [...texts].map(([file, text]) => [file, [...importsOf(file, text)]]);
   const graph = new Map(
@@ -103,6 +104,8 @@ export function checkPackage(texts, { rooms, entries = {}, light = [], circles =
       const room = roomOf(to);
       if (room === '' && from !== '') found.push(`${file} imports ${to}: a room imports other rooms only`);
       if (room === '' || room === from) continue;
+      if (apart[file]?.includes(room))
+        found.push(`${file} may not import ${room}, which has an entry of its own`);
       if (!light.includes(file)) entered.set(room, (entered.get(room) ?? new Set()).add(to));
       if (from === '') continue;
       arrows.get(from)?.add(room);

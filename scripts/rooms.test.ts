@@ -87,6 +87,16 @@ describe('a room', () => {
   });
 });
 
+it('a room with an entry of its own is not exported by the main entry', () => {
+  const texts = {
+    'index.ts': "export { loadTree } from './report/index.js';",
+    'report.ts': "export { loadTree } from './report/index.js';",
+    'report/index.ts': '',
+  };
+  const rules = { rooms: { report: [] }, apart: { 'index.ts': ['report'] } };
+  expect(check(texts, rules)).toEqual(['index.ts may not import report, which has an entry of its own']);
+});
+
 it('a file that ships imports no file that does not', () => {
   const texts = { 'a.ts': "import { world } from './testing/world.js';" };
   expect(check(texts)).toEqual(['a.ts imports testing/world.ts, which does not ship']);

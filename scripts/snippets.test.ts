@@ -131,6 +131,10 @@ describe('the commands', () => {
         context_packing_config: { pack_arguments: [{ arg_key: 'ticket' }] },
       }),
     );
+    const [policy] = snippets.filter(
+      ({ file, language }) => file === 'docs/policy.md' && language === 'yaml',
+    );
+    writeFileSync(join(folder, 'policy.yaml'), policy?.code ?? '');
     process.chdir(folder);
     await runtime.applyProfile(profile('reviewer', { instructions: 'The first version.' }));
     for (const name of ['reviewer', 'boss', 'reader', 'writer', 'worker'])

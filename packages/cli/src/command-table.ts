@@ -127,6 +127,11 @@ export const COMMANDS: readonly ListedCommand[] = [
     load: async () => (await import('./commands/admin/prices.js')).addPrices,
   },
   {
+    name: 'policy',
+    description: 'What a policy says of tool calls and handoffs.',
+    load: async () => (await import('./commands/admin/policy.js')).addPolicy,
+  },
+  {
     name: 'projects',
     description: 'Projects and their limits.',
     load: async () => (await import('./commands/admin/projects.js')).addProjects,

@@ -39,6 +39,8 @@ Environment:
   REDIS_URL                     Redis for the queues; else they live in Postgres
   REDIS_PASSWORD                its password, where the URL has none
   BOXCAR_PROJECT                project, by id or name (default)
+  BOXCAR_POLICY_FILE            policy for tool calls and handoffs
+  BOXCAR_ENVIRONMENT            what it calls this installation (production)
   BOXCAR_PLUGINS                plugins to load, with a comma between them
   BOXCAR_CONCURRENCY            worker: turns at once (10)
   BOXCAR_WORKER_TARGETS         worker: pools it serves; '' is the default pool

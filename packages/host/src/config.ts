@@ -44,6 +44,10 @@ export interface Config {
   readonly models: ModelSettings;
   /** Sizes of what is accepted; what is not set has its default. */
   readonly limits: PackLimits;
+  /** The policy for tool calls and handoffs; undefined: none. */
+  readonly policyFile: string | undefined;
+  /** What policies call this installation. */
+  readonly environment: string;
   /** Prices of models, before the built-in ones. */
   readonly prices: PriceTable | undefined;
 }
@@ -145,6 +149,14 @@ const environmentSchema = z
       .enum(['debug', 'info', 'warn', 'error'], 'must be debug, info, warn or error')
       .optional(),
     BOXCAR_PROJECT: z.string().trim().min(1).max(200).refine(isPlainName, PLAIN_NAME).default('default'),
+    BOXCAR_POLICY_FILE: z.string().optional(),
+    BOXCAR_ENVIRONMENT: z
+      .string()
+      .trim()
+      .min(1)
+      .max(200)
+      .refine(isPlainName, PLAIN_NAME)
+      .default('production'),
     BOXCAR_PLUGINS: listOf(z.string().min(1, 'must be paths with a comma between them')).default([]),
     BOXCAR_CONCURRENCY: settingSchemas.concurrency.default(10),
     BOXCAR_WORKER_TARGETS: listOf(settingSchemas.workerTarget).default(['']),
@@ -207,6 +219,8 @@ export function parseConfig(env?: Environment): Config {
       data.BOXCAR_POSTGRES_KEEP_SECONDS === undefined ? undefined : data.BOXCAR_POSTGRES_KEEP_SECONDS * 1000,
     logLevel: data.BOXCAR_LOG_LEVEL,
     project: data.BOXCAR_PROJECT,
+    policyFile: data.BOXCAR_POLICY_FILE,
+    environment: data.BOXCAR_ENVIRONMENT,
     plugins: Object.freeze(data.BOXCAR_PLUGINS),
     concurrency: data.BOXCAR_CONCURRENCY,
     workerTargets: Object.freeze(data.BOXCAR_WORKER_TARGETS),

@@ -8,7 +8,7 @@ const CONTROLS = /[^\P{Cc}\n]|\u202e/u;
 afterEach(() => vi.restoreAllMocks());
 
 /** What the report of an error writes to stderr. */
-function written(error: unknown, how: { readonly withStack: boolean }): string {
+function written(error: unknown, how: { readonly withStack: boolean; readonly isJson?: boolean }): string {
   let text = '';
   vi.spyOn(process.stderr, 'write').mockImplementation((chunk) => {
     text += String(chunk);
@@ -29,4 +29,16 @@ it('names, places, details and stacks that others chose reach the terminal as pl
     expect(text).toContain(']0;owned');
     expect(text).not.toMatch(CONTROLS);
   }
+});
+
+it('an error that is its own cause, and details that JSON has no form for, are reported all the same', () => {
+  const inner = new Error('inner');
+  const outer = new Error('outer', { cause: inner });
+  inner.cause = outer;
+  expect(written(outer, { withStack: true })).toMatch(/outer[\s\S]*Error: outer[\s\S]*Error: inner/);
+  const big = new KernelError('bad_config', {
+    message: 'Too large.',
+    details: { size: (2n ** 70n) as never },
+  });
+  expect(written(big, { withStack: false, isJson: true })).toContain('1180591620717411303424');
 });

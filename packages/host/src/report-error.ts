@@ -19,12 +19,17 @@ const findingsOf = ({ details }: ErrorBody): readonly Finding[] => {
     : [];
 };
 
+/** Of an error and its causes, each once. */
 const stackOf = (error: unknown): string[] => {
-  const lines: string[] = [];
-  for (let cause = error; cause instanceof Error; cause = cause.cause)
-    lines.push(cause.stack ?? cause.message);
-  return lines;
+  const errors = new Set<Error>();
+  for (let cause = error; cause instanceof Error && !errors.has(cause); cause = cause.cause)
+    errors.add(cause);
+  return [...errors].map(({ stack, message }) => stack ?? message);
 };
+
+/** Details are of any type. */
+const writable = (_key: string, value: unknown): unknown =>
+  typeof value === 'bigint' ? String(value) : value;
 
 /** `<code>: message`, and the details that it points at below; or a line for each finding that has a place. */
 export function describeError(body: ErrorBody): string[] {
@@ -46,7 +51,7 @@ export function reportError(
   const body = toErrorBody(error);
   const stack = options.withStack ? maskSecrets(stackOf(error)) : [];
   if (options.isJson) {
-    writeLogLine(JSON.stringify({ error: { ...body, ...(stack.length > 0 ? { stack } : {}) } }));
+    writeLogLine(JSON.stringify({ error: { ...body, ...(stack.length > 0 ? { stack } : {}) } }, writable));
     return;
   }
   const lines = describeError(body).map((line) => `boxcar: ${line}`);

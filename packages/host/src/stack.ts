@@ -116,7 +116,7 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
   strayCalls.fail = failStrayCall;
   const server = await openServer(config, log);
   let opened: OpenRuntime | undefined;
-  const close = async (): Promise<void> => {
+  const end = async (): Promise<void> => {
     try {
       await opened?.close();
     } finally {
@@ -124,6 +124,11 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       log = silentLog;
       await server.close();
     }
+  };
+  let closing: Promise<void> | undefined;
+  const close = (): Promise<void> => {
+    closing ??= end();
+    return closing;
   };
   try {
     const wait = { waitMs: config.databaseWaitMs, log };

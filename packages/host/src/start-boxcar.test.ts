@@ -46,7 +46,10 @@ it('migrates a database, runs turns in this process, and closes what it has open
   });
   expect(answer).toMatchObject({ status: 'success', result: 'Done.' });
   expect(listeners()).toEqual(before.map((n) => n + 1));
-  await boxcar.close();
+  const closing = boxcar.close();
+  // Nothing would stop it.
+  await expect(boxcar.startWorker()).rejects.toMatchObject({ code: 'internal_error' });
+  await closing;
   await boxcar[Symbol.asyncDispose]();
   expect(listeners()).toEqual(before);
   const left = await database.pool.query(

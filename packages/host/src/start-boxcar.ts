@@ -9,6 +9,7 @@
  *     libraries that clean up at a signal (signal-exit) listen too and leave the end to somebody else.
  */
 import { constants } from 'node:os';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Model } from '@boxcar/kernel';
 import type { ModelRouterOptions } from '@boxcar/llm';
 import { createWorker, type Log, type Worker, type WorkerOptions } from '@boxcar/runtime';
@@ -54,6 +55,8 @@ interface Opened {
   report(error: unknown): void;
 }
 
+/** How long `close` waits for a worker that is being started. */
+const START_LIMIT_MS = 5_000;
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 const opened = new Set<Opened>();
 let isStopping = false;
@@ -99,11 +102,17 @@ export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
   const one: Opened = {
     stopping: new AbortController(),
     stopWorkers: async () => {
-      const started = await Promise.allSettled(workers);
-      const closing = started.map((each) => (each.status === 'fulfilled' ? each.value.close() : undefined));
-      const failures = (await Promise.allSettled(closing)).flatMap((each) =>
-        each.status === 'rejected' ? [each.reason] : [],
+      // A worker that is being started on a server that does not answer is closed if it ever starts.
+      const closing = [...workers].map((worker) => worker.then((started) => started.close()));
+      const starting = [...workers].map((worker) =>
+        Promise.race([worker, delay(START_LIMIT_MS, undefined, { ref: false })]),
       );
+      const isStarted = (await Promise.allSettled(starting)).map(
+        (each) => each.status === 'fulfilled' && each.value !== undefined,
+      );
+      for (const each of closing) each.catch(() => undefined);
+      const closed = await Promise.allSettled(closing.filter((_each, index) => isStarted[index]));
+      const failures = closed.flatMap((each) => (each.status === 'rejected' ? [each.reason] : []));
       if (failures.length > 0) throw new AggregateError(failures, 'A worker could not be closed.');
     },
     report: (error) => log('error', 'workers.not_stopped', { error }),
@@ -119,6 +128,8 @@ export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
   }
   let closing: Promise<void> | undefined;
   const end = async (): Promise<void> => {
+    // A worker that is started from now on would not be stopped.
+    stack.runtime.beginClose();
     try {
       await one.stopWorkers();
     } finally {

@@ -40,6 +40,7 @@ export {
   MAX_TAPE_NAME,
   maskSecrets,
   meant,
+  mustBe,
   type NewId,
   nameSchema,
   PLAIN_NAME,
@@ -288,6 +289,13 @@ export {
   parseHandover,
   sealPacking,
 } from './packing/index.js';
+export {
+  DEFAULT_PLATFORM,
+  normalizePlatform,
+  PLATFORM_NAMES,
+  PLATFORMS,
+  type Platform,
+} from './platform/platform.js';
 export {
   type AskExpert,
   askExpertSchema,

@@ -37,7 +37,8 @@ export interface OpenRuntime extends AsyncDisposable {
   serveToolResultsDoor(options?: QueueDoorOptions): QueueDoor;
   /**
    * Closes the doors that were opened here and are not closed yet, then the runtime and the pool. What cannot be closed within a few seconds is logged as
-   * `runtime.not_closed`; a door hands a job that takes longer to another process.
+   * `runtime.not_closed`; a door hands a job that takes longer to another process. No door and no worker is opened meanwhile. Calls after
+   * the first wait for the same end.
    */
   close(): Promise<void>;
 }
@@ -76,11 +77,11 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
   /** Those that nobody has closed. Who closes a door decides how long to wait for it. */
   const doors = new Set<QueueDoor>();
   const keep = (door: QueueDoor): QueueDoor => {
-    const removeWaitingJob = (): Promise<void> => {
+    const closeDoor = (): Promise<void> => {
       doors.delete(kept);
       return door.close();
     };
-    const kept: QueueDoor = { close: removeWaitingJob, [Symbol.asyncDispose]: removeWaitingJob };
+    const kept: QueueDoor = { close: closeDoor, [Symbol.asyncDispose]: closeDoor };
     doors.add(kept);
     return kept;
   };
@@ -91,11 +92,17 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
       log('warn', 'runtime.not_closed', { part, error });
     }
   };
-  const close = async (): Promise<void> => {
+  const end = async (): Promise<void> => {
+    runtime.beginClose();
     await Promise.all([...doors].map((door) => closeInTime('a queue door', door.close(), DOOR_CLOSE_MS)));
     await runtime.close();
     // The pool would stay open for as long as a silent server does not answer a statement.
     await closeInTime('the pool of connections', endPool(pool), POOL_END_MS);
+  };
+  let closing: Promise<void> | undefined;
+  const close = (): Promise<void> => {
+    closing ??= end();
+    return closing;
   };
   return {
     runtime,

@@ -1,7 +1,7 @@
 /** The runtime as a program holds it: what its answers are typed as, and what it says when it is closed. */
 import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { testDatabase, waitFor } from '@boxcar/testkit';
+import { queueBackends, testDatabase, waitFor } from '@boxcar/testkit';
 import { expect, expectTypeOf, it } from 'vitest';
 import { z } from 'zod';
 import type { Accepted } from './core/index.js';
@@ -42,6 +42,49 @@ it('says that it is closed to a program that goes on with it', async () => {
       message: expect.stringContaining('is closed.'),
     });
 });
+
+it.each(queueBackends())(
+  'opens no door and no worker while it closes, and is closed once, with queues on %s',
+  async (kind) => {
+    await using backend = await testBackend(kind);
+    const log: string[] = [];
+    const opened = openRuntime({
+      ...backend.urls,
+      model: createModelRouter(),
+      log: (_level, event) => void log.push(event),
+    });
+    const { runtime } = opened;
+    let release = (): void => undefined;
+    const held = new Promise<void>((settle) => {
+      release = settle;
+    });
+    let isRunning = false;
+    runtime.registerHandler('hold', {
+      description: 'Answers when it may.',
+      input: z.strictObject({}),
+      handle: async () => {
+        isRunning = true;
+        await held;
+        return { ok: true };
+      },
+    });
+    opened.serveQueueDoor();
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const job = await queue.add('hold', { project_id: 'default', arguments: {} });
+    await waitFor(() => isRunning, { message: 'the job is in hand' });
+    const closing = [opened.close(), opened.close()];
+    const closed = { code: 'internal_error', message: expect.stringContaining('The runtime is closed.') };
+    for (const serve of [opened.serveQueueDoor, opened.serveToolResultsDoor])
+      expect(() => serve()).toThrow(expect.objectContaining(closed));
+    await expect(createWorker(runtime)).rejects.toMatchObject(closed);
+    release();
+    await Promise.all(closing);
+    expect(await queue.getJobState(job.id ?? '')).toBe('completed');
+    await opened.close();
+    await runtime.close();
+    expect(log.filter((event) => event !== 'door.ready')).toEqual([]);
+  },
+);
 
 it('closes its doors with itself: they take no job that they could not answer', async () => {
   await using backend = await testBackend('postgres');

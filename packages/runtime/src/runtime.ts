@@ -171,7 +171,9 @@ export class Runtime implements RuntimeCore {
   readonly packer: HandoverPacker;
   readonly ownHandlers: ReadonlySet<Handler>;
   readonly #stopWatching: readonly (() => void)[];
+  #isClosing = false;
   #isClosed = false;
+  #closing: Promise<void> | undefined;
   readonly #announcer: Announcer;
   readonly #registry: Registry;
 
@@ -274,9 +276,18 @@ export class Runtime implements RuntimeCore {
     return this.#isClosed;
   }
 
-  /** @throws KernelError `internal_error` once the runtime is closed. */
+  /**
+   * Doors and workers are opened by a runtime that stays open.
+   *
+   * @throws KernelError `internal_error` once the runtime is asked to close.
+   */
   checkOpen(): void {
-    if (this.#isClosed) throw runtimeClosed();
+    if (this.#isClosing) throw runtimeClosed();
+  }
+
+  /** From now on no door and no worker is opened. Submissions of what is in progress are still accepted, until `close`. @internal */
+  beginClose(): void {
+    this.#isClosing = true;
   }
 
   /**
@@ -293,7 +304,8 @@ export class Runtime implements RuntimeCore {
     refuseNested(this.pool);
     const { call, doorJobId, wokenBy } = options;
     // Workers and queue doors that are still closing finish what they have begun.
-    if (call === undefined && doorJobId === undefined && wokenBy === undefined) this.checkOpen();
+    if (call === undefined && doorJobId === undefined && wokenBy === undefined && this.#isClosed)
+      throw runtimeClosed();
     // A worker runs the calls of a turn. It hands the turn to another worker instead.
     if (call === undefined) await this.builds.check();
     return (await accept(this, primitive, args, options)) as Accepted<Answer>;
@@ -633,9 +645,15 @@ export class Runtime implements RuntimeCore {
   /**
    * Waits for rings and promotions in progress, then closes the doorbell and the watcher. The pool stays open, because
    * the caller owns it. Servers that are away delay this by a few seconds only. A part that could not be closed is logged
-   * as `runtime.not_closed`.
+   * as `runtime.not_closed`. Calls after the first wait for the same end.
    */
-  async close(): Promise<void> {
+  close(): Promise<void> {
+    this.beginClose();
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
     const attempt = async (part: string, work: Promise<unknown>): Promise<void> => {
       try {
         await withinTime(work, CLOSE_LIMIT_MS, part);

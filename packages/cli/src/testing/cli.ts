@@ -16,7 +16,15 @@ export const PROFILES = join(FIXTURES, 'profiles.yaml');
 const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
   [
     ...['DATABASE_URL', 'DATABASE_DIRECT_URL', 'REDIS_URL', 'BOXCAR_POSTGRES_PORT', 'BOXCAR_LOG_LEVEL'],
-    ...['BOXCAR_PROJECT', 'BOXCAR_PLUGINS', 'BOXCAR_CONCURRENCY', 'BOXCAR_WORKER_TARGETS', 'BOXCAR_LEASE_MS'],
+    ...[
+      'BOXCAR_PROJECT',
+      'BOXCAR_POLICY_FILE',
+      'BOXCAR_ENVIRONMENT',
+      'BOXCAR_PLUGINS',
+      'BOXCAR_CONCURRENCY',
+      'BOXCAR_WORKER_TARGETS',
+      'BOXCAR_LEASE_MS',
+    ],
     ...[
       'BOXCAR_GRACE_MS',
       'BOXCAR_HANDLER_TIMEOUT_MS',

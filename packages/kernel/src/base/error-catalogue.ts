@@ -129,6 +129,12 @@ export const ERROR_CATALOGUE = {
     'The profile is not valid.',
     'Correct the named field and apply it again.',
   ),
+  policy_invalid: entry(
+    400,
+    false,
+    'The policy is not valid.',
+    'Correct the listed places; boxcar policy check lists them all.',
+  ),
   agent_exists: entry(
     409,
     false,

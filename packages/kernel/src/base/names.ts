@@ -2,11 +2,11 @@
 import { z } from 'zod';
 import { type AgentId, tryParseId } from './ids.js';
 
-/** Control characters, separators of lines and paragraphs, and what sets the direction of writing. */
-const UNSEEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/u;
+/** Control characters, lone surrogates, separators of lines and paragraphs, and what sets the direction of writing. */
+const UNSEEN = /[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Bidi_Control}]/u;
 
 /** The same, and space. */
-const ALL_UNSEEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}\s]+/gu;
+const ALL_UNSEEN = /[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Bidi_Control}\s]+/gu;
 
 /** A text in one line, without what names may not hold. */
 export const toPlainLine = (text: string): string => text.replaceAll(ALL_UNSEEN, ' ').trim();

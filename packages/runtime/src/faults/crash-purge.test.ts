@@ -7,7 +7,7 @@ import { createPool, purgeRuns, purgeTapes } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { isSample } from '../testing/faults/survival.js';
+import { faultsSeed, isSample } from '../testing/faults/survival.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 
@@ -227,8 +227,15 @@ async function dieAt(
 /** At each statement, or at every third one of a sample, from one of the first three on. @returns The last one at which it died. */
 async function dieEverywhere(...args: Parameters<typeof dieAt> extends [number, ...infer R] ? R : never) {
   const every = isSample() ? 3 : 1;
-  let at = 1 + Math.floor(Math.random() * every);
-  while (await dieAt(at, ...args)) at += every;
+  let at = 1 + (faultsSeed() % every);
+  const die = async (): Promise<boolean> => {
+    try {
+      return await dieAt(at, ...args);
+    } catch (error) {
+      throw new Error(`at statement ${at} (BOXCAR_FAULTS_SEED=${faultsSeed()})`, { cause: error });
+    }
+  };
+  while (await die()) at += every;
   return at - every;
 }
 

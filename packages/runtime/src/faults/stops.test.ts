@@ -1,7 +1,7 @@
 import { queueBackends } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
 import { shuffle } from '../testing/faults/crash-points.js';
-import { isThorough } from '../testing/faults/survival.js';
+import { faultsSeed, isThorough } from '../testing/faults/survival.js';
 import { createRandom } from '../testing/soak/random.js';
 import { SIGNAL_PLANS, STOP_PLANS } from '../testing/stops/plans.js';
 import { type PlannedPoint, type StopReport, stopEverywhere } from '../testing/stops/stop-everywhere.js';
@@ -26,7 +26,7 @@ const CUT_OFF: Share = { plans: 4, lanes: 4, untilMs: 10_000, atLeast: 4 };
 const SIGNALS: Share = { plans: 2, lanes: 3, untilMs: 5_000, atLeast: 1 };
 
 /** The same seed chooses the same plans and points again. */
-const SEED = Date.now() % 1_000_000;
+const SEED = faultsSeed();
 
 /** The tables of queues belong to BullMQ. So does its behaviour when a process stops at their statements. */
 const isOurs = ({ fault }: PlannedPoint): boolean =>

@@ -72,6 +72,7 @@ test('names that no one could tell from an id, and limits that do not fit, are r
     { name: ' ' },
     { name: '01a2013c-5d21-7ae1-821d-cb1b3af8b547' },
     { name: 'a\u202eb' },
+    { name: 'a\ud800' },
     { name: 'x', limits: { max_depth: 0 } },
     { name: 'x', limit: {} },
   ])

@@ -72,8 +72,9 @@ export function announceWritten(
     afterTransaction(within.db, () =>
       // Turns of a transaction that was rolled back are in no row.
       runtime.afterwards(async () => {
-        const turns = await findSubmitted(runtime.pool, turnIds);
-        if (turnIds.length === 0 || turns.length > 0) tell(turns);
+        const found = new Set((await findSubmitted(runtime.pool, turnIds)).map(({ turn_id }) => turn_id));
+        if (turnIds.length === 0 || found.size > 0)
+          tell(written.turns.filter(({ turn_id }) => found.has(turn_id)));
       }),
     );
 }

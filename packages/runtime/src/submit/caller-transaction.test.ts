@@ -4,7 +4,7 @@ import type { CallerTx } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import pg from 'pg';
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { newId } from '../lib/new-id.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -74,6 +74,29 @@ describe('a submission in a transaction of the caller', () => {
     expect(await end(turn_id)).toMatchObject({ status: 'success', result: 'did go' });
     expect(await orders()).toBe(1);
     await worker.close();
+  });
+
+  test('is rung with a priority, as it is without the transaction', async () => {
+    const worker = await h.worker();
+    const rung = vi.spyOn(h.runtime, 'ring');
+    try {
+      const plain = (await h.runtime.submit('launch_principal', LAUNCH)) as unknown as Receipt;
+      const { turn_id } = await inside(async (client) => {
+        const receipt = await submit(client);
+        await client.query('commit');
+        return receipt;
+      });
+      const ringOf = (id: TurnId) =>
+        rung.mock.calls.flatMap(([rings]) => rings).find(({ turnId }) => turnId === id);
+      await waitFor(() => ringOf(turn_id) !== undefined, { message: 'it is rung' });
+      for (const id of [plain.turn_id, turn_id]) {
+        expect(await end(id)).toMatchObject({ status: 'success' });
+        expect(ringOf(id)?.priority).toEqual(expect.any(Number));
+      }
+    } finally {
+      rung.mockRestore();
+      await worker.close();
+    }
   });
 
   test('leaves nothing when the caller rolls back, or rolls back to a savepoint', async () => {

@@ -172,3 +172,84 @@ test('a failure that its handler does not look at is not hidden', async () => {
   });
   expect(unhandled).toEqual(['bad_request']);
 });
+
+describe('statements that a handler does not wait for', () => {
+  beforeEach(async () => {
+    await h.rows('create table public.notes (id int primary key)');
+  });
+  const note = (tools: HandlerTools, id: number) =>
+    tools.tx.query({ text: 'insert into public.notes values ($1)', values: [id] });
+
+  test('are all part of what is committed', async () => {
+    register('hasty', async (tools) => {
+      void note(tools, 1);
+      void note(tools, 2).then(() => note(tools, 3));
+      void tools.db.query({ text: 'insert into public.notes values (4)' });
+      return 'done';
+    });
+    expect(await h.runtime.submit('hasty', {})).toBe('done');
+    expect(await h.rows('select id from public.notes order by id')).toEqual(
+      [1, 2, 3, 4].map((id) => ({ id })),
+    );
+  });
+
+  test('fail the primitive when they fail, and nothing is written', async () => {
+    register('hasty', async (tools) => {
+      await note(tools, 1);
+      void note(tools, 1);
+      return 'done';
+    });
+    const unhandled = await unhandledIn(async () => {
+      expect(await h.runtime.submit('hasty', {}).catch(String)).toMatch(/duplicate key/);
+    });
+    expect(unhandled).toEqual([]);
+    expect(await h.rows('select id from public.notes')).toEqual([]);
+  });
+});
+
+describe.each(['one after the other', 'side by side'])('a handler that asks %s', (how) => {
+  /** @returns The codes of what was refused. */
+  const both = async (calls: readonly (() => Promise<unknown>)[]): Promise<readonly string[]> => {
+    const codes: string[] = [];
+    const note = (error: unknown): void => void codes.push(codeOf(error));
+    if (how === 'side by side') await Promise.all(calls.map((call) => call().catch(note)));
+    else for (const call of calls) await call().catch(note);
+    return codes;
+  };
+
+  test('for two waits gets one', async () => {
+    let codes: readonly string[] = [];
+    register('hasty', async (tools) => {
+      const [one, two] = [await requestFor(tools), await requestFor(tools)];
+      codes = await both([one, two].map((request) => () => tools.submitTurn({ ...request, wait: true })));
+      return 'receipt';
+    });
+    await h.worker();
+    expect(await h.runtime.submit('hasty', {})).toMatchObject({ status: 'success' });
+    expect(codes).toEqual(['bad_request']);
+    expect(await h.rows('select is_awaited from boxcar.turns')).toHaveLength(1);
+  });
+
+  test('for a wait that is refused may wait for something else', async () => {
+    register('hasty', async (tools) => {
+      const request = await requestFor(tools);
+      await both([() => tools.submitTurn({ ...request, wait: true, deadlineMs: -1 })]);
+      await tools.submitTurn({ ...request, wait: true });
+      return 'receipt';
+    });
+    await h.worker();
+    expect(await h.runtime.submit('hasty', {})).toMatchObject({ status: 'success' });
+  });
+
+  test('for two agents of one name gets one', async () => {
+    let codes: readonly string[] = [];
+    register('hasty', async (tools) => {
+      const profile = await tools.findProfile('writer');
+      codes = await both([1, 2].map(() => () => tools.createAgent({ profile, name: 'x' })));
+      return 'done';
+    });
+    expect(await h.runtime.submit('hasty', {})).toBe('done');
+    expect(codes).toEqual(['agent_exists']);
+    expect(await h.rows("select id from boxcar.agents where name = 'x'")).toHaveLength(1);
+  });
+});

@@ -11,10 +11,12 @@ import {
   maskSecrets,
   readsAsReference,
   sanitizeJson,
+  spellingsOf,
   type TurnId,
   tryParseId,
 } from '@boxcar/kernel';
 import { type AgentRow, type Queryable, type Tx, takeAgentName } from '@boxcar/store';
+import type pg from 'pg';
 import { DEFAULT_WAIT_SECONDS } from '../core/index.js';
 import { endSubtrees } from '../end/index.js';
 import type {
@@ -40,12 +42,21 @@ import { withinPrimitive } from './within-primitive.js';
 
 const DEFAULT_MAX_FAN_OUT = 1_000;
 
+/** A statement that a handler does not wait for is waited for before its answer is written, and its failure fails the primitive. */
+const watched = <T extends Queryable>(on: T, calls: PendingCalls): T =>
+  ({ query: (config: pg.QueryConfig) => calls.run(() => on.query(config)) }) as T;
+
 /** Its functions are fields, so that a handler can take them apart. */
 export class HandlerToolbox implements HandlerTools {
   readonly #of: TryContext;
   readonly #draft: SubmissionDraft;
   readonly #calls: PendingCalls;
   readonly #lookups: Lookups;
+  /** A turn or batch is waited for, or is being made for it. */
+  #isWaiting = false;
+  readonly #takenNames = new Set<string>();
+  readonly db: Queryable;
+  readonly tx: Tx;
   readonly ctx: CallerContext;
   readonly signal: AbortSignal;
   readonly packer: HandlerTools['packer'];
@@ -61,6 +72,8 @@ export class HandlerToolbox implements HandlerTools {
     this.#draft = draft;
     this.#calls = calls;
     this.#lookups = new Lookups(of);
+    this.db = of.isOwn ? of.unit.db : watched(of.unit.db, calls);
+    this.tx = of.isOwn ? of.unit.tx : watched(of.unit.tx, calls);
     this.ctx = of.ctx;
     this.signal = of.signal;
     this.packer = new DraftPacker(draft, calls, { db: of.unit.db, limits, strategies });
@@ -69,14 +82,6 @@ export class HandlerToolbox implements HandlerTools {
     this.findAgents = this.#lookups.findAgents;
     this.checkDelegation = this.#lookups.checkDelegation;
     this.checkReuse = this.#lookups.checkReuse;
-  }
-
-  get db(): Queryable {
-    return this.#of.unit.db;
-  }
-
-  get tx(): Tx {
-    return this.#of.unit.tx;
   }
 
   readonly tape: HandlerTools['tape'] = (target) => {
@@ -112,7 +117,13 @@ export class HandlerToolbox implements HandlerTools {
 
   async #takeName(name: string): Promise<void> {
     const { projectId, source } = this.ctx;
-    const taking = await takeAgentName(this.tx, { projectId, makerId: source.agentId }, name);
+    // Two agents of one name that are made side by side: neither has a row yet.
+    const isTakenHere = spellingsOf(name).some((spelling) => this.#takenNames.has(spelling));
+    if (!isTakenHere) this.#takenNames.add(name);
+    const taking = isTakenHere
+      ? 'taken'
+      : await takeAgentName(this.tx, { projectId, makerId: source.agentId }, name);
+    if (taking !== 'free' && !isTakenHere) this.#takenNames.delete(name);
     if (taking === 'taken')
       throw new KernelError('agent_exists', {
         message: `An agent '${name}' exists already in this project.`,
@@ -126,11 +137,10 @@ export class HandlerToolbox implements HandlerTools {
   }
 
   readonly submitTurn: HandlerTools['submitTurn'] = (request) =>
-    this.#calls.run(() => this.#submitTurn(request));
+    this.#calls.run(() => this.#waitingOnce(request.wait ?? false, () => this.#submitTurn(request)));
 
   async #submitTurn(request: SubmitTurnRequest): Promise<TurnRef> {
     const isAwaited = request.wait ?? false;
-    if (isAwaited) this.#checkAwaitsNothing();
     this.#checkRequest(request);
     const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
     // From outside the budget of the only root is that of its run.
@@ -217,11 +227,10 @@ export class HandlerToolbox implements HandlerTools {
   }
 
   readonly joinTurns: HandlerTools['joinTurns'] = (turnIds, request) =>
-    this.#calls.run(() => this.#joinTurns(turnIds, request));
+    this.#calls.run(() => this.#waitingOnce(request?.wait ?? true, () => this.#joinTurns(turnIds, request)));
 
   async #joinTurns(turnIds: readonly TurnId[], request: JoinRequest = {}): Promise<BatchRef> {
     const wait = request.wait ?? true;
-    if (wait) this.#checkAwaitsNothing();
     if (request.deadlineMs !== undefined) checkDuration(request.deadlineMs, 'deadlineMs');
     if (request.minSuccess !== undefined)
       checkWholeNumber(request.minSuccess, 'minSuccess', { min: 1, max: turnIds.length });
@@ -241,11 +250,20 @@ export class HandlerToolbox implements HandlerTools {
     return { batchId, turnIds };
   }
 
-  #checkAwaitsNothing(): void {
-    if (this.#draft.awaited !== undefined)
+  /** Handlers may begin two waits side by side: the second is refused at once, unless the first has failed. */
+  async #waitingOnce<T>(isAwaited: boolean, make: () => Promise<T>): Promise<T> {
+    if (!isAwaited) return make();
+    if (this.#isWaiting)
       throw new KernelError('bad_request', {
         message: 'A primitive can wait for one turn or batch only.',
       });
+    this.#isWaiting = true;
+    try {
+      return await make();
+    } catch (error) {
+      this.#isWaiting = false;
+      throw error;
+    }
   }
 
   readonly endSubtrees: HandlerTools['endSubtrees'] = (request) =>

@@ -122,7 +122,7 @@ class Place {
     this.#door ??= this.opened.serveToolResultsDoor();
   }
 
-  async removeWaitingJob(): Promise<void> {
+  async closeDoor(): Promise<void> {
     await this.#door?.close();
     this.#door = undefined;
   }
@@ -235,7 +235,7 @@ class Place {
   }
 
   async close(): Promise<void> {
-    await this.removeWaitingJob();
+    await this.closeDoor();
     await this.worker.close({ graceMs: 1_000 });
     await this.opened.close();
     await this.backend.close();
@@ -398,7 +398,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
   test('that may run once and was marked while the database went away is sent when it is back', async () => {
     await place.sweepByHand();
     // The door would answer the call when its job is removed.
-    await place.removeWaitingJob();
+    await place.closeDoor();
     const { turnId, call } = await place.start('marked');
     await waitFor(() => place.queue('marked').getJob(call.id), { message: 'it was sent' });
     // Restores the state before the call was sent.
@@ -469,7 +469,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     );
     await place.sweepByHand();
     // The door would answer the call when its job is removed.
-    await place.removeWaitingJob();
+    await place.closeDoor();
     const { turnId, call } = await place.start('unsure');
     // A mark is made before the job is added.
     await waitFor(() => place.queue('unsure').getJob(call.id), { message: 'it was sent' });
@@ -592,7 +592,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
   );
 
   test('is answered by the sweep when its bell was lost', async () => {
-    await place.removeWaitingJob();
+    await place.closeDoor();
     const { turnId, call } = await place.start('silent');
     place.serve('silent', async () => 'heard');
     await waitFor(async () => (await place.queue('silent').getJobState(call.id)) === 'completed', {
@@ -851,7 +851,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
       await place.results(turnId);
       return sent.filter((text) => /boxcar\.tool_calls/.test(text) && !/boxcar\.steps/.test(text)).length;
     };
-    await place.removeWaitingJob();
+    await place.closeDoor();
     await place.sweepByHand();
     const one = await look(1);
     expect(await look(60)).toBe(one);
@@ -859,7 +859,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
 
   test('a call that another session has locked does not hold up a sweep', async () => {
     await place.sweepByHand();
-    await place.removeWaitingJob();
+    await place.closeDoor();
     const done = await place.start('locked_done');
     const gone = await place.start('locked_gone', { retry: 'safe' });
     const unsent = await place.start('locked_unsent');
@@ -959,7 +959,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     const { urls } = place.backend;
     await using proxy = await tcpProxy(urls.databaseUrl);
     const { turnId, call } = await place.start('outage');
-    await place.removeWaitingJob();
+    await place.closeDoor();
     const log: string[] = [];
     const pool = createPool({ connectionString: proxy.url, max: 2 });
     const queues = openQueues(place.backend.connection);

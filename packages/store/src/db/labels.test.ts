@@ -28,6 +28,20 @@ test('statements begin with a label of their file, each with another', () => {
   expect(labels.filter((label, index) => labels.indexOf(label) !== index)).toEqual([]);
 });
 
+test('a label names the file that it is in, however the text is made, and stands there once', () => {
+  const labels: string[] = [];
+  for (const path of readdirSync(STORE, { recursive: true, encoding: 'utf8' })) {
+    if (!path.endsWith('.ts') || path.endsWith('.test.ts') || path.startsWith('testing/')) continue;
+    const text = readFileSync(join(STORE, path), 'utf8');
+    for (const [, label = ''] of text.matchAll(/\w \/\* ([\w-]+\.[\w-]+) \*\//g)) {
+      expect(`${path}: ${label}`).toContain(`: ${basename(path, '.ts')}.`);
+      labels.push(label);
+    }
+  }
+  expect(labels.length).toBeGreaterThan(300);
+  expect(labels.filter((label, index) => labels.indexOf(label) !== index)).toEqual([]);
+});
+
 test('a statement without a label is refused where it is made', () => {
   for (const text of [
     'select 1',

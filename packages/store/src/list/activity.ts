@@ -49,6 +49,7 @@ export type Activity =
 const OVERLAP_MS = 5_000;
 /** By how much the clocks of those who mint ids may differ. */
 const ID_SKEW_MS = 60_000;
+/** The newest so many turns are looked at, and all that were open at the look before. */
 const LIMIT = 1_000;
 
 // $1: ids from here on; $2: turns known to be open; $3: how far back in milliseconds.
@@ -57,7 +58,7 @@ const LOOK = statement(`
   turn as materialized (
     select t.*, a.name as agent, f.name as profile
     from (
-      (select id from boxcar.turns where id > $1 order by id limit ${LIMIT}) union (select unnest($2::uuid[]))
+      (select id from boxcar.turns where id > $1 order by id desc limit ${LIMIT}) union (select unnest($2::uuid[]))
     ) w
       cross join lateral (select x.* from boxcar.turns x where x.id = w.id offset 0) t
       cross join lateral (select x.name from boxcar.agents x where x.id = t.agent_id offset 0) a

@@ -133,6 +133,10 @@ const FILTERS: Readonly<
   'of an agent with many': [() => ({ agentId: idOf(2, 7) as AgentId }), down(N / 2, 3 * PAGE)],
   'of an agent with one': [() => ({ agentId: idOf(2, N) as AgentId }), [N]],
   'of a channel of its own': [() => ({ channelId: 'ops' }), down(N, 4, 3_000)],
+  'of a profile and a channel of its own': [
+    () => ({ profileIds: [writer.id, rare.id], channelId: 'ops' }),
+    down(N, 4, 3_000),
+  ],
   'of a channel that none has': [() => ({ channelId: 'none' }), []],
   'of the public channel': [() => ({ channelId: 'public' }), down(N - 1, 3 * PAGE)],
 };

@@ -158,16 +158,19 @@ class Choice {
 
   /** The newest so many turns that fit, without a look at the text. */
   #newest(limit: string, conditions: readonly string[]): string {
-    const { statuses = [undefined] } = this.#filters;
+    const { statuses = [undefined], channelId = 'public' } = this.#filters;
+    // A channel of its own has few turns, whoever ran them: its index begins with the project.
+    const isOfChannel = channelId !== 'public';
     const ways = statuses.map((status) => {
       const isUnwell = UNWELL.some((rare) => rare === status);
-      const lead = isUnwell
-        ? 't.project_id'
-        : this.#agent !== undefined
-          ? 't.agent_id'
-          : this.#profiles !== undefined
-            ? 't.profile_id'
-            : 't.project_id';
+      const lead =
+        isUnwell || isOfChannel
+          ? 't.project_id'
+          : this.#agent !== undefined
+            ? 't.agent_id'
+            : this.#profiles !== undefined
+              ? 't.profile_id'
+              : 't.project_id';
       const where = [
         lead === 't.project_id' ? onlyBy(lead, this.window.project) : undefined,
         this.#agent && (lead === 't.agent_id' ? onlyBy(lead, this.#agent) : `t.agent_id = ${this.#agent}`),

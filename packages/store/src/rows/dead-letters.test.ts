@@ -95,6 +95,28 @@ test('a turn that was given up is ended and not run, even if its worker has sinc
   expect(await findFailedTurns(world.pool, { limit: 10 })).toMatchObject([{ turn_id: turn.turnId }]);
 });
 
+test('a row that was given up stays so, with its cause, whatever fails later', async () => {
+  await using world = await World.open();
+  const holder = await world.worker();
+  const turn = await world.running({ profile: await world.profile('writer'), holder });
+  const note = (error: string, maxTries?: number) =>
+    noteSweepFailure(
+      world.pool,
+      { kind: 'turn_runs', rowId: turn.turnId, projectId: null, error },
+      maxTries === undefined ? {} : { maxTries },
+    );
+  await note('canceled: by its operator', 1);
+  // As the release of a row that refuses it, the watchdog and a failed claim do.
+  expect(await note('internal_error: poison')).toMatchObject({ isDead: true });
+  expect(await note('internal_error: poison', 10)).toMatchObject({ isDead: true });
+  expect(await listDeadLetters(world.pool, 10)).toMatchObject([
+    { is_dead: true, last_error: 'canceled: by its operator (at step 1)' },
+  ]);
+  expect(await findFailedTurns(world.pool, { limit: 10 })).toMatchObject([{ turn_id: turn.turnId }]);
+  expect(await retryDeadLetters(world.pool)).toBe(1);
+  expect(await note('internal_error: poison')).toMatchObject({ isDead: false });
+});
+
 test('a note of an older build, which names no step, counts', async () => {
   await using world = await World.open();
   const turn = await world.submit({ profile: await world.profile('writer') });

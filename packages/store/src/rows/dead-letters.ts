@@ -83,9 +83,9 @@ export const NOTE_TEXT = `
   select $2, $3::uuid, coalesce($4::uuid, t.project_id), 1, $5 || case when $2 = 'turn_runs' and t.id is not null then ' (at step ' || t.step_count + 1 || ')' else '' end,
     coalesce($1::timestamptz, now()) + interval '2 seconds', $6 <= 1
   from (select 1) one left join lateral (select x.* from boxcar.turns x where x.id = $3::uuid offset 0) t on true
-  on conflict (kind, row_id) do update set attempts = ${COUNT}, last_error = excluded.last_error,
+  on conflict (kind, row_id) do update set attempts = ${COUNT}, last_error = case when f.is_dead then f.last_error else excluded.last_error end,
     next_try_at = coalesce($1::timestamptz, now()) + power(2, least(${COUNT}, 20)) * interval '1 second',
-    is_dead = ${COUNT} >= $6, first_failed_at = case when ${IS_SAME_STEP} then f.first_failed_at else excluded.first_failed_at end
+    is_dead = f.is_dead or ${COUNT} >= $6, first_failed_at = case when ${IS_SAME_STEP} then f.first_failed_at else excluded.first_failed_at end
   returning f.attempts, f.is_dead`;
 const NOTE = statement(NOTE_TEXT);
 
@@ -104,7 +104,8 @@ export interface NotedFailure {
 
 /**
  * Notes that a row could not be handled, and when it is tried again: after 2, 4, 8 and 16 seconds, doubling up to `maxTries`. A turn
- * that could not be run is noted with its step; the count begins again at the next step.
+ * that could not be run is noted with its step; the count begins again at the next step. A row that was given up stays so, with the
+ * cause of that time, whatever fails later: a turn that could not be canceled must not run again.
  */
 export function noteSweepFailure(
   pool: pg.Pool,

@@ -36,6 +36,7 @@ import type { EarlierCall } from '../turn/repeats.js';
 import type { OpenCallRow } from '../turn/subtrees.js';
 import type { EndableTurn } from '../turn/sweep-turns.js';
 import type { RingRow, TurnState } from '../turn/turns.js';
+import type { LockedProvider } from '../work/provider-books.js';
 import type { Waiter } from '../work/providers.js';
 import type { OverdueCall } from '../work/sweep.js';
 import type { FailedAttempt } from '../work/waits.js';
@@ -150,6 +151,9 @@ it('what the package exports of a row has the types of its columns', () => {
   // Null in the table means the default, which the line shows.
   type Provider = Omit<Shown<ProviderLine, 'providers'>, 'breaker_after'>;
   expectTypeOf<Columns<'providers'>>().toExtend<Provider>();
+  // Times in milliseconds, and the default in the place of null.
+  type Locked = Pick<LockedProvider, 'max_concurrent' | 'requests_per_minute' | 'failures' | 'openings'>;
+  expectTypeOf<Columns<'providers'>>().toExtend<Locked>();
   // As texts: hashes in hex, and a time to the microsecond.
   type Step = Omit<Shown<StepLine, 'steps'>, 'prompt_hash'>;
   expectTypeOf<Columns<'steps'>>().toExtend<Step>();

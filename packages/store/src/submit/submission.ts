@@ -31,8 +31,8 @@ export interface SubmittedTurn {
   readonly status: TurnStatus;
   readonly epoch: number;
   readonly worker_target: string;
-  /** The priority of its ring. */
-  readonly priority: number;
+  /** The priority of its ring; missing where its submission was read back. */
+  readonly priority?: number;
 }
 
 export type SubmissionResult =
@@ -245,5 +245,5 @@ export const ringsOf = (turns: readonly SubmittedTurn[]): Ring[] =>
       turnId: turn.turn_id,
       epoch: turn.epoch,
       workerTarget: turn.worker_target,
-      priority: turn.priority,
+      ...(turn.priority === undefined ? {} : { priority: turn.priority }),
     }));

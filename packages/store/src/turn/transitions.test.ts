@@ -17,6 +17,7 @@ import {
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { pauseForBudget, wakeForBudget } from '../budget/budget-waits.js';
 import { transaction } from '../db/db.js';
+import * as tables from '../schema/schema.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
 import { BLOCKED_WORKER } from '../work/blocked-worker.js';
 import { promote } from '../work/promote.js';
@@ -29,6 +30,7 @@ import { retryLater, wakeDue } from '../work/waits.js';
 import { claim } from './claims.js';
 import { commitSteps } from './commits.js';
 import { advanceTurns, recordResults } from './tool-calls.js';
+import { releaseTurns } from './turns.js';
 
 /** What each statement may do. */
 const STATEMENTS: Readonly<Record<string, readonly TransitionCause[]>> = {
@@ -202,6 +204,13 @@ async function readyToRelease(): Promise<Ready> {
   return { turn, act: () => world.release(holder, [turn]) };
 }
 
+/** All turns of a worker that leaves. */
+async function readyToLeave(): Promise<Ready> {
+  const leaving = await world.worker();
+  const turn = await world.running({ profile, holder: leaving });
+  return { turn, act: () => releaseTurns(world.pool, leaving, null) };
+}
+
 async function readyToTakeOver(): Promise<Ready> {
   const turn = await world.running({ profile, holder: await world.worker({ leaseMs: 1 }) });
   const options = { now: new Date(Date.now() + 60_000), maxLosses: 3, limit: 10, turnIds: [turn.turnId] };
@@ -237,6 +246,7 @@ const READY: readonly (() => Promise<Ready>)[] = [
   readyForSelector,
   readyToTake,
   readyToRelease,
+  readyToLeave,
   readyToTakeOver,
   readyToReplace,
 ];
@@ -279,24 +289,43 @@ const ROOT = join(import.meta.dirname, '..', '..', '..', '..');
 const SOURCES = readdirSync(join(ROOT, 'packages')).map((name) => join(ROOT, 'packages', name, 'src'));
 /** Statements in SQL, with a label or without, and those of the query builder. */
 const WRITES =
-  /\b(update|insert into)\s+(?:\/\* (\S+) \*\/\s+)?boxcar\.turns\b|\.(update|insert)\(\s*(?:tables\.)?turns\s*\)/g;
+  /\b(update|insert into)\s+(?:\/\* (\S+) \*\/\s+)?boxcar\.turns\b|\borm\s*\.(update|insert)\(\s*([^)]*?)\s*\)/g;
+const OTHER_TABLES = new Set(Object.keys(tables).filter((name) => name !== 'turns'));
+/** True unless the name is that of another table: a name that was made up may mean the table of turns. */
+const mayBeTurns = (argument: string): boolean => !OTHER_TABLES.has(argument.replace(/^tables\./, ''));
 const LABELS = /\/\* ([\w.-]+\.[\w-]+) \*\/|\bquery(?:Retrying)?\(\s*\w+,\s*'([^']*)'/g;
+
+/** What ends a list of columns to set, outside of brackets. */
+const SET_ENDS = /(?<!distinct )\bfrom\b|\b(?:where|returning)\b|[;`]/y;
+
+/** The text up to the end of the list of columns to set. */
+function untilSetEnds(text: string): string {
+  let depth = 0;
+  for (let at = 0; at < text.length; at += 1) {
+    const sign = text.charAt(at);
+    if (sign === '(') depth += 1;
+    if (sign === ')') depth -= 1;
+    SET_ENDS.lastIndex = at;
+    if (depth < 0 || (depth === 0 && SET_ENDS.test(text))) return text.slice(0, at);
+  }
+  return text;
+}
 
 /** The statements of a source that write a status or an epoch. */
 function writersIn(text: string): readonly { readonly label: string | undefined }[] {
   const labels = [...text.matchAll(LABELS)];
-  return [...text.matchAll(WRITES)].flatMap(({ 1: verb, 2: own, 3: builder, index }) => {
-    const rest = text.slice(index);
-    const end = /\n\s*(?:from|where|returning)\b| from \w+\b| where |\.(?:from|where|returning)\(/.exec(
-      rest,
-    )?.index;
-    const isUpdate = verb === 'update' || builder === 'update';
-    if (isUpdate && !/\b(?:status|epoch)(?: = |\b *[:,}])/.test(rest.slice(0, end))) return [];
-    if (own !== undefined) return [{ label: own }];
-    // Parts of a text that is put together come before its beginning, which has the label.
-    const label = labels.findLast((one) => one.index < index) ?? labels[0];
-    return [{ label: label?.[1] ?? label?.[2] }];
-  });
+  return [...text.matchAll(WRITES)].flatMap(
+    ({ 0: found, 1: verb, 2: own, 3: builder, 4: table = 'turns', index }) => {
+      if (!mayBeTurns(table)) return [];
+      const isUpdate = verb === 'update' || builder === 'update';
+      const set = untilSetEnds(text.slice(index + found.length));
+      if (isUpdate && !/\b(?:status|epoch)(?:\s*=|\b *[:,}])/.test(set)) return [];
+      if (own !== undefined) return [{ label: own }];
+      // Parts of a text that is put together come before its beginning, which has the label.
+      const label = labels.findLast((one) => one.index < index) ?? labels[0];
+      return [{ label: label?.[1] ?? label?.[2] }];
+    },
+  );
 }
 
 /** The labels of the statements in the sources that write a status or an epoch. */
@@ -325,6 +354,14 @@ test.each([
   ],
   ["query(db, 'a.end', ({ orm, tables: { turns } }) => orm.update(turns).set({ status }).where(x))", 'a.end'],
   ["query(db, 'a.make', ({ orm, tables }) => orm.insert(tables.turns).values(all))", 'a.make'],
+  [
+    "query(db, 'a.end', ({ orm, tables: { turns: t } }) => orm.update(t).set({ status: 'failed' }).where(x))",
+    'a.end',
+  ],
+  [
+    "update /* a.late */ boxcar.turns t set losses = case when t.id is distinct from $1 then (select 1 from x where true) end, status = 'queued' where true",
+    'a.late',
+  ],
 ])('a statement that writes a status is seen: %s', (text, label) => {
   expect(writersIn(text)).toEqual([{ label }]);
 });
@@ -332,6 +369,7 @@ test.each([
 test.each([
   "update /* a.note */ boxcar.turns set attempt = attempt + 1 where status = 'queued'",
   "query(db, 'a.note', ({ orm, tables: { turns } }) => orm.update(turns).set({ attempt: 1 }).where(eq(turns.status, 'queued')))",
+  "query(db, 'a.card', ({ orm, tables }) => orm.update(tables.toolCalls).set({ status: 'failed' }).where(x))",
   'select status from boxcar.turns',
 ])('one that writes none is not: %s', (text) => {
   expect(writersIn(text)).toEqual([]);

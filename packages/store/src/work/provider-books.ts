@@ -10,7 +10,6 @@ import {
 import type pg from 'pg';
 import { run, statement, type Tx } from '../db/index.js';
 import { notSetAside } from '../rows/index.js';
-import type { Row } from '../schema/index.js';
 
 /** $1: the clock of tests. */
 export const CLOCK = 'coalesce($1::timestamptz, clock_timestamp())';
@@ -30,16 +29,23 @@ const LOCK = statement(`
     ${ms('paced_until')} as paced_until, ${ms('open_until')} as open_until, ${ms('failing_since')} as failing_since, failures, openings
   from p`);
 
-type LockedRow = Row<'providers', 'max_concurrent' | 'requests_per_minute' | 'failures' | 'openings'> & {
-  readonly now: number;
-  readonly breaker_after: number;
-  readonly paced_until: number | null;
-  readonly open_until: number | null;
-  readonly failing_since: number | null;
-};
+export interface LockedProvider extends pg.QueryResultRow {
+  now: number;
+  max_concurrent: number | null;
+  requests_per_minute: number | null;
+  breaker_after: number;
+  paced_until: number | null;
+  open_until: number | null;
+  failing_since: number | null;
+  failures: number;
+  openings: number;
+}
 
-export const lock = async (tx: Tx, name: string, now: Date | undefined): Promise<LockedRow | undefined> =>
-  (await run<LockedRow>(tx, LOCK, [now ?? null, name]))[0];
+export const lock = async (
+  tx: Tx,
+  name: string,
+  now: Date | undefined,
+): Promise<LockedProvider | undefined> => (await run<LockedProvider>(tx, LOCK, [now ?? null, name]))[0];
 
 // Places that no longer count are removed by the first who counts, under the lock: a turn that comes back cannot revive one. The
 // position of a turn that has not come yet remains.
@@ -98,7 +104,7 @@ interface CountRow extends pg.QueryResultRow {
 export async function count(
   tx: Tx,
   name: string,
-  of: { row: LockedRow; now: Date | undefined; callers: readonly Caller[] },
+  of: { row: LockedProvider; now: Date | undefined; callers: readonly Caller[] },
 ): Promise<Books> {
   const { row, now, callers } = of;
   const [found] = await run<CountRow>(tx, COUNT, [now ?? null, name, JSON.stringify(callers.map(toRecord))]);

@@ -78,7 +78,9 @@ export async function crashEverywhere(
 }
 
 function describeCase(scenario: Scenario, fault: Fault, error: unknown): string {
-  const text = fault.at.text.replace(/\s+/g, ' ').trim().slice(0, 200);
-  const message = errorText(error);
-  return `${scenario.name}: the ${fault.scope} is cut ${fault.when} time ${fault.at.nth} of (${text}):\n${message}`;
+  const short = (text: string): string => text.replace(/\s+/g, ' ').trim().slice(0, 200);
+  const { text, nth, behind } = fault.at;
+  // Commits are told from each other by what they commit.
+  const after = behind === undefined || behind === '' ? '' : ` after (${short(behind)})`;
+  return `${scenario.name}: the ${fault.scope} is cut ${fault.when} time ${nth} of (${short(text)})${after}:\n${errorText(error)}`;
 }

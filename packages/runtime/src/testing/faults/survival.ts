@@ -1,3 +1,4 @@
+import { createRandom } from '../soak/random.js';
 import { type CrashOptions, type CrashReport, crashEverywhere } from './crash-everywhere.js';
 import { everyFault, fewFaults, someFaults } from './crash-points.js';
 import type { Scenario } from './scenario.js';
@@ -12,10 +13,17 @@ const LEVEL = process.env.BOXCAR_FAULTS;
 const IS_THOROUGH = LEVEL === 'all';
 
 const IS_SAMPLE = LEVEL === undefined;
+/** Chooses the same cuts again: `BOXCAR_FAULTS_SEED`, which a failure prints. */
+// biome-ignore lint/style/noProcessEnv: as above.
+const SEED = Number(process.env.BOXCAR_FAULTS_SEED ?? Date.now() % 1_000_000);
 
 export const isThorough = (): boolean => IS_THOROUGH;
 /** A run makes some of the cuts, and others each time. */
 export const isSample = (): boolean => IS_SAMPLE;
+
+export const faultsSeed = (): number => SEED;
+
+const firstLine = (text: string): string => text.slice(0, text.indexOf('\n'));
 
 /** Cases at once. */
 const CONCURRENCY = 2;
@@ -77,7 +85,7 @@ export class Survival implements AsyncDisposable {
       const choose = options.choose ?? chooseFew;
       return crashEverywhere(scenario, this.#tracks, {
         ...options,
-        choose: (sent) => (isPart ? someFaults(choose(sent), Math.random) : choose(sent)),
+        choose: (sent) => (isPart ? someFaults(choose(sent), createRandom(SEED).next) : choose(sent)),
         process,
       });
     };
@@ -94,7 +102,9 @@ export class Survival implements AsyncDisposable {
       `${scenario.name}: ${struck} of ${cases} faults struck among ${statements.length} statements, ${rescued} times another worker finished`,
     );
     if (failures.length > 0)
-      throw new Error(`${failures.length} failures:\n${failures.slice(0, 3).join('\n\n')}`);
+      throw new Error(
+        `${failures.length} failures (BOXCAR_FAULTS_SEED=${SEED}):\n${failures.slice(0, 3).join('\n\n')}\n\n${failures.slice(3).map(firstLine).join('\n')}`,
+      );
     if (isPoor(report))
       throw new Error(`too little was struck: ${JSON.stringify({ cases, struck, absent, rescued })}`);
     return report;

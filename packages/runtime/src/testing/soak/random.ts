@@ -1,5 +1,7 @@
 /** Numbers that look random and come again with the same seed. */
 export interface Random {
+  /** From 0 to below 1. */
+  next(): number;
   /** From `from` to `to`, both included. */
   between(from: number, to: number): number;
   pick<T>(items: readonly T[]): T | undefined;
@@ -15,5 +17,5 @@ export function createRandom(seed: number): Random {
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
   };
   const between = (from: number, to: number): number => from + Math.floor(next() * (to - from + 1));
-  return { between, pick: (items) => items[between(0, items.length - 1)] };
+  return { next, between, pick: (items) => items[between(0, items.length - 1)] };
 }
