@@ -28,6 +28,7 @@ export {
   type ProjectId,
   parseId,
   type RunId,
+  type TicketId,
   type ToolCallId,
   type TurnId,
   tryParseId,

@@ -18,6 +18,7 @@ export {
   type Handoff,
   type HandoffRequest,
   type HandoffResponse,
+  type Principal,
   TICKET_STATUSES,
   type TicketStatus,
   toHandoffRequest,

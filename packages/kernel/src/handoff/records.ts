@@ -84,6 +84,14 @@ export function toHandoffResponse(handoff: Handoff): HandoffResponse | undefined
   };
 }
 
+/** Who asks or decides. */
+export interface Principal {
+  readonly id: string;
+  readonly kind: 'person' | 'agent' | 'key';
+  /** What it may do, such as `approvals:write`. */
+  readonly scopes: readonly string[];
+}
+
 export const TICKET_STATUSES = ['pending', 'approved', 'denied', 'expired'] as const;
 export type TicketStatus = (typeof TICKET_STATUSES)[number];
 

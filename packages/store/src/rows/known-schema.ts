@@ -4,7 +4,7 @@
  */
 
 /** The newest migration that this build knows. */
-export const SCHEMA_VERSION = 33;
+export const SCHEMA_VERSION = 34;
 
 /** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
 type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
@@ -12,6 +12,7 @@ type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
 /** What is needed on each table of the schema `boxcar` beside `select`. */
 export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   agents: ['insert', 'update'],
+  approvals: ['insert', 'update'],
   batches: ['insert', 'update'],
   boxes: ['insert', 'update'],
   budgets: ['insert', 'update'],
@@ -20,6 +21,7 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   forks: ['insert', 'update'],
   grants: ['insert', 'update', 'delete'],
   operations: ['insert', 'update'],
+  policies: ['insert'],
   profiles: ['insert', 'update'],
   projects: ['insert', 'update'],
   provider_slots: ['insert', 'update', 'delete'],

@@ -1,9 +1,19 @@
 /** Who does it: workers, the sweep, and the order before providers of models. */
-import type { JsonObject, ProjectId, TurnId, WorkerId } from '@boxcar/kernel';
+import type {
+  CardId,
+  JsonObject,
+  Principal,
+  ProjectId,
+  TicketId,
+  TicketStatus,
+  ToolCallId,
+  TurnId,
+  WorkerId,
+} from '@boxcar/kernel';
 import { sql } from 'drizzle-orm';
 import { bigint, boolean, integer, primaryKey, smallint, text, uuid } from 'drizzle-orm/pg-core';
 import type { SweepKind, WaitKind, WorkerInfo } from '../kinds/row-kinds.js';
-import { boxcar, jsonb, time } from './columns.js';
+import { boxcar, json, jsonb, time } from './columns.js';
 
 export const workers = boxcar.table('workers', {
   id: uuid('id').$type<WorkerId>().primaryKey(),
@@ -91,4 +101,44 @@ export const providerSlots = boxcar.table('provider_slots', {
   queuedAt: time('queued_at'),
   /** The one call that tries a failing provider. */
   isProbe: boolean('is_probe').notNull().default(false),
+});
+
+/** The text of each version of a policy by which something was decided. */
+export const policies = boxcar.table('policies', {
+  version: text('version').primaryKey(),
+  content: text('content').notNull(),
+  createdAt: time('created_at').notNull().default(sql`now()`),
+});
+
+/** Requests that wait for the decision of a person, or had it. */
+export const approvals = boxcar.table('approvals', {
+  id: uuid('id').$type<TicketId>().primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  /** Any text of the caller; the run of the turn whose call it is. */
+  runId: text('run_id').notNull(),
+  turnId: uuid('turn_id').$type<TurnId>(),
+  toolCallId: uuid('tool_call_id').$type<ToolCallId>(),
+  agent: text('agent').notNull(),
+  toolName: text('tool_name').notNull(),
+  /** The arguments as they are shown, masked. */
+  cardId: uuid('card_id').$type<CardId>().notNull(),
+  /** What the approval is bound to; empty: there was none. */
+  argsHash: text('args_hash').notNull(),
+  contextHash: text('context_hash').notNull().default(''),
+  payloadHash: text('payload_hash').notNull().default(''),
+  policyVersion: text('policy_version').notNull().default(''),
+  status: text('status').$type<TicketStatus>().notNull().default('pending'),
+  createdAt: time('created_at').notNull().default(sql`now()`),
+  expiresAt: time('expires_at').notNull(),
+  resolvedAt: time('resolved_at'),
+  resolvedBy: text('resolved_by'),
+  /** Who decided. */
+  principal: jsonb('principal').$type<Principal>(),
+  decisionReason: text('decision_reason'),
+  response: json('response').$type<JsonObject>(),
+  /** What was approved was begun. */
+  consumedAt: time('consumed_at'),
+  /** The policy has changed since: it approves nothing any more. */
+  voidedAt: time('voided_at'),
+  metadata: jsonb('metadata').$type<JsonObject>().notNull().default({}),
 });

@@ -1,0 +1,17 @@
+export {
+  APPROVALS_CHANNEL,
+  AUTO_EXPIRE,
+  consumeTicket,
+  type Decision,
+  decideTicket,
+  type ExpiredTicket,
+  expireDueTickets,
+  findTicket,
+  keepPolicy,
+  type NewTicket,
+  type RequestedTicket,
+  requestApproval,
+  type TicketHashes,
+  type TicketRow,
+  voidTicket,
+} from './tickets.js';
