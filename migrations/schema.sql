@@ -413,6 +413,32 @@ create table boxcar.agents (
   is_shared boolean
 );
 
+create table boxcar.approvals (
+  id uuid not null,
+  project_id uuid not null,
+  run_id text not null,
+  turn_id uuid,
+  tool_call_id uuid,
+  agent text not null,
+  tool_name text not null,
+  card_id uuid not null,
+  args_hash text not null,
+  context_hash text default ''::text not null,
+  payload_hash text default ''::text not null,
+  policy_version text default ''::text not null,
+  status text default 'pending'::text not null,
+  created_at timestamp with time zone default now() not null,
+  expires_at timestamp with time zone not null,
+  resolved_at timestamp with time zone,
+  resolved_by text,
+  principal jsonb,
+  decision_reason text,
+  response json,
+  consumed_at timestamp with time zone,
+  voided_at timestamp with time zone,
+  metadata jsonb default '{}'::jsonb not null
+);
+
 create table boxcar.batches (
   id uuid not null,
   project_id uuid not null,
@@ -558,6 +584,12 @@ create table boxcar.operations (
   created_at timestamp with time zone default now() not null,
   awaited_batch_id uuid,
   made uuid[]
+);
+
+create table boxcar.policies (
+  version text not null,
+  content text not null,
+  created_at timestamp with time zone default now() not null
 );
 
 create table boxcar.profiles (
@@ -834,6 +866,24 @@ alter table only boxcar.agents add constraint agents_pkey PRIMARY KEY (id);
 
 alter table only boxcar.agents add constraint agents_project_id_name_key UNIQUE (project_id, name);
 
+alter table only boxcar.approvals add constraint approvals_agent_check CHECK ((agent <> ''::text));
+
+alter table only boxcar.approvals add constraint approvals_args_hash_check CHECK ((args_hash ~ '^[0-9a-f]{64}$'::text));
+
+alter table only boxcar.approvals add constraint approvals_check CHECK (((resolved_at IS NULL) = (status = 'pending'::text)));
+
+alter table only boxcar.approvals add constraint approvals_check1 CHECK (((resolved_by IS NULL) = (status = 'pending'::text)));
+
+alter table only boxcar.approvals add constraint approvals_check2 CHECK (((consumed_at IS NULL) OR (status = 'approved'::text)));
+
+alter table only boxcar.approvals add constraint approvals_run_id_check CHECK ((run_id <> ''::text));
+
+alter table only boxcar.approvals add constraint approvals_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'expired'::text])));
+
+alter table only boxcar.approvals add constraint approvals_tool_name_check CHECK ((tool_name <> ''::text));
+
+alter table only boxcar.approvals add constraint approvals_pkey PRIMARY KEY (id);
+
 alter table only boxcar.batches add constraint batches_check CHECK (((status = 'running'::text) = (ended_at IS NULL)));
 
 alter table only boxcar.batches add constraint batches_check1 CHECK (((NOT is_due) OR (status = 'running'::text)));
@@ -911,6 +961,10 @@ alter table only boxcar.grants add constraint grants_mode_check CHECK ((mode = A
 alter table only boxcar.grants add constraint grants_pkey PRIMARY KEY (agent_id, box_id, mode);
 
 alter table only boxcar.operations add constraint operations_pkey PRIMARY KEY (project_id, idempotency_key);
+
+alter table only boxcar.policies add constraint policies_version_check CHECK ((version ~ '^[0-9a-f]{64}$'::text));
+
+alter table only boxcar.policies add constraint policies_pkey PRIMARY KEY (version);
 
 alter table only boxcar.profiles add constraint profiles_max_steps_check CHECK ((max_steps > 0));
 
@@ -1058,6 +1112,12 @@ alter table only boxcar.workers add constraint workers_lock_key_key UNIQUE (lock
 
 -- Foreign keys
 
+alter table only boxcar.approvals add constraint approvals_card_id_fkey FOREIGN KEY (card_id) REFERENCES boxcar.cards(id);
+
+alter table only boxcar.approvals add constraint approvals_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
+
+alter table only boxcar.approvals add constraint approvals_turn_id_fkey FOREIGN KEY (turn_id) REFERENCES boxcar.turns(id);
+
 alter table only boxcar.boxes add constraint boxes_parent_box_id_fkey FOREIGN KEY (parent_box_id) REFERENCES boxcar.boxes(id);
 
 alter table only boxcar.grants add constraint grants_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES boxcar.agents(id);
@@ -1077,6 +1137,14 @@ CREATE INDEX agents_newest ON boxcar.agents USING btree (project_id, created_at,
 CREATE INDEX agents_owner ON boxcar.agents USING btree (owner_agent_id) WHERE (owner_agent_id IS NOT NULL);
 
 CREATE INDEX agents_profile ON boxcar.agents USING btree (profile_id, created_at, id) WHERE (profile_id IS NOT NULL);
+
+CREATE INDEX approvals_due ON boxcar.approvals USING btree (expires_at) WHERE (status = 'pending'::text);
+
+CREATE UNIQUE INDEX approvals_joined ON boxcar.approvals USING btree (project_id, run_id, tool_name, args_hash, context_hash, payload_hash, policy_version) WHERE (status = 'pending'::text);
+
+CREATE INDEX approvals_newest ON boxcar.approvals USING btree (project_id, created_at, id);
+
+CREATE INDEX approvals_of_turn ON boxcar.approvals USING btree (turn_id) WHERE (turn_id IS NOT NULL);
 
 CREATE INDEX batches_answered ON boxcar.batches USING gin (turn_ids) WHERE (answer IS NOT NULL);
 
@@ -1255,3 +1323,15 @@ CREATE TRIGGER grants_refer_to_lasting BEFORE INSERT ON boxcar.grants FOR EACH R
 CREATE TRIGGER tape_entries_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.tape_entries FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 
 CREATE TRIGGER unsealed_guarded BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON boxcar.unsealed FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_unsealing();
+
+-- Comments
+
+comment on column boxcar.approvals.card_id is 'the arguments as they are shown, masked';
+
+comment on column boxcar.approvals.consumed_at is 'what was approved was begun';
+
+comment on column boxcar.approvals.run_id is 'any text of the caller; the run of the turn whose call it is';
+
+comment on column boxcar.approvals.voided_at is 'the policy has changed since: it approves nothing any more';
+
+comment on table boxcar.policies is 'the text of each version of a policy that a decision was made by';

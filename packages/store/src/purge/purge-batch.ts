@@ -38,6 +38,7 @@ const LOCK_CARDS = statement(`
     select unnest(b.card_ids) from boxcar.boxes b where b.id = any ($1::uuid[])
     union select e.card_id from boxcar.tape_entries e where e.box_id = any ($1::uuid[])
     union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
+    union select a.card_id from boxcar.turns t join boxcar.approvals a on a.turn_id = t.id where t.run_id = any ($2::uuid[])
   ))
     and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and not exists (select from boxcar.profiles f where f.card_id = c.id)
   order by c.id for update`);
@@ -87,6 +88,7 @@ const DELETES = [
     delete from boxcar.operations o using gone
     where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) = 0`,
   'delete /* purge-batch.delete_evidence */ from boxcar.evidence e using boxcar.turns t where t.run_id = any ($1::uuid[]) and e.turn_id = t.id',
+  'delete /* purge-batch.delete_approvals */ from boxcar.approvals a using boxcar.turns t where t.run_id = any ($1::uuid[]) and a.turn_id = t.id',
   `delete /* purge-batch.delete_sweep_failures */ from boxcar.sweep_failures f where f.row_id in (
       select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])
       union all select unnest($1::uuid[])
