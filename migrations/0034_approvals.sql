@@ -31,14 +31,18 @@ create table boxcar.approvals (
   response json,
   consumed_at timestamptz check (consumed_at is null or status = 'approved'),
   voided_at timestamptz,
+  call_ms bigint,
   metadata jsonb not null default '{}'
 );
 comment on column boxcar.approvals.run_id is 'any text of the caller; the run of the turn whose call it is';
 comment on column boxcar.approvals.card_id is 'the arguments as they are shown, masked';
 comment on column boxcar.approvals.consumed_at is 'what was approved was begun';
-comment on column boxcar.approvals.voided_at is 'the policy has changed since: it approves nothing any more';
+comment on column boxcar.approvals.voided_at is 'it approves nothing any more: its call was answered, or the policy has changed';
+comment on column boxcar.approvals.call_ms is 'how long its call may take once it is begun';
 -- Requests that ask for the same share a ticket while it waits.
 create unique index approvals_joined on boxcar.approvals (project_id, run_id, tool_name, args_hash, context_hash, payload_hash, policy_version) where status = 'pending';
 create index approvals_due on boxcar.approvals (expires_at) where status = 'pending';
 create index approvals_newest on boxcar.approvals (project_id, created_at, id);
 create index approvals_of_turn on boxcar.approvals (turn_id) where turn_id is not null;
+-- The calls that wait for a decision, or had it and were not begun since.
+create index approvals_waiting on boxcar.approvals (tool_call_id) where tool_call_id is not null and consumed_at is null and voided_at is null;

@@ -436,6 +436,7 @@ create table boxcar.approvals (
   response json,
   consumed_at timestamp with time zone,
   voided_at timestamp with time zone,
+  call_ms bigint,
   metadata jsonb default '{}'::jsonb not null
 );
 
@@ -1146,6 +1147,8 @@ CREATE INDEX approvals_newest ON boxcar.approvals USING btree (project_id, creat
 
 CREATE INDEX approvals_of_turn ON boxcar.approvals USING btree (turn_id) WHERE (turn_id IS NOT NULL);
 
+CREATE INDEX approvals_waiting ON boxcar.approvals USING btree (tool_call_id) WHERE ((tool_call_id IS NOT NULL) AND (consumed_at IS NULL) AND (voided_at IS NULL));
+
 CREATE INDEX batches_answered ON boxcar.batches USING gin (turn_ids) WHERE (answer IS NOT NULL);
 
 CREATE INDEX batches_collected ON boxcar.batches USING gin (turn_ids) WITH (fastupdate=off) WHERE (kind = 'collect'::text);
@@ -1326,12 +1329,14 @@ CREATE TRIGGER unsealed_guarded BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON
 
 -- Comments
 
+comment on column boxcar.approvals.call_ms is 'how long its call may take once it is begun';
+
 comment on column boxcar.approvals.card_id is 'the arguments as they are shown, masked';
 
 comment on column boxcar.approvals.consumed_at is 'what was approved was begun';
 
 comment on column boxcar.approvals.run_id is 'any text of the caller; the run of the turn whose call it is';
 
-comment on column boxcar.approvals.voided_at is 'the policy has changed since: it approves nothing any more';
+comment on column boxcar.approvals.voided_at is 'it approves nothing any more: its call was answered, or the policy has changed';
 
 comment on table boxcar.policies is 'the text of each version of a policy that a decision was made by';

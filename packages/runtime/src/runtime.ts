@@ -14,6 +14,7 @@ import {
   type TurnId,
   tryParseId,
 } from '@boxcar/kernel';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import {
   type Build,
   type CallerRequest,
@@ -32,7 +33,14 @@ import {
 import type { ListedAgent, ListedBox, ListedRun, ListedTurn } from '@boxcar/store/report';
 import type pg from 'pg';
 import { Announcer } from './announcer.js';
-import type { Accepted, Ends, InnerSubmitOptions, RuntimeCore, SubmitOptions } from './core/index.js';
+import type {
+  Accepted,
+  CallGateOptions,
+  Ends,
+  InnerSubmitOptions,
+  RuntimeCore,
+  SubmitOptions,
+} from './core/index.js';
 import type { StepExplanation, WhyAnswer } from './explain/index.js';
 import { explainStep, type StepChoice, why } from './explain/index.js';
 import type { Handler } from './handler/index.js';
@@ -118,6 +126,8 @@ import { OutsideCalls } from './tool-queue/index.js';
 const CLOSE_LIMIT_MS = 3_000;
 /** How long the handler of a primitive that no turn calls may take. */
 const HANDLER_TIMEOUT_MS = 60_000;
+/** How long a request waits for its approval. */
+const APPROVAL_MS = 1_800_000;
 
 export interface RuntimeOptions {
   /** The caller's pool; the runtime never ends it. */
@@ -134,6 +144,10 @@ export interface RuntimeOptions {
   readonly log?: Log;
   /** How long the handler of a primitive that no turn calls may take, at most 30 days. Default 60,000. */
   readonly handlerTimeoutMs?: number;
+  /** The policy that calls of tools and primitives are held to when it names them. Default: none. */
+  readonly permissionEvaluator?: PermissionEvaluator | undefined;
+  /** How long a request waits for its approval, in milliseconds. Default half an hour. Null: there is no gate, and what needs approval is refused. */
+  readonly approvalMs?: number | null | undefined;
 }
 
 /** Where a turn is looked for. */
@@ -161,6 +175,7 @@ export class Runtime implements RuntimeCore {
   readonly selectors: Selectors;
   readonly log: Log;
   readonly watcher: TurnWatcher;
+  readonly gate: CallGateOptions;
   readonly builds: BuildWatch;
   readonly open: RuntimeCore['open'];
   readonly write: RuntimeCore['write'];
@@ -191,6 +206,13 @@ export class Runtime implements RuntimeCore {
     this.selectors = selectors;
     this.ownHandlers = ownHandlers;
     this.#announcer = new Announcer(this);
+    this.gate = {
+      evaluator: options.permissionEvaluator,
+      approvalMs:
+        options.approvalMs === null
+          ? undefined
+          : checkDuration(options.approvalMs ?? APPROVAL_MS, 'approvalMs'),
+    };
     this.prices = [options.prices ?? {}, BUILT_IN_PRICES];
     this.log = withoutSecrets(options.log ?? silentLog);
     this.#stopWatching = [logPoolWaits(options.pool, this.log), cutOffSilent(options.pool, this.log)];

@@ -50,6 +50,18 @@ export const ERROR_CATALOGUE = {
     "The caller may not give turns to this target: its profile's delegation policy does not allow it, or the agent is another agent's own.",
     'Add the target to target_profiles or give both a common tag; for an agent that exists, provision it with shared: true.',
   ),
+  permission_denied: entry(
+    403,
+    false,
+    'A policy or a person does not allow this.',
+    'Look at the decision: boxcar approvals show, boxcar policy explain.',
+  ),
+  approval_resolved: entry(
+    409,
+    false,
+    'The approval ticket has been decided already.',
+    'Look at the decision: boxcar approvals show.',
+  ),
   delegation_cycle: entry(
     409,
     false,

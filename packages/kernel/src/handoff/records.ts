@@ -1,6 +1,6 @@
 /** Handoffs and approval tickets as they are read, and as they are on the wire. */
 import { type ErrorBody, isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
-import type { Platform } from '../platform/index.js';
+import type { Platform } from '../platform/platform.js';
 import { type HandoffPhase, type HandoffStatus, responseStatusOf } from './phases.js';
 
 export interface Handoff {

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { PLATFORM_NAMES, PLATFORMS } from '../platform/index.js';
+import { PLATFORM_NAMES, PLATFORMS } from '../platform/platform.js';
 import { handoffToolSchema, readHandoffCall } from './tool-schemas.js';
 
 test('our own agents are given the tool in this shape', () => {

@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import { type JsonObject, jsonObjectSchema, KernelError, safeParse, toBadRequest } from '../base/index.js';
-import { normalizePlatform, type Platform } from '../platform/index.js';
+import { normalizePlatform, type Platform } from '../platform/platform.js';
 
 const text = (description: string): JsonObject => ({ type: 'string', description });
 const contextOf = (description: string): JsonObject => ({ type: 'object', description });

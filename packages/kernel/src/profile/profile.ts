@@ -71,6 +71,8 @@ export const profileSchema = z.strictObject({
   tools: toolsSchema.default([]),
   /** Tools and primitives that may be called again with the same arguments and nothing new to go by. */
   repeatable: z.array(name).optional(),
+  /** Tools and primitives whose calls wait for the approval of a person (docs/approvals.md). */
+  requires_approval: z.array(name).optional(),
   /** True: comma commands in its answers are calls (docs/tape.md). */
   comma_commands: z.boolean().optional(),
   delegation_policy: delegationPolicySchema.optional(),

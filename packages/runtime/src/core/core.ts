@@ -10,6 +10,7 @@ import type {
   ToolCallId,
   TurnId,
 } from '@boxcar/kernel';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import type {
   CallerFacts,
   CallerRequest,
@@ -69,6 +70,14 @@ export type Ends = Pick<
   'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds' | 'noticeTurnIds'
 >;
 
+/** What decides about calls of tools and primitives before they begin. */
+export interface CallGateOptions {
+  /** Undefined: no policy is configured, and none is asked. */
+  readonly evaluator: PermissionEvaluator | undefined;
+  /** How long a request waits for its decision; undefined: there is no gate, and what needs approval is refused. */
+  readonly approvalMs: number | undefined;
+}
+
 export interface RuntimeCore {
   readonly pool: pg.Pool;
   readonly doorbell: Doorbell;
@@ -87,6 +96,8 @@ export interface RuntimeCore {
   readonly ownHandlers: ReadonlySet<Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
   readonly watcher: TurnWatcher;
+  /** What decides about calls before they begin. */
+  readonly gate: CallGateOptions;
   readonly isClosed: boolean;
   /** @throws KernelError `internal_error` once the runtime is closed. */
   checkOpen(): void;

@@ -1,4 +1,4 @@
-export type { Ends, QueueToolCalls, RuntimeCore } from './core.js';
+export type { CallGateOptions, Ends, QueueToolCalls, RuntimeCore } from './core.js';
 export {
   type Accepted,
   type Caller,

@@ -11,6 +11,7 @@ import type { RuntimeCore } from '../core/index.js';
 import { answerForLost } from '../end/index.js';
 import { WaitCycles } from './break-cycles.js';
 import { DueWaits, type WakeProvider } from './due-waits.js';
+import { LeftApprovals } from './left-approvals.js';
 import { LostRings } from './lost-rings.js';
 import { Overdue } from './overdue.js';
 import { SweepRows } from './sweep-rows.js';
@@ -50,6 +51,7 @@ export class Sweeper {
   readonly #rings: LostRings;
   readonly #doors: WaitingJobs;
   readonly #cycles: WaitCycles;
+  readonly #approvals: LeftApprovals;
   #timer: Timer | undefined;
   #running: Promise<void> | undefined;
   #isStopped = false;
@@ -66,6 +68,7 @@ export class Sweeper {
     this.#rings = new LostRings(context, { lostRingMs: options.lostRingMs, halfLeaseMs: this.#halfLeaseMs });
     this.#doors = new WaitingJobs(context);
     this.#cycles = new WaitCycles(context);
+    this.#approvals = new LeftApprovals(runtime);
   }
 
   start(everyMs: number): void {
@@ -141,6 +144,7 @@ export class Sweeper {
       [found.failed_turns, 'failed_turns', () => this.#overdue.endFailed(clock)],
       [found.lost_turns, 'lost_turns', () => answerForLost(this.#runtime, clock, this.#rows.handling(clock))],
       [found.notices, 'notices', () => this.#overdue.tell(clock)],
+      [found.approvals, 'approvals', () => this.#approvals.act(clock)],
       [found.left_forks, 'left_forks', () => this.#overdue.discardForks(clock)],
       [found.settled_failures, 'settled_failures', () => forgetSettledFailures(this.#runtime.pool, options)],
     ];

@@ -1,5 +1,6 @@
 import type { Doorbell, JsonValue, Model, PriceTable } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import type { Log } from '../lib/log.js';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
@@ -27,6 +28,8 @@ export async function harness(
     readonly doorbell?: Doorbell;
     readonly model?: Model;
     readonly prices?: PriceTable;
+    readonly permissionEvaluator?: PermissionEvaluator;
+    readonly approvalMs?: number | null;
     /** Of the pool that the runtime, its workers and `rows` share (4). */
     readonly connections?: number;
   } = {},
@@ -41,6 +44,8 @@ export async function harness(
     model: keptInFolder(options.model ?? createModelRouter({})),
     log: write,
     ...(options.prices === undefined ? {} : { prices: options.prices }),
+    permissionEvaluator: options.permissionEvaluator,
+    approvalMs: options.approvalMs,
   });
   const workers: Worker[] = [];
   const close = async (): Promise<void> => {

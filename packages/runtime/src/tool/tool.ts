@@ -46,6 +46,8 @@ export interface Tool<I = unknown> {
   readonly retry?: 'safe' | 'never';
   /** True: the same call again is no loop. For tools that are polled. */
   readonly repeatable?: boolean;
+  /** True: each call waits for the approval of a person before it begins. */
+  readonly requiresApproval?: boolean;
   /** Overrides the profile's `tool_timeout_seconds`. More than 0, at most 30 days. */
   readonly timeoutMs?: number;
 }

@@ -1,10 +1,12 @@
 import {
   commandFault,
   type ErrorBody,
+  errorText,
   findingsOf,
   isJsonObject,
   type JsonValue,
   KernelError,
+  type Profile,
   sanitizeJson,
   startTimer,
   toErrorBody,
@@ -16,6 +18,7 @@ import {
   type PendingCall,
   settleCalls,
 } from '@boxcar/store';
+import { passGate } from '../approval/index.js';
 import type { Accepted, ParsedSubmission, RuntimeCore, SubmitOptions } from '../core/index.js';
 import type { CallOutcome } from '../end/index.js';
 import { answeredMeanwhile, toFailure, toSettlement } from '../end/index.js';
@@ -147,6 +150,7 @@ export type CallRun =
   | ({ readonly kind: 'ending'; readonly settlement: CallSettlement } & NonNullable<Accepted['ending']>);
 
 interface CallOptions {
+  readonly profile: Profile;
   readonly isAlone: boolean;
   readonly parsed: ParsedSubmission | undefined;
   /** @throws KernelError unless the turn may end by this call with this deliverable. */
@@ -160,26 +164,38 @@ interface CallOptions {
 export async function runCall(
   runtime: RuntimeCore,
   turn: HeldTurn,
-  call: PendingCall,
+  given: PendingCall,
   toolbox: Toolbox,
   options: CallOptions,
 ): Promise<CallRun> {
   const target = {
-    toolCallId: call.id,
-    turnId: call.turn_id,
-    name: call.name,
+    toolCallId: given.id,
+    turnId: given.turn_id,
+    name: given.name,
     projectId: turn.turn.projectId,
   };
   const settle = (outcome: CallOutcome, isSanitized = false): CallSettlement =>
     toSettlement(target, outcome, {
-      authorId: call.route === 'function' ? `tool:${call.name}` : turn.turn.agentId,
+      authorId: given.route === 'function' ? `tool:${given.name}` : turn.turn.agentId,
       isSanitized,
       maxBytes: runtime.limits.maxCardBytes,
     });
-  if (call.is_awaiting) return { kind: 'elsewhere' };
+  if (given.is_awaiting) return { kind: 'elsewhere' };
+  let call = given;
   try {
     if (call.route === 'none')
       return { kind: 'result', settlement: settle(toFailure(refusal(runtime, call, toolbox))) };
+    const pass = await passGate(runtime, { call, ...callerFactsOf(turn), profile: options.profile }).catch(
+      (error: unknown) => {
+        throw error instanceof KernelError && error.code === 'permission_denied' ? error : new NotGated(error);
+      },
+    );
+    if (pass.kind === 'wait') {
+      turn.gatedIds.add(call.id);
+      return { kind: 'elsewhere' };
+    }
+    // Its ticket proves that it was not begun before, whoever held the turn.
+    if (pass.kind === 'begin') call = { ...call, epoch: turn.turn.epoch, remaining_ms: pass.remainingMs };
     if (call.route === 'queue') {
       // After a takeover it may be out already; whether one that must not be sent twice was, the sweep knows.
       if (call.retry === 'safe' || call.epoch === turn.turn.epoch) runtime.sendSoon(call);
@@ -206,7 +222,8 @@ export async function runCall(
     const { result, isSanitized } = await runFunction(runtime, tool, call, turn);
     return { kind: 'result', settlement: settle({ status: 'success', result }, isSanitized) };
   } catch (error) {
-    if (turn.signal.aborted || (call.route === 'primitive' && isFatal(error, turn))) throw error;
+    if (turn.signal.aborted || (call.route === 'primitive' && isFatal(error, turn)) || error instanceof NotGated)
+      throw error;
     const body = toErrorBody(error, 'tool_failed');
     const clean = sanitizeJson(body).value as unknown as ErrorBody;
     return {
@@ -215,6 +232,15 @@ export async function runCall(
     };
   }
 }
+
+/** Whether the call may begin could not be found out: the turn is handed back, and nothing was begun. */
+class NotGated extends Error {
+  constructor(cause: unknown) {
+    super(errorText(cause), { cause });
+  }
+}
+
+const callerFactsOf = ({ turn: { projectId, runId, agentId } }: HeldTurn) => ({ projectId, runId, agentId });
 
 /** Ours to act on: the database is away, or this worker no longer holds the turn. An outside handler can say neither. */
 const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>

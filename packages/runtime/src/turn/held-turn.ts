@@ -22,6 +22,8 @@ export interface HeldTurn {
   readonly signal: AbortSignal;
   /** The calls that were begun in this run and must not be run twice. */
   readonly begunIds: Set<ToolCallId>;
+  /** The calls that wait for an approval. */
+  readonly gatedIds: Set<ToolCallId>;
   /** Results of its calls that are not in a row yet, with their step. */
   readonly unrecorded: Map<CallSettlement, number>;
   /** Rings what a commit of this turn has dispatched. */

@@ -230,7 +230,12 @@ export class StepCalls {
     this.#host.checkLease();
     const settled = await Promise.allSettled(
       calls.map(async (call) => {
-        const options = { isAlone, parsed: this.#parsed.get(call.id), checkEnd: this.#checkEnd };
+        const options = {
+          isAlone,
+          parsed: this.#parsed.get(call.id),
+          checkEnd: this.#checkEnd,
+          profile: this.#profile,
+        };
         try {
           const run =
             repeated.get(call.id) ?? (await runCall(this.#host.runtime, this.#held, call, toolbox, options));

@@ -23,6 +23,7 @@ import {
   releaseTurns,
   type StepCommit,
   type ViewedClaim,
+  wakeDecided,
 } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { Recorder } from '../end/index.js';
@@ -191,6 +192,7 @@ export class RunningTurns {
       view,
       holderId,
       begunIds: new Set(),
+      gatedIds: new Set(),
       unrecorded: new Map(),
       signal: controller.signal,
       ring,
@@ -229,6 +231,9 @@ export class RunningTurns {
           this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn]));
         // A suspended turn leaves its place in the window: no end will tell the queue.
         if (outcome === 'suspended') this.#runtime.promoteSoon(turn.workerTarget);
+        // A decision that came before the turn was suspended has not woken it.
+        if (outcome === 'suspended' && held.gatedIds.size > 0)
+          this.#runtime.ring(await wakeDecided(this.#runtime.pool, [turn.turnId]));
         // After an aborted run this worker may still hold the turn, whatever the result of the run was.
         isLeft = controller.signal.aborted;
         this.#runtime.log('debug', 'turn.left', { turn_id: turn.turnId, epoch: turn.epoch, outcome });

@@ -1,4 +1,13 @@
 export {
+  type CallTicket,
+  closeAnswered,
+  consumeForCall,
+  findCallTicket,
+  findUnwoken,
+  parkCall,
+  wakeDecided,
+} from './gated-calls.js';
+export {
   APPROVALS_CHANNEL,
   AUTO_EXPIRE,
   consumeTicket,

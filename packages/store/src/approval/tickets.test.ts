@@ -55,6 +55,7 @@ function ticketOf(args: JsonObject, rest: Partial<NewTicket> = {}): NewTicket {
     payloadHash: '',
     policyVersion: '',
     timeoutMs: 60_000,
+    callMs: null,
     metadata: {},
     ...rest,
   };

@@ -52,6 +52,8 @@ export interface NewTicket extends TicketHashes {
   /** The arguments, masked. */
   readonly card: NewCard;
   readonly timeoutMs: number;
+  /** How long the call may take once it is begun; null without a call. */
+  readonly callMs: number | null;
   readonly metadata: JsonObject;
 }
 
@@ -103,8 +105,8 @@ const EXPIRE_SAME = statement(`
 // A request that finds its ticket waits for a decision that is being made, and then has its own.
 const REQUEST = statement(`
   with /* tickets.request */ made as (
-    insert into boxcar.approvals as a (id, project_id, run_id, turn_id, tool_call_id, agent, tool_name, card_id, args_hash, context_hash, payload_hash, policy_version, created_at, expires_at, metadata)
-    values ($9, $2, $3, $10, $11, $12, $4, ($13::json->>'id')::uuid, $5, $6, $7, $8, ${NOW}, ${NOW} + $14 * interval '1 millisecond', $15)
+    insert into boxcar.approvals as a (id, project_id, run_id, turn_id, tool_call_id, agent, tool_name, card_id, args_hash, context_hash, payload_hash, policy_version, created_at, expires_at, metadata, call_ms)
+    values ($9, $2, $3, $10, $11, $12, $4, ($13::json->>'id')::uuid, $5, $6, $7, $8, ${NOW}, ${NOW} + $14 * interval '1 millisecond', $15, $16)
     on conflict (project_id, run_id, tool_name, args_hash, context_hash, payload_hash, policy_version) where status = 'pending' do update set agent = a.agent
     returning a.id, a.card_id
   ),
@@ -145,6 +147,7 @@ export async function requestApproval(
     JSON.stringify(cardRecord(ticket.card)),
     ticket.timeoutMs,
     JSON.stringify(ticket.metadata),
+    ticket.callMs,
   ]);
   if (row === undefined) throw new Error('a ticket was neither made nor found');
   return { id: row.id, isNew: row.is_new };

@@ -138,7 +138,9 @@ export const approvals = boxcar.table('approvals', {
   response: json('response').$type<JsonObject>(),
   /** What was approved was begun. */
   consumedAt: time('consumed_at'),
-  /** The policy has changed since: it approves nothing any more. */
+  /** It approves nothing any more: its call was answered, or the policy has changed. */
   voidedAt: time('voided_at'),
+  /** How long its call may take once it is begun. */
+  callMs: bigint('call_ms', { mode: 'number' }),
   metadata: jsonb('metadata').$type<JsonObject>().notNull().default({}),
 });

@@ -72,6 +72,7 @@ export {
   type HeldAt,
   hasStatus,
   loadTurnStates,
+  type RingRow,
   releaseNoted,
   releaseTurns,
   type TurnState,

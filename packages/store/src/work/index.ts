@@ -46,6 +46,7 @@ export {
   findOverdueCalls,
   findOverdueTurns,
   findQueuedTargets,
+  IS_LEFT,
   type OverdueCall,
   type OverdueTurn,
   probe,

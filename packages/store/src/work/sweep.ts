@@ -39,6 +39,10 @@ const OVERDUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b
 // A turn that was handed back because it could not be run is rung only when its back-off is over.
 export const RINGABLE = `${notSetAside('lost_rings', 't.id', NOW)} and ${mayRun(NOW)}`;
 
+/** True for a ticket `a` of a call that was decided a while ago, and that nothing has acted on.  */
+export const IS_LEFT = `a.tool_call_id is not null and a.consumed_at is null and a.voided_at is null and a.status <> 'pending'
+    and a.resolved_at < ${NOW} - interval '2 seconds'`;
+
 const PROBE = statement(`
   select /* sweep.probe */
     exists (select from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${RINGABLE}) as lost_rings,
@@ -57,7 +61,9 @@ const PROBE = statement(`
     ${hasLostTurns} as lost_turns,
     exists (${dueNotices(NOW)}) as notices,
     exists (${leftForks(NOW)}) as left_forks,
-    exists (select from boxcar.waits w where w.kind = 'selector') as selector_waits`);
+    exists (select from boxcar.waits w where w.kind = 'selector') as selector_waits,
+    exists (select from boxcar.approvals a where a.status = 'pending' and a.expires_at <= ${NOW})
+      or exists (select from boxcar.approvals a where ${IS_LEFT}) as approvals`);
 
 export interface SweepFindings {
   readonly lost_rings: boolean;
@@ -88,6 +94,8 @@ export interface SweepFindings {
   readonly left_forks: boolean;
   /** Turns wait for a worker with their selector. */
   readonly selector_waits: boolean;
+  /** Requests whose time is over, or decided ones that nothing has acted on. */
+  readonly approvals: boolean;
 }
 
 const NOTHING: SweepFindings = {
@@ -108,6 +116,7 @@ const NOTHING: SweepFindings = {
   notices: false,
   left_forks: false,
   selector_waits: false,
+  approvals: false,
 };
 
 /** Is there anything to do? One statement, the whole cost of an idle sweep. */

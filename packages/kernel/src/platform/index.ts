@@ -1,1 +1,0 @@
-export { DEFAULT_PLATFORM, normalizePlatform, PLATFORM_NAMES, PLATFORMS, type Platform } from './platform.js';

@@ -1,0 +1,143 @@
+/** Who decides: tickets are read, decided and waited for from any process. Rule: docs/approvals.md. */
+import {
+  type ApprovalTicket,
+  isJsonObject,
+  type JsonObject,
+  KernelError,
+  type Principal,
+  type ProjectId,
+  parseId,
+  type TicketId,
+} from '@boxcar/kernel';
+import { decideTicket, findTicket, type TicketRow, wakeDecided } from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+
+/** What a decision needs. */
+const MAY_DECIDE = 'approvals:write';
+
+const OPERATOR: Principal = { id: 'operator', kind: 'person', scopes: [MAY_DECIDE] };
+const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
+const MAX_REASON = 1_000;
+
+export interface DecideOptions {
+  /** Default: the operator. */
+  readonly principal?: Principal | undefined;
+  readonly reason?: string | undefined;
+  readonly response?: JsonObject | undefined;
+}
+
+const iso = (at: Date | null): string | null => at?.toISOString() ?? null;
+
+/** A ticket on the wire (`approval_ticket.schema.json`). What the schema has no field for is in `metadata`. */
+export const toApprovalTicket = (row: TicketRow): ApprovalTicket => ({
+  ticket_id: row.id,
+  run_id: row.run_id,
+  agent_slug: row.agent,
+  tool_name: row.tool_name,
+  tool_args: isJsonObject(row.args) ? row.args : { erased: true },
+  args_hash: row.args_hash,
+  requested_at: row.created_at.toISOString(),
+  expires_at: row.expires_at.toISOString(),
+  status: row.status,
+  step_id: null,
+  resolved_at: iso(row.resolved_at),
+  resolved_by: row.resolved_by,
+  decision_reason: row.decision_reason,
+  metadata: {
+    ...row.metadata,
+    ...(row.turn_id === null ? {} : { turn_id: row.turn_id, tool_call_id: row.tool_call_id }),
+    ...(row.context_hash === '' ? {} : { context_hash: row.context_hash }),
+    ...(row.payload_hash === '' ? {} : { payload_hash: row.payload_hash }),
+    ...(row.policy_version === '' ? {} : { policy_version: row.policy_version }),
+  },
+  response: row.response,
+});
+
+const resolved = (ticket: TicketRow, status: string): KernelError =>
+  new KernelError('approval_resolved', {
+    message: `Approval ticket ${ticket.id} already ${status}`,
+    next: '',
+    details: { ticket_id: ticket.id, status },
+  });
+
+/** Decides and reads tickets of a project. */
+export class ApprovalGate {
+  readonly #runtime: RuntimeCore;
+  readonly #projectId: ProjectId;
+
+  constructor(options: { readonly runtime: RuntimeCore; readonly projectId?: ProjectId | undefined }) {
+    this.#runtime = options.runtime;
+    this.#projectId = options.projectId ?? DEFAULT_PROJECT;
+  }
+
+  /** @throws KernelError `not_found`; `bad_request` for what is not an id. */
+  async get(ticketId: string): Promise<ApprovalTicket> {
+    return toApprovalTicket(await this.#load(parseId<'ticket'>(ticketId, 'ticket_id')));
+  }
+
+  /** @throws KernelError as {@link deny}. */
+  approve(ticketId: string, options: DecideOptions = {}): Promise<ApprovalTicket> {
+    return this.#decide(ticketId, 'approved', options);
+  }
+
+  /**
+   * @throws KernelError `approval_resolved` with the text `Approval ticket <id> already <status>`, also for a ticket whose time is over;
+   * `permission_denied` for a principal without `approvals:write` and for every agent; `not_found`; `bad_request`.
+   */
+  deny(ticketId: string, options: DecideOptions = {}): Promise<ApprovalTicket> {
+    return this.#decide(ticketId, 'denied', options);
+  }
+
+  async #decide(
+    given: string,
+    status: 'approved' | 'denied',
+    { principal = OPERATOR, reason, response }: DecideOptions,
+  ): Promise<ApprovalTicket> {
+    const ticketId = parseId<'ticket'>(given, 'ticket_id');
+    checkPrincipal(principal);
+    if (reason !== undefined && (reason.trim() === '' || reason.length > MAX_REASON))
+      throw new KernelError('bad_request', {
+        message: `reason: must have 1 to ${MAX_REASON} characters.`,
+        details: { field: 'reason' },
+      });
+    const { pool, log } = this.#runtime;
+    const decided = await decideTicket(pool, {
+      ticketId,
+      projectId: this.#projectId,
+      status,
+      principal,
+      reason: reason ?? null,
+      response: response ?? null,
+    });
+    const ticket = await this.#load(ticketId);
+    if (decided === undefined) throw resolved(ticket, ticket.status);
+    log('info', 'approval.updated', {
+      ticket_id: ticketId,
+      status: decided.status,
+      resolved_by: ticket.resolved_by,
+    });
+    // After the commit: a worker that suspends the turn at this moment looks at its tickets then.
+    if (decided.turnId !== null) this.#runtime.ring(await wakeDecided(pool, [decided.turnId]));
+    if (decided.status !== status) throw resolved(ticket, decided.status);
+    return toApprovalTicket(ticket);
+  }
+
+  async #load(ticketId: TicketId): Promise<TicketRow> {
+    const ticket = await findTicket(this.#runtime.pool, { ticketId, projectId: this.#projectId });
+    if (ticket === undefined)
+      throw new KernelError('not_found', {
+        message: `No approval ticket ${ticketId} in this project.`,
+        details: { ticket_id: ticketId },
+      });
+    return ticket;
+  }
+}
+
+function checkPrincipal({ id, kind, scopes }: Principal): void {
+  if (kind !== 'agent' && scopes.includes(MAY_DECIDE) && id.trim() !== '') return;
+  throw new KernelError('permission_denied', {
+    message:
+      kind === 'agent' ? 'An agent never decides about approvals.' : `${id} has no right ${MAY_DECIDE}.`,
+    details: { principal: id, kind },
+  });
+}

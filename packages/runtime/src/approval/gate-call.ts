@@ -1,0 +1,187 @@
+/**
+ * Whether a call may begin: its policy, its profile and its tool say whether a person decides first.
+ *
+ * C1  Nothing is begun before its ticket is consumed, and a ticket is consumed once, for the arguments that were approved.
+ * C2  A call that waits stays open. Its turn is suspended like one that waits for another turn, and is taken up after the decision.
+ * C3  A refusal is the result of the call, code `permission_denied`; the turn goes on.
+ * Rule: docs/approvals.md, "Calls that wait".
+ */
+import {
+  argsHash,
+  buildCard,
+  isJsonObject,
+  type JsonObject,
+  KernelError,
+  maskArguments,
+  type Profile,
+} from '@boxcar/kernel';
+import { namesTool, type PolicyAnswer } from '@boxcar/policy';
+import {
+  type CallTicket,
+  consumeForCall,
+  findCallTicket,
+  keepPolicy,
+  loadAgentNames,
+  type PendingCall,
+  parkCall,
+  transaction,
+  voidTicket,
+} from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import { newId } from '../lib/index.js';
+
+/** `wait`: it stays open. `begin`: now, for the first time since it was approved, in this time. `again`: it was begun before. */
+export type GatePass =
+  | { readonly kind: 'open' | 'wait' | 'again' }
+  | { readonly kind: 'begin'; readonly remainingMs: number };
+
+export interface GatedCall {
+  readonly call: PendingCall;
+  readonly projectId: Parameters<typeof voidTicket>[1]['projectId'];
+  readonly runId: string;
+  readonly agentId: string;
+  readonly profile: Profile;
+}
+
+interface Need {
+  readonly answer: PolicyAnswer | undefined;
+}
+
+const refused = (message: string, call: PendingCall, details: JsonObject = {}): KernelError =>
+  new KernelError('permission_denied', {
+    message,
+    details: { tool: call.name, tool_call_id: call.id, ...details },
+  });
+
+/** The target of a delegation, as a policy knows it. */
+const targetOf = (args: JsonObject): string | undefined => {
+  const target = args.target_ref ?? args.profile_name ?? args.expert_profile ?? args.target_agent;
+  return typeof target === 'string' ? target : undefined;
+};
+
+/** @returns Undefined: nobody is asked. @throws KernelError `permission_denied` when a policy forbids the call. */
+async function findNeed(runtime: RuntimeCore, of: GatedCall): Promise<Need | undefined> {
+  const { call, profile } = of;
+  const { evaluator } = runtime.gate;
+  const asks =
+    profile.requires_approval?.includes(call.name) === true ||
+    runtime.tools.get(call.name)?.requiresApproval === true;
+  if (evaluator === undefined || !namesTool(evaluator.policy, call.name))
+    return asks ? { answer: undefined } : undefined;
+  const args = isJsonObject(call.arguments) ? call.arguments : {};
+  const answer = evaluator.evaluate({
+    tool: call.name,
+    context: { source_agent: await nameOf(runtime, of), target_agent: targetOf(args), args },
+  });
+  if (answer.level === 'never')
+    throw refused(`Tool ${call.name} is not allowed by policy`, call, {
+      rule_id: answer.rule_id,
+      policy_version: answer.policy_version,
+    });
+  return answer.level === 'require_approval' || asks ? { answer } : undefined;
+}
+
+async function nameOf(runtime: RuntimeCore, { projectId, agentId }: GatedCall): Promise<string> {
+  return (await loadAgentNames(runtime.pool, projectId, [agentId])).get(agentId) ?? agentId;
+}
+
+/**
+ * Asks whether a call may begin now.
+ *
+ * @throws KernelError `permission_denied`: a policy forbids it, a person has refused it, or nobody has answered in time.
+ */
+export async function passGate(runtime: RuntimeCore, of: GatedCall): Promise<GatePass> {
+  const { call, projectId } = of;
+  const need = await findNeed(runtime, of);
+  if (need === undefined) return { kind: 'open' };
+  const { approvalMs } = runtime.gate;
+  if (approvalMs === undefined)
+    throw refused(`Tool ${call.name} requires approval but approval gate is not configured`, call);
+  const ticket = await findCallTicket(runtime.pool, { toolCallId: call.id, turnId: call.turn_id });
+  const version = need.answer?.policy_version ?? '';
+  if (ticket === undefined) return park(runtime, of, { version, approvalMs, need });
+  if (ticket.is_consumed) return { kind: 'again' };
+  if (ticket.status === 'pending') return { kind: 'wait' };
+  if (ticket.policy_version !== version) {
+    // What was decided under another policy is asked again.
+    await voidTicket(runtime.pool, { ticketId: ticket.id, projectId });
+    return park(runtime, of, { version, approvalMs, need });
+  }
+  if (ticket.status !== 'approved') {
+    await voidTicket(runtime.pool, { ticketId: ticket.id, projectId });
+    throw notApproved(ticket, call);
+  }
+  const remainingMs = await consumeForCall(runtime.pool, {
+    ticketId: ticket.id,
+    toolCallId: call.id,
+    argsHash: argsHash(call.arguments),
+  });
+  // Another worker has taken the turn meanwhile, or the call was answered: the rows decide what happens next.
+  return remainingMs === undefined ? { kind: 'wait' } : { kind: 'begin', remainingMs };
+}
+
+function notApproved(ticket: CallTicket, call: PendingCall): KernelError {
+  const why =
+    ticket.status === 'expired' ? 'Approval request expired' : (ticket.decision_reason ?? 'Approval denied');
+  return refused(`Tool ${call.name} denied: ${why}`, call, {
+    ticket_id: ticket.id,
+    resolved_by: ticket.resolved_by,
+  });
+}
+
+async function park(
+  runtime: RuntimeCore,
+  of: GatedCall,
+  {
+    version,
+    approvalMs,
+    need,
+  }: { readonly version: string; readonly approvalMs: number; readonly need: Need },
+): Promise<GatePass> {
+  const { call, projectId, runId } = of;
+  const agent = await nameOf(runtime, of);
+  const shown = maskArguments(call.arguments);
+  const card = buildCard(
+    {
+      type: 'approval.request',
+      role: null,
+      content: { kind: 'json', data: isJsonObject(shown) ? shown : { arguments: shown } },
+      metadata: {},
+      authorId: of.agentId,
+    },
+    { id: newId<'card'>(), projectId },
+    runtime.limits.maxCardBytes,
+  );
+  const policy = runtime.gate.evaluator?.policy;
+  const isOpen = await transaction(runtime.pool, async (tx) => {
+    if (policy !== undefined && need.answer !== undefined) await keepPolicy(tx, policy);
+    return parkCall(tx, {
+      id: newId<'ticket'>(),
+      projectId,
+      runId,
+      turnId: call.turn_id,
+      toolCallId: call.id,
+      agent,
+      toolName: call.name,
+      card,
+      argsHash: argsHash(call.arguments),
+      // Two equal calls are two decisions: who approves one payment has not approved the next.
+      contextHash: argsHash({ tool_call_id: call.id }),
+      payloadHash: '',
+      policyVersion: version,
+      timeoutMs: approvalMs,
+      callMs: Math.max(Math.round(call.remaining_ms), 0),
+      metadata:
+        need.answer === undefined
+          ? {}
+          : { policy: { rule_id: need.answer.rule_id, level: need.answer.level } },
+    });
+  });
+  runtime.log('info', 'approval.required', {
+    tool: call.name,
+    tool_call_id: call.id,
+    turn_id: call.turn_id,
+    is_open: isOpen,
+  });
+  return { kind: 'wait' };
+}

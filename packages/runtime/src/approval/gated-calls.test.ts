@@ -1,0 +1,389 @@
+/** Calls that wait for the approval of a person. */
+import type { JsonValue, Principal, TurnId } from '@boxcar/kernel';
+import { PermissionEvaluator } from '@boxcar/policy';
+import { waitFor } from '@boxcar/testkit';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import { Sweeper } from '../sweep/sweeper.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { ApprovalGate } from './approval-gate.js';
+
+let h: Harness;
+let gate: ApprovalGate;
+/** What the tool has done. */
+let paid: unknown[];
+
+beforeEach(async () => {
+  h = await harness();
+  gate = new ApprovalGate({ runtime: h.runtime });
+  paid = [];
+  h.runtime.registerTool({
+    name: 'pay',
+    description: 'Pays.',
+    input: z.object({ amount: z.number(), api_key: z.string().optional() }),
+    run: (input) => {
+      paid.push(input);
+      return { receipt: paid.length };
+    },
+  });
+  h.runtime.registerTool({
+    name: 'look',
+    description: 'Looks.',
+    isReadOnly: true,
+    input: z.object({}),
+    run: () => ({ seen: true }),
+  });
+});
+afterEach(async () => {
+  await checkInvariants(h.database.pool, { isSettled: false });
+  await h[Symbol.asyncDispose]();
+});
+
+const PAY = { tool: 'pay', arguments: { amount: 5 } };
+const profile = (
+  calls: readonly JsonValue[] = [PAY],
+  rest: Readonly<Record<string, unknown>> = { requires_approval: ['pay'] },
+) => h.profile('payer', [{ calls }, { say: 'done' }], { tools: ['pay', 'look'], ...rest });
+const launch = async (): Promise<TurnId> =>
+  (
+    (await h.runtime.submit('launch_principal', { profile_name: 'payer', instruction: 'go' })) as {
+      turn_id: TurnId;
+    }
+  ).turn_id;
+const ticketOf = (turnId: TurnId, status = 'pending'): Promise<string> =>
+  waitFor(
+    async () =>
+      (
+        await h.rows<{ id: string }>(
+          'select id from boxcar.approvals where turn_id = $1 and status = $2 order by id desc',
+          [turnId, status],
+        )
+      )[0]?.id,
+    { message: `a ticket is ${status}` },
+  );
+const suspended = (turnId: TurnId) =>
+  waitFor(
+    async () =>
+      (await h.rows("select from boxcar.turns where id = $1 and status = 'suspended'", [turnId])).length ===
+      1,
+    { message: 'the turn waits' },
+  );
+const end = (turnId: TurnId) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
+const resultsOf = async (turnId: TurnId) =>
+  (
+    await h.rows<{ name: string; status: string; content: { data: JsonValue } }>(
+      `select k.name, k.status, c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id
+       where k.turn_id = $1 order by k.step, k.ordinal`,
+      [turnId],
+    )
+  ).map(({ name, status, content }) => [name, status, content]);
+
+describe('a call that needs an approval', () => {
+  test('waits without a worker, and runs once when it is approved', async () => {
+    await profile();
+    const worker = await h.worker();
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    await suspended(turn);
+    expect(worker.activeCount).toBe(0);
+    expect(paid).toEqual([]);
+    expect(await gate.get(ticket)).toMatchObject({
+      status: 'pending',
+      tool_name: 'pay',
+      tool_args: { amount: 5 },
+      metadata: { turn_id: turn },
+    });
+    expect(await gate.approve(ticket, { reason: 'fine' })).toMatchObject({
+      status: 'approved',
+      resolved_by: 'operator',
+      decision_reason: 'fine',
+    });
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toEqual([{ amount: 5 }]);
+    await expect(gate.deny(ticket)).rejects.toMatchObject({
+      code: 'approval_resolved',
+      message: `Approval ticket ${ticket} already approved`,
+    });
+    expect(await h.rows('select from boxcar.approvals where consumed_at is not null')).toHaveLength(1);
+  });
+
+  test('is refused when it is denied, and the turn goes on', async () => {
+    await profile();
+    await h.worker();
+    const turn = await launch();
+    await gate.deny(await ticketOf(turn), { reason: 'too much' });
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toEqual([]);
+    expect(await resultsOf(turn)).toMatchObject([
+      [
+        'pay',
+        'failed',
+        { error: { code: 'permission_denied', message: expect.stringContaining('too much') } },
+      ],
+    ]);
+  });
+
+  test('is refused when nobody decides in time, by any sweep', async () => {
+    await profile();
+    await h.worker({ sweepMs: 3_600_000 });
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    await suspended(turn);
+    await h.rows("update boxcar.approvals set expires_at = now() - interval '1 second' where id = $1", [
+      ticket,
+    ]);
+    await new Sweeper(h.runtime, {
+      lostRingMs: 3_600_000,
+      claimFromRows: async () => undefined,
+      wakeProvider: async () => undefined,
+    }).sweep();
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(await resultsOf(turn)).toMatchObject([
+      ['pay', 'failed', { error: { message: expect.stringContaining('Approval request expired') } }],
+    ]);
+    expect(await gate.get(ticket)).toMatchObject({ status: 'expired', resolved_by: 'system:auto-expire' });
+  });
+
+  test('does not keep the other calls of its step', async () => {
+    await profile([PAY, { tool: 'look', arguments: {} }]);
+    await h.worker();
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    await suspended(turn);
+    expect(await resultsOf(turn)).toMatchObject([['look', 'success', {}]]);
+    await gate.approve(ticket);
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toHaveLength(1);
+  });
+
+  test('shows no secret to the people who decide', async () => {
+    await profile([{ tool: 'pay', arguments: { amount: 5, api_key: 'abc' } }]);
+    await h.worker();
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    expect((await gate.get(ticket)).tool_args).toEqual({ amount: 5, api_key: '***redacted***' });
+    await gate.approve(ticket);
+    await end(turn);
+    expect(paid).toEqual([{ amount: 5, api_key: 'abc' }]);
+  });
+
+  test('is two decisions for two equal calls', async () => {
+    await profile([PAY, PAY]);
+    await h.worker();
+    const turn = await launch();
+    await suspended(turn);
+    const tickets = await waitFor(
+      async () => {
+        const rows = await h.rows<{ id: string }>('select id from boxcar.approvals order by id');
+        return rows.length === 2 ? rows : undefined;
+      },
+      { message: 'two tickets' },
+    );
+    await gate.approve(tickets[0]?.id ?? '');
+    await waitFor(() => paid.length === 1, { message: 'one is paid' });
+    await suspended(turn);
+    await gate.deny(tickets[1]?.id ?? '');
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toHaveLength(1);
+  });
+
+  test('has its time from the approval on', async () => {
+    await profile(undefined, { requires_approval: ['pay'], limits: { tool_timeout_seconds: 1 } });
+    await h.worker();
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    await suspended(turn);
+    // Its second has not begun: the deadline is after that of the ticket.
+    const rows = await h.rows<{ is_later: boolean }>(
+      `select k.deadline_at > a.expires_at as is_later from boxcar.tool_calls k join boxcar.approvals a on a.tool_call_id = k.id where k.turn_id = $1`,
+      [turn],
+    );
+    expect(rows).toEqual([{ is_later: true }]);
+    await gate.approve(ticket);
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toHaveLength(1);
+  });
+
+  test('may be asked for by its tool', async () => {
+    h.runtime.registerTool({
+      name: 'erase_disk',
+      description: 'Erases.',
+      requiresApproval: true,
+      input: z.object({}),
+      run: () => ({ done: true }),
+    });
+    await profile([{ tool: 'erase_disk', arguments: {} }], { tools: ['erase_disk'] });
+    await h.worker();
+    const turn = await launch();
+    await gate.approve(await ticketOf(turn));
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+  });
+
+  test('goes with its turn when that is canceled: a decision changes nothing any more', async () => {
+    await profile();
+    await h.worker();
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    await suspended(turn);
+    await h.runtime.submit('cancel', { turn_id: turn });
+    expect(await end(turn)).toMatchObject({ status: 'canceled' });
+    await gate.approve(ticket);
+    expect(paid).toEqual([]);
+  });
+});
+
+describe('who decides', () => {
+  test.each([
+    [{ id: 'bot', kind: 'agent', scopes: ['approvals:write'] }, /never decides/],
+    [{ id: 'reader', kind: 'key', scopes: ['approvals:read'] }, /approvals:write/],
+  ] as const)('%j may not', async (principal, message) => {
+    await profile();
+    await h.worker();
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    await expect(gate.approve(ticket, { principal: principal as Principal })).rejects.toMatchObject({
+      code: 'permission_denied',
+      message: expect.stringMatching(message),
+    });
+    expect(await gate.get(ticket)).toMatchObject({ status: 'pending' });
+    await gate.deny(ticket, { principal: { id: 'chief', kind: 'person', scopes: ['approvals:write'] } });
+    expect(await gate.get(ticket)).toMatchObject({ resolved_by: 'chief' });
+    await end(turn);
+  });
+
+  test('learns of a ticket that is not there', async () => {
+    await expect(gate.approve('01890a5d-ac96-774b-bcce-b302099a8057')).rejects.toMatchObject({
+      code: 'not_found',
+    });
+    await expect(gate.get('x')).rejects.toMatchObject({ code: 'bad_request' });
+  });
+});
+
+describe('a policy that names a tool', () => {
+  const withPolicy = async (text: string, environment = 'production'): Promise<void> => {
+    await h[Symbol.asyncDispose]();
+    h = await harness({ permissionEvaluator: new PermissionEvaluator({ text, environment }) });
+    gate = new ApprovalGate({ runtime: h.runtime });
+    h.runtime.registerTool({
+      name: 'pay',
+      description: 'Pays.',
+      input: z.object({ amount: z.number() }),
+      run: (input) => {
+        paid.push(input);
+        return { receipt: paid.length };
+      },
+    });
+    await profile([PAY], { tools: ['pay'] });
+    await h.worker();
+  };
+  const RULES = `
+tools:
+  pay: { permission: REQUIRE_APPROVAL }
+rules:
+  - condition: { environment: development, tool_name: pay }
+    permission: ALWAYS
+  - condition: { tool_name: pay, context: { args: { amount: { greater_than: 100 } } } }
+    permission: NEVER
+`;
+
+  test('asks where it says so, keeps its text, and says by which rule', async () => {
+    await withPolicy(RULES);
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    expect((await gate.get(ticket)).metadata).toMatchObject({
+      policy: { rule_id: 'tools.pay', level: 'require_approval' },
+      policy_version: expect.stringMatching(/^[0-9a-f]{64}$/),
+    });
+    expect(await h.rows('select version, content from boxcar.policies')).toEqual([
+      { version: (await gate.get(ticket)).metadata.policy_version, content: RULES },
+    ]);
+    await gate.approve(ticket);
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toHaveLength(1);
+  });
+
+  test('lets through where it allows', async () => {
+    await withPolicy(RULES, 'development');
+    expect(await end(await launch())).toMatchObject({ status: 'success' });
+    expect(paid).toHaveLength(1);
+    expect(await h.rows('select from boxcar.approvals')).toEqual([]);
+  });
+
+  test('refuses what it forbids, and asks nobody', async () => {
+    await withPolicy(RULES.replace('greater_than: 100', 'greater_than: 1'), 'development');
+    const turn = await launch();
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toEqual([]);
+    expect(await resultsOf(turn)).toMatchObject([
+      [
+        'pay',
+        'failed',
+        { error: { code: 'permission_denied', message: expect.stringContaining('not allowed by policy') } },
+      ],
+    ]);
+    expect(await h.rows('select from boxcar.approvals')).toEqual([]);
+  });
+
+  test('is nothing to tools that it does not name', async () => {
+    await withPolicy('tools: { other: { permission: NEVER } }');
+    expect(await end(await launch())).toMatchObject({ status: 'success' });
+    expect(paid).toHaveLength(1);
+  });
+});
+
+test('without a gate, what needs approval is refused', async () => {
+  await h[Symbol.asyncDispose]();
+  h = await harness({ approvalMs: null });
+  h.runtime.registerTool({
+    name: 'pay',
+    description: 'Pays.',
+    input: z.object({ amount: z.number() }),
+    run: (input) => paid.push(input),
+  });
+  await h.profile('payer', [{ calls: [PAY] }, { say: 'done' }], {
+    tools: ['pay'],
+    requires_approval: ['pay'],
+  });
+  await h.worker();
+  const turn = await launch();
+  expect(await end(turn)).toMatchObject({ status: 'success' });
+  expect(paid).toEqual([]);
+  expect(await resultsOf(turn)).toMatchObject([
+    [
+      'pay',
+      'failed',
+      {
+        error: { message: expect.stringContaining('requires approval but approval gate is not configured') },
+      },
+    ],
+  ]);
+});
+
+describe('what dies between a decision and its turn', () => {
+  test('is made up for by the sweep', async () => {
+    await profile();
+    await h.worker();
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    await suspended(turn);
+    // As a process that died after its decision was committed.
+    await h.rows(
+      "update boxcar.approvals set status = 'approved', resolved_at = now() - interval '1 minute', resolved_by = 'x' where id = $1",
+      [ticket],
+    );
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toHaveLength(1);
+  });
+
+  test('a decision that comes while the turn still runs is not missed, in 30 rounds', async () => {
+    await profile([PAY, { tool: 'look', arguments: {} }]);
+    await h.worker({ sweepMs: 3_600_000 });
+    for (let round = 0; round < 30; round += 1) {
+      const turn = await launch();
+      await gate.approve(await ticketOf(turn));
+      expect(await end(turn)).toMatchObject({ status: 'success' });
+    }
+    expect(paid).toHaveLength(30);
+  });
+});

@@ -1,0 +1,22 @@
+/** Requests for approval whose time is over, and decisions whose turn nothing has woken, since a process has died in between. */
+import { closeAnswered, expireDueTickets, findUnwoken, wakeDecided } from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import type { Clock } from './sweep-rows.js';
+
+export class LeftApprovals {
+  readonly #runtime: RuntimeCore;
+
+  constructor(runtime: RuntimeCore) {
+    this.#runtime = runtime;
+  }
+
+  async act(clock: Clock): Promise<void> {
+    const { pool, log } = this.#runtime;
+    const expired = await expireDueTickets(pool, clock);
+    for (const { id } of expired) log('info', 'approval.updated', { ticket_id: id, status: 'expired' });
+    const turns = expired.flatMap(({ turnId }) => (turnId === null ? [] : [turnId]));
+    const left = await findUnwoken(pool, clock);
+    this.#runtime.ring(await wakeDecided(pool, [...new Set([...turns, ...left])]));
+    await closeAnswered(pool, clock);
+  }
+}

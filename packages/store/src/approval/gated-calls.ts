@@ -1,0 +1,117 @@
+/**
+ * Calls of turns that wait for an approval.
+ *
+ * G1  A call that waits is open, and its time does not run: its deadline moves beyond that of the ticket, and is set anew when the
+ *     ticket is consumed. It holds no worker, no connection and no timer.
+ * G2  A decision dispatches the turn of its call if the turn is suspended. A worker that suspends a turn looks at its tickets once more,
+ *     since a decision may have come before; the sweep finds what both have missed.
+ * G3  A ticket that was not consumed proves that its call was not begun, whatever has died since.
+ * Rule: docs/approvals.md, "Calls that wait".
+ */
+import type { Ring, TicketId, TicketStatus, ToolCallId, TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
+import { hasStatus, type RingRow, toRing } from '../turn/index.js';
+import { IS_LEFT } from '../work/index.js';
+import { type NewTicket, requestApproval } from './tickets.js';
+
+/** For the sweep to expire the ticket before the call is overdue. */
+const SPARE_MS = 60_000;
+
+const STOP_CLOCK = statement(
+  "update /* gated-calls.stop_clock */ boxcar.tool_calls k set deadline_at = now() + $2 * interval '1 millisecond' where k.id = $1 and k.status = 'pending' returning k.id",
+);
+
+/** Lets a call wait (G1). @returns False: the call was answered meanwhile. */
+export async function parkCall(
+  tx: Tx,
+  ticket: NewTicket & { readonly toolCallId: ToolCallId; readonly callMs: number },
+): Promise<boolean> {
+  const open = await run(tx, STOP_CLOCK, [ticket.toolCallId, ticket.timeoutMs + ticket.callMs + SPARE_MS]);
+  if (open.length === 0) return false;
+  await requestApproval(tx, ticket);
+  return true;
+}
+
+/** The ticket of a call. */
+export interface CallTicket extends pg.QueryResultRow {
+  readonly id: TicketId;
+  readonly status: TicketStatus;
+  readonly args_hash: string;
+  readonly policy_version: string;
+  readonly decision_reason: string | null;
+  readonly resolved_by: string | null;
+  readonly is_consumed: boolean;
+}
+
+const OF_CALL = statement(`
+  select /* gated-calls.of_call */ a.id, a.status, a.args_hash, a.policy_version, a.decision_reason, a.resolved_by, a.consumed_at is not null as is_consumed
+  from boxcar.approvals a where a.tool_call_id = $1 and a.turn_id = $2 and a.voided_at is null order by a.created_at desc, a.id desc limit 1`);
+
+/** The ticket of a call that counts; undefined: it has none. */
+export async function findCallTicket(
+  db: Queryable,
+  { toolCallId, turnId }: { readonly toolCallId: ToolCallId; readonly turnId: TurnId },
+): Promise<CallTicket | undefined> {
+  return (await run<CallTicket>(db, OF_CALL, [toolCallId, turnId]))[0];
+}
+
+const CONSUME = statement(`
+  with /* gated-calls.consume */ used as (
+    update boxcar.approvals a set consumed_at = now() where a.id = $1 and a.tool_call_id = $2 and a.status = 'approved' and a.consumed_at is null and a.voided_at is null and a.args_hash = $3
+    returning a.tool_call_id, a.call_ms
+  )
+  update boxcar.tool_calls k set deadline_at = now() + used.call_ms * interval '1 millisecond' from used
+  where k.id = used.tool_call_id and k.status = 'pending' returning used.call_ms::float8 as call_ms`);
+
+/** Consumes the ticket of a call that is about to begin, and starts its clock. @returns How long it may take; undefined: it may not begin. */
+export async function consumeForCall(
+  db: Queryable,
+  of: { readonly ticketId: TicketId; readonly toolCallId: ToolCallId; readonly argsHash: string },
+): Promise<number | undefined> {
+  const [row] = await run<{ call_ms: number }>(db, CONSUME, [of.ticketId, of.toolCallId, of.argsHash]);
+  return row?.call_ms;
+}
+
+/** Of a call `k`: its ticket was decided, and the call was neither begun nor answered since. */
+const IS_DECIDED = `exists (select from boxcar.approvals a where a.tool_call_id = k.id and a.consumed_at is null and a.voided_at is null and a.status <> 'pending')`;
+
+const WAKE = statement(`
+  with /* gated-calls.wake */ lk as (
+    select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('suspended')}
+      and exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending' and ${IS_DECIDED})
+    order by t.id for update of t
+  )
+  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now() from lk
+  where t.id = lk.id and ${hasStatus('suspended')} returning t.id as turn_id, t.epoch, t.worker_target`);
+
+/** Dispatches suspended turns of which a call was decided (G2). @returns Their rings. */
+export async function wakeDecided(db: Queryable, turnIds: readonly TurnId[]): Promise<readonly Ring[]> {
+  if (turnIds.length === 0) return [];
+  return (await run<RingRow>(db, WAKE, [turnIds])).map(toRing);
+}
+
+// Nothing will look at them again: the call has its answer, or went with its turn.
+const CLOSE = statement(`
+  update /* gated-calls.close */ boxcar.approvals a set voided_at = coalesce($1::timestamptz, now()) where ${IS_LEFT}
+    and not exists (select from boxcar.tool_calls k where k.id = a.tool_call_id and k.status = 'pending')`);
+
+/** Sets tickets aside whose call was answered without them. */
+export async function closeAnswered(
+  db: Queryable,
+  options: { readonly now?: Date | undefined } = {},
+): Promise<void> {
+  await run(db, CLOSE, [options.now ?? null]);
+}
+
+const FIND = statement(`
+  select /* gated-calls.find */ distinct t.id from boxcar.approvals a join boxcar.tool_calls k on k.id = a.tool_call_id join boxcar.turns t on t.id = k.turn_id
+  where ${IS_LEFT} and k.status = 'pending' and t.status = 'suspended' limit $2`);
+
+/** Turns that nothing has woken after a decision: a process has died in between. */
+export async function findUnwoken(
+  db: Queryable,
+  options: { readonly limit: number; readonly now?: Date | undefined },
+): Promise<readonly TurnId[]> {
+  return (await run<{ id: TurnId }>(db, FIND, [options.now ?? null, options.limit])).map(({ id }) => id);
+}
