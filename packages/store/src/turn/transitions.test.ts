@@ -15,6 +15,7 @@ import {
   type WorkerId,
 } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { wakeDecided } from '../approval/gated-calls.js';
 import { pauseForBudget, wakeForBudget } from '../budget/budget-waits.js';
 import { transaction } from '../db/db.js';
 import * as tables from '../schema/schema.js';
@@ -46,6 +47,7 @@ const STATEMENTS: Readonly<Record<string, readonly TransitionCause[]>> = {
   'budget-waits.wake': ['wake'],
   'providers.wake': ['wake'],
   'waits.wake': ['wake'],
+  'gated-calls.wake': ['wake'],
   'turns.release': ['release'],
   'blocked-worker.release': ['release'],
   'sweep.take_over': ['take_over'],
@@ -199,6 +201,21 @@ async function readyToTake(): Promise<Ready> {
   return { turn, act: () => takeForSelectors(world.pool, mine, 1) };
 }
 
+/** A call waits for an approval, which it has now. */
+async function readyForApproval(): Promise<Ready> {
+  const turn = await running();
+  const [call] = await world.call(turn, 1);
+  if (call === undefined) throw new Error('no call');
+  await advanceTurns(world.pool, [{ ...(await heldOf(turn)), results: [] }]);
+  const [card] = await world.rows<{ id: string }>('select id from boxcar.cards limit 1');
+  await world.pool.query(
+    `insert into boxcar.approvals (id, project_id, run_id, turn_id, tool_call_id, agent, tool_name, card_id, args_hash, status, expires_at, resolved_at, resolved_by)
+     values ($1, $2, 'r', $3, $4, 'a', 'pay', $5, repeat('0', 64), 'approved', now() + interval '1 hour', now(), 'x')`,
+    [newId<'ticket'>(), DEFAULT_PROJECT, turn.turnId, call, card?.id],
+  );
+  return { turn, act: () => wakeDecided(world.pool, [turn.turnId]) };
+}
+
 async function readyToRelease(): Promise<Ready> {
   const turn = await running();
   return { turn, act: () => world.release(holder, [turn]) };
@@ -245,6 +262,7 @@ const READY: readonly (() => Promise<Ready>)[] = [
   readyToWake,
   readyForSelector,
   readyToTake,
+  readyForApproval,
   readyToRelease,
   readyToLeave,
   readyToTakeOver,

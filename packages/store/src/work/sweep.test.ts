@@ -52,6 +52,7 @@ const NOTHING = {
   notices: false,
   left_forks: false,
   selector_waits: false,
+  approvals: false,
   failed_turns: false,
   lost_turns: false,
 };
