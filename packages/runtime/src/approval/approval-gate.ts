@@ -1,4 +1,5 @@
 /** Who decides: tickets are read, decided and waited for from any process. Rule: docs/approvals.md. */
+import { setTimeout as delay } from 'node:timers/promises';
 import {
   type ApprovalTicket,
   isJsonObject,
@@ -7,9 +8,14 @@ import {
   type Principal,
   type ProjectId,
   parseId,
+  safeParse,
+  TICKET_STATUSES,
   type TicketId,
+  type TicketStatus,
+  toBadRequest,
 } from '@boxcar/kernel';
-import { decideTicket, findTicket, type TicketRow, wakeDecided } from '@boxcar/store';
+import { decideTicket, findTicket, listTickets, type TicketRow, wakeDecided } from '@boxcar/store';
+import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 
 /** What a decision needs. */
@@ -18,6 +24,8 @@ const MAY_DECIDE = 'approvals:write';
 const OPERATOR: Principal = { id: 'operator', kind: 'person', scopes: [MAY_DECIDE] };
 const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 const MAX_REASON = 1_000;
+/** How often a waiting process looks. */
+const LOOK_MS = 250;
 
 export interface DecideOptions {
   /** Default: the operator. */
@@ -60,6 +68,41 @@ const resolved = (ticket: TicketRow, status: string): KernelError =>
     details: { ticket_id: ticket.id, status },
   });
 
+export interface ListTicketsOptions {
+  readonly status?: TicketStatus | undefined;
+  /** The run as its caller named it, or the run of the turn that asks. */
+  readonly run_id?: string | undefined;
+  /** The name of the agent that asks. */
+  readonly agent?: string | undefined;
+  /** 1 to 1,000; default 50. */
+  readonly limit?: number | undefined;
+  /** `next_cursor` of the page before. */
+  readonly cursor?: string | undefined;
+}
+
+const optionsSchema = z.strictObject({
+  status: z.enum(TICKET_STATUSES).optional(),
+  run_id: z.string().min(1).optional(),
+  agent: z.string().min(1).optional(),
+  limit: z.int().min(1).max(1_000).default(50),
+  cursor: z
+    .string()
+    .regex(/^approvals:[0-9TZ:.-]{27}:[0-9a-f-]{36}$/, 'must be the next_cursor of a page of approvals')
+    .optional(),
+});
+
+/** A page of tickets, the newest first. */
+export interface TicketPage {
+  readonly approvals: readonly ApprovalTicket[];
+  /** Null: there is no more. */
+  readonly next_cursor: string | null;
+}
+
+const placeIn = (cursor: string): { readonly at: string; readonly id: string } => ({
+  at: cursor.slice(10, 37),
+  id: cursor.slice(38),
+});
+
 /** Decides and reads tickets of a project. */
 export class ApprovalGate {
   readonly #runtime: RuntimeCore;
@@ -73,6 +116,39 @@ export class ApprovalGate {
   /** @throws KernelError `not_found`; `bad_request` for what is not an id. */
   async get(ticketId: string): Promise<ApprovalTicket> {
     return toApprovalTicket(await this.#load(parseId<'ticket'>(ticketId, 'ticket_id')));
+  }
+
+  /** Tickets of the project, decided ones too. @throws KernelError `bad_request`. */
+  async list(options: ListTicketsOptions = {}): Promise<TicketPage> {
+    const parsed = safeParse(optionsSchema, options);
+    if (!parsed.success) throw toBadRequest(parsed.error, 'options');
+    const { status, run_id, agent, limit, cursor } = parsed.data;
+    const rows = await listTickets(this.#runtime.pool, {
+      projectId: this.#projectId,
+      status,
+      runId: run_id,
+      agent,
+      limit: limit + 1,
+      after: cursor === undefined ? undefined : placeIn(cursor),
+    });
+    const shown = rows.slice(0, limit);
+    const last = rows.length > limit ? shown.at(-1) : undefined;
+    return {
+      approvals: shown.map(toApprovalTicket),
+      next_cursor: last === undefined ? null : `approvals:${last.place_at}:${last.id}`,
+    };
+  }
+
+  /** Resolves when the ticket is decided or its time is over. @throws KernelError `not_found`; the signal's reason. */
+  async wait(
+    ticketId: string,
+    options: { readonly signal?: AbortSignal | undefined } = {},
+  ): Promise<ApprovalTicket> {
+    for (;;) {
+      const ticket = await this.get(ticketId);
+      if (ticket.status !== 'pending') return ticket;
+      await delay(LOOK_MS, undefined, options);
+    }
   }
 
   /** @throws KernelError as {@link deny}. */

@@ -387,3 +387,29 @@ describe('what dies between a decision and its turn', () => {
     expect(paid).toHaveLength(30);
   });
 });
+
+test('tickets are listed page by page, and waited for', async () => {
+  await profile([PAY, PAY, PAY]);
+  await h.worker();
+  const turn = await launch();
+  await suspended(turn);
+  const all = await gate.list();
+  expect(all).toMatchObject({ next_cursor: null });
+  expect(all.approvals).toHaveLength(3);
+  const first = await gate.list({ limit: 2 });
+  const rest = await gate.list({ limit: 2, cursor: first.next_cursor ?? '' });
+  expect([...first.approvals, ...rest.approvals]).toEqual(all.approvals);
+  const [one, ...others] = all.approvals;
+  const waiting = gate.wait(one?.ticket_id ?? '');
+  await gate.approve(one?.ticket_id ?? '');
+  expect(await waiting).toMatchObject({ status: 'approved' });
+  for (const { ticket_id } of others) await gate.deny(ticket_id);
+  expect((await gate.list({ status: 'denied' })).approvals).toHaveLength(2);
+  expect(
+    (await gate.list({ run_id: one?.run_id ?? '', agent: one?.agent_slug ?? '' })).approvals,
+  ).toHaveLength(3);
+  expect((await gate.list({ agent: 'nobody' })).approvals).toEqual([]);
+  for (const wrong of [{ limit: 0 }, { status: 'open' }, { cursor: 'turns:x' }, { more: 1 }])
+    await expect(gate.list(wrong as never)).rejects.toMatchObject({ code: 'bad_request' });
+  await end(turn);
+});

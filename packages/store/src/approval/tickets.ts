@@ -299,3 +299,44 @@ export async function keepPolicy(
 ): Promise<void> {
   await run(db, KEEP_POLICY, [policy.version, policy.text]);
 }
+
+/** What is wanted of tickets. */
+export interface TicketFilters {
+  readonly projectId: ProjectId;
+  readonly status?: TicketStatus | undefined;
+  /** The run as the caller named it, or the run of the turn. */
+  readonly runId?: string | undefined;
+  /** The name of the agent that asks. */
+  readonly agent?: string | undefined;
+  readonly limit: number;
+  /** The last ticket of the page before. */
+  readonly after?: { readonly at: string; readonly id: string } | undefined;
+}
+
+/** A ticket of a list, with its place in it. */
+export interface ListedTicket extends TicketRow {
+  /** ISO 8601, to the microsecond. */
+  readonly place_at: string;
+}
+
+const LIST = statement(`
+  select /* tickets.list */ ${TICKET}, to_char(a.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
+  from (
+    select x.* from boxcar.approvals x where x.project_id = $1 and (x.status = $2 or $2 is null) and (x.run_id = $3 or $3 is null) and (x.agent = $4 or $4 is null)
+      and ($5::timestamptz is null or (x.created_at, x.id) < ($5, $6::uuid))
+    order by x.created_at desc, x.id desc limit $7
+  ) a join boxcar.cards c on c.id = a.card_id order by a.created_at desc, a.id desc`);
+
+/** Tickets of a project, the newest first, decided ones too. */
+export function listTickets(db: Queryable, filters: TicketFilters): Promise<ListedTicket[]> {
+  const { projectId, status = null, runId = null, agent = null, after, limit } = filters;
+  return run<ListedTicket>(db, LIST, [
+    projectId,
+    status,
+    runId,
+    agent,
+    after?.at ?? null,
+    after?.id ?? null,
+    limit,
+  ]);
+}
