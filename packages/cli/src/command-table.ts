@@ -107,6 +107,11 @@ export const COMMANDS: readonly ListedCommand[] = [
     load: async () => (await import('./commands/profile/profiles.js')).addProfiles,
   },
   {
+    name: 'approvals',
+    description: 'Calls that wait for the approval of a person, and the decisions.',
+    load: async () => (await import('./commands/admin/approvals.js')).addApprovals,
+  },
+  {
     name: 'providers',
     description: 'Limits of the providers of models.',
     load: async () => (await import('./commands/admin/providers.js')).addProviders,

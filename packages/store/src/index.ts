@@ -179,6 +179,7 @@ export {
   findProfileVersion,
   findProjectByRef,
   findSubmitted,
+  findTicketId,
   findTree,
   findTurnId,
   findTurnOrRun,

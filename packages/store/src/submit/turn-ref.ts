@@ -4,6 +4,7 @@ import {
   KernelError,
   type ProjectId,
   type RunId,
+  type TicketId,
   type TurnId,
   tryParseId,
 } from '@boxcar/kernel';
@@ -17,7 +18,7 @@ const digitsOf = (ref: string): string => ref.toLowerCase().replaceAll('-', '');
 const rangeOf = (digits: string): (string | undefined)[] =>
   ['0', 'f'].map((fill) => tryParseId(digits.padEnd(32, fill)));
 
-const findIn = (table: 'turns' | 'boxes'): Statement =>
+const findIn = (table: 'turns' | 'boxes' | 'approvals'): Statement =>
   statement(`
   select /* turn-ref.find_${table} */ p.id as project_id, f.id
   from (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1) p
@@ -25,7 +26,7 @@ const findIn = (table: 'turns' | 'boxes'): Statement =>
     select x.id from boxcar.${table} x where x.project_id = p.id and x.id between $3 and $4 order by x.id limit 4
   ) f on true
   order by f.id`);
-const FIND = { turn: findIn('turns'), box: findIn('boxes') } as const;
+const FIND = { turn: findIn('turns'), box: findIn('boxes'), ticket: findIn('approvals') } as const;
 
 interface Found<K extends string> {
   readonly id: Id<K>;
@@ -50,7 +51,7 @@ async function refuseRun(db: Queryable, ref: string, projectId: ProjectId): Prom
   });
 }
 
-async function findByBeginning<K extends 'turn' | 'box'>(
+async function findByBeginning<K extends 'turn' | 'box' | 'ticket'>(
   db: Queryable,
   ref: string,
   { kind, project }: { readonly kind: K; readonly project: string },
@@ -108,6 +109,16 @@ export async function findTurnId(
 /** A box of a project, as `findTurnId` finds a turn. One statement, and none for a whole id. */
 export const findBoxId = async (db: Queryable, ref: string, project: string): Promise<BoxId> =>
   tryParseId<'box'>(ref) ?? (await findByBeginning(db, ref, { kind: 'box', project })).id;
+
+/** An approval ticket of a project, as `findTurnId` finds a turn. */
+export async function findTicketId(
+  db: Queryable,
+  ref: string,
+  project: string,
+): Promise<{ readonly ticketId: TicketId; readonly projectId: ProjectId }> {
+  const { id, projectId } = await findByBeginning(db, ref, { kind: 'ticket', project });
+  return { ticketId: id, projectId };
+}
 
 const FIND_EITHER = statement(`
   with /* turn-ref.find_turn_or_run */ p as (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1)
