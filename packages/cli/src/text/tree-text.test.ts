@@ -78,6 +78,7 @@ const call = {
   name: 'ask_expert',
   deadline_at: '',
   awaited_turn_id: null,
+  ticket_id: null,
   batch: null,
 } as never;
 
@@ -165,6 +166,7 @@ describe('a tree of turns', () => {
                 name: 'fork_join',
                 deadline_at: '',
                 awaited_turn_id: null,
+                ticket_id: null,
                 batch: { batch_id: 'b' as TreeBatch['batch_id'], total: 1_000, remaining: 15 },
               },
             ],
@@ -310,7 +312,23 @@ it.each<[string, Partial<TreeNode>]>([
       },
     },
   ],
-  ['approval', { status: 'suspended', wait: { kind: 'approval', due_at: null, provider: null, detail: {} } }],
+  [
+    'approval of pay +1',
+    {
+      status: 'suspended',
+      pending_calls: 2,
+      open_calls: [
+        {
+          tool_call_id: 'k' as never,
+          name: 'pay',
+          deadline_at: '',
+          awaited_turn_id: null,
+          ticket_id: 'k1' as never,
+          batch: null,
+        },
+      ],
+    },
+  ],
   ['', { status: 'success' }],
 ])('a turn waits for: %s', (note, rest) => {
   expect(noteOf(node('r', null, rest), '2026-01-01T00:00:00Z')).toBe(note);

@@ -36,7 +36,7 @@ function callsOf(node: TreeNode): string {
   const { batch } = first;
   const name =
     batch === null
-      ? first.name
+      ? `${first.ticket_id === null ? '' : 'approval of '}${first.name}`
       : `${first.name} ${formatCount(batch.total - batch.remaining)}/${formatCount(batch.total)}`;
   return node.pending_calls > 1 ? `${name} +${node.pending_calls - 1}` : name;
 }

@@ -1,5 +1,5 @@
 /** Why a turn waits and what ends the wait, as data: kinds, names and figures. `@boxcar/kernel/words` makes sentences of them. */
-import type { BatchId, TurnId, WorkerId } from '../base/index.js';
+import type { BatchId, TicketId, TurnId, WorkerId } from '../base/index.js';
 import type { BatchStatus, Closing, TurnStatus } from '../turn/index.js';
 
 /** A turn with the name of its agent; null where the turn was not read. */
@@ -88,7 +88,12 @@ export type WaitCause =
       readonly limit_value: string;
       readonly needed: string;
     }
-  | { readonly kind: 'approval' }
+  | {
+      readonly kind: 'approval';
+      readonly tool: string;
+      readonly ticket_id: TicketId;
+      readonly expires_at: string;
+    }
   | {
       readonly kind: 'selector';
       readonly selector: string;
@@ -116,4 +121,5 @@ export type WaitAdvice =
   | { readonly kind: 'raise_concurrency'; readonly project: string }
   | { readonly kind: 'raise_budget'; readonly budget_id: string; readonly limit: string }
   | { readonly kind: 'selector_worker'; readonly is_there: boolean; readonly due_at: string | null }
+  | { readonly kind: 'decide'; readonly ticket_id: TicketId }
   | { readonly kind: 'ask_again'; readonly turn_id: TurnId };

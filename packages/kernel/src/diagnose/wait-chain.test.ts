@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { AgentId, BatchId, RunId, ToolCallId, TurnId, WorkerId } from '../base/ids.js';
+import type { AgentId, BatchId, RunId, TicketId, ToolCallId, TurnId, WorkerId } from '../base/ids.js';
 import { describeWait } from '../words/wait-words.js';
 import type { WaitFacts, WaitFactsBatch, WaitFactsCall, WaitFactsTurn, WaitFactsWait } from './wait-facts.js';
 
@@ -53,6 +53,10 @@ const call = (id: string, rest: Partial<WaitFactsCall> = {}): WaitFactsCall => (
   batch: null,
   given_up: null,
   ...rest,
+});
+const asks = call('>pay', {
+  name: 'pay',
+  approval: { ticket_id: 'k1' as TicketId, created_at: EARLIER, expires_at: LATER },
 });
 const awaits = (id: string): WaitFactsCall => call(`>${id}`, { awaited_turn_id: id as TurnId });
 const joins = (open: readonly string[], rest: Partial<WaitFactsBatch> = {}): WaitFactsCall =>
@@ -191,6 +195,22 @@ test('a call of a worker outside names its queue; a turn that has ended waits fo
   ]);
 });
 
+test('a call that waits for an approval names the ticket, and what a person does', () => {
+  const waiting = explain([turn('a', { calls: [asks] })]);
+  expect(waiting).toMatchObject({ isLive: true, links: ['0 a approval'] });
+  expect(waiting.all).toMatchObject([
+    {
+      kind: 'approval',
+      since: EARLIER,
+      until: LATER,
+      what: 'waits for the approval of pay (ticket k1); a person with approvals:write decides',
+      next: 'Decide: boxcar approvals show k1, then approve or deny',
+    },
+  ]);
+  // Nobody expires it.
+  expect(explain([turn('a', { calls: [asks] })], { live_workers: 0 }).isLive).toBe(false);
+});
+
 test('a chain of 20,000 turns does not overflow', () => {
   const turns = Array.from({ length: 20_000 }, (_, n) => turn(`t${n}`, { calls: [awaits(`t${n + 1}`)] }));
   const report = explain([...turns, turn('t20000', { status: 'running', holder: worker })]);
@@ -287,7 +307,6 @@ describe('a turn that waits for no call says for what, since when, until when, a
       /budget b1 allows 2 cost_usd, and 0.5 more are needed/,
       /^boxcar budget raise b1 --cost-usd <n>$/,
     ],
-    ['a decision', waits('approval', { due_at: null }), '0 a approval !', /a decision/, null],
   ])('%s', (_what, waiting, link, what, next) => {
     const [found] = explain([waiting]).all;
     expect(explain([waiting]).links).toEqual([link]);

@@ -231,6 +231,19 @@ function describeCall(
       is_live: false,
       next: { kind: 'retry_dead' },
     };
+  if (call.approval != null) {
+    const { ticket_id, created_at, expires_at } = call.approval;
+    return {
+      ...base,
+      since: created_at,
+      until: expires_at,
+      kind: 'approval',
+      what: { kind: 'approval', tool: name, ticket_id, expires_at },
+      // Only a person ends it sooner; when its time is over, the sweep of any worker does.
+      is_live: facts.live_workers > 0,
+      next: { kind: 'decide', ticket_id },
+    };
+  }
   if (call.batch !== null) return describeBatch(call, call.batch, facts);
   if (call.awaited_turn_id !== null)
     return {

@@ -1,5 +1,14 @@
 /** What the store reads of a turn that waits, and of the turns below it. */
-import type { AgentId, BatchId, JsonObject, RunId, ToolCallId, TurnId, WorkerId } from '../base/index.js';
+import type {
+  AgentId,
+  BatchId,
+  JsonObject,
+  RunId,
+  TicketId,
+  ToolCallId,
+  TurnId,
+  WorkerId,
+} from '../base/index.js';
 import type { BatchKind, BatchStatus, Closing, TurnStatus } from '../turn/index.js';
 import type { NamedWorker } from './wait-cause.js';
 
@@ -22,7 +31,7 @@ export interface WaitFactsBatch {
 
 /** What a suspended turn waits for that waits for no call. */
 export interface WaitFactsWait {
-  readonly kind: 'retry' | 'limit' | 'budget' | 'approval' | 'selector';
+  readonly kind: 'retry' | 'limit' | 'budget' | 'selector';
   readonly created_at: string;
   readonly due_at: string | null;
   readonly detail: JsonObject;
@@ -66,6 +75,12 @@ export interface WaitFactsCall {
   /** The batch whose end is its result, by the deadline of the batch. */
   readonly batch: WaitFactsBatch | null;
   readonly given_up: string | null;
+  /** The request that a person has not decided yet. Absent or null: there is none. */
+  readonly approval?: {
+    readonly ticket_id: TicketId;
+    readonly created_at: string;
+    readonly expires_at: string;
+  } | null;
 }
 
 export interface WaitFactsTurn {

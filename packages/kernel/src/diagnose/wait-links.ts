@@ -215,8 +215,6 @@ export function describeTimer(
         next: { kind: 'raise_budget', budget_id: id, limit },
       };
     }
-    case 'approval':
-      return { ...base, kind: 'approval', what: { kind: 'approval' }, is_live: false, next: null };
     case 'selector': {
       const { name = wordOf(detail.selector), version = null, workers = [] } = wait.selector ?? {};
       return {

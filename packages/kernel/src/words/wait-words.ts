@@ -109,7 +109,7 @@ function causeWords(cause: WaitCause): string {
     case 'budget':
       return `is paused: budget ${cause.budget_id} allows ${cause.limit_value} ${cause.limit}, and ${cause.needed} more are needed`;
     case 'approval':
-      return 'waits for a decision';
+      return `waits for the approval of ${cause.tool} (ticket ${cause.ticket_id}); a person with approvals:write decides`;
     case 'selector':
       return selectorWords(cause);
     case 'cycle':
@@ -154,6 +154,8 @@ function adviceWords(advice: WaitAdvice): string {
       return 'See the error, mend its cause, then: boxcar doctor --retry-dead';
     case 'tried_again':
       return 'It is tried again by itself. What went wrong: boxcar show <turn>; its state: boxcar providers ls';
+    case 'decide':
+      return `Decide: boxcar approvals show ${advice.ticket_id}, then approve or deny`;
     case 'report_defect':
       return `A defect${advice.is_perhaps_by_hand ? ', or rows changed by hand' : ''}: report it with the output of: boxcar doctor`;
     case 'watch_queue':

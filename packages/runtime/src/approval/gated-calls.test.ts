@@ -86,7 +86,7 @@ describe('a call that needs an approval', () => {
     const turn = await launch();
     const ticket = await ticketOf(turn);
     await suspended(turn);
-    expect(worker.activeCount).toBe(0);
+    await waitFor(() => worker.activeCount === 0, { message: 'the worker holds nothing' });
     expect(paid).toEqual([]);
     expect(await gate.get(ticket)).toMatchObject({
       status: 'pending',

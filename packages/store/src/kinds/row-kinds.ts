@@ -30,7 +30,7 @@ export interface OfferedTool extends ToolSchema {
   readonly profiles?: ToldProfiles | undefined;
 }
 
-export type WaitKind = 'retry' | 'limit' | 'budget' | 'approval' | 'selector';
+export type WaitKind = 'retry' | 'limit' | 'budget' | 'selector';
 
 /** What a worker says of itself. */
 export interface WorkerInfo {

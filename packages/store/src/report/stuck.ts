@@ -72,6 +72,8 @@ const FACTS = statement(`
                 'succeeded', b.succeeded, 'min_success', b.min_success, 'is_due', b.is_due, 'created_at', b.created_at, 'deadline_at', b.deadline_at,
                 'open_turn_ids', array(select m.id from (${OPEN_MEMBERS}) m))
               from boxcar.batches b where b.id = k.batch_id),
+            'approval', (select json_build_object('ticket_id', a.id, 'created_at', a.created_at, 'expires_at', a.expires_at) from boxcar.approvals a
+              where a.tool_call_id = k.id and a.status = 'pending' and a.voided_at is null limit 1),
             'given_up', (select f.last_error from boxcar.sweep_failures f where ((f.kind in ('overdue_calls', 'wait_cycles') and f.row_id = k.id) or (f.kind = 'due_batches' and f.row_id = k.batch_id)) and f.is_dead)) order by k.step, k.ordinal), '[]')
           from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending'),
         'wait', (select json_build_object('kind', z.kind, 'created_at', z.created_at, 'due_at', z.due_at, 'detail', z.detail, 'provider', case when z.provider is not null then (

@@ -11,6 +11,7 @@ import {
   type ErrorBody,
   KernelError,
   type RunId,
+  type TicketId,
   type ToolCallId,
   type TurnId,
   type TurnStatus,
@@ -27,6 +28,8 @@ export interface OpenCall {
   readonly deadline_at: string;
   /** The turn whose end is its result. */
   readonly awaited_turn_id: TurnId | null;
+  /** The request for approval that nobody has decided yet. */
+  readonly ticket_id: TicketId | null;
   /** The batch whose end is its result. */
   readonly batch: { readonly batch_id: BatchId; readonly total: number; readonly remaining: number } | null;
 }
@@ -186,7 +189,7 @@ const TREE = statement(`
         cross join lateral (select x.name from boxcar.agents x where x.id = c.agent_id offset 0) a
         cross join lateral (select x.name, x.version from boxcar.profiles x where x.id = c.profile_id offset 0) f
         cross join lateral (
-          select coalesce(json_agg(json_build_object('tool_call_id', o.id, 'name', o.name, 'deadline_at', o.deadline_at, 'awaited_turn_id', o.awaited, 'batch', o.batch) order by o.ordinal), '[]') as calls
+          select coalesce(json_agg(json_build_object('tool_call_id', o.id, 'name', o.name, 'deadline_at', o.deadline_at, 'awaited_turn_id', o.awaited, 'ticket_id', (select a.id from boxcar.approvals a where a.tool_call_id = o.id and a.status = 'pending' and a.voided_at is null limit 1), 'batch', o.batch) order by o.ordinal), '[]') as calls
           from (select x.id, x.name, x.deadline_at, x.ordinal, (select w.id from boxcar.turns w where w.parent_tool_call_id = x.id and w.is_awaited limit 1) as awaited,
               (select json_build_object('batch_id', b.id, 'total', cardinality(b.turn_ids), 'remaining', b.remaining) from boxcar.batches b where b.id = x.batch_id) as batch
             from boxcar.tool_calls x where c.pending_calls > 0 and x.turn_id = c.id and x.status = 'pending' order by x.ordinal limit 3 offset 0) o) k
