@@ -38,6 +38,8 @@ export interface Config {
   readonly graceMs: number;
   /** How long the handler of a primitive that no turn calls may take. */
   readonly handlerTimeoutMs: number;
+  /** How long a request waits for its approval; null: there is no gate. */
+  readonly approvalMs: number | null;
   /** How long a starting process waits for a database that cannot be reached. */
   readonly databaseWaitMs: number;
   /** Keys and addresses of the model providers; a turn that needs a missing one ends with its name. */
@@ -103,6 +105,15 @@ export const settingSchemas = {
       (value) => value > 0 && value <= MAX_DURATION_MS / 1000,
       'must be more than 0 and at most 2592000 seconds (30 days)',
     ),
+  minutes: z
+    .string()
+    .regex(/^\d+(\.\d+)?$/, 'must be a number of minutes')
+    .transform(Number)
+    .refine(
+      (value) => value > 0 && value <= 43_200,
+      'must be more than 0 and at most 43200 minutes (30 days)',
+    ),
+  yesNo: z.enum(['true', 'false']).transform((word) => word === 'true'),
   /** Which numbers are accepted is for the receiver to say. */
   number: z
     .string()
@@ -163,6 +174,9 @@ const environmentSchema = z
     BOXCAR_LEASE_MS: settingSchemas.leaseMs.default(10_000),
     BOXCAR_GRACE_MS: settingSchemas.graceMs.default(10_000),
     BOXCAR_HANDLER_TIMEOUT_MS: settingSchemas.handlerTimeoutMs.default(60_000),
+    BOXCAR_APPROVAL_MINUTES: settingSchemas.minutes.default(30),
+    BOXCAR_APPROVALS_ENABLED: settingSchemas.yesNo.optional(),
+    AGDD_APPROVALS_ENABLED: settingSchemas.yesNo.optional(),
     BOXCAR_DATABASE_WAIT_SECONDS: settingSchemas.databaseWait.default(30),
     ...modelEnvironment,
     BOXCAR_PRICES: pricesFile.optional(),
@@ -227,6 +241,10 @@ export function parseConfig(env?: Environment): Config {
     leaseMs: data.BOXCAR_LEASE_MS,
     graceMs: data.BOXCAR_GRACE_MS,
     handlerTimeoutMs: data.BOXCAR_HANDLER_TIMEOUT_MS,
+    approvalMs:
+      (data.BOXCAR_APPROVALS_ENABLED ?? data.AGDD_APPROVALS_ENABLED ?? true)
+        ? data.BOXCAR_APPROVAL_MINUTES * 60_000
+        : null,
     databaseWaitMs: data.BOXCAR_DATABASE_WAIT_SECONDS * 1000,
     models: Object.freeze(toModelSettings(data)),
     prices: data.BOXCAR_PRICES,

@@ -6,6 +6,7 @@
 import type { Model } from '@boxcar/kernel';
 import { KernelError } from '@boxcar/kernel/base';
 import type { ModelRouterOptions } from '@boxcar/llm';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import type { OpenRuntime } from '@boxcar/runtime';
 import { type Log, silentLog } from '@boxcar/runtime/log';
 import type { MigrateResult } from '@boxcar/store';
@@ -87,6 +88,22 @@ async function checkSchema(
   }
 }
 
+/**
+ * The policy of `BOXCAR_POLICY_FILE`; undefined without it.
+ *
+ * @throws KernelError `policy_invalid`, `bad_config`: a program does not start with a policy that it cannot read.
+ */
+async function openPolicy(config: Config, log: Log): Promise<PermissionEvaluator | undefined> {
+  const { policyFile: file, environment } = config;
+  if (file === undefined) return undefined;
+  const { PermissionEvaluator } = await import('@boxcar/policy');
+  return new PermissionEvaluator({
+    file,
+    environment,
+    onProblem: (problem) => log('error', 'policy.broken', { file, error: problem.message }),
+  });
+}
+
 export interface StackOptions {
   readonly log?: Log;
   /** In place of the router over the models below. */
@@ -140,6 +157,8 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       limits: config.limits,
       prices: config.prices,
       handlerTimeoutMs: config.handlerTimeoutMs,
+      permissionEvaluator: await openPolicy(config, (...entry) => log(...entry)),
+      approvalMs: config.approvalMs,
       model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
       log: (...entry) => log(...entry),
     });

@@ -1,4 +1,9 @@
-export { ApprovalGate, type DecideOptions, type ListTicketsOptions, type TicketPage } from './approval/index.js';
+export {
+  ApprovalGate,
+  type DecideOptions,
+  type ListTicketsOptions,
+  type TicketPage,
+} from './approval/index.js';
 export type { Accepted, SubmitOptions } from './core/index.js';
 export type { QueueDoor } from './door/index.js';
 export { createQueueDoor, createToolResultsDoor, type QueueDoorOptions } from './door/index.js';

@@ -1,4 +1,5 @@
 import type { Model, PriceTable } from '@boxcar/kernel';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import { type Build, createPool, endPool } from '@boxcar/store';
 import type { QueueDoor } from './door/index.js';
 import { createQueueDoor, createToolResultsDoor, type QueueDoorOptions } from './door/index.js';
@@ -26,6 +27,10 @@ export interface OpenRuntimeOptions {
   readonly maxConnections?: number;
   /** How long the handler of a primitive that no turn calls may take, at most 30 days. Default 60,000. */
   readonly handlerTimeoutMs?: number;
+  /** The policy that calls of tools and primitives are held to when it names them. Default: none. */
+  readonly permissionEvaluator?: PermissionEvaluator | undefined;
+  /** How long a request waits for its approval, in milliseconds. Default half an hour. Null: what needs approval is refused. */
+  readonly approvalMs?: number | null | undefined;
 }
 
 /** A runtime with the pool and the queues it was opened with. */
@@ -71,6 +76,8 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
       ...(options.limits === undefined ? {} : { limits: options.limits }),
       ...(options.prices === undefined ? {} : { prices: options.prices }),
       ...(options.handlerTimeoutMs === undefined ? {} : { handlerTimeoutMs: options.handlerTimeoutMs }),
+      permissionEvaluator: options.permissionEvaluator,
+      approvalMs: options.approvalMs,
     },
     build,
   );

@@ -187,7 +187,9 @@ export async function runCall(
       return { kind: 'result', settlement: settle(toFailure(refusal(runtime, call, toolbox))) };
     const pass = await passGate(runtime, { call, ...callerFactsOf(turn), profile: options.profile }).catch(
       (error: unknown) => {
-        throw error instanceof KernelError && error.code === 'permission_denied' ? error : new NotGated(error);
+        throw error instanceof KernelError && error.code === 'permission_denied'
+          ? error
+          : new NotGated(error);
       },
     );
     if (pass.kind === 'wait') {
@@ -222,7 +224,11 @@ export async function runCall(
     const { result, isSanitized } = await runFunction(runtime, tool, call, turn);
     return { kind: 'result', settlement: settle({ status: 'success', result }, isSanitized) };
   } catch (error) {
-    if (turn.signal.aborted || (call.route === 'primitive' && isFatal(error, turn)) || error instanceof NotGated)
+    if (
+      turn.signal.aborted ||
+      (call.route === 'primitive' && isFatal(error, turn)) ||
+      error instanceof NotGated
+    )
       throw error;
     const body = toErrorBody(error, 'tool_failed');
     const clean = sanitizeJson(body).value as unknown as ErrorBody;

@@ -16,6 +16,7 @@ import { queueBackends, waitFor } from '@boxcar/testkit';
 import { Redis } from 'ioredis';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import { ApprovalGate } from '../../approval/approval-gate.js';
 import type { Log } from '../../lib/log.js';
 import { newId } from '../../lib/new-id.js';
 import { type OpenRuntime, openRuntime } from '../../open.js';
@@ -51,6 +52,9 @@ const STAYS_IN_TABLES: Readonly<Record<string, readonly string[]>> = {
   'sessions.status': ['session-status'],
   // The lineage that a tape was imported with, as its file had it: names, times, statuses.
   'boxes.session_graph': ['session-graph'],
+  // What a person has said of a request is the record of the decision.
+  'approvals.decision_reason': ['decision'],
+  'approvals.response': ['decision-response'],
   // Keys are chosen by callers.
   'operations.idempotency_key': ['key'],
   'tape_entries.dedup_key': ['dedup-key'],
@@ -71,6 +75,7 @@ const STAYS_IN_QUEUES = ['door-answer', 'door-instruction', 'key', 'queued-resul
 const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   // One of a closed list of values.
   values: [
+    'approvals.status',
     'batches.closing',
     'batches.kind',
     'batches.status',
@@ -94,8 +99,11 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   ],
   // Names that operators of the pool give.
   names: [
+    'approvals.agent',
+    'approvals.tool_name',
     'batches.primitive',
     'operations.primitive',
+    'policies.content',
     'profiles.name',
     'profiles.selector',
     'profiles.tags',
@@ -116,10 +124,18 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   ],
   // Ids, and keys made of ids.
   ids: [
+    'approvals.args_hash',
+    'approvals.context_hash',
+    'approvals.payload_hash',
+    'approvals.policy_version',
+    'approvals.principal',
+    'approvals.resolved_by',
+    'approvals.run_id',
     'cards.author_id',
     'forks.fork_key',
     'forks.receipt',
     'operations.door_job_id',
+    'policies.version',
     'runs.traceparent',
     'sessions.parent_session_id',
     'tape_entries.author_id',
@@ -130,6 +146,7 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   anchors: ['sessions.from_anchor'],
   // Figures, ids and rules.
   figures: [
+    'approvals.metadata',
     'boxes.segments',
     'budgets.limits',
     'evidence.usage',
@@ -167,6 +184,7 @@ const functions: Record<string, ScriptedFunction> = {
             call('look', { at: 'fail' }, 'c2'),
             call('outside', { key: mark('queued-arguments') }, 'c3'),
             call('look', mark('arguments-no-object'), 'c4'),
+            call('ask_first', { at: mark('approval-arguments') }, 'c5'),
           ],
         }
       : { text: mark('deliverable') },
@@ -274,6 +292,20 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
         return { seen: mark('tool-result') };
       },
     });
+    runtime.registerTool({
+      name: 'ask_first',
+      description: 'Asks first.',
+      requiresApproval: true,
+      input: z.looseObject({}),
+      run: async () => 'done',
+    });
+    const gate = new ApprovalGate({ runtime });
+    const deciding = waitFor(async () => (await gate.list({ status: 'pending' })).approvals[0], {
+      message: 'a ticket',
+      deadlineMs: 60_000,
+    }).then(({ ticket_id }) =>
+      gate.approve(ticket_id, { reason: mark('decision'), response: { said: mark('decision-response') } }),
+    );
     runtime.registerHandler('quote', {
       description: 'Quotes.',
       input: z.strictObject({}),
@@ -297,7 +329,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
       target: 'outside',
     };
     for (const [name, rest] of Object.entries({
-      worker: { tools: ['look', outside] },
+      worker: { tools: ['look', 'ask_first', outside] },
       structured: {},
       door: {},
       failing: {},
@@ -527,6 +559,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
       },
     );
 
+    await deciding;
     // Words by which lists find turns.
     expect((await runtime.listTurns({ text: mark('instruction') })).turns.length).toBeGreaterThan(0);
   }

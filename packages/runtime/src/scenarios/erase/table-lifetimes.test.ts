@@ -4,14 +4,17 @@
  */
 import { ModelError, type ProjectId, type TurnId } from '@boxcar/kernel';
 import { keepEvidence, noteSweepFailure, purgeRuns, setProviderLimits } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
+import { ApprovalGate } from '../../approval/approval-gate.js';
 import { newId } from '../../lib/new-id.js';
 import { type Harness, harness } from '../../testing/harness.js';
 import { checkInvariants } from '../../testing/invariants.js';
 import { OUTLIVES_RUNS, rowCounts } from '../../testing/row-counts.js';
 
 let h: Harness;
+let gate: ApprovalGate;
 
 beforeAll(async () => {
   h = await harness();
@@ -20,7 +23,9 @@ beforeAll(async () => {
     description: 'Looks.',
     input: z.looseObject({}),
     run: async () => 'seen',
+    requiresApproval: true,
   });
+  gate = new ApprovalGate({ runtime: h.runtime });
   let isFirst = true;
   h.runtime.registerModel('busy', {
     generate: async () => {
@@ -76,6 +81,12 @@ interface Receipt {
 
 async function finish(primitive: string, args: unknown): Promise<Receipt> {
   const receipt = (await h.runtime.submit(primitive, args)) as unknown as Receipt;
+  if (primitive === 'launch_principal') {
+    const ticket = await waitFor(async () => (await gate.list({ status: 'pending' })).approvals[0], {
+      message: 'a ticket',
+    });
+    await gate.approve(ticket.ticket_id);
+  }
   const ended = await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 60_000 });
   expect(ended).toMatchObject({ status: 'success' });
   return receipt;
@@ -147,6 +158,8 @@ test('the tables that outlive runs exist', async () => {
 
 /** Tables without a `project_id`, and how their rows are found to be of a project. */
 const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
+  // Of the whole database: several projects may have the same policy.
+  policies: '',
   projects: 'id',
   provider_slots: 'turn_id',
   purging: 'box_id',
