@@ -296,6 +296,16 @@ const BREAKS: readonly Break[] = [
     ['one-deliverable'],
   ],
   [
+    'a call that has succeeded before it was approved',
+    'boss',
+    (f) => [
+      `insert into boxcar.approvals (id, project_id, run_id, turn_id, tool_call_id, agent, tool_name, card_id, args_hash, expires_at)
+       select '${newId()}'::uuid, k.project_id, 'r', k.turn_id, k.id, 'a', k.name, k.result_card_id, repeat('0', 64), now() + interval '1 hour'
+       from boxcar.tool_calls k where k.turn_id = '${f.parent}' and k.status = 'success' limit 1`,
+    ],
+    ['decided-before-begun'],
+  ],
+  [
     'a deliverable on no tape',
     'boss',
     () => [

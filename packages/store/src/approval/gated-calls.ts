@@ -18,15 +18,23 @@ import { type NewTicket, requestApproval } from './tickets.js';
 /** For the sweep to expire the ticket before the call is overdue. */
 const SPARE_MS = 60_000;
 
+/** Builds that know tickets. One that does not would run the call. */
+const APPROVALS_FORMAT = 34;
+
+const RAISE_FORMAT = statement(
+  `update /* gated-calls.raise_format */ boxcar.turns t set format = ${APPROVALS_FORMAT} where t.id = $1 and t.format < ${APPROVALS_FORMAT}`,
+);
+
 const STOP_CLOCK = statement(
   "update /* gated-calls.stop_clock */ boxcar.tool_calls k set deadline_at = now() + $2 * interval '1 millisecond' where k.id = $1 and k.status = 'pending' returning k.id",
 );
 
-/** Lets a call wait (G1). @returns False: the call was answered meanwhile. */
+/** Lets a call wait (G1), and keeps its turn from builds that know no tickets. @returns False: the call was answered meanwhile. */
 export async function parkCall(
   tx: Tx,
-  ticket: NewTicket & { readonly toolCallId: ToolCallId; readonly callMs: number },
+  ticket: NewTicket & { readonly turnId: TurnId; readonly toolCallId: ToolCallId; readonly callMs: number },
 ): Promise<boolean> {
+  await run(tx, RAISE_FORMAT, [ticket.turnId]);
   const open = await run(tx, STOP_CLOCK, [ticket.toolCallId, ticket.timeoutMs + ticket.callMs + SPARE_MS]);
   if (open.length === 0) return false;
   await requestApproval(tx, ticket);

@@ -38,6 +38,14 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
         or (t.ended_at is not null and not bool_or(c.id is not null and c.id = t.deliverable_card_id))`,
   },
   {
+    name: 'decided-before-begun',
+    rule: 'a call that waits for an approval, was denied it or let it expire has not succeeded',
+    when: 'always',
+    broken: `select k.id, k.name || ' has succeeded, and its ticket ' || a.id || ' is ' || a.status as what
+      from scope t join boxcar.approvals a on a.turn_id = t.id join boxcar.tool_calls k on k.id = a.tool_call_id
+      where k.status = 'success' and a.consumed_at is null and a.voided_at is null`,
+  },
+  {
     name: 'no-stray-deliverable',
     rule: 'a deliverable stands on a tape',
     when: 'wide',
