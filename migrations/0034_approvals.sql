@@ -32,12 +32,14 @@ create table boxcar.approvals (
   consumed_at timestamptz check (consumed_at is null or status = 'approved'),
   voided_at timestamptz,
   call_ms bigint,
+  consumed_epoch integer check ((consumed_epoch is null) or (consumed_at is not null)),
   metadata jsonb not null default '{}'
 );
 comment on column boxcar.approvals.run_id is 'any text of the caller; the run of the turn whose call it is';
 comment on column boxcar.approvals.card_id is 'the arguments as they are shown, masked';
 comment on column boxcar.approvals.consumed_at is 'what was approved was begun';
 comment on column boxcar.approvals.voided_at is 'it approves nothing any more: its call was answered, or the policy has changed';
+comment on column boxcar.approvals.consumed_epoch is 'of the turn whose call was begun: the same claim may ask again after a lost answer';
 comment on column boxcar.approvals.call_ms is 'how long its call may take once it is begun';
 -- Requests that ask for the same share a ticket while it waits.
 create unique index approvals_joined on boxcar.approvals (project_id, run_id, tool_name, args_hash, context_hash, payload_hash, policy_version) where status = 'pending';

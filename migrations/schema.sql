@@ -437,6 +437,7 @@ create table boxcar.approvals (
   consumed_at timestamp with time zone,
   voided_at timestamp with time zone,
   call_ms bigint,
+  consumed_epoch integer,
   metadata jsonb default '{}'::jsonb not null
 );
 
@@ -876,6 +877,8 @@ alter table only boxcar.approvals add constraint approvals_check CHECK (((resolv
 alter table only boxcar.approvals add constraint approvals_check1 CHECK (((resolved_by IS NULL) = (status = 'pending'::text)));
 
 alter table only boxcar.approvals add constraint approvals_check2 CHECK (((consumed_at IS NULL) OR (status = 'approved'::text)));
+
+alter table only boxcar.approvals add constraint approvals_check3 CHECK (((consumed_epoch IS NULL) OR (consumed_at IS NOT NULL)));
 
 alter table only boxcar.approvals add constraint approvals_run_id_check CHECK ((run_id <> ''::text));
 
@@ -1334,6 +1337,8 @@ comment on column boxcar.approvals.call_ms is 'how long its call may take once i
 comment on column boxcar.approvals.card_id is 'the arguments as they are shown, masked';
 
 comment on column boxcar.approvals.consumed_at is 'what was approved was begun';
+
+comment on column boxcar.approvals.consumed_epoch is 'of the turn whose call was begun: the same claim may ask again after a lost answer';
 
 comment on column boxcar.approvals.run_id is 'any text of the caller; the run of the turn whose call it is';
 

@@ -24,6 +24,7 @@ import {
   loadAgentNames,
   type PendingCall,
   parkCall,
+  retryTransient,
   transaction,
   voidTicket,
 } from '@boxcar/store';
@@ -40,6 +41,8 @@ export interface GatedCall {
   readonly projectId: Parameters<typeof voidTicket>[1]['projectId'];
   readonly runId: string;
   readonly agentId: string;
+  /** Of the claim that holds the turn. */
+  readonly epoch: number;
   readonly profile: Profile;
 }
 
@@ -90,14 +93,18 @@ async function nameOf(runtime: RuntimeCore, { projectId, agentId }: GatedCall): 
  *
  * @throws KernelError `permission_denied`: a policy forbids it, a person has refused it, or nobody has answered in time.
  */
-export async function passGate(runtime: RuntimeCore, of: GatedCall): Promise<GatePass> {
-  const { call, projectId } = of;
+export const passGate = (runtime: RuntimeCore, of: GatedCall): Promise<GatePass> =>
+  // Each part of it finds what an earlier try has done.
+  retryTransient(() => passOnce(runtime, of));
+
+async function passOnce(runtime: RuntimeCore, of: GatedCall): Promise<GatePass> {
+  const { call, projectId, epoch } = of;
   const need = await findNeed(runtime, of);
   if (need === undefined) return { kind: 'open' };
   const { approvalMs } = runtime.gate;
   if (approvalMs === undefined)
     throw refused(`Tool ${call.name} requires approval but approval gate is not configured`, call);
-  const ticket = await findCallTicket(runtime.pool, { toolCallId: call.id, turnId: call.turn_id });
+  const ticket = await findCallTicket(runtime.pool, { toolCallId: call.id, turnId: call.turn_id, epoch });
   const version = need.answer?.policy_version ?? '';
   if (ticket === undefined) return park(runtime, of, { version, approvalMs, need });
   if (ticket.is_consumed) return { kind: 'again' };
@@ -107,14 +114,13 @@ export async function passGate(runtime: RuntimeCore, of: GatedCall): Promise<Gat
     await voidTicket(runtime.pool, { ticketId: ticket.id, projectId });
     return park(runtime, of, { version, approvalMs, need });
   }
-  if (ticket.status !== 'approved') {
-    await voidTicket(runtime.pool, { ticketId: ticket.id, projectId });
-    throw notApproved(ticket, call);
-  }
+  // The ticket stays as it is until the refusal is recorded: a worker that dies before is followed by one that refuses too.
+  if (ticket.status !== 'approved') throw notApproved(ticket, call);
   const remainingMs = await consumeForCall(runtime.pool, {
     ticketId: ticket.id,
     toolCallId: call.id,
     argsHash: argsHash(call.arguments),
+    epoch,
   });
   // Another worker has taken the turn meanwhile, or the call was answered: the rows decide what happens next.
   return remainingMs === undefined ? { kind: 'wait' } : { kind: 'begin', remainingMs };

@@ -5,6 +5,7 @@ import { BullMqDoorbell } from '../queue/doorbell-bullmq.js';
 import { openQueues } from '../queue/queues.js';
 import { deathsAtCommits } from '../testing/faults/crash-points.js';
 import { delegations } from '../testing/faults/scenarios.js';
+import { approvals } from '../testing/faults/scenarios-approvals.js';
 import { cancelTree } from '../testing/faults/scenarios-ends.js';
 import { forkJoin } from '../testing/faults/scenarios-joins.js';
 import { Survival } from '../testing/faults/survival.js';
@@ -12,7 +13,7 @@ import { type TestBackend, testBackend } from '../testing/queue-backend.js';
 
 /** The cuts of the other files do not know who rings; these leave jobs behind that a dead process had in hand. */
 describe.each(queueBackends())('rung by queues on %s, killed after what it has written', (kind) => {
-  const SCENARIOS = [delegations, forkJoin, cancelTree];
+  const SCENARIOS = [delegations, forkJoin, cancelTree, approvals];
   let backend: TestBackend;
   let survival: Survival;
   beforeAll(async () => {

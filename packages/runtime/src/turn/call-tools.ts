@@ -246,7 +246,12 @@ class NotGated extends Error {
   }
 }
 
-const callerFactsOf = ({ turn: { projectId, runId, agentId } }: HeldTurn) => ({ projectId, runId, agentId });
+const callerFactsOf = ({ turn: { projectId, runId, agentId, epoch } }: HeldTurn) => ({
+  projectId,
+  runId,
+  agentId,
+  epoch,
+});
 
 /** Ours to act on: the database is away, or this worker no longer holds the turn. An outside handler can say neither. */
 const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>

@@ -49,24 +49,30 @@ export interface CallTicket extends pg.QueryResultRow {
   readonly policy_version: string;
   readonly decision_reason: string | null;
   readonly resolved_by: string | null;
+  /** By another claim of the turn. */
   readonly is_consumed: boolean;
 }
 
 const OF_CALL = statement(`
-  select /* gated-calls.of_call */ a.id, a.status, a.args_hash, a.policy_version, a.decision_reason, a.resolved_by, a.consumed_at is not null as is_consumed
+  select /* gated-calls.of_call */ a.id, a.status, a.args_hash, a.policy_version, a.decision_reason, a.resolved_by, a.consumed_at is not null and a.consumed_epoch is distinct from $3 as is_consumed
   from boxcar.approvals a where a.tool_call_id = $1 and a.turn_id = $2 and a.voided_at is null order by a.created_at desc, a.id desc limit 1`);
 
 /** The ticket of a call that counts; undefined: it has none. */
 export async function findCallTicket(
   db: Queryable,
-  { toolCallId, turnId }: { readonly toolCallId: ToolCallId; readonly turnId: TurnId },
+  {
+    toolCallId,
+    turnId,
+    epoch,
+  }: { readonly toolCallId: ToolCallId; readonly turnId: TurnId; readonly epoch: number },
 ): Promise<CallTicket | undefined> {
-  return (await run<CallTicket>(db, OF_CALL, [toolCallId, turnId]))[0];
+  return (await run<CallTicket>(db, OF_CALL, [toolCallId, turnId, epoch]))[0];
 }
 
 const CONSUME = statement(`
   with /* gated-calls.consume */ used as (
-    update boxcar.approvals a set consumed_at = now() where a.id = $1 and a.tool_call_id = $2 and a.status = 'approved' and a.consumed_at is null and a.voided_at is null and a.args_hash = $3
+    update boxcar.approvals a set consumed_at = coalesce(a.consumed_at, now()), consumed_epoch = $4 where a.id = $1 and a.tool_call_id = $2 and a.status = 'approved'
+      and (a.consumed_at is null or a.consumed_epoch = $4) and a.voided_at is null and a.args_hash = $3
     returning a.tool_call_id, a.call_ms
   )
   update boxcar.tool_calls k set deadline_at = now() + used.call_ms * interval '1 millisecond' from used
@@ -75,9 +81,20 @@ const CONSUME = statement(`
 /** Consumes the ticket of a call that is about to begin, and starts its clock. @returns How long it may take; undefined: it may not begin. */
 export async function consumeForCall(
   db: Queryable,
-  of: { readonly ticketId: TicketId; readonly toolCallId: ToolCallId; readonly argsHash: string },
+  of: {
+    readonly ticketId: TicketId;
+    readonly toolCallId: ToolCallId;
+    readonly argsHash: string;
+    /** Of the claim that begins it. After a lost answer the same claim asks again, and has it. */
+    readonly epoch: number;
+  },
 ): Promise<number | undefined> {
-  const [row] = await run<{ call_ms: number }>(db, CONSUME, [of.ticketId, of.toolCallId, of.argsHash]);
+  const [row] = await run<{ call_ms: number }>(db, CONSUME, [
+    of.ticketId,
+    of.toolCallId,
+    of.argsHash,
+    of.epoch,
+  ]);
   return row?.call_ms;
 }
 

@@ -113,6 +113,8 @@ test('identical requests share a ticket while it is pending, and different ones 
   const first = ticketOf({ a: 1 });
   await request(first);
   expect(await request(ticketOf({ a: 1 }))).toEqual({ id: first.id, isNew: false });
+  // The same request after a lost answer.
+  expect(await request(first)).toEqual({ id: first.id, isNew: true });
   for (const rest of [
     { runId: 'run-2' },
     { toolName: 'pay' },

@@ -102,7 +102,7 @@ const EXPIRE_SAME = statement(`
     update boxcar.approvals a set ${EXPIRE} where ${IS_SAME} and a.status = 'pending' and a.expires_at <= ${NOW} returning a.id)
   select pg_notify('${APPROVALS_CHANNEL}', o.id::text) from over o`);
 
-// A request that finds its ticket waits for a decision that is being made, and then has its own.
+// A request that finds its ticket waits for a decision that is being made, and then has its own. After a lost answer it finds itself.
 const REQUEST = statement(`
   with /* tickets.request */ made as (
     insert into boxcar.approvals as a (id, project_id, run_id, turn_id, tool_call_id, agent, tool_name, card_id, args_hash, context_hash, payload_hash, policy_version, created_at, expires_at, metadata, call_ms)
@@ -112,6 +112,7 @@ const REQUEST = statement(`
   ),
   cards as (
     insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($13) as x(${CARD_COLUMNS}) join made m on m.card_id = x.id
+    on conflict (id) do nothing
   )
   select m.id, m.id = $9 as is_new from made m`);
 

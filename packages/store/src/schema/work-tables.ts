@@ -140,6 +140,8 @@ export const approvals = boxcar.table('approvals', {
   consumedAt: time('consumed_at'),
   /** It approves nothing any more: its call was answered, or the policy has changed. */
   voidedAt: time('voided_at'),
+  /** Of the turn whose call was begun: the same claim may ask again after a lost answer. */
+  consumedEpoch: integer('consumed_epoch'),
   /** How long its call may take once it is begun. */
   callMs: bigint('call_ms', { mode: 'number' }),
   metadata: jsonb('metadata').$type<JsonObject>().notNull().default({}),
