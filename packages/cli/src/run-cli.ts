@@ -41,6 +41,9 @@ Environment:
   BOXCAR_PROJECT                project, by id or name (default)
   BOXCAR_POLICY_FILE            policy for tool calls and handoffs
   BOXCAR_ENVIRONMENT            what it calls this installation (production)
+  BOXCAR_APPROVALS_ENABLED      false: what needs an approval is refused (true;
+                                also AGDD_APPROVALS_ENABLED)
+  BOXCAR_APPROVAL_MINUTES       how long a call waits for its approval (30)
   BOXCAR_PLUGINS                plugins to load, with a comma between them
   BOXCAR_CONCURRENCY            worker: turns at once (10)
   BOXCAR_WORKER_TARGETS         worker: pools it serves; '' is the default pool

@@ -57,6 +57,7 @@ describe('the configuration', () => {
       leaseMs: 10_000,
       graceMs: 10_000,
       handlerTimeoutMs: 60_000,
+      approvalMs: 1_800_000,
       databaseWaitMs: 30_000,
       models: { openai: {}, anthropic: {}, google: {}, mistral: {}, deepseek: {}, openaiCompatible: {} },
       limits: {},
@@ -80,6 +81,8 @@ describe('the configuration', () => {
         BOXCAR_LEASE_MS: '5000',
         BOXCAR_GRACE_MS: '0',
         BOXCAR_HANDLER_TIMEOUT_MS: '90000',
+        BOXCAR_APPROVAL_MINUTES: '0.5',
+        AGDD_APPROVALS_ENABLED: 'true',
         BOXCAR_DATABASE_WAIT_SECONDS: '5',
         OPENAI_API_KEY: ' sk-1\n',
         ANTHROPIC_BASE_URL: 'http://localhost:1/v1/',
@@ -108,6 +111,7 @@ describe('the configuration', () => {
       leaseMs: 5_000,
       graceMs: 0,
       handlerTimeoutMs: 90_000,
+      approvalMs: 30_000,
       databaseWaitMs: 5_000,
       models: {
         openai: { apiKey: 'sk-1' },
@@ -120,6 +124,15 @@ describe('the configuration', () => {
       },
       limits: { maxCardBytes: 2_000, maxInstructionBytes: 3_000, maxContextCards: 4, maxBoxBytes: 5_000 },
     });
+  });
+
+  it('has no gate when either name says so, the first one before the second', () => {
+    const gateOf = (env: Record<string, string>) => parseConfig(env).approvalMs;
+    expect(gateOf({ BOXCAR_APPROVALS_ENABLED: 'false' })).toBeNull();
+    expect(gateOf({ AGDD_APPROVALS_ENABLED: 'false' })).toBeNull();
+    expect(gateOf({ BOXCAR_APPROVALS_ENABLED: 'true', AGDD_APPROVALS_ENABLED: 'false' })).toBe(1_800_000);
+    for (const wrong of [{ BOXCAR_APPROVALS_ENABLED: 'maybe' }, { BOXCAR_APPROVAL_MINUTES: '0' }])
+      expect(() => parseConfig(wrong)).toThrow(expect.objectContaining({ code: 'bad_config' }));
   });
 
   it('reports all problems together, and repeats no password', () => {

@@ -19,6 +19,9 @@ const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
     ...[
       'BOXCAR_PROJECT',
       'BOXCAR_POLICY_FILE',
+      'BOXCAR_APPROVALS_ENABLED',
+      'AGDD_APPROVALS_ENABLED',
+      'BOXCAR_APPROVAL_MINUTES',
       'BOXCAR_ENVIRONMENT',
       'BOXCAR_PLUGINS',
       'BOXCAR_CONCURRENCY',

@@ -37,7 +37,7 @@ export interface DecideOptions {
 const iso = (at: Date | null): string | null => at?.toISOString() ?? null;
 
 /** A ticket on the wire (`approval_ticket.schema.json`). What the schema has no field for is in `metadata`. */
-export const toApprovalTicket = (row: TicketRow): ApprovalTicket => ({
+const toApprovalTicket = (row: TicketRow): ApprovalTicket => ({
   ticket_id: row.id,
   run_id: row.run_id,
   agent_slug: row.agent,

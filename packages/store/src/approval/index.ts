@@ -8,22 +8,11 @@ export {
   wakeDecided,
 } from './gated-calls.js';
 export {
-  APPROVALS_CHANNEL,
-  AUTO_EXPIRE,
-  consumeTicket,
-  type Decision,
   decideTicket,
-  type ExpiredTicket,
   expireDueTickets,
   findTicket,
   keepPolicy,
-  type ListedTicket,
   listTickets,
-  type NewTicket,
-  type RequestedTicket,
-  requestApproval,
-  type TicketFilters,
-  type TicketHashes,
   type TicketRow,
   voidTicket,
 } from './tickets.js';

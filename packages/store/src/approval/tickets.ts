@@ -27,7 +27,7 @@ import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/inde
 
 export const APPROVALS_CHANNEL = 'boxcar_approvals';
 /** Who decides a ticket whose time is over. */
-export const AUTO_EXPIRE = 'system:auto-expire';
+const AUTO_EXPIRE = 'system:auto-expire';
 const EXPIRED_REASON = 'Approval request expired';
 
 /** What an approval is bound to. */
@@ -88,7 +88,7 @@ export interface TicketRow extends pg.QueryResultRow {
 const NOW = 'coalesce($1::timestamptz, now())';
 
 /** Of a ticket `a` and its card `c`. */
-export const TICKET = `a.id, a.project_id, a.run_id, a.turn_id, a.tool_call_id, a.agent, a.tool_name, a.card_id, c.content->'data' as args, a.args_hash, a.context_hash, a.payload_hash,
+const TICKET = `a.id, a.project_id, a.run_id, a.turn_id, a.tool_call_id, a.agent, a.tool_name, a.card_id, c.content->'data' as args, a.args_hash, a.context_hash, a.payload_hash,
   a.policy_version, a.status, a.created_at, a.expires_at, a.resolved_at, a.resolved_by, a.decision_reason, a.response, a.consumed_at, a.voided_at, a.metadata`;
 
 /** What is set when the time of a ticket `a` is over. */
