@@ -36,6 +36,13 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
     'boxcar why 01a2013c',
     'shows ids of one database; packages/cli/src/commands/turn/explain.test.ts has its form',
   ],
+  ...['show', 'approve', 'deny'].map(
+    (verb) =>
+      [
+        `boxcar approvals ${verb}`,
+        'takes the id of a ticket of one database; packages/cli/src/commands/admin/approvals.test.ts runs it',
+      ] as const,
+  ),
   ['boxcar worker', 'works until it is stopped; scripts/outside.test.ts starts it with a plugin'],
 ];
 

@@ -62,13 +62,20 @@ const targetOf = (args: JsonObject): string | undefined => {
   return typeof target === 'string' ? target : undefined;
 };
 
+const asksAlways = (runtime: RuntimeCore, profile: Profile, name: string): boolean =>
+  profile.requires_approval?.includes(name) === true || runtime.tools.get(name)?.requiresApproval === true;
+
+/** Whether a call may have to wait: known before its arguments are looked at. */
+export function mayWait(runtime: RuntimeCore, profile: Profile, name: string): boolean {
+  const { evaluator } = runtime.gate;
+  return asksAlways(runtime, profile, name) || (evaluator !== undefined && namesTool(evaluator.policy, name));
+}
+
 /** @returns Undefined: nobody is asked. @throws KernelError `permission_denied` when a policy forbids the call. */
 async function findNeed(runtime: RuntimeCore, of: GatedCall): Promise<Need | undefined> {
   const { call, profile } = of;
   const { evaluator } = runtime.gate;
-  const asks =
-    profile.requires_approval?.includes(call.name) === true ||
-    runtime.tools.get(call.name)?.requiresApproval === true;
+  const asks = asksAlways(runtime, profile, call.name);
   if (evaluator === undefined || !namesTool(evaluator.policy, call.name))
     return asks ? { answer: undefined } : undefined;
   const args = isJsonObject(call.arguments) ? call.arguments : {};

@@ -24,6 +24,7 @@ import {
   type NewToolCall,
   type PendingCall,
 } from '@boxcar/store';
+import { mayWait } from '../approval/index.js';
 import type { ParsedSubmission } from '../core/index.js';
 import { buildToolbox, findTeller, routeCall, type Toolbox } from '../toolbox/index.js';
 import type { PricedProfile } from '../view/index.js';
@@ -152,7 +153,12 @@ export class StepCalls {
       });
       const route = routeCall(runtime, paper, toolbox, this.#profile);
       const guardHash = hashOf?.(paper, route);
-      const row = { ...paper, ordinal: index + 1, ...route };
+      const row = {
+        ...paper,
+        ordinal: index + 1,
+        ...route,
+        ...(mayWait(runtime, this.#profile, paper.name) ? { isGated: true } : {}),
+      };
       return { row: guardHash === undefined ? row : { ...row, guardHash }, card };
     });
     this.#guard.lookAhead(

@@ -3,6 +3,7 @@
  *
  * G1  A call that waits is open, and its time does not run: its deadline moves beyond that of the ticket, and is set anew when the
  *     ticket is consumed. It holds no worker, no connection and no timer.
+ *     No sweep sends the job of a call to a worker outside before that.
  * G2  A decision dispatches the turn of its call if the turn is suspended. A worker that suspends a turn looks at its tickets once more,
  *     since a decision may have come before; the sweep finds what both have missed.
  * G3  A ticket that was not consumed proves that its call was not begun, whatever has died since.
@@ -11,7 +12,7 @@
 import type { Ring, TicketId, TicketStatus, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
-import { hasStatus, type RingRow, toRing } from '../turn/index.js';
+import { FIRST_LOOK, hasStatus, type RingRow, toRing } from '../turn/index.js';
 import { IS_LEFT } from '../work/index.js';
 import { type NewTicket, requestApproval } from './tickets.js';
 
@@ -26,7 +27,7 @@ const RAISE_FORMAT = statement(
 );
 
 const STOP_CLOCK = statement(
-  "update /* gated-calls.stop_clock */ boxcar.tool_calls k set deadline_at = now() + $2 * interval '1 millisecond' where k.id = $1 and k.status = 'pending' returning k.id",
+  "update /* gated-calls.stop_clock */ boxcar.tool_calls k set deadline_at = now() + $2 * interval '1 millisecond', look_at = null where k.id = $1 and k.status = 'pending' returning k.id",
 );
 
 /** Lets a call wait (G1), and keeps its turn from builds that know no tickets. @returns False: the call was answered meanwhile. */
@@ -75,7 +76,7 @@ const CONSUME = statement(`
       and (a.consumed_at is null or a.consumed_epoch = $4) and a.voided_at is null and a.args_hash = $3
     returning a.tool_call_id, a.call_ms
   )
-  update boxcar.tool_calls k set deadline_at = now() + used.call_ms * interval '1 millisecond' from used
+  update boxcar.tool_calls k set deadline_at = now() + used.call_ms * interval '1 millisecond', look_at = case when k.route = 'queue' then now() + ${FIRST_LOOK} end from used
   where k.id = used.tool_call_id and k.status = 'pending' returning used.call_ms::float8 as call_ms`);
 
 /** Consumes the ticket of a call that is about to begin, and starts its clock. @returns How long it may take; undefined: it may not begin. */

@@ -18,8 +18,8 @@ const IDS_PER_NOTICE = 200;
 const CALLS_PART = `, calls as (
     insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at, guard_hash)
     select x.id, hd.project_id, hd.turn_id, hd.step, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, hd.epoch, 'pending', now() + x.timeout_ms * interval '1 millisecond',
-      case when x.route = 'queue' then now() + ${FIRST_LOOK} end, decode(x.guard_hash, 'hex')
-    from hd cross join lateral json_to_recordset(hd.calls) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8, guard_hash text)
+      case when x.route = 'queue' and x.is_gated is not true then now() + ${FIRST_LOOK} end, decode(x.guard_hash, 'hex')
+    from hd cross join lateral json_to_recordset(hd.calls) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8, guard_hash text, is_gated boolean)
   )`;
 
 const OPENED_PART = `, opened as (
@@ -249,6 +249,7 @@ export function commitValues(commits: readonly StepCommit[]): unknown[] {
       retry: call.retry,
       timeout_ms: call.timeoutMs,
       guard_hash: call.guardHash,
+      ...(call.isGated === true ? { is_gated: true } : {}),
     })),
   }));
   return [JSON.stringify(records), commits.map((commit) => commit.turnId)];

@@ -14,7 +14,13 @@ export {
   lockMembers,
   type MemberRow,
 } from './batches.js';
-export type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './call-types.js';
+export {
+  type Advance,
+  type AdvanceOutcome,
+  type CallSettlement,
+  FIRST_LOOK,
+  type SettledTurns,
+} from './call-types.js';
 export { type ClaimedTurn, claim, type Purse } from './claims.js';
 export { ENDED_CHANNEL } from './commit-sql.js';
 export { type CommitOutcome, type CommitResult, commitAgain, commitSteps, commitWithin } from './commits.js';

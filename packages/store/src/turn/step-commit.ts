@@ -33,6 +33,8 @@ export interface NewToolCall {
   readonly timeoutMs: number;
   /** What the call is, for the loop guard; absent: not guarded. */
   readonly guardHash?: string;
+  /** It may have to wait for an approval: no sweep sends its job before it has begun. */
+  readonly isGated?: boolean;
 }
 
 export interface TurnEnding {

@@ -1,0 +1,76 @@
+/** Calls of tool workers that wait for an approval: no sweep sends their jobs before. */
+import type { TurnId } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { queueBackends, waitFor } from '@boxcar/testkit';
+import { expect, test } from 'vitest';
+import { openRuntime } from '../open.js';
+import { Sweeper } from '../sweep/sweeper.js';
+import { testBackend } from '../testing/queue-backend.js';
+import { createWorker } from '../worker/worker.js';
+import { ApprovalGate } from './approval-gate.js';
+
+test.each(queueBackends())(
+  'a job is in the queue once its call was approved, and not before, on %s',
+  async (kind) => {
+    await using backend = await testBackend(kind);
+    await using opened = openRuntime({ ...backend.urls, model: createModelRouter() });
+    const { runtime } = opened;
+    opened.serveToolResultsDoor();
+    await runtime.applyProfile({
+      name: 'payer',
+      instructions: 'You pay.',
+      model: 'scripted',
+      script: [{ calls: [{ tool: 'pay', arguments: { amount: 5 } }] }, { say: 'done' }],
+      requires_approval: ['pay'],
+      tools: [
+        {
+          name: 'pay',
+          description: 'Pays.',
+          parameters: { type: 'object', properties: { amount: { type: 'number' } } },
+          target: 'bank',
+        },
+      ],
+    });
+    const gate = new ApprovalGate({ runtime });
+    const queue = backend.queue('boxcar-tools-bank');
+    const jobs = async () =>
+      Object.values(await queue.getJobCounts('waiting', 'active', 'completed', 'failed', 'delayed')).reduce(
+        (a, b) => a + b,
+        0,
+      );
+    const rows = async <R extends object>(text: string): Promise<R[]> =>
+      (await backend.database.pool.query(text)).rows;
+    const sweeper = new Sweeper(runtime, {
+      lostRingMs: 3_600_000,
+      claimFromRows: async () => undefined,
+      wakeProvider: async () => undefined,
+    });
+    const worker = await createWorker(runtime, { sweepMs: 3_600_000 });
+    const { turn_id } = (await runtime.submit('launch_principal', {
+      profile_name: 'payer',
+      instruction: 'go',
+    })) as {
+      turn_id: TurnId;
+    };
+    const ticket = await waitFor(async () => (await gate.list({ status: 'pending' })).approvals[0], {
+      message: 'a ticket',
+    });
+    await waitFor(
+      async () => (await rows("select from boxcar.turns where status = 'suspended'")).length === 1,
+      {
+        message: 'the turn waits',
+      },
+    );
+    for (const minutes of [1, 5, 20]) await sweeper.sweep({ now: new Date(Date.now() + minutes * 60_000) });
+    expect(await rows('select look_at, sent_at from boxcar.tool_calls')).toEqual([
+      { look_at: null, sent_at: null },
+    ]);
+    expect(await jobs()).toBe(0);
+    // Nobody has begun it: a worker that dies between the step and the ticket leaves it so, too.
+    await gate.approve(ticket.ticket_id);
+    const bank = backend.worker('boxcar-tools-bank', async () => ({ paid: true }));
+    expect(await runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
+      expect(await rows("select from boxcar.tool_calls where status = 'success'")).toHaveLength(1);
+    await worker.close();
+  },
+);
