@@ -1,0 +1,70 @@
+/**
+ * What is handed over, as pieces that every platform puts into its own form: one piece for each card, then context, payload and task. The
+ * same card gives the same piece on every platform, so that the loss report can look for it in what was sent.
+ */
+import { type CardContent, isJsonObject, type JsonObject, jsonText, renderBody } from '@boxcar/kernel';
+import type { AdapterRequest, CarriedKind, PackedCard } from './adapter.js';
+
+export type Piece =
+  | { readonly kind: 'text'; readonly text: string }
+  /** JSON for platforms that carry it as such; `text` is for the others. */
+  | { readonly kind: 'json'; readonly data: JsonObject; readonly text: string }
+  | { readonly kind: 'file'; readonly url: string; readonly mediaType: string };
+
+/** What a platform does with JSON: hands it on as a value, or as text. */
+export interface PieceRules {
+  readonly jsonAsValue: boolean;
+}
+
+export function kindOf(content: CardContent): CarriedKind {
+  switch (content.kind) {
+    case 'fields_schema':
+      return 'text';
+    case 'file':
+      return content.content_type?.startsWith('image/') === true ? 'image' : 'file';
+    default:
+      return content.kind;
+  }
+}
+
+/** Why the content of a file cannot be handed on, whatever the platform is; undefined when it can. */
+export function findFileFault(content: CardContent): string | undefined {
+  if (content.kind !== 'file') return undefined;
+  const isPublic = URL.canParse(content.uri) && /^https?:$/.test(new URL(content.uri).protocol);
+  if (!isPublic) return 'its content is not at an http:// or https:// address that the platform could read';
+  return content.content_type === undefined ? 'its content type is not known' : undefined;
+}
+
+const headOf = ({ id, type, role }: PackedCard): string =>
+  `[card ${id}: ${type}${role === null ? '' : `, ${role}`}]`;
+
+/** The piece of one card. Its id makes a text of its own of it. */
+export function pieceOfCard(card: PackedCard): Piece {
+  const { content } = card;
+  if (content.kind === 'file' && findFileFault(content) === undefined)
+    return { kind: 'file', url: content.uri, mediaType: content.content_type ?? '' };
+  const text = `${headOf(card)}\n${renderBody(content)}`;
+  if (content.kind === 'text' || content.kind === 'fields_schema' || content.kind === 'file')
+    return { kind: 'text', text };
+  const { id, type, role } = card;
+  const data = content.kind === 'json' ? content.data : (content as unknown as JsonObject);
+  return { kind: 'json', data: { card_id: id, type, ...(role === null ? {} : { role }), data }, text };
+}
+
+export const textOf = (piece: Piece): string => (piece.kind === 'file' ? piece.url : piece.text);
+
+const labelled = (name: 'context' | 'payload', value: AdapterRequest['payload']): Piece => ({
+  kind: 'json',
+  data: { [name]: value },
+  text: `[${name}]\n${jsonText(value)}`,
+});
+
+/** What is sent beside the cards, in the order of the prompt. */
+export function fixedPieces({ context, payload, task }: AdapterRequest): readonly Piece[] {
+  const isEmpty = isJsonObject(context) && Object.keys(context).length === 0;
+  return [
+    ...(isEmpty ? [] : [labelled('context', context)]),
+    ...(payload === null ? [] : [labelled('payload', payload)]),
+    { kind: 'text', text: task },
+  ];
+}
