@@ -24,6 +24,8 @@ export interface AdapterCapabilities {
   /** Null: not known; an entry of `targets` can set it. */
   readonly max_context_tokens: number | null;
   readonly carries: readonly CarriedKind[];
+  /** The content types of files, images aside, that it carries. Default: any. */
+  readonly file_types?: readonly string[] | undefined;
 }
 
 /** A card as the packer chose it. */

@@ -72,10 +72,12 @@ export function checkCapabilities(
   request: AdapterRequest,
 ): CarriedRequest {
   const capabilities = adapter.capabilitiesOf?.(request.target) ?? adapter.capabilities;
-  const { carries } = capabilities;
+  const { carries, file_types } = capabilities;
   const faultOf = ({ content }: PackedCard): string | undefined => {
     const kind = kindOf(content);
-    return carries.includes(kind) ? findFileFault(content) : `the platform does not carry ${kind}`;
+    return carries.includes(kind)
+      ? findFileFault(content, file_types)
+      : `the platform does not carry ${kind}`;
   };
   const refused = request.cards.flatMap((card): LostCard[] => {
     const why = faultOf(card);

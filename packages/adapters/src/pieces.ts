@@ -11,11 +11,6 @@ export type Piece =
   | { readonly kind: 'json'; readonly data: JsonObject; readonly text: string }
   | { readonly kind: 'file'; readonly url: string; readonly mediaType: string };
 
-/** What a platform does with JSON: hands it on as a value, or as text. */
-export interface PieceRules {
-  readonly jsonAsValue: boolean;
-}
-
 export function kindOf(content: CardContent): CarriedKind {
   switch (content.kind) {
     case 'fields_schema':
@@ -27,12 +22,19 @@ export function kindOf(content: CardContent): CarriedKind {
   }
 }
 
-/** Why the content of a file cannot be handed on, whatever the platform is; undefined when it can. */
-export function findFileFault(content: CardContent): string | undefined {
+/**
+ * Why the content of a file cannot be handed on; undefined when it can.
+ *
+ * @param types - The content types that the platform takes, images aside. Default: any.
+ */
+export function findFileFault(content: CardContent, types?: readonly string[]): string | undefined {
   if (content.kind !== 'file') return undefined;
   const isPublic = URL.canParse(content.uri) && /^https?:$/.test(new URL(content.uri).protocol);
   if (!isPublic) return 'its content is not at an http:// or https:// address that the platform could read';
-  return content.content_type === undefined ? 'its content type is not known' : undefined;
+  const { content_type } = content;
+  if (content_type === undefined) return 'its content type is not known';
+  const isTaken = types === undefined || kindOf(content) === 'image' || types.includes(content_type);
+  return isTaken ? undefined : `the platform does not carry files of type ${content_type}`;
 }
 
 const headOf = ({ id, type, role }: PackedCard): string =>

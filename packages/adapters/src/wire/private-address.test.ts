@@ -51,13 +51,24 @@ test('literal addresses that are not public are refused in every notation', () =
 
 test('public addresses and names are not refused by their notation', () => {
   const rules = new AddressRules();
-  for (const host of ['93.184.215.14', '172.32.0.1', '[2606:2800:21f:cb07:6820:80da:af6b:8b2c]', 'agents.example'])
+  for (const host of [
+    '93.184.215.14',
+    '172.32.0.1',
+    '[2606:2800:21f:cb07:6820:80da:af6b:8b2c]',
+    'agents.example',
+  ])
     expect([host, isRefused(rules, `https://${host}/card`)]).toEqual([host, false]);
 });
 
 test('other schemes and URLs with a user are refused', () => {
   const rules = new AddressRules();
-  for (const url of ['ftp://agents.example/', 'file:///etc/passwd', 'data:,x', 'no url', 'http://a:b@agents.example/'])
+  for (const url of [
+    'ftp://agents.example/',
+    'file:///etc/passwd',
+    'data:,x',
+    'no url',
+    'http://a:b@agents.example/',
+  ])
     expect([url, isRefused(rules, url)]).toEqual([url, true]);
 });
 

@@ -475,11 +475,11 @@ export const ERROR_CATALOGUE = {
     'The agent or the content filter of the platform refused the task.',
     'Change the task or its context, or hand it to another target.',
   ),
-  platform_failed: detailed(
+  platform_failed: entry(
     502,
     false,
     'The platform did not carry the handoff out.',
-    "Read the platform's message in the details.",
+    'Read what the platform said, and correct the task or the entry of the target.',
   ),
   handoff_timeout: entry(
     504,

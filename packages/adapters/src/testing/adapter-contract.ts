@@ -1,0 +1,335 @@
+/** What every adapter has to keep to, against a real server that speaks its platform's wire format. */
+import { KernelError } from '@boxcar/kernel';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import type { AdapterResult, ExecuteOptions, HandoffAdapter, ResultPart } from '../adapter.js';
+import { AdapterError, adviseRetry } from '../adapter-error.js';
+import type { Target } from '../targets/target.js';
+import { everyCard, requestFor, textCard } from './cards.js';
+import {
+  type Behaviour,
+  type Dialect,
+  openPlatform,
+  PLATFORM_KEY,
+  type PlatformServer,
+} from './platform-server.js';
+
+export interface AdapterSubject {
+  readonly name: string;
+  createAdapter(): HandoffAdapter;
+  dialect(): Dialect;
+  /** The entry that leads to the server, with `api_key_env: CONTRACT_KEY`. */
+  targetAt(origin: string): Target;
+  /** Words of the entry that only the operator may see, beside the address and the key. */
+  readonly secrets: readonly string[];
+  /** How many requests one handoff makes when nothing fails. */
+  readonly requests: number;
+  /** Cards of every kind that the platform does not carry. */
+  readonly notCarried: readonly string[];
+  /** False when an answer is one document, whose first half says nothing. */
+  readonly isStreaming: boolean;
+}
+
+const ANSWER = 'The harbour has four cranes and one clock.';
+
+const optionsWith = (given: Partial<ExecuteOptions> = {}): ExecuteOptions => ({
+  signal: new AbortController().signal,
+  attempt: 1,
+  idempotencyKey: 'key-of-the-handoff',
+  ...given,
+});
+
+async function failureOf(work: Promise<unknown>): Promise<AdapterError> {
+  const error: unknown = await work.then(
+    (value) => new Error(`it ended with ${JSON.stringify(value)}`),
+    (thrown: unknown) => thrown,
+  );
+  if (error instanceof AdapterError) return error;
+  throw error;
+}
+
+export function adapterContract(subject: AdapterSubject): void {
+  beforeEach(() => {
+    vi.stubEnv('CONTRACT_KEY', PLATFORM_KEY);
+    vi.stubEnv('OPENAI_API_KEY', '');
+    vi.stubEnv('ANTHROPIC_API_KEY', '');
+  });
+  afterEach(() => {
+    vi.unstubAllEnvs();
+  });
+
+  const run = (
+    server: PlatformServer,
+    given: Parameters<typeof requestFor>[1] = {},
+    options: Partial<ExecuteOptions> = {},
+  ): Promise<AdapterResult> =>
+    subject
+      .createAdapter()
+      .executeHandoff(requestFor(subject.targetAt(server.origin), given), optionsWith(options));
+  const open = (...behaviours: readonly Behaviour[]): Promise<PlatformServer> =>
+    openPlatform(subject.dialect(), ...behaviours);
+
+  /** Nothing of what only the operator may see. */
+  function expectConcealed(server: PlatformServer, shown: unknown): void {
+    const text = shown instanceof Error ? `${shown.message} ${JSON.stringify(shown)}` : JSON.stringify(shown);
+    for (const secret of [PLATFORM_KEY, server.origin, new URL(server.origin).host, ...subject.secrets])
+      expect(text).not.toContain(secret);
+  }
+
+  describe(subject.name, () => {
+    successCases(subject, { run, open, expectConcealed });
+    failureCases(subject, { run, open, expectConcealed });
+    abortCases(subject, { run, open });
+    refusalCases(subject, { run, open });
+  });
+}
+
+interface Bench {
+  run(
+    server: PlatformServer,
+    given?: Parameters<typeof requestFor>[1],
+    options?: Partial<ExecuteOptions>,
+  ): Promise<AdapterResult>;
+  open(...behaviours: readonly Behaviour[]): Promise<PlatformServer>;
+  expectConcealed(server: PlatformServer, shown: unknown): void;
+}
+
+function successCases(subject: AdapterSubject, { run, open, expectConcealed }: Bench): void {
+  test('the answer is the result, its parts joined are the result, and each request is made once', async () => {
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    const parts: ResultPart[] = [];
+    const ids: string[] = [];
+    const { result, remote_id } = await run(
+      server,
+      {},
+      {
+        onPart: (part) => parts.push(part),
+        onRemoteId: (id) => ids.push(id),
+      },
+    );
+    expect(result).toBe(ANSWER);
+    expect(parts.map(({ text }) => text).join('')).toBe(ANSWER);
+    expect([server.refusals, server.works.length, server.requests.length]).toEqual([[], 1, subject.requests]);
+    expect(ids).toEqual(remote_id === null ? [] : [remote_id]);
+  });
+
+  test('task, context, payload and instructions are in the body, and the idempotency key is in the header', async () => {
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    await run(server, { context: { season: 'winter-context' }, payload: { depth: 'deep-payload' } });
+    const [work] = server.works;
+    for (const word of ['Describe the harbour.', 'winter-context', 'deep-payload', 'Be brief.'])
+      expect(work?.text).toContain(word);
+    expect(work?.headers['idempotency-key']).toBe('key-of-the-handoff');
+  });
+
+  test('the loss report is what the server got: every card is sent or lost, never both', async () => {
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    const cards = everyCard();
+    const { loss } = await run(server, { cards });
+    expect(loss.lost.map(({ card_id }) => card_id)).toEqual(subject.notCarried);
+    expect(loss.sent_cards).toEqual(
+      cards.map(({ id }) => id).filter((id) => !subject.notCarried.includes(id)),
+    );
+    for (const { why } of loss.lost) expect(why).not.toBe('');
+    const body = server.works[0]?.text ?? '';
+    expect(body).toContain('The harbour has four cranes.');
+    expect(body.includes('https://files.example/harbour.png')).toBe(!subject.notCarried.includes('image'));
+    expectConcealed(server, loss);
+  });
+
+  test('an answer that repeats the key or the address does not bring it into the result', async () => {
+    const server = await open({ kind: 'answer', text: '' });
+    await server[Symbol.asyncDispose]();
+    const parts: ResultPart[] = [];
+    const echo = `${PLATFORM_KEY} works`;
+    await using echoing = await open({ kind: 'answer', text: echo });
+    const { result } = await run(echoing, {}, { onPart: (part) => parts.push(part) });
+    expect(result).toBe('[secret: CONTRACT_KEY] works');
+    expect(parts.map(({ text }) => text).join('')).toBe(result);
+  });
+
+  test('two handoffs at once do not touch each other', async () => {
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    const ids = ['0197c1a2-0000-7000-8000-00000000000a', '0197c1a2-0000-7000-8000-00000000000b'];
+    const results = await Promise.all(
+      ids.map((handoff_id) => run(server, { handoff_id, cards: [textCard(`card-${handoff_id}`, 'x')] })),
+    );
+    expect(results.map(({ loss }) => loss.sent_cards)).toEqual(ids.map((id) => [`card-${id}`]));
+  });
+}
+
+const STATUSES: readonly (readonly [status: number, code: string, retryable: boolean])[] = [
+  [400, 'platform_failed', false],
+  [401, 'platform_unauthorized', false],
+  [403, 'platform_unauthorized', false],
+  [404, 'target_unknown', false],
+  [408, 'platform_unavailable', true],
+  [409, 'platform_failed', false],
+  [422, 'platform_failed', false],
+  [425, 'platform_unavailable', true],
+  [429, 'platform_rate_limited', true],
+  [500, 'platform_unavailable', true],
+  [501, 'platform_unavailable', true],
+  [503, 'platform_unavailable', true],
+  [529, 'platform_unavailable', true],
+  [302, 'platform_failed', false],
+];
+
+function failureCases(subject: AdapterSubject, { run, open, expectConcealed }: Bench): void {
+  test.each(STATUSES)('status %i is %s, and is retryable: %s', async (status, code, retryable) => {
+    const message = `no: ${[PLATFORM_KEY, ...subject.secrets].join(' ')}`;
+    const headers = status === 302 ? { location: 'http://127.0.0.1:9/elsewhere' } : {};
+    await using server = await open({ kind: 'status', status, message, headers });
+    const error = await failureOf(run(server));
+    expect([error.code, error.retryable, error.details.status]).toEqual([code, retryable, status]);
+    expect(adviseRetry(error).retryable).toBe(retryable);
+    expect([server.works.length, server.requests.length]).toEqual([1, subject.requests]);
+    expectConcealed(server, error);
+    expect(error.details.handoff_id).toBe(requestFor({ platform: 'x' }).handoff_id);
+  });
+
+  test('the pause that the platform asks for is handed on', async () => {
+    for (const [headers, retryAfterMs] of [
+      [{ 'retry-after': '7' }, 7_000],
+      [{ 'retry-after': 'soon' }, undefined],
+      [{}, undefined],
+    ] as const) {
+      await using server = await open({ kind: 'status', status: 429, headers });
+      const error = await failureOf(run(server));
+      expect([error.code, error.retryAfterMs]).toEqual(['platform_rate_limited', retryAfterMs]);
+    }
+    await using server = await open({ kind: 'status', status: 400, headers: { 'retry-after': '7' } });
+    expect((await failureOf(run(server))).retryAfterMs).toBeUndefined();
+  });
+
+  test('an error page is not repeated', async () => {
+    const body = `<!doctype html><title>Bad gateway</title>${PLATFORM_KEY}`;
+    await using server = await open({ kind: 'status', status: 502, body });
+    const error = await failureOf(run(server));
+    expect([error.code, error.retryable, error.message.includes('html')]).toEqual([
+      'platform_unavailable',
+      true,
+      false,
+    ]);
+  });
+
+  test('a connection that falls before the answer can be tried again', async () => {
+    await using server = await open({ kind: 'drop' });
+    const error = await failureOf(run(server));
+    expect([error.code, error.retryable]).toEqual(['platform_unavailable', true]);
+    expect([server.works.length, server.requests.length]).toEqual([1, subject.requests]);
+    expectConcealed(server, error);
+  });
+
+  test('a connection that falls inside the answer can be tried again', async () => {
+    await using server = await open({ kind: 'cut', text: ANSWER });
+    const error = await failureOf(run(server));
+    expect([error.code, error.retryable]).toEqual(['platform_unavailable', true]);
+    expect(server.works.length).toBe(1);
+    expectConcealed(server, error);
+  });
+
+  test('a platform that is not there can be tried again', async () => {
+    const server = await open({ kind: 'drop' });
+    await server[Symbol.asyncDispose]();
+    const error = await failureOf(run(server));
+    expect([error.code, error.retryable, error.details.network]).toEqual([
+      'platform_unavailable',
+      true,
+      'ECONNREFUSED',
+    ]);
+    expectConcealed(server, error);
+  });
+
+  test('an answer that cannot be read fails, and is not tried again', async () => {
+    await using server = await open({ kind: 'garbage' });
+    const error = await failureOf(run(server));
+    expect([error.code, error.retryable]).toEqual(['platform_failed', false]);
+    expect(server.works.length).toBe(1);
+    expectConcealed(server, error);
+  });
+}
+
+function abortCases(subject: AdapterSubject, { run, open }: Pick<Bench, 'run' | 'open'>): void {
+  test.each(['silent', 'endless'] as const)(
+    'an abort ends a handoff whose answer is %s with its reason, and closes the connection',
+    async (kind) => {
+      await using server = await open(kind === 'silent' ? { kind } : { kind, text: ANSWER });
+      const controller = new AbortController();
+      const work = run(server, {}, { signal: controller.signal });
+      await Promise.race([server.reached(), work]);
+      const reason = new KernelError('handoff_timeout');
+      controller.abort(reason);
+      await expect(work).rejects.toBe(reason);
+      await server.abandoned();
+      expect(server.works.length).toBe(1);
+    },
+  );
+
+  test('the timeout of a signal has the code of a timeout', async () => {
+    await using server = await open({ kind: 'silent' });
+    const work = run(server, {}, { signal: AbortSignal.timeout(150) });
+    await expect(work).rejects.toMatchObject({ code: 'handoff_timeout' });
+  });
+
+  test('nothing is sent after an abort', async () => {
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    const reason = new KernelError('canceled');
+    await expect(run(server, {}, { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
+    expect(server.requests).toEqual([]);
+  });
+
+  if (subject.isStreaming)
+    test('the first part arrives while the answer is written', async () => {
+      await using server = await open({ kind: 'endless', text: ANSWER });
+      const controller = new AbortController();
+      let show: (text: string) => void = () => undefined;
+      const first = new Promise<string>((resolve) => {
+        show = resolve;
+      });
+      const work = run(server, {}, { signal: controller.signal, onPart: ({ text }) => show(text) });
+      const text = await Promise.race([first, work.then(() => 'it ended')]);
+      expect(text !== '' && ANSWER.startsWith(text)).toBe(true);
+      controller.abort(new KernelError('canceled'));
+      await expect(work).rejects.toMatchObject({ code: 'canceled' });
+    });
+}
+
+function refusalCases(subject: AdapterSubject, { run, open }: Pick<Bench, 'run' | 'open'>): void {
+  test('nothing is sent when the capability check fails', async () => {
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    const limited = { ...subject.targetAt(server.origin), max_context_tokens: 10 };
+    const task = 'x'.repeat(400);
+    await expect(run(server, { target: limited, task })).rejects.toMatchObject({ code: 'context_overflow' });
+    const lost = everyCard().filter(({ id }) => id === 'local_file');
+    await expect(run(server, { cards: lost })).rejects.toMatchObject({ code: 'cards_not_carried' });
+    expect(server.requests).toEqual([]);
+  });
+
+  test('a missing key fails the execution, never the construction, and nothing is sent', async () => {
+    vi.stubEnv('CONTRACT_KEY', ' ');
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    const error = await failureOf(run(server));
+    expect([error.code, error.retryable, error.details.variable]).toEqual([
+      'platform_unauthorized',
+      false,
+      'CONTRACT_KEY',
+    ]);
+    expect(server.requests).toEqual([]);
+  });
+
+  test('an entry of another platform is refused', async () => {
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    await expect(run(server, { target: { platform: 'other' } })).rejects.toMatchObject({
+      code: 'bad_request',
+    });
+    expect(server.requests).toEqual([]);
+  });
+
+  test('the adapter says which names of platforms it serves', () => {
+    const adapter = subject.createAdapter();
+    expect(adapter.supportsPlatform(adapter.platform)).toBe(true);
+    expect(adapter.supportsPlatform(adapter.platform.toUpperCase())).toBe(true);
+    for (const name of ['agdd', 'gemini', '', 'constructor'])
+      expect(adapter.supportsPlatform(name)).toBe(false);
+  });
+}
