@@ -27,6 +27,8 @@ export interface AdapterSubject {
   readonly notCarried: readonly string[];
   /** False when an answer is one document, whose first half says nothing. */
   readonly isStreaming: boolean;
+  /** A task that is known by its id is looked at when its stream is cut. */
+  readonly recoversCut?: boolean;
 }
 
 const ANSWER = 'The harbour has four cranes and one clock.';
@@ -137,12 +139,9 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
   });
 
   test('an answer that repeats the key or the address does not bring it into the result', async () => {
-    const server = await open({ kind: 'answer', text: '' });
-    await server[Symbol.asyncDispose]();
     const parts: ResultPart[] = [];
-    const echo = `${PLATFORM_KEY} works`;
-    await using echoing = await open({ kind: 'answer', text: echo });
-    const { result } = await run(echoing, {}, { onPart: (part) => parts.push(part) });
+    await using server = await open({ kind: 'answer', text: `${PLATFORM_KEY} works` });
+    const { result } = await run(server, {}, { onPart: (part) => parts.push(part) });
     expect(result).toBe('[secret: CONTRACT_KEY] works');
     expect(parts.map(({ text }) => text).join('')).toBe(result);
   });
@@ -220,12 +219,15 @@ function failureCases(subject: AdapterSubject, { run, open, expectConcealed }: B
     expectConcealed(server, error);
   });
 
-  test('a connection that falls inside the answer can be tried again', async () => {
+  test('a connection that falls inside the answer begins no second work', async () => {
     await using server = await open({ kind: 'cut', text: ANSWER });
-    const error = await failureOf(run(server));
-    expect([error.code, error.retryable]).toEqual(['platform_unavailable', true]);
+    if (subject.recoversCut === true) expect((await run(server)).result).toBe(ANSWER);
+    else {
+      const error = await failureOf(run(server));
+      expect([error.code, error.retryable]).toEqual(['platform_unavailable', true]);
+      expectConcealed(server, error);
+    }
     expect(server.works.length).toBe(1);
-    expectConcealed(server, error);
   });
 
   test('a platform that is not there can be tried again', async () => {

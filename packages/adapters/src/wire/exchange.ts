@@ -115,6 +115,11 @@ export class Exchange implements Disposable {
     return this.#failure;
   }
 
+  /** The failure has been dealt with: what fails later counts. */
+  forget(): void {
+    this.#failure = undefined;
+  }
+
   /** The bodies of all requests, as they were sent. */
   get sentBodies(): readonly string[] {
     return this.#bodies;
