@@ -42,7 +42,7 @@ function entriesOf(folder) {
     readFileSync(join(root, 'packages', folder, 'package.json'), 'utf8'),
   );
   return Object.keys(publishConfig.exports)
-    .filter((entry) => entry !== './package.json')
+    .filter((entry) => !entry.endsWith('.json'))
     .map((entry) => ({
       name: posix.join(name, entry),
       file: posix.join('packages', folder, exports[entry]['@boxcar/source']),
