@@ -36,7 +36,7 @@ const FINAL: ReadonlySet<TaskState> = new Set([
 
 const BETWEEN = '\n\n';
 
-export const textIn = (parts: readonly Part[]): string =>
+const textIn = (parts: readonly Part[]): string =>
   parts.map(({ content }) => (content?.$case === 'text' ? content.value : '')).join('');
 
 const hasOther = (parts: readonly Part[]): boolean => parts.some(({ content }) => content?.$case !== 'text');

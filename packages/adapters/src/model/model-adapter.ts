@@ -14,7 +14,7 @@ import { anthropicPlatform, type ModelPlatform, openaiPlatform } from './model-p
 import { runModel } from './run-model.js';
 
 /** What both have in common. A call of a model changes nothing on the platform, so that it may be made twice. */
-export class ModelAdapter implements HandoffAdapter {
+class ModelAdapter implements HandoffAdapter {
   readonly #platform: ModelPlatform;
   readonly retry = 'safe';
   readonly capabilities: AdapterCapabilities = {

@@ -113,7 +113,7 @@ export class Bus {
 }
 
 /** Writes an answer in three pieces. */
-export const playAnswer: Play = (_context, bus, text) => {
+const playAnswer: Play = (_context, bus, text) => {
   bus.task(TaskState.TASK_STATE_WORKING);
   const size = Math.ceil(text.length / 3);
   for (let at = 0; at < text.length; at += size)

@@ -20,7 +20,7 @@ const runSchema = z.strictObject({
 const SESSION = /^\/apps\/([^/]+)\/users\/([^/]+)\/sessions\/([^/]+)$/;
 
 /** Events as an agent of one model makes them: a call, its result, and the words at the end. */
-export const eventsOf = (text: string, app: string): readonly unknown[] => {
+const eventsOf = (text: string, app: string): readonly unknown[] => {
   const event = (part: object, more: object = {}): object => ({
     id: 'event',
     invocationId: 'e-1',
