@@ -1,4 +1,5 @@
 /** Handoffs to agents of the Agent Development Kit: apps of its API server, and any A2A agent by its card. */
+import { TaskState } from '@a2a-js/sdk';
 import { KernelError, normalizePlatform } from '@boxcar/kernel';
 import type {
   AdapterCapabilities,
@@ -138,7 +139,7 @@ export class ADKHandoffAdapter implements HandoffAdapter {
         { tenant: '', id: remoteId, metadata: undefined },
         { signal: exchange.signal },
       );
-      return status !== undefined;
+      return status?.state === TaskState.TASK_STATE_CANCELED;
     } catch (error) {
       // It has ended already, or the agent cannot stop it.
       if (error instanceof Error && 'envelopeCode' in error) return false;

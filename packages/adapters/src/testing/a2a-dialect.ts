@@ -28,6 +28,15 @@ export const textPart = (value: string): Part => ({
   mediaType: 'text/plain',
 });
 
+const NO_ARTIFACT: Artifact = {
+  artifactId: 'answer',
+  name: '',
+  description: '',
+  parts: [],
+  metadata: undefined,
+  extensions: [],
+};
+
 /** What an agent does with a message: publishes on the bus, with the words of the test. */
 export type Play = (context: RequestContext, bus: Bus, text: string) => void | Promise<void>;
 
@@ -61,14 +70,7 @@ export class Bus {
   }
 
   artifact(artifactId: string, parts: readonly Part[], append = false): void {
-    const artifact: Artifact = {
-      artifactId,
-      name: '',
-      description: '',
-      parts: [...parts],
-      metadata: undefined,
-      extensions: [],
-    };
+    const artifact: Artifact = { ...NO_ARTIFACT, artifactId, parts: [...parts] };
     this.#bus.publish(
       AgentEvent.artifactUpdate({ ...this.#ids, artifact, append, lastChunk: false, metadata: undefined }),
     );
@@ -128,6 +130,8 @@ export interface A2ADialectOptions {
   readonly play?: Play;
   readonly isStreaming?: boolean;
   readonly inputModes?: readonly string[];
+  /** A task that its execution leaves at work is completed, with this answer, when it is asked for the third time. */
+  readonly lateAnswer?: string;
   /** Where the card says that the agent is. Default: the server itself. */
   readonly urlOf?: (origin: string) => string;
 }
@@ -210,11 +214,26 @@ export function a2aDialect(options: A2ADialectOptions): Dialect {
       );
     },
   };
-  const handler = new DefaultRequestHandler(ownCard(isStreaming), new InMemoryTaskStore(), executor);
+  const store = new InMemoryTaskStore();
+  const handler = new DefaultRequestHandler(ownCard(isStreaming), store, executor);
   const transport =
     version === '0.3' ? new LegacyJsonRpcTransportHandler(handler) : new JsonRpcTransportHandler(handler);
   const handle = async ({ text: body }: ServedRequest): Promise<Reply> =>
     toReply(await transport.handle(body, new ServerCallContext({ requestedVersion: version })));
+
+  let looks = 0;
+
+  async function answerLate({ text: body }: ServedRequest): Promise<void> {
+    const { method, params } = JSON.parse(body) as { method: string; params: { id: string } };
+    if (options.lateAnswer === undefined || !/get/i.test(method)) return;
+    looks += 1;
+    const context = new ServerCallContext({ requestedVersion: version });
+    const task = await store.load(params.id, context);
+    if (looks < 3 || task === undefined) return;
+    const artifact = { ...NO_ARTIFACT, parts: [textPart(options.lateAnswer)] };
+    const status = { state: TaskState.TASK_STATE_COMPLETED, message: undefined, timestamp: undefined };
+    await store.save({ ...task, artifacts: [artifact], status }, context);
+  }
 
   return {
     keyHeader: ['authorization', 'Bearer '],
@@ -222,7 +241,9 @@ export function a2aDialect(options: A2ADialectOptions): Dialect {
       if (request.method === 'GET' && request.path === '/card.json')
         return json(200, cardOf(options, origin));
       const { method } = JSON.parse(request.text || '{}') as { method?: string };
-      return method === undefined || WORK.has(method) ? undefined : handle(request);
+      if (method === undefined || WORK.has(method)) return undefined;
+      await answerLate(request);
+      return handle(request);
     },
     read: ({ method, path, headers, text: body }) => {
       if (method !== 'POST' || path !== '/rpc') throw new Error(`no ${method} ${path}`);
