@@ -1,13 +1,13 @@
 import { type Part, TaskState } from '@a2a-js/sdk';
-import { KernelError } from '@boxcar/kernel';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import type { AdapterResult, ExecuteOptions, PackedCard, ResultPart } from '../adapter.js';
+import type { ResultPart } from '../adapter.js';
 import { AdapterError } from '../adapter-error.js';
-import { type A2ADialectOptions, a2aDialect, type Play, textPart } from '../testing/a2a-dialect.js';
+import { type Play, textPart } from '../testing/a2a-dialect.js';
 import { adkDialect } from '../testing/adk-dialect.js';
-import { everyCard, requestFor } from '../testing/cards.js';
+import { ANSWER, agent, failureOf, LOCAL, run } from '../testing/ask-agent.js';
+import { everyCard } from '../testing/cards.js';
 import { openPlatform, PLATFORM_KEY, type PlatformServer } from '../testing/platform-server.js';
-import { type ADKAdapterOptions, ADKHandoffAdapter } from './adk-adapter.js';
+import { ADKHandoffAdapter } from './adk-adapter.js';
 
 beforeEach(() => {
   vi.stubEnv('HARBOUR_KEY', PLATFORM_KEY);
@@ -15,42 +15,6 @@ beforeEach(() => {
 afterEach(() => {
   vi.unstubAllEnvs();
 });
-
-const ANSWER = { kind: 'answer', text: 'Done.' } as const;
-const LOCAL = { allowPrivate: ['127.0.0.1'], pollMs: 1 } as const;
-
-interface Given {
-  readonly options?: Partial<ExecuteOptions>;
-  readonly cards?: readonly PackedCard[];
-  readonly adapter?: ADKAdapterOptions;
-  readonly cardUrl?: string;
-  readonly app?: string;
-}
-
-function run(server: PlatformServer, given: Given = {}): Promise<AdapterResult> {
-  const { options, cards = [], adapter = LOCAL, cardUrl = `${server.origin}/card.json`, app } = given;
-  const shared = { platform: 'adk', api_key_env: 'HARBOUR_KEY' } as const;
-  const target =
-    app === undefined ? { ...shared, card_url: cardUrl } : { ...shared, app, base_url: server.origin };
-  return new ADKHandoffAdapter(adapter).executeHandoff(requestFor(target, { cards }), {
-    signal: new AbortController().signal,
-    attempt: 1,
-    idempotencyKey: 'k',
-    ...options,
-  });
-}
-
-async function failureOf(work: Promise<unknown>): Promise<KernelError> {
-  const error: unknown = await work.then(
-    (value) => new Error(`it ended with ${JSON.stringify(value)}`),
-    (thrown: unknown) => thrown,
-  );
-  if (error instanceof KernelError) return error;
-  throw error;
-}
-
-const agent = (given: Partial<A2ADialectOptions> = {}): Promise<PlatformServer> =>
-  openPlatform(a2aDialect({ version: '1.0', ...given }), ANSWER);
 
 const dataPart = (value: unknown): Part => ({
   content: { $case: 'data', value },
@@ -278,58 +242,4 @@ test('a cancellation reaches the agent, and one that comes too late is not taken
 
   const target = { platform: 'adk', app: 'a', base_url: working.origin } as const;
   expect(await adapter.cancel({ target }, { signal, remoteId: 'x' })).toBe(false);
-});
-
-test('a private address of a card is refused before anything is sent, in every notation', async () => {
-  await using server = await agent();
-  const { port } = new URL(server.origin);
-  for (const host of ['127.0.0.1', '127.1', '2130706433', '[::ffff:127.0.0.1]', 'localhost']) {
-    const cardUrl = `http://${host}:${port}/card.json`;
-    const error = await failureOf(run(server, { adapter: { allowPrivate: [] }, cardUrl }));
-    expect([host, error.code, error.message.includes(port)]).toEqual([host, 'bad_request', false]);
-  }
-  expect(server.requests).toEqual([]);
-});
-
-test('a private address that a card names is refused, although the card itself is allowed', async () => {
-  for (const url of ['http://10.0.0.9:9/rpc', 'http://[::1]:9/rpc', 'file:///etc/passwd']) {
-    await using server = await agent({ urlOf: () => url });
-    const error = await failureOf(run(server));
-    expect([url, error.code, error.message.includes(url)]).toEqual([url, 'bad_request', false]);
-    expect(server.works).toEqual([]);
-  }
-});
-
-test('a name in a card is judged by the address of the connection', async () => {
-  await using server = await agent({
-    urlOf: (origin) => origin.replace('127.0.0.1', 'localhost').concat('/rpc'),
-  });
-  const refused = await failureOf(run(server, { adapter: { allowPrivate: ['10.0.0.0/8'] } }));
-  expect(refused.code).toBe('bad_request');
-  const byName = { allowPrivate: ['127.0.0.1', 'localhost'], pollMs: 1 };
-  await failureOf(run(server, { adapter: byName }));
-  expect(server.refusals).toEqual(['wrong key']);
-});
-
-test('exceptions of the environment count where the program gives none', async () => {
-  await using server = await agent();
-  vi.stubEnv('BOXCAR_TARGETS_ALLOW_PRIVATE', '10.0.0.0/8, 127.0.0.1');
-  expect((await run(server, { adapter: {} })).result).toBe('Done.');
-});
-
-test('the key is sent to the origin of the card, and to no other that the card names', async () => {
-  await using other = await agent();
-  await using server = await agent({ urlOf: () => `${other.origin}/rpc` });
-  const error = await failureOf(run(server));
-  expect(error.code).toBe('platform_unauthorized');
-  expect(server.requests[0]?.headers.authorization).toBe(`Bearer ${PLATFORM_KEY}`);
-  expect(other.requests.map(({ headers }) => headers.authorization)).toEqual([undefined]);
-});
-
-test('a card that is not one is a failure of the platform', async () => {
-  await using server = await agent();
-  for (const path of ['/rpc', '/none'])
-    expect((await failureOf(run(server, { cardUrl: `${server.origin}${path}` }))).code).toBe(
-      'platform_failed',
-    );
 });

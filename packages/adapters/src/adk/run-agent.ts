@@ -5,6 +5,7 @@ import { type Message, type Part, Role, TaskState } from '@a2a-js/sdk';
 import type { Client } from '@a2a-js/sdk/client';
 import type { JsonValue } from '@boxcar/kernel';
 import type { AdapterRequest, ExecuteOptions, LostCard, PackedCard } from '../adapter.js';
+import { AdapterError } from '../adapter-error.js';
 import { idempotencyHeaders } from '../idempotency.js';
 import { fixedPieces, kindOf, type Piece, pieceOfCard } from '../pieces.js';
 import { type Caller, type Exchange, failureOf, shorten } from '../wire/exchange.js';
@@ -81,11 +82,11 @@ class Conversation {
   constructor(call: AgentCall, client: Client) {
     this.#call = call;
     this.#client = client;
-    const { options, caller } = call;
+    const { options, caller, exchange } = call;
     this.#view = new TaskView({
       concealer: caller.concealer,
-      onPart: options.onPart,
-      onId: (id) => options.onRemoteId?.(id),
+      onPart: exchange.guard(options.onPart),
+      onId: exchange.guard(options.onRemoteId),
     });
   }
 
@@ -130,7 +131,9 @@ class Conversation {
   /** A task that is known goes on without its stream: asking for its state begins nothing anew. */
   #recover(error: unknown): void {
     const { exchange, caller, options } = this.#call;
-    const isCut = exchange.failure !== undefined && !options.signal.aborted;
+    const { failure } = exchange;
+    const isCut =
+      failure instanceof AdapterError && failure.code === 'platform_unavailable' && !options.signal.aborted;
     if (isCut && this.#view.taskId !== null) exchange.forget();
     else throw exchange.explain(error, (other) => explainAgent(other, caller));
   }

@@ -52,7 +52,7 @@ function fileOf({ content, filename, mediaType }: Part): JsonObject | undefined 
 export class TaskView {
   readonly #concealer: Concealer;
   readonly #concealed: ConcealedText;
-  readonly #onPart: ((part: ResultPart) => void) | undefined;
+  readonly #onPart: (part: ResultPart) => void;
   readonly #onId: (id: string) => void;
   readonly #artifacts = new Map<string, readonly Part[]>();
   #message: Message | undefined;
@@ -62,11 +62,10 @@ export class TaskView {
   /** What was put out, before it was concealed, and after it. */
   #raw = '';
   #shown = '';
-  #isReplaced = false;
 
   constructor(options: {
     readonly concealer: Concealer;
-    readonly onPart: ((part: ResultPart) => void) | undefined;
+    readonly onPart: (part: ResultPart) => void;
     readonly onId: (id: string) => void;
   }) {
     this.#concealer = options.concealer;
@@ -144,7 +143,6 @@ export class TaskView {
     this.#artifacts.set(id, isAppended ? [...before, ...parts] : parts);
     if (before === undefined) this.#grow(`${this.#raw === '' ? '' : BETWEEN}${textIn(parts)}`);
     else if (isAppended && isLast) this.#grow(textIn(parts));
-    else this.#isReplaced = true;
   }
 
   #grow(text: string): void {
@@ -155,7 +153,7 @@ export class TaskView {
   #show(text: string): void {
     if (text === '') return;
     this.#shown += text;
-    this.#onPart?.({ type: 'text', text });
+    this.#onPart({ type: 'text', text });
   }
 
   #groups(): readonly (readonly Part[])[] {
@@ -171,7 +169,7 @@ export class TaskView {
     const text = groups.map(textIn).join(BETWEEN);
     if (!hasOther(parts)) {
       if (text.trim() === '') return undefined;
-      if (this.#isReplaced || !text.startsWith(this.#raw)) return { text: this.#concealer.text(text) };
+      if (!text.startsWith(this.#raw)) return { text: this.#concealer.text(text) };
       this.#grow(text.slice(this.#raw.length));
       this.#show(this.#concealed.end());
       return this.#shown;

@@ -17,7 +17,7 @@ export class CutOff extends Error {}
 /** What is known of an answer so far. */
 export class AnswerReader {
   readonly #concealed: ConcealedText;
-  readonly #onPart: ((part: ResultPart) => void) | undefined;
+  readonly #onPart: (part: ResultPart) => void;
   readonly #onId: (id: string) => void;
   #text = '';
   #id: string | null = null;
@@ -26,7 +26,7 @@ export class AnswerReader {
 
   constructor(options: {
     readonly concealed: ConcealedText;
-    readonly onPart: ((part: ResultPart) => void) | undefined;
+    readonly onPart: (part: ResultPart) => void;
     readonly onId: (id: string) => void;
   }) {
     this.#concealed = options.concealed;
@@ -90,7 +90,7 @@ export class AnswerReader {
   #show(text: string): void {
     if (text === '') return;
     this.#text += text;
-    this.#onPart?.({ type: 'text', text });
+    this.#onPart({ type: 'text', text });
   }
 
   /** Anthropic says at the beginning what the prompt was: that counts when the answer breaks off. */

@@ -122,8 +122,8 @@ export async function runModel(
   using exchange = new Exchange({ fetch: createFetch(), signal, caller });
   const answer = new AnswerReader({
     concealed: caller.concealer.openText(),
-    onPart,
-    onId: (id) => onRemoteId?.(id),
+    onPart: exchange.guard(onPart),
+    onId: exchange.guard(onRemoteId),
   });
   try {
     const model = await platform.open({ model: target.model, key, baseUrl, fetch: exchange.fetch });

@@ -98,6 +98,15 @@ test('a file that is not there is a finding of the configuration', () => {
   expect(readTargetsFile(join(folder, 'targets.yaml')).size).toBe(4);
 });
 
+test('a word that no entry of the platform has is refused on each of them', () => {
+  for (const entry of [
+    { platform: 'openai', model: 'm' },
+    { platform: 'anthropic', model: 'm' },
+    { platform: 'adk', card_url: 'https://agents.example/' },
+  ])
+    expect(failureOf(() => checkTargets({ a: { ...entry, api_key: 'x' } })).message).toContain('unknown key');
+});
+
 test('a platform that a program has registered has entries of its own members', () => {
   const input = { robot: { platform: 'Acme', max_output_tokens: 5, arm: { left: true } } };
   expect(checkTargets(input, { customPlatforms: ['acme'] }).get('robot')).toEqual({

@@ -1,37 +1,11 @@
 /** What every adapter has to keep to, against a real server that speaks its platform's wire format. */
 import { KernelError } from '@boxcar/kernel';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
-import type { AdapterResult, ExecuteOptions, HandoffAdapter, ResultPart } from '../adapter.js';
-import { AdapterError, adviseRetry } from '../adapter-error.js';
-import type { Target } from '../targets/target.js';
+import type { AdapterResult, ExecuteOptions, ResultPart } from '../adapter.js';
+import { type AdapterSubject, ANSWER, type Bench, failureOf } from './bench.js';
 import { everyCard, requestFor, textCard } from './cards.js';
-import {
-  type Behaviour,
-  type Dialect,
-  openPlatform,
-  PLATFORM_KEY,
-  type PlatformServer,
-} from './platform-server.js';
-
-export interface AdapterSubject {
-  readonly name: string;
-  createAdapter(): HandoffAdapter;
-  dialect(): Dialect;
-  /** The entry that leads to the server, with `api_key_env: CONTRACT_KEY`. */
-  targetAt(origin: string): Target;
-  /** Words of the entry that only the operator may see, beside the address and the key. */
-  readonly secrets: readonly string[];
-  /** How many requests one handoff makes when nothing fails. */
-  readonly requests: number;
-  /** Cards of every kind that the platform does not carry. */
-  readonly notCarried: readonly string[];
-  /** False when an answer is one document, whose first half says nothing. */
-  readonly isStreaming: boolean;
-  /** A task that is known by its id is looked at when its stream is cut. */
-  readonly recoversCut?: boolean;
-}
-
-const ANSWER = 'The harbour has four cranes and one clock.';
+import { failureCases } from './failure-cases.js';
+import { type Behaviour, openPlatform, PLATFORM_KEY, type PlatformServer } from './platform-server.js';
 
 const optionsWith = (given: Partial<ExecuteOptions> = {}): ExecuteOptions => ({
   signal: new AbortController().signal,
@@ -39,15 +13,6 @@ const optionsWith = (given: Partial<ExecuteOptions> = {}): ExecuteOptions => ({
   idempotencyKey: 'key-of-the-handoff',
   ...given,
 });
-
-async function failureOf(work: Promise<unknown>): Promise<AdapterError> {
-  const error: unknown = await work.then(
-    (value) => new Error(`it ended with ${JSON.stringify(value)}`),
-    (thrown: unknown) => thrown,
-  );
-  if (error instanceof AdapterError) return error;
-  throw error;
-}
 
 export function adapterContract(subject: AdapterSubject): void {
   beforeEach(() => {
@@ -83,16 +48,6 @@ export function adapterContract(subject: AdapterSubject): void {
     abortCases(subject, { run, open });
     refusalCases(subject, { run, open });
   });
-}
-
-interface Bench {
-  run(
-    server: PlatformServer,
-    given?: Parameters<typeof requestFor>[1],
-    options?: Partial<ExecuteOptions>,
-  ): Promise<AdapterResult>;
-  open(...behaviours: readonly Behaviour[]): Promise<PlatformServer>;
-  expectConcealed(server: PlatformServer, shown: unknown): void;
 }
 
 function successCases(subject: AdapterSubject, { run, open, expectConcealed }: Bench): void {
@@ -146,6 +101,16 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
     expect(parts.map(({ text }) => text).join('')).toBe(result);
   });
 
+  test("an error of the caller's own function is thrown as it is", async () => {
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    const own = new Error('the row could not be written');
+    const onPart = (): void => {
+      throw own;
+    };
+    await expect(run(server, {}, { onPart })).rejects.toBe(own);
+    expect(server.works.length).toBe(1);
+  });
+
   test('two handoffs at once do not touch each other', async () => {
     await using server = await open({ kind: 'answer', text: ANSWER });
     const ids = ['0197c1a2-0000-7000-8000-00000000000a', '0197c1a2-0000-7000-8000-00000000000b'];
@@ -153,101 +118,6 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
       ids.map((handoff_id) => run(server, { handoff_id, cards: [textCard(`card-${handoff_id}`, 'x')] })),
     );
     expect(results.map(({ loss }) => loss.sent_cards)).toEqual(ids.map((id) => [`card-${id}`]));
-  });
-}
-
-const STATUSES: readonly (readonly [status: number, code: string, retryable: boolean])[] = [
-  [400, 'platform_failed', false],
-  [401, 'platform_unauthorized', false],
-  [403, 'platform_unauthorized', false],
-  [404, 'target_unknown', false],
-  [408, 'platform_unavailable', true],
-  [409, 'platform_failed', false],
-  [422, 'platform_failed', false],
-  [425, 'platform_unavailable', true],
-  [429, 'platform_rate_limited', true],
-  [500, 'platform_unavailable', true],
-  [501, 'platform_unavailable', true],
-  [503, 'platform_unavailable', true],
-  [529, 'platform_unavailable', true],
-  [302, 'platform_failed', false],
-];
-
-function failureCases(subject: AdapterSubject, { run, open, expectConcealed }: Bench): void {
-  test.each(STATUSES)('status %i is %s, and is retryable: %s', async (status, code, retryable) => {
-    const message = `no: ${[PLATFORM_KEY, ...subject.secrets].join(' ')}`;
-    const headers = status === 302 ? { location: 'http://127.0.0.1:9/elsewhere' } : {};
-    await using server = await open({ kind: 'status', status, message, headers });
-    const error = await failureOf(run(server));
-    expect([error.code, error.retryable, error.details.status]).toEqual([code, retryable, status]);
-    expect(adviseRetry(error).retryable).toBe(retryable);
-    expect([server.works.length, server.requests.length]).toEqual([1, subject.requests]);
-    expectConcealed(server, error);
-    expect(error.details.handoff_id).toBe(requestFor({ platform: 'x' }).handoff_id);
-  });
-
-  test('the pause that the platform asks for is handed on', async () => {
-    for (const [headers, retryAfterMs] of [
-      [{ 'retry-after': '7' }, 7_000],
-      [{ 'retry-after': 'soon' }, undefined],
-      [{}, undefined],
-    ] as const) {
-      await using server = await open({ kind: 'status', status: 429, headers });
-      const error = await failureOf(run(server));
-      expect([error.code, error.retryAfterMs]).toEqual(['platform_rate_limited', retryAfterMs]);
-    }
-    await using server = await open({ kind: 'status', status: 400, headers: { 'retry-after': '7' } });
-    expect((await failureOf(run(server))).retryAfterMs).toBeUndefined();
-  });
-
-  test('an error page is not repeated', async () => {
-    const body = `<!doctype html><title>Bad gateway</title>${PLATFORM_KEY}`;
-    await using server = await open({ kind: 'status', status: 502, body });
-    const error = await failureOf(run(server));
-    expect([error.code, error.retryable, error.message.includes('html')]).toEqual([
-      'platform_unavailable',
-      true,
-      false,
-    ]);
-  });
-
-  test('a connection that falls before the answer can be tried again', async () => {
-    await using server = await open({ kind: 'drop' });
-    const error = await failureOf(run(server));
-    expect([error.code, error.retryable]).toEqual(['platform_unavailable', true]);
-    expect([server.works.length, server.requests.length]).toEqual([1, subject.requests]);
-    expectConcealed(server, error);
-  });
-
-  test('a connection that falls inside the answer begins no second work', async () => {
-    await using server = await open({ kind: 'cut', text: ANSWER });
-    if (subject.recoversCut === true) expect((await run(server)).result).toBe(ANSWER);
-    else {
-      const error = await failureOf(run(server));
-      expect([error.code, error.retryable]).toEqual(['platform_unavailable', true]);
-      expectConcealed(server, error);
-    }
-    expect(server.works.length).toBe(1);
-  });
-
-  test('a platform that is not there can be tried again', async () => {
-    const server = await open({ kind: 'drop' });
-    await server[Symbol.asyncDispose]();
-    const error = await failureOf(run(server));
-    expect([error.code, error.retryable, error.details.network]).toEqual([
-      'platform_unavailable',
-      true,
-      'ECONNREFUSED',
-    ]);
-    expectConcealed(server, error);
-  });
-
-  test('an answer that cannot be read fails, and is not tried again', async () => {
-    await using server = await open({ kind: 'garbage' });
-    const error = await failureOf(run(server));
-    expect([error.code, error.retryable]).toEqual(['platform_failed', false]);
-    expect(server.works.length).toBe(1);
-    expectConcealed(server, error);
   });
 }
 
@@ -335,3 +205,5 @@ function refusalCases(subject: AdapterSubject, { run, open }: Pick<Bench, 'run' 
       expect(adapter.supportsPlatform(name)).toBe(false);
   });
 }
+
+export type { AdapterSubject } from './bench.js';

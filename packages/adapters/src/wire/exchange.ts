@@ -125,6 +125,17 @@ export class Exchange implements Disposable {
     return this.#bodies;
   }
 
+  /** A function of the caller: what it throws is the caller's error, and none of the platform's. */
+  guard<T>(callback: ((value: T) => void) | undefined): (value: T) => void {
+    return (value) => {
+      try {
+        callback?.(value);
+      } catch (error) {
+        throw this.#fail(error instanceof Error ? error : new Error(String(error)));
+      }
+    };
+  }
+
   /** For the client of the platform. */
   readonly fetch: typeof globalThis.fetch = async (input, init = {}) => {
     const { signal, headers: given, body } = init;
