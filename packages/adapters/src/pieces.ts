@@ -2,7 +2,14 @@
  * What is handed over, as pieces that every platform puts into its own form: one piece for each card, then context, payload and task. The
  * same card gives the same piece on every platform, so that the loss report can look for it in what was sent.
  */
-import { type CardContent, isJsonObject, type JsonObject, jsonText, renderBody } from '@boxcar/kernel';
+import {
+  type CardContent,
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  jsonText,
+  renderBody,
+} from '@boxcar/kernel';
 import type { AdapterRequest, CarriedKind, PackedCard } from './adapter.js';
 
 export type Piece =
@@ -40,17 +47,42 @@ export function findFileFault(content: CardContent, types?: readonly string[]): 
 const headOf = ({ id, type, role }: PackedCard): string =>
   `[card ${id}: ${type}${role === null ? '' : `, ${role}`}]`;
 
+/** What a call or its result says, without the ids that other systems gave it. */
+function callOf(content: Extract<CardContent, { kind: 'tool_call' | 'tool_result' }>): JsonObject {
+  const { tool_call_id, name } = content;
+  if (content.kind === 'tool_call') return { tool_call_id, name, arguments: content.arguments };
+  const { status, result, error } = content;
+  const { code, message } = error ?? {};
+  return {
+    tool_call_id,
+    name,
+    status,
+    ...(result === undefined ? {} : { result }),
+    ...(code === undefined || message === undefined ? {} : { error: { code, message } }),
+  };
+}
+
 /** The piece of one card. Its id makes a text of its own of it. */
 export function pieceOfCard(card: PackedCard): Piece {
-  const { content } = card;
-  if (content.kind === 'file' && findFileFault(content) === undefined)
-    return { kind: 'file', url: content.uri, mediaType: content.content_type ?? '' };
-  const text = `${headOf(card)}\n${renderBody(content)}`;
-  if (content.kind === 'text' || content.kind === 'fields_schema' || content.kind === 'file')
-    return { kind: 'text', text };
-  const { id, type, role } = card;
-  const data = content.kind === 'json' ? content.data : (content as unknown as JsonObject);
-  return { kind: 'json', data: { card_id: id, type, ...(role === null ? {} : { role }), data }, text };
+  const { content, id, type, role } = card;
+  const asJson = (data: JsonValue): Piece => ({
+    kind: 'json',
+    data: { card_id: id, type, ...(role === null ? {} : { role }), data },
+    text: `${headOf(card)}\n${jsonText(data)}`,
+  });
+  switch (content.kind) {
+    case 'json':
+      return asJson(content.data);
+    case 'tool_call':
+    case 'tool_result':
+      return asJson(callOf(content));
+    case 'file':
+      if (findFileFault(content) === undefined)
+        return { kind: 'file', url: content.uri, mediaType: content.content_type ?? '' };
+      break;
+    default:
+  }
+  return { kind: 'text', text: `${headOf(card)}\n${renderBody(content)}` };
 }
 
 export const textOf = (piece: Piece): string => (piece.kind === 'file' ? piece.url : piece.text);
