@@ -15,6 +15,7 @@ import { readSettings, readVariable } from '../config.js';
 import { lossOf } from '../loss.js';
 import { fixedPieces, type Piece, pieceOfCard } from '../pieces.js';
 import { type AdkTarget, isAdkTarget, type Target } from '../targets/target.js';
+import { checkKey } from '../wire/check-key.js';
 import { Concealer } from '../wire/conceal.js';
 import { type Caller, Exchange, failureOf } from '../wire/exchange.js';
 import { createFetch } from '../wire/http-fetch.js';
@@ -119,11 +120,13 @@ export class ADKHandoffAdapter implements HandoffAdapter {
       const call = { app, baseUrl, userId, sessionId, idempotencyKey, pieces };
       const answer = await runApp(call, exchange, caller);
       const result = caller.concealer.value(answer.result);
-      if (typeof result === 'string') onPart?.({ type: 'text', text: result });
+      if (typeof result === 'string') exchange.guard(onPart)({ type: 'text', text: result });
       const loss = lossOf(packed, exchange.sentBodies, lost);
       return { result, usage: answer.usage, remote_id: sessionId, loss };
     } catch (error) {
-      throw exchange.explain(error, (other) => (other instanceof Error ? other : new Error(String(other))));
+      throw exchange.explain(error, () =>
+        failureOf(caller, { code: 'platform_failed', retryable: false }, 'could not be asked'),
+      );
     }
   }
 
@@ -178,11 +181,6 @@ function connect(
     addresses: [base_url, card_url],
   });
   const caller: Caller = { platform: 'adk', handoffId, attempt, keyVariable: variable, concealer };
-  if (variable !== undefined && key === undefined)
-    throw failureOf(
-      caller,
-      { code: 'platform_unauthorized', retryable: false },
-      `needs a key: ${variable} is not set where the handoff runs`,
-    );
+  if (variable !== undefined) checkKey(key, caller);
   return { caller, key };
 }

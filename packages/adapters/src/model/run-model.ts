@@ -9,6 +9,7 @@ import { idempotencyHeaders } from '../idempotency.js';
 import { lossOf } from '../loss.js';
 import { fixedPieces, type Piece, pieceOfCard } from '../pieces.js';
 import type { ModelTarget } from '../targets/target.js';
+import { checkKey } from '../wire/check-key.js';
 import { Concealer } from '../wire/conceal.js';
 import { type Caller, Exchange, failureOf, shorten } from '../wire/exchange.js';
 import { createFetch } from '../wire/http-fetch.js';
@@ -38,13 +39,7 @@ function connect(
   });
   const { handoff_id: handoffId } = request;
   const caller: Caller = { platform: platform.name, handoffId, attempt, keyVariable, concealer };
-  if (key === undefined)
-    throw failureOf(
-      caller,
-      { code: 'platform_unauthorized', retryable: false },
-      `needs a key: ${keyVariable} is not set where the handoff runs`,
-    );
-  return { key, baseUrl: configured ?? platform.defaultBaseUrl, caller };
+  return { key: checkKey(key, caller), baseUrl: configured ?? platform.defaultBaseUrl, caller };
 }
 
 type UserPart = Extract<

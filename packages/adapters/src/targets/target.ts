@@ -18,7 +18,9 @@ const address = z.string().superRefine((text, context) => {
   if (message !== undefined) context.addIssue({ code: 'custom', message });
 });
 
-const baseUrl = address.transform((text) => text.trim().replace(/\/+$/, ''));
+const baseUrl = address
+  .refine((text) => !/[?#]/.test(text), 'must have no ? and no #')
+  .transform((text) => text.trim().replace(/\/+$/, ''));
 const cardUrl = address.transform((text) => text.trim());
 
 const keyVariable = z

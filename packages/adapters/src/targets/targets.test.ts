@@ -72,6 +72,14 @@ words: text
   expect(message).not.toContain('secret');
 });
 
+test('the address of an API has no query, since paths are added to it', () => {
+  for (const base_url of ['http://h/v1?key=word-that-is-secret', 'http://h/v1#part']) {
+    const { message } = failureOf(() => checkTargets({ a: { platform: 'openai', model: 'm', base_url } }));
+    expect(message).toContain('a.base_url: must have no ? and no #');
+    expect(message).not.toContain('secret');
+  }
+});
+
 test('names that are given twice, aliases and broken YAML are refused', () => {
   for (const [text, place] of [
     ['a: { platform: openai, model: m }\na: { platform: openai, model: n }\n', 't:2:1'],

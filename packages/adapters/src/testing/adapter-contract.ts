@@ -189,6 +189,15 @@ function refusalCases(subject: AdapterSubject, { run, open }: Pick<Bench, 'run' 
     expect(server.requests).toEqual([]);
   });
 
+  test('a key that no header can hold is refused, and is in no error', async () => {
+    vi.stubEnv('CONTRACT_KEY', 'first-line\nsecond-line');
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    const error = await failureOf(run(server));
+    expect([error.code, error.details.variable]).toEqual(['platform_unauthorized', 'CONTRACT_KEY']);
+    expect(`${error.message} ${JSON.stringify(error)}`).not.toContain('line');
+    expect(server.requests).toEqual([]);
+  });
+
   test('an entry of another platform is refused', async () => {
     await using server = await open({ kind: 'answer', text: ANSWER });
     await expect(run(server, { target: { platform: 'other' } })).rejects.toMatchObject({

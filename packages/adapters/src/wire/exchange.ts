@@ -6,6 +6,7 @@
  * X2  An answer is at most 64 MiB, and of an error 64 KiB are read.
  * X3  When the exchange is over, all of its connections are closed.
  */
+import { KernelError } from '@boxcar/kernel';
 import { findErrorInBody, type ProviderError, readRetryAfter } from '@boxcar/llm/failures';
 import { AdapterError, networkCodeOf } from '../adapter-error.js';
 import type { Concealer } from './conceal.js';
@@ -175,10 +176,9 @@ export class Exchange implements Disposable {
       return failureOf(caller, { code: 'platform_unavailable', retryable: true }, `${did} (${network})`, {
         network,
       });
-    if (error instanceof AdapterError) return error;
+    if (error instanceof KernelError) return error;
     // An answer that is not HTTP, or a certificate that is not valid.
     const why = typeof code === 'string' ? ` (${code})` : '';
-    if (error instanceof Error && 'toJSON' in error) return error;
     return failureOf(caller, { code: 'platform_failed', retryable: false }, `${did}${why}`);
   }
 
