@@ -16,7 +16,7 @@ import { ADKHandoffAdapter } from './adk-adapter.js';
 
 const folder = process.env.BOXCAR_ADK_DIR ?? '';
 const isWanted = folder !== '' || process.env.BOXCAR_REQUIRE_BACKENDS === '1';
-const agent = fileURLToPath(new URL('../fixtures/adk/agent.js', import.meta.url));
+const fixtures = fileURLToPath(new URL('../fixtures/adk', import.meta.url));
 
 let server: ChildProcess | undefined;
 let agents = '';
@@ -51,7 +51,7 @@ describe.runIf(isWanted)('the API server of the ADK', () => {
     if (!existsSync(program)) throw new Error('BOXCAR_ADK_DIR: run scripts/install-adk.mjs first');
     agents = mkdtempSync(join(folder, 'agents-'));
     mkdirSync(join(agents, 'harbour'));
-    cpSync(agent, join(agents, 'harbour', 'agent.js'));
+    cpSync(join(fixtures, 'agent.js'), join(agents, 'harbour', 'agent.js'));
     const port = await freePort();
     origin = `http://127.0.0.1:${port}`;
     const words: string[] = [];

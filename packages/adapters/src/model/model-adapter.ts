@@ -10,12 +10,12 @@ import type {
 import { CARRIED_KINDS } from '../adapter.js';
 import { isModelTarget } from '../targets/target.js';
 import { raceAbort } from '../wire/race-abort.js';
-import { anthropicPlatform, type ModelPlatform, openaiPlatform } from './model-platform.js';
+import { MODEL_PLATFORMS } from './model-platform.js';
 import { runModel } from './run-model.js';
 
 /** What both have in common. A call of a model changes nothing on the platform, so that it may be made twice. */
 class ModelAdapter implements HandoffAdapter {
-  readonly #platform: ModelPlatform;
+  readonly platform: 'openai' | 'anthropic';
   readonly retry = 'safe';
   readonly capabilities: AdapterCapabilities = {
     streaming: true,
@@ -26,13 +26,9 @@ class ModelAdapter implements HandoffAdapter {
     file_types: ['application/pdf'],
   };
 
-  /** @internal */
-  constructor(platform: ModelPlatform) {
-    this.#platform = platform;
-  }
-
-  get platform(): string {
-    return this.#platform.name;
+  /** Takes a name: types of the SDK in what is exported would ask programs for types of its own. */
+  constructor(platform: 'openai' | 'anthropic') {
+    this.platform = platform;
   }
 
   supportsPlatform(name: string): boolean {
@@ -46,20 +42,23 @@ class ModelAdapter implements HandoffAdapter {
         message: `target: the entry of '${request.target_agent}' is not of ${this.platform}.`,
         details: { field: 'target', handoff_id: request.handoff_id },
       });
-    return raceAbort(() => runModel(this, this.#platform, target, request, options), options.signal);
+    return raceAbort(
+      () => runModel(this, MODEL_PLATFORMS[this.platform], target, request, options),
+      options.signal,
+    );
   }
 }
 
 /** Hands a task to a model of OpenAI, or of a gateway that speaks the Responses API. */
 export class OpenAIHandoffAdapter extends ModelAdapter {
   constructor() {
-    super(openaiPlatform);
+    super('openai');
   }
 }
 
 /** Hands a task to a model of Anthropic, or of a gateway that speaks the Messages API. */
 export class AnthropicHandoffAdapter extends ModelAdapter {
   constructor() {
-    super(anthropicPlatform);
+    super('anthropic');
   }
 }

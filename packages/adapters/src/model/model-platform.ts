@@ -16,7 +16,7 @@ export interface ModelPlatform {
 }
 
 /** The Responses API. Nothing is stored there: the handoff's rows are the record. */
-export const openaiPlatform: ModelPlatform = {
+const openai: ModelPlatform = {
   name: 'openai',
   keyVariable: 'OPENAI_API_KEY',
   baseUrlVariable: 'OPENAI_BASE_URL',
@@ -29,7 +29,7 @@ export const openaiPlatform: ModelPlatform = {
 };
 
 /** The Messages API. */
-export const anthropicPlatform: ModelPlatform = {
+const anthropic: ModelPlatform = {
   name: 'anthropic',
   keyVariable: 'ANTHROPIC_API_KEY',
   baseUrlVariable: 'ANTHROPIC_BASE_URL',
@@ -42,3 +42,5 @@ export const anthropicPlatform: ModelPlatform = {
     return createAnthropic({ apiKey: key, baseURL, fetch }).messages(model);
   },
 };
+
+export const MODEL_PLATFORMS: Readonly<Record<ModelPlatform['name'], ModelPlatform>> = { openai, anthropic };

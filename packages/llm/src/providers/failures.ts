@@ -3,5 +3,5 @@
  * bodies, headers and events.
  */
 export { findErrorInBody, findProviderError, findStatus, type ProviderError } from './failure.js';
+export { findReportedUsage } from './reported-usage.js';
 export { readRetryAfter } from './retry-after.js';
-export { findReportedUsage } from './usage.js';
