@@ -10,7 +10,17 @@ import { readCommands, readSnippets } from './snippets.js';
 
 export const run = promisify(execFile);
 export const root = fileURLToPath(new URL('..', import.meta.url));
-export const SHIPPED = ['kernel', 'store', 'runtime', 'llm', 'policy', 'embedded', 'host', 'cli'] as const;
+export const SHIPPED = [
+  'kernel',
+  'store',
+  'runtime',
+  'llm',
+  'policy',
+  'adapters',
+  'embedded',
+  'host',
+  'cli',
+] as const;
 
 /** What a `package.json` says, as far as it is read here. */
 export interface Manifest {

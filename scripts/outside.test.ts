@@ -255,6 +255,7 @@ const PRINTS: readonly (readonly [name: string, stdout: RegExp, stderr?: RegExp]
     /^started the embedded Postgres .*\nstopped the embedded Postgres .*\n$/s,
   ],
   ['createModelRouter', /^$/],
+  ['AdapterRegistry', /^openai openai\n$/],
   ['openStack', /^true\n$/],
   ['PermissionEvaluator', /^([0-9a-f]{64}\nnever rules\.0|never)\n$/],
 ];

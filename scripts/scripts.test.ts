@@ -24,6 +24,7 @@ const SCRIPTS = [
   'ci.mjs',
   'db-dump.ts',
   'db-open.ts',
+  'install-adk.mjs',
   'isolation-tests.mjs',
   'tarballs.mjs',
   'test.mjs',

@@ -10,8 +10,9 @@ import {
   judgeFailure,
   type ProviderError,
 } from './failure.js';
+import { findReportedUsage } from './reported-usage.js';
 import { readRetryAfter } from './retry-after.js';
-import { findReportedUsage, type UsageMeter, usageOfFailure } from './usage.js';
+import { type UsageMeter, usageOfFailure } from './usage.js';
 
 const MAX_WORDS = 500;
 

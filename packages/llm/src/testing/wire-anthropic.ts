@@ -29,6 +29,7 @@ import {
 
 const json = z.custom<JsonValue>((value) => value !== undefined);
 const cache_control = z.strictObject({ type: z.literal('ephemeral') }).optional();
+const urlSource = z.strictObject({ type: z.literal('url'), url: z.url() });
 const textBlock = z.strictObject({ type: z.literal('text'), text: z.string().regex(/\S/), cache_control });
 
 const bodySchema = z.strictObject({
@@ -44,6 +45,13 @@ const bodySchema = z.strictObject({
           .array(
             z.discriminatedUnion('type', [
               textBlock,
+              z.strictObject({ type: z.literal('image'), source: urlSource, cache_control }),
+              z.strictObject({
+                type: z.literal('document'),
+                source: urlSource,
+                title: z.string().optional(),
+                cache_control,
+              }),
               z.strictObject({
                 type: z.literal('tool_result'),
                 tool_use_id: z.string(),
@@ -178,7 +186,7 @@ function readMessages({ system = [], messages }: Body): readonly Message[] {
     }
     for (const block of message.content) {
       if (block.type === 'text') read.push({ role: 'user', content: block.text });
-      else
+      else if (block.type === 'tool_result')
         read.push({
           role: 'tool',
           toolCallId: block.tool_use_id,

@@ -21,7 +21,15 @@ const itemSchema = z.union([
   z.strictObject({ role: z.enum(['system', 'developer']), content: z.string().min(1) }),
   z.strictObject({
     role: z.literal('user'),
-    content: z.array(z.strictObject({ type: z.literal('input_text'), text: z.string().min(1) })).min(1),
+    content: z
+      .array(
+        z.discriminatedUnion('type', [
+          z.strictObject({ type: z.literal('input_text'), text: z.string().min(1) }),
+          z.strictObject({ type: z.literal('input_image'), image_url: z.url() }),
+          z.strictObject({ type: z.literal('input_file'), file_url: z.url() }),
+        ]),
+      )
+      .min(1),
   }),
   z.strictObject({
     type: z.literal('reasoning'),
@@ -88,7 +96,7 @@ function readMessages(items: z.infer<typeof bodySchema>['input']): readonly Mess
     } else if (typeof item.content === 'string') {
       read.push({ role: 'system', content: item.content });
     } else if (item.role === 'user' || item.role === 'assistant') {
-      const content = item.content.map((part) => part.text).join('');
+      const content = item.content.map((part) => ('text' in part ? part.text : '')).join('');
       read.push({ role: item.role, content });
     }
   }

@@ -1,0 +1,71 @@
+/** An A2A agent as its card describes it: protocol 1.0, and 0.3 by the SDK's compatibility. */
+import type { AgentCard } from '@a2a-js/sdk';
+import {
+  type Client,
+  ClientFactory,
+  DefaultAgentCardResolver,
+  JsonRpcTransportFactory,
+  RestTransportFactory,
+} from '@a2a-js/sdk/client';
+import { z } from 'zod';
+import { type Caller, type Exchange, failureOf } from '../wire/exchange.js';
+
+export interface Agent {
+  readonly client: Client;
+  /** Whether the agent takes content of this media type. A card without types takes all. */
+  takes(mediaType: string): boolean;
+}
+
+const legacyCompat = { enabled: true } as const;
+
+/** The members that are read. The SDK checks nothing of a card. */
+const cardSchema = z.looseObject({
+  supportedInterfaces: z
+    .array(
+      z.looseObject({ url: z.string(), protocolBinding: z.string(), protocolVersion: z.string().optional() }),
+    )
+    .min(1),
+  defaultInputModes: z.array(z.string()).nullish(),
+});
+
+const matches = (mode: string, mediaType: string): boolean => {
+  const [type] = mediaType.split('/');
+  return mode === mediaType || mode === '*/*' || mode === `${type}/*` || (mode === 'text' && type === 'text');
+};
+
+/**
+ * Reads the card and chooses the transport. The exchange judges each address, that of the card and those that it names.
+ *
+ * @throws AdapterError for a card that cannot be read, or that names no transport over HTTP.
+ */
+export async function openAgent(cardUrl: string, exchange: Exchange, caller: Caller): Promise<Agent> {
+  const unreadable = (did: string): Error =>
+    failureOf(caller, { code: 'platform_failed', retryable: false }, did);
+  const { fetch: fetchImpl } = exchange;
+  const resolver = new DefaultAgentCardResolver({ fetchImpl, legacyCompat });
+  let card: AgentCard;
+  try {
+    card = await resolver.resolve(cardUrl, '');
+  } catch (error) {
+    throw exchange.explain(error, () => unreadable('has a card that cannot be read'));
+  }
+  const read = cardSchema.safeParse(card);
+  if (!read.success) throw unreadable('has a card that cannot be read');
+  for (const { url } of read.data.supportedInterfaces) caller.concealer.addAddress(url);
+  const factory = new ClientFactory({
+    transports: [
+      new JsonRpcTransportFactory({ fetchImpl, legacyCompat }),
+      new RestTransportFactory({ fetchImpl, legacyCompat }),
+    ],
+    cardResolver: resolver,
+  });
+  const modes = read.data.defaultInputModes ?? [];
+  try {
+    return {
+      client: await factory.createFromAgentCard(card),
+      takes: (mediaType) => modes.length === 0 || modes.some((mode) => matches(mode, mediaType)),
+    };
+  } catch {
+    throw unreadable('has an agent without a transport over JSON-RPC or HTTP+JSON');
+  }
+}

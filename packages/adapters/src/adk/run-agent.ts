@@ -1,0 +1,210 @@
+/** One attempt with an A2A agent: a message, the task that it becomes, and its questions. */
+
+import { setTimeout as pause } from 'node:timers/promises';
+import { type Message, type Part, Role, TaskState } from '@a2a-js/sdk';
+import type { Client } from '@a2a-js/sdk/client';
+import type { JsonValue } from '@boxcar/kernel';
+import type { AdapterRequest, ExecuteOptions, LostCard, PackedCard } from '../adapter.js';
+import { AdapterError } from '../adapter-error.js';
+import { idempotencyHeaders } from '../idempotency.js';
+import { fixedPieces, kindOf, type Piece, pieceOfCard } from '../pieces.js';
+import { type Caller, type Exchange, failureOf, shorten } from '../wire/exchange.js';
+import { type Agent, openAgent } from './a2a-agent.js';
+import { type Arrived, TaskView } from './task-view.js';
+
+export interface AgentCall {
+  readonly cardUrl: string;
+  readonly request: AdapterRequest;
+  readonly cards: readonly PackedCard[];
+  readonly options: ExecuteOptions;
+  readonly exchange: Exchange;
+  readonly caller: Caller;
+  /** Between two looks at a task whose stream has ended. */
+  readonly pollMs: number;
+}
+
+export interface AgentAnswer {
+  readonly result: JsonValue;
+  readonly remoteId: string | null;
+  /** What the card of the agent rules out. */
+  readonly lost: readonly LostCard[];
+}
+
+const JSON_TYPE = 'application/json';
+
+const partOf = (content: NonNullable<Part['content']>, mediaType = ''): Part => ({
+  content,
+  metadata: undefined,
+  filename: '',
+  mediaType,
+});
+
+const toPart = (piece: Piece, agent: Agent): Part => {
+  if (piece.kind === 'file') return partOf({ $case: 'url', value: piece.url }, piece.mediaType);
+  const isValue = piece.kind === 'json' && agent.takes(JSON_TYPE);
+  return isValue
+    ? partOf({ $case: 'data', value: piece.data }, JSON_TYPE)
+    : partOf({ $case: 'text', value: piece.text }, 'text/plain');
+};
+
+/** Cards with files of types that the agent does not take. */
+const findRuledOut = (cards: readonly PackedCard[], agent: Agent): readonly LostCard[] =>
+  cards.flatMap((card) => {
+    const piece = pieceOfCard(card);
+    if (piece.kind !== 'file' || agent.takes(piece.mediaType)) return [];
+    return [
+      { card_id: card.id, what: kindOf(card.content), why: `the agent does not take ${piece.mediaType}` },
+    ];
+  });
+
+/** What the agent said in place of an answer: an error of JSON-RPC, or nothing that can be read. */
+function explainAgent(error: unknown, caller: Caller): Error {
+  const verdict = { code: 'platform_failed', retryable: false } as const;
+  let cause = error;
+  while (cause instanceof Error) {
+    const code: unknown = Reflect.get(cause, 'envelopeCode');
+    if (typeof code === 'number')
+      return failureOf(caller, verdict, `refused the message: ${shorten(cause.message)}`, {
+        platformCode: String(code),
+      });
+    cause = cause.cause;
+  }
+  return failureOf(caller, verdict, 'answered with something that cannot be read');
+}
+
+/** A conversation about one task. */
+class Conversation {
+  readonly #call: AgentCall;
+  readonly #client: Client;
+  readonly #view: TaskView;
+  #sent = 0;
+
+  constructor(call: AgentCall, client: Client) {
+    this.#call = call;
+    this.#client = client;
+    const { options, caller, exchange } = call;
+    this.#view = new TaskView({
+      concealer: caller.concealer,
+      onPart: exchange.guard(options.onPart),
+      onId: exchange.guard(options.onRemoteId),
+    });
+  }
+
+  /** Sends a message and follows the task until it is settled. */
+  async say(parts: readonly Part[]): Promise<TaskView> {
+    const view = this.#view;
+    view.reopen();
+    const { exchange, options } = this.#call;
+    const stream = this.#client.sendMessageStream(
+      { tenant: '', message: this.#message(parts), configuration: undefined, metadata: undefined },
+      { signal: exchange.signal, serviceParameters: idempotencyHeaders(options.idempotencyKey) },
+    );
+    try {
+      for await (const { payload } of stream) {
+        if (payload !== undefined) view.take(payload as Arrived);
+        if (view.isSettled) break;
+      }
+    } catch (error) {
+      this.#recover(error);
+    }
+    await this.#poll();
+    return view;
+  }
+
+  #message(parts: readonly Part[]): Message {
+    const { options, request } = this.#call;
+    this.#sent += 1;
+    const suffix = this.#sent === 1 ? '' : `/${this.#sent}`;
+    return {
+      // The same for all attempts: an agent can tell a message that it has had before.
+      messageId: `${options.idempotencyKey}${suffix}`,
+      contextId: this.#view.contextId,
+      taskId: this.#view.taskId ?? '',
+      role: Role.ROLE_USER,
+      parts: [...parts],
+      metadata: { handoff_id: request.handoff_id, source_agent: request.source_agent },
+      extensions: [],
+      referenceTaskIds: [],
+    };
+  }
+
+  /** A task that is known goes on without its stream: asking for its state begins nothing anew. */
+  #recover(error: unknown): void {
+    const { exchange, caller, options } = this.#call;
+    const { failure } = exchange;
+    const isCut =
+      failure instanceof AdapterError && failure.code === 'platform_unavailable' && !options.signal.aborted;
+    if (isCut && this.#view.taskId !== null) exchange.forget();
+    else throw exchange.explain(error, (other) => explainAgent(other, caller));
+  }
+
+  async #poll(): Promise<void> {
+    const { exchange, caller, pollMs } = this.#call;
+    const view = this.#view;
+    for (let round = 0; !view.isSettled; round += 1) {
+      if (view.taskId === null)
+        throw failureOf(
+          caller,
+          { code: 'platform_unavailable', retryable: true },
+          'broke its answer off before the end',
+        );
+      if (round > 0) await pause(pollMs, undefined, { signal: exchange.signal });
+      try {
+        const task = await this.#client.getTask({ tenant: '', id: view.taskId }, { signal: exchange.signal });
+        view.take({ $case: 'task', value: task });
+      } catch (error) {
+        throw exchange.explain(error, (other) => explainAgent(other, caller));
+      }
+    }
+  }
+}
+
+/** The end of a task that is not a question. */
+function endOf(view: TaskView, caller: Caller): JsonValue {
+  const words = shorten(view.statusText);
+  const fail = (
+    code: 'platform_failed' | 'platform_refused' | 'platform_unauthorized',
+    did: string,
+  ): never => {
+    throw failureOf(caller, { code, retryable: false }, words === '' ? did : `${did}: ${words}`);
+  };
+  switch (view.state) {
+    case TaskState.TASK_STATE_FAILED:
+      return fail('platform_failed', 'failed');
+    case TaskState.TASK_STATE_CANCELED:
+      return fail('platform_failed', 'canceled the task');
+    case TaskState.TASK_STATE_REJECTED:
+      return fail('platform_refused', 'rejected the task');
+    case TaskState.TASK_STATE_AUTH_REQUIRED:
+      return fail('platform_unauthorized', 'asks for a sign-in');
+    default:
+      return view.result() ?? fail('platform_failed', 'gave an empty answer');
+  }
+}
+
+export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
+  const { cardUrl, request, cards, exchange, caller } = call;
+  const { ask } = call.options;
+  const agent = await openAgent(cardUrl, exchange, caller);
+  const lost = findRuledOut(cards, agent);
+  const kept = cards.filter(({ id }) => !lost.some(({ card_id }) => card_id === id));
+  const { instructions } = request.target;
+  const pieces: readonly Piece[] = [
+    ...(instructions === undefined ? [] : [{ kind: 'text', text: instructions } as const]),
+    ...kept.map(pieceOfCard),
+    ...fixedPieces(request),
+  ];
+  const conversation = new Conversation(call, agent.client);
+  let view = await conversation.say(pieces.map((piece) => toPart(piece, agent)));
+  while (view.state === TaskState.TASK_STATE_INPUT_REQUIRED) {
+    const question = caller.concealer.text(view.statusText);
+    if (ask === undefined)
+      throw failureOf(
+        caller,
+        { code: 'platform_failed', retryable: false },
+        `asked, and nobody is there to answer: ${shorten(question)}`,
+      );
+    view = await conversation.say([partOf({ $case: 'text', value: await ask(question) }, 'text/plain')]);
+  }
+  return { result: endOf(view, caller), remoteId: view.taskId, lost };
+}

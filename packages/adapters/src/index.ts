@@ -1,0 +1,33 @@
+/** `@boxcar/adapters`: how a task is handed over to the agents and models of other platforms. Rule: packages/adapters/README.md. */
+export {
+  type AdapterCapabilities,
+  type AdapterRequest,
+  type AdapterResult,
+  type AdapterUsage,
+  CARRIED_KINDS,
+  type CancelOptions,
+  type CarriedKind,
+  type ExecuteOptions,
+  type HandoffAdapter,
+  type LossReport,
+  type LostCard,
+  type PackedCard,
+  type ResultPart,
+} from './adapter.js';
+export { AdapterError, adviseRetry, type RetryAdvice } from './adapter-error.js';
+export { type ADKAdapterOptions, ADKHandoffAdapter } from './adk/adk-adapter.js';
+export { type CarriedRequest, checkCapabilities } from './capabilities.js';
+export { type AdapterSettings, readSettings } from './config.js';
+export { lossOf } from './loss.js';
+export { AnthropicHandoffAdapter, OpenAIHandoffAdapter } from './model/model-adapter.js';
+export { AdapterRegistry } from './registry.js';
+export {
+  checkTargets,
+  type ParseTargetsOptions,
+  parseTargets,
+  readTargetsFile,
+  type Targets,
+} from './targets/parse-targets.js';
+export { resolveTarget } from './targets/resolve-target.js';
+export type { AdkTarget, CustomTarget, ModelTarget, Target } from './targets/target.js';
+export { AddressRules } from './wire/private-address.js';

@@ -1,0 +1,58 @@
+/** The adapters of a program, by the names of their platforms. */
+import { KernelError, normalizePlatform, platformOf } from '@boxcar/kernel';
+import type { HandoffAdapter } from './adapter.js';
+
+export class AdapterRegistry {
+  readonly #adapters = new Map<string, HandoffAdapter>();
+
+  constructor(adapters: readonly HandoffAdapter[] = []) {
+    for (const adapter of adapters) this.registerAdapter(adapter);
+  }
+
+  /**
+   * Adds an adapter, or puts it in the place of the one that its platform has.
+   *
+   * @throws KernelError `bad_request` for a platform without a name, or under another name than its first.
+   */
+  registerAdapter(adapter: HandoffAdapter): void {
+    const { platform } = adapter;
+    const first = normalizePlatform(platform) ?? platform.trim().toLowerCase();
+    if (first === '' || first !== platform)
+      throw new KernelError('bad_request', {
+        message: `platform: '${platform}' must be ${first === '' ? 'a name' : `'${first}'`}.`,
+        details: { field: 'platform' },
+      });
+    this.#adapters.set(platform, adapter);
+  }
+
+  /** First names, in the order in which they were registered. */
+  get platforms(): readonly string[] {
+    return [...this.#adapters.keys()];
+  }
+
+  /** The platforms that the kernel does not know: entries of `targets` may name them. */
+  get customPlatforms(): readonly string[] {
+    return this.platforms.filter((platform) => normalizePlatform(platform) === undefined);
+  }
+
+  /**
+   * The adapter of a platform, by any of its names in any case.
+   *
+   * @throws KernelError `bad_request` with the text `Unsupported platform: <name>` and nothing after it.
+   */
+  adapterOf(name: string): HandoffAdapter {
+    const first = normalizePlatform(name);
+    const found =
+      first === undefined
+        ? [...this.#adapters.values()].find((adapter) => adapter.supportsPlatform(name))
+        : this.#adapters.get(first);
+    if (found !== undefined) return found;
+    platformOf(name);
+    // The kernel knows the platform, and nothing here serves it.
+    throw new KernelError('bad_request', {
+      message: `Unsupported platform: ${name}`,
+      next: '',
+      details: { field: 'platform' },
+    });
+  }
+}

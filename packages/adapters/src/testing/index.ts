@@ -1,0 +1,13 @@
+/** The contract of adapters, for the adapters of other packages too. Not part of what is published. */
+export { type AdapterSubject, adapterContract } from './adapter-contract.js';
+export { everyCard, requestFor, textCard } from './cards.js';
+export {
+  type Behaviour,
+  type Dialect,
+  json,
+  openPlatform,
+  PLATFORM_KEY,
+  type PlatformServer,
+  type Reply,
+  type ServedRequest,
+} from './platform-server.js';

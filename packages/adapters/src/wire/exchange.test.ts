@@ -1,0 +1,105 @@
+import type { AddressInfo } from 'node:net';
+import { createServer, type Server } from 'node:net';
+import { expect, test } from 'vitest';
+import { AdapterError } from '../adapter-error.js';
+import { Concealer } from './conceal.js';
+import { Exchange, type ExchangeOptions } from './exchange.js';
+import { createFetch } from './http-fetch.js';
+
+/** A server that answers each connection with these bytes. It closes it, or keeps it open. */
+async function openRaw(bytes: string, isOpen = false) {
+  let closed: () => void = () => undefined;
+  const whenClosed = new Promise<void>((resolve) => {
+    closed = resolve;
+  });
+  const server: Server = createServer((socket) => {
+    socket.on('error', () => undefined).on('close', closed);
+    socket.once('data', () => (isOpen ? socket.write(bytes) : socket.end(bytes)));
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
+    whenClosed,
+    [Symbol.asyncDispose]: () => new Promise<void>((resolve) => server.close(() => resolve())),
+  };
+}
+
+const exchangeWith = (given: Partial<ExchangeOptions> = {}) =>
+  new Exchange({
+    fetch: createFetch(),
+    signal: new AbortController().signal,
+    caller: {
+      platform: 'openai',
+      handoffId: 'h',
+      attempt: 1,
+      keyVariable: undefined,
+      concealer: new Concealer({}),
+    },
+    ...given,
+  });
+
+async function failureOf(work: Promise<unknown>): Promise<AdapterError> {
+  const error: unknown = await work.catch((thrown: unknown) => thrown);
+  if (error instanceof AdapterError) return error;
+  throw new Error(`not an AdapterError: ${String(error)}`);
+}
+
+const OK = 'HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n';
+
+test('when the exchange is over, a connection that is still open is closed', async () => {
+  await using server = await openRaw(`${OK}content-length: 100\r\n\r\nhalf`, true);
+  {
+    using exchange = exchangeWith();
+    const response = await exchange.fetch(server.url);
+    expect(response.status).toBe(200);
+  }
+  await server.whenClosed;
+});
+
+test('an answer that is larger than the limit is given up, and not tried again', async () => {
+  await using server = await openRaw(`${OK}\r\n${'x'.repeat(5_000)}`, true);
+  using exchange = exchangeWith({ maxAnswerBytes: 1_000 });
+  const response = await exchange.fetch(server.url);
+  const error = await failureOf(response.text());
+  expect([error.code, error.retryable, error.message.includes('1000 bytes')]).toEqual([
+    'platform_failed',
+    false,
+    true,
+  ]);
+  expect(exchange.failure).toBe(error);
+  await server.whenClosed;
+});
+
+test('a body that is shorter than its announced length is a connection that fell', async () => {
+  await using server = await openRaw(`${OK}content-length: 100\r\n\r\nhalf`);
+  using exchange = exchangeWith();
+  const error = await failureOf((await exchange.fetch(server.url)).text());
+  expect([error.code, error.retryable]).toEqual(['platform_unavailable', true]);
+});
+
+test('bytes that are not HTTP, and statuses that HTTP does not have, are no answers', async () => {
+  for (const bytes of ['SSH-2.0-OpenSSH\r\n', 'HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n']) {
+    await using server = await openRaw(bytes);
+    using exchange = exchangeWith();
+    const error = await failureOf(exchange.fetch(server.url));
+    expect([error.code, error.retryable]).toEqual(['platform_failed', false]);
+  }
+});
+
+test('of the body of an error 64 KiB are read, whatever comes', async () => {
+  const words = `{"error":{"message":"${'no '.repeat(200_000)}`;
+  await using server = await openRaw(
+    `HTTP/1.1 400 Bad\r\ncontent-type: application/json\r\n\r\n${words}`,
+    true,
+  );
+  using exchange = exchangeWith();
+  const error = await failureOf(exchange.fetch(server.url));
+  expect([error.code, error.message.length < 1_000]).toEqual(['platform_failed', true]);
+  await server.whenClosed;
+});
+
+test('an answer without a body is one', async () => {
+  await using server = await openRaw('HTTP/1.1 204 No Content\r\n\r\n');
+  using exchange = exchangeWith();
+  expect(await (await exchange.fetch(server.url)).text()).toBe('');
+});

@@ -1,0 +1,53 @@
+/** What a provider says that a call has used, in whatever of its bodies and events it says it. */
+import { isJsonObject, type ModelUsage } from '@boxcar/kernel';
+import { z } from 'zod';
+
+/** Figures as providers write them, wherever they put them. */
+const figures = z.object({
+  input_tokens: z.number().nonnegative().optional(),
+  prompt_tokens: z.number().nonnegative().optional(),
+  output_tokens: z.number().nonnegative().optional(),
+  completion_tokens: z.number().nonnegative().optional(),
+  promptTokenCount: z.number().nonnegative().optional(),
+  candidatesTokenCount: z.number().nonnegative().optional(),
+  thoughtsTokenCount: z.number().nonnegative().optional(),
+  cache_read_input_tokens: z.number().nonnegative().nullish(),
+  cache_creation_input_tokens: z.number().nonnegative().nullish(),
+});
+type Figures = z.infer<typeof figures>;
+
+/** Anthropic counts what it reads from the cache and writes to it apart from the rest, and is the only one with these names. */
+function inputOf(told: Figures): Omit<ModelUsage, 'outputTokens'> | undefined {
+  const plain = told.input_tokens ?? told.prompt_tokens ?? told.promptTokenCount;
+  if (plain === undefined) return undefined;
+  const { cache_read_input_tokens: read, cache_creation_input_tokens: written } = told;
+  return {
+    inputTokens: plain + (read ?? 0) + (written ?? 0),
+    ...(read == null ? {} : { cachedInputTokens: read }),
+    ...(written == null ? {} : { cacheWriteTokens: written }),
+  };
+}
+
+/** Gemini counts thoughts apart from the answer, the others with it. */
+const outputOf = (told: Figures): number =>
+  told.output_tokens ??
+  told.completion_tokens ??
+  (told.candidatesTokenCount ?? 0) + (told.thoughtsTokenCount ?? 0);
+
+/** The figures in a parsed body or event, also beside an error. */
+export function findReportedUsage(value: unknown): ModelUsage | undefined {
+  if (!isJsonObject(value)) return undefined;
+  const places = [
+    value.usage,
+    value.usageMetadata,
+    isJsonObject(value.response) ? value.response.usage : undefined,
+    isJsonObject(value.message) ? value.message.usage : undefined,
+  ];
+  for (const place of places) {
+    if (!isJsonObject(place)) continue;
+    const { success, data } = figures.safeParse(place);
+    const input = success ? inputOf(data) : undefined;
+    if (success && input !== undefined) return { ...input, outputTokens: outputOf(data) };
+  }
+  return undefined;
+}
