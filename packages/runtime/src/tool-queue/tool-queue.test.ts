@@ -98,7 +98,7 @@ class Place {
   static async open(kind: QueueBackend): Promise<Place> {
     const place = new Place(await testBackend(kind));
     await place.sweep();
-    place.recordWaitingJob();
+    place.openDoor();
     return place;
   }
 
@@ -118,7 +118,7 @@ class Place {
     this.worker = await createWorker(this.opened.runtime, options);
   }
 
-  recordWaitingJob(): void {
+  openDoor(): void {
     this.#door ??= this.opened.serveToolResultsDoor();
   }
 
@@ -136,7 +136,7 @@ class Place {
 
   async endTest(): Promise<void> {
     await Promise.all(this.#outside.splice(0).map((worker) => worker.close(true)));
-    this.recordWaitingJob();
+    this.openDoor();
     if (this.#isByHand) await this.sweep();
     this.#isByHand = false;
   }
