@@ -27,7 +27,7 @@ const stackOf = (error: unknown): string[] => {
   return [...errors].map(({ stack, message }) => stack ?? message);
 };
 
-/** Details are of any type. */
+/** Error details may have values of any type. */
 const writable = (_key: string, value: unknown): unknown =>
   typeof value === 'bigint' ? String(value) : value;
 

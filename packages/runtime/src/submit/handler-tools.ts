@@ -117,7 +117,7 @@ export class HandlerToolbox implements HandlerTools {
 
   async #takeName(name: string): Promise<void> {
     const { projectId, source } = this.ctx;
-    // Two agents of one name that are made side by side: neither has a row yet.
+    // When two agents of one name are made side by side, neither has a row yet.
     const isTakenHere = spellingsOf(name).some((spelling) => this.#takenNames.has(spelling));
     if (!isTakenHere) this.#takenNames.add(name);
     const taking = isTakenHere

@@ -46,7 +46,7 @@ export class WaitingJobs {
     if (gone.length > 0) await this.#removeWaitingJobs(gone);
   }
 
-  /** Removes the records of jobs all at once, and when that fails each alone. What stays comes again, with all others. */
+  /** Removes the records of jobs all at once, and when that fails each alone. A record that stays is found by the next sweep. */
   async #removeWaitingJobs(jobs: readonly WaitingJob[]): Promise<void> {
     try {
       await removeWaitingJobs(this.#runtime.pool, jobs);

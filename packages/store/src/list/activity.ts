@@ -49,7 +49,7 @@ export type Activity =
 const OVERLAP_MS = 5_000;
 /** By how much the clocks of those who mint ids may differ. */
 const ID_SKEW_MS = 60_000;
-/** The newest so many turns are looked at, and all that were open at the look before. */
+/** A look reads this many of the newest turns, and all turns that were open at the look before. */
 const LIMIT = 1_000;
 
 // $1: ids from here on; $2: turns known to be open; $3: how far back in milliseconds.

@@ -159,7 +159,7 @@ class Choice {
   /** The newest so many turns that fit, without a look at the text. */
   #newest(limit: string, conditions: readonly string[]): string {
     const { statuses = [undefined], channelId = 'public' } = this.#filters;
-    // A channel of its own has few turns, whoever ran them: its index begins with the project.
+    // A channel other than `public` has few turns, of any agent: the index of channels begins with the project.
     const isOfChannel = channelId !== 'public';
     const ways = statuses.map((status) => {
       const isUnwell = UNWELL.some((rare) => rare === status);
