@@ -16,6 +16,7 @@ export {
   type ApprovalTicket,
   callersRunOf,
   type Handoff,
+  type HandoffEvent,
   type HandoffRequest,
   type HandoffResponse,
   type Principal,
@@ -24,6 +25,12 @@ export {
   toHandoffRequest,
   toHandoffResponse,
 } from './records.js';
+export {
+  DEFAULT_HANDOFF_RETRY,
+  DEFAULT_HANDOFF_SECONDS,
+  type HandoffArguments,
+  handoffArgumentsSchema,
+} from './request.js';
 export {
   type HandoffCall,
   type HandoffToolSchema,

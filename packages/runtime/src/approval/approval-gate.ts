@@ -2,6 +2,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   type ApprovalTicket,
+  argsHash,
+  checkDuration,
   isJsonObject,
   type JsonObject,
   KernelError,
@@ -14,7 +16,15 @@ import {
   type TicketStatus,
   toBadRequest,
 } from '@boxcar/kernel';
-import { decideTicket, findTicket, listTickets, type TicketRow, wakeDecided } from '@boxcar/store';
+import {
+  consumeTicket,
+  decideTicket,
+  expireDueTickets,
+  findTicket,
+  listTickets,
+  type TicketRow,
+  wakeDecided,
+} from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 
@@ -22,8 +32,10 @@ import type { RuntimeCore } from '../core/index.js';
 const MAY_DECIDE = 'approvals:write';
 
 const OPERATOR: Principal = { id: 'operator', kind: 'person', scopes: [MAY_DECIDE] };
-const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
+export const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 const MAX_REASON = 1_000;
+/** Requests that are expired at once. */
+const MAX_EXPIRED = 1_000;
 /** How often a waiting process looks. */
 const LOOK_MS = 250;
 
@@ -103,14 +115,62 @@ const placeIn = (cursor: string): { readonly at: string; readonly id: string } =
   id: cursor.slice(38),
 });
 
+export interface ApprovalGateOptions {
+  readonly runtime: RuntimeCore;
+  readonly projectId?: ProjectId | undefined;
+  /** How long requests wait that are made with this gate, in minutes; fractions are allowed. Default: as the runtime says. */
+  readonly defaultTimeoutMinutes?: number | undefined;
+}
+
 /** Decides and reads tickets of a project. */
 export class ApprovalGate {
   readonly #runtime: RuntimeCore;
   readonly #projectId: ProjectId;
+  /** How long requests wait that are made with it; undefined: as the runtime says. */
+  readonly timeoutMs: number | undefined;
 
-  constructor(options: { readonly runtime: RuntimeCore; readonly projectId?: ProjectId | undefined }) {
-    this.#runtime = options.runtime;
-    this.#projectId = options.projectId ?? DEFAULT_PROJECT;
+  /** @throws KernelError `bad_request` for a time of 0 and less. */
+  constructor(options: ApprovalGateOptions) {
+    const { runtime, projectId = DEFAULT_PROJECT, defaultTimeoutMinutes: minutes } = options;
+    this.#runtime = runtime;
+    this.#projectId = projectId;
+    this.timeoutMs =
+      minutes === undefined ? undefined : checkDuration(minutes * 60_000, 'defaultTimeoutMinutes');
+  }
+
+  /** Expires requests of all projects whose time is over, and moves on what waited for them. The sweep of any worker does so too. */
+  async expireDue(options: { readonly now?: Date | undefined } = {}): Promise<readonly TicketId[]> {
+    const { pool, handoffs, log } = this.#runtime;
+    const expired = await expireDueTickets(pool, { ...options, limit: MAX_EXPIRED });
+    for (const { id } of expired) {
+      log('info', 'approval.updated', { ticket_id: id, status: 'expired' });
+      await handoffs.decided(id);
+    }
+    const turns = expired.flatMap(({ turnId }) => (turnId === null ? [] : [turnId]));
+    this.#runtime.ring(await wakeDecided(pool, turns));
+    return expired.map(({ id }) => id);
+  }
+
+  /**
+   * Consumes an approved ticket for what it approved, once. For programs that carry out themselves what was approved: calls and handoffs
+   * consume theirs by themselves.
+   *
+   * @returns False: it is not approved, was consumed, or approves something else.
+   * @throws KernelError `not_found`; `bad_request` for what is not plain JSON.
+   */
+  async consume(
+    ticketId: string,
+    { args, context }: { readonly args: unknown; readonly context?: unknown },
+  ): Promise<boolean> {
+    const ticket = await this.#load(parseId<'ticket'>(ticketId, 'ticket_id'));
+    return consumeTicket(this.#runtime.pool, {
+      ticketId: ticket.id,
+      projectId: this.#projectId,
+      argsHash: argsHash(args),
+      contextHash: context === undefined ? '' : argsHash(context),
+      payloadHash: ticket.payload_hash,
+      policyVersion: ticket.policy_version,
+    });
   }
 
   /** @throws KernelError `not_found`; `bad_request` for what is not an id. */
@@ -192,8 +252,9 @@ export class ApprovalGate {
       status: decided.status,
       resolved_by: ticket.resolved_by,
     });
+    if (ticket.tool_name === 'handoff') await this.#runtime.handoffs.decided(ticketId);
     // After the commit: a worker that suspends the turn at this moment looks at its tickets then.
-    if (decided.turnId !== null) this.#runtime.ring(await wakeDecided(pool, [decided.turnId]));
+    else if (decided.turnId !== null) this.#runtime.ring(await wakeDecided(pool, [decided.turnId]));
     if (decided.status !== status) throw resolved(ticket, decided.status);
     return toApprovalTicket(ticket);
   }

@@ -70,7 +70,7 @@ test.each(queueBackends())(
     await gate.approve(ticket.ticket_id);
     const bank = backend.worker('boxcar-tools-bank', async () => ({ paid: true }));
     expect(await runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
-      expect(await rows("select from boxcar.tool_calls where status = 'success'")).toHaveLength(1);
+    expect(await rows("select from boxcar.tool_calls where status = 'success'")).toHaveLength(1);
     await worker.close();
   },
 );

@@ -1,4 +1,5 @@
 export type { CallGateOptions, Ends, QueueToolCalls, RuntimeCore } from './core.js';
+export { HANDOFF_TARGET, type Handoffs, type PreparedHandoff, type ServedResult } from './handoffs.js';
 export {
   type Accepted,
   type Caller,

@@ -181,10 +181,16 @@ export class HandlerToolbox implements HandlerTools {
   }
 
   /** Handlers are outside code, so their requests are checked here. */
-  #checkRequest({ target, access, deadlineMs, priority }: SubmitTurnRequest): void {
+  #checkRequest({ target, access, deadlineMs, priority, serves }: SubmitTurnRequest): void {
+    const { profile } = target.kind === 'new' ? target : target.agent;
+    if (profile.version === 0 && serves === undefined)
+      throw new KernelError('bad_request', {
+        message: `${this.ctx.primitive}: agents that serve handoffs get their tasks by handoff alone.`,
+        details: { target_profile: profile.name },
+      });
     if (deadlineMs !== undefined) checkDuration(deadlineMs, 'deadlineMs');
     if (priority !== undefined) checkWholeNumber(priority, 'priority', { min: -100, max: 100 });
-    const { name, tags } = target.kind === 'new' ? target.profile : target.agent.profile;
+    const { name, tags } = profile;
     if (access !== 'trusted') {
       checkDelegation(this.ctx.source, { profileName: name, tags });
       if (target.kind === 'reuse') checkReuse(this.ctx.source, target.agent);
@@ -280,6 +286,25 @@ export class HandlerToolbox implements HandlerTools {
   get unended(): HandlerTools['unended'] {
     return this.#draft.ended.flatMap(({ unended }) => unended);
   }
+
+  get toolCallId(): HandlerTools['toolCallId'] {
+    return this.#of.call?.toolCallId;
+  }
+
+  readonly addHandoff: HandlerTools['addHandoff'] = (handoff) => {
+    this.#calls.checkOpen();
+    this.#draft.addHandoff(handoff);
+  };
+
+  readonly waitElsewhere: HandlerTools['waitElsewhere'] = (deadlineMs) => {
+    this.#calls.checkOpen();
+    if (this.#of.call !== undefined) this.#draft.await({ kind: 'elsewhere', deadlineMs });
+  };
+
+  readonly logLater: HandlerTools['logLater'] = (event, fields) => {
+    this.#calls.checkOpen();
+    this.#draft.addLine({ event, fields });
+  };
 
   readonly ring: HandlerTools['ring'] = (rings) => {
     this.#calls.checkOpen();

@@ -58,7 +58,7 @@ export function parseSubmission(
   args: unknown,
   options: CallerOptions,
 ): ParsedSubmission {
-  const handler = runtime.handlers.get(primitive);
+  const handler = options.handler ?? runtime.handlers.get(primitive);
   if (handler === undefined) {
     const name = String(primitive).slice(0, 80);
     const known = [...runtime.handlers.keys()].sort();

@@ -1,5 +1,5 @@
 /** Requests for approval whose time is over, and decisions whose turn nothing has woken, since a process has died in between. */
-import { closeAnswered, expireDueTickets, findUnwoken, wakeDecided } from '@boxcar/store';
+import { closeAnswered, expireDueTickets, findLeftTickets, findUnwoken, wakeDecided } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { Clock } from './sweep-rows.js';
 
@@ -14,6 +14,9 @@ export class LeftApprovals {
     const { pool, log } = this.#runtime;
     const expired = await expireDueTickets(pool, clock);
     for (const { id } of expired) log('info', 'approval.updated', { ticket_id: id, status: 'expired' });
+    // Before the turns: what waits for a handoff has its answer then, and is not looked at again.
+    const tickets = new Set([...expired.map(({ id }) => id), ...(await findLeftTickets(pool, clock))]);
+    for (const id of tickets) await this.#runtime.handoffs.decided(id);
     const turns = expired.flatMap(({ turnId }) => (turnId === null ? [] : [turnId]));
     const left = await findUnwoken(pool, clock);
     this.#runtime.ring(await wakeDecided(pool, [...new Set([...turns, ...left])]));

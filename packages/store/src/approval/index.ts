@@ -8,11 +8,13 @@ export {
   wakeDecided,
 } from './gated-calls.js';
 export {
+  consumeTicket,
   decideTicket,
   expireDueTickets,
   findTicket,
   keepPolicy,
   listTickets,
+  requestApproval,
   type TicketRow,
   voidTicket,
 } from './tickets.js';

@@ -9,7 +9,10 @@ export {
   hasProfile,
   insertProfiles,
   lockProfileNames,
+  PROFILE_COLUMNS,
+  type ProfileDbRow,
   type ProfileRow,
+  toProfileRow,
 } from './profile-versions.js';
 export {
   findVersionIds,
@@ -48,6 +51,7 @@ export {
   type NewBatch,
   type NewBudget,
   type NewGrant,
+  type NewHandoff,
   type NewOperation,
   type NewTurn,
   type Submission,

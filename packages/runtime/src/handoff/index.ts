@@ -1,0 +1,11 @@
+export type { AgentContext, AgentFunction, AgentRunner } from './agents.js';
+export { handoffPrimitive } from './handoff-primitive.js';
+export {
+  type HandoffPage,
+  HandoffTool,
+  type HandoffToolOptions,
+  type ListHandoffsOptions,
+  listHandoffPage,
+} from './handoff-tool.js';
+export type { HandoffAnswer, HandoffInput } from './handoff-types.js';
+export { HandoffParts, type HandoffSettings } from './parts.js';

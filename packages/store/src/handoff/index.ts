@@ -1,0 +1,29 @@
+export {
+  type BeginningHandoff,
+  beginAttempt,
+  closeOfTurn,
+  findLeftTickets,
+  findParked,
+  isCallOpen,
+  type LoggedEvent,
+  lockParked,
+  moveHandoffs,
+  type NewHandoffEvent,
+  type ParkedHandoff,
+  retryAttempt,
+} from './handoff-changes.js';
+export { findHandoffProfile, insertHandoffProfile, lockHandoffProfile } from './handoff-profile.js';
+export {
+  findHandoff,
+  findHandoffPlace,
+  findKeyedHandoff,
+  findServedHandoff,
+  findWaitedHandoffs,
+  type HandoffFilters,
+  type HandoffPlace,
+  type ListedHandoff,
+  listHandoffs,
+  loadHandoffEvents,
+  type ServedHandoff,
+  type WaitedHandoff,
+} from './handoffs.js';
