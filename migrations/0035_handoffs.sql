@@ -68,3 +68,7 @@ create table boxcar.handoff_events (
   primary key (handoff_id, seq)
 );
 comment on table boxcar.handoff_events is 'what happened to a handoff, in order; no words of its task or result';
+
+-- Version 0 is the profile of turns that adapters and functions serve: no user has applied it.
+alter table boxcar.profiles drop constraint profiles_version_check;
+alter table boxcar.profiles add constraint profiles_version_check check (version >= 0);

@@ -34,6 +34,15 @@ const handoff: Handoff = {
   run_id: null,
   calling_run_id: null,
   target_run_id: null,
+  turn_id: null,
+  ticket_id: null,
+  joined_to: null,
+  root_handoff_id: '01a00000-0000-7000-8000-000000000001',
+  parent_handoff_id: null,
+  depth: 0,
+  decision: null,
+  attempts: 0,
+  loss: null,
 };
 
 test('a handoff in every phase is valid on the wire, and says nothing of an answer before there is one', () => {

@@ -1,6 +1,16 @@
 /** What a runtime knows of handoffs, for the parts that meet them: turns, sweeps, decisions, workers. */
-import type { JsonObject, JsonValue, TicketId } from '@boxcar/kernel';
+import type { CardContent, CardId, JsonObject, JsonValue, Role, TicketId } from '@boxcar/kernel';
 import type { ServedHandoff } from '@boxcar/store';
+
+/** A handoff with the cards that were packed beside its task, its context and its payload, in the order of the box. */
+export interface PackedHandoff extends ServedHandoff {
+  readonly cards: readonly {
+    readonly id: CardId;
+    readonly type: string;
+    readonly role: Role | null;
+    readonly content: CardContent;
+  }[];
+}
 
 /** What an adapter or a function has brought. */
 export interface ServedResult {
@@ -41,7 +51,7 @@ export interface Handoffs {
   /** What a worker of this process can serve beside its own targets. */
   readonly workerTargets: readonly string[];
   /** @throws KernelError for a target that this process does not know. */
-  prepare(handoff: ServedHandoff, workerTarget: string): Promise<PreparedHandoff>;
+  prepare(handoff: PackedHandoff, workerTarget: string): Promise<PreparedHandoff>;
   /** Moves on what waits for a ticket that was decided, or whose call is over. */
   decided(ticketId: TicketId): Promise<void>;
 }

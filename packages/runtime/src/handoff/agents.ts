@@ -1,8 +1,7 @@
 /** Agents that are functions of this program: they serve handoffs as other agents serve turns. */
 import { createHash } from 'node:crypto';
 import { type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
-import type { ServedHandoff } from '@boxcar/store';
-import { HANDOFF_TARGET, type PreparedHandoff } from '../core/index.js';
+import { HANDOFF_TARGET, type PackedHandoff, type PreparedHandoff } from '../core/index.js';
 import { unlessAborted } from '../lib/index.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 
@@ -57,7 +56,7 @@ export function runnerFunction(runner: AgentRunner, slug: string): RegisteredAge
   };
 }
 
-const contextOf = (handoff: ServedHandoff): JsonObject => ({
+const contextOf = (handoff: PackedHandoff): JsonObject => ({
   handoff_id: handoff.handoff_id,
   handoff_source_agent: handoff.source_agent,
   handoff_platform: handoff.platform,
@@ -68,7 +67,7 @@ const contextOf = (handoff: ServedHandoff): JsonObject => ({
 /** A function, ready to serve one handoff. */
 export function prepareAgent(
   agent: RegisteredAgent,
-  handoff: ServedHandoff,
+  handoff: PackedHandoff,
   handOn: AgentContext['handoff'],
 ): PreparedHandoff {
   const { handoff_id, task, payload, context } = handoff;

@@ -7,8 +7,13 @@ import {
   type ProjectId,
   type TicketId,
 } from '@boxcar/kernel';
-import type { ServedHandoff } from '@boxcar/store';
-import { HANDOFF_TARGET, type Handoffs, type PreparedHandoff, type RuntimeCore } from '../core/index.js';
+import {
+  HANDOFF_TARGET,
+  type Handoffs,
+  type PackedHandoff,
+  type PreparedHandoff,
+  type RuntimeCore,
+} from '../core/index.js';
 import {
   type AgentContext,
   type AgentRunner,
@@ -141,7 +146,7 @@ export class HandoffParts implements Handoffs {
     return library.resolveTarget(targets, platform, name);
   }
 
-  async prepare(handoff: ServedHandoff, workerTarget: string): Promise<PreparedHandoff> {
+  async prepare(handoff: PackedHandoff, workerTarget: string): Promise<PreparedHandoff> {
     const { target_agent: name, platform } = handoff;
     if (platform === 'agdd') {
       const agent =
@@ -158,7 +163,7 @@ export class HandoffParts implements Handoffs {
     return this.#prepareAdapter(handoff);
   }
 
-  #handOn({ handoff_id, target_agent, project_id }: ServedHandoff): AgentContext['handoff'] {
+  #handOn({ handoff_id, target_agent, project_id }: PackedHandoff): AgentContext['handoff'] {
     return (request) =>
       handOff(
         this.#runtime,
@@ -167,7 +172,7 @@ export class HandoffParts implements Handoffs {
       );
   }
 
-  async #prepareAdapter(handoff: ServedHandoff): Promise<PreparedHandoff> {
+  async #prepareAdapter(handoff: PackedHandoff): Promise<PreparedHandoff> {
     const { library, registry } = await this.#load();
     const { handoff_id, source_agent, target_agent, task, payload, platform } = handoff;
     const adapter = registry.adapterOf(platform);
@@ -184,7 +189,7 @@ export class HandoffParts implements Handoffs {
       task,
       context: handoff.context ?? {},
       payload,
-      cards: handoff.cards as Parameters<HandoffAdapter['executeHandoff']>[0]['cards'],
+      cards: handoff.cards,
       target,
     };
     const { cancel } = adapter;

@@ -23,7 +23,7 @@ import {
   toErrorBody,
 } from '@boxcar/kernel';
 import { beginAttempt, retryAttempt, type ServedHandoff } from '@boxcar/store';
-import type { PreparedHandoff, ServedResult } from '../core/index.js';
+import type { PackedHandoff, PreparedHandoff, ServedResult } from '../core/index.js';
 import { fallbackDeliverable } from '../end/index.js';
 import { deliverableContent, unlessAborted } from '../lib/index.js';
 import type { HeldTurn, TurnHost, TurnRun } from './held-turn.js';
@@ -59,7 +59,7 @@ class HandoffRun {
     const handoff = this.#handoff;
     let prepared: PreparedHandoff;
     try {
-      prepared = await this.#host.runtime.handoffs.prepare(handoff, turn.workerTarget);
+      prepared = await this.#host.runtime.handoffs.prepare(await this.#packed(), turn.workerTarget);
     } catch (error) {
       if (this.#held.signal.aborted) throw error;
       return this.#fail(toErrorBody(error));
@@ -81,6 +81,16 @@ class HandoffRun {
     if (begun === undefined) return 'fenced';
     if (begun.remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
     return this.#attempt(prepared, begun);
+  }
+
+  async #packed(): Promise<PackedHandoff> {
+    const { view, turn } = this.#held;
+    const { contexts } = await view.rows();
+    const own = new Set<string>(this.#handoff.card_ids);
+    const cards = (contexts.get(turn.contextBoxId) ?? [])
+      .map(({ card }) => card)
+      .filter(({ id }) => !own.has(id));
+    return { ...this.#handoff, cards };
   }
 
   /** Undefined: it is paid for. */

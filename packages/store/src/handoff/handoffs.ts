@@ -10,7 +10,6 @@
  */
 import type {
   BoxId,
-  CardContent,
   CardId,
   ErrorBody,
   Handoff,
@@ -286,13 +285,8 @@ export interface ServedHandoff extends pg.QueryResultRow {
   readonly attempts: number;
   readonly is_attempt_open: boolean;
   readonly retry: { readonly max_attempts: number; readonly base_ms: number; readonly max_ms: number };
-  /** What else was packed, in the order of the box. */
-  readonly cards: readonly {
-    readonly id: CardId;
-    readonly type: string;
-    readonly role: string | null;
-    readonly content: CardContent;
-  }[];
+  /** Task, context and payload. */
+  readonly card_ids: readonly CardId[];
 }
 
 const SERVED = statement(`
@@ -301,9 +295,7 @@ const SERVED = statement(`
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
     coalesce(h.run_id, (select p.run_id::text from boxcar.turns p where p.id = h.parent_turn_id)) as parent_run_id,
-    (select coalesce(json_agg(json_build_object('id', c.id, 'type', c.type, 'role', c.role, 'content', c.content) order by u.n), '[]')
-      from boxcar.boxes b cross join lateral unnest(b.card_ids) with ordinality as u(id, n) join boxcar.cards c on c.id = u.id
-      where b.id = h.context_box_id and c.content is not null and c.id not in (h.task_card_id, coalesce(h.context_card_id, h.task_card_id), coalesce(h.payload_card_id, h.task_card_id))) as cards
+    array_remove(array[h.task_card_id, h.context_card_id, h.payload_card_id], null) as card_ids
   from boxcar.handoffs h where h.turn_id = $1`);
 
 /** The handoff that a turn serves; undefined when it serves none. */
