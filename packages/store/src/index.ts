@@ -135,6 +135,7 @@ export {
   type LoggedEvent,
   listHandoffs,
   loadHandoffEvents,
+  lockHandoffKey,
   lockHandoffProfile,
   lockParked,
   moveHandoffs,

@@ -10,6 +10,7 @@
  */
 import {
   argsHash,
+  CARD_TYPES,
   DEFAULT_HANDOFF_RETRY,
   DEFAULT_HANDOFF_SECONDS,
   type ErrorBody,
@@ -31,6 +32,7 @@ import {
   findHandoffPlace,
   findKeyedHandoff,
   type HandoffPlace,
+  lockHandoffKey,
   type NewHandoffEvent,
 } from '@boxcar/store';
 import type { CallGateOptions, RuntimeCore } from '../core/index.js';
@@ -160,9 +162,11 @@ class HandoffRequest {
   }
 
   async #findFirst({ key, hash }: Asked): Promise<JsonValue | undefined> {
-    const { db, ctx } = this.#tools;
+    const { db, tx, ctx } = this.#tools;
     if (key === undefined) return undefined;
-    const first = await findKeyedHandoff(db, ctx.projectId, key);
+    // Of two at the same moment the second waits for the first, and finds it then.
+    await lockHandoffKey(tx, ctx.projectId, key);
+    const first = await findKeyedHandoff(tx, ctx.projectId, key);
     if (first === undefined) return undefined;
     const handoffId = first.handoff_id;
     if (first.request_hash !== hash)
@@ -444,7 +448,7 @@ async function pack({ input }: Asked, { workerTarget }: Route, tools: HandlerToo
   const handover: Handover = {
     context_packing_config: {
       pack_arguments: [
-        rule('task', 'instruction'),
+        rule('task', CARD_TYPES.instruction),
         ...(hasContext ? [rule('context', 'handoff_context')] : []),
         ...(hasPayload ? [rule('payload', 'handoff_payload', isWrapped ? { wrapped: true } : {})] : []),
       ],

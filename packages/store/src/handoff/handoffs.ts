@@ -25,7 +25,7 @@ import type {
 } from '@boxcar/kernel';
 import { handoffStatusOf, isJsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from '../db/index.js';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
 
 /** How the end of turn `t` reads as a phase. */
 export const END_PHASE = `case t.status when 'success' then 'completed' when 'partial' then case when t.error is null then 'completed' else 'failed' end
@@ -253,6 +253,15 @@ export async function findHandoffPlace(
   },
 ): Promise<HandoffPlace | undefined> {
   return (await run<HandoffPlace>(db, PLACE, [of.projectId, of.handoffId ?? null, of.chain]))[0];
+}
+
+const LOCK_KEY = statement(
+  "select /* handoffs.lock_key */ pg_advisory_xact_lock(hashtextextended($1::text || ' ' || $2::text, 35))",
+);
+
+/** Of those who ask for a handoff under the same key, one at a time goes on. */
+export async function lockHandoffKey(tx: Tx, projectId: ProjectId, key: string): Promise<void> {
+  await run(tx, LOCK_KEY, [projectId, key]);
 }
 
 /** The first handoff under a key. */

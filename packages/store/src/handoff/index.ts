@@ -24,6 +24,7 @@ export {
   type ListedHandoff,
   listHandoffs,
   loadHandoffEvents,
+  lockHandoffKey,
   type ServedHandoff,
   type WaitedHandoff,
 } from './handoffs.js';
