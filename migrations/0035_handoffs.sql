@@ -57,7 +57,11 @@ create index handoffs_of_turn on boxcar.handoffs (turn_id) where turn_id is not 
 create index handoffs_of_parent on boxcar.handoffs (parent_turn_id) where parent_turn_id is not null;
 create index handoffs_of_ticket on boxcar.handoffs (ticket_id) where ticket_id is not null;
 create index handoffs_joined on boxcar.handoffs (joined_to) where joined_to is not null;
+create index handoffs_of_box on boxcar.handoffs (context_box_id);
 create index handoffs_of_root on boxcar.handoffs (root_handoff_id);
+
+-- Tickets of handoffs from outside go with them.
+create index approvals_of_handoff on boxcar.approvals ((metadata->>'handoff_id')) where turn_id is null;
 
 create table boxcar.handoff_events (
   handoff_id uuid not null references boxcar.handoffs (id) on delete cascade,

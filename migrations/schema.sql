@@ -1045,7 +1045,7 @@ alter table only boxcar.profiles add constraint profiles_max_steps_check CHECK (
 
 alter table only boxcar.profiles add constraint profiles_name_check CHECK ((name <> ''::text));
 
-alter table only boxcar.profiles add constraint profiles_version_check CHECK ((version > 0));
+alter table only boxcar.profiles add constraint profiles_version_check CHECK ((version >= 0));
 
 alter table only boxcar.profiles add constraint profiles_view_check CHECK ((view = 'full'::text));
 
@@ -1239,6 +1239,8 @@ CREATE UNIQUE INDEX approvals_joined ON boxcar.approvals USING btree (project_id
 
 CREATE INDEX approvals_newest ON boxcar.approvals USING btree (project_id, created_at, id);
 
+CREATE INDEX approvals_of_handoff ON boxcar.approvals USING btree (((metadata ->> 'handoff_id'::text))) WHERE (turn_id IS NULL);
+
 CREATE INDEX approvals_of_turn ON boxcar.approvals USING btree (turn_id) WHERE (turn_id IS NOT NULL);
 
 CREATE INDEX approvals_waiting ON boxcar.approvals USING btree (tool_call_id) WHERE ((tool_call_id IS NOT NULL) AND (consumed_at IS NULL) AND (voided_at IS NULL));
@@ -1292,6 +1294,8 @@ CREATE INDEX handoffs_joined ON boxcar.handoffs USING btree (joined_to) WHERE (j
 CREATE UNIQUE INDEX handoffs_key ON boxcar.handoffs USING btree (project_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 
 CREATE INDEX handoffs_newest ON boxcar.handoffs USING btree (project_id, created_at, id);
+
+CREATE INDEX handoffs_of_box ON boxcar.handoffs USING btree (context_box_id);
 
 CREATE INDEX handoffs_of_parent ON boxcar.handoffs USING btree (parent_turn_id) WHERE (parent_turn_id IS NOT NULL);
 

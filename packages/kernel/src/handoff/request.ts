@@ -19,14 +19,17 @@ const filled = (most: number) =>
     .refine((value) => value.trim() !== '', 'must not be blank');
 const name = (most: number) => filled(most).refine(isPlainName, PLAIN_NAME);
 
-const payloadSchema = z.custom<JsonValue>().transform((value, context): JsonValue => {
-  try {
-    return parseJsonValue(value, 'payload');
-  } catch {
-    context.addIssue({ code: 'custom', message: 'must be JSON' });
-    return z.NEVER;
-  }
-});
+/** Null is no payload, as for every argument. */
+const payloadSchema = z
+  .custom<JsonValue>((value) => value !== null)
+  .transform((value, context): JsonValue => {
+    try {
+      return parseJsonValue(value, 'payload');
+    } catch {
+      context.addIssue({ code: 'custom', message: 'must be JSON' });
+      return z.NEVER;
+    }
+  });
 
 const retrySchema = z.strictObject({
   max_attempts: z.int().min(1).max(MAX_ATTEMPTS).default(1),

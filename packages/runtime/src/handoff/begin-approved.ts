@@ -24,7 +24,7 @@ export async function beginApproved(
   of: { readonly ticket: TicketRow; readonly oldest: ParkedHandoff; readonly event: NewHandoffEvent },
 ): Promise<void> {
   const { ticket, oldest, event } = of;
-  await runtime.accept(
+  const beginning = runtime.accept(
     'handoff',
     { ticket_id: ticket.id },
     {
@@ -36,7 +36,13 @@ export async function beginApproved(
       begins: { toolCallId: oldest.tool_call_id },
     },
   );
+  await beginning.catch((error: unknown) => {
+    if (!(error instanceof NothingParked)) throw error;
+  });
 }
+
+/** Another process has moved on what waited. */
+class NothingParked extends Error {}
 
 const inputSchema = z.strictObject({ ticket_id: z.string() });
 
@@ -56,7 +62,7 @@ async function begin(
 ): Promise<JsonValue> {
   const { tx } = tools;
   const [oldest, ...others] = await lockParked(tx, ticket.id);
-  if (oldest === undefined) return { begun: false };
+  if (oldest === undefined) throw new NothingParked();
   const again = await askAgain(runtime, tools, { ticket, oldest });
   const policy = again ?? ticket.policy_version;
   if (typeof policy !== 'string')
@@ -108,7 +114,7 @@ async function begin(
         )),
   ];
   for (const { type, handoff_id, data } of logged) tools.logLater(type, { handoff_id, ...data });
-  return { begun: true, handoff_id: oldest.handoff_id, turn_id: turn.turnId };
+  return { handoff_id: oldest.handoff_id, turn_id: turn.turnId };
 }
 
 async function routeOf(
@@ -212,5 +218,5 @@ async function askAnew(
     },
   );
   for (const { type, handoff_id, data } of logged) tools.logLater(type, { handoff_id, ...data });
-  return { begun: false, handoff_id: oldest.handoff_id, ticket_id: fresh.id };
+  return { handoff_id: oldest.handoff_id, ticket_id: fresh.id, context_box_id: oldest.context_box_id };
 }

@@ -360,14 +360,10 @@ class HandoffRequest {
     return {
       handoff_id: handoffId,
       status: error === null ? 'pending' : (phase as 'failed' | 'rejected'),
+      context_box_id: packed.contextBoxId,
       ...(turn === undefined
         ? {}
-        : {
-            turn_id: turn.turnId,
-            agent_id: turn.agentId,
-            context_box_id: turn.contextBoxId,
-            output_box_id: turn.outputBoxId,
-          }),
+        : { turn_id: turn.turnId, agent_id: turn.agentId, output_box_id: turn.outputBoxId }),
       ...(ticket === undefined ? {} : { ticket_id: ticket.id }),
       ...(error === null ? {} : { error: error as unknown as JsonObject }),
     };

@@ -63,7 +63,7 @@ export function parseSubmission(
     const name = String(primitive).slice(0, 80);
     const known = [...runtime.handlers.keys()].sort();
     throw new KernelError('unknown_primitive', {
-      message: `No primitive '${name}'; known are ${known.join(', ')}${meant(name, known) || '.'}`,
+      message: `No primitive '${name}'${meant(name, known) || '.'} Known are ${known.join(', ')}.`,
       details: { primitive },
     });
   }
