@@ -39,6 +39,7 @@ export type {
 } from './handler/index.js';
 export { BUILT_IN as builtInHandlers } from './handlers/built-in.js';
 export {
+  AGDDHandoffAdapter,
   type AgentContext,
   type AgentFunction,
   type AgentRunner,
@@ -50,6 +51,8 @@ export {
   type HandoffToolOptions,
   type ListHandoffsOptions,
   listHandoffPage,
+  type NativeAdapterOptions,
+  NativeHandoffAdapter,
 } from './handoff/index.js';
 export {
   createLog,

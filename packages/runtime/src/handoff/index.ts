@@ -8,4 +8,5 @@ export {
   listHandoffPage,
 } from './handoff-tool.js';
 export type { HandoffAnswer, HandoffInput } from './handoff-types.js';
+export { AGDDHandoffAdapter, type NativeAdapterOptions, NativeHandoffAdapter } from './native-adapter.js';
 export { HandoffParts, type HandoffSettings } from './parts.js';
