@@ -346,6 +346,16 @@ describe('a function', () => {
       expect((await tool.handoff(ask('echo', { payload }))).result).toEqual(payload);
   });
 
+  test('is explained: what it was handed, and that no prompt was sent', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    tool.registerAgent('echo', () => 'out');
+    const { handoff_id } = await tool.handoff(ask('echo', { context: { amount: 5 } }));
+    const { turn_id } = (await tool.getHandoff(handoff_id)) ?? {};
+    const explained = await h.runtime.explainStep(turn_id as TurnId);
+    expect(explained.findings).toMatchObject([{ code: 'served_elsewhere' }]);
+    expect(JSON.stringify(explained.messages)).toContain('amount');
+  });
+
   test('that throws fails the handoff in its words; one that says so is tried again', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     let calls = 0;
