@@ -643,9 +643,10 @@ export class Runtime implements RuntimeCore {
     return findProfileVersions(this.pool, refs, options);
   }
 
-  /** Does work before the runtime closes, in a limited time. */
-  beforeClose(work: () => Promise<void>): void {
+  /** Does work before the runtime closes, in a limited time. @returns Takes it back. */
+  beforeClose(work: () => Promise<void>): () => void {
     this.#beforeClose.add(work);
+    return () => void this.#beforeClose.delete(work);
   }
 
   ring(rings: readonly Ring[]): void {

@@ -191,6 +191,11 @@ class HandoffRequest {
 
   async #findPlace({ parent_handoff_id }: HandoffArguments): Promise<HandoffPlace | undefined> {
     const { db, ctx } = this.#tools;
+    if (parent_handoff_id !== undefined && ctx.parent !== undefined)
+      throw new KernelError('bad_request', {
+        message: 'arguments.parent_handoff_id: follows from the turn that calls; leave it out.',
+        details: { field: 'arguments.parent_handoff_id' },
+      });
     const handoffId =
       parent_handoff_id === undefined
         ? undefined
@@ -277,12 +282,18 @@ class HandoffRequest {
       await this.#parts.resolveTarget(platform, given);
       return { ...route, workerTarget: platformTarget(platform) };
     }
-    if (this.#parts.agents.has(given)) return { ...route, workerTarget: agentTarget(given) };
+    if (this.#parts.agents.has(given)) return this.#toFunction(route, agentTarget(given));
     const native = await findNative(this.#runtime, given, this.#tools);
-    if (native.kind === 'elsewhere') return { ...route, workerTarget: agentTarget(given) };
+    if (native.kind === 'elsewhere') return this.#toFunction(route, agentTarget(given));
     if (native.kind === 'found') return { ...route, targetAgent: native.target.name, native: native.target };
-    if (this.#parts.runner !== undefined) return { ...route, workerTarget: RUNNER_TARGET };
+    if (this.#parts.runner !== undefined) return this.#toFunction(route, RUNNER_TARGET);
     throw native.error;
+  }
+
+  /** A function is an agent of this installation: the caller's delegation policy must allow its name. */
+  #toFunction(route: Route, workerTarget: string): Route {
+    this.#tools.checkDelegation({ profileName: route.targetAgent, tags: [] });
+    return { ...route, workerTarget };
   }
 
   async #write(asked: Asked, place: HandoffPlace | undefined, decided: Decided): Promise<JsonValue> {

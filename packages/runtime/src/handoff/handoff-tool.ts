@@ -34,8 +34,8 @@ import type { HandoffParts } from './parts.js';
 /** What a tool needs of a runtime; `Runtime` is one. */
 export interface HandoffRuntime extends RuntimeCore {
   readonly handoffs: HandoffParts;
-  /** Does work before the runtime closes. */
-  beforeClose(work: () => Promise<void>): void;
+  /** Does work before the runtime closes. @returns Takes it back. */
+  beforeClose(work: () => Promise<void>): () => void;
 }
 
 export interface HandoffToolOptions {
@@ -136,6 +136,7 @@ export class HandoffTool implements AsyncDisposable {
   readonly #isEnabled: boolean;
   readonly #served = new Set<string>();
   readonly #workers: Promise<Worker>[] = [];
+  #forget: (() => void) | undefined;
 
   constructor(options: HandoffToolOptions) {
     const { runtime, permissionEvaluator, approvalGate, agentRunner, targets } = options;
@@ -159,7 +160,6 @@ export class HandoffTool implements AsyncDisposable {
       isEnabled: this.#isEnabled,
       gate: { evaluator, approvalMs },
     })) as Handler;
-    runtime.beforeClose(() => this.close());
   }
 
   /**
@@ -271,6 +271,7 @@ export class HandoffTool implements AsyncDisposable {
     const missing = this.#runtime.handoffs.workerTargets.filter((target) => !this.#served.has(target));
     if (missing.length > 0) {
       for (const target of missing) this.#served.add(target);
+      this.#forget ??= this.#runtime.beforeClose(() => this.close());
       const starting = createWorker(this.#runtime, { targets: missing, concurrency: this.#concurrency });
       this.#workers.push(starting);
       starting.catch(() => {
@@ -290,6 +291,8 @@ export class HandoffTool implements AsyncDisposable {
       }),
     );
     this.#served.clear();
+    this.#forget?.();
+    this.#forget = undefined;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

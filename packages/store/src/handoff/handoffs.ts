@@ -96,7 +96,8 @@ const toHandoff = (row: HandoffRow): Handoff => ({
   status: handoffStatusOf(row.phase),
   created_at: row.created_at,
   ended_at: row.ended_at,
-  result: row.result,
+  // What a turn left that did not come to its end is in its deliverable.
+  result: row.phase === 'completed' ? row.result : null,
   error: row.error,
   run_id: row.run_id,
   calling_run_id: row.calling_run_id,
