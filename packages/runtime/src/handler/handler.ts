@@ -207,14 +207,6 @@ export interface HandlerTools {
    * @throws KernelError `not_found`, `box_not_authorized`, `delegation_cycle`.
    */
   joinTurns(turnIds: readonly TurnId[], request?: JoinRequest): Promise<BatchRef>;
-  /** The call of the turn that asks. @internal */
-  readonly toolCallId: ToolCallId | undefined;
-  /** Adds a handoff with the first events of its log. @internal */
-  addHandoff(handoff: NewHandoff): void;
-  /** Leaves the call open, for so long at most: something else than a turn or batch will answer it. @internal */
-  waitElsewhere(deadlineMs: number): void;
-  /** Writes a line to the log once the primitive is committed. @internal */
-  logLater(event: string, fields: Readonly<Record<string, unknown>>): void;
   /**
    * Ends the calling turn with this deliverable. Cannot be combined with other effects. The call must be the only one of its
    * message, and meet what the turn must end with (docs/turns.md, "Ends"); else it fails, and the turn goes on.
@@ -222,6 +214,18 @@ export interface HandlerTools {
    * @throws KernelError `payload_too_large`; `bad_request` when no turn calls.
    */
   endTurn(deliverable: JsonValue): void;
+}
+
+/** What handlers of the kernel work with beside that. */
+export interface KernelTools extends HandlerTools {
+  /** The call of the turn that asks. */
+  readonly toolCallId: ToolCallId | undefined;
+  /** Adds a handoff with the first events of its log. */
+  addHandoff(handoff: NewHandoff): void;
+  /** Leaves the call open, for so long at most: something else than a turn or batch will answer it. */
+  waitElsewhere(deadlineMs: number): void;
+  /** Writes a line to the log once the primitive is committed. */
+  logLater(event: string, fields: Readonly<Record<string, unknown>>): void;
 }
 
 /** A primitive: its arguments, and what it does. The built-in ones are made of this very interface. */

@@ -12,7 +12,7 @@ import {
 } from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
-import type { Handler, HandlerTools } from '../handler/index.js';
+import type { Handler, KernelTools } from '../handler/index.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
 import { turnOf } from './handoff-primitive.js';
 import { findNative } from './native-target.js';
@@ -52,12 +52,12 @@ const beginHandler = (
 ): Handler<z.output<typeof inputSchema>> => ({
   description: 'Begins what was approved.',
   input: inputSchema,
-  handle: (_input, tools) => begin(runtime, tools, of),
+  handle: (_input, tools) => begin(runtime, tools as KernelTools, of),
 });
 
 async function begin(
   runtime: RuntimeCore,
-  tools: HandlerTools,
+  tools: KernelTools,
   { ticket, event }: { readonly ticket: TicketRow; readonly event: NewHandoffEvent },
 ): Promise<JsonValue> {
   const { tx } = tools;
@@ -119,7 +119,7 @@ async function begin(
 
 async function routeOf(
   runtime: RuntimeCore,
-  tools: HandlerTools,
+  tools: KernelTools,
   { target_agent, worker_target }: BeginningHandoff,
 ) {
   if (worker_target !== null) return { workerTarget: worker_target, native: undefined };
@@ -136,7 +136,7 @@ async function routeOf(
  */
 async function askAgain(
   runtime: RuntimeCore,
-  tools: HandlerTools,
+  tools: KernelTools,
   { ticket, oldest }: { readonly ticket: TicketRow; readonly oldest: BeginningHandoff },
 ): Promise<undefined | string | PolicyDecision> {
   const { evaluator } = runtime.gate;
@@ -162,7 +162,7 @@ async function askAgain(
 /** The old ticket is void, and a new one is asked for under the policy as it is now. */
 async function askAnew(
   runtime: RuntimeCore,
-  tools: HandlerTools,
+  tools: KernelTools,
   of: {
     readonly ticket: TicketRow;
     readonly event: NewHandoffEvent;

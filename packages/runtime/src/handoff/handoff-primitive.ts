@@ -36,7 +36,7 @@ import {
   type NewHandoffEvent,
 } from '@boxcar/store';
 import type { CallGateOptions, RuntimeCore } from '../core/index.js';
-import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler/index.js';
+import type { Handler, KernelTools, SubmitTurnRequest } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import { agentTarget, platformTarget, RUNNER_TARGET } from './agents.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
@@ -97,7 +97,7 @@ export function handoffPrimitive(
     handle: async (input, tools) => {
       const { isEnabled, gate } = rules();
       if (!isEnabled) throw featureDisabled();
-      return new HandoffRequest(runtime, { parts, gate, tools }).make(input);
+      return new HandoffRequest(runtime, { parts, gate, tools: tools as KernelTools }).make(input);
     },
   };
 }
@@ -109,7 +109,7 @@ const badSource = (name: string): KernelError =>
   });
 
 /** Who asks: an agent in its own name, from outside whoever is named. */
-function sourceOf(input: HandoffArguments, { ctx }: HandlerTools): string {
+function sourceOf(input: HandoffArguments, { ctx }: KernelTools): string {
   const { source, parent } = ctx;
   const given = input.source_agent;
   if (parent === undefined) {
@@ -132,11 +132,11 @@ class HandoffRequest {
   readonly #runtime: RuntimeCore;
   readonly #parts: HandoffParts;
   readonly #gate: CallGateOptions;
-  readonly #tools: HandlerTools;
+  readonly #tools: KernelTools;
 
   constructor(
     runtime: RuntimeCore,
-    of: { readonly parts: HandoffParts; readonly gate: CallGateOptions; readonly tools: HandlerTools },
+    of: { readonly parts: HandoffParts; readonly gate: CallGateOptions; readonly tools: KernelTools },
   ) {
     this.#runtime = runtime;
     this.#parts = of.parts;
@@ -434,14 +434,14 @@ function checkCycle(
 interface PackedRequest {
   readonly contextBoxId: SubmitTurnRequest['contextBoxId'];
   readonly taskCardId: NonNullable<
-    Awaited<ReturnType<HandlerTools['packer']['packResolved']>>[number]
+    Awaited<ReturnType<KernelTools['packer']['packResolved']>>[number]
   >['attachedCardIds'][number];
   readonly contextCardId: PackedRequest['taskCardId'] | null;
   readonly payloadCardId: PackedRequest['taskCardId'] | null;
 }
 
 /** Task, context and payload as cards, in this order, then the boxes that are named. */
-async function pack({ input }: Asked, { workerTarget }: Route, tools: HandlerTools): Promise<PackedRequest> {
+async function pack({ input }: Asked, { workerTarget }: Route, tools: KernelTools): Promise<PackedRequest> {
   const { ctx } = tools;
   const { task, context, payload } = input;
   const hasContext = context !== undefined && Object.keys(context).length > 0;
@@ -493,7 +493,7 @@ async function pack({ input }: Asked, { workerTarget }: Route, tools: HandlerToo
 
 /** The turn that serves a handoff. */
 export async function turnOf(
-  tools: HandlerTools,
+  tools: KernelTools,
   {
     route,
     contextBoxId,

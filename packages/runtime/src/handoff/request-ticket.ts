@@ -9,7 +9,7 @@ import {
   type TicketId,
 } from '@boxcar/kernel';
 import { requestApproval } from '@boxcar/store';
-import type { HandlerTools } from '../handler/index.js';
+import type { KernelTools } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import type { PolicyDecision } from './decide-policy.js';
 
@@ -42,7 +42,7 @@ export const hashesOf = ({ targetAgent, platform, task, context, payload, toolCa
 
 /** Asks for an approval, or joins an identical request that waits. */
 export async function requestTicket(
-  { tools, approvalMs }: { readonly tools: HandlerTools; readonly approvalMs: number },
+  { tools, approvalMs }: { readonly tools: KernelTools; readonly approvalMs: number },
   of: {
     readonly asked: {
       readonly handoffId: string;

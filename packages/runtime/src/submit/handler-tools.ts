@@ -24,6 +24,7 @@ import type {
   CallerContext,
   HandlerTools,
   JoinRequest,
+  KernelTools,
   NewAgentRequest,
   SubmitTurnRequest,
   TurnRef,
@@ -47,7 +48,7 @@ const watched = <T extends Queryable>(on: T, calls: PendingCalls): T =>
   ({ query: (config: pg.QueryConfig) => calls.run(() => on.query(config)) }) as T;
 
 /** Its functions are fields, so that a handler can take them apart. */
-export class HandlerToolbox implements HandlerTools {
+export class HandlerToolbox implements KernelTools {
   readonly #of: TryContext;
   readonly #draft: SubmissionDraft;
   readonly #calls: PendingCalls;
@@ -287,21 +288,21 @@ export class HandlerToolbox implements HandlerTools {
     return this.#draft.ended.flatMap(({ unended }) => unended);
   }
 
-  get toolCallId(): HandlerTools['toolCallId'] {
+  get toolCallId(): KernelTools['toolCallId'] {
     return this.#of.call?.toolCallId;
   }
 
-  readonly addHandoff: HandlerTools['addHandoff'] = (handoff) => {
+  readonly addHandoff: KernelTools['addHandoff'] = (handoff) => {
     this.#calls.checkOpen();
     this.#draft.addHandoff(handoff);
   };
 
-  readonly waitElsewhere: HandlerTools['waitElsewhere'] = (deadlineMs) => {
+  readonly waitElsewhere: KernelTools['waitElsewhere'] = (deadlineMs) => {
     this.#calls.checkOpen();
     if (this.#of.call !== undefined) this.#draft.await({ kind: 'elsewhere', deadlineMs });
   };
 
-  readonly logLater: HandlerTools['logLater'] = (event, fields) => {
+  readonly logLater: KernelTools['logLater'] = (event, fields) => {
     this.#calls.checkOpen();
     this.#draft.addLine({ event, fields });
   };
