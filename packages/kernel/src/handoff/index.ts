@@ -1,20 +1,16 @@
 export { argsHash } from './args-hash.js';
-export { maskArguments, REDACTED } from './mask-arguments.js';
+export { maskArguments } from './mask-arguments.js';
 export {
-  HANDOFF_PHASES,
   HANDOFF_STATUSES,
   type HandoffPhase,
-  type HandoffResponseStatus,
   type HandoffStatus,
   handoffStatusOf,
   isFinalPhase,
   PHASE_MOVES,
   phasesOf,
-  responseStatusOf,
 } from './phases.js';
 export {
   type ApprovalTicket,
-  callersRunOf,
   type Handoff,
   type HandoffEvent,
   type HandoffRequest,
@@ -32,7 +28,6 @@ export {
   handoffArgumentsSchema,
 } from './request.js';
 export {
-  type HandoffCall,
   type HandoffToolSchema,
   handoffToolSchema,
   platformOf,

@@ -77,7 +77,7 @@ export interface HandoffResponse {
 }
 
 /** The run that a handoff belongs to for its caller. */
-export const callersRunOf = ({
+const callersRunOf = ({
   run_id,
   calling_run_id,
   handoff_id,

@@ -14,9 +14,9 @@ import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
-import { turnOf } from './handoff-primitive.js';
 import { findNative } from './native-target.js';
 import { hashesOf, requestTicket } from './request-ticket.js';
+import { turnOf } from './serving-turn.js';
 
 /** @throws KernelError why it cannot begin; nothing was written then. */
 export async function beginApproved(

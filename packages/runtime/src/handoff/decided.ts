@@ -109,7 +109,7 @@ async function refuse(
 }
 
 /** Ends handoffs that no turn serves, and answers the calls that wait for them. */
-export async function end(
+async function end(
   runtime: Pick<RuntimeCore, 'pool' | 'log' | 'ring'>,
   of: {
     readonly parked: readonly ParkedHandoff[];

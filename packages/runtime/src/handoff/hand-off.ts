@@ -24,7 +24,7 @@ export interface HandOffOptions {
 }
 
 /** As a program gets the end of a handoff. @throws KernelError what it has failed with; `details.handoff_id` names it. */
-export function toAnswer(handoff: Handoff): HandoffAnswer {
+function toAnswer(handoff: Handoff): HandoffAnswer {
   const { handoff_id, status, result, error, ticket_id } = handoff;
   if (status === 'failed' || status === 'rejected') {
     const { code, message, details } = error ?? { code: 'internal_error', message: `The handoff ${status}.` };
@@ -75,7 +75,7 @@ export async function handOff(
   return toAnswer(handoff);
 }
 
-export async function loadHandoff(
+async function loadHandoff(
   { pool }: Pick<RuntimeCore, 'pool'>,
   handoffId: HandoffId,
   projectId: ProjectId | string,

@@ -27,7 +27,6 @@ import {
   toErrorBody,
 } from '@boxcar/kernel';
 import {
-  type AgentRow,
   findHandoff,
   findHandoffPlace,
   findKeyedHandoff,
@@ -40,10 +39,10 @@ import type { Handler, KernelTools, SubmitTurnRequest } from '../handler/index.j
 import { newId } from '../lib/index.js';
 import { agentTarget, platformTarget, RUNNER_TARGET } from './agents.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
-import { ensureHandoffProfile } from './handoff-profile.js';
 import { findNative, type NativeTarget } from './native-target.js';
 import type { HandoffParts } from './parts.js';
 import { requestTicket, type TicketRequest } from './request-ticket.js';
+import { QUEUE_ROOM_MS, turnOf } from './serving-turn.js';
 
 /** What a tool may have of its own, in place of what its runtime has. */
 export interface HandoffRules {
@@ -69,9 +68,6 @@ interface Route {
   readonly workerTarget: string | null;
   readonly native: NativeTarget | undefined;
 }
-
-/** Room for what stands in queues before a handoff begins, where a call waits for it. */
-const QUEUE_ROOM_MS = 3_600_000;
 
 export const featureDisabled = (): KernelError =>
   new KernelError('feature_disabled', {
@@ -490,49 +486,6 @@ async function pack({ input }: Asked, { workerTarget }: Route, tools: KernelTool
     payloadCardId: (hasPayload ? ids[hasContext ? 2 : 1] : undefined) ?? null,
   };
 }
-
-/** The turn that serves a handoff. */
-export async function turnOf(
-  tools: KernelTools,
-  {
-    route,
-    contextBoxId,
-    timeoutMs,
-    wait,
-  }: {
-    readonly route: Pick<Route, 'workerTarget' | 'native'>;
-    readonly contextBoxId: SubmitTurnRequest['contextBoxId'];
-    readonly timeoutMs: number;
-    readonly wait: boolean;
-  },
-): Promise<SubmitTurnRequest> {
-  const { workerTarget, native } = route;
-  if (native !== undefined)
-    return {
-      target: targetOf(native),
-      contextBoxId,
-      wait,
-      deadlineMs: timeoutMs,
-      argument: 'target_agent',
-      serves: { workerTarget: null },
-    };
-  return {
-    target: { kind: 'new', profile: await ensureHandoffProfile(tools) },
-    contextBoxId,
-    access: 'trusted',
-    wait,
-    // Its time begins with its first attempt; a call does not wait for ever.
-    ...(wait ? { deadlineMs: timeoutMs + QUEUE_ROOM_MS } : {}),
-    argument: 'target_agent',
-    serves: { workerTarget },
-  };
-}
-
-const targetOf = ({ agent, profile }: NativeTarget): SubmitTurnRequest['target'] => {
-  if (agent !== undefined) return { kind: 'reuse', agent: agent satisfies AgentRow };
-  if (profile !== undefined) return { kind: 'new', profile };
-  throw new KernelError('internal_error', { message: 'A native target is neither agent nor profile.' });
-};
 
 function eventsOf(
   { sourceAgent }: Asked,

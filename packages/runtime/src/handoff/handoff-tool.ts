@@ -5,6 +5,8 @@ import {
   type Handoff,
   type HandoffEvent,
   type HandoffPhase,
+  type HandoffRequest,
+  type HandoffResponse,
   type HandoffStatus,
   type HandoffToolSchema,
   handoffToolSchema,
@@ -16,6 +18,8 @@ import {
   readHandoffCall,
   safeParse,
   toBadRequest,
+  toHandoffRequest,
+  toHandoffResponse,
 } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { findHandoff, listHandoffs, loadHandoffEvents } from '@boxcar/store';
@@ -186,6 +190,20 @@ export class HandoffTool implements AsyncDisposable {
   async getHandoff(handoffId: string): Promise<Handoff | null> {
     const id = parseId<'handoff'>(handoffId, 'handoff_id');
     return (await findHandoff(this.#runtime.pool, { handoffId: id, projectId: this.#projectId })) ?? null;
+  }
+
+  /**
+   * A handoff as `handoff_request.schema.json` and `handoff_response.schema.json` of @boxcar/kernel have it. The response is null while
+   * nobody has taken or refused it. Null: there is no such handoff.
+   *
+   * @throws KernelError `bad_request` for what is not an id.
+   */
+  async getWire(
+    handoffId: string,
+  ): Promise<{ readonly request: HandoffRequest; readonly response: HandoffResponse | null } | null> {
+    const handoff = await this.getHandoff(handoffId);
+    if (handoff === null) return null;
+    return { request: toHandoffRequest(handoff), response: toHandoffResponse(handoff) ?? null };
   }
 
   /** Handoffs of the project, the newest first. @throws KernelError `bad_request`. */

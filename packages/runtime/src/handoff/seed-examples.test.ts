@@ -74,6 +74,10 @@ test('specialist delegation: the result comes back, and the request can be read'
     error: null,
   });
   expect(request?.created_at).toBeInstanceOf(Date);
+  expect(await tool.getWire(result.handoff_id)).toMatchObject({
+    request: { from_run_id: 'run-123', from_agent: 'main-orchestrator', to_agent: 'specialist-analyzer' },
+    response: { status: 'completed', to_run_id: request?.target_run_id, result: { output: 'mostly glad' } },
+  });
   expect((await tool.listHandoffs({ source_agent: 'main-orchestrator' })).handoffs).toHaveLength(1);
   expect((await tool.listHandoffs({ status: 'completed' })).handoffs).toHaveLength(1);
   expect((await tool.listHandoffs({ status: 'pending' })).handoffs).toEqual([]);

@@ -17,7 +17,7 @@ import type {
   TurnId,
   WorkerId,
 } from '@boxcar/kernel';
-import { PHASE_MOVES } from '@boxcar/kernel';
+import { isFinalPhase, PHASE_MOVES } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { hasStatus } from '../turn/index.js';
@@ -99,7 +99,7 @@ export function moveHandoffs(
   return run<LoggedEvent>(db, MOVE, [
     handoffIds,
     to.phase,
-    PHASE_MOVES[to.phase].length === 0,
+    isFinalPhase(to.phase),
     json(to.error),
     to.turnId ?? null,
     to.ticketId ?? null,
