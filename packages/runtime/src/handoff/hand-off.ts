@@ -4,7 +4,6 @@ import {
   errorText,
   type Handoff,
   type HandoffId,
-  isJsonObject,
   KernelError,
   type ProjectId,
   type TurnId,
@@ -21,6 +20,8 @@ export interface HandOffOptions {
   /** In place of the runtime's own: that of a tool with parts of its own. */
   readonly handler?: Handler;
   readonly signal?: AbortSignal | undefined;
+  /** What may serve it in this process. */
+  readonly parts: { ensureServed(workerTarget: string): Promise<void> };
 }
 
 /** As a program gets the end of a handoff. @throws KernelError what it has failed with; `details.handoff_id` names it. */
@@ -46,7 +47,7 @@ function toAnswer(handoff: Handoff): HandoffAnswer {
 export async function handOff(
   runtime: RuntimeCore,
   { wait = true, ...request }: HandoffInput,
-  { projectId, handler, signal }: HandOffOptions,
+  { projectId, handler, signal, parts }: HandOffOptions,
 ): Promise<HandoffAnswer> {
   let answer: unknown;
   try {
@@ -65,10 +66,8 @@ export async function handOff(
       });
     throw error;
   }
-  const handoffId = isJsonObject(answer as never)
-    ? (answer as { handoff_id: HandoffId }).handoff_id
-    : undefined;
-  if (handoffId === undefined) throw new KernelError('internal_error', { message: 'A handoff has no id.' });
+  const { handoff_id: handoffId, served_by } = answer as { handoff_id: HandoffId; served_by?: string };
+  if (served_by !== undefined) await parts.ensureServed(served_by);
   const handoff = wait
     ? await waitForHandoff(runtime, handoffId, { projectId, signal })
     : await loadHandoff(runtime, handoffId, projectId);

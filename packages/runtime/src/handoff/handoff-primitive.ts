@@ -371,6 +371,7 @@ class HandoffRequest {
       ...(turn === undefined
         ? {}
         : { turn_id: turn.turnId, agent_id: turn.agentId, output_box_id: turn.outputBoxId }),
+      ...(route.workerTarget === null || error !== null ? {} : { served_by: route.workerTarget }),
       ...(ticket === undefined ? {} : { ticket_id: ticket.id }),
       ...(error === null ? {} : { error: error as unknown as JsonObject }),
     };

@@ -178,11 +178,12 @@ export class HandoffTool implements AsyncDisposable {
     options: { readonly signal?: AbortSignal | undefined } = {},
   ): Promise<HandoffAnswer> {
     if (!this.#isEnabled) throw featureDisabled();
-    await this.#serve();
+    if (this.#concurrency > 0) this.#runtime.handoffs.servers.add(this.#serve);
     return handOff(this.#runtime, request, {
       projectId: this.#projectId,
       handler: this.#handler,
       signal: options.signal,
+      parts: this.#runtime.handoffs,
     });
   }
 
@@ -228,7 +229,8 @@ export class HandoffTool implements AsyncDisposable {
     handoffId: string,
     options: { readonly timeoutMs?: number | undefined; readonly signal?: AbortSignal | undefined } = {},
   ): Promise<Handoff> {
-    await this.#serve();
+    // It may be one that only this process can serve.
+    await this.#serve(...this.#runtime.handoffs.workerTargets);
     return waitForHandoff(this.#runtime, parseId<'handoff'>(handoffId, 'handoff_id'), {
       projectId: this.#projectId,
       ...options,
@@ -284,9 +286,9 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /** Serves, in this process too, what adapters and functions of it can serve. */
-  async #serve(): Promise<void> {
+  readonly #serve = async (...targets: readonly string[]): Promise<void> => {
     if (this.#concurrency === 0) return;
-    const missing = this.#runtime.handoffs.workerTargets.filter((target) => !this.#served.has(target));
+    const missing = targets.filter((target) => !this.#served.has(target));
     if (missing.length > 0) {
       for (const target of missing) this.#served.add(target);
       this.#forget ??= this.#runtime.beforeClose(() => this.close());
@@ -298,7 +300,7 @@ export class HandoffTool implements AsyncDisposable {
       });
     }
     await Promise.all(this.#workers);
-  }
+  };
 
   /** Stops serving: what runs here is waited for a few seconds, then left to other processes. */
   async close(): Promise<void> {
@@ -309,6 +311,7 @@ export class HandoffTool implements AsyncDisposable {
       }),
     );
     this.#served.clear();
+    this.#runtime.handoffs.servers.delete(this.#serve);
     this.#forget?.();
     this.#forget = undefined;
   }

@@ -52,6 +52,8 @@ export class HandoffParts implements Handoffs {
   readonly isEnabled: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
+  /** Those that can start serving a worker target in this process. */
+  readonly servers = new Set<(workerTarget: string) => Promise<void>>();
   readonly #runtime: RuntimeCore;
   readonly #adapters: HandoffAdapter[] = [];
   readonly #targets: unknown[] = [];
@@ -91,6 +93,12 @@ export class HandoffParts implements Handoffs {
         ...(this.runner === undefined ? [] : [RUNNER_TARGET]),
       ]),
     ];
+  }
+
+  /** Has what this process can serve served by it, too. */
+  async ensureServed(workerTarget: string): Promise<void> {
+    const [serve] = this.servers;
+    if (this.workerTargets.includes(workerTarget)) await serve?.(workerTarget);
   }
 
   async #load(): Promise<{
@@ -168,7 +176,7 @@ export class HandoffParts implements Handoffs {
       handOff(
         this.#runtime,
         { ...request, source_agent: target_agent, parent_handoff_id: handoff_id },
-        { projectId: project_id as ProjectId },
+        { projectId: project_id as ProjectId, parts: this },
       );
   }
 
