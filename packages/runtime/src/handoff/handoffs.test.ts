@@ -414,6 +414,34 @@ describe('a function', () => {
   });
 });
 
+describe('an agent that has notices of its own', () => {
+  beforeEach(() => open());
+  afterEach(close);
+
+  test('a forked session tells its parent, and the handoff has its end', async () => {
+    await h.profile('scout', [{ say: 'seen' }]);
+    await h.worker();
+    const { agent_id, turn_id } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'scout',
+      instruction: 'go',
+    })) as unknown as { agent_id: string; turn_id: TurnId };
+    await end(turn_id);
+    const session = await (await h.runtime.tape({ agent: agent_id })).forkSession('abroad', {
+      profile: 'scout',
+      triggerOnComplete: 'notify_parent',
+    });
+    const tool = new HandoffTool({ runtime: h.runtime });
+    const { handoff_id } = await tool.handoff(ask(`agent:${session.name}`));
+    expect((await tool.getEvents(handoff_id)).at(-1)?.event_type).toBe('handoff.completed');
+    await waitFor(
+      async () =>
+        (await h.rows("select from boxcar.tape_entries where dedup_key like 'fork-result:%'")).length === 1 &&
+        (await h.rows('select from boxcar.turns where notifies')).length === 0,
+      { message: 'the parent is told' },
+    );
+  });
+});
+
 describe('what does not fit', () => {
   beforeEach(() => open());
   afterEach(close);

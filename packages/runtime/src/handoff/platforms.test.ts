@@ -107,6 +107,36 @@ describe('a platform', () => {
     expect((await tool.listHandoffs({ platform: 'OpenAI-Compat' })).handoffs).toHaveLength(1);
   });
 
+  test('a call of the tool in the shape of the platform is carried out there', async () => {
+    await using server = await open({ kind: 'answer', text: 'called' });
+    const tool = toolAt(server);
+    const call = { agent_id: 'asst_abc123', instructions: 'Write.' };
+    expect(await tool.callTool('openai', call, { source_agent: 'main', run_id: 'r' })).toMatchObject({
+      status: 'completed',
+      result: 'called',
+    });
+    expect((await tool.listHandoffs({ run: 'r' })).handoffs).toMatchObject([
+      { task: 'Write.', platform: 'openai' },
+    ]);
+    for (const wrong of [
+      { agent_id: 'asst_abc123' },
+      { ...call, more: 1 },
+      { target_agent: 'x', task: 'y' },
+      null,
+      'x',
+    ])
+      expect((await failureOf(tool.callTool('openai', wrong, { source_agent: 'main' }))).code).toBe(
+        'bad_request',
+      );
+    expect(await failureOf(tool.callTool('gemini', call, { source_agent: 'main' }))).toMatchObject({
+      message: 'Unsupported platform: gemini',
+    });
+    expect(tool.getToolSchema()).toMatchObject({
+      name: 'handoff',
+      parameters: { required: ['target_agent', 'task'] },
+    });
+  });
+
   test('a name that is no target is refused with the line to add, and recorded', async () => {
     await using server = await open();
     const tool = toolAt(server);
