@@ -14,8 +14,9 @@ import {
   KernelError,
   maskArguments,
   type Profile,
+  tryParseId,
 } from '@boxcar/kernel';
-import { namesTool, type PolicyAnswer } from '@boxcar/policy';
+import { namesTool, type PermissionEvaluator, type PermissionLevel, type PolicyAnswer } from '@boxcar/policy';
 import {
   type CallTicket,
   consumeForCall,
@@ -30,6 +31,7 @@ import {
 } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { newId } from '../lib/index.js';
+import { targetsOf } from './call-targets.js';
 
 /** `wait`: it stays open. `begin`: now, for the first time since it was approved, in this time. `again`: it was begun before. */
 export type GatePass =
@@ -44,7 +46,12 @@ export interface GatedCall {
   /** Of the claim that holds the turn. */
   readonly epoch: number;
   readonly profile: Profile;
+  /** Names of agents that were asked for in this run of the turn. */
+  readonly names: AskedNames;
 }
+
+/** By the id of an agent; its name is in the map when there is such an agent. */
+export type AskedNames = Map<string, Promise<ReadonlyMap<string, string>>>;
 
 interface Need {
   readonly answer: PolicyAnswer | undefined;
@@ -55,12 +62,6 @@ const refused = (message: string, call: PendingCall, details: JsonObject = {}): 
     message,
     details: { tool: call.name, tool_call_id: call.id, ...details },
   });
-
-/** The target of a delegation, as a policy knows it. */
-const targetOf = (args: JsonObject): string | undefined => {
-  const target = args.target_ref ?? args.profile_name ?? args.expert_profile ?? args.target_agent;
-  return typeof target === 'string' ? target : undefined;
-};
 
 const asksAlways = (runtime: RuntimeCore, profile: Profile, name: string): boolean =>
   profile.requires_approval?.includes(name) === true || runtime.tools.get(name)?.requiresApproval === true;
@@ -78,11 +79,7 @@ async function findNeed(runtime: RuntimeCore, of: GatedCall): Promise<Need | und
   const asks = asksAlways(runtime, profile, call.name);
   if (evaluator === undefined || !namesTool(evaluator.policy, call.name))
     return asks ? { answer: undefined } : undefined;
-  const args = isJsonObject(call.arguments) ? call.arguments : {};
-  const answer = evaluator.evaluate({
-    tool: call.name,
-    context: { source_agent: await nameOf(runtime, of), target_agent: targetOf(args), args },
-  });
+  const answer = await askPolicy(evaluator, runtime, of);
   if (answer.level === 'never')
     throw refused(`Tool ${call.name} is not allowed by policy`, call, {
       rule_id: answer.rule_id,
@@ -91,8 +88,50 @@ async function findNeed(runtime: RuntimeCore, of: GatedCall): Promise<Need | und
   return answer.level === 'require_approval' || asks ? { answer } : undefined;
 }
 
-async function nameOf(runtime: RuntimeCore, { projectId, agentId }: GatedCall): Promise<string> {
-  return (await loadAgentNames(runtime.pool, projectId, [agentId])).get(agentId) ?? agentId;
+const STRICTNESS: readonly PermissionLevel[] = ['always', 'require_approval', 'never'];
+const stricter = (one: PolicyAnswer, other: PolicyAnswer): PolicyAnswer =>
+  STRICTNESS.indexOf(other.level) > STRICTNESS.indexOf(one.level) ? other : one;
+
+/** What the policy says of a call. Of several targets the strictest answer counts. */
+async function askPolicy(
+  evaluator: PermissionEvaluator,
+  runtime: RuntimeCore,
+  of: GatedCall,
+): Promise<PolicyAnswer> {
+  const { call } = of;
+  const args = isJsonObject(call.arguments) ? call.arguments : {};
+  const given = targetsOf(call.name, args);
+  const names = await namesOf(runtime, of, given);
+  const targets = new Set(given.map((target) => names.get(target) ?? target));
+  const source_agent = names.get(of.agentId) ?? of.agentId;
+  const ask = (target_agent?: string): PolicyAnswer =>
+    evaluator.evaluate({ tool: call.name, context: { source_agent, target_agent, args } });
+  const [first, ...others] = targets;
+  return others.map(ask).reduce(stricter, ask(first));
+}
+
+/** The names of the agent that calls and of those that the call names by id. */
+async function namesOf(
+  runtime: RuntimeCore,
+  { projectId, agentId, names }: GatedCall,
+  targets: readonly string[],
+): Promise<ReadonlyMap<string, string>> {
+  const ids = new Set([agentId, ...targets.filter((target) => tryParseId(target) !== undefined)]);
+  const unknown = [...ids].filter((id) => !names.has(id));
+  if (unknown.length > 0) {
+    const asked = loadAgentNames(runtime.pool, projectId, unknown);
+    for (const id of unknown) names.set(id, asked);
+    // The calls of a step ask together, and a failure is not kept.
+    asked.catch(() => {
+      for (const id of unknown) names.delete(id);
+    });
+  }
+  const found = new Map<string, string>();
+  for (const id of ids) {
+    const name = (await names.get(id))?.get(id);
+    if (name !== undefined) found.set(id, name);
+  }
+  return found;
 }
 
 /**
@@ -152,7 +191,7 @@ async function park(
   }: { readonly version: string; readonly approvalMs: number; readonly need: Need },
 ): Promise<GatePass> {
   const { call, projectId, runId } = of;
-  const agent = await nameOf(runtime, of);
+  const agent = (await namesOf(runtime, of, [])).get(of.agentId) ?? of.agentId;
   const shown = maskArguments(call.arguments);
   const card = buildCard(
     {

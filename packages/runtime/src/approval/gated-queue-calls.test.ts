@@ -68,9 +68,9 @@ test.each(queueBackends())(
     expect(await jobs()).toBe(0);
     // Nobody has begun it: a worker that dies between the step and the ticket leaves it so, too.
     await gate.approve(ticket.ticket_id);
-    const bank = backend.worker('boxcar-tools-bank', async () => ({ paid: true }));
+    backend.worker('boxcar-tools-bank', async () => ({ paid: true }));
     expect(await runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
-      expect(await rows("select from boxcar.tool_calls where status = 'success'")).toHaveLength(1);
+    expect(await rows("select from boxcar.tool_calls where status = 'success'")).toHaveLength(1);
     await worker.close();
   },
 );

@@ -4,4 +4,4 @@ export {
   type ListTicketsOptions,
   type TicketPage,
 } from './approval-gate.js';
-export { mayWait, passGate } from './gate-call.js';
+export { type AskedNames, mayWait, passGate } from './gate-call.js';

@@ -246,11 +246,12 @@ class NotGated extends Error {
   }
 }
 
-const callerFactsOf = ({ turn: { projectId, runId, agentId, epoch } }: HeldTurn) => ({
+const callerFactsOf = ({ turn: { projectId, runId, agentId, epoch }, names }: HeldTurn) => ({
   projectId,
   runId,
   agentId,
   epoch,
+  names,
 });
 
 /** Ours to act on: the database is away, or this worker no longer holds the turn. An outside handler can say neither. */
