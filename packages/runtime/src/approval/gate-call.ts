@@ -3,6 +3,7 @@
  *
  * C1  Nothing is begun before its ticket is consumed, and a ticket is consumed once, for the arguments that were approved.
  * C2  A call that waits stays open. Its turn is suspended like one that waits for another turn, and is taken up after the decision.
+ *     A call that may have been begun when nobody had to be asked is not begun again, but answered as one that was cut off.
  * C3  A refusal is the result of the call, code `permission_denied`; the turn goes on.
  * Rule: docs/approvals.md, "Calls that wait".
  */
@@ -14,6 +15,7 @@ import {
   KernelError,
   maskArguments,
   type Profile,
+  type ProjectId,
   tryParseId,
 } from '@boxcar/kernel';
 import { namesTool, type PermissionEvaluator, type PermissionLevel, type PolicyAnswer } from '@boxcar/policy';
@@ -23,11 +25,12 @@ import {
   findCallTicket,
   keepPolicy,
   loadAgentNames,
+  lookAfter,
   type PendingCall,
   parkCall,
   retryTransient,
+  setAside,
   transaction,
-  voidTicket,
 } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { newId } from '../lib/index.js';
@@ -40,7 +43,7 @@ export type GatePass =
 
 export interface GatedCall {
   readonly call: PendingCall;
-  readonly projectId: Parameters<typeof voidTicket>[1]['projectId'];
+  readonly projectId: ProjectId;
   readonly runId: string;
   readonly agentId: string;
   /** Of the claim that holds the turn. */
@@ -73,18 +76,24 @@ export function mayWait(runtime: RuntimeCore, profile: Profile, name: string): b
 }
 
 /** @returns Undefined: nobody is asked. @throws KernelError `permission_denied` when a policy forbids the call. */
-async function findNeed(runtime: RuntimeCore, of: GatedCall): Promise<Need | undefined> {
+async function findNeed(
+  runtime: RuntimeCore,
+  of: GatedCall,
+  ticket: CallTicket | undefined,
+): Promise<Need | undefined> {
   const { call, profile } = of;
   const { evaluator } = runtime.gate;
   const asks = asksAlways(runtime, profile, call.name);
   if (evaluator === undefined || !namesTool(evaluator.policy, call.name))
     return asks ? { answer: undefined } : undefined;
   const answer = await askPolicy(evaluator, runtime, of);
-  if (answer.level === 'never')
+  if (answer.level === 'never') {
+    if (ticket !== undefined) await setAside(runtime.pool, { ticketId: ticket.id, toolCallId: call.id });
     throw refused(`Tool ${call.name} is not allowed by policy`, call, {
       rule_id: answer.rule_id,
       policy_version: answer.policy_version,
     });
+  }
   return answer.level === 'require_approval' || asks ? { answer } : undefined;
 }
 
@@ -144,24 +153,64 @@ export const passGate = (runtime: RuntimeCore, of: GatedCall): Promise<GatePass>
   retryTransient(() => passOnce(runtime, of));
 
 async function passOnce(runtime: RuntimeCore, of: GatedCall): Promise<GatePass> {
-  const { call, projectId, epoch } = of;
-  const need = await findNeed(runtime, of);
-  if (need === undefined) return { kind: 'open' };
+  const { call, epoch } = of;
+  const ticket = call.has_ticket
+    ? await findCallTicket(runtime.pool, { toolCallId: call.id, turnId: call.turn_id, epoch })
+    : undefined;
+  if (isUnderway(call, ticket)) return { kind: 'again' };
+  // It stays as it is until the refusal is recorded: a worker that dies before is followed by one that refuses too.
+  if (ticket?.status === 'denied' || ticket?.status === 'expired') throw notApproved(ticket, call);
+  const need = await findNeed(runtime, of, ticket);
+  if (need === undefined) return begin(runtime, of, ticket);
   const { approvalMs } = runtime.gate;
   if (approvalMs === undefined)
     throw refused(`Tool ${call.name} requires approval but approval gate is not configured`, call);
-  const ticket = await findCallTicket(runtime.pool, { toolCallId: call.id, turnId: call.turn_id, epoch });
   const version = need.answer?.policy_version ?? '';
-  if (ticket === undefined) return park(runtime, of, { version, approvalMs, need });
+  if (ticket === undefined)
+    return mayHaveBegun(of) ? { kind: 'again' } : park(runtime, of, { version, approvalMs, need });
   if (ticket.is_consumed) return { kind: 'again' };
   if (ticket.status === 'pending') return { kind: 'wait' };
-  if (ticket.policy_version !== version) {
-    // What was decided under another policy is asked again.
-    await voidTicket(runtime.pool, { ticketId: ticket.id, projectId });
-    return park(runtime, of, { version, approvalMs, need });
+  // What was decided under another policy is asked again.
+  if (ticket.policy_version !== version)
+    return park(runtime, of, { version, approvalMs, need, replaced: ticket });
+  return consume(runtime, of, ticket);
+}
+
+/** It was begun, and nothing runs it again here: what the policy says by now cannot change that. */
+const isUnderway = (call: PendingCall, ticket: CallTicket | undefined): boolean =>
+  ticket === undefined
+    ? call.route === 'queue' && call.is_out
+    : ticket.is_consumed && (call.route === 'queue' || call.retry === 'never');
+
+/** Of a call without a ticket: an earlier claim may have begun it, because nobody had to be asked then. */
+const mayHaveBegun = ({ call, epoch, profile }: GatedCall): boolean =>
+  call.epoch !== epoch &&
+  call.route === 'function' &&
+  call.retry === 'never' &&
+  profile.requires_approval?.includes(call.name) !== true;
+
+/** Nobody is asked. A ticket of before is void. */
+async function begin(
+  runtime: RuntimeCore,
+  { call, epoch, profile }: GatedCall,
+  ticket: CallTicket | undefined,
+): Promise<GatePass> {
+  if (ticket?.is_consumed === true) return { kind: 'again' };
+  if (ticket !== undefined) {
+    const remainingMs = await setAside(runtime.pool, { ticketId: ticket.id, toolCallId: call.id });
+    return remainingMs === undefined ? { kind: 'wait' } : { kind: 'begin', remainingMs };
   }
-  // The ticket stays as it is until the refusal is recorded: a worker that dies before is followed by one that refuses too.
-  if (ticket.status !== 'approved') throw notApproved(ticket, call);
+  // Written as a call that may have to wait: no sweep looks after its job yet.
+  if (call.route === 'queue' && (call.epoch !== epoch || mayWait(runtime, profile, call.name)))
+    await lookAfter(runtime.pool, call.id);
+  return { kind: 'open' };
+}
+
+async function consume(
+  runtime: RuntimeCore,
+  { call, epoch }: GatedCall,
+  ticket: CallTicket,
+): Promise<GatePass> {
   const remainingMs = await consumeForCall(runtime.pool, {
     ticketId: ticket.id,
     toolCallId: call.id,
@@ -188,7 +237,13 @@ async function park(
     version,
     approvalMs,
     need,
-  }: { readonly version: string; readonly approvalMs: number; readonly need: Need },
+    replaced,
+  }: {
+    readonly version: string;
+    readonly approvalMs: number;
+    readonly need: Need;
+    readonly replaced?: CallTicket;
+  },
 ): Promise<GatePass> {
   const { call, projectId, runId } = of;
   const agent = (await namesOf(runtime, of, [])).get(of.agentId) ?? of.agentId;
@@ -207,7 +262,7 @@ async function park(
   const policy = runtime.gate.evaluator?.policy;
   const isOpen = await transaction(runtime.pool, async (tx) => {
     if (policy !== undefined && need.answer !== undefined) await keepPolicy(tx, policy);
-    return parkCall(tx, {
+    const ticket = {
       id: newId<'ticket'>(),
       projectId,
       runId,
@@ -222,12 +277,13 @@ async function park(
       payloadHash: '',
       policyVersion: version,
       timeoutMs: approvalMs,
-      callMs: Math.max(Math.round(call.remaining_ms), 0),
+      callMs: replaced?.call_ms ?? Math.max(Math.round(call.remaining_ms), 0),
       metadata:
         need.answer === undefined
           ? {}
           : { policy: { rule_id: need.answer.rule_id, level: need.answer.level } },
-    });
+    };
+    return parkCall(tx, ticket, { epoch: of.epoch, replaces: replaced?.id });
   });
   runtime.log('info', 'approval.required', {
     tool: call.name,
