@@ -14,6 +14,7 @@ import {
   type JsonObject,
   KernelError,
   maskArguments,
+  type NewCard,
   type Profile,
   type ProjectId,
   tryParseId,
@@ -230,6 +231,28 @@ function notApproved(ticket: CallTicket, call: PendingCall): KernelError {
   });
 }
 
+/** @throws KernelError `permission_denied`: nobody approves what cannot be shown whole. */
+function shownCard(runtime: RuntimeCore, { call, projectId, agentId }: GatedCall): NewCard {
+  const shown = maskArguments(call.arguments);
+  const data = isJsonObject(shown) ? shown : { arguments: shown };
+  try {
+    return buildCard(
+      {
+        type: 'approval.request',
+        role: null,
+        content: { kind: 'json', data },
+        metadata: {},
+        authorId: agentId,
+      },
+      { id: newId<'card'>(), projectId },
+      runtime.limits.maxCardBytes,
+    );
+  } catch (error) {
+    if (!(error instanceof KernelError) || error.code !== 'payload_too_large') throw error;
+    throw refused(`Tool ${call.name} needs an approval, and its arguments are too large to be shown`, call);
+  }
+}
+
 async function park(
   runtime: RuntimeCore,
   of: GatedCall,
@@ -247,18 +270,7 @@ async function park(
 ): Promise<GatePass> {
   const { call, projectId, runId } = of;
   const agent = (await namesOf(runtime, of, [])).get(of.agentId) ?? of.agentId;
-  const shown = maskArguments(call.arguments);
-  const card = buildCard(
-    {
-      type: 'approval.request',
-      role: null,
-      content: { kind: 'json', data: isJsonObject(shown) ? shown : { arguments: shown } },
-      metadata: {},
-      authorId: of.agentId,
-    },
-    { id: newId<'card'>(), projectId },
-    runtime.limits.maxCardBytes,
-  );
+  const card = shownCard(runtime, of);
   const policy = runtime.gate.evaluator?.policy;
   const isOpen = await transaction(runtime.pool, async (tx) => {
     if (policy !== undefined && need.answer !== undefined) await keepPolicy(tx, policy);
