@@ -1,5 +1,6 @@
 /** Requests for approval whose time is over, and decisions whose turn nothing has woken, since a process has died in between. */
-import { closeAnswered, expireDueTickets, findUnwoken, wakeDecided } from '@boxcar/store';
+import { closeAnswered, findUnwoken, wakeDecided } from '@boxcar/store';
+import { expireDue } from '../approval/index.js';
 import type { RuntimeCore } from '../core/index.js';
 import type { Clock } from './sweep-rows.js';
 
@@ -11,12 +12,11 @@ export class LeftApprovals {
   }
 
   async act(clock: Clock): Promise<void> {
-    const { pool, log } = this.#runtime;
-    const expired = await expireDueTickets(pool, clock);
-    for (const { id } of expired) log('info', 'approval.updated', { ticket_id: id, status: 'expired' });
-    const turns = expired.flatMap(({ turnId }) => (turnId === null ? [] : [turnId]));
+    const { pool } = this.#runtime;
+    const expired = await expireDue(this.#runtime, clock);
     const left = await findUnwoken(pool, clock);
-    this.#runtime.ring(await wakeDecided(pool, [...new Set([...turns, ...left])]));
+    const turnIds = [...new Set([...expired, ...left])];
+    this.#runtime.ring(await wakeDecided(pool, turnIds, { skipsLocked: true }));
     await closeAnswered(pool, clock);
   }
 }

@@ -152,19 +152,30 @@ export async function lookAfter(db: Queryable, toolCallId: ToolCallId): Promise<
 /** Of a call `k`: its ticket was decided, and the call was neither begun nor answered since. */
 const IS_DECIDED = `exists (select from boxcar.approvals a where a.tool_call_id = k.id and a.consumed_at is null and a.voided_at is null and a.status <> 'pending')`;
 
-const WAKE = statement(`
+const wakeText = (locking: string): string => `
   with /* gated-calls.wake */ lk as (
     select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('suspended')}
       and exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending' and ${IS_DECIDED})
-    order by t.id for update of t
+    order by t.id for update of t ${locking}
   )
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now() from lk
-  where t.id = lk.id and ${hasStatus('suspended')} returning t.id as turn_id, t.epoch, t.worker_target`);
+  where t.id = lk.id and ${hasStatus('suspended')} returning t.id as turn_id, t.epoch, t.worker_target`;
+const WAKE = statement(wakeText(''));
+const WAKE_FREE = statement(wakeText('skip locked'));
 
-/** Dispatches suspended turns of which a call was decided (G2). @returns Their rings. */
-export async function wakeDecided(db: Queryable, turnIds: readonly TurnId[]): Promise<readonly Ring[]> {
+/**
+ * Dispatches suspended turns of which a call was decided (G2).
+ *
+ * @param options.skipsLocked - A turn whose row is locked is not waited for.
+ * @returns Their rings.
+ */
+export async function wakeDecided(
+  db: Queryable,
+  turnIds: readonly TurnId[],
+  options: { readonly skipsLocked?: boolean } = {},
+): Promise<readonly Ring[]> {
   if (turnIds.length === 0) return [];
-  return (await run<RingRow>(db, WAKE, [turnIds])).map(toRing);
+  return (await run<RingRow>(db, options.skipsLocked === true ? WAKE_FREE : WAKE, [turnIds])).map(toRing);
 }
 
 // Nothing will look at them again: the call has its answer, or went with its turn.
