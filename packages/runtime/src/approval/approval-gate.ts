@@ -278,7 +278,7 @@ export class ApprovalGate {
     const ticket = await this.#load(ticketId);
     // After the commit: a worker that suspends the turn at this moment looks at its tickets then.
     if (decided !== undefined && ticket.tool_name === 'handoff') await this.#moveOn(ticketId);
-    else if (decided?.turnId) await this.#wake([decided.turnId]);
+    if (decided?.turnId) await this.#wake([decided.turnId]);
     if (decided === undefined) throw resolved(ticket, ticket.status);
     this.#runtime.log('info', 'approval.updated', {
       ticket_id: ticketId,
