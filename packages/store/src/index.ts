@@ -196,6 +196,7 @@ export {
   findAgents,
   findBoxId,
   findBoxIdsNextTo,
+  findHandoffId,
   findIdsNextTo,
   findNamed,
   findProfileHashes,
