@@ -168,6 +168,41 @@ describe('a call that needs an approval', () => {
     expect(paid).toEqual([{ amount: 5, api_key: 'abc' }]);
   });
 
+  test('is refused when its arguments are too large to be shown', async () => {
+    h.runtime.registerTool({
+      name: 'send',
+      description: 'Sends.',
+      requiresApproval: true,
+      input: z.looseObject({}),
+      run: () => paid.push('sent'),
+    });
+    // Masked they are larger than a card may be.
+    const items = Array.from({ length: 60_000 }, () => ({ key: 1 }));
+    await profile([{ tool: 'send', arguments: { items } }], { tools: ['send'] });
+    await h.worker();
+    const turn = await launch();
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toEqual([]);
+    expect(await resultsOf(turn)).toMatchObject([
+      [
+        'send',
+        'failed',
+        { error: { code: 'permission_denied', message: expect.stringContaining('too large') } },
+      ],
+    ]);
+  });
+
+  test('is asked of nobody when its arguments cannot be read: masks would not find their secrets', async () => {
+    await profile([{ tool: 'pay', arguments: '{"api_key": "sk hidden", "amount": ' }]);
+    await h.worker();
+    const turn = await launch();
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(await resultsOf(turn)).toMatchObject([
+      ['pay', 'failed', { error: { code: 'tool_arguments_invalid' } }],
+    ]);
+    expect(await h.rows('select from boxcar.approvals')).toEqual([]);
+  });
+
   test('is two decisions for two equal calls', async () => {
     await profile([PAY, PAY]);
     await h.worker();

@@ -161,6 +161,28 @@ describe('under a policy that asks', () => {
     expect((await results(turnId))[0]?.data).toMatchObject({ result: { result: 'helped' } });
   });
 
+  test('a profile that asks itself is asked first, before the handoff is requested', async () => {
+    await h.profile('helper', [{ say: 'helped' }]);
+    await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], {
+      ...HANDS_OFF,
+      requires_approval: ['handoff'],
+    });
+    await h.worker({ sweepMs: 60_000 });
+    const turnId = await launch('main');
+    await waitFor(
+      async () => (await h.rows("select from boxcar.turns where status = 'suspended'")).length === 1,
+      {
+        message: 'the call waits',
+      },
+    );
+    await gate.approve((await pendingTicket()).ticket_id);
+    await waitFor(async () => (await h.rows('select from boxcar.handoffs')).length === 1, {
+      message: 'it is requested',
+    });
+    await gate.approve((await pendingTicket()).ticket_id);
+    expect(await end(turnId)).toMatchObject({ status: 'success' });
+  });
+
   test('a refusal is the result of the call', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], HANDS_OFF);

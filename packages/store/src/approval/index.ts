@@ -4,7 +4,9 @@ export {
   consumeForCall,
   findCallTicket,
   findUnwoken,
+  lookAfter,
   parkCall,
+  setAside,
   wakeDecided,
 } from './gated-calls.js';
 export {
