@@ -15,6 +15,7 @@ export {
   type TicketRow,
   voidTicket,
   wakeDecided,
+  withdrawTickets,
 } from './approval/index.js';
 export {
   type ExpandedCard,
