@@ -17,6 +17,7 @@ export {
   type TicketRow,
   voidTicket,
   wakeDecided,
+  withdrawTickets,
 } from './approval/index.js';
 export {
   type ExpandedCard,
