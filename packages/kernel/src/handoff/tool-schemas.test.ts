@@ -43,12 +43,23 @@ test('a program that changes the schema it was given changes it for itself', () 
 });
 
 test.each([
-  ['anthropic', ['target_agent', 'request']],
-  ['adk', ['target', 'message']],
-])('%s is given a flat tool with an input schema', (platform, required) => {
-  const { input_schema, ...rest } = handoffToolSchema(platform) as Readonly<Record<string, never>>;
-  expect(Object.keys(rest)).toEqual(['name', 'description']);
-  expect(input_schema).toMatchObject({ type: 'object', required });
+  ['anthropic', 'target_agent', 'request'],
+  ['adk', 'target', 'message'],
+])('%s is given a flat tool with an input schema of %s, %s and context', (platform, target, task) => {
+  const text = { type: 'string', description: expect.stringMatching(/./) };
+  expect(handoffToolSchema(platform)).toEqual({
+    name: 'handoff',
+    description: expect.stringMatching(/^Delegate /),
+    input_schema: {
+      type: 'object',
+      properties: {
+        [target]: text,
+        [task]: text,
+        context: { type: 'object', description: expect.stringMatching(/./) },
+      },
+      required: [target, task],
+    },
+  });
 });
 
 test('each name of a platform gives its schema, and another name is refused to the letter', () => {
