@@ -11,8 +11,10 @@
 import {
   budgetExceeded,
   type ErrorBody,
+  type ErrorCode,
   findPrice,
   type JsonObject,
+  type JsonValue,
   KernelError,
   MAX_CARD_BYTES,
   maskSecrets,
@@ -62,7 +64,7 @@ class HandoffRun {
       prepared = await this.#host.runtime.handoffs.prepare(await this.#packed(), turn.workerTarget);
     } catch (error) {
       if (this.#held.signal.aborted) throw error;
-      return this.#fail(toErrorBody(error));
+      return this.#fail(bodyOf(error));
     }
     if (handoff.is_attempt_open && prepared.retry !== 'safe')
       return this.#fail(
@@ -183,7 +185,7 @@ class HandoffRun {
         'failed',
         spent,
       );
-    const served: JsonObject = { attempt, usage, remote_id: remoteId, loss };
+    const served = storable({ attempt, usage, remote_id: remoteId, loss });
     return this.#commits.end(
       { status: 'success', deliverable, error: null, metadata: { handoff: served } },
       { spent },
@@ -198,7 +200,7 @@ class HandoffRun {
   async #afterFailure(prepared: PreparedHandoff, error: unknown, attempt: number): Promise<TurnRun> {
     const { turn, holderId } = this.#held;
     const { retry, handoff_id } = this.#handoff;
-    const body = toErrorBody(error, 'platform_failed');
+    const body = bodyOf(error, 'platform_failed');
     const usage = (error as { usage?: ServedResult['usage'] } | null)?.usage ?? null;
     const spent = this.#spend(usage);
     const advice = prepared.adviseRetry(error);
@@ -255,6 +257,12 @@ class HandoffRun {
     });
   }
 }
+
+/** What platforms say, as Postgres can keep it: without NUL and lone surrogates. */
+const storable = <T extends JsonValue>(said: T): T => sanitizeJson(said).value as T;
+
+const bodyOf = (error: unknown, fallback?: ErrorCode): ErrorBody =>
+  storable(toErrorBody(error, fallback) as ErrorBody & JsonObject);
 
 /** Doubled from attempt to attempt, a quarter more or less by chance; never less than the platform asks for. */
 function pauseOf(
