@@ -100,7 +100,7 @@ function resultOf(events: readonly AdkEvent[], caller: Caller): JsonValue {
     throw failureOf(
       caller,
       { code, retryable: false },
-      `did not answer: ${shorten(errorMessage ?? errorCode ?? '')}`,
+      `did not answer: ${shorten(errorMessage ?? errorCode ?? '', caller)}`,
       { platformCode: errorCode ?? undefined },
     );
   }

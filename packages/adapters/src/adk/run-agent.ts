@@ -64,7 +64,7 @@ function explainAgent(error: unknown, caller: Caller): Error {
   while (cause instanceof Error) {
     const code: unknown = Reflect.get(cause, 'envelopeCode');
     if (typeof code === 'number')
-      return failureOf(caller, verdict, `refused the message: ${shorten(cause.message)}`, {
+      return failureOf(caller, verdict, `refused the message: ${shorten(cause.message, caller)}`, {
         platformCode: String(code),
       });
     cause = cause.cause;
@@ -161,7 +161,7 @@ class Conversation {
 
 /** The end of a task that is not a question. */
 function endOf(view: TaskView, caller: Caller): JsonValue {
-  const words = shorten(view.statusText);
+  const words = shorten(view.statusText, caller);
   const fail = (
     code: 'platform_failed' | 'platform_refused' | 'platform_unauthorized',
     did: string,
@@ -202,7 +202,7 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
       throw failureOf(
         caller,
         { code: 'platform_failed', retryable: false },
-        `asked, and nobody is there to answer: ${shorten(question)}`,
+        `asked, and nobody is there to answer: ${shorten(question, caller)}`,
       );
     view = await conversation.say([partOf({ $case: 'text', value: await ask(question) }, 'text/plain')]);
   }

@@ -76,7 +76,10 @@ function checkAnswer(finish: LanguageModelV3FinishReason, text: string, caller: 
     throw failureOf(caller, { code, retryable: false }, did);
   };
   if (finish.unified === 'content-filter')
-    fail('platform_refused', text.trim() === '' ? 'refused the task' : `refused the task: ${shorten(text)}`);
+    fail(
+      'platform_refused',
+      text.trim() === '' ? 'refused the task' : `refused the task: ${shorten(text, caller)}`,
+    );
   if (finish.unified === 'length') fail('answer_cut', 'stopped at the limit of its answer');
   if (text.trim() === '') fail('platform_failed', 'gave an empty answer');
 }
@@ -100,7 +103,7 @@ function explainAnswer(error: unknown, caller: Caller): AdapterError {
       { code: 'platform_failed', retryable: false },
       'answered with something that cannot be read',
     );
-  const words = shorten(said.message === '' ? (said.code ?? '') : said.message);
+  const words = shorten(said.message === '' ? (said.code ?? '') : said.message, caller);
   return failureOf(caller, judge(200, said), `broke its answer off: ${words}`, { platformCode: said.code });
 }
 

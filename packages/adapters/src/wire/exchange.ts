@@ -38,9 +38,9 @@ export interface ExchangeOptions {
   readonly maxAnswerBytes?: number | undefined;
 }
 
-/** Words of others in an error. */
-export const shorten = (text: string): string => {
-  const words = text.slice(0, MAX_ERROR_BYTES).replaceAll(/\s+/g, ' ').trim();
+/** Words of others in an error. They are concealed before they are cut: nothing finds the first half of a key. */
+export const shorten = (text: string, { concealer }: Pick<Caller, 'concealer'>): string => {
+  const words = concealer.error(text.slice(0, MAX_ERROR_BYTES)).replaceAll(/\s+/g, ' ').trim();
   return words.length > MAX_WORDS ? `${words.slice(0, MAX_WORDS).toWellFormed()}…` : words;
 };
 
@@ -48,7 +48,7 @@ const ended = (words: string): string => (/[.!?…]$/.test(words) ? words : `${w
 
 /** The failure of an attempt. `did` is what the platform did, and may have words of it at its end. */
 export function failureOf(
-  { platform, handoffId, attempt, keyVariable, concealer }: Caller,
+  caller: Caller,
   verdict: Verdict,
   did: string,
   more: {
@@ -58,6 +58,7 @@ export function failureOf(
     readonly platformCode?: string | undefined;
   } = {},
 ): AdapterError {
+  const { platform, handoffId, attempt, keyVariable, concealer } = caller;
   const { retryAfterMs, status, network, platformCode } = more;
   const details = Object.entries({
     handoff_id: handoffId,
@@ -65,7 +66,7 @@ export function failureOf(
     attempt,
     status,
     network,
-    platform_code: platformCode === undefined ? undefined : concealer.error(shorten(platformCode)),
+    platform_code: platformCode === undefined ? undefined : shorten(platformCode, caller),
     variable: verdict.code === 'platform_unauthorized' ? keyVariable : undefined,
   }).filter(([, value]) => value !== undefined);
   return new AdapterError(verdict.code, {
@@ -79,9 +80,9 @@ export function failureOf(
 const looksLikeHtml = (body: string): boolean => /^\s*<(!doctype|html|head|body|\?xml)/i.test(body);
 
 /** What an error body says. Pages of gateways are left out. */
-function wordsOf(body: string, error: ProviderError | undefined): string {
+function wordsOf(body: string, error: ProviderError | undefined, caller: Caller): string {
   const words = error?.message ?? (looksLikeHtml(body) ? '' : body);
-  return shorten(words === '' ? (error?.code ?? '') : words);
+  return shorten(words === '' ? (error?.code ?? '') : words, caller);
 }
 
 /** At most 64 KiB of the body of an error; what came before it was cut. */
@@ -191,7 +192,7 @@ export class Exchange implements Disposable {
       });
     const body = await readError(response);
     const error = findErrorInBody(body);
-    const words = wordsOf(body, error);
+    const words = wordsOf(body, error, caller);
     const did = `answered ${status}${words === '' ? '' : `: ${words}`}`;
     return failureOf(caller, judge(status, error), did, {
       status,
