@@ -2,7 +2,7 @@ import { type Part, TaskState } from '@a2a-js/sdk';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { ResultPart } from '../adapter.js';
 import { AdapterError } from '../adapter-error.js';
-import { type Play, textPart } from '../testing/a2a-dialect.js';
+import { a2aDialect, type Play, textPart } from '../testing/a2a-dialect.js';
 import { adkDialect } from '../testing/adk-dialect.js';
 import { ANSWER, agent, failureOf, LOCAL, run } from '../testing/ask-agent.js';
 import { everyCard } from '../testing/cards.js';
@@ -117,6 +117,23 @@ test('a question that nobody can answer fails the handoff with the question', as
     true,
     1,
   ]);
+});
+
+test('an answer to a question that did not arrive is not sent again', async () => {
+  const play: Play = (_context, bus) => {
+    bus.task(TaskState.TASK_STATE_WORKING);
+    bus.status(TaskState.TASK_STATE_INPUT_REQUIRED, 'Which harbour?');
+  };
+  for (const lost of [{ kind: 'status', status: 503 }, { kind: 'drop' }] as const) {
+    await using server = await openPlatform(a2aDialect({ version: '1.0', play }), ANSWER, lost, lost, ANSWER);
+    let questions = 0;
+    const ask = async (): Promise<string> => {
+      questions += 1;
+      return 'The northern one';
+    };
+    const { code } = await failureOf(run(server, { options: { ask } }));
+    expect([code, questions, server.works.length]).toEqual(['platform_unavailable', 1, 2]);
+  }
 });
 
 test('the end of a task that is no completion is a failure with the words of the agent', async () => {

@@ -99,15 +99,20 @@ class Conversation {
       { tenant: '', message: this.#message(parts), configuration: undefined, metadata: undefined },
       { signal: exchange.signal, serviceParameters: idempotencyHeaders(options.idempotencyKey) },
     );
+    let isHeard = false;
+    let cut: AdapterError | undefined;
     try {
       for await (const { payload } of stream) {
+        isHeard = true;
         if (payload !== undefined) view.take(payload as Arrived);
         if (view.isSettled) break;
       }
     } catch (error) {
-      this.#recover(error);
+      cut = this.#recover(error);
     }
     await this.#poll();
+    // The task asks as before: the answer did not arrive, and nothing is sent twice.
+    if (cut !== undefined && !isHeard && view.state === TaskState.TASK_STATE_INPUT_REQUIRED) throw cut;
     return view;
   }
 
@@ -128,14 +133,20 @@ class Conversation {
     };
   }
 
-  /** A task that is known goes on without its stream: asking for its state begins nothing anew. */
-  #recover(error: unknown): void {
+  /**
+   * A task that is known goes on without its stream: asking for its state begins nothing anew.
+   *
+   * @returns Why the stream ended.
+   */
+  #recover(error: unknown): AdapterError {
     const { exchange, caller, options } = this.#call;
     const { failure } = exchange;
     const isCut =
       failure instanceof AdapterError && failure.code === 'platform_unavailable' && !options.signal.aborted;
-    if (isCut && this.#view.taskId !== null) exchange.forget();
-    else throw exchange.explain(error, (other) => explainAgent(other, caller));
+    if (!isCut || this.#view.taskId === null)
+      throw exchange.explain(error, (other) => explainAgent(other, caller));
+    exchange.forget();
+    return failure;
   }
 
   async #poll(): Promise<void> {
