@@ -3,7 +3,7 @@
  *
  * X1  Each request is made once. A status that is not 2xx, a network error and a cut body are one failure, whatever the client of the
  *     platform makes of them.
- * X2  An answer is at most 64 MiB, and of an error 64 KiB are read.
+ * X2  An answer is at most 64 MiB. Of an error 64 KiB are read, for at most 5 s: its status says what counts.
  * X3  When the exchange is over, all of its connections are closed.
  */
 import { KernelError } from '@boxcar/kernel';
@@ -16,6 +16,7 @@ import { abortReason } from './race-abort.js';
 
 const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
 const MAX_ERROR_BYTES = 64 * 1024;
+const ERROR_BODY_MS = 5_000;
 const MAX_WORDS = 500;
 
 /** The attempt, as errors name it. */
@@ -36,6 +37,8 @@ export interface ExchangeOptions {
   readonly authorization?: { readonly origin: string; readonly value: string } | undefined;
   /** @internal Tests use less. */
   readonly maxAnswerBytes?: number | undefined;
+  /** @internal Tests use less. */
+  readonly errorBodyMs?: number | undefined;
 }
 
 /** Words of others in an error. They are concealed before they are cut: nothing finds the first half of a key. */
@@ -85,17 +88,25 @@ function wordsOf(body: string, error: ProviderError | undefined, caller: Caller)
   return shorten(words === '' ? (error?.code ?? '') : words, caller);
 }
 
-/** At most 64 KiB of the body of an error; what came before it was cut. */
-async function readError(response: Response): Promise<string> {
+/** At most 64 KiB of the body of an error; what came before it was cut, or before its time was over. */
+async function readError({ body }: Response, withinMs: number): Promise<string> {
+  if (body === null) return '';
   let text = '';
   const decoder = new TextDecoder();
+  const reader = body.getReader();
+  const stop = (): void => void reader.cancel().catch(() => undefined);
+  const timer = setTimeout(stop, withinMs);
   try {
-    for await (const chunk of response.body ?? []) {
-      text += decoder.decode(chunk, { stream: true });
-      if (text.length >= MAX_ERROR_BYTES) break;
+    while (text.length < MAX_ERROR_BYTES) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      text += decoder.decode(value, { stream: true });
     }
   } catch {
     // The status says enough.
+  } finally {
+    clearTimeout(timer);
+    stop();
   }
   return text.slice(0, MAX_ERROR_BYTES);
 }
@@ -190,7 +201,7 @@ export class Exchange implements Disposable {
       return failureOf(caller, { code: 'platform_failed', retryable: false }, `redirects (${status})`, {
         status,
       });
-    const body = await readError(response);
+    const body = await readError(response, this.#options.errorBodyMs ?? ERROR_BODY_MS);
     const error = findErrorInBody(body);
     const words = wordsOf(body, error, caller);
     const did = `answered ${status}${words === '' ? '' : `: ${words}`}`;
