@@ -1,0 +1,38 @@
+import type { Part } from '@a2a-js/sdk';
+import { expect, test } from 'vitest';
+import { textPart } from '../testing/a2a-dialect.js';
+import { Concealer } from '../wire/conceal.js';
+import { TaskView } from './task-view.js';
+
+const open = (onPart: (text: string) => void = () => undefined): TaskView =>
+  new TaskView({
+    concealer: new Concealer({}),
+    onPart: ({ text }) => onPart(text),
+    onId: () => undefined,
+  });
+
+const artifactOf = (parts: Part[], artifactId = 'answer') => ({
+  artifactId,
+  name: '',
+  description: '',
+  parts,
+  metadata: undefined,
+  extensions: [],
+});
+const ids = { taskId: 't', contextId: 'c' };
+
+function write(view: TaskView, parts: Part[], append: boolean): void {
+  view.take({ $case: 'artifactUpdate', value: { ...ids, artifact: artifactOf(parts), append } });
+}
+
+test('an answer of 100,000 pieces is put together in the time of its length', () => {
+  let shown = 0;
+  const view = open((text) => {
+    shown += text.length;
+  });
+  const began = performance.now();
+  for (let n = 0; n < 100_000; n += 1) write(view, [textPart('ab')], n > 0);
+  expect([String(view.result()).length, shown]).toEqual([200_000, 200_000]);
+  // Copied for each piece, they took minutes.
+  expect(performance.now() - began).toBeLessThan(5_000);
+});
