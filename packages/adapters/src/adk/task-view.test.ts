@@ -1,13 +1,13 @@
-import type { Part } from '@a2a-js/sdk';
+import { type Part, TaskState } from '@a2a-js/sdk';
 import { expect, test } from 'vitest';
 import { textPart } from '../testing/a2a-dialect.js';
 import { Concealer } from '../wire/conceal.js';
 import { TaskView } from './task-view.js';
 
-const open = (onPart: (text: string) => void = () => undefined): TaskView =>
+const open = (onPart: (text: string) => unknown = () => undefined): TaskView =>
   new TaskView({
     concealer: new Concealer({}),
-    onPart: ({ text }) => onPart(text),
+    onPart: ({ text }) => void onPart(text),
     onId: () => undefined,
   });
 
@@ -35,4 +35,25 @@ test('an answer of 100,000 pieces is put together in the time of its length', ()
   expect([String(view.result()).length, shown]).toEqual([200_000, 200_000]);
   // Copied for each piece, they took minutes.
   expect(performance.now() - began).toBeLessThan(5_000);
+});
+
+test('what a task brings along goes out, and the pieces after it continue it', () => {
+  const shown: string[] = [];
+  const view = open((text) => shown.push(text));
+  const parts = [textPart('one ')];
+  const status = { state: TaskState.TASK_STATE_WORKING, message: undefined, timestamp: undefined };
+  view.take({
+    $case: 'task',
+    value: {
+      id: 't',
+      contextId: 'c',
+      status,
+      artifacts: [artifactOf(parts)],
+      history: [],
+      metadata: undefined,
+    },
+  });
+  write(view, [textPart('two')], true);
+  expect(shown).toEqual(['one ', 'two']);
+  expect([view.result(), parts.length]).toEqual(['one two', 1]);
 });

@@ -115,6 +115,7 @@ export class TaskView {
         this.#name(arrived.value.id, arrived.value.contextId);
         this.#status = arrived.value.status;
         for (const { artifactId, parts } of arrived.value.artifacts) this.#keep(artifactId, parts);
+        this.#catchUp();
         return;
       case 'statusUpdate':
         this.#name(arrived.value.taskId, arrived.value.contextId);
@@ -152,6 +153,12 @@ export class TaskView {
   #keep(id: string, parts: readonly Part[]): void {
     if (!this.#artifacts.has(id)) this.#newestArtifact = id;
     this.#artifacts.set(id, [...parts]);
+  }
+
+  /** A task brings along what was written before it was asked for. */
+  #catchUp(): void {
+    const text = [...this.#artifacts.values()].map(textIn).join(BETWEEN);
+    if (text.startsWith(this.#raw)) this.#grow(text.slice(this.#raw.length));
   }
 
   #grow(text: string): void {
