@@ -210,6 +210,14 @@ test('an agent that takes texts only gets JSON as text, and its files are lost w
   expect(server.works[0]?.text).not.toContain('"data"');
 });
 
+test('nothing is sent to an agent that takes none of the cards', async () => {
+  await using server = await agent({ inputModes: ['text/plain'] });
+  const cards = everyCard().filter(({ id }) => id === 'image');
+  const { code, details } = await failureOf(run(server, { cards }));
+  expect([code, server.works.length]).toEqual(['cards_not_carried', 0]);
+  expect(details.lost).toMatchObject([{ card_id: 'image', why: 'the agent does not take image/png' }]);
+});
+
 test.each(['1.0', '0.3'] as const)(
   'a task of protocol %s that is still working is looked at until it ends',
   async (version) => {

@@ -3,7 +3,7 @@
 import { setTimeout as pause } from 'node:timers/promises';
 import { type Message, type Part, Role, TaskState } from '@a2a-js/sdk';
 import type { Client } from '@a2a-js/sdk/client';
-import type { JsonValue } from '@boxcar/kernel';
+import { type JsonValue, KernelError } from '@boxcar/kernel';
 import type { AdapterRequest, ExecuteOptions, LostCard, PackedCard } from '../adapter.js';
 import { AdapterError } from '../adapter-error.js';
 import { idempotencyHeaders } from '../idempotency.js';
@@ -199,6 +199,11 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
   const agent = await openAgent(cardUrl, exchange, caller);
   const lost = findRuledOut(cards, agent);
   const kept = cards.filter(({ id }) => !lost.some(({ card_id }) => card_id === id));
+  if (cards.length > 0 && kept.length === 0)
+    throw new KernelError('cards_not_carried', {
+      message: 'None of the packed cards can be sent: the agent takes none of their types.',
+      details: { lost, handoff_id: request.handoff_id },
+    });
   const { instructions } = request.target;
   const pieces: readonly Piece[] = [
     ...(instructions === undefined ? [] : [{ kind: 'text', text: instructions } as const]),
