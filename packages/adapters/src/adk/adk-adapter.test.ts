@@ -45,6 +45,29 @@ test('the result of an app is what was said last, and usage is the sum of all ca
   expect([result, usage]).toEqual(['Done.', { input_tokens: 30, output_tokens: 9 }]);
 });
 
+test('odd figures of an app take nothing from its answer', async () => {
+  for (const [usageMetadata, expected] of [
+    [
+      { promptTokenCount: 1.5, candidatesTokenCount: 2 },
+      { input_tokens: 2, output_tokens: 2 },
+    ],
+    [
+      { promptTokenCount: -1, candidatesTokenCount: '7' },
+      { input_tokens: 0, output_tokens: 0 },
+    ],
+    [{ promptTokenCount: 1e300 }, null],
+    ['many', null],
+  ] as const) {
+    const event = { author: 'a', content: { parts: [{ text: 'yes' }] }, usageMetadata };
+    await using server = await openPlatform(
+      adkDialect(['harbour'], () => [event]),
+      ANSWER,
+    );
+    const { result, usage } = await run(server, { app: 'harbour' });
+    expect([result, usage]).toEqual(['yes', expected]);
+  }
+});
+
 test('events of an app: thoughts and pieces are not said, an output stands in for words, errors are failures', async () => {
   const said = (text: string, more: object = {}) => ({
     author: 'a',

@@ -62,6 +62,20 @@ test.each(PLATFORMS)(
   },
 );
 
+test.each(PLATFORMS)('%s: usage that nobody can have is not charged', async (name, wire) => {
+  for (const [usage, expected] of [
+    [
+      { input: 30.5, output: 4 },
+      { input_tokens: 31, output_tokens: 4 },
+    ],
+    [{ input: 30, output: -4 }, null],
+    [{ input: 1e300, output: 4 }, null],
+  ] as const) {
+    await using at = await open(name, wire, { answer: { text: 'Done.', usage } });
+    expect((await at.run()).usage).toEqual(expected);
+  }
+});
+
 test.each(PLATFORMS)('%s: a key that no header can hold is sent as its hash', async (name, wire) => {
   await using at = await open(name, wire, { answer: { text: 'Done.' } });
   await at.run({ idempotencyKey: 'Schlüssel\nzwei' });
