@@ -12,6 +12,7 @@ import { type Caller, type Exchange, failureOf } from '../wire/exchange.js';
 
 export interface Agent {
   readonly client: Client;
+  readonly isStreaming: boolean;
   /** Whether the agent takes content of this media type. A card without types takes all. */
   takes(mediaType: string): boolean;
 }
@@ -63,6 +64,7 @@ export async function openAgent(cardUrl: string, exchange: Exchange, caller: Cal
   try {
     return {
       client: await factory.createFromAgentCard(card),
+      isStreaming: card.capabilities?.streaming === true,
       takes: (mediaType) => modes.length === 0 || modes.some((mode) => matches(mode, mediaType)),
     };
   } catch {

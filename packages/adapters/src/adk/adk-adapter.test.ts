@@ -265,6 +265,31 @@ test('an agent that asks for a sign-in is not authorized', async () => {
   expect([code, message.includes('Sign in.')]).toEqual(['platform_unauthorized', true]);
 });
 
+test.each(['1.0', '0.3'] as const)(
+  'an agent of protocol %s that does not stream names its task before it has ended',
+  async (version) => {
+    let finish: () => void = () => undefined;
+    const told = new Promise<void>((resolve) => {
+      finish = resolve;
+    });
+    const play: Play = async (_context, bus, text) => {
+      bus.task(TaskState.TASK_STATE_WORKING);
+      await told;
+      bus.artifact('answer', [textPart(text)]);
+      bus.status(TaskState.TASK_STATE_COMPLETED);
+    };
+    await using server = await agent({ version, play, isStreaming: false });
+    let work: ReturnType<typeof run> | undefined;
+    const named = new Promise<string>((onRemoteId) => {
+      work = run(server, { options: { onRemoteId } });
+    });
+    expect(await named).not.toBe('');
+    finish();
+    expect((await work)?.result).toBe('Done.');
+    expect(server.works.length).toBe(1);
+  },
+);
+
 test('a cancellation reaches the agent, and one that comes too late is not taken', async () => {
   const adapter = new ADKHandoffAdapter(LOCAL);
   const signal = new AbortController().signal;

@@ -1,8 +1,7 @@
 /** One attempt with an A2A agent: a message, the task that it becomes, and its questions. */
 
 import { setTimeout as pause } from 'node:timers/promises';
-import { type Message, type Part, Role, TaskState } from '@a2a-js/sdk';
-import type { Client } from '@a2a-js/sdk/client';
+import { type Message, type Part, Role, type SendMessageConfiguration, TaskState } from '@a2a-js/sdk';
 import { type JsonValue, KernelError } from '@boxcar/kernel';
 import type { AdapterRequest, ExecuteOptions, LostCard, PackedCard } from '../adapter.js';
 import { AdapterError } from '../adapter-error.js';
@@ -31,6 +30,13 @@ export interface AgentAnswer {
 }
 
 const JSON_TYPE = 'application/json';
+
+/** An agent that does not stream would name its task only at its end, and until then nobody could cancel it. */
+const AT_ONCE: SendMessageConfiguration = {
+  acceptedOutputModes: [],
+  taskPushNotificationConfig: undefined,
+  returnImmediately: true,
+};
 
 const partOf = (content: NonNullable<Part['content']>, mediaType = ''): Part => ({
   content,
@@ -75,13 +81,13 @@ function explainAgent(error: unknown, caller: Caller): Error {
 /** A conversation about one task. */
 class Conversation {
   readonly #call: AgentCall;
-  readonly #client: Client;
+  readonly #agent: Agent;
   readonly #view: TaskView;
   #sent = 0;
 
-  constructor(call: AgentCall, client: Client) {
+  constructor(call: AgentCall, agent: Agent) {
     this.#call = call;
-    this.#client = client;
+    this.#agent = agent;
     const { options, caller, exchange } = call;
     this.#view = new TaskView({
       concealer: caller.concealer,
@@ -95,8 +101,10 @@ class Conversation {
     const view = this.#view;
     view.reopen();
     const { exchange, options } = this.#call;
-    const stream = this.#client.sendMessageStream(
-      { tenant: '', message: this.#message(parts), configuration: undefined, metadata: undefined },
+    const { client, isStreaming } = this.#agent;
+    const configuration = isStreaming || view.taskId !== null ? undefined : AT_ONCE;
+    const stream = client.sendMessageStream(
+      { tenant: '', message: this.#message(parts), configuration, metadata: undefined },
       { signal: exchange.signal, serviceParameters: idempotencyHeaders(options.idempotencyKey) },
     );
     let isHeard = false;
@@ -151,6 +159,7 @@ class Conversation {
 
   async #poll(): Promise<void> {
     const { exchange, caller, pollMs } = this.#call;
+    const { client } = this.#agent;
     const view = this.#view;
     for (let round = 0; !view.isSettled; round += 1) {
       if (view.taskId === null)
@@ -161,7 +170,7 @@ class Conversation {
         );
       if (round > 0) await pause(pollMs, undefined, { signal: exchange.signal });
       try {
-        const task = await this.#client.getTask({ tenant: '', id: view.taskId }, { signal: exchange.signal });
+        const task = await client.getTask({ tenant: '', id: view.taskId }, { signal: exchange.signal });
         view.take({ $case: 'task', value: task });
       } catch (error) {
         throw exchange.explain(error, (other) => explainAgent(other, caller));
@@ -210,7 +219,7 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
     ...kept.map(pieceOfCard),
     ...fixedPieces(request),
   ];
-  const conversation = new Conversation(call, agent.client);
+  const conversation = new Conversation(call, agent);
   let view = await conversation.say(pieces.map((piece) => toPart(piece, agent)));
   while (view.state === TaskState.TASK_STATE_INPUT_REQUIRED) {
     const question = caller.concealer.text(view.statusText);
