@@ -1,3 +1,5 @@
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import {
   anthropicWire,
   type Behaviour,
@@ -111,6 +113,41 @@ test.each(PLATFORMS)(
     await using at = await open(name, wire, { answer: { text: 'Half of it' }, frames: 4 });
     const failure = await at.fail();
     expect([failure.code, failure.retryable]).toEqual(['platform_unavailable', true]);
+  },
+);
+
+test.each([
+  ['openai', OpenAIHandoffAdapter],
+  ['anthropic', AnthropicHandoffAdapter],
+] as const)(
+  '%s: a page or a document in place of a stream is no broken stream',
+  async (platform, Adapter) => {
+    vi.stubEnv('WRITER_KEY', SERVER_KEY);
+    for (const [type, body, code, words] of [
+      ['text/html', '<html>Sign in</html>', 'platform_failed', 'text/html'],
+      ['application/json', '{"id":"1","output":[]}', 'platform_failed', 'application/json'],
+      [
+        'application/json',
+        '{"error":{"message":"slow down, writer","code":"rate_limit_exceeded"}}',
+        'platform_rate_limited',
+        'slow down, [model]',
+      ],
+    ] as const) {
+      const server = createServer((_request, response) => {
+        response.writeHead(200, { 'content-type': type }).end(body);
+      });
+      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+      const target = {
+        platform,
+        model: 'writer',
+        api_key_env: 'WRITER_KEY',
+        base_url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`,
+      };
+      const options = { signal: new AbortController().signal, attempt: 1, idempotencyKey: 'k' };
+      const error = await new Adapter().executeHandoff(requestFor(target), options).catch((thrown) => thrown);
+      server.close();
+      expect([error.code, error.message.includes(words)]).toEqual([code, true]);
+    }
   },
 );
 

@@ -117,7 +117,7 @@ export async function runModel(
   const carried = checkCapabilities(adapter, request);
   const { key, baseUrl, caller } = connect(platform, target, request, options);
   const { signal, onPart, onRemoteId, idempotencyKey } = options;
-  using exchange = new Exchange({ fetch: createFetch(), signal, caller });
+  using exchange = new Exchange({ fetch: createFetch(), signal, caller, isStream: true });
   const answer = new AnswerReader({
     concealed: caller.concealer.openText(),
     onPart: exchange.guard(onPart),

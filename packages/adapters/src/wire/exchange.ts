@@ -18,6 +18,7 @@ const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
 const MAX_ERROR_BYTES = 64 * 1024;
 const ERROR_BODY_MS = 5_000;
 const MAX_WORDS = 500;
+const DOCUMENT = /^(text\/html|application\/json)\b/i;
 
 /** The attempt, as errors name it. */
 export interface Caller {
@@ -35,6 +36,8 @@ export interface ExchangeOptions {
   readonly caller: Caller;
   /** Sent with each request to this origin, and to no other. */
   readonly authorization?: { readonly origin: string; readonly value: string } | undefined;
+  /** Answers are streams of events; a page or a document in place of one is a failure. */
+  readonly isStream?: boolean | undefined;
   /** @internal Tests use less. */
   readonly maxAnswerBytes?: number | undefined;
   /** @internal Tests use less. */
@@ -166,6 +169,9 @@ export class Exchange implements Disposable {
       throw this.#fail(this.#explainNetwork(error, 'cannot be reached'));
     }
     if (!response.ok) throw this.#fail(await this.#explainStatus(response));
+    const [document] = DOCUMENT.exec(response.headers.get('content-type') ?? '') ?? [];
+    if (this.#options.isStream === true && document !== undefined)
+      throw this.#fail(await this.#explainDocument(response, document));
     return this.#watch(response);
   };
 
@@ -201,7 +207,7 @@ export class Exchange implements Disposable {
       return failureOf(caller, { code: 'platform_failed', retryable: false }, `redirects (${status})`, {
         status,
       });
-    const body = await readError(response, this.#options.errorBodyMs ?? ERROR_BODY_MS);
+    const body = await this.#readError(response);
     const error = findErrorInBody(body);
     const words = wordsOf(body, error, caller);
     const did = `answered ${status}${words === '' ? '' : `: ${words}`}`;
@@ -210,6 +216,24 @@ export class Exchange implements Disposable {
       platformCode: error?.code,
       retryAfterMs: readRetryAfter(headers, Date.now()),
     });
+  }
+
+  /** Some gateways have the status 200 for errors too. */
+  async #explainDocument(response: Response, type: string): Promise<AdapterError> {
+    const { caller } = this.#options;
+    const error = findErrorInBody(await this.#readError(response));
+    if (error === undefined)
+      return failureOf(
+        caller,
+        { code: 'platform_failed', retryable: false },
+        `answered with ${type} in place of a stream`,
+      );
+    const did = `answered with an error: ${wordsOf('', error, caller)}`;
+    return failureOf(caller, judge(200, error), did, { platformCode: error.code });
+  }
+
+  #readError(response: Response): Promise<string> {
+    return readError(response, this.#options.errorBodyMs ?? ERROR_BODY_MS);
   }
 
   /** The same answer; its body is counted, and the end of the connection is a failure. */
