@@ -233,6 +233,15 @@ test('an agent that takes texts only gets JSON as text, and its files are lost w
   expect(server.works[0]?.text).not.toContain('"data"');
 });
 
+test('a card that names no whole address is the fault of the agent', async () => {
+  for (const url of ['/rpc', '']) {
+    await using server = await agent({ urlOf: () => url });
+    const { code, message } = await failureOf(run(server));
+    expect([code, message.includes('The address of the agent is not a URL')]).toEqual(['bad_request', true]);
+    expect(server.works).toEqual([]);
+  }
+});
+
 test('nothing is sent to an agent that takes none of the cards', async () => {
   await using server = await agent({ inputModes: ['text/plain'] });
   const cards = everyCard().filter(({ id }) => id === 'image');
