@@ -36,6 +36,12 @@ test('OpenAI is given the tool in this shape', () => {
   });
 });
 
+test('a program that changes the schema it was given changes it for itself', () => {
+  const given = handoffToolSchema('agdd') as { parameters: { properties: Record<string, unknown> } };
+  given.parameters.properties.extra = { type: 'string' };
+  expect(JSON.stringify(handoffToolSchema('agdd'))).not.toContain('extra');
+});
+
 test.each([
   ['anthropic', ['target_agent', 'request']],
   ['adk', ['target', 'message']],
@@ -48,7 +54,7 @@ test.each([
 test('each name of a platform gives its schema, and another name is refused to the letter', () => {
   for (const platform of PLATFORMS)
     for (const name of PLATFORM_NAMES[platform])
-      expect(handoffToolSchema(name.toUpperCase())).toBe(handoffToolSchema(platform));
+      expect(handoffToolSchema(name.toUpperCase())).toEqual(handoffToolSchema(platform));
   for (const call of [() => handoffToolSchema('gemini'), () => readHandoffCall('gemini', {})])
     expect(call).toThrow(
       expect.objectContaining({ code: 'bad_request', message: 'Unsupported platform: gemini' }),
