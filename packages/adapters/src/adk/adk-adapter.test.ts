@@ -142,6 +142,27 @@ test('a question that nobody can answer fails the handoff with the question', as
   ]);
 });
 
+test.each(['1.0', '0.3'] as const)(
+  'an agent of protocol %s that shows its task as it was before the answer is not answered twice',
+  async (version) => {
+    const play: Play = ({ task }, bus, text) => {
+      bus.task(TaskState.TASK_STATE_INPUT_REQUIRED);
+      if (task === undefined) return;
+      bus.status(TaskState.TASK_STATE_WORKING);
+      bus.artifact('answer', [textPart(text)]);
+      bus.status(TaskState.TASK_STATE_COMPLETED);
+    };
+    await using server = await agent({ version, play });
+    let questions = 0;
+    const ask = async (): Promise<string> => {
+      questions += 1;
+      return 'The northern one';
+    };
+    const { result } = await run(server, { options: { ask } });
+    expect([result, questions, server.works.length]).toEqual(['Done.', 1, 2]);
+  },
+);
+
 test('an answer to a question that did not arrive is not sent again', async () => {
   const play: Play = (_context, bus) => {
     bus.task(TaskState.TASK_STATE_WORKING);
