@@ -232,6 +232,13 @@ test('messages, values and several artifacts are results', async () => {
     }
 });
 
+test('a value that is nested too deeply to be read is a failure of the agent', async () => {
+  let deep: unknown = 1;
+  for (let level = 0; level < 3_000; level += 1) deep = [deep];
+  await using server = await agent({ play: (_context, bus) => bus.message([dataPart(deep)]) });
+  expect((await failureOf(run(server))).code).toBe('platform_failed');
+});
+
 test('an artifact that is replaced after its parts went out is an object, since parts cannot be taken back', async () => {
   const play: Play = (_context, bus) => {
     bus.task(TaskState.TASK_STATE_WORKING);

@@ -236,5 +236,10 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
       );
     view = await conversation.say([partOf({ $case: 'text', value: await ask(question) }, 'text/plain')]);
   }
-  return { result: endOf(view, caller), remoteId: view.taskId, lost };
+  try {
+    return { result: endOf(view, caller), remoteId: view.taskId, lost };
+  } catch (error) {
+    // A value can be nested deeper than any stack.
+    throw exchange.explain(error, (other) => explainAgent(other, caller));
+  }
 }

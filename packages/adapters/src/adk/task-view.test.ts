@@ -37,6 +37,14 @@ test('an answer of 60,000 pieces is put together in the time of its length', () 
   expect(performance.now() - began).toBeLessThan(15_000);
 });
 
+test('an update without a context keeps the context of the task', () => {
+  const view = open();
+  const status = { state: TaskState.TASK_STATE_INPUT_REQUIRED, message: undefined, timestamp: undefined };
+  for (const contextId of ['c', ''])
+    view.take({ $case: 'statusUpdate', value: { taskId: 't', contextId, status } });
+  expect(view.contextId).toBe('c');
+});
+
 test('what a task brings along goes out, and the pieces after it continue it', () => {
   const shown: string[] = [];
   const view = open((text) => shown.push(text));

@@ -131,7 +131,7 @@ export class TaskView {
   }
 
   #name(taskId: string, contextId: string): void {
-    this.#contextId = contextId;
+    if (contextId !== '') this.#contextId = contextId;
     if (taskId === '' || this.#taskId !== null) return;
     this.#taskId = taskId;
     this.#onId(taskId);

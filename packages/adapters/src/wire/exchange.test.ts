@@ -118,6 +118,17 @@ test('the status of an error counts although its body does not end', async () =>
   await server.whenClosed;
 });
 
+test('an answer that its reader has left is no failure of the exchange', async () => {
+  await using server = await openRaw(`${OK}content-length: 100\r\n\r\nhalf`, true);
+  using exchange = exchangeWith();
+  const { body } = await exchange.fetch(server.url);
+  const reader = body?.pipeThrough(new TextDecoderStream()).getReader();
+  await reader?.read();
+  await reader?.cancel();
+  await server.whenClosed;
+  expect(exchange.failure).toBeUndefined();
+});
+
 test('an answer without a body is one', async () => {
   await using server = await openRaw('HTTP/1.1 204 No Content\r\n\r\n');
   using exchange = exchangeWith();

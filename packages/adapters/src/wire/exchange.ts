@@ -241,11 +241,13 @@ export class Exchange implements Disposable {
     if (response.body === null) return response;
     const reader = response.body.getReader();
     let bytes = 0;
+    let isLeft = false;
     const most = this.#options.maxAnswerBytes ?? MAX_ANSWER_BYTES;
     const body = new ReadableStream<Uint8Array>({
       pull: async (controller) => {
         try {
           const { done, value } = await reader.read();
+          if (isLeft) return;
           if (done) return controller.close();
           bytes += value.byteLength;
           if (bytes > most) {
@@ -254,13 +256,17 @@ export class Exchange implements Disposable {
           }
           controller.enqueue(value);
         } catch (error) {
+          if (isLeft) return;
           const did = `broke its answer off after ${bytes} bytes`;
           const failure = this.#fail(this.#explainNetwork(error, did));
           reader.cancel().catch(() => undefined);
           controller.error(failure);
         }
       },
-      cancel: (reason) => reader.cancel(reason),
+      cancel: (reason) => {
+        isLeft = true;
+        return reader.cancel(reason);
+      },
     });
     const { status, statusText, headers } = response;
     return new Response(body, { status, statusText, headers });

@@ -78,14 +78,14 @@ function withoutResult(content: JsonValue, once: ReadonlySet<string>): JsonValue
   return status === 'success' || code === 'outcome_unknown' ? { kind, name, settled: true } : content;
 }
 
-/** The same for a handoff to a function that may run once only. An attempt that a dead process had begun is followed by another one. */
+/** The same for a handoff to a function that may run once only. An attempt that a dead process had begun, or one too slow for its lease, is followed by another one: the invariants count attempts. */
 function describeHandoff({ head, events }: HandoffRow, once: ReadonlySet<string> | 'exactly'): string {
   const isOpen = once !== 'exactly' && once.has(String(head.target));
   return toText({
     ...head,
     ...(isOpen ? { phase: 'ended' } : {}),
     events: events
-      .filter((type) => once === 'exactly' || type !== 'handoff.started')
+      .filter((type) => type !== 'handoff.started')
       .map((type) => (isOpen ? type.replace(/\.(completed|failed)$/, '.ended') : type)),
   });
 }
