@@ -77,6 +77,7 @@ const linesOf = (ticket: ApprovalTicket): string =>
     `${ticket.ticket_id}  ${ticket.status}`,
     `  ${ticket.agent_slug} asks to call ${ticket.tool_name} (run ${ticket.run_id})`,
     `  arguments: ${JSON.stringify(ticket.tool_args, null, 2).replaceAll('\n', '\n  ')}`,
+    `  card of the arguments: ${ticket.metadata.card_id}`,
     `  requested ${ticket.requested_at}, expires ${ticket.expires_at}`,
     ...(ticket.resolved_at === null
       ? []
