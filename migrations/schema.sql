@@ -575,6 +575,51 @@ create table boxcar.grants (
   created_at timestamp with time zone default now() not null
 );
 
+create table boxcar.handoff_events (
+  handoff_id uuid not null,
+  seq integer not null,
+  type text not null,
+  data jsonb default '{}'::jsonb not null,
+  created_at timestamp with time zone default now() not null
+);
+
+create table boxcar.handoffs (
+  id uuid not null,
+  project_id uuid not null,
+  created_at timestamp with time zone default now() not null,
+  ended_at timestamp with time zone,
+  phase text not null,
+  source_agent text not null,
+  source_agent_id uuid not null,
+  target_agent text not null,
+  platform text not null,
+  run_id text,
+  parent_turn_id uuid,
+  tool_call_id uuid,
+  is_awaited boolean default false not null,
+  context_box_id uuid not null,
+  task_card_id uuid not null,
+  context_card_id uuid,
+  payload_card_id uuid,
+  worker_target text,
+  turn_id uuid,
+  ticket_id uuid,
+  joined_to uuid,
+  root_handoff_id uuid not null,
+  parent_handoff_id uuid,
+  depth integer default 0 not null,
+  decision jsonb,
+  error jsonb,
+  timeout_ms bigint not null,
+  deadline_at timestamp with time zone,
+  retry jsonb not null,
+  attempts integer default 0 not null,
+  is_attempt_open boolean default false not null,
+  idempotency_key text,
+  request_hash text not null,
+  event_count integer default 0 not null
+);
+
 create table boxcar.operations (
   project_id uuid not null,
   idempotency_key text not null,
@@ -964,6 +1009,32 @@ alter table only boxcar.grants add constraint grants_mode_check CHECK ((mode = A
 
 alter table only boxcar.grants add constraint grants_pkey PRIMARY KEY (agent_id, box_id, mode);
 
+alter table only boxcar.handoff_events add constraint handoff_events_seq_check CHECK ((seq > 0));
+
+alter table only boxcar.handoff_events add constraint handoff_events_type_check CHECK ((type <> ''::text));
+
+alter table only boxcar.handoff_events add constraint handoff_events_pkey PRIMARY KEY (handoff_id, seq);
+
+alter table only boxcar.handoffs add constraint handoffs_check CHECK (((ended_at IS NULL) = (phase = ANY (ARRAY['pending'::text, 'awaiting_approval'::text, 'queued'::text, 'in_progress'::text, 'waiting_input'::text]))));
+
+alter table only boxcar.handoffs add constraint handoffs_depth_check CHECK ((depth >= 0));
+
+alter table only boxcar.handoffs add constraint handoffs_idempotency_key_check CHECK ((idempotency_key <> ''::text));
+
+alter table only boxcar.handoffs add constraint handoffs_phase_check CHECK ((phase = ANY (ARRAY['pending'::text, 'awaiting_approval'::text, 'queued'::text, 'in_progress'::text, 'waiting_input'::text, 'completed'::text, 'failed'::text, 'timed_out'::text, 'canceled'::text, 'rejected'::text, 'rolled_back'::text, 'compensation_failed'::text])));
+
+alter table only boxcar.handoffs add constraint handoffs_platform_check CHECK ((platform <> ''::text));
+
+alter table only boxcar.handoffs add constraint handoffs_request_hash_check CHECK ((request_hash ~ '^[0-9a-f]{64}$'::text));
+
+alter table only boxcar.handoffs add constraint handoffs_source_agent_check CHECK ((source_agent <> ''::text));
+
+alter table only boxcar.handoffs add constraint handoffs_target_agent_check CHECK ((target_agent <> ''::text));
+
+alter table only boxcar.handoffs add constraint handoffs_timeout_ms_check CHECK ((timeout_ms > 0));
+
+alter table only boxcar.handoffs add constraint handoffs_pkey PRIMARY KEY (id);
+
 alter table only boxcar.operations add constraint operations_pkey PRIMARY KEY (project_id, idempotency_key);
 
 alter table only boxcar.policies add constraint policies_version_check CHECK ((version ~ '^[0-9a-f]{64}$'::text));
@@ -974,7 +1045,7 @@ alter table only boxcar.profiles add constraint profiles_max_steps_check CHECK (
 
 alter table only boxcar.profiles add constraint profiles_name_check CHECK ((name <> ''::text));
 
-alter table only boxcar.profiles add constraint profiles_version_check CHECK ((version > 0));
+alter table only boxcar.profiles add constraint profiles_version_check CHECK ((version >= 0));
 
 alter table only boxcar.profiles add constraint profiles_view_check CHECK ((view = 'full'::text));
 
@@ -1126,6 +1197,26 @@ alter table only boxcar.boxes add constraint boxes_parent_box_id_fkey FOREIGN KE
 
 alter table only boxcar.grants add constraint grants_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES boxcar.agents(id);
 
+alter table only boxcar.handoff_events add constraint handoff_events_handoff_id_fkey FOREIGN KEY (handoff_id) REFERENCES boxcar.handoffs(id) ON DELETE CASCADE;
+
+alter table only boxcar.handoffs add constraint handoffs_context_box_id_fkey FOREIGN KEY (context_box_id) REFERENCES boxcar.boxes(id);
+
+alter table only boxcar.handoffs add constraint handoffs_context_card_id_fkey FOREIGN KEY (context_card_id) REFERENCES boxcar.cards(id);
+
+alter table only boxcar.handoffs add constraint handoffs_joined_to_fkey FOREIGN KEY (joined_to) REFERENCES boxcar.handoffs(id);
+
+alter table only boxcar.handoffs add constraint handoffs_parent_turn_id_fkey FOREIGN KEY (parent_turn_id) REFERENCES boxcar.turns(id);
+
+alter table only boxcar.handoffs add constraint handoffs_payload_card_id_fkey FOREIGN KEY (payload_card_id) REFERENCES boxcar.cards(id);
+
+alter table only boxcar.handoffs add constraint handoffs_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
+
+alter table only boxcar.handoffs add constraint handoffs_task_card_id_fkey FOREIGN KEY (task_card_id) REFERENCES boxcar.cards(id);
+
+alter table only boxcar.handoffs add constraint handoffs_ticket_id_fkey FOREIGN KEY (ticket_id) REFERENCES boxcar.approvals(id);
+
+alter table only boxcar.handoffs add constraint handoffs_turn_id_fkey FOREIGN KEY (turn_id) REFERENCES boxcar.turns(id) DEFERRABLE INITIALLY DEFERRED;
+
 alter table only boxcar.profiles add constraint profiles_box_id_fkey FOREIGN KEY (box_id) REFERENCES boxcar.boxes(id);
 
 alter table only boxcar.profiles add constraint profiles_card_id_fkey FOREIGN KEY (card_id) REFERENCES boxcar.cards(id);
@@ -1149,6 +1240,8 @@ CREATE INDEX approvals_due ON boxcar.approvals USING btree (expires_at) WHERE (s
 CREATE UNIQUE INDEX approvals_joined ON boxcar.approvals USING btree (project_id, run_id, tool_name, args_hash, context_hash, payload_hash, policy_version) WHERE (status = 'pending'::text);
 
 CREATE INDEX approvals_newest ON boxcar.approvals USING btree (project_id, created_at, id);
+
+CREATE INDEX approvals_of_handoff ON boxcar.approvals USING btree (((metadata ->> 'handoff_id'::text))) WHERE (turn_id IS NULL);
 
 CREATE INDEX approvals_of_turn ON boxcar.approvals USING btree (turn_id) WHERE (turn_id IS NOT NULL);
 
@@ -1197,6 +1290,28 @@ CREATE INDEX forks_open ON boxcar.forks USING btree (turn_id) WHERE (status = 'o
 CREATE INDEX forks_parent ON boxcar.forks USING btree (parent_box_id);
 
 CREATE INDEX grants_box ON boxcar.grants USING btree (box_id);
+
+CREATE INDEX handoffs_joined ON boxcar.handoffs USING btree (joined_to) WHERE (joined_to IS NOT NULL);
+
+CREATE UNIQUE INDEX handoffs_key ON boxcar.handoffs USING btree (project_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
+CREATE INDEX handoffs_newest ON boxcar.handoffs USING btree (project_id, created_at, id);
+
+CREATE INDEX handoffs_of_box ON boxcar.handoffs USING btree (context_box_id);
+
+CREATE INDEX handoffs_of_parent ON boxcar.handoffs USING btree (parent_turn_id) WHERE (parent_turn_id IS NOT NULL);
+
+CREATE INDEX handoffs_of_root ON boxcar.handoffs USING btree (root_handoff_id);
+
+CREATE INDEX handoffs_of_source ON boxcar.handoffs USING btree (project_id, source_agent, created_at, id);
+
+CREATE INDEX handoffs_of_target ON boxcar.handoffs USING btree (project_id, target_agent, created_at, id);
+
+CREATE INDEX handoffs_of_ticket ON boxcar.handoffs USING btree (ticket_id) WHERE (ticket_id IS NOT NULL);
+
+CREATE INDEX handoffs_of_turn ON boxcar.handoffs USING btree (turn_id) WHERE (turn_id IS NOT NULL);
+
+CREATE INDEX handoffs_open ON boxcar.handoffs USING btree (project_id, created_at, id) WHERE (ended_at IS NULL);
 
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
 
@@ -1345,5 +1460,27 @@ comment on column boxcar.approvals.consumed_epoch is 'of the turn whose call was
 comment on column boxcar.approvals.run_id is 'any text of the caller; the run of the turn whose call it is';
 
 comment on column boxcar.approvals.voided_at is 'it approves nothing any more: its call was answered, or the policy has changed';
+
+comment on table boxcar.handoff_events is 'what happened to a handoff, in order; no words of its task or result';
+
+comment on column boxcar.handoffs.deadline_at is 'set when the first attempt begins';
+
+comment on column boxcar.handoffs.decision is 'what the policy said: level, rule, version and trace';
+
+comment on column boxcar.handoffs.error is 'of an end without a turn';
+
+comment on column boxcar.handoffs.is_attempt_open is 'an attempt was begun, and nothing is known of its end';
+
+comment on column boxcar.handoffs.joined_to is 'the identical handoff whose result it has';
+
+comment on column boxcar.handoffs.phase is 'as far as it was recorded: while a turn serves it, the turn says more';
+
+comment on column boxcar.handoffs.run_id is 'any text of the caller';
+
+comment on column boxcar.handoffs.source_agent is 'from outside any text of the caller';
+
+comment on column boxcar.handoffs.tool_call_id is 'the call of a turn that asked for it';
+
+comment on column boxcar.handoffs.worker_target is 'who may serve it; null: the target''s own worker pool';
 
 comment on table boxcar.policies is 'the text of each version of a policy that a decision was made by';

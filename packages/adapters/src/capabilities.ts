@@ -19,6 +19,14 @@ export interface CarriedRequest {
 const tokensOf = (texts: readonly string[]): number =>
   estimateTokens(texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0));
 
+/** About how many tokens a request has, with all its cards. */
+export const estimateRequest = (request: AdapterRequest): number =>
+  tokensOf([
+    request.target.instructions ?? '',
+    ...fixedPieces(request).map(textOf),
+    ...request.cards.map((card) => textOf(pieceOfCard(card))),
+  ]);
+
 /** The smaller one of what the platform takes and what the target's entry allows; null: no limit is known. */
 function limitOf(
   { max_context_tokens: own }: AdapterCapabilities,

@@ -16,7 +16,7 @@ export {
 } from './adapter.js';
 export { AdapterError, adviseRetry, type RetryAdvice } from './adapter-error.js';
 export { type ADKAdapterOptions, ADKHandoffAdapter } from './adk/adk-adapter.js';
-export { type CarriedRequest, checkCapabilities } from './capabilities.js';
+export { type CarriedRequest, checkCapabilities, estimateRequest } from './capabilities.js';
 export { type AdapterSettings, readSettings } from './config.js';
 export { lossOf } from './loss.js';
 export { AnthropicHandoffAdapter, OpenAIHandoffAdapter } from './model/model-adapter.js';

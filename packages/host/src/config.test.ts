@@ -58,6 +58,8 @@ describe('the configuration', () => {
       graceMs: 10_000,
       handlerTimeoutMs: 60_000,
       approvalMs: 1_800_000,
+      handoffEnabled: false,
+      targetsFile: undefined,
       databaseWaitMs: 30_000,
       models: { openai: {}, anthropic: {}, google: {}, mistral: {}, deepseek: {}, openaiCompatible: {} },
       limits: {},
@@ -83,6 +85,8 @@ describe('the configuration', () => {
         BOXCAR_HANDLER_TIMEOUT_MS: '90000',
         BOXCAR_APPROVAL_MINUTES: '0.5',
         AGDD_APPROVALS_ENABLED: 'true',
+        AGDD_HANDOFF_ENABLED: 'true',
+        BOXCAR_TARGETS_FILE: '/etc/boxcar/targets.yaml',
         BOXCAR_DATABASE_WAIT_SECONDS: '5',
         OPENAI_API_KEY: ' sk-1\n',
         ANTHROPIC_BASE_URL: 'http://localhost:1/v1/',
@@ -112,6 +116,8 @@ describe('the configuration', () => {
       graceMs: 0,
       handlerTimeoutMs: 90_000,
       approvalMs: 30_000,
+      handoffEnabled: true,
+      targetsFile: '/etc/boxcar/targets.yaml',
       databaseWaitMs: 5_000,
       models: {
         openai: { apiKey: 'sk-1' },
@@ -133,6 +139,15 @@ describe('the configuration', () => {
     expect(gateOf({ BOXCAR_APPROVALS_ENABLED: 'true', AGDD_APPROVALS_ENABLED: 'false' })).toBe(1_800_000);
     for (const wrong of [{ BOXCAR_APPROVALS_ENABLED: 'maybe' }, { BOXCAR_APPROVAL_MINUTES: '0' }])
       expect(() => parseConfig(wrong)).toThrow(expect.objectContaining({ code: 'bad_config' }));
+  });
+
+  it('hands off when either name says so, the first one before the second', () => {
+    const isOn = (env: Record<string, string>) => parseConfig(env).handoffEnabled;
+    expect(isOn({ BOXCAR_HANDOFF_ENABLED: 'true' })).toBe(true);
+    expect(isOn({ BOXCAR_HANDOFF_ENABLED: 'false', AGDD_HANDOFF_ENABLED: 'true' })).toBe(false);
+    expect(() => parseConfig({ AGDD_HANDOFF_ENABLED: 'yes' })).toThrow(
+      expect.objectContaining({ code: 'bad_config' }),
+    );
   });
 
   it('reports all problems together, and repeats no password', () => {

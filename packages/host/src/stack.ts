@@ -162,10 +162,13 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       permissionEvaluator:
         options.policy === false ? undefined : await openPolicy(config, (...entry) => log(...entry)),
       approvalMs: config.approvalMs,
+      handoffs: { enabled: config.handoffEnabled, targetsFile: config.targetsFile },
       model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
       log: (...entry) => log(...entry),
     });
     const { runtime, serveQueueDoor, serveToolResultsDoor } = opened;
+    // A program does not start with targets that it cannot read.
+    await runtime.handoffs.checkTargets();
     await untilReachable(() => checkSchema(runtime.pool, config), wait);
     return {
       runtime,

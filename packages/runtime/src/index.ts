@@ -1,5 +1,6 @@
 export {
   ApprovalGate,
+  type ApprovalGateOptions,
   type DecideOptions,
   type ListTicketsOptions,
   type TicketPage,
@@ -37,6 +38,22 @@ export type {
   TurnRef,
 } from './handler/index.js';
 export { BUILT_IN as builtInHandlers } from './handlers/built-in.js';
+export {
+  AGDDHandoffAdapter,
+  type AgentContext,
+  type AgentFunction,
+  type AgentRunner,
+  type HandoffAnswer,
+  type HandoffInput,
+  type HandoffPage,
+  type HandoffSettings,
+  HandoffTool,
+  type HandoffToolOptions,
+  type ListHandoffsOptions,
+  listHandoffPage,
+  type NativeAdapterOptions,
+  NativeHandoffAdapter,
+} from './handoff/index.js';
 export {
   createLog,
   failStrayCall,
@@ -147,4 +164,4 @@ export {
 export type { IsolatedTool, Tool, ToolContext } from './tool/index.js';
 export { type CommandAnswer, runTapeCommand } from './tool/index.js';
 export { ToolQueue } from './tool-queue/index.js';
-export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';
+export { createWorker, Worker, type WorkerOptions } from './worker/index.js';

@@ -3,6 +3,7 @@ import type { PermissionEvaluator } from '@boxcar/policy';
 import { type Build, createPool, endPool } from '@boxcar/store';
 import type { QueueDoor } from './door/index.js';
 import { createQueueDoor, createToolResultsDoor, type QueueDoorOptions } from './door/index.js';
+import type { HandoffSettings } from './handoff/index.js';
 import { type Log, silentLog, withinTime, withoutSecrets } from './lib/index.js';
 import type { PackLimits } from './pack/index.js';
 import { BullMqDoorbell, openQueues, type QueueConnection } from './queue/index.js';
@@ -31,6 +32,8 @@ export interface OpenRuntimeOptions {
   readonly permissionEvaluator?: PermissionEvaluator | undefined;
   /** How long a request waits for its approval, in milliseconds. Default half an hour. Null: what needs approval is refused. */
   readonly approvalMs?: number | null | undefined;
+  /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
+  readonly handoffs?: HandoffSettings | undefined;
 }
 
 /** A runtime with the pool and the queues it was opened with. */
@@ -78,6 +81,7 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
       ...(options.handlerTimeoutMs === undefined ? {} : { handlerTimeoutMs: options.handlerTimeoutMs }),
       permissionEvaluator: options.permissionEvaluator,
       approvalMs: options.approvalMs,
+      handoffs: options.handoffs,
     },
     build,
   );

@@ -61,7 +61,11 @@ export class Registry {
   readonly #models = new Map<string, Model>();
   readonly #maxCardBytes: number | undefined;
 
-  constructor(options: { readonly pool: pg.Pool; readonly model: Model; readonly limits?: PackLimits }) {
+  /** @param own - Handlers of the kernel that belong to one runtime. */
+  constructor(
+    options: { readonly pool: pg.Pool; readonly model: Model; readonly limits?: PackLimits },
+    own: ReadonlyMap<string, Handler> = new Map(),
+  ) {
     this.#given = options.model;
     this.#maxCardBytes = options.limits?.maxCardBytes;
     this.model = {
@@ -78,7 +82,7 @@ export class Registry {
         this.#modelOf(model).countTokens?.(texts, model) ??
         Promise.resolve(texts.map((text) => estimateTokens(Buffer.byteLength(text)))),
     };
-    for (const [name, handler] of BUILT_IN) this.#addHandler(name, handler);
+    for (const [name, handler] of [...BUILT_IN, ...own]) this.#addHandler(name, handler);
     this.registerTool(expandTool(options.pool));
     this.registerTool(listProfilesTool(options.pool));
     this.ownHandlers = new Set(this.handlers.values());

@@ -44,6 +44,7 @@ import type {
 import type { StepExplanation, WhyAnswer } from './explain/index.js';
 import { explainStep, type StepChoice, why } from './explain/index.js';
 import type { Handler } from './handler/index.js';
+import { HandoffParts, type HandoffSettings, handoffPrimitive } from './handoff/index.js';
 import {
   Batcher,
   BuildWatch,
@@ -148,6 +149,8 @@ export interface RuntimeOptions {
   readonly permissionEvaluator?: PermissionEvaluator | undefined;
   /** How long a request waits for its approval, in milliseconds. Default half an hour. Null: there is no gate, and what needs approval is refused. */
   readonly approvalMs?: number | null | undefined;
+  /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
+  readonly handoffs?: HandoffSettings | undefined;
 }
 
 /** Where a turn is looked for. */
@@ -176,6 +179,8 @@ export class Runtime implements RuntimeCore {
   readonly log: Log;
   readonly watcher: TurnWatcher;
   readonly gate: CallGateOptions;
+  /** @internal Programs use `HandoffTool`. */
+  readonly handoffs: HandoffParts;
   readonly builds: BuildWatch;
   readonly open: RuntimeCore['open'];
   readonly write: RuntimeCore['write'];
@@ -185,6 +190,7 @@ export class Runtime implements RuntimeCore {
   /** Packs contexts from anywhere: `packContext`, `packMany`, `preview`, `createBox`, `grantBox`, `createCards`. */
   readonly packer: HandoverPacker;
   readonly ownHandlers: ReadonlySet<Handler>;
+  readonly #beforeClose = new Set<() => Promise<void>>();
   readonly #stopWatching: readonly (() => void)[];
   #isClosing = false;
   #isClosed = false;
@@ -199,7 +205,12 @@ export class Runtime implements RuntimeCore {
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
     this.handlerTimeoutMs = checkDuration(options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, 'handlerTimeoutMs');
-    this.#registry = new Registry(options);
+    this.handoffs = new HandoffParts(this, options.handoffs);
+    const handoff = handoffPrimitive(this, this.handoffs, () => ({
+      isEnabled: this.handoffs.isEnabled,
+      gate: this.gate,
+    }));
+    this.#registry = new Registry(options, new Map([['handoff', handoff as Handler]]));
     const { model, strategies, selectors, ownHandlers } = this.#registry;
     this.model = model;
     this.strategies = strategies;
@@ -632,6 +643,12 @@ export class Runtime implements RuntimeCore {
     return findProfileVersions(this.pool, refs, options);
   }
 
+  /** Does work before the runtime closes, in a limited time. @returns Takes it back. */
+  beforeClose(work: () => Promise<void>): () => void {
+    this.#beforeClose.add(work);
+    return () => void this.#beforeClose.delete(work);
+  }
+
   ring(rings: readonly Ring[]): void {
     this.#announcer.ring(rings);
   }
@@ -684,6 +701,7 @@ export class Runtime implements RuntimeCore {
       }
     };
     for (const stop of this.#stopWatching) stop();
+    await Promise.all([...this.#beforeClose].map((work) => attempt('what serves handoffs', work())));
     await attempt('rings and promotions in progress', this.#announcer.settled());
     this.#isClosed = true;
     await Promise.all([

@@ -1,6 +1,8 @@
 /** The contract of adapters, for the adapters of other packages too. Not part of what is published. */
 export { type AdapterSubject, adapterContract } from './adapter-contract.js';
+export { adkDialect } from './adk-dialect.js';
 export { everyCard, requestFor, textCard } from './cards.js';
+export { anthropicDialect, openaiDialect } from './model-dialects.js';
 export {
   type Behaviour,
   type Dialect,

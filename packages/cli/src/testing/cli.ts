@@ -19,6 +19,10 @@ const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
     ...[
       'BOXCAR_PROJECT',
       'BOXCAR_POLICY_FILE',
+      'BOXCAR_HANDOFF_ENABLED',
+      'AGDD_HANDOFF_ENABLED',
+      'BOXCAR_TARGETS_FILE',
+      'BOXCAR_TARGETS_ALLOW_PRIVATE',
       'BOXCAR_APPROVALS_ENABLED',
       'AGDD_APPROVALS_ENABLED',
       'BOXCAR_APPROVAL_MINUTES',

@@ -56,6 +56,12 @@ export const ERROR_CATALOGUE = {
     'A policy or a person does not allow this.',
     'Look at the decision: boxcar approvals show, boxcar policy explain.',
   ),
+  feature_disabled: entry(
+    403,
+    false,
+    'This feature is switched off.',
+    'Set the variable that the message or the manual names, and start the process anew.',
+  ),
   approval_resolved: entry(
     409,
     false,

@@ -1,4 +1,4 @@
-export { checkDuration, checkWait, checkWholeNumber } from './check-number.js';
+export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
 export { ERROR_CATALOGUE, type ErrorCode } from './error-catalogue.js';
 export { cutEcho, type ErrorDetails } from './error-limits.js';
 export { type ErrorBody, errorText, KernelError, toErrorBody, toText } from './errors.js';
@@ -22,6 +22,7 @@ export {
   type BatchId,
   type BoxId,
   type CardId,
+  type HandoffId,
   type Id,
   type NewId,
   type ProfileId,

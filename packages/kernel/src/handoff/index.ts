@@ -1,21 +1,18 @@
 export { argsHash } from './args-hash.js';
-export { maskArguments, REDACTED } from './mask-arguments.js';
+export { maskArguments } from './mask-arguments.js';
 export {
-  HANDOFF_PHASES,
   HANDOFF_STATUSES,
   type HandoffPhase,
-  type HandoffResponseStatus,
   type HandoffStatus,
   handoffStatusOf,
   isFinalPhase,
   PHASE_MOVES,
   phasesOf,
-  responseStatusOf,
 } from './phases.js';
 export {
   type ApprovalTicket,
-  callersRunOf,
   type Handoff,
+  type HandoffEvent,
   type HandoffRequest,
   type HandoffResponse,
   type Principal,
@@ -25,7 +22,12 @@ export {
   toHandoffResponse,
 } from './records.js';
 export {
-  type HandoffCall,
+  DEFAULT_HANDOFF_RETRY,
+  DEFAULT_HANDOFF_SECONDS,
+  type HandoffArguments,
+  handoffArgumentsSchema,
+} from './request.js';
+export {
   type HandoffToolSchema,
   handoffToolSchema,
   platformOf,

@@ -1,21 +1,9 @@
-import { readFileSync } from 'node:fs';
-import { Ajv2020 } from 'ajv/dist/2020.js';
-import addFormats from 'ajv-formats';
 import { expect, test } from 'vitest';
+import { wireErrors } from '../testing/wire.js';
 import { HANDOFF_PHASES, handoffStatusOf } from './phases.js';
 import { type ApprovalTicket, type Handoff, toHandoffRequest, toHandoffResponse } from './records.js';
 
-const ajv = new Ajv2020({ allErrors: true, strict: true, allowUnionTypes: true });
-addFormats.default(ajv);
-const validator = (name: string) => {
-  const validate = ajv.compile(
-    JSON.parse(readFileSync(new URL(`../../schemas/${name}.schema.json`, import.meta.url), 'utf8')),
-  );
-  return (value: unknown) => (validate(value) ? [] : validate.errors);
-};
-const request = validator('handoff_request');
-const response = validator('handoff_response');
-const ticket = validator('approval_ticket');
+const { request, response, ticket } = wireErrors;
 
 const handoff: Handoff = {
   handoff_id: '01890a5d-ac96-774b-bcce-b302099a8057',
@@ -34,6 +22,15 @@ const handoff: Handoff = {
   run_id: null,
   calling_run_id: null,
   target_run_id: null,
+  turn_id: null,
+  ticket_id: null,
+  joined_to: null,
+  root_handoff_id: '01a00000-0000-7000-8000-000000000001',
+  parent_handoff_id: null,
+  depth: 0,
+  decision: null,
+  attempts: 0,
+  loss: null,
 };
 
 test('a handoff in every phase is valid on the wire, and says nothing of an answer before there is one', () => {

@@ -1,6 +1,5 @@
 /** Handoffs and approval tickets as they are read, and as they are on the wire. */
 import { type ErrorBody, isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
-import type { Platform } from '../platform/platform.js';
 import { type HandoffPhase, type HandoffStatus, responseStatusOf } from './phases.js';
 
 export interface Handoff {
@@ -11,7 +10,8 @@ export interface Handoff {
   readonly context: JsonObject;
   /** Null: none was given. */
   readonly payload: JsonValue;
-  readonly platform: Platform;
+  /** The first name of a platform; adapters of a program may bring others. */
+  readonly platform: string;
   readonly phase: HandoffPhase;
   readonly status: HandoffStatus;
   readonly created_at: Date;
@@ -25,6 +25,33 @@ export interface Handoff {
   readonly calling_run_id: string | null;
   /** The run of the turn that serves it. */
   readonly target_run_id: string | null;
+  /** The turn that serves it; null while none does. */
+  readonly turn_id: string | null;
+  /** The request for approval that it waits for, or waited for last. */
+  readonly ticket_id: string | null;
+  /** The identical handoff whose result it has. */
+  readonly joined_to: string | null;
+  readonly root_handoff_id: string;
+  readonly parent_handoff_id: string | null;
+  readonly depth: number;
+  /** What the policy said: level, rule_id, policy_version and trace; null: no policy was asked. */
+  readonly decision: JsonObject | null;
+  /** Attempts that were begun at a platform. */
+  readonly attempts: number;
+  /** What the platform could not carry, `{sent_cards, lost: [{card_id, what, why}]}`; null: nothing is known of it. */
+  readonly loss: JsonObject | null;
+}
+
+/** One line of the log of a handoff. Further members say what happened. */
+export interface HandoffEvent {
+  /** Such as `handoff.requested`. */
+  readonly event_type: string;
+  readonly handoff_id: string;
+  /** From 1, without gaps. */
+  readonly seq: number;
+  /** RFC 3339. */
+  readonly created_at: string;
+  readonly [detail: string]: JsonValue;
 }
 
 /** On the wire, as `schemas/handoff_request.schema.json` has it. */
@@ -50,7 +77,7 @@ export interface HandoffResponse {
 }
 
 /** The run that a handoff belongs to for its caller. */
-export const callersRunOf = ({
+const callersRunOf = ({
   run_id,
   calling_run_id,
   handoff_id,

@@ -2,6 +2,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   type ApprovalTicket,
+  argsHash,
+  checkDuration,
   errorText,
   isCleanText,
   isJsonObject,
@@ -19,7 +21,14 @@ import {
   toBadRequest,
   tryParseId,
 } from '@boxcar/kernel';
-import { decideTicket, findTicket, listTickets, type TicketRow, wakeDecided } from '@boxcar/store';
+import {
+  consumeTicket,
+  decideTicket,
+  findTicket,
+  listTickets,
+  type TicketRow,
+  wakeDecided,
+} from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import { expireDue } from './expire-due.js';
@@ -28,11 +37,11 @@ import { expireDue } from './expire-due.js';
 const MAY_DECIDE = 'approvals:write';
 
 const OPERATOR: Principal = { id: 'operator', kind: 'person', scopes: [MAY_DECIDE] };
-const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
+export const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 const MAX_REASON = 1_000;
 /** How often a waiting process looks. */
 const LOOK_MS = 250;
-/** Requests that a process expires together while it waits for one. */
+/** Requests that are expired together. */
 const EXPIRED_AT_ONCE = 100;
 
 export interface DecideOptions {
@@ -143,14 +152,56 @@ const placeIn = (cursor: string): { readonly at: string; readonly id: string } =
   id: cursor.slice(38),
 });
 
+export interface ApprovalGateOptions {
+  readonly runtime: RuntimeCore;
+  readonly projectId?: ProjectId | undefined;
+  /** How long requests wait that are made with this gate, in minutes; fractions are allowed. Default: as the runtime says. */
+  readonly defaultTimeoutMinutes?: number | undefined;
+}
+
 /** Decides and reads tickets of a project. */
 export class ApprovalGate {
   readonly #runtime: RuntimeCore;
   readonly #projectId: ProjectId;
+  /** How long requests wait that are made with it; undefined: as the runtime says. */
+  readonly timeoutMs: number | undefined;
 
-  constructor(options: { readonly runtime: RuntimeCore; readonly projectId?: ProjectId | undefined }) {
-    this.#runtime = options.runtime;
-    this.#projectId = options.projectId ?? DEFAULT_PROJECT;
+  /** @throws KernelError `bad_request` for a time of 0 and less. */
+  constructor(options: ApprovalGateOptions) {
+    const { runtime, projectId = DEFAULT_PROJECT, defaultTimeoutMinutes: minutes } = options;
+    this.#runtime = runtime;
+    this.#projectId = projectId;
+    this.timeoutMs =
+      minutes === undefined ? undefined : checkDuration(minutes * 60_000, 'defaultTimeoutMinutes');
+  }
+
+  /** Expires requests of all projects whose time is over, and moves on what waited for them. The sweep of any worker does so too. */
+  async expireDue(options: { readonly now?: Date | undefined } = {}): Promise<readonly TicketId[]> {
+    const { ticketIds, turnIds } = await expireDue(this.#runtime, { ...options, limit: EXPIRED_AT_ONCE });
+    await this.#wake(turnIds);
+    return ticketIds;
+  }
+
+  /**
+   * Consumes an approved ticket for what it approved, once. For programs that carry out themselves what was approved: calls and handoffs
+   * consume theirs by themselves.
+   *
+   * @returns False: it is not approved, was consumed, or approves something else.
+   * @throws KernelError `not_found`; `bad_request` for what is not plain JSON.
+   */
+  async consume(
+    ticketId: string,
+    { args, context }: { readonly args: unknown; readonly context?: unknown },
+  ): Promise<boolean> {
+    const ticket = await this.#load(parseId<'ticket'>(ticketId, 'ticket_id'));
+    return consumeTicket(this.#runtime.pool, {
+      ticketId: ticket.id,
+      projectId: this.#projectId,
+      argsHash: argsHash(args),
+      contextHash: context === undefined ? '' : argsHash(context),
+      payloadHash: ticket.payload_hash,
+      policyVersion: ticket.policy_version,
+    });
   }
 
   /** @throws KernelError `not_found`; `bad_request` for what is not an id. */
@@ -192,7 +243,7 @@ export class ApprovalGate {
       signal?.throwIfAborted();
       const ticket = await this.get(ticketId);
       if (ticket.status !== 'pending') return ticket;
-      if (Date.parse(ticket.expires_at) <= Date.now()) await this.#expireDue();
+      if (Date.parse(ticket.expires_at) <= Date.now()) await this.expireDue();
       await delay(LOOK_MS, undefined, { signal }).catch(() => undefined);
     }
   }
@@ -226,9 +277,10 @@ export class ApprovalGate {
       reason,
       response,
     });
-    // After the commit: a worker that suspends the turn at this moment looks at its tickets then.
-    if (decided?.turnId) await this.#wake([decided.turnId]);
     const ticket = await this.#load(ticketId);
+    // After the commit: a worker that suspends the turn at this moment looks at its tickets then.
+    if (decided !== undefined && ticket.tool_name === 'handoff') await this.#moveOn(ticketId);
+    if (decided?.turnId) await this.#wake([decided.turnId]);
     if (decided === undefined) throw resolved(ticket, ticket.status);
     this.#runtime.log('info', 'approval.updated', {
       ticket_id: ticketId,
@@ -248,8 +300,13 @@ export class ApprovalGate {
     }
   }
 
-  async #expireDue(): Promise<void> {
-    await this.#wake(await expireDue(this.#runtime, { limit: EXPIRED_AT_ONCE }));
+  /** A decision stays made when what waits for it cannot go on now: the sweep does it then. */
+  async #moveOn(ticketId: TicketId): Promise<void> {
+    try {
+      await this.#runtime.handoffs.decided(ticketId);
+    } catch (error) {
+      this.#runtime.log('warn', 'approval.not_woken', { ticket_id: ticketId, error: errorText(error) });
+    }
   }
 
   async #load(ticketId: TicketId): Promise<TicketRow> {

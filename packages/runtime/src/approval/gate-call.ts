@@ -37,6 +37,9 @@ import type { RuntimeCore } from '../core/index.js';
 import { newId } from '../lib/index.js';
 import { targetsOf } from './call-targets.js';
 
+/** It asks its policy by itself, at every door, and what it asks for waits in a row of its own. */
+const HANDOFF = 'handoff';
+
 /** `wait`: it stays open. `begin`: now, for the first time since it was approved, in this time. `again`: it was begun before. */
 export type GatePass =
   | { readonly kind: 'open' | 'wait' | 'again' }
@@ -73,7 +76,10 @@ const asksAlways = (runtime: RuntimeCore, profile: Profile, name: string): boole
 /** Whether a call may have to wait: known before its arguments are looked at. */
 export function mayWait(runtime: RuntimeCore, profile: Profile, name: string): boolean {
   const { evaluator } = runtime.gate;
-  return asksAlways(runtime, profile, name) || (evaluator !== undefined && namesTool(evaluator.policy, name));
+  return (
+    asksAlways(runtime, profile, name) ||
+    (evaluator !== undefined && name !== HANDOFF && namesTool(evaluator.policy, name))
+  );
 }
 
 /** @returns Undefined: nobody is asked. @throws KernelError `permission_denied` when a policy forbids the call. */
@@ -85,7 +91,7 @@ async function findNeed(
   const { call, profile } = of;
   const { evaluator } = runtime.gate;
   const asks = asksAlways(runtime, profile, call.name);
-  if (evaluator === undefined || !namesTool(evaluator.policy, call.name))
+  if (evaluator === undefined || call.name === HANDOFF || !namesTool(evaluator.policy, call.name))
     return asks ? { answer: undefined } : undefined;
   const answer = await askPolicy(evaluator, runtime, of);
   if (answer.level === 'never') {

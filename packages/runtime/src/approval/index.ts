@@ -1,5 +1,7 @@
 export {
   ApprovalGate,
+  type ApprovalGateOptions,
+  DEFAULT_PROJECT,
   type DecideOptions,
   type ListTicketsOptions,
   type TicketPage,

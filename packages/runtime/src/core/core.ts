@@ -28,6 +28,7 @@ import type { BuildWatch, Log } from '../lib/index.js';
 import type { PackLimits, Selectors } from '../pack/index.js';
 import type { TurnWatcher } from '../queue/index.js';
 import type { Tool } from '../tool/index.js';
+import type { Handoffs } from './handoffs.js';
 import type { Accepted, InnerSubmitOptions, SubmitOptions } from './submit-options.js';
 
 /** Calls of tools that workers outside run. */
@@ -98,6 +99,7 @@ export interface RuntimeCore {
   readonly watcher: TurnWatcher;
   /** What decides about calls before they begin. */
   readonly gate: CallGateOptions;
+  readonly handoffs: Handoffs;
   readonly isClosed: boolean;
   /** @throws KernelError `internal_error` once the runtime is closed. */
   checkOpen(): void;

@@ -1,5 +1,12 @@
 export type { CallGateOptions, Ends, QueueToolCalls, RuntimeCore } from './core.js';
 export {
+  HANDOFF_TARGET,
+  type Handoffs,
+  type PackedHandoff,
+  type PreparedHandoff,
+  type ServedResult,
+} from './handoffs.js';
+export {
   type Accepted,
   type Caller,
   DEFAULT_WAIT_SECONDS,

@@ -62,6 +62,10 @@ export interface InnerSubmitOptions {
   readonly doorNoteId?: string;
   /** The key is made of the job. */
   readonly isJobKey?: boolean;
+  /** In place of the handler that has the name of the primitive. One of the kernel's own. */
+  readonly handler?: Handler;
+  /** What a call of a turn asked for begins now, after its approval: the call waits for the turn that is made. */
+  readonly begins?: { readonly toolCallId: ToolCallId | null };
   /** The turn whose end starts the new turns. They are its children: of its run, in its account. */
   readonly wokenBy?: TurnId;
 }

@@ -22,4 +22,4 @@ export {
 export { finishBatch } from './finish-batch.js';
 export { leaveBatch } from './leave-batch.js';
 export { answerForLost, type RowHandling } from './lost-turns.js';
-export { tellParent } from './tell-parent.js';
+export { closeHandoffs, tellParent } from './tell-parent.js';

@@ -10,8 +10,10 @@ import {
 } from '@boxcar/kernel';
 import {
   closeNotice,
+  closeOfTurn,
   type LockLimit,
   loadNotice,
+  markTold,
   type NewTapeEntry,
   type Notice,
   passUnseen,
@@ -95,6 +97,15 @@ const notStarted = (notice: Notice, { causeId, error: { code, message } }: Refus
     { projectId: notice.projectId, actorId: notice.agentId },
   );
 
+/** Records the end of what a turn has served, and writes it to the log. */
+export async function closeHandoffs(
+  { pool, log }: Pick<RuntimeCore, 'pool' | 'log'>,
+  turnId: TurnId,
+): Promise<void> {
+  for (const { type, handoff_id, data } of await closeOfTurn(pool, turnId))
+    log('info', type, { handoff_id, ...data });
+}
+
 /** Does what is due about the end of a turn; nothing when nothing is. */
 export async function tellParent(
   runtime: Pick<RuntimeCore, 'pool' | 'accept' | 'log'>,
@@ -105,7 +116,14 @@ export async function tellParent(
   for (let round = 0; round < MAX_ROUNDS; round += 1) {
     const notice = await loadNotice(pool, turnId);
     if (notice === undefined) return;
-    const { session, unseenPosition } = notice;
+    const { session, unseenPosition, isTold, isHandoff } = notice;
+    if (isTold && isHandoff) {
+      await closeHandoffs(runtime, turnId);
+      if (session === null) {
+        await markTold(pool, turnId);
+        continue;
+      }
+    }
     const told =
       session !== null
         ? await tellEnd(

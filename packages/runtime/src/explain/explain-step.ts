@@ -28,6 +28,15 @@ import type { TurnRows } from '@boxcar/store/report';
 import type { BudgetCut, CardOrigin, CardOrigins } from './card-origin.js';
 import type { Finding, RebuiltPrompt } from './rebuild.js';
 
+/** Of the profile of turns that adapters and functions serve. */
+const HANDOFF_VERSION = 0;
+
+const SERVED_ELSEWHERE: Finding = {
+  code: 'served_elsewhere',
+  message:
+    'An adapter or a function served this turn: it was handed task, context, payload and cards of its context box, not this prompt. See boxcar handoffs show.',
+};
+
 export interface ExplainedMessage {
   /** From 1. */
   readonly index: number;
@@ -235,7 +244,7 @@ export function explainPrompt(
     prompt_hash: step.promptHash,
     rebuilt_hash: prompt.hash,
     verified: prompt.isVerified,
-    findings: prompt.findings,
+    findings: turn.profile.version === HANDOFF_VERSION ? [SERVED_ELSEWHERE] : prompt.findings,
     tokens: sum(messages) + sum(tools ?? []),
     messages,
     tools,

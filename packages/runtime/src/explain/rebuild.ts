@@ -30,6 +30,7 @@ export interface Finding {
     | 'selector_unknown'
     | 'selector_failed'
     | 'not_committed'
+    | 'served_elsewhere'
     | 'tools_unknown'
     | 'card_erased'
     | 'card_altered'

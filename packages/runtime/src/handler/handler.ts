@@ -10,10 +10,11 @@ import type {
   ProjectId,
   Ring,
   RunId,
+  ToolCallId,
   TurnId,
   TurnView,
 } from '@boxcar/kernel';
-import type { AgentRow, ChainLink, ProfileRow, Queryable, Tx } from '@boxcar/store';
+import type { AgentRow, ChainLink, NewHandoff, ProfileRow, Queryable, Tx } from '@boxcar/store';
 import type { z } from 'zod';
 import type { HandlerPacker } from '../pack/index.js';
 import type { Tape, TapeTarget } from '../tape/index.js';
@@ -79,6 +80,8 @@ export interface SubmitTurnRequest {
   readonly priority?: number | undefined;
   /** Where its view of its tape begins; default: as its session, else its profile says. Rule: docs/views.md, "Where a view begins". */
   readonly view?: TurnView | undefined;
+  /** The handoff that it serves, and who may take it; null: the workers of its profile. @internal */
+  readonly serves?: { readonly workerTarget: string | null } | undefined;
 }
 
 export interface JoinRequest {
@@ -213,6 +216,18 @@ export interface HandlerTools {
   endTurn(deliverable: JsonValue): void;
 }
 
+/** What handlers of the kernel work with beside that. */
+export interface KernelTools extends HandlerTools {
+  /** The call of the turn that asks. */
+  readonly toolCallId: ToolCallId | undefined;
+  /** Adds a handoff with the first events of its log. */
+  addHandoff(handoff: NewHandoff): void;
+  /** Leaves the call open, for so long at most: something else than a turn or batch will answer it. */
+  waitElsewhere(deadlineMs: number): void;
+  /** Writes a line to the log once the primitive is committed. */
+  logLater(event: string, fields: Readonly<Record<string, unknown>>): void;
+}
+
 /** A primitive: its arguments, and what it does. The built-in ones are made of this very interface. */
 export interface Handler<I = unknown> {
   readonly description: string;
@@ -223,6 +238,10 @@ export interface Handler<I = unknown> {
   readonly repeatable?: boolean;
   /** Optional arguments that no turn can use: of the kernel's own primitives models are not shown them. */
   readonly outsideOnly?: readonly string[];
+  /** What of an answer is a failure: recorded, and told to the caller as one. Default: no answer is. @internal */
+  failureOf?(answer: JsonValue): ErrorBody | undefined;
+  /** True: models are not shown it, and their calls are refused. @internal */
+  isOff?(): boolean;
   /** True: its arguments name profiles. Models are then told which profiles their agent may reach. */
   readonly namesProfiles?: boolean;
   /** The profiles it will ask `findProfile` for, as far as the arguments tell: they are then loaded with the caller. */

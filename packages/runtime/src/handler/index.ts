@@ -4,6 +4,7 @@ export type {
   Handler,
   HandlerTools,
   JoinRequest,
+  KernelTools,
   NewAgentRequest,
   SubmitTurnRequest,
   TurnRef,

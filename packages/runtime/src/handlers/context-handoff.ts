@@ -12,10 +12,8 @@ import {
   type JsonValue,
   KernelError,
   readHandoffTarget,
-  tryParseId,
 } from '@boxcar/kernel';
 import {
-  type AgentRow,
   findActor,
   handOverTape,
   loadBoxes,
@@ -29,7 +27,7 @@ import {
 import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler/index.js';
 import { assemble } from '../handler/index.js';
 import { newId } from '../lib/index.js';
-import { resolveSessions } from '../submit/index.js';
+import { findNamedTarget, resolveSessions } from '../submit/index.js';
 import { type FoundPlace, findTapeHead, findTapeRef } from '../tape/index.js';
 import { inMs } from './in-ms.js';
 
@@ -51,14 +49,6 @@ function checkReach(tools: HandlerTools, { name, tags }: ProfileRow): void {
   tools.checkDelegation({ profileName: name, tags });
 }
 
-/** A profile by name, or why there is none. */
-async function findProfile(tools: HandlerTools, name: string): Promise<ProfileRow | KernelError> {
-  return tools.findProfile(name).catch((error: unknown) => {
-    if (error instanceof KernelError && error.code === 'not_found') return error;
-    throw error;
-  });
-}
-
 async function findOperator(tools: HandlerTools, name: string): Promise<AgentId | undefined> {
   const { projectId } = tools.ctx;
   const found = await findActor(tools.db, {
@@ -72,17 +62,6 @@ async function findOperator(tools: HandlerTools, name: string): Promise<AgentId 
 
 type NamedHandoff = Omit<ContextHandoff, 'target_ref'> & { readonly target_ref: string };
 
-/** Whether a plain name means this agent rather than a profile. Other agents may have given an agent the name of a profile. */
-function comesFirst({ agentId, ownerAgentId, isOperatorMade }: AgentRow, name: string, tools: HandlerTools) {
-  const { source } = tools.ctx;
-  return (
-    isOperatorMade ||
-    ownerAgentId === source.agentId ||
-    agentId === source.agentId ||
-    tryParseId<'agent'>(name) === agentId
-  );
-}
-
 /** A session by the name of its agent. */
 async function nameTarget(given: ContextHandoff, tools: HandlerTools): Promise<NamedHandoff> {
   const { target_ref: ref, ...rest } = given;
@@ -93,11 +72,8 @@ async function nameTarget(given: ContextHandoff, tools: HandlerTools): Promise<N
 
 async function findTarget(input: NamedHandoff, tools: HandlerTools): Promise<Target> {
   const { kind, name } = readHandoffTarget(input.target_ref);
-  const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);
-  const isAgent = agent !== undefined && (kind === 'agent' || comesFirst(agent, name, tools));
-  const found = kind === 'agent' || isAgent ? undefined : await findProfile(tools, name);
-  const profile = found instanceof KernelError ? undefined : found;
-  if (agent !== undefined && profile === undefined) {
+  const { agent, profile, offered } = await findNamedTarget(input.target_ref, tools);
+  if (agent !== undefined) {
     checkReach(tools, agent.profile);
     if (agent.agentId !== tools.ctx.source.agentId) tools.checkReuse(agent);
     return { agentId: agent.agentId, turn: { kind: 'reuse', agent } };
@@ -109,7 +85,6 @@ async function findTarget(input: NamedHandoff, tools: HandlerTools): Promise<Tar
   }
   const operatorId = kind === 'profile' ? undefined : await findOperator(tools, name);
   if (operatorId !== undefined) return { agentId: operatorId, turn: undefined };
-  const offered = found instanceof KernelError ? String(found.details.offered) : '.';
   throw new KernelError('not_found', {
     message: `arguments.target_ref: no ${kind === 'any' ? 'agent or profile' : kind} '${name}' in this project${offered}`,
     details: { field: 'arguments.target_ref', target_ref: input.target_ref, project_id: tools.ctx.projectId },

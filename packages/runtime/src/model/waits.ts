@@ -90,12 +90,17 @@ export class ModelWaits {
           delay_ms: delayMs,
           ...detail,
         });
-        this.#timers.set(`turn ${turn.turnId} ${turn.epoch}`, delayMs, () => void this.#wake(turn));
+        this.wakeLater(turn, delayMs);
         return { outcome: 'suspended' };
       }
       default:
         return decided satisfies never;
     }
+  }
+
+  /** Wakes a turn that waits to try again. The sweep of any worker would, a little later. */
+  wakeLater(turn: Pick<Ring, 'turnId' | 'epoch'>, delayMs: number): void {
+    this.#timers.set(`turn ${turn.turnId} ${turn.epoch}`, delayMs, () => void this.#wake(turn));
   }
 
   async #withTries(

@@ -3,7 +3,7 @@
  *
  * One read (caller, policy, first answer under the key), the handler's reads, one write. After the commit the doorbell rings.
  */
-import { parseJsonValue } from '@boxcar/kernel';
+import { type ErrorBody, type ErrorCode, KernelError, parseJsonValue } from '@boxcar/kernel';
 import { CallerTransaction, type CallerTx, limitsOn, refuseNested, retryTransient } from '@boxcar/store';
 import type { Accepted, Caller, InnerSubmitOptions, RuntimeCore, SubmitOptions } from '../core/index.js';
 import type { Written } from './announce.js';
@@ -27,6 +27,21 @@ export async function accept(
   options: SubmitOptions & InnerSubmitOptions = {},
 ): Promise<Accepted> {
   refuseNested(runtime.pool);
+  const accepted = await acceptOnce(runtime, primitive, args, options);
+  // A call is told by its result.
+  const handler =
+    options.call === undefined ? (options.handler ?? runtime.handlers.get(primitive)) : undefined;
+  const failure = handler?.failureOf?.(accepted.answer);
+  if (failure !== undefined) throw fromBody(failure);
+  return accepted;
+}
+
+async function acceptOnce(
+  runtime: RuntimeCore,
+  primitive: string,
+  args: unknown,
+  options: SubmitOptions & InnerSubmitOptions,
+): Promise<Accepted> {
   // The caller that makes a job chooses its name.
   if (options.doorJobId !== undefined) parseJsonValue(options.doorJobId, 'job_id');
   if (options.tx !== undefined && options.within === undefined)
@@ -87,3 +102,7 @@ async function acceptWithin(
   else await within.keep();
   return accepted;
 }
+
+/** A failure that was recorded, in its own words. */
+const fromBody = ({ code, message, details }: ErrorBody): KernelError =>
+  new KernelError(code as ErrorCode, { message, next: '', details: details ?? {} });

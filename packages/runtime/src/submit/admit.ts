@@ -30,8 +30,9 @@ const ENDS_WORK: ReadonlySet<string> = new Set(['cancel', 'collect', 'raise_budg
 /** True for submissions that an archived project refuses: those of no turn, which may start work. */
 export const isRefusedByArchive = (
   primitive: string,
-  { call, wokenBy }: Pick<CallerOptions, 'call' | 'wokenBy'>,
-): boolean => call === undefined && wokenBy === undefined && !ENDS_WORK.has(primitive);
+  { call, wokenBy, begins }: Pick<CallerOptions, 'call' | 'wokenBy' | 'begins'>,
+): boolean =>
+  call === undefined && wokenBy === undefined && begins?.toolCallId == null && !ENDS_WORK.has(primitive);
 
 /**
  * Not asked of a replay, which changes nothing.
@@ -41,7 +42,7 @@ export const isRefusedByArchive = (
 export function checkProject(
   { isArchived, projectId }: Caller,
   primitive: string,
-  caller: Pick<CallerOptions, 'call' | 'wokenBy'>,
+  caller: Pick<CallerOptions, 'call' | 'wokenBy' | 'begins'>,
 ): void {
   if (isArchived && isRefusedByArchive(primitive, caller)) throw projectArchived(projectId, primitive);
 }

@@ -56,16 +56,17 @@ export async function announceFirst(
 export function announceWritten(
   runtime: RuntimeCore,
   { call, within }: InnerSubmitOptions,
-  written: Pick<DraftOutcome, 'turnIds' | 'rings' | 'ended' | 'dueBatchIds'> & {
+  written: Pick<DraftOutcome, 'turnIds' | 'rings' | 'ended' | 'dueBatchIds' | 'lines'> & {
     readonly turns: readonly SubmittedTurn[];
   },
 ): void {
-  const { turnIds, rings, ended, dueBatchIds } = written;
+  const { turnIds, rings, ended, dueBatchIds, lines } = written;
   const tell = (turns: readonly SubmittedTurn[]): void => {
     announce(runtime, turns, call?.ring);
     runtime.ring(rings);
     for (const ends of ended) announceEnds(runtime, ends);
     runtime.finishSoon(dueBatchIds);
+    for (const { event, fields } of lines) runtime.log('info', event, fields);
   };
   if (within === undefined) tell(written.turns);
   else

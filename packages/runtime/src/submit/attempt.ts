@@ -34,7 +34,7 @@ export async function attempt(runtime: RuntimeCore, of: Attempt): Promise<Accept
   const isOutside = isRefusedByArchive(primitive, options);
   signal.throwIfAborted();
   const ctx = contextOf(of);
-  const isOwn = runtime.ownHandlers.has(handler);
+  const isOwn = options.handler !== undefined || runtime.ownHandlers.has(handler);
   const draft = new SubmissionDraft({ projectId: caller.projectId, agentId: caller.source.agentId });
   const unit = new UnitOfWork({
     pool: runtime.pool,

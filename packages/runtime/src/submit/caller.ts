@@ -18,6 +18,8 @@ export type CallerOptions = SubmitOptions & {
   readonly isJobKey?: boolean;
   readonly doorJobId?: string;
   readonly doorNoteId?: string;
+  readonly handler?: InnerSubmitOptions['handler'];
+  readonly begins?: InnerSubmitOptions['begins'];
 };
 
 /** @throws KernelError `not_found` for project, source agent or calling turn. */

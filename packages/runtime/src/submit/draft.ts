@@ -17,6 +17,7 @@ import {
   type NewBatch,
   type NewBudget,
   type NewGrant,
+  type NewHandoff,
   type NewTurn,
   type Submission,
 } from '@boxcar/store';
@@ -53,7 +54,15 @@ export interface MadeBatch {
 /** What the answer of a primitive is the end of. */
 export type Awaited =
   | { readonly kind: 'turn'; readonly id: TurnId; readonly deadlineMs: number }
-  | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number };
+  | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number }
+  /** Something that answers the call by itself. */
+  | { readonly kind: 'elsewhere'; readonly deadlineMs: number };
+
+/** A line of the log. */
+export interface LogLine {
+  readonly event: string;
+  readonly fields: Readonly<Record<string, unknown>>;
+}
 
 /** What a draft comes to, besides its rows. */
 export interface DraftOutcome {
@@ -65,6 +74,7 @@ export interface DraftOutcome {
   readonly ended: readonly EndedTurns[];
   /** Batches that are due as they are made: all members have ended. */
   readonly dueBatchIds: readonly BatchId[];
+  readonly lines: readonly LogLine[];
 }
 
 export class SubmissionDraft {
@@ -79,6 +89,7 @@ export class SubmissionDraft {
   readonly #rings: Ring[] = [];
   readonly #ended: EndedTurns[] = [];
   readonly #dueBatchIds: BatchId[] = [];
+  readonly #lines: LogLine[] = [];
   #awaited: Awaited | undefined;
   #ending: Accepted['ending'] = null;
   #refusal: KernelError | undefined;
@@ -173,6 +184,14 @@ export class SubmissionDraft {
     });
   }
 
+  addHandoff(handoff: NewHandoff): void {
+    this.#rows.handoffs.push(handoff);
+  }
+
+  addLine(line: LogLine): void {
+    this.#lines.push(line);
+  }
+
   addRings(rings: readonly Ring[]): void {
     this.#rings.push(...rings);
   }
@@ -246,6 +265,7 @@ export class SubmissionDraft {
       rings: this.#rings,
       ended: this.#ended,
       dueBatchIds: this.#dueBatchIds,
+      lines: this.#lines,
     };
   }
 

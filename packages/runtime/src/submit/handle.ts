@@ -47,6 +47,7 @@ export async function handle(
       ctx,
       unit,
       call: options.call,
+      begins: options.begins,
       isWoken: options.wokenBy !== undefined,
       signal,
       isOwn,

@@ -24,6 +24,7 @@ import type {
   CallerContext,
   HandlerTools,
   JoinRequest,
+  KernelTools,
   NewAgentRequest,
   SubmitTurnRequest,
   TurnRef,
@@ -47,7 +48,7 @@ const watched = <T extends Queryable>(on: T, calls: PendingCalls): T =>
   ({ query: (config: pg.QueryConfig) => calls.run(() => on.query(config)) }) as T;
 
 /** Its functions are fields, so that a handler can take them apart. */
-export class HandlerToolbox implements HandlerTools {
+export class HandlerToolbox implements KernelTools {
   readonly #of: TryContext;
   readonly #draft: SubmissionDraft;
   readonly #calls: PendingCalls;
@@ -181,10 +182,16 @@ export class HandlerToolbox implements HandlerTools {
   }
 
   /** Handlers are outside code, so their requests are checked here. */
-  #checkRequest({ target, access, deadlineMs, priority }: SubmitTurnRequest): void {
+  #checkRequest({ target, access, deadlineMs, priority, serves }: SubmitTurnRequest): void {
+    const { profile } = target.kind === 'new' ? target : target.agent;
+    if (profile.version === 0 && serves === undefined)
+      throw new KernelError('bad_request', {
+        message: `${this.ctx.primitive}: agents that serve handoffs get their tasks by handoff alone.`,
+        details: { target_profile: profile.name },
+      });
     if (deadlineMs !== undefined) checkDuration(deadlineMs, 'deadlineMs');
     if (priority !== undefined) checkWholeNumber(priority, 'priority', { min: -100, max: 100 });
-    const { name, tags } = target.kind === 'new' ? target.profile : target.agent.profile;
+    const { name, tags } = profile;
     if (access !== 'trusted') {
       checkDelegation(this.ctx.source, { profileName: name, tags });
       if (target.kind === 'reuse') checkReuse(this.ctx.source, target.agent);
@@ -280,6 +287,25 @@ export class HandlerToolbox implements HandlerTools {
   get unended(): HandlerTools['unended'] {
     return this.#draft.ended.flatMap(({ unended }) => unended);
   }
+
+  get toolCallId(): KernelTools['toolCallId'] {
+    return this.#of.call?.toolCallId;
+  }
+
+  readonly addHandoff: KernelTools['addHandoff'] = (handoff) => {
+    this.#calls.checkOpen();
+    this.#draft.addHandoff(handoff);
+  };
+
+  readonly waitElsewhere: KernelTools['waitElsewhere'] = (deadlineMs) => {
+    this.#calls.checkOpen();
+    if (this.#of.call !== undefined) this.#draft.await({ kind: 'elsewhere', deadlineMs });
+  };
+
+  readonly logLater: KernelTools['logLater'] = (event, fields) => {
+    this.#calls.checkOpen();
+    this.#draft.addLine({ event, fields });
+  };
 
   readonly ring: HandlerTools['ring'] = (rings) => {
     this.#calls.checkOpen();

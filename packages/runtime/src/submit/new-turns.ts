@@ -11,6 +11,8 @@ import { decideViews, type ViewColumns } from './turn-views.js';
 import { checkCycle } from './waiting-chain.js';
 
 const DEFAULT_MAX_DEPTH = 20;
+/** Builds that know handoffs. */
+const HANDOFF_FORMAT = 35;
 
 /** How a primitive waits for its turns, and what their run may use. */
 export interface TurnWait {
@@ -154,8 +156,8 @@ function reserve(
 }
 
 function rowOf(
-  { ctx, call, isWoken }: TryContext,
-  { turn, profile, isReuse, deadlineMs, priority }: Drafted,
+  { ctx, call, begins, isWoken }: TryContext,
+  { turn, profile, isReuse, deadlineMs, priority, serves }: Drafted,
   of: {
     readonly runId: RunId;
     readonly depth: number;
@@ -167,7 +169,8 @@ function rowOf(
   const { parent, projectId } = ctx;
   const { wait, share = { columns: {}, deadlineMs: undefined } } = of;
   const ownDeadlineMs = wait.deadlineMs ?? deadlineMs ?? null;
-  const isAwaited = wait.isAwaited && call !== undefined;
+  const toolCallId = call?.toolCallId ?? begins?.toolCallId ?? null;
+  const isAwaited = wait.isAwaited && toolCallId !== null;
   return {
     id: turn.turnId,
     projectId,
@@ -175,7 +178,7 @@ function rowOf(
     agentId: turn.agentId,
     profileId: profile.profileId,
     parentTurnId: parent?.turnId ?? null,
-    parentToolCallId: call?.toolCallId ?? null,
+    parentToolCallId: toolCallId,
     isAwaited,
     depth: of.depth,
     primitive: ctx.primitive,
@@ -183,7 +186,7 @@ function rowOf(
     maxSteps: profile.maxSteps,
     contextBoxId: turn.contextBoxId,
     outputBoxId: turn.outputBoxId,
-    workerTarget: profile.workerTarget,
+    workerTarget: serves?.workerTarget ?? profile.workerTarget,
     deadlineMs:
       share.deadlineMs === undefined
         ? ownDeadlineMs
@@ -194,6 +197,7 @@ function rowOf(
     traceparent: ctx.traceparent,
     isReuse,
     ...(isWoken ? { isWoken: true } : {}),
+    ...(serves === undefined ? {} : { isTold: true, format: HANDOFF_FORMAT }),
     ...of.view,
     priority: priority ?? parent?.priority ?? 0,
   };

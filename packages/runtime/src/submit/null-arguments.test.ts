@@ -52,6 +52,7 @@ const FULL: Readonly<Record<string, JsonObject>> = {
   cancel: { turn_id: 't' },
   raise_budget: { target: 't', budget: { turns: 1 } },
   context_handoff: { target_ref: 'expert', reason: 'r', summary: 's' },
+  handoff: { target_agent: 'expert', task: 'go' },
   submit_result: { result: null },
   create_box: { card_ids: ['c'] },
   'tape.handoff': {},

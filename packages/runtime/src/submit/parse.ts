@@ -58,12 +58,12 @@ export function parseSubmission(
   args: unknown,
   options: CallerOptions,
 ): ParsedSubmission {
-  const handler = runtime.handlers.get(primitive);
+  const handler = options.handler ?? runtime.handlers.get(primitive);
   if (handler === undefined) {
     const name = String(primitive).slice(0, 80);
     const known = [...runtime.handlers.keys()].sort();
     throw new KernelError('unknown_primitive', {
-      message: `No primitive '${name}'; known are ${known.join(', ')}${meant(name, known) || '.'}`,
+      message: `No primitive '${name}'${meant(name, known) || '.'} Known are ${known.join(', ')}.`,
       details: { primitive },
     });
   }

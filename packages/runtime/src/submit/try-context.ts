@@ -32,6 +32,8 @@ export interface TryContext {
   /** Where they read. */
   readonly unit: Pick<UnitOfWork, 'db' | 'tx'>;
   readonly call: InnerSubmitOptions['call'];
+  /** The call that has waited for an approval, and waits for what is made now. */
+  readonly begins: InnerSubmitOptions['begins'];
   /** The parent has ended, and its end starts these turns. */
   readonly isWoken: boolean;
   /** Cancels the handler until it has answered. */

@@ -2,6 +2,7 @@ import type { Doorbell, JsonValue, Model, PriceTable } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import type { PermissionEvaluator } from '@boxcar/policy';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
+import type { HandoffSettings } from '../handoff/index.js';
 import type { Log } from '../lib/log.js';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
@@ -30,6 +31,7 @@ export async function harness(
     readonly prices?: PriceTable;
     readonly permissionEvaluator?: PermissionEvaluator;
     readonly approvalMs?: number | null;
+    readonly handoffs?: HandoffSettings;
     /** Of the pool that the runtime, its workers and `rows` share (4). */
     readonly connections?: number;
   } = {},
@@ -46,6 +48,7 @@ export async function harness(
     ...(options.prices === undefined ? {} : { prices: options.prices }),
     permissionEvaluator: options.permissionEvaluator,
     approvalMs: options.approvalMs,
+    handoffs: options.handoffs,
   });
   const workers: Worker[] = [];
   const close = async (): Promise<void> => {

@@ -9,7 +9,7 @@ const MAX_TOKENS = 580;
 
 let h: Harness;
 beforeAll(async () => {
-  h = await harness();
+  h = await harness({ handoffs: { enabled: true } });
 });
 afterAll(() => h[Symbol.asyncDispose]());
 

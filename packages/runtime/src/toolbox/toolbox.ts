@@ -57,6 +57,7 @@ function schemaOf(
   words?: string,
 ): ToolSchema | undefined {
   const source = runtime.tools.get(name) ?? runtime.handlers.get(name);
+  if (source !== undefined && 'isOff' in source && source.isOff?.() === true) return undefined;
   return (
     source &&
     schemaOnce(source, words === undefined ? name : `${name} ${words}`, () => ({

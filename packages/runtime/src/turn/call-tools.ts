@@ -307,7 +307,10 @@ async function runPrimitive(
         signal,
         settle: async (tx, answer) => {
           pass();
-          const settled = await settleCalls(tx, [options.settle({ status: 'success', result: answer })]);
+          const failure = runtime.handlers.get(call.name)?.failureOf?.(answer);
+          const outcome: CallOutcome =
+            failure === undefined ? { status: 'success', result: answer } : toFailure(failure);
+          const settled = await settleCalls(tx, [options.settle(outcome)]);
           if (settled.duplicates.length > 0) throw answeredMeanwhile(call.name, call.id);
           rings = settled.rings;
         },

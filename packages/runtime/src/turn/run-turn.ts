@@ -23,7 +23,8 @@ import {
   toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
-import { dropUnasked, findLastWords } from '@boxcar/store';
+import { dropUnasked, findLastWords, findServedHandoff } from '@boxcar/store';
+import { HANDOFF_TARGET } from '../core/index.js';
 import { fallbackDeliverable } from '../end/index.js';
 import {
   askModel,
@@ -43,6 +44,7 @@ import { type ClosedStep, type HeldTurn, MAX_ATTEMPTS, type TurnHost, type TurnR
 import { judgeReply, limitEnd } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
 import { type FailedStep, type Progress, type SentPrompt, successOf } from './progress.js';
+import { runHandoff } from './run-handoff.js';
 import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
 import { CALLS_REMINDER } from './step-cards.js';
@@ -51,6 +53,10 @@ import { TurnSelector } from './turn-selector.js';
 
 export async function runTurn(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
   if (held.turn.losses >= MAX_ATTEMPTS) return endExhausted(host, held);
+  if (held.turn.workerTarget.startsWith(HANDOFF_TARGET)) {
+    const handoff = await findServedHandoff(host.runtime.pool, held.turn.turnId);
+    if (handoff !== undefined) return runHandoff(host, held, handoff);
+  }
   return new TurnLoop(host, held, await host.loader.profile(held.turn.profileId)).run();
 }
 

@@ -376,6 +376,12 @@ export class Worker implements AsyncDisposable {
   }
 }
 
+/** Where handoffs are on, a worker serves those of its process too. */
+function withHandoffs({ handoffs }: RuntimeCore, options: WorkerOptions): WorkerOptions {
+  if (!handoffs.isEnabled) return options;
+  return { ...options, targets: [...new Set([...(options.targets ?? ['']), ...handoffs.workerTargets])] };
+}
+
 /**
  * Starts a worker in this process.
  *
@@ -388,7 +394,7 @@ export async function createWorker(
   clock?: LeaseClock,
 ): Promise<Worker> {
   runtime.checkOpen();
-  const worker = new Worker(runtime, options, clock);
+  const worker = new Worker(runtime, withHandoffs(runtime, options), clock);
   try {
     return await worker.start();
   } catch (error) {

@@ -11,11 +11,13 @@ export {
   withdrawTickets,
 } from './gated-calls.js';
 export {
+  consumeTicket,
   decideTicket,
   expireDueTickets,
   findTicket,
   keepPolicy,
   listTickets,
+  requestApproval,
   type TicketRow,
   voidTicket,
 } from './tickets.js';

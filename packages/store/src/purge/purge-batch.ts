@@ -39,6 +39,7 @@ const LOCK_CARDS = statement(`
     union select e.card_id from boxcar.tape_entries e where e.box_id = any ($1::uuid[])
     union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
     union select a.card_id from boxcar.turns t join boxcar.approvals a on a.turn_id = t.id where t.run_id = any ($2::uuid[])
+    union select unnest($3::uuid[])
   ))
     and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and not exists (select from boxcar.profiles f where f.card_id = c.id)
   order by c.id for update`);
@@ -53,6 +54,19 @@ const LISTED = statement(`
     select e.card_id, e.box_id from boxcar.tape_entries e where e.card_id = any ($2::uuid[]) and e.box_id not in (select id from gone)
   )
   select l.id, l.holder, exists (select from boxcar.tape_entries e where e.card_id = l.id and e.box_id in (select id from gone)) as is_on_tape from listed l`);
+
+// Requests for the approval of handoffs from outside, which no turn leads to. One that others share stays until they go.
+const TICKETS = statement(`
+  select /* purge-batch.tickets */ distinct a.id, a.card_id from boxcar.handoffs h cross join lateral (
+      select x.id, x.card_id from boxcar.approvals x where x.id = h.ticket_id and x.turn_id is null
+      union all select x.id, x.card_id from boxcar.approvals x where x.metadata->>'handoff_id' = h.id::text and x.turn_id is null) a
+  where h.context_box_id = any ($1::uuid[]) and not exists (select from boxcar.handoffs o where o.ticket_id = a.id and o.context_box_id <> all ($1::uuid[]))`);
+const DELETE_HANDOFFS = statement(
+  'delete /* purge-batch.delete_handoffs */ from boxcar.handoffs where context_box_id = any ($1::uuid[])',
+);
+const DELETE_TICKETS = statement(
+  'delete /* purge-batch.delete_tickets */ from boxcar.approvals where id = any ($1::uuid[])',
+);
 
 const TURNS = '(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]))';
 /** The batches of the runs: those that their turns are in, those that their calls wait for, and those that have collected their turns. */
@@ -121,6 +135,11 @@ interface ListedCard extends pg.QueryResultRow {
   readonly id: string;
   readonly holder: string;
   readonly is_on_tape: boolean;
+}
+
+interface Ticket extends pg.QueryResultRow {
+  readonly id: string;
+  readonly card_id: string;
 }
 
 type BatchOutcome = { readonly kept: readonly KeptByPurge[] } | { readonly removed: PurgeCounts };
@@ -224,7 +243,7 @@ export function removeBatch(
     const turnIds = await lockTurns(tx, runIds);
     const tapes = await lockTapes(tx, boxIds);
     const stays = (cause: KeptByPurge['cause'], holder: string | null): BatchOutcome => ({
-      kept: (kind === 'runs' ? runs : tapes).map((run_id) => ({ run_id, cause, holder })),
+      kept: { runs, tapes, handoffs: boxIds }[kind].map((run_id) => ({ run_id, cause, holder })),
     });
     if (!(await marks.hold(tx, boxIds)) || runs.length !== runIds.length) return stays('purging', null);
     const [joined] = await run<{ run_id: string }>(tx, JOINED, [turnIds]);
@@ -233,12 +252,15 @@ export function removeBatch(
     if (young !== undefined) return stays(young.cause, young.id);
     const [used] = await idsOf(tx, USED, [runIds, agentIds, boxIds]);
     if (used !== undefined) return stays('in_use', used);
-    const locked = await idsOf(tx, LOCK_CARDS, [boxIds, runIds]);
+    const tickets = await run<Ticket>(tx, TICKETS, [boxIds]);
+    const locked = await idsOf(tx, LOCK_CARDS, [boxIds, runIds, tickets.map(({ card_id }) => card_id)]);
     const listed = await run<ListedCard>(tx, LISTED, [boxIds, locked]);
     const needed = listed.find(({ is_on_tape }) => is_on_tape);
     if (needed !== undefined) return stays('card', needed.holder);
     const kept = new Set(listed.map(({ id }) => id));
     const cardIds = locked.filter((id) => !kept.has(id));
+    await run(tx, DELETE_HANDOFFS, [boxIds]);
+    await run(tx, DELETE_TICKETS, [tickets.map(({ id }) => id)]);
     for (const sql of DELETES) await run(tx, sql, [runIds]);
     const batchIds = await idsOf(tx, DELETE_BATCHES, [runIds]);
     await run(tx, DELETE_ANSWERS, [[...runIds, ...agentIds, ...turnIds, ...boxIds, ...batchIds]]);

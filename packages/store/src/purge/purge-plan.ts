@@ -15,8 +15,8 @@ import {
 import type pg from 'pg';
 import { readSnapshot, retryTransient, type Tx } from '../db/index.js';
 
-/** What is removed as a whole: runs, or tapes that belong to none. */
-export type PurgeKind = 'runs' | 'tapes';
+/** What is removed as a whole: runs, or tapes and handoffs that belong to none. A handoff is looked at as its context box. */
+export type PurgeKind = 'runs' | 'tapes' | 'handoffs';
 
 export interface PurgeScope {
   readonly kind: PurgeKind;
@@ -107,6 +107,15 @@ const LEFT_TAPES = `
   where b.kind = 'tape' and ($2::uuid is null or b.project_id = $2) and ($3::uuid[] is null or b.id = any ($3)) and ($4::uuid is null or b.id > $4)
     and b.id <> all ($5::uuid[]) and not exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id)
   order by b.id limit $6`;
+/** Handoffs from outside that no turn has served: refused, or not approved in time. */
+const LEFT_HANDOFFS = `
+  insert into purge_boxes
+  select h.context_box_id, h.context_box_id from boxcar.handoffs h
+  where h.turn_id is null and h.joined_to is null and h.parent_turn_id is null and h.ended_at < $1
+    and ($2::uuid is null or h.project_id = $2) and ($3::uuid[] is null or h.context_box_id = any ($3)) and ($4::uuid is null or h.context_box_id > $4)
+    and h.context_box_id <> all ($5::uuid[])
+  order by h.context_box_id limit $6`;
+
 /** The turns whose own tapes they are keep them. What a turn has noted elsewhere may go before it. */
 const WRITERS = `
   insert into purge_refs select null, b.run_id, 'turn', t.id from purge_boxes b cross join lateral (
@@ -125,6 +134,12 @@ const LEFT_BEHIND = [
       union all select b.id, a.run_id, 2 from purge_agents a cross join lateral (select m.id from boxcar.boxes m where m.maker_agent_id = a.id offset 0) b
     ) x cross join lateral (select from boxcar.boxes o where o.id = x.id offset 0) b
     where not exists (select from boxcar.profiles f where f.box_id = x.id) order by x.id, x.rank, x.run_id`,
+  // Handoffs that turns of the runs have asked for, and those that have the result of one that they served.
+  `insert into purge_boxes select distinct on (h.id) h.id, t.run_id
+    from purge_turns t cross join lateral (
+      select o.context_box_id as id from boxcar.handoffs o where o.parent_turn_id = t.id
+      union all select j.context_box_id from boxcar.handoffs s join boxcar.handoffs j on j.joined_to = s.id where s.turn_id = t.id) h
+    order by h.id, t.run_id on conflict do nothing`,
   // Forks that have ended go with what they were made of, those of forks with them. What took a tape's place stays with its agent.
   `insert into purge_boxes
     with recursive ended as (
@@ -239,18 +254,24 @@ const AGENTS = `
       left join boxcar.runs x on x.id = t.run_id and r.id is null where t.run_id <> a.run_id
     union select a.run_id, t.run_id, 'agent', a.run_id from purge_turns t join purge_agents a on a.id = t.agent_id where t.run_id <> a.run_id`;
 
+const BY_BOX =
+  "select b.id as run_id, '{}'::uuid[] as agent_ids, array[b.id] as box_ids from purge_boxes b order by b.id";
+
 const FOUND: Readonly<Record<PurgeKind, string>> = {
   runs: `
     select r.id as run_id, array(select a.id from purge_agents a where a.run_id = r.id order by a.id) as agent_ids,
       array(select b.id from purge_boxes b where b.run_id = r.id order by b.id) as box_ids
     from purge_runs r order by r.id`,
-  tapes:
-    "select b.id as run_id, '{}'::uuid[] as agent_ids, array[b.id] as box_ids from purge_boxes b order by b.id",
+  tapes: BY_BOX,
+  handoffs: BY_BOX,
 };
+
+const PAGE: Readonly<Record<PurgeKind, string>> = { runs: RUNS, tapes: LEFT_TAPES, handoffs: LEFT_HANDOFFS };
 
 const LAST: Readonly<Record<PurgeKind, string>> = {
   runs: 'select id from purge_runs order by id desc limit 1',
   tapes: 'select id from purge_boxes order by id desc limit 1',
+  handoffs: 'select id from purge_boxes order by id desc limit 1',
 };
 
 // Not prepared: the tables are new each time.
@@ -263,7 +284,7 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
     await tx.query({ text: TABLES });
     const { kind, before, projectId, ids, after, limit, without = [] } = scope;
     const values = [before, projectId, ids ?? null, after ?? null, without, limit];
-    const page = await tx.query({ text: kind === 'runs' ? RUNS : LEFT_TAPES, values });
+    const page = await tx.query({ text: PAGE[kind], values });
     const [end] = await select<{ id: string }>(tx, LAST[kind]);
     if (kind === 'runs' && ids === undefined)
       await tx.query({

@@ -102,19 +102,28 @@ function checkBefore({ before }: PurgeOptions): void {
 }
 
 /**
- * Removes the finished runs of before `options.before`. Safe beside workers, and to be stopped at any moment.
+ * Removes the finished runs of before `options.before`, and handoffs from outside that ended before it without a turn. Safe beside workers, and to be stopped at any moment.
  *
  * @throws KernelError `bad_request` for a moment that Postgres cannot hold.
  */
 export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<PurgeReport> {
   checkBefore(options);
   const unfinished = await findUnfinished(pool, options);
-  return purge(
+  const report = await purge(
     pool,
     'runs',
     options,
     unfinished.map(({ run_id }) => ({ run_id, cause: 'unfinished', holder: null })),
   );
+  if (report.isStopped) return report;
+  // What was never begun has no run. What refers to it keeps it, and the next purge looks again.
+  const { removed, isStopped } = await purge(
+    pool,
+    'handoffs',
+    { ...options, onProgress: () => undefined },
+    [],
+  );
+  return { ...report, removed: sumOf(report.removed, removed), isStopped };
 }
 
 /** A tape that stays, with the box, agent or turn that needs it. */
@@ -157,13 +166,7 @@ async function purge(
   const { before, signal } = options;
   let removed: PurgeCounts = { runs: 0, turns: 0, agents: 0, boxes: 0, cards: 0 };
   const add = (counts: PurgeCounts): void => {
-    removed = {
-      runs: removed.runs + counts.runs,
-      turns: removed.turns + counts.turns,
-      agents: removed.agents + counts.agents,
-      boxes: removed.boxes + counts.boxes,
-      cards: removed.cards + counts.cards,
-    };
+    removed = sumOf(removed, counts);
     options.onProgress?.(removed);
   };
   const limit = options.pageSize ?? PAGE_SIZE;
@@ -183,6 +186,14 @@ async function purge(
     if (plan.count < limit) return { removed, kept, isStopped: false };
   }
 }
+
+const sumOf = (a: PurgeCounts, b: PurgeCounts): PurgeCounts => ({
+  runs: a.runs + b.runs,
+  turns: a.turns + b.turns,
+  agents: a.agents + b.agents,
+  boxes: a.boxes + b.boxes,
+  cards: a.cards + b.cards,
+});
 
 const countOf = (kind: PurgeKind, groups: PurgePlan['groups']): PurgeCounts => ({
   runs: kind === 'runs' ? groups.flat().length : 0,

@@ -4,7 +4,7 @@
  */
 
 /** The newest migration that this build knows. */
-export const SCHEMA_VERSION = 34;
+export const SCHEMA_VERSION = 35;
 
 /** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
 type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
@@ -20,6 +20,8 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   evidence: ['insert'],
   forks: ['insert', 'update'],
   grants: ['insert', 'update', 'delete'],
+  handoff_events: ['insert'],
+  handoffs: ['insert', 'update'],
   operations: ['insert', 'update'],
   policies: ['insert'],
   profiles: ['insert', 'update'],

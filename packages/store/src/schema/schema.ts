@@ -4,5 +4,6 @@
  * catalogue in both directions. Checks, indexes and triggers are in the migrations alone.
  */
 export * from './content-tables.js';
+export * from './handoff-tables.js';
 export * from './turn-tables.js';
 export * from './work-tables.js';

@@ -9,7 +9,10 @@ export {
   hasProfile,
   insertProfiles,
   lockProfileNames,
+  PROFILE_COLUMNS,
+  type ProfileDbRow,
   type ProfileRow,
+  toProfileRow,
 } from './profile-versions.js';
 export {
   findVersionIds,
@@ -48,9 +51,17 @@ export {
   type NewBatch,
   type NewBudget,
   type NewGrant,
+  type NewHandoff,
   type NewOperation,
   type NewTurn,
   type Submission,
 } from './submission-rows.js';
 export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';
-export { findBoxId, findBoxIdsNextTo, findTicketId, findTurnId, findTurnOrRun } from './turn-ref.js';
+export {
+  findBoxId,
+  findBoxIdsNextTo,
+  findHandoffId,
+  findTicketId,
+  findTurnId,
+  findTurnOrRun,
+} from './turn-ref.js';

@@ -5,12 +5,18 @@ import type {
   BatchKind,
   BoxId,
   BudgetLimits,
+  CardId,
   ContextBoxDraft,
+  ErrorBody,
+  HandoffId,
+  HandoffPhase,
+  JsonObject,
   JsonValue,
   NewCard,
   ProfileId,
   ProjectId,
   RunId,
+  TicketId,
   ToolCallId,
   TurnId,
   WorkerId,
@@ -94,6 +100,8 @@ export interface NewTurn {
   readonly ownViewPosition?: number;
   /** What makes its prompts; absent: nothing but its view. */
   readonly selector?: string;
+  /** True: its end is told, also where no session asks for it. */
+  readonly isTold?: boolean;
   /** The turn whose first model call it waits for, to share its prompt cache; its own id: the others wait for it. */
   readonly warmTurnId?: TurnId;
 }
@@ -178,6 +186,39 @@ export interface NewBudget {
   readonly turnsUsed: number;
 }
 
+/** A handoff with the first events of its log. */
+export interface NewHandoff {
+  readonly id: HandoffId;
+  readonly projectId: ProjectId;
+  readonly phase: HandoffPhase;
+  readonly isEnded: boolean;
+  readonly sourceAgent: string;
+  readonly sourceAgentId: AgentId;
+  readonly targetAgent: string;
+  readonly platform: string;
+  readonly runId: string | null;
+  readonly parentTurnId: TurnId | null;
+  readonly toolCallId: ToolCallId | null;
+  readonly isAwaited: boolean;
+  readonly contextBoxId: BoxId;
+  readonly taskCardId: CardId;
+  readonly contextCardId: CardId | null;
+  readonly payloadCardId: CardId | null;
+  readonly workerTarget: string | null;
+  readonly turnId: TurnId | null;
+  readonly ticketId: TicketId | null;
+  readonly rootHandoffId: HandoffId;
+  readonly parentHandoffId: HandoffId | null;
+  readonly depth: number;
+  readonly decision: JsonObject | null;
+  readonly error: ErrorBody | null;
+  readonly timeoutMs: number;
+  readonly retry: JsonObject;
+  readonly idempotencyKey: string | null;
+  readonly requestHash: string;
+  readonly events: readonly { readonly type: string; readonly data: JsonObject }[];
+}
+
 /** Everything a primitive writes, gathered before the one statement. */
 export interface Submission {
   readonly cards: NewCard[];
@@ -189,6 +230,7 @@ export interface Submission {
   readonly turns: NewTurn[];
   readonly grants: NewGrant[];
   readonly batches: NewBatch[];
+  readonly handoffs: NewHandoff[];
 }
 
 export const emptySubmission = (): Submission => ({
@@ -201,4 +243,5 @@ export const emptySubmission = (): Submission => ({
   turns: [],
   grants: [],
   batches: [],
+  handoffs: [],
 });

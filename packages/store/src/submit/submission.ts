@@ -195,6 +195,7 @@ export async function writeSubmissions(
     grants: recordsOf(items, distinctGrants, snake),
     turns: recordsOf(items, (submission) => submission.turns, snake),
     batches: recordsOf(items, (submission) => submission.batches, snake),
+    handoffs: recordsOf(items, (submission) => submission.handoffs, snake),
   });
   const [row] = await run<WrittenRow>(db, prepared, values);
   const isGated = fences.length + operations.length > 0;

@@ -47,6 +47,7 @@ export {
   dueNotices,
   findDueNotices,
   loadNotice,
+  markTold,
   type Notice,
   passUnseen,
   tellEnd,

@@ -66,6 +66,10 @@ export interface Notice {
     /** A turn of that agent waited for this one to its end: it gets the result as that of its call. */
     readonly isAwaited: boolean;
   } | null;
+  /** Its end is to be told; false: only what it has not read is left. */
+  readonly isTold: boolean;
+  /** It serves a handoff, whose end is to be recorded. */
+  readonly isHandoff: boolean;
   /** What came to its tape from sessions it was not under way long enough to read; null: nothing. */
   readonly unseenPosition: number | null;
   /**
@@ -121,7 +125,7 @@ const LOAD = statement(`
     case when t.notifies then (
       select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'makerId', coalesce((select a.owner_agent_id from boxcar.agents a where a.id = t.agent_id), t.agent_id), 'isAwaited', ${IS_AWAITED})
       from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${TOLD_ON} where s.agent_id = t.agent_id) end as session,
-    t.unseen_position as "unseenPosition",
+    t.unseen_position as "unseenPosition", t.notifies is true as "isTold", t.primitive = 'handoff' as "isHandoff",
     case when t.notifies then array[t.id] else array(select c.id from (${UNREAD_CAUSES}) c) end as "causeIds"
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = $1 and ${IS_DUE}`);
@@ -251,6 +255,11 @@ export function passUnseen(
     await run(tx, SEEN, [turnId, unseenPosition]);
     return 'told';
   });
+}
+
+/** The end of a turn has been told to all that were to hear of it. */
+export async function markTold(db: Queryable, turnId: TurnId): Promise<void> {
+  await run(db, TOLD, [turnId]);
 }
 
 /** Once the agent has a turn that reads it, or none is started: then its tape says why, for each turn that would have started it. */

@@ -18,6 +18,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { wakeDecided } from '../approval/gated-calls.js';
 import { pauseForBudget, wakeForBudget } from '../budget/budget-waits.js';
 import { transaction } from '../db/db.js';
+import { retryAttempt } from '../handoff/handoff-changes.js';
 import * as tables from '../schema/schema.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from '../testing/world.js';
 import { BLOCKED_WORKER } from '../work/blocked-worker.js';
@@ -44,6 +45,7 @@ const STATEMENTS: Readonly<Record<string, readonly TransitionCause[]>> = {
   'providers.wait': ['wait'],
   'selector-waits.wait': ['wait'],
   'waits.retry_later': ['wait'],
+  'handoff-changes.retry_attempt': ['wait'],
   'budget-waits.wake': ['wake'],
   'providers.wake': ['wake'],
   'waits.wake': ['wake'],
@@ -201,6 +203,27 @@ async function readyToTake(): Promise<Ready> {
   return { turn, act: () => takeForSelectors(world.pool, mine, 1) };
 }
 
+/** A turn serves a handoff, and the attempt of an adapter has failed. */
+async function readyToRetryHandoff(): Promise<Ready> {
+  const turn = await running();
+  const held = await heldOf(turn);
+  await world.pool.query(
+    `insert into boxcar.handoffs (id, project_id, phase, source_agent, source_agent_id, target_agent, platform, context_box_id, task_card_id, turn_id, root_handoff_id, timeout_ms, retry, request_hash)
+     select $1, t.project_id, 'in_progress', 'a', t.agent_id, 'b', 'openai', t.context_box_id, (select id from boxcar.cards limit 1), t.id, $1, 1000, '{}', repeat('0', 64)
+     from boxcar.turns t where t.id = $2`,
+    [newId<'handoff'>(), turn.turnId],
+  );
+  const failed = {
+    ...held,
+    step: 1,
+    attempt: 1,
+    error: { code: 'x', message: 'x' },
+    delayMs: 0,
+    spent: undefined,
+  };
+  return { turn, act: () => retryAttempt(world.pool, failed) };
+}
+
 /** A call waits for an approval, which it has now. */
 async function readyForApproval(): Promise<Ready> {
   const turn = await running();
@@ -259,6 +282,7 @@ const READY: readonly (() => Promise<Ready>)[] = [
   readyForBudget,
   readyForRaise,
   readyToRetry,
+  readyToRetryHandoff,
   readyToWake,
   readyForSelector,
   readyToTake,

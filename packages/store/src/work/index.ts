@@ -47,6 +47,7 @@ export {
   findOverdueTurns,
   findQueuedTargets,
   IS_LEFT,
+  IS_LEFT_HANDOFF,
   type OverdueCall,
   type OverdueTurn,
   probe,

@@ -43,6 +43,10 @@ export const RINGABLE = `${notSetAside('lost_rings', 't.id', NOW)} and ${mayRun(
 export const IS_LEFT = `a.tool_call_id is not null and a.consumed_at is null and a.voided_at is null and a.status <> 'pending'
     and a.resolved_at < ${NOW} - interval '2 seconds'`;
 
+/** True for a handoff `h` that waits for a ticket `a` which was decided a while ago, or for a call that is over. */
+export const IS_LEFT_HANDOFF = `h.ended_at is null and h.phase = 'awaiting_approval' and (a.resolved_at < ${NOW} - interval '2 seconds' or a.voided_at is not null
+    or (h.tool_call_id is not null and not exists (select from boxcar.tool_calls k where k.id = h.tool_call_id and k.status = 'pending')))`;
+
 const PROBE = statement(`
   select /* sweep.probe */
     exists (select from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${RINGABLE}) as lost_rings,
@@ -63,7 +67,8 @@ const PROBE = statement(`
     exists (${leftForks(NOW)}) as left_forks,
     exists (select from boxcar.waits w where w.kind = 'selector') as selector_waits,
     exists (select from boxcar.approvals a where a.status = 'pending' and a.expires_at <= ${NOW})
-      or exists (select from boxcar.approvals a where ${IS_LEFT}) as approvals`);
+      or exists (select from boxcar.approvals a where ${IS_LEFT})
+      or exists (select from boxcar.handoffs h join boxcar.approvals a on a.id = h.ticket_id where ${IS_LEFT_HANDOFF}) as approvals`);
 
 export interface SweepFindings {
   readonly lost_rings: boolean;

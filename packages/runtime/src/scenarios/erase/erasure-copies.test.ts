@@ -11,12 +11,14 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
+import { PermissionEvaluator } from '@boxcar/policy';
 import { eraseCards, eraseEvidence, keepEvidence } from '@boxcar/store';
 import { queueBackends, waitFor } from '@boxcar/testkit';
 import { Redis } from 'ioredis';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { ApprovalGate } from '../../approval/approval-gate.js';
+import { HandoffTool } from '../../handoff/index.js';
 import type { Log } from '../../lib/log.js';
 import { newId } from '../../lib/new-id.js';
 import { type OpenRuntime, openRuntime } from '../../open.js';
@@ -53,9 +55,11 @@ const STAYS_IN_TABLES: Readonly<Record<string, readonly string[]>> = {
   // The lineage that a tape was imported with, as its file had it: names, times, statuses.
   'boxes.session_graph': ['session-graph'],
   // What a person has said of a request is the record of the decision.
-  'approvals.decision_reason': ['decision'],
+  'approvals.decision_reason': ['decision', 'handoff-decision'],
+  'handoffs.error': ['handoff-decision'],
   'approvals.response': ['decision-response'],
   // Keys are chosen by callers.
+  'handoffs.idempotency_key': ['handoff-key'],
   'operations.idempotency_key': ['key'],
   'tape_entries.dedup_key': ['dedup-key'],
   // Metadata of cards and entries. The kernel's own names the anchor that a message is about.
@@ -87,6 +91,8 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'forks.status',
     'grants.mode',
     'grants.source',
+    'handoff_events.type',
+    'handoffs.phase',
     'steps.finish_reason',
     'sweep_failures.kind',
     'tape_entries.kind',
@@ -102,6 +108,10 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'approvals.agent',
     'approvals.tool_name',
     'batches.primitive',
+    'handoffs.platform',
+    'handoffs.source_agent',
+    'handoffs.target_agent',
+    'handoffs.worker_target',
     'operations.primitive',
     'policies.content',
     'profiles.name',
@@ -134,6 +144,8 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'cards.author_id',
     'forks.fork_key',
     'forks.receipt',
+    'handoffs.request_hash',
+    'handoffs.run_id',
     'operations.door_job_id',
     'policies.version',
     'runs.traceparent',
@@ -150,6 +162,9 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'boxes.segments',
     'budgets.limits',
     'evidence.usage',
+    'handoff_events.data',
+    'handoffs.decision',
+    'handoffs.retry',
     'projects.limits',
     'runs.limits',
     'steps.manifest',
@@ -395,6 +410,38 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     await runtime.waitForBatch(forked.batch_id, { timeoutMs: 60_000 });
     await submit('collect', { turn_ids: [first.turn_id, failed.turn_id] });
     await submit('quote', {});
+
+    // Handoffs: one that a function serves, one that is denied.
+    const policy = new PermissionEvaluator({
+      text: "rules:\n  - condition: { tool_name: handoff, context: { target_agent: 'echo' } }\n    permission: ALWAYS\n",
+    });
+    const tool = new HandoffTool({ runtime, permissionEvaluator: policy });
+    tool.registerAgent('echo', () => ({ said: mark('handoff-result') }));
+    const words = {
+      source_agent: 'x',
+      context: { m: mark('handoff-context') },
+      payload: [mark('handoff-payload')],
+    };
+    await tool.handoff({
+      ...words,
+      target_agent: 'echo',
+      task: mark('handoff-task'),
+      idempotency_key: mark('handoff-key'),
+    });
+    const denied = tool.handoff({
+      ...words,
+      target_agent: 'door',
+      task: mark('denied-task'),
+      run_id: 'denied',
+    });
+    const refusal = denied.catch((error: Error) => error.message);
+    const { ticket_id } = await waitFor(
+      async () => (await gate.list({ run_id: 'denied', status: 'pending' })).approvals[0],
+      { message: 'a request for approval', deadlineMs: 60_000 },
+    );
+    await gate.deny(ticket_id, { reason: mark('handoff-decision') });
+    expect(await refusal).toContain(mark('handoff-decision'));
+    await tool.close();
 
     // A door: a turn, and a batch of it.
     const { turn_id } = (await submitAtDoor('launch_principal', {

@@ -3,11 +3,13 @@
  * table that the run does not write to fails here: add to the run what writes to it, or name it in `OUTLIVES_RUNS`.
  */
 import { ModelError, type ProjectId, type TurnId } from '@boxcar/kernel';
+import { PermissionEvaluator } from '@boxcar/policy';
 import { keepEvidence, noteSweepFailure, purgeRuns, setProviderLimits } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
 import { ApprovalGate } from '../../approval/approval-gate.js';
+import { HandoffTool } from '../../handoff/index.js';
 import { newId } from '../../lib/new-id.js';
 import { type Harness, harness } from '../../testing/harness.js';
 import { checkInvariants } from '../../testing/invariants.js';
@@ -92,6 +94,49 @@ async function finish(primitive: string, args: unknown): Promise<Receipt> {
   return receipt;
 }
 
+/** Handoffs: one that runs, one that waits and is joined by another, one that nobody approves, one that is refused. */
+async function handOff(): Promise<void> {
+  const policy = new PermissionEvaluator({
+    text: `rules:\n${[
+      ['ALWAYS', 'child'],
+      ['REQUIRE_APPROVAL', 'echo'],
+      ['NEVER', 'external-*'],
+    ]
+      .map(
+        ([permission, target]) =>
+          `  - condition: { tool_name: handoff, context: { target_agent: '${target}' } }\n    permission: ${permission}\n`,
+      )
+      .join('')}`,
+  });
+  const tool = new HandoffTool({ runtime: h.runtime, permissionEvaluator: policy });
+  tool.registerAgent('echo', (input) => input);
+  const ask = (target_agent: string, run_id: string) => ({
+    source_agent: 'x',
+    target_agent,
+    task: 'go',
+    run_id,
+  });
+  await tool.handoff(ask('child', 'r'));
+  const all = ['r1', 'r1', 'r2'].map((run_id) => tool.handoff(ask('echo', run_id)));
+  const ended = Promise.allSettled(all);
+  const ticketOf = (run_id: string) =>
+    waitFor(
+      async () => {
+        const [ticket] = (await gate.list({ run_id, status: 'pending' })).approvals;
+        return (await h.rows('select from boxcar.handoffs where run_id = $1', [run_id])).length ===
+          (run_id === 'r1' ? 2 : 1)
+          ? ticket
+          : undefined;
+      },
+      { message: 'a ticket' },
+    );
+  await gate.approve((await ticketOf('r1')).ticket_id);
+  await gate.deny((await ticketOf('r2')).ticket_id);
+  expect((await ended).map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected']);
+  await expect(tool.handoff(ask('external-x', 'r'))).rejects.toThrow('not allowed by policy');
+  await tool.close();
+}
+
 /** A run that leaves a row, for a moment at least, in each table. */
 async function playEverything(): Promise<void> {
   const { turn_id, agent_id } = await finish('launch_principal', {
@@ -129,6 +174,7 @@ async function playEverything(): Promise<void> {
       usage: { input_tokens: 1, output_tokens: 1 },
     },
   ]);
+  await handOff();
   await noteSweepFailure(h.database.pool, {
     kind: 'turn_ends',
     rowId: turn_id,
@@ -138,11 +184,17 @@ async function playEverything(): Promise<void> {
 }
 
 test('one run writes to every table whose rows go with runs; after its purge each of them is as before', async () => {
+  // The profile of turns that functions serve is made by the first of them, and stays as profiles do.
+  const tool = new HandoffTool({ runtime: h.runtime });
+  tool.registerAgent('first', () => 'done');
+  await tool.handoff({ source_agent: 'x', target_agent: 'first', task: 'go' });
+  await tool.close();
+  await purgeRuns(h.database.pool, { before: new Date(Date.now() + 60_000) });
   const before = await rowCounts(h.database.pool);
   await noteWrites();
   await playEverything();
   const report = await purgeRuns(h.database.pool, { before: new Date(Date.now() + 60_000) });
-  expect(report).toMatchObject({ removed: { runs: 2 }, kept: [] });
+  expect(report).toMatchObject({ removed: { runs: 4 }, kept: [] });
   const written = await h.rows<{ name: string }>('select name from public.written order by 1');
   expect(written.map(({ name }) => name)).toEqual(await tablesOf());
   expect(await rowCounts(h.database.pool)).toEqual(before);
@@ -158,6 +210,7 @@ test('the tables that outlive runs exist', async () => {
 
 /** Tables without a `project_id`, and how their rows are found to be of a project. */
 const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
+  handoff_events: 'handoff_id',
   // Of the whole database: several projects may have the same policy.
   policies: '',
   projects: 'id',

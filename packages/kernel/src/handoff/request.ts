@@ -1,0 +1,65 @@
+/** What is asked of a handoff. Rule: docs/handoff.md, "A request". */
+import { z } from 'zod';
+import {
+  isPlainName,
+  type JsonValue,
+  jsonObjectSchema,
+  MAX_DURATION_MS,
+  PLAIN_NAME,
+  parseJsonValue,
+} from '../base/index.js';
+
+const MAX_SECONDS = MAX_DURATION_MS / 1000;
+const MAX_ATTEMPTS = 100;
+
+const filled = (most: number) =>
+  z
+    .string()
+    .max(most)
+    .refine((value) => value.trim() !== '', 'must not be blank');
+const name = (most: number) => filled(most).refine(isPlainName, PLAIN_NAME);
+
+/** Null is no payload, as for every argument. */
+const payloadSchema = z
+  .custom<JsonValue>((value) => value !== null)
+  .transform((value, context): JsonValue => {
+    try {
+      return parseJsonValue(value, 'payload');
+    } catch {
+      context.addIssue({ code: 'custom', message: 'must be JSON' });
+      return z.NEVER;
+    }
+  });
+
+const retrySchema = z.strictObject({
+  max_attempts: z.int().min(1).max(MAX_ATTEMPTS).default(1),
+  /** The first pause; each further one is twice as long. */
+  base_seconds: z.number().min(0).max(MAX_SECONDS).default(1),
+  max_seconds: z.number().min(0).max(MAX_SECONDS).default(30),
+});
+
+export const handoffArgumentsSchema = z.strictObject({
+  target_agent: name(500),
+  task: filled(Number.POSITIVE_INFINITY),
+  context: jsonObjectSchema.optional(),
+  payload: payloadSchema.optional(),
+  /** Any name of a platform, in any case. Default: that of the target of this name, else `agdd`. */
+  platform: name(200).optional(),
+  /** From outside any text; of an agent its own name, which is the default. */
+  source_agent: name(200).optional(),
+  run_id: name(500).optional(),
+  /** Of the execution, over all attempts. Fractions are allowed. */
+  timeout: z.number().positive().max(MAX_SECONDS).optional(),
+  retry: retrySchema.optional(),
+  idempotency_key: name(500).optional(),
+  /** From outside: the handoff that this one is a part of. */
+  parent_handoff_id: z.string().optional(),
+  /** Boxes whose cards go along. */
+  context_box_id: z.union([z.string(), z.array(z.string()).max(100)]).optional(),
+  /** True: the answer is the result. */
+  wait: z.boolean().optional(),
+});
+export type HandoffArguments = z.output<typeof handoffArgumentsSchema>;
+
+export const DEFAULT_HANDOFF_SECONDS = 3_600;
+export const DEFAULT_HANDOFF_RETRY = { max_attempts: 1, base_seconds: 1, max_seconds: 30 } as const;

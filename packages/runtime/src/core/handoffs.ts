@@ -1,0 +1,60 @@
+/** What a runtime knows of handoffs, for the parts that meet them: turns, sweeps, decisions, workers. */
+import type { CardContent, CardId, JsonObject, JsonValue, Role, TicketId } from '@boxcar/kernel';
+import type { ServedHandoff } from '@boxcar/store';
+
+/** A handoff with the cards that were packed beside its task, its context and its payload, in the order of the box. */
+export interface PackedHandoff extends ServedHandoff {
+  readonly cards: readonly {
+    readonly id: CardId;
+    readonly type: string;
+    readonly role: Role | null;
+    readonly content: CardContent;
+  }[];
+}
+
+/** What an adapter or a function has brought. */
+export interface ServedResult {
+  readonly result: JsonValue;
+  /** Null: none was reported. */
+  readonly usage: { readonly input_tokens: number; readonly output_tokens: number } | null;
+  /** What the platform calls it; null: nothing. */
+  readonly remoteId: string | null;
+  /** What the platform could not carry; null for a function, which is given everything. */
+  readonly loss: JsonObject | null;
+}
+
+/** A handoff that this process can serve. */
+export interface PreparedHandoff {
+  /** `safe`: an attempt that was cut off may be followed by another one. */
+  readonly retry: 'safe' | 'never';
+  /** What is reserved before the call. `model` names the price; null: it costs nothing that is known. */
+  readonly need: {
+    readonly promptTokens: number;
+    readonly maxOutputTokens: number;
+    readonly model: string | null;
+  };
+  /** One attempt. Ends at once when the signal aborts. */
+  execute(options: {
+    readonly signal: AbortSignal;
+    readonly attempt: number;
+    readonly onRemoteId: (id: string) => void;
+  }): Promise<ServedResult>;
+  /** Tells the platform to stop; undefined: it cannot be told. */
+  readonly cancel: ((remoteId: string, signal: AbortSignal) => Promise<boolean>) | undefined;
+  /** Whether a failed attempt may be followed by another one, and how long the platform asks to wait. */
+  adviseRetry(error: unknown): { readonly retryable: boolean; readonly retryAfterMs?: number | undefined };
+}
+
+export interface Handoffs {
+  /** Models and doors may hand off. */
+  readonly isEnabled: boolean;
+  /** What a worker of this process can serve beside its own targets. */
+  readonly workerTargets: readonly string[];
+  /** @throws KernelError for a target that this process does not know. */
+  prepare(handoff: PackedHandoff, workerTarget: string): Promise<PreparedHandoff>;
+  /** Moves on what waits for a ticket that was decided, or whose call is over. */
+  decided(ticketId: TicketId): Promise<void>;
+}
+
+/** Turns with such a target are served by an adapter or a function. Rule: docs/handoff.md, "Who serves a handoff". */
+export const HANDOFF_TARGET = 'handoff-';

@@ -1,0 +1,102 @@
+/** Agents that are functions of this program: they serve handoffs as other agents serve turns. */
+import { createHash } from 'node:crypto';
+import { type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
+import { HANDOFF_TARGET, type PackedHandoff, type PreparedHandoff } from '../core/index.js';
+import { unlessAborted } from '../lib/index.js';
+import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
+
+/** What a function is told of the handoff that it serves. */
+export interface AgentContext {
+  readonly handoff_id: string;
+  readonly task: string;
+  /** That of the caller, with `handoff_id`, `handoff_source_agent`, `handoff_platform` and `parent_run_id` where it has no such keys. */
+  readonly context: JsonObject;
+  /** Fires at the deadline, after a cancel, and when another process has taken the handoff over. */
+  readonly signal: AbortSignal;
+  /** Hands on: the new handoff is a part of this one. `source_agent` is the name of the function. */
+  handoff(request: Omit<HandoffInput, 'source_agent' | 'parent_handoff_id'>): Promise<HandoffAnswer>;
+}
+
+/** @param input - The payload as it is; without one `{task, context}`. */
+export type AgentFunction = (input: JsonValue, context: AgentContext) => JsonValue | Promise<JsonValue>;
+
+/** Serves agents that are not registered. A name that ends with `-sag` is given to `invokeSag`, where there is one, every other to `invokeMag`. */
+export interface AgentRunner {
+  invokeMag(slug: string, input: JsonValue, context: JsonObject): unknown;
+  invokeSag?(slug: string, input: JsonValue, context: JsonObject): unknown;
+}
+
+export interface RegisteredAgent {
+  readonly run: AgentFunction;
+  readonly retry: 'safe' | 'never';
+}
+
+/** Who may take a handoff to this function: processes that have registered it. */
+export const agentTarget = (slug: string): string =>
+  `${HANDOFF_TARGET}agent-${createHash('sha256').update(slug).digest('hex').slice(0, 24)}`;
+
+/** Who may take a handoff to an agent that is not registered: processes with a runner. */
+export const RUNNER_TARGET = `${HANDOFF_TARGET}runner`;
+
+export const platformTarget = (platform: string): string =>
+  `${HANDOFF_TARGET}platform-${
+    /^[a-z0-9_-]{1,40}$/.test(platform)
+      ? platform
+      : createHash('sha256').update(platform).digest('hex').slice(0, 24)
+  }`;
+
+export function runnerFunction(runner: AgentRunner, slug: string): RegisteredAgent {
+  const isSag = slug.endsWith('-sag') && runner.invokeSag !== undefined;
+  return {
+    retry: 'never',
+    run: async (input, { context }) =>
+      (await (isSag
+        ? runner.invokeSag?.(slug, input, context)
+        : runner.invokeMag(slug, input, context))) as JsonValue,
+  };
+}
+
+const contextOf = (handoff: PackedHandoff): JsonObject => ({
+  handoff_id: handoff.handoff_id,
+  handoff_source_agent: handoff.source_agent,
+  handoff_platform: handoff.platform,
+  parent_run_id: handoff.parent_run_id,
+  ...handoff.context,
+});
+
+/** A function, ready to serve one handoff. */
+export function prepareAgent(
+  agent: RegisteredAgent,
+  handoff: PackedHandoff,
+  handOn: AgentContext['handoff'],
+): PreparedHandoff {
+  const { handoff_id, task, payload, context } = handoff;
+  if (task === null)
+    throw new KernelError('card_damaged', {
+      message: 'The task of this handoff was erased.',
+      details: { handoff_id },
+    });
+  return {
+    retry: agent.retry,
+    need: { promptTokens: 0, maxOutputTokens: 0, model: null },
+    cancel: undefined,
+    adviseRetry: (error) => ({
+      retryable:
+        error instanceof KernelError
+          ? error.entry.canRetry
+          : Reflect.get(Object(error), 'retryable') === true,
+    }),
+    execute: async ({ signal }) => {
+      const running = (async () =>
+        agent.run(payload === null ? { task, context: context ?? {} } : payload, {
+          handoff_id,
+          task,
+          context: contextOf(handoff),
+          signal,
+          handoff: handOn,
+        }))();
+      const result = (await unlessAborted(running, signal)) ?? null;
+      return { result, usage: null, remoteId: null, loss: null };
+    },
+  };
+}

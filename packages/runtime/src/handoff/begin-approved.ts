@@ -1,0 +1,222 @@
+/** Begins handoffs after their approval: consumes the ticket and makes the turn, in one transaction. */
+import { type BoxId, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
+import {
+  type BeginningHandoff,
+  consumeTicket,
+  lockParked,
+  moveHandoffs,
+  type NewHandoffEvent,
+  type ParkedHandoff,
+  type TicketRow,
+  voidTicket,
+} from '@boxcar/store';
+import { z } from 'zod';
+import type { RuntimeCore } from '../core/index.js';
+import type { Handler, KernelTools } from '../handler/index.js';
+import { decidePolicy, type PolicyDecision } from './decide-policy.js';
+import { findNative } from './native-target.js';
+import { hashesOf, requestTicket } from './request-ticket.js';
+import { turnOf } from './serving-turn.js';
+
+/** @throws KernelError why it cannot begin; nothing was written then. */
+export async function beginApproved(
+  runtime: RuntimeCore,
+  of: { readonly ticket: TicketRow; readonly oldest: ParkedHandoff; readonly event: NewHandoffEvent },
+): Promise<void> {
+  const { ticket, oldest, event } = of;
+  const beginning = runtime.accept(
+    'handoff',
+    { ticket_id: ticket.id },
+    {
+      projectId: oldest.project_id,
+      sourceAgentId: oldest.source_agent_id,
+      ...(oldest.parent_turn_id === null ? {} : { parentTurnId: oldest.parent_turn_id }),
+      idempotencyKey: `handoff-begin:${ticket.id}`,
+      handler: beginHandler(runtime, { ticket, event }) as Handler,
+      begins: { toolCallId: oldest.tool_call_id },
+    },
+  );
+  await beginning.catch((error: unknown) => {
+    if (!(error instanceof NothingParked)) throw error;
+  });
+}
+
+/** Another process has moved on what waited. */
+class NothingParked extends Error {}
+
+const inputSchema = z.strictObject({ ticket_id: z.string() });
+
+const beginHandler = (
+  runtime: RuntimeCore,
+  of: { readonly ticket: TicketRow; readonly event: NewHandoffEvent },
+): Handler<z.output<typeof inputSchema>> => ({
+  description: 'Begins what was approved.',
+  input: inputSchema,
+  handle: (_input, tools) => begin(runtime, tools as KernelTools, of),
+});
+
+async function begin(
+  runtime: RuntimeCore,
+  tools: KernelTools,
+  { ticket, event }: { readonly ticket: TicketRow; readonly event: NewHandoffEvent },
+): Promise<JsonValue> {
+  const { tx } = tools;
+  const [oldest, ...others] = await lockParked(tx, ticket.id);
+  if (oldest === undefined) throw new NothingParked();
+  const again = await askAgain(runtime, tools, { ticket, oldest });
+  const policy = again ?? ticket.policy_version;
+  if (typeof policy !== 'string')
+    return askAnew(runtime, tools, { ticket, event, parked: [oldest, ...others], policy });
+  const isConsumed = await consumeTicket(tx, {
+    ticketId: ticket.id,
+    projectId: oldest.project_id,
+    ...hashesOf({
+      targetAgent: oldest.target_agent,
+      platform: oldest.platform,
+      task: oldest.task ?? '',
+      context: oldest.context,
+      payload: oldest.payload,
+      toolCallId: oldest.tool_call_id,
+    }),
+    policyVersion: ticket.policy_version,
+  });
+  if (!isConsumed)
+    throw new KernelError('permission_denied', {
+      message: `Approval ticket ${ticket.id} does not approve this handoff.`,
+      next: 'What was approved was erased or changed since; hand off again.',
+      details: { ticket_id: ticket.id },
+    });
+  const turn = await tools.submitTurn(
+    await turnOf(tools, {
+      route: await routeOf(runtime, tools, oldest),
+      contextBoxId: oldest.context_box_id as BoxId,
+      timeoutMs: oldest.timeout_ms,
+      wait: oldest.is_awaited,
+    }),
+  );
+  const logged = [
+    ...(await moveHandoffs(tx, [oldest.handoff_id], {
+      phase: 'queued',
+      turnId: turn.turnId,
+      events: [event],
+      ...(again === undefined ? {} : { decision: { ...oldest.decision, policy_version: policy } }),
+    })),
+    ...(others.length === 0
+      ? []
+      : await moveHandoffs(
+          tx,
+          others.map(({ handoff_id }) => handoff_id),
+          {
+            phase: 'queued',
+            joinedTo: oldest.handoff_id,
+            events: [event, { type: 'handoff.joined', data: { joined_to: oldest.handoff_id } }],
+          },
+        )),
+  ];
+  for (const { type, handoff_id, data } of logged) tools.logLater(type, { handoff_id, ...data });
+  return { handoff_id: oldest.handoff_id, turn_id: turn.turnId };
+}
+
+async function routeOf(
+  runtime: RuntimeCore,
+  tools: KernelTools,
+  { target_agent, worker_target }: BeginningHandoff,
+) {
+  if (worker_target !== null) return { workerTarget: worker_target, native: undefined };
+  const found = await findNative(runtime, target_agent, tools);
+  if (found.kind === 'found') return { workerTarget: null, native: found.target };
+  throw found.kind === 'none' ? found.error : new KernelError('not_found');
+}
+
+/**
+ * Asks the policy again where it has changed since the request. @returns Undefined: it is the same. A version: it needs no approval any
+ * more. A decision: it needs one under the new policy.
+ *
+ * @throws KernelError `permission_denied`: it forbids it now.
+ */
+async function askAgain(
+  runtime: RuntimeCore,
+  tools: KernelTools,
+  { ticket, oldest }: { readonly ticket: TicketRow; readonly oldest: BeginningHandoff },
+): Promise<undefined | string | PolicyDecision> {
+  const { evaluator } = runtime.gate;
+  if (evaluator === undefined || ticket.policy_version === evaluator.policy.version) return undefined;
+  const found =
+    oldest.worker_target === null ? await findNative(runtime, oldest.target_agent, tools) : undefined;
+  const names = found?.kind === 'found' ? found.target.names : [];
+  const policy = await decidePolicy(runtime, evaluator, {
+    platform: oldest.platform,
+    sourceAgent: oldest.source_agent,
+    names: [oldest.target_agent, ...names],
+    input: { task: oldest.task ?? '', context: oldest.context ?? {}, payload: oldest.payload },
+  });
+  if (policy?.level === 'never')
+    throw new KernelError('permission_denied', {
+      message: `Handoff to ${oldest.target_agent} not allowed by policy`,
+      next: '',
+      details: { rule_id: policy.rule_id, policy_version: policy.policy_version },
+    });
+  return policy === undefined || policy.level === 'always' ? policy?.policy_version : policy;
+}
+
+/** The old ticket is void, and a new one is asked for under the policy as it is now. */
+async function askAnew(
+  runtime: RuntimeCore,
+  tools: KernelTools,
+  of: {
+    readonly ticket: TicketRow;
+    readonly event: NewHandoffEvent;
+    readonly parked: readonly BeginningHandoff[];
+    readonly policy: PolicyDecision;
+  },
+): Promise<JsonValue> {
+  const { ticket, event, parked, policy } = of;
+  const [oldest] = parked;
+  const { approvalMs } = runtime.gate;
+  if (oldest === undefined || approvalMs === undefined)
+    throw new KernelError('permission_denied', {
+      message: `Handoff to ${oldest?.target_agent ?? ''} requires approval but approval gate is not configured`,
+      next: '',
+    });
+  await voidTicket(tools.tx, { ticketId: ticket.id, projectId: oldest.project_id });
+  const fresh = await requestTicket(
+    { tools, approvalMs },
+    {
+      asked: {
+        handoffId: oldest.handoff_id,
+        sourceAgent: oldest.source_agent,
+        input: {
+          task: oldest.task ?? '',
+          ...(oldest.context === null ? {} : { context: oldest.context }),
+          payload: oldest.payload,
+          ...(oldest.run_id === null ? {} : { run_id: oldest.run_id }),
+        },
+      },
+      platform: oldest.platform,
+      targetAgent: oldest.target_agent,
+      policy,
+      call:
+        oldest.tool_call_id === null || oldest.parent_turn_id === null
+          ? undefined
+          : { turnId: oldest.parent_turn_id, toolCallId: oldest.tool_call_id },
+    },
+  );
+  const logged = await moveHandoffs(
+    tools.tx,
+    parked.map(({ handoff_id }) => handoff_id),
+    {
+      phase: 'awaiting_approval',
+      ticketId: fresh.id,
+      decision: policy as unknown as JsonObject,
+      events: [
+        event,
+        {
+          type: 'approval.required',
+          data: { ticket_id: fresh.id, timeout_minutes: fresh.timeoutMs / 60_000, voided: ticket.id },
+        },
+      ],
+    },
+  );
+  for (const { type, handoff_id, data } of logged) tools.logLater(type, { handoff_id, ...data });
+  return { handoff_id: oldest.handoff_id, ticket_id: fresh.id, context_box_id: oldest.context_box_id };
+}

@@ -1,0 +1,61 @@
+/** What the policy says of a handoff, under all names of its target. */
+import type { HandoffArguments } from '@boxcar/kernel';
+import type { PermissionEvaluator, PolicyAnswer } from '@boxcar/policy';
+import { keepPolicy } from '@boxcar/store';
+import type pg from 'pg';
+import type { RuntimeCore } from '../core/index.js';
+
+export type PolicyDecision = PolicyAnswer;
+
+const RANK = { always: 0, require_approval: 1, never: 2 } as const;
+
+/** The versions whose text is stored, by database. */
+const kept = new WeakMap<pg.Pool, Map<string, Promise<void>>>();
+
+/** Stores the text of a version once, outside the transaction of the handoff: a text that nothing refers to does no harm. */
+function keepOnce({ pool }: Pick<RuntimeCore, 'pool'>, policy: PermissionEvaluator['policy']): Promise<void> {
+  const versions = kept.get(pool) ?? new Map<string, Promise<void>>();
+  kept.set(pool, versions);
+  const known = versions.get(policy.version);
+  if (known !== undefined) return known;
+  const keeping = keepPolicy(pool, policy);
+  versions.set(policy.version, keeping);
+  keeping.catch(() => versions.delete(policy.version));
+  return keeping;
+}
+
+/**
+ * The strictest answer over the names of the target. Undefined: there is no policy.
+ *
+ * @param of.input - The request; for rules about arguments.
+ */
+export async function decidePolicy(
+  runtime: Pick<RuntimeCore, 'pool'>,
+  evaluator: PermissionEvaluator | undefined,
+  of: {
+    readonly platform: string;
+    readonly sourceAgent: string;
+    readonly names: readonly string[];
+    readonly input: Partial<HandoffArguments>;
+  },
+): Promise<PolicyDecision | undefined> {
+  if (evaluator === undefined) return undefined;
+  const { platform, sourceAgent, names, input } = of;
+  const { task, context = {}, payload = null, run_id } = input;
+  const answers = [...new Set(names)].map((target_agent) =>
+    evaluator.evaluate({
+      tool: 'handoff',
+      context: {
+        platform,
+        target_agent,
+        source_agent: sourceAgent,
+        args: { target_agent, platform, task, context, payload, ...(run_id === undefined ? {} : { run_id }) },
+      },
+    }),
+  );
+  const strictest = answers.reduce((worst, answer) =>
+    RANK[answer.level] > RANK[worst.level] ? answer : worst,
+  );
+  await keepOnce(runtime, evaluator.policy);
+  return strictest;
+}

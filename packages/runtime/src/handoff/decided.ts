@@ -1,0 +1,166 @@
+/**
+ * What follows from the decision about a ticket for the handoffs that wait for it.
+ *
+ * D1  Nothing is begun before its ticket is consumed: the statement that consumes it and the rows of the turn are one transaction.
+ * D2  Of those that share a ticket the oldest runs; the others are joined to it, and have its result.
+ * D3  Everything here may be done twice, by whoever has decided and by the sweep.
+ */
+import {
+  type ErrorBody,
+  KernelError,
+  type ProjectId,
+  type TicketId,
+  type TurnId,
+  toErrorBody,
+} from '@boxcar/kernel';
+import {
+  findParked,
+  findTicket,
+  isCallOpen,
+  type LoggedEvent,
+  moveHandoffs,
+  type NewHandoffEvent,
+  type ParkedHandoff,
+  retryTransient,
+  settleCalls,
+  type TicketRow,
+  transaction,
+  voidTicket,
+} from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import { buildResult, toFailure } from '../end/index.js';
+import { beginApproved } from './begin-approved.js';
+
+const updated = ({ id, status, resolved_by }: TicketRow): NewHandoffEvent => ({
+  type: 'approval.updated',
+  data: { ticket_id: id, status, resolved_by },
+});
+
+/** What a handoff that cannot begin comes to; every other failure: `failed`. */
+const PHASE_OF: Readonly<Record<string, 'rejected' | 'canceled'>> = {
+  permission_denied: 'rejected',
+  turn_ended: 'canceled',
+  canceled: 'canceled',
+};
+
+export async function decided(runtime: RuntimeCore, ticketId: TicketId): Promise<void> {
+  const { pool } = runtime;
+  const parked = await findParked(pool, ticketId);
+  const [first] = parked;
+  if (first === undefined) return;
+  const ticket = await findTicket(pool, { ticketId, projectId: first.project_id });
+  if (ticket === undefined) return;
+  const orphans = await findOrphans(runtime, parked);
+  if (orphans.length > 0) {
+    const error = new KernelError('canceled', { message: 'The call that asked for this handoff is over.' });
+    await end(runtime, {
+      parked: orphans,
+      ticket,
+      phase: 'canceled',
+      error: error.toJSON(),
+      event: 'handoff.failed',
+    });
+  }
+  const rest = parked.filter((one) => !orphans.includes(one));
+  const [oldest] = rest;
+  if (oldest === undefined || ticket.status === 'pending') return;
+  if (ticket.status !== 'approved') {
+    const why =
+      ticket.status === 'expired'
+        ? 'Approval request expired'
+        : (ticket.decision_reason ?? 'Approval denied');
+    await refuse(runtime, { parked: rest, ticket, why });
+    return;
+  }
+  try {
+    await beginApproved(runtime, { ticket, oldest, event: updated(ticket) });
+  } catch (error) {
+    if (!(error instanceof KernelError) || error.entry.canRetry) throw error;
+    const phase = PHASE_OF[error.code] ?? 'failed';
+    const event = phase === 'rejected' ? 'handoff.rejected' : 'handoff.failed';
+    await end(runtime, { parked: rest, ticket, phase, error: toErrorBody(error), event });
+  }
+}
+
+/** Those whose call has been answered, or has gone with its turn. */
+async function findOrphans(
+  { pool }: Pick<RuntimeCore, 'pool'>,
+  parked: readonly ParkedHandoff[],
+): Promise<readonly ParkedHandoff[]> {
+  const open = await Promise.all(
+    parked.map(({ tool_call_id }) => (tool_call_id === null ? true : isCallOpen(pool, tool_call_id))),
+  );
+  return parked.filter((_one, index) => open[index] !== true);
+}
+
+/** Refuses what waits, in the words of the decision. */
+async function refuse(
+  runtime: RuntimeCore,
+  of: { readonly parked: readonly ParkedHandoff[]; readonly ticket: TicketRow; readonly why: string },
+): Promise<void> {
+  const { ticket, parked, why } = of;
+  const { target_agent } = (ticket.metadata.handoff ?? {}) as { target_agent?: string };
+  const error = new KernelError('permission_denied', {
+    message: `Handoff to ${target_agent ?? ''} denied: ${why}`,
+    next: '',
+    details: { ticket_id: ticket.id, resolved_by: ticket.resolved_by },
+  });
+  await end(runtime, { parked, ticket, phase: 'rejected', error: error.toJSON(), event: 'handoff.rejected' });
+}
+
+/** Ends handoffs that no turn serves, and answers the calls that wait for them. */
+async function end(
+  runtime: Pick<RuntimeCore, 'pool' | 'log' | 'ring'>,
+  of: {
+    readonly parked: readonly ParkedHandoff[];
+    readonly ticket: TicketRow;
+    readonly phase: 'rejected' | 'failed' | 'canceled';
+    readonly error: ErrorBody;
+    readonly event: string;
+  },
+): Promise<void> {
+  const { parked, ticket, phase, event } = of;
+  const status = phase === 'rejected' ? 'rejected' : 'failed';
+  const outcomes = parked.map((one) => ({
+    one,
+    error: { ...of.error, details: { ...of.error.details, handoff_id: one.handoff_id } },
+  }));
+  const settlements = outcomes.flatMap(({ one, error }) =>
+    one.tool_call_id === null || one.parent_turn_id === null
+      ? []
+      : [
+          buildResult(
+            {
+              toolCallId: one.tool_call_id,
+              turnId: one.parent_turn_id as TurnId,
+              name: 'handoff',
+              projectId: one.project_id as ProjectId,
+            },
+            toFailure(error),
+            { authorId: 'kernel' },
+          ),
+        ],
+  );
+  const { rings, logged } = await retryTransient(() =>
+    transaction(runtime.pool, async (tx) => {
+      // Turns are locked before handoffs, here as everywhere.
+      const settled = await settleCalls(tx, settlements);
+      const written: LoggedEvent[] = [];
+      for (const { one, error } of outcomes)
+        written.push(
+          ...(await moveHandoffs(tx, [one.handoff_id], {
+            phase,
+            error,
+            events: [
+              ...(ticket.status === 'pending' ? [] : [updated(ticket)]),
+              { type: event, data: { status, phase, code: error.code } },
+            ],
+          })),
+        );
+      await voidTicket(tx, { ticketId: ticket.id, projectId: ticket.project_id });
+      return { rings: settled.rings, logged: written };
+    }),
+  );
+  runtime.ring(rings);
+  for (const { type, handoff_id, data } of logged) runtime.log('info', type, { handoff_id, ...data });
+}

@@ -1,0 +1,136 @@
+/** Handing off from code: the request goes through the primitive as from every other door, and its end is read from the rows. */
+import {
+  type ErrorCode,
+  errorText,
+  type Handoff,
+  type HandoffId,
+  KernelError,
+  type ProjectId,
+  type TurnId,
+} from '@boxcar/kernel';
+import { findHandoff, findWaitedHandoffs } from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+import { closeHandoffs } from '../end/index.js';
+import type { Handler } from '../handler/index.js';
+import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
+import { HandoffWaits } from './handoff-waits.js';
+
+export interface HandOffOptions {
+  readonly projectId: ProjectId | string;
+  /** In place of the runtime's own: that of a tool with parts of its own. */
+  readonly handler?: Handler;
+  readonly signal?: AbortSignal | undefined;
+  /** What may serve it in this process. */
+  readonly parts: { ensureServed(workerTarget: string): Promise<void> };
+}
+
+/** As a program gets the end of a handoff. @throws KernelError what it has failed with; `details.handoff_id` names it. */
+function toAnswer(handoff: Handoff): HandoffAnswer {
+  const { handoff_id, status, result, error, ticket_id } = handoff;
+  if (status === 'failed' || status === 'rejected') {
+    const { code, message, details } = error ?? { code: 'internal_error', message: `The handoff ${status}.` };
+    throw new KernelError(code as ErrorCode, {
+      message,
+      next: '',
+      details: { ...details, handoff_id },
+    });
+  }
+  return {
+    handoff_id,
+    status,
+    result: status === 'completed' ? result : null,
+    ...(status === 'pending' && ticket_id !== null ? { ticket_id } : {}),
+  };
+}
+
+/** @throws KernelError why it was refused, or what it has failed with; `wait_timeout`; the signal's reason. */
+export async function handOff(
+  runtime: RuntimeCore,
+  { wait = true, ...request }: HandoffInput,
+  { projectId, handler, signal, parts }: HandOffOptions,
+): Promise<HandoffAnswer> {
+  let answer: unknown;
+  try {
+    const accepted = await runtime.accept(
+      'handoff',
+      { ...request, wait: false },
+      { projectId, ...(handler === undefined ? {} : { handler }) },
+    );
+    answer = accepted.answer;
+  } catch (error) {
+    if (!(error instanceof KernelError) || error.details.handoff_id === undefined)
+      runtime.log('warn', 'handoff.refused', {
+        source_agent: request.source_agent,
+        target_agent: request.target_agent,
+        error: errorText(error),
+      });
+    throw error;
+  }
+  const { handoff_id: handoffId, served_by } = answer as { handoff_id: HandoffId; served_by?: string };
+  if (served_by !== undefined) await parts.ensureServed(served_by);
+  const handoff = wait
+    ? await waitForHandoff(runtime, handoffId, { projectId, signal })
+    : await loadHandoff(runtime, handoffId, projectId);
+  return toAnswer(handoff);
+}
+
+async function loadHandoff(
+  { pool }: Pick<RuntimeCore, 'pool'>,
+  handoffId: HandoffId,
+  projectId: ProjectId | string,
+): Promise<Handoff> {
+  const handoff = await findHandoff(pool, { handoffId, projectId: projectId as ProjectId });
+  if (handoff === undefined)
+    throw new KernelError('not_found', {
+      message: `No handoff ${handoffId} in this project.`,
+      details: { handoff_id: handoffId },
+    });
+  return handoff;
+}
+
+const waits = new WeakMap<RuntimeCore, HandoffWaits>();
+
+function waitsOf(runtime: RuntimeCore): HandoffWaits {
+  const known = waits.get(runtime) ?? new HandoffWaits((ids) => findWaitedHandoffs(runtime.pool, ids));
+  waits.set(runtime, known);
+  return known;
+}
+
+/**
+ * Resolves when a handoff has ended, however it has.
+ *
+ * @throws KernelError `not_found`, `wait_timeout`, or the signal's reason.
+ */
+export async function waitForHandoff(
+  runtime: RuntimeCore,
+  handoffId: HandoffId,
+  {
+    projectId,
+    timeoutMs,
+    signal,
+  }: {
+    readonly projectId: ProjectId | string;
+    readonly timeoutMs?: number | undefined;
+    readonly signal?: AbortSignal | undefined;
+  },
+): Promise<Handoff> {
+  const until = timeoutMs === undefined ? undefined : performance.now() + timeoutMs;
+  const leftMs = (): number | undefined =>
+    until === undefined ? undefined : Math.max(until - performance.now(), 0);
+  let handoff = await loadHandoff(runtime, handoffId, projectId);
+  while (handoff.ended_at === null) {
+    signal?.throwIfAborted();
+    const left = leftMs();
+    if (handoff.turn_id === null) await waitsOf(runtime).wait(handoffId, { signal, timeoutMs: left });
+    else
+      await runtime.watcher.wait(handoff.turn_id as TurnId, {
+        project: projectId,
+        ...(left === undefined ? {} : { timeoutMs: left }),
+        ...(signal === undefined ? {} : { signal }),
+      });
+    handoff = await loadHandoff(runtime, handoffId, projectId);
+  }
+  // What its log says is written before anybody is told that it has ended.
+  if (handoff.turn_id !== null) await closeHandoffs(runtime, handoff.turn_id as TurnId);
+  return handoff;
+}

@@ -1,0 +1,322 @@
+/** Handing off from a program: the interface of the source system, on durable rows. */
+import type { HandoffAdapter } from '@boxcar/adapters';
+import {
+  HANDOFF_STATUSES,
+  type Handoff,
+  type HandoffEvent,
+  type HandoffPhase,
+  type HandoffRequest,
+  type HandoffResponse,
+  type HandoffStatus,
+  type HandoffToolSchema,
+  handoffToolSchema,
+  KernelError,
+  normalizePlatform,
+  type ProjectId,
+  parseId,
+  phasesOf,
+  readHandoffCall,
+  safeParse,
+  toBadRequest,
+  toHandoffRequest,
+  toHandoffResponse,
+} from '@boxcar/kernel';
+import { PermissionEvaluator } from '@boxcar/policy';
+import { findHandoff, listHandoffs, loadHandoffEvents } from '@boxcar/store';
+import { z } from 'zod';
+import { type ApprovalGate, DEFAULT_PROJECT } from '../approval/index.js';
+import type { RuntimeCore } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
+import { createWorker, type Worker } from '../worker/index.js';
+import type { AgentFunction, AgentRunner } from './agents.js';
+import { type HandoffEnvironment, readHandoffEnvironment } from './config.js';
+import { handOff, waitForHandoff } from './hand-off.js';
+import { featureDisabled, handoffPrimitive } from './handoff-primitive.js';
+import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
+import type { HandoffParts } from './parts.js';
+
+/** What a tool needs of a runtime; `Runtime` is one. */
+export interface HandoffRuntime extends RuntimeCore {
+  readonly handoffs: HandoffParts;
+  /** Does work before the runtime closes. @returns Takes it back. */
+  beforeClose(work: () => Promise<void>): () => void;
+}
+
+export interface HandoffToolOptions {
+  readonly runtime: HandoffRuntime;
+  /** Default: that of the runtime. Null: no policy is asked. */
+  readonly permissionEvaluator?: PermissionEvaluator | null | undefined;
+  /** Default: that of the runtime. Null: there is no gate, and what needs approval is refused. */
+  readonly approvalGate?: ApprovalGate | null | undefined;
+  /** Serves native targets that are no agent, profile or registered function. */
+  readonly agentRunner?: AgentRunner | undefined;
+  /** Agents and models of other platforms, by name; beside those of the runtime. */
+  readonly targets?: unknown;
+  readonly projectId?: ProjectId | undefined;
+  /** Default true, unless `BOXCAR_HANDOFF_ENABLED` or `AGDD_HANDOFF_ENABLED` says `false`. */
+  readonly handoffEnabled?: boolean | undefined;
+  /** Handoffs that this process serves at once, by adapters and functions. Default 10; 0: other processes serve them. */
+  readonly concurrency?: number | undefined;
+}
+
+export interface ListHandoffsOptions {
+  readonly source_agent?: string | undefined;
+  readonly target_agent?: string | undefined;
+  readonly status?: HandoffStatus | undefined;
+  /** Any name of the platform. */
+  readonly platform?: string | undefined;
+  /** The caller's run, or the run of the turn that asked or serves. */
+  readonly run?: string | undefined;
+  /** 1 to 1,000; default 50. */
+  readonly limit?: number | undefined;
+  /** `next_cursor` of the page before. */
+  readonly cursor?: string | undefined;
+}
+
+const listSchema = z.strictObject({
+  source_agent: z.string().min(1).optional(),
+  target_agent: z.string().min(1).optional(),
+  status: z.enum(HANDOFF_STATUSES).optional(),
+  platform: z.string().min(1).optional(),
+  run: z.string().min(1).optional(),
+  limit: z.int().min(1).max(1_000).default(50),
+  cursor: z
+    .string()
+    .regex(/^handoffs:[0-9TZ:.-]{27}:[0-9a-f-]{36}$/, 'must be the next_cursor of a page of handoffs')
+    .optional(),
+});
+
+/** A page of handoffs, the newest first. */
+export interface HandoffPage {
+  readonly handoffs: readonly Handoff[];
+  /** Null: there is no more. */
+  readonly next_cursor: string | null;
+}
+
+/** @throws KernelError `bad_request`. */
+export async function listHandoffPage(
+  runtime: Pick<RuntimeCore, 'pool'>,
+  projectId: ProjectId,
+  options: ListHandoffsOptions = {},
+): Promise<HandoffPage> {
+  const parsed = safeParse(listSchema, options);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'options');
+  const { source_agent, target_agent, status, platform, run, limit, cursor } = parsed.data;
+  const phases: readonly HandoffPhase[] | undefined = status && phasesOf(status);
+  const rows = await listHandoffs(runtime.pool, {
+    projectId,
+    sourceAgent: source_agent,
+    targetAgent: target_agent,
+    platform: platform === undefined ? undefined : (normalizePlatform(platform) ?? platform.toLowerCase()),
+    phases,
+    run,
+    limit: limit + 1,
+    after: cursor === undefined ? undefined : { at: cursor.slice(9, 36), id: cursor.slice(37) },
+  });
+  const shown = rows.slice(0, limit);
+  const last = rows.length > limit ? shown.at(-1) : undefined;
+  return {
+    handoffs: shown.map(({ place_at: _place, ...handoff }) => handoff),
+    next_cursor: last === undefined ? null : `handoffs:${last.place_at}:${last.handoff_id}`,
+  };
+}
+
+/** That of the runtime, else that of the environment. @throws KernelError `policy_invalid`, `bad_config`. */
+function ownPolicy(
+  { gate }: Pick<RuntimeCore, 'gate'>,
+  { policyFile }: HandoffEnvironment,
+): PermissionEvaluator | undefined {
+  return (
+    gate.evaluator ?? (policyFile === undefined ? undefined : new PermissionEvaluator({ file: policyFile }))
+  );
+}
+
+/** One interface to agents of this installation and of other platforms, under policy and approval. Rule: docs/handoff.md. */
+export class HandoffTool implements AsyncDisposable {
+  readonly #runtime: HandoffRuntime;
+  readonly #projectId: ProjectId;
+  readonly #handler: Handler;
+  readonly #concurrency: number;
+  readonly #isEnabled: boolean;
+  readonly #served = new Set<string>();
+  readonly #workers: Promise<Worker>[] = [];
+  #forget: (() => void) | undefined;
+
+  constructor(options: HandoffToolOptions) {
+    const { runtime, permissionEvaluator, approvalGate, agentRunner, targets } = options;
+    this.#runtime = runtime;
+    this.#projectId = options.projectId ?? DEFAULT_PROJECT;
+    this.#concurrency = options.concurrency ?? 10;
+    const environment = readHandoffEnvironment();
+    this.#isEnabled = options.handoffEnabled ?? environment.isEnabled ?? true;
+    const { handoffs } = runtime;
+    if (targets !== undefined) handoffs.addTargets(targets);
+    else if (!handoffs.hasTargets && environment.targetsFile !== undefined)
+      handoffs.addTargetsFile(environment.targetsFile);
+    if (agentRunner !== undefined) handoffs.runner = agentRunner;
+    const evaluator =
+      permissionEvaluator === undefined
+        ? ownPolicy(runtime, environment)
+        : (permissionEvaluator ?? undefined);
+    const approvalMs =
+      approvalGate === null ? undefined : (approvalGate?.timeoutMs ?? runtime.gate.approvalMs);
+    this.#handler = handoffPrimitive(runtime, handoffs, () => ({
+      isEnabled: this.#isEnabled,
+      gate: { evaluator, approvalMs },
+    })) as Handler;
+  }
+
+  /**
+   * Hands a task to an agent. Resolves with the result, or at once with `wait: false`.
+   *
+   * @throws KernelError with `details.handoff_id` where there is a row. `bad_request`: what is wrong with the request, such as
+   *   `Unsupported platform: <name>`. `permission_denied`: a policy, a person or the end of the time of a request for approval.
+   *   `feature_disabled`. Else what the handoff has failed with.
+   */
+  async handoff(
+    request: HandoffInput,
+    options: { readonly signal?: AbortSignal | undefined } = {},
+  ): Promise<HandoffAnswer> {
+    if (!this.#isEnabled) throw featureDisabled();
+    if (this.#concurrency > 0) this.#runtime.handoffs.servers.add(this.#serve);
+    return handOff(this.#runtime, request, {
+      projectId: this.#projectId,
+      handler: this.#handler,
+      signal: options.signal,
+      parts: this.#runtime.handoffs,
+    });
+  }
+
+  /** Null: there is none. @throws KernelError `bad_request` for what is not an id. */
+  async getHandoff(handoffId: string): Promise<Handoff | null> {
+    const id = parseId<'handoff'>(handoffId, 'handoff_id');
+    return (await findHandoff(this.#runtime.pool, { handoffId: id, projectId: this.#projectId })) ?? null;
+  }
+
+  /**
+   * A handoff as `handoff_request.schema.json` and `handoff_response.schema.json` of @boxcar/kernel have it. The response is null while
+   * nobody has taken or refused it. Null: there is no such handoff.
+   *
+   * @throws KernelError `bad_request` for what is not an id.
+   */
+  async getWire(
+    handoffId: string,
+  ): Promise<{ readonly request: HandoffRequest; readonly response: HandoffResponse | null } | null> {
+    const handoff = await this.getHandoff(handoffId);
+    if (handoff === null) return null;
+    return { request: toHandoffRequest(handoff), response: toHandoffResponse(handoff) ?? null };
+  }
+
+  /** Handoffs of the project, the newest first. @throws KernelError `bad_request`. */
+  listHandoffs(options: ListHandoffsOptions = {}): Promise<HandoffPage> {
+    return listHandoffPage(this.#runtime, this.#projectId, options);
+  }
+
+  /** The log of a handoff, in order. @throws KernelError `bad_request` for what is not an id. */
+  async getEvents(handoffId: string): Promise<readonly HandoffEvent[]> {
+    const handoff = await this.getHandoff(handoffId);
+    return handoff === null
+      ? []
+      : loadHandoffEvents(this.#runtime.pool, parseId(handoff.handoff_id, 'handoff_id'));
+  }
+
+  /**
+   * Resolves when a handoff has ended, however it has.
+   *
+   * @throws KernelError `not_found`, `wait_timeout`, or the signal's reason.
+   */
+  async waitForHandoff(
+    handoffId: string,
+    options: { readonly timeoutMs?: number | undefined; readonly signal?: AbortSignal | undefined } = {},
+  ): Promise<Handoff> {
+    // It may be one that only this process can serve.
+    await this.#serve(...this.#runtime.handoffs.workerTargets);
+    return waitForHandoff(this.#runtime, parseId<'handoff'>(handoffId, 'handoff_id'), {
+      projectId: this.#projectId,
+      ...options,
+    });
+  }
+
+  /** The tool in the exact shape of a platform. @throws KernelError `bad_request` for an unknown platform. */
+  getToolSchema(platform = 'agdd'): HandoffToolSchema {
+    return handoffToolSchema(platform);
+  }
+
+  /**
+   * Carries out a call of the tool, with arguments in the shape of that platform's schema.
+   *
+   * @throws KernelError as `handoff`.
+   */
+  callTool(
+    platform: string,
+    args: unknown,
+    by: Pick<HandoffInput, 'source_agent' | 'run_id' | 'wait'>,
+  ): Promise<HandoffAnswer> {
+    let call: ReturnType<typeof readHandoffCall>;
+    try {
+      call = readHandoffCall(platform, args);
+    } catch (error) {
+      return Promise.reject(error);
+    }
+    return this.handoff({ ...by, ...call });
+  }
+
+  /**
+   * Adds a function of this program as an agent that handoffs may name.
+   *
+   * @param options.retry - `safe`: it may run again after its process has died in the middle of it. Default `never`.
+   * @throws KernelError `bad_request` for a blank name.
+   */
+  registerAgent(
+    slug: string,
+    run: AgentFunction,
+    { retry = 'never' }: { readonly retry?: 'safe' | 'never' } = {},
+  ): void {
+    if (typeof slug !== 'string' || slug.trim() === '' || typeof run !== 'function')
+      throw new KernelError('bad_request', {
+        message: 'registerAgent: takes a name and a function.',
+        details: { field: 'slug' },
+      });
+    this.#runtime.handoffs.agents.set(slug, { run, retry });
+  }
+
+  /** Adds an adapter, or puts it in the place of the one that its platform has. */
+  registerAdapter(adapter: HandoffAdapter): void {
+    this.#runtime.handoffs.addAdapter(adapter);
+  }
+
+  /** Serves, in this process too, what adapters and functions of it can serve. */
+  readonly #serve = async (...targets: readonly string[]): Promise<void> => {
+    if (this.#concurrency === 0) return;
+    const missing = targets.filter((target) => !this.#served.has(target));
+    if (missing.length > 0) {
+      for (const target of missing) this.#served.add(target);
+      this.#forget ??= this.#runtime.beforeClose(() => this.close());
+      const starting = createWorker(this.#runtime, { targets: missing, concurrency: this.#concurrency });
+      this.#workers.push(starting);
+      starting.catch(() => {
+        for (const target of missing) this.#served.delete(target);
+        this.#workers.splice(this.#workers.indexOf(starting), 1);
+      });
+    }
+    await Promise.all(this.#workers);
+  };
+
+  /** Stops serving: what runs here is waited for a few seconds, then left to other processes. */
+  async close(): Promise<void> {
+    await Promise.all(
+      this.#workers.splice(0).map(async (starting) => {
+        const worker = await starting.catch(() => undefined);
+        await worker?.close();
+      }),
+    );
+    this.#served.clear();
+    this.#runtime.handoffs.servers.delete(this.#serve);
+    this.#forget?.();
+    this.#forget = undefined;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}

@@ -1,0 +1,71 @@
+/** Waits for handoffs that no turn serves yet: they wait for an approval. One statement reads all of them. */
+import { type HandoffId, KernelError, startTimer } from '@boxcar/kernel';
+import type { WaitedHandoff } from '@boxcar/store';
+
+const LOOK_MS = 250;
+
+export class HandoffWaits {
+  readonly #read: (ids: readonly HandoffId[]) => Promise<readonly WaitedHandoff[]>;
+  readonly #waiting = new Map<HandoffId, Set<(error?: unknown) => void>>();
+  #timer: NodeJS.Timeout | undefined;
+  #isReading = false;
+
+  constructor(read: (ids: readonly HandoffId[]) => Promise<readonly WaitedHandoff[]>) {
+    this.#read = read;
+  }
+
+  /** Resolves when a turn serves it, when it has ended, or when there is none. @throws KernelError `wait_timeout`; the signal's reason. */
+  wait(
+    id: HandoffId,
+    {
+      signal,
+      timeoutMs,
+    }: { readonly signal?: AbortSignal | undefined; readonly timeoutMs?: number | undefined },
+  ): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const done = (error?: unknown): void => {
+        timer?.clear();
+        signal?.removeEventListener('abort', onAbort);
+        const all = this.#waiting.get(id);
+        all?.delete(done);
+        if (all?.size === 0) this.#waiting.delete(id);
+        if (this.#waiting.size === 0) this.#stop();
+        if (error === undefined) resolve();
+        else reject(error);
+      };
+      const onAbort = (): void => done(signal?.reason ?? new Error('aborted'));
+      const timer =
+        timeoutMs === undefined
+          ? undefined
+          : startTimer(timeoutMs, () =>
+              done(new KernelError('wait_timeout', { details: { handoff_id: id, timeout_ms: timeoutMs } })),
+            );
+      signal?.addEventListener('abort', onAbort, { once: true });
+      this.#waiting.set(id, (this.#waiting.get(id) ?? new Set()).add(done));
+      this.#timer ??= setInterval(() => void this.#look(), LOOK_MS);
+    });
+  }
+
+  async #look(): Promise<void> {
+    if (this.#isReading) return;
+    this.#isReading = true;
+    try {
+      const ids = [...this.#waiting.keys()];
+      const rows = new Map((await this.#read(ids)).map((row) => [row.handoff_id, row]));
+      for (const id of ids) {
+        const row = rows.get(id);
+        if (row === undefined || row.turn_id !== null || row.has_ended)
+          for (const done of this.#waiting.get(id) ?? []) done();
+      }
+    } catch {
+      // The next look tries again.
+    } finally {
+      this.#isReading = false;
+    }
+  }
+
+  #stop(): void {
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+}

@@ -1,0 +1,12 @@
+export type { AgentContext, AgentFunction, AgentRunner } from './agents.js';
+export { handoffPrimitive } from './handoff-primitive.js';
+export {
+  type HandoffPage,
+  HandoffTool,
+  type HandoffToolOptions,
+  type ListHandoffsOptions,
+  listHandoffPage,
+} from './handoff-tool.js';
+export type { HandoffAnswer, HandoffInput } from './handoff-types.js';
+export { AGDDHandoffAdapter, type NativeAdapterOptions, NativeHandoffAdapter } from './native-adapter.js';
+export { HandoffParts, type HandoffSettings } from './parts.js';

@@ -1,0 +1,239 @@
+/** What a process knows of handoffs: adapters, targets, functions. It owns them; programs add to them through `HandoffTool`. */
+import type { AdapterRegistry, HandoffAdapter, Target, Targets } from '@boxcar/adapters';
+import {
+  type JsonObject,
+  KernelError,
+  normalizePlatform,
+  type ProjectId,
+  type TicketId,
+} from '@boxcar/kernel';
+import {
+  HANDOFF_TARGET,
+  type Handoffs,
+  type PackedHandoff,
+  type PreparedHandoff,
+  type RuntimeCore,
+} from '../core/index.js';
+import {
+  type AgentContext,
+  type AgentRunner,
+  agentTarget,
+  platformTarget,
+  prepareAgent,
+  type RegisteredAgent,
+  RUNNER_TARGET,
+  runnerFunction,
+} from './agents.js';
+import { decided } from './decided.js';
+import { handOff } from './hand-off.js';
+
+/** Adapters bring SDKs along: they are loaded by the first process that needs one. */
+const loadAdapters = () => import('@boxcar/adapters');
+type AdapterLibrary = Awaited<ReturnType<typeof loadAdapters>>;
+
+const BUILT_IN_PLATFORMS = ['adk', 'openai', 'anthropic'] as const;
+
+class TargetsFile {
+  readonly path: string;
+
+  constructor(path: string) {
+    this.path = path;
+  }
+}
+
+export interface HandoffSettings {
+  /** Whether models and doors may hand off. Default false. */
+  readonly enabled?: boolean | undefined;
+  /** Agents and models of other platforms by name, as a file of targets has them. */
+  readonly targets?: unknown;
+  /** A file of them, in YAML or JSON. */
+  readonly targetsFile?: string | undefined;
+}
+
+export class HandoffParts implements Handoffs {
+  readonly isEnabled: boolean;
+  readonly agents = new Map<string, RegisteredAgent>();
+  runner: AgentRunner | undefined;
+  /** Those that can start serving a worker target in this process. */
+  readonly servers = new Set<(workerTarget: string) => Promise<void>>();
+  readonly #runtime: RuntimeCore;
+  readonly #adapters: HandoffAdapter[] = [];
+  readonly #targets: unknown[] = [];
+  #loaded: Promise<{ readonly registry: AdapterRegistry; readonly targets: Targets }> | undefined;
+
+  constructor(runtime: RuntimeCore, { enabled = false, targets, targetsFile }: HandoffSettings = {}) {
+    this.#runtime = runtime;
+    this.isEnabled = enabled;
+    if (targets !== undefined) this.addTargets(targets);
+    if (targetsFile !== undefined) this.addTargetsFile(targetsFile);
+  }
+
+  addTargets(targets: unknown): void {
+    this.#targets.push(targets);
+    this.#loaded = undefined;
+  }
+
+  get hasTargets(): boolean {
+    return this.#targets.length > 0;
+  }
+
+  /** Read when it is needed first. */
+  addTargetsFile(file: string): void {
+    this.addTargets(new TargetsFile(file));
+  }
+
+  addAdapter(adapter: HandoffAdapter): void {
+    this.#adapters.push(adapter);
+    this.#loaded = undefined;
+  }
+
+  get workerTargets(): readonly string[] {
+    return [
+      ...new Set([
+        ...BUILT_IN_PLATFORMS.map(platformTarget),
+        ...this.#adapters.map(({ platform }) => platformTarget(platform)),
+        ...[...this.agents.keys()].map(agentTarget),
+        ...(this.runner === undefined ? [] : [RUNNER_TARGET]),
+      ]),
+    ];
+  }
+
+  /** @throws KernelError `bad_config` for targets that cannot be read or are not valid. */
+  async checkTargets(): Promise<void> {
+    if (this.hasTargets) await this.#load();
+  }
+
+  /** Has what this process can serve served by it, too. */
+  async ensureServed(workerTarget: string): Promise<void> {
+    const [serve] = this.servers;
+    if (this.workerTargets.includes(workerTarget)) await serve?.(workerTarget);
+  }
+
+  async #load(): Promise<{
+    readonly library: AdapterLibrary;
+    readonly registry: AdapterRegistry;
+    readonly targets: Targets;
+  }> {
+    const library = await loadAdapters();
+    this.#loaded ??= (async () => {
+      const registry = new library.AdapterRegistry([
+        new library.ADKHandoffAdapter(),
+        new library.OpenAIHandoffAdapter(),
+        new library.AnthropicHandoffAdapter(),
+      ]);
+      for (const adapter of this.#adapters) registry.registerAdapter(adapter);
+      const { customPlatforms } = registry;
+      const checked = this.#targets.map((given) => {
+        if (given instanceof TargetsFile) return library.readTargetsFile(given.path, { customPlatforms });
+        return given instanceof Map ? (given as Targets) : library.checkTargets(given, { customPlatforms });
+      });
+      return { registry, targets: new Map(checked.flatMap((targets) => [...targets])) };
+    })();
+    const loading = this.#loaded;
+    loading.catch(() => {
+      if (this.#loaded === loading) this.#loaded = undefined;
+    });
+    return { library, ...(await loading) };
+  }
+
+  /**
+   * The first name of a platform, as rows have it.
+   *
+   * @throws KernelError `bad_request` with the text `Unsupported platform: <name>`.
+   */
+  async platformOf(name: string): Promise<string> {
+    const known = normalizePlatform(name);
+    if (known !== undefined) return known;
+    return (await this.#load()).registry.adapterOf(name).platform;
+  }
+
+  /** The platform of the target of this name; undefined: it is no target. */
+  async platformOfTarget(name: string): Promise<string | undefined> {
+    if (this.#targets.length === 0) return undefined;
+    return (await this.#load()).targets.get(name)?.platform;
+  }
+
+  /** @throws KernelError `bad_request` for a name that is no target there, with the line to add. */
+  async resolveTarget(platform: string, name: string): Promise<Target> {
+    const { library, registry, targets } = await this.#load();
+    const isCustom = registry.customPlatforms.includes(platform);
+    // What such an adapter needs to know of a target is its own business.
+    if (isCustom && !targets.has(name)) return { platform };
+    return library.resolveTarget(targets, platform, name);
+  }
+
+  async prepare(handoff: PackedHandoff, workerTarget: string): Promise<PreparedHandoff> {
+    const { target_agent: name, platform } = handoff;
+    if (platform === 'agdd') {
+      const agent =
+        workerTarget === RUNNER_TARGET
+          ? this.runner && runnerFunction(this.runner, name)
+          : this.agents.get(name);
+      if (agent === undefined)
+        throw new KernelError('not_found', {
+          message: `No function '${name}' is registered here.`,
+          details: { target_agent: name, worker_target: workerTarget.slice(HANDOFF_TARGET.length) },
+        });
+      return prepareAgent(agent, handoff, this.#handOn(handoff));
+    }
+    return this.#prepareAdapter(handoff);
+  }
+
+  #handOn({ handoff_id, target_agent, project_id }: PackedHandoff): AgentContext['handoff'] {
+    return (request) =>
+      handOff(
+        this.#runtime,
+        { ...request, source_agent: target_agent, parent_handoff_id: handoff_id },
+        { projectId: project_id as ProjectId, parts: this },
+      );
+  }
+
+  async #prepareAdapter(handoff: PackedHandoff): Promise<PreparedHandoff> {
+    const { library, registry } = await this.#load();
+    const { handoff_id, source_agent, target_agent, task, payload, platform } = handoff;
+    const adapter = registry.adapterOf(platform);
+    const target = await this.resolveTarget(platform, target_agent);
+    if (task === null)
+      throw new KernelError('card_damaged', {
+        message: 'The task of this handoff was erased.',
+        details: { handoff_id },
+      });
+    const request = {
+      handoff_id,
+      source_agent,
+      target_agent,
+      task,
+      context: handoff.context ?? {},
+      payload,
+      cards: handoff.cards,
+      target,
+    };
+    const { cancel } = adapter;
+    return {
+      retry: adapter.retry,
+      need: {
+        promptTokens: library.estimateRequest(request),
+        maxOutputTokens: target.max_output_tokens ?? 0,
+        model: 'model' in target && typeof target.model === 'string' ? `${platform}:${target.model}` : null,
+      },
+      cancel:
+        cancel === undefined
+          ? undefined
+          : (remoteId, signal) => cancel.call(adapter, { target }, { remoteId, signal }),
+      adviseRetry: library.adviseRetry,
+      execute: async ({ signal, attempt, onRemoteId }) => {
+        const { result, usage, remote_id, loss } = await adapter.executeHandoff(request, {
+          signal,
+          attempt,
+          idempotencyKey: handoff_id,
+          onRemoteId,
+        });
+        return { result, usage, remoteId: remote_id, loss: loss as unknown as JsonObject };
+      },
+    };
+  }
+
+  decided(ticketId: TicketId): Promise<void> {
+    return decided(this.#runtime, ticketId);
+  }
+}

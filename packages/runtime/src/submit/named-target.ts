@@ -1,0 +1,44 @@
+/** Who a reference to an agent or a profile means: `agent:<name>`, `profile:<name>`, or a plain name. Rule: docs/primitives.md, "context_handoff". */
+import { KernelError, readHandoffTarget, tryParseId } from '@boxcar/kernel';
+import type { AgentRow, ProfileRow } from '@boxcar/store';
+import type { HandlerTools } from '../handler/index.js';
+
+/** At most one of both. `offered` ends a sentence about a profile that there is not. */
+export interface NamedTarget {
+  readonly agent: AgentRow | undefined;
+  readonly profile: ProfileRow | undefined;
+  readonly offered: string;
+}
+
+/** A profile by name, or why there is none. */
+async function findProfile(tools: HandlerTools, name: string): Promise<ProfileRow | KernelError> {
+  return tools.findProfile(name).catch((error: unknown) => {
+    if (error instanceof KernelError && error.code === 'not_found') return error;
+    throw error;
+  });
+}
+
+/** Whether a plain name means this agent rather than a profile. Other agents may have given an agent the name of a profile. */
+function comesFirst({ agentId, ownerAgentId, isOperatorMade }: AgentRow, name: string, tools: HandlerTools) {
+  const { source } = tools.ctx;
+  return (
+    isOperatorMade ||
+    ownerAgentId === source.agentId ||
+    agentId === source.agentId ||
+    tryParseId<'agent'>(name) === agentId
+  );
+}
+
+/** Finds the agent or the profile that is meant. Rights are not looked at. */
+export async function findNamedTarget(ref: string, tools: HandlerTools): Promise<NamedTarget> {
+  const { kind, name } = readHandoffTarget(ref);
+  const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);
+  const isAgent = agent !== undefined && (kind === 'agent' || comesFirst(agent, name, tools));
+  const found = kind === 'agent' || isAgent ? undefined : await findProfile(tools, name);
+  const profile = found instanceof KernelError ? undefined : found;
+  return {
+    agent: profile === undefined ? agent : undefined,
+    profile,
+    offered: found instanceof KernelError ? String(found.details.offered) : '.',
+  };
+}

@@ -1,0 +1,283 @@
+/**
+ * A turn that an adapter or a function serves.
+ *
+ * R1  An attempt is recorded before anything is sent. One whose end nobody knows, because its worker died, is followed by another one
+ *     only where that does no harm; else the handoff ends as `outcome_unknown`.
+ * R2  The result, what the platform could not carry and what it has used are written with the end of the turn, in one transaction.
+ * R3  The time of a handoff begins with its first attempt and counts over all of them.
+ * R4  A turn that has ended stops its attempt, and the platform is told to stop, where it can be told.
+ * Rule: docs/handoff.md, "Attempts".
+ */
+import {
+  budgetExceeded,
+  type ErrorBody,
+  type ErrorCode,
+  findPrice,
+  type JsonObject,
+  type JsonValue,
+  KernelError,
+  MAX_CARD_BYTES,
+  maskSecrets,
+  type Profile,
+  priceUnknown,
+  sanitizeJson,
+  startTimer,
+  toErrorBody,
+} from '@boxcar/kernel';
+import { beginAttempt, retryAttempt, retryTransient, type ServedHandoff } from '@boxcar/store';
+import type { PackedHandoff, PreparedHandoff, ServedResult } from '../core/index.js';
+import { fallbackDeliverable } from '../end/index.js';
+import { deliverableContent, unlessAborted } from '../lib/index.js';
+import type { HeldTurn, TurnHost, TurnRun } from './held-turn.js';
+import { StepBudget } from './step-budget.js';
+import { TurnCommits } from './turn-commits.js';
+
+/** How long a platform may take to hear that it is to stop. */
+const CANCEL_MS = 5_000;
+const STEP = 1;
+
+type Status = 'failed' | 'timeout' | 'partial';
+
+export function runHandoff(host: TurnHost, held: HeldTurn, handoff: ServedHandoff): Promise<TurnRun> {
+  return new HandoffRun(host, held, handoff).run();
+}
+
+class HandoffRun {
+  readonly #host: TurnHost;
+  readonly #held: HeldTurn;
+  readonly #handoff: ServedHandoff;
+  readonly #commits: TurnCommits;
+  #budget: StepBudget | undefined;
+
+  constructor(host: TurnHost, held: HeldTurn, handoff: ServedHandoff) {
+    this.#host = host;
+    this.#held = held;
+    this.#handoff = handoff;
+    this.#commits = new TurnCommits(host, held);
+  }
+
+  async run(): Promise<TurnRun> {
+    const { turn } = this.#held;
+    const handoff = this.#handoff;
+    let prepared: PreparedHandoff;
+    try {
+      prepared = await this.#host.runtime.handoffs.prepare(await this.#packed(), turn.workerTarget);
+    } catch (error) {
+      if (this.#held.signal.aborted) throw error;
+      return this.#fail(bodyOf(error));
+    }
+    if (handoff.is_attempt_open && prepared.retry !== 'safe')
+      return this.#fail(
+        new KernelError('outcome_unknown', {
+          message:
+            'The process that carried out this handoff ended in the middle of it, and it is not known what came of it.',
+          next: 'Look at the platform before you hand off again.',
+          details: { handoff_id: handoff.handoff_id, attempt: handoff.attempts },
+        }).toJSON(),
+      );
+    if (this.#host.isDraining()) return 'released';
+    const unpaid = await this.#pay(prepared);
+    if (unpaid !== undefined) return unpaid;
+    this.#host.checkLease();
+    const { turnId, epoch } = turn;
+    const attempt = handoff.attempts + 1;
+    const { holderId } = this.#held;
+    const { pool } = this.#host.runtime;
+    // Nothing was sent yet: a lost connection is not the end of an attempt.
+    const remainingMs = await retryTransient(() => beginAttempt(pool, { turnId, epoch, holderId, attempt }));
+    if (remainingMs === undefined) return 'fenced';
+    if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
+    return this.#attempt(prepared, { attempt, remainingMs });
+  }
+
+  async #packed(): Promise<PackedHandoff> {
+    const { view, turn } = this.#held;
+    const { contexts } = await view.rows();
+    const own = new Set<string>(this.#handoff.card_ids);
+    const cards = (contexts.get(turn.contextBoxId) ?? [])
+      .map(({ card }) => card)
+      .filter(({ id }) => !own.has(id));
+    return { ...this.#handoff, cards };
+  }
+
+  /** Undefined: it is paid for. */
+  async #pay({ need }: PreparedHandoff): Promise<TurnRun | undefined> {
+    const { turn } = this.#held;
+    const { pool, prices } = this.#host.runtime;
+    if (turn.purse === null) return undefined;
+    const profile: Pick<Profile, 'model' | 'limits' | 'model_settings'> = {
+      ...(await this.#host.loader.profile(turn.profileId)).profile,
+      // What costs nothing that is known has the price of a scripted model.
+      model: need.model ?? 'scripted',
+      ...(need.maxOutputTokens > 0 ? { model_settings: { max_output_tokens: need.maxOutputTokens } } : {}),
+    };
+    const price = need.model === null ? undefined : findPrice(need.model, prices);
+    this.#budget = new StepBudget(pool, this.#held, { purse: turn.purse, profile, price });
+    if (need.promptTokens === 0 && need.maxOutputTokens === 0) return undefined;
+    const paid = await this.#budget.pay({
+      promptTokens: need.promptTokens,
+      step: STEP,
+      attempt: turn.attempt,
+    });
+    switch (paid.outcome) {
+      case 'paid':
+        return undefined;
+      case 'fenced':
+        return 'fenced';
+      case 'paused':
+        return 'suspended';
+      case 'unpriced':
+        return this.#fail(
+          priceUnknown({
+            model: need.model ?? '',
+            accountId: paid.accountId,
+            details: { turn_id: turn.turnId },
+          }).toJSON(),
+        );
+      case 'exceeded':
+        return this.#fail(budgetExceeded(paid.hit, { turn_id: turn.turnId }).toJSON(), 'partial');
+      default:
+        return paid satisfies never;
+    }
+  }
+
+  async #attempt(
+    prepared: PreparedHandoff,
+    { attempt, remainingMs }: { readonly attempt: number; readonly remainingMs: number },
+  ): Promise<TurnRun> {
+    const { signal } = this.#held;
+    const limit = new AbortController();
+    const stop = (): void => limit.abort(signal.reason);
+    signal.addEventListener('abort', stop, { once: true });
+    const timer = startTimer(remainingMs, () => limit.abort(new KernelError(...this.#timeoutWords())));
+    let remoteId: string | undefined;
+    try {
+      signal.throwIfAborted();
+      const result = await unlessAborted(
+        prepared.execute({
+          signal: limit.signal,
+          attempt,
+          onRemoteId: (id) => {
+            remoteId = id;
+          },
+        }),
+        limit.signal,
+      );
+      return await this.#succeed(result, attempt);
+    } catch (error) {
+      if (limit.signal.aborted) this.#tellToStop(prepared, remoteId);
+      if (signal.aborted) throw error;
+      if (limit.signal.aborted) return await this.#fail(this.#timeout(), 'timeout');
+      return await this.#afterFailure(prepared, error, attempt);
+    } finally {
+      timer.clear();
+      signal.removeEventListener('abort', stop);
+    }
+  }
+
+  async #succeed({ result, usage, remoteId, loss }: ServedResult, attempt: number): Promise<TurnRun> {
+    const { value: clean } = sanitizeJson(result);
+    const deliverable = deliverableContent(maskSecrets(clean));
+    const sizeBytes = Buffer.byteLength(JSON.stringify(deliverable));
+    const limitBytes = this.#host.runtime.limits.maxCardBytes ?? MAX_CARD_BYTES;
+    const spent = this.#spend(usage);
+    if (sizeBytes > limitBytes)
+      return this.#fail(
+        new KernelError('payload_too_large', {
+          message: `The result has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
+          details: { sizeBytes, limitBytes },
+        }).toJSON(),
+        'failed',
+        spent,
+      );
+    const served = storable({ attempt, usage, remote_id: remoteId, loss });
+    return this.#commits.end(
+      { status: 'success', deliverable, error: null, metadata: { handoff: served } },
+      { spent },
+    );
+  }
+
+  #spend(usage: ServedResult['usage']): { readonly tokens: number; readonly costMicros: number } | undefined {
+    if (usage === null) return undefined;
+    return this.#budget?.spend({ inputTokens: usage.input_tokens, outputTokens: usage.output_tokens });
+  }
+
+  async #afterFailure(prepared: PreparedHandoff, error: unknown, attempt: number): Promise<TurnRun> {
+    const { turn, holderId } = this.#held;
+    const { retry, handoff_id } = this.#handoff;
+    const body = bodyOf(error, 'platform_failed');
+    const usage = (error as { usage?: ServedResult['usage'] } | null)?.usage ?? null;
+    const spent = this.#spend(usage);
+    const advice = prepared.adviseRetry(error);
+    if (!advice.retryable || attempt >= retry.max_attempts)
+      return this.#fail({ ...body, details: { ...body.details, handoff_id } }, 'failed', spent);
+    const delayMs = pauseOf(retry, attempt, advice.retryAfterMs);
+    const failed = {
+      turnId: turn.turnId,
+      epoch: turn.epoch,
+      holderId,
+      step: STEP,
+      attempt: turn.attempt,
+      error: body,
+      delayMs,
+      spent,
+    };
+    // After a lost answer the turn waits already, and the sweep wakes it.
+    const isDone = await retryTransient(() => retryAttempt(this.#host.runtime.pool, failed));
+    if (!isDone) return 'fenced';
+    this.#host.runtime.log('info', 'handoff.retrying', {
+      handoff_id,
+      attempt,
+      code: body.code,
+      delay_ms: delayMs,
+    });
+    this.#host.modelWaits.wakeLater(turn, delayMs);
+    return 'suspended';
+  }
+
+  #fail(
+    error: ErrorBody,
+    status: Status = 'failed',
+    spent?: { readonly tokens: number; readonly costMicros: number },
+  ): Promise<TurnRun> {
+    return this.#commits.end({ status, deliverable: fallbackDeliverable(error, 0, null), error }, { spent });
+  }
+
+  #timeoutWords(): ConstructorParameters<typeof KernelError> {
+    return ['handoff_timeout', { details: { handoff_id: this.#handoff.handoff_id } }];
+  }
+
+  #timeout(): ErrorBody {
+    return new KernelError(...this.#timeoutWords()).toJSON();
+  }
+
+  /** R4: in the background, since nothing waits for the answer. */
+  #tellToStop({ cancel }: PreparedHandoff, remoteId: string | undefined): void {
+    if (cancel === undefined || remoteId === undefined) return;
+    const { runtime } = this.#host;
+    const { handoff_id } = this.#handoff;
+    runtime.afterwards(async () => {
+      const isTold = await cancel(remoteId, AbortSignal.timeout(CANCEL_MS)).catch(() => false);
+      runtime.log(isTold ? 'info' : 'warn', isTold ? 'handoff.stopped' : 'handoff.not_stopped', {
+        handoff_id,
+      });
+    });
+  }
+}
+
+/** What platforms say, as Postgres can keep it: without NUL and lone surrogates. */
+const storable = <T extends JsonValue>(said: T): T => sanitizeJson(said).value as T;
+
+const bodyOf = (error: unknown, fallback?: ErrorCode): ErrorBody =>
+  storable(toErrorBody(error, fallback) as ErrorBody & JsonObject);
+
+/** Doubled from attempt to attempt, a quarter more or less by chance; never less than the platform asks for. */
+function pauseOf(
+  { base_ms, max_ms }: ServedHandoff['retry'],
+  attempt: number,
+  askedMs: number | undefined,
+): number {
+  const doubled = Math.min(base_ms * 2 ** (attempt - 1), max_ms);
+  const spread = doubled * (0.75 + Math.random() / 2);
+  return Math.max(Math.min(spread, max_ms), askedMs ?? 0);
+}

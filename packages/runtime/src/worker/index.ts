@@ -1,0 +1,1 @@
+export { createWorker, Worker, type WorkerOptions } from './worker.js';

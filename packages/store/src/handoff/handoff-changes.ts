@@ -1,0 +1,261 @@
+/**
+ * What changes in a handoff, each with its line in the log.
+ *
+ * C1  A change and its events are one statement: the row's count numbers them, so that they stand in one order without gaps.
+ * C2  A change says from which phases it may come. One that comes second changes nothing.
+ * C3  The end of a turn is told of its handoff by whoever saw it, or by the sweep (`turns.notifies`). It may be told twice.
+ */
+import type {
+  ErrorBody,
+  HandoffId,
+  HandoffPhase,
+  JsonObject,
+  JsonValue,
+  ProjectId,
+  TicketId,
+  ToolCallId,
+  TurnId,
+  WorkerId,
+} from '@boxcar/kernel';
+import { isFinalPhase, PHASE_MOVES } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
+import { hasStatus } from '../turn/index.js';
+import { IS_LEFT_HANDOFF } from '../work/index.js';
+import { END_PHASE } from './handoffs.js';
+
+/** An event as it is written. */
+export interface NewHandoffEvent {
+  readonly type: string;
+  readonly data: JsonObject;
+}
+
+/** What a change has written into the log, for the log of the process. */
+export interface LoggedEvent extends pg.QueryResultRow {
+  readonly handoff_id: HandoffId;
+  readonly type: string;
+  readonly data: JsonObject;
+}
+
+/** The events of rows `c (id, seq)`: `seq` is the number before the first of them, `events` a list of `{type, data}`. */
+const writeEvents = (changed: string, events: string): string => `
+  logged as (
+    insert into boxcar.handoff_events (handoff_id, seq, type, data)
+    select c.id, c.seq + e.n, e.value->>'type', coalesce(e.value->'data', '{}') from ${changed} c cross join lateral jsonb_array_elements(${events}) with ordinality as e(value, n)
+    returning handoff_id, type, data
+  )`;
+
+const CLOSE = statement(`
+  with /* handoff-changes.close */ t as materialized (select t.* from boxcar.turns t where t.id = $1 and t.ended_at is not null),
+  ids as materialized (
+    select h.id from boxcar.handoffs h where (h.turn_id = $1 or h.joined_to in (select o.id from boxcar.handoffs o where o.turn_id = $1)) and h.ended_at is null order by h.id for no key update of h
+  ),
+  c as (
+    update boxcar.handoffs h set phase = ${END_PHASE}, ended_at = t.ended_at, is_attempt_open = false, event_count = h.event_count + 1
+    from t, ids where h.id = ids.id and h.ended_at is null
+    returning h.id, h.event_count - 1 as seq, h.phase, t.error, floor(extract(epoch from t.ended_at - h.created_at) * 1000)::bigint as duration_ms, h.ended_at
+  ),
+  told as (
+    select c.id, c.seq, jsonb_build_array(jsonb_build_object('type', case c.phase when 'completed' then 'handoff.completed' else 'handoff.failed' end, 'data',
+      jsonb_strip_nulls(jsonb_build_object('status', case c.phase when 'completed' then 'completed' else 'failed' end, 'phase', c.phase, 'duration_ms', c.duration_ms, 'completed_at', c.ended_at, 'code', c.error->>'code')))) as events
+    from c
+  ), ${writeEvents('told', 'c.events')}
+  select handoff_id, type, data from logged`);
+
+/** Records the end of the handoff that a turn served, and of those that were joined to it (C3). @returns What it has written. */
+export function closeOfTurn(db: Queryable, turnId: TurnId): Promise<LoggedEvent[]> {
+  return run<LoggedEvent>(db, CLOSE, [turnId]);
+}
+
+/** From which phases a phase may come. */
+const sourcesOf = (to: HandoffPhase): readonly HandoffPhase[] =>
+  (Object.keys(PHASE_MOVES) as HandoffPhase[]).filter((from) => PHASE_MOVES[from].includes(to));
+
+const MOVE = statement(`
+  with /* handoff-changes.move */ c as (
+    update boxcar.handoffs h set phase = $2, ended_at = case when $3 then now() end, error = $4::jsonb, turn_id = coalesce($5, h.turn_id), ticket_id = coalesce($6, h.ticket_id),
+      joined_to = coalesce($7, h.joined_to), decision = coalesce($8::jsonb, h.decision), event_count = h.event_count + jsonb_array_length($9::jsonb)
+    where h.id = any ($1::uuid[]) and h.phase = any ($10::text[]) and h.ended_at is null and h.turn_id is null and h.joined_to is null
+    returning h.id, h.event_count - jsonb_array_length($9::jsonb) as seq
+  ), ${writeEvents('c', '$9::jsonb')}
+  select handoff_id, type, data from logged`);
+
+/** Moves handoffs that no turn serves (C1, C2). @returns What it has written: nothing of one that has moved on meanwhile. */
+export function moveHandoffs(
+  db: Queryable,
+  handoffIds: readonly HandoffId[],
+  to: {
+    readonly phase: HandoffPhase;
+    readonly events: readonly NewHandoffEvent[];
+    /** Of an end. */
+    readonly error?: ErrorBody | undefined;
+    readonly turnId?: TurnId | undefined;
+    readonly ticketId?: TicketId | undefined;
+    readonly joinedTo?: HandoffId | undefined;
+    readonly decision?: JsonObject | undefined;
+  },
+): Promise<LoggedEvent[]> {
+  const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value));
+  return run<LoggedEvent>(db, MOVE, [
+    handoffIds,
+    to.phase,
+    isFinalPhase(to.phase),
+    json(to.error),
+    to.turnId ?? null,
+    to.ticketId ?? null,
+    to.joinedTo ?? null,
+    json(to.decision),
+    JSON.stringify(to.events),
+    sourcesOf(to.phase),
+  ]);
+}
+
+/** A handoff that waits for the decision about a ticket. */
+export interface ParkedHandoff extends pg.QueryResultRow {
+  readonly handoff_id: HandoffId;
+  readonly project_id: ProjectId;
+  readonly ticket_id: TicketId;
+  readonly source_agent_id: string;
+  readonly parent_turn_id: TurnId | null;
+  readonly tool_call_id: ToolCallId | null;
+}
+
+const PARKED_COLUMNS =
+  'h.id as handoff_id, h.project_id, h.ticket_id, h.source_agent_id, h.parent_turn_id, h.tool_call_id';
+
+const PARKED = statement(
+  `select /* handoff-changes.parked */ ${PARKED_COLUMNS} from boxcar.handoffs h where h.ticket_id = $1 and h.phase = 'awaiting_approval' order by h.created_at, h.id`,
+);
+
+/** Those that wait for a ticket, the oldest first. */
+export const findParked = (db: Queryable, ticketId: TicketId): Promise<ParkedHandoff[]> =>
+  run<ParkedHandoff>(db, PARKED, [ticketId]);
+
+/** A handoff that is about to begin after its approval. */
+export interface BeginningHandoff extends ParkedHandoff {
+  readonly source_agent: string;
+  readonly target_agent: string;
+  readonly platform: string;
+  readonly is_awaited: boolean;
+  readonly context_box_id: string;
+  readonly worker_target: string | null;
+  readonly timeout_ms: number;
+  readonly run_id: string | null;
+  /** Null after erasure. */
+  readonly task: string | null;
+  readonly context: JsonObject | null;
+  readonly payload: JsonValue;
+  readonly decision: JsonObject | null;
+}
+
+// The ticket's hashes were made of what was asked: the cards have the same words.
+const LOCK_PARKED = statement(`
+  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.is_awaited, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.decision,
+    (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
+    (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
+    (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload
+  from boxcar.handoffs h where h.ticket_id = $1 and h.phase = 'awaiting_approval' order by h.created_at, h.id for no key update of h`);
+
+/** Locks those that wait for a ticket, the oldest first. */
+export const lockParked = (tx: Tx, ticketId: TicketId): Promise<BeginningHandoff[]> =>
+  run<BeginningHandoff>(tx, LOCK_PARKED, [ticketId]);
+
+const LEFT = statement(`
+  select /* handoff-changes.left */ distinct h.ticket_id from boxcar.handoffs h join boxcar.approvals a on a.id = h.ticket_id
+  where ${IS_LEFT_HANDOFF}
+  limit $2`);
+
+/** Tickets whose handoffs nothing has moved on: a process has died after the decision, or the call that asked is over. */
+export async function findLeftTickets(
+  db: Queryable,
+  options: { readonly limit: number; readonly now?: Date | undefined },
+): Promise<readonly TicketId[]> {
+  const rows = await run<{ ticket_id: TicketId }>(db, LEFT, [options.now ?? null, options.limit]);
+  return rows.map(({ ticket_id }) => ticket_id);
+}
+
+const CALL_IS_OPEN = statement(
+  "select /* handoff-changes.call_is_open */ k.id from boxcar.tool_calls k where k.id = $1 and k.status = 'pending'",
+);
+
+/** Whether a call still waits for its answer. */
+export const isCallOpen = async (db: Queryable, toolCallId: ToolCallId): Promise<boolean> =>
+  (await run(db, CALL_IS_OPEN, [toolCallId])).length > 0;
+
+// After a lost answer the same claim asks again: the attempt is counted already.
+const BEGIN_ATTEMPT = statement(`
+  with /* handoff-changes.begin_attempt */ lk as (
+    select h.id, h.attempts, coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond') as deadline_at
+    from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id
+    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and h.ended_at is null and h.attempts between $4 - 1 and $4 for no key update of h
+  ),
+  c as (
+    update boxcar.handoffs h set attempts = $4, is_attempt_open = true, phase = 'in_progress', event_count = h.event_count + 1, deadline_at = lk.deadline_at
+    from lk where h.id = lk.id and lk.attempts < $4
+    returning h.id, h.event_count - 1 as seq, h.attempts
+  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.started', 'data', jsonb_build_object('attempt', c.attempts)))")}
+  select (extract(epoch from lk.deadline_at - clock_timestamp()) * 1000)::float8 as remaining_ms from lk`);
+
+/** Begins an attempt, under the fence of the turn. @returns How long it may take; undefined: the turn is in other hands. */
+export async function beginAttempt(
+  db: Queryable,
+  held: {
+    readonly turnId: TurnId;
+    readonly epoch: number;
+    readonly holderId: WorkerId;
+    /** Its number: one more than those that the claim has found. */
+    readonly attempt: number;
+  },
+): Promise<number | undefined> {
+  const { turnId, epoch, holderId, attempt } = held;
+  const [row] = await run<{ remaining_ms: number }>(db, BEGIN_ATTEMPT, [turnId, epoch, holderId, attempt]);
+  return row?.remaining_ms;
+}
+
+const RETRY_ATTEMPT = statement(`
+  with /* handoff-changes.retry_attempt */ lk as (
+    select t.id, t.project_id from boxcar.turns t where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} for update
+  ),
+  closed as (
+    update boxcar.steps s set error = $4::jsonb, finish_reason = 'error' from lk where s.turn_id = lk.id and s.step = $5 and s.attempt = $6
+  ),
+  up as (
+    update boxcar.turns t set status = 'suspended', holder_id = null, retries = t.retries + 1, losses = 0, spent_tokens = t.spent_tokens + $8::bigint, spent_cost = t.spent_cost + $9::bigint
+    from lk where t.id = lk.id
+  ),
+  c as (
+    update boxcar.handoffs h set is_attempt_open = false, phase = 'queued', event_count = h.event_count + 1 from lk where h.turn_id = lk.id and h.ended_at is null
+    returning h.id, h.event_count - 1 as seq, h.attempts
+  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.retrying', 'data', jsonb_build_object('attempt', c.attempts, 'code', $4::jsonb->>'code', 'delay_ms', round($7::float8))))")}
+  insert into boxcar.waits (turn_id, project_id, kind, due_at, detail)
+  select lk.id, lk.project_id, 'retry', clock_timestamp() + $7::float8 * interval '1 millisecond',
+    jsonb_build_object('step', $5::int, 'retry', (select attempts from c), 'attempt', $6::int, 'code', $4::jsonb->>'code', 'message', left($4::jsonb->>'message', 300))
+  from lk returning turn_id`);
+
+/** Suspends a turn whose attempt failed until the next one, and closes the attempt. @returns False: it is in other hands. */
+export async function retryAttempt(
+  db: Queryable,
+  failed: {
+    readonly turnId: TurnId;
+    readonly epoch: number;
+    readonly holderId: WorkerId;
+    readonly step: number;
+    readonly attempt: number;
+    readonly error: ErrorBody;
+    readonly delayMs: number;
+    readonly spent: { readonly tokens: number; readonly costMicros: number } | undefined;
+  },
+): Promise<boolean> {
+  const rows = await run(db, RETRY_ATTEMPT, [
+    failed.turnId,
+    failed.epoch,
+    failed.holderId,
+    JSON.stringify(failed.error),
+    failed.step,
+    failed.attempt,
+    failed.delayMs,
+    failed.spent?.tokens ?? 0,
+    failed.spent?.costMicros ?? 0,
+  ]);
+  return rows.length > 0;
+}

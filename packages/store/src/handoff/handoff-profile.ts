@@ -1,0 +1,56 @@
+/**
+ * The profile of turns that adapters and functions serve: one for each project, under version 0, which no profile of a user has. It is
+ * never the current version of its name, so no list shows it and nobody reaches it by name.
+ */
+import type { BoxId, CardId, Profile, ProfileId, ProjectId } from '@boxcar/kernel';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
+import {
+  lockProfileNames,
+  PROFILE_COLUMNS,
+  type ProfileDbRow,
+  type ProfileRow,
+  toProfileRow,
+} from '../submit/index.js';
+
+const FIND = statement(
+  `select /* handoff-profile.find */ ${PROFILE_COLUMNS} from boxcar.profiles f where f.project_id = $1 and f.name = $2 and f.version = 0`,
+);
+
+export async function findHandoffProfile(
+  db: Queryable,
+  projectId: ProjectId,
+  name: string,
+): Promise<ProfileRow | undefined> {
+  const [row] = await run<ProfileDbRow>(db, FIND, [projectId, name]);
+  return row && toProfileRow(row);
+}
+
+const INSERT = statement(`
+  insert /* handoff-profile.insert */ into boxcar.profiles (id, project_id, name, version, box_id, card_id, worker_target, max_steps, is_current)
+  values ($1, $2, $3, 0, $4, $5, $6, $7, false)`);
+
+/** Locks the name; its box and card must be written in the same transaction before {@link insertHandoffProfile}. */
+export const lockHandoffProfile = (tx: Tx, projectId: ProjectId, name: string): Promise<void> =>
+  lockProfileNames(tx, projectId, [name]);
+
+export async function insertHandoffProfile(
+  tx: Tx,
+  row: {
+    readonly id: ProfileId;
+    readonly projectId: ProjectId;
+    readonly boxId: BoxId;
+    readonly cardId: CardId;
+    readonly profile: Pick<Profile, 'name' | 'worker_target' | 'limits'>;
+  },
+): Promise<void> {
+  const { name, worker_target, limits } = row.profile;
+  await run(tx, INSERT, [
+    row.id,
+    row.projectId,
+    name,
+    row.boxId,
+    row.cardId,
+    worker_target,
+    limits.max_steps,
+  ]);
+}

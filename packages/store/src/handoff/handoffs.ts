@@ -1,0 +1,313 @@
+/**
+ * Handoffs as they are read.
+ *
+ * H1  What serves a handoff is a turn, and while it does, the turn's row says how far it is: `phase` in the row of the handoff is
+ *     written when no turn serves it, and when the end of its turn is told (`closeOfTurn`).
+ * H2  Task, context and payload are cards of the handoff's context box, and the result is the deliverable of its turn: erasure finds
+ *     all of them. No other column holds their words.
+ * H3  One that was joined to another has the turn of that one.
+ * Rule: docs/handoff.md.
+ */
+import type {
+  BoxId,
+  CardId,
+  ErrorBody,
+  Handoff,
+  HandoffEvent,
+  HandoffId,
+  HandoffPhase,
+  JsonObject,
+  JsonValue,
+  ProjectId,
+  TicketId,
+  ToolCallId,
+  TurnId,
+} from '@boxcar/kernel';
+import { handoffStatusOf, isJsonObject } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
+
+/** How the end of turn `t` reads as a phase. */
+export const END_PHASE = `case t.status when 'success' then 'completed' when 'partial' then case when t.error is null then 'completed' else 'failed' end
+    when 'timeout' then 'timed_out' when 'canceled' then 'canceled' else 'failed' end`;
+
+/** The phase of handoff `h`, served by turn `t` or by none (H1). */
+const PHASE = `case when h.ended_at is not null or t.id is null then h.phase when t.ended_at is not null then ${END_PHASE}
+    when t.start_position is null then 'pending' when h.worker_target is not null and t.status <> 'running' then 'queued' else 'in_progress' end`;
+
+const ON_TURN =
+  'left join boxcar.handoffs j on j.id = h.joined_to left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)';
+
+const CARD_VALUE = (card: string): string =>
+  `case ${card}.content->>'kind' when 'text' then to_json(${card}.content->>'text') else ${card}.content->'data' end`;
+
+const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
+  (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
+  (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
+  (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
+  ${CARD_VALUE('d')} as result, coalesce(h.error, t.error) as error, h.run_id, h.parent_turn_id, h.tool_call_id, t.run_id as target_run_id, t.id as turn_id, h.ticket_id, h.joined_to,
+  (select p.run_id from boxcar.turns p where p.id = h.parent_turn_id) as calling_run_id,
+  h.root_handoff_id, h.parent_handoff_id, h.depth, h.decision, h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
+
+const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id`;
+
+interface HandoffRow extends pg.QueryResultRow {
+  readonly handoff_id: HandoffId;
+  readonly source_agent: string;
+  readonly target_agent: string;
+  readonly platform: string;
+  readonly phase: HandoffPhase;
+  readonly created_at: Date;
+  readonly ended_at: Date | null;
+  /** Null after erasure, as all contents. */
+  readonly task: string | null;
+  readonly context: JsonObject | null;
+  readonly payload: JsonValue;
+  readonly result: JsonValue;
+  readonly error: ErrorBody | null;
+  readonly run_id: string | null;
+  readonly parent_turn_id: TurnId | null;
+  readonly tool_call_id: ToolCallId | null;
+  readonly target_run_id: string | null;
+  readonly turn_id: TurnId | null;
+  readonly ticket_id: TicketId | null;
+  readonly joined_to: HandoffId | null;
+  readonly calling_run_id: string | null;
+  readonly root_handoff_id: HandoffId;
+  readonly parent_handoff_id: HandoffId | null;
+  readonly depth: number;
+  readonly decision: JsonObject | null;
+  readonly attempts: number;
+  readonly loss: JsonObject | null;
+  readonly context_box_id: BoxId;
+}
+
+const ERASED = '(erased)';
+
+const toHandoff = (row: HandoffRow): Handoff => ({
+  handoff_id: row.handoff_id,
+  source_agent: row.source_agent,
+  target_agent: row.target_agent,
+  task: row.task ?? ERASED,
+  context: isJsonObject(row.context) ? row.context : {},
+  payload: row.payload,
+  platform: row.platform,
+  phase: row.phase,
+  status: handoffStatusOf(row.phase),
+  created_at: row.created_at,
+  ended_at: row.ended_at,
+  // What a turn left that did not come to its end is in its deliverable.
+  result: row.phase === 'completed' ? row.result : null,
+  error: row.error,
+  run_id: row.run_id,
+  calling_run_id: row.calling_run_id,
+  target_run_id: row.target_run_id,
+  turn_id: row.turn_id,
+  ticket_id: row.ticket_id,
+  joined_to: row.joined_to,
+  root_handoff_id: row.root_handoff_id,
+  parent_handoff_id: row.parent_handoff_id,
+  depth: row.depth,
+  decision: row.decision,
+  attempts: row.attempts,
+  loss: row.loss,
+});
+
+const FIND = statement(
+  `select /* handoffs.find */ ${HANDOFF} from ${FROM} where h.id = $1 and h.project_id = $2`,
+);
+
+export async function findHandoff(
+  db: Queryable,
+  { handoffId, projectId }: { readonly handoffId: HandoffId; readonly projectId: ProjectId },
+): Promise<Handoff | undefined> {
+  const [row] = await run<HandoffRow>(db, FIND, [handoffId, projectId]);
+  return row && toHandoff(row);
+}
+
+/** What is wanted of handoffs. */
+export interface HandoffFilters {
+  readonly projectId: ProjectId;
+  readonly sourceAgent?: string | undefined;
+  readonly targetAgent?: string | undefined;
+  readonly platform?: string | undefined;
+  readonly phases?: readonly HandoffPhase[] | undefined;
+  /** The caller's run, or the run of the turn that asked or serves. */
+  readonly run?: string | undefined;
+  readonly limit: number;
+  /** The last handoff of the page before. */
+  readonly after?: { readonly at: string; readonly id: string } | undefined;
+}
+
+/** A handoff of a list, with its place in it. */
+export interface ListedHandoff extends Handoff {
+  /** ISO 8601, to the microsecond. */
+  readonly place_at: string;
+}
+
+const LIST = statement(`
+  select /* handoffs.list */ ${HANDOFF}, to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
+  from ${FROM}
+  where h.project_id = $1 and (h.source_agent = $2 or $2 is null) and (h.target_agent = $3 or $3 is null) and (h.platform = $4 or $4 is null)
+    and ($5::text[] is null or ((h.ended_at is null or h.phase = any ($5)) and ${PHASE} = any ($5)))
+    and ($6::text is null or h.run_id = $6 or t.run_id::text = $6 or h.parent_turn_id in (select p.id from boxcar.turns p where p.run_id::text = $6))
+    and ($7::timestamptz is null or (h.created_at, h.id) < ($7, $8::uuid))
+  order by h.created_at desc, h.id desc limit $9`);
+
+/** Handoffs of a project, the newest first. */
+export async function listHandoffs(db: Queryable, filters: HandoffFilters): Promise<ListedHandoff[]> {
+  const { projectId, sourceAgent, targetAgent, platform, phases, run: runId, after, limit } = filters;
+  const rows = await run<HandoffRow & { place_at: string }>(db, LIST, [
+    projectId,
+    sourceAgent ?? null,
+    targetAgent ?? null,
+    platform ?? null,
+    phases ?? null,
+    runId ?? null,
+    after?.at ?? null,
+    after?.id ?? null,
+    limit,
+  ]);
+  return rows.map((row) => ({ ...toHandoff(row), place_at: row.place_at }));
+}
+
+const EVENTS = statement(
+  'select /* handoffs.events */ e.seq, e.type, e.data, e.created_at from boxcar.handoff_events e where e.handoff_id = $1 and e.seq > $2 order by e.seq',
+);
+
+/** The log of a handoff, in order. */
+export async function loadHandoffEvents(
+  db: Queryable,
+  handoffId: HandoffId,
+  options: { readonly afterSeq?: number } = {},
+): Promise<readonly HandoffEvent[]> {
+  const rows = await run<{ seq: number; type: string; data: JsonObject; created_at: Date }>(db, EVENTS, [
+    handoffId,
+    options.afterSeq ?? 0,
+  ]);
+  return rows.map(({ seq, type, data, created_at }) => ({
+    event_type: type,
+    handoff_id: handoffId,
+    ...data,
+    seq,
+    created_at: created_at.toISOString(),
+  }));
+}
+
+/** Where a handoff stands, for one who waits for it. */
+export interface WaitedHandoff extends pg.QueryResultRow {
+  readonly handoff_id: HandoffId;
+  readonly turn_id: TurnId | null;
+  readonly has_ended: boolean;
+}
+
+const WAITED = statement(
+  `select /* handoffs.waited */ h.id as handoff_id, t.id as turn_id, h.ended_at is not null or t.ended_at is not null as has_ended from boxcar.handoffs h ${ON_TURN} where h.id = any ($1::uuid[])`,
+);
+
+/** Those that exist. */
+export const findWaitedHandoffs = (
+  db: Queryable,
+  handoffIds: readonly HandoffId[],
+): Promise<WaitedHandoff[]> => run<WaitedHandoff>(db, WAITED, [handoffIds]);
+
+/** A handoff as the next one below it sees it. */
+export interface HandoffPlace extends pg.QueryResultRow {
+  readonly handoff_id: HandoffId;
+  readonly root_handoff_id: HandoffId;
+  readonly depth: number;
+  /** From it to the root. */
+  readonly chain: readonly {
+    readonly handoff_id: HandoffId;
+    readonly source_agent: string;
+    readonly target_agent: string;
+    readonly platform: string;
+  }[];
+}
+
+const PLACE = statement(`
+  with recursive /* handoffs.place */ start as (
+    (select h.id, 0 as n from boxcar.handoffs h where h.id = $2 and h.project_id = $1)
+    union all
+    (select h.id, u.n::int from unnest($3::uuid[]) with ordinality as u(id, n) join boxcar.handoffs h on h.turn_id = u.id where $2::uuid is null order by u.n limit 1)
+  ),
+  up as (
+    select h.*, 1 as n from boxcar.handoffs h join start on start.id = h.id
+    union all
+    select h.*, up.n + 1 from up join boxcar.handoffs h on h.id = up.parent_handoff_id where up.n < 1000
+  )
+  select f.id as handoff_id, f.root_handoff_id, f.depth,
+    (select json_agg(json_build_object('handoff_id', up.id, 'source_agent', up.source_agent, 'target_agent', up.target_agent, 'platform', up.platform) order by up.n) from up) as chain
+  from up f where f.n = 1`);
+
+/**
+ * The handoff under which another one is asked for: the one that is named, else the nearest one that a turn of the chain serves.
+ *
+ * @param of.chain - Turns from the calling one to the root.
+ */
+export async function findHandoffPlace(
+  db: Queryable,
+  of: {
+    readonly projectId: ProjectId;
+    readonly handoffId: HandoffId | undefined;
+    readonly chain: readonly TurnId[];
+  },
+): Promise<HandoffPlace | undefined> {
+  return (await run<HandoffPlace>(db, PLACE, [of.projectId, of.handoffId ?? null, of.chain]))[0];
+}
+
+const LOCK_KEY = statement(
+  "select /* handoffs.lock_key */ pg_advisory_xact_lock(hashtextextended($1::text || ' ' || $2::text, 35))",
+);
+
+/** Of those who ask for a handoff under the same key, one at a time goes on. */
+export async function lockHandoffKey(tx: Tx, projectId: ProjectId, key: string): Promise<void> {
+  await run(tx, LOCK_KEY, [projectId, key]);
+}
+
+/** The first handoff under a key. */
+export interface KeyedHandoff extends pg.QueryResultRow {
+  readonly handoff_id: HandoffId;
+  readonly request_hash: string;
+}
+
+const KEYED = statement(
+  'select /* handoffs.keyed */ h.id as handoff_id, h.request_hash from boxcar.handoffs h where h.project_id = $1 and h.idempotency_key = $2',
+);
+
+export const findKeyedHandoff = async (
+  db: Queryable,
+  projectId: ProjectId,
+  key: string,
+): Promise<KeyedHandoff | undefined> => (await run<KeyedHandoff>(db, KEYED, [projectId, key]))[0];
+
+/** A handoff as the process sees it that serves it with an adapter or a function. */
+export interface ServedHandoff extends pg.QueryResultRow {
+  readonly handoff_id: HandoffId;
+  readonly project_id: ProjectId;
+  readonly source_agent: string;
+  readonly target_agent: string;
+  readonly platform: string;
+  readonly task: string | null;
+  readonly context: JsonObject | null;
+  readonly payload: JsonValue;
+  readonly parent_run_id: string | null;
+  readonly attempts: number;
+  readonly is_attempt_open: boolean;
+  readonly retry: { readonly max_attempts: number; readonly base_ms: number; readonly max_ms: number };
+  /** Task, context and payload. */
+  readonly card_ids: readonly CardId[];
+}
+
+const SERVED = statement(`
+  select /* handoffs.served */ h.id as handoff_id, h.project_id, h.source_agent, h.target_agent, h.platform, h.attempts, h.is_attempt_open, h.retry,
+    (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
+    (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
+    (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
+    coalesce(h.run_id, (select p.run_id::text from boxcar.turns p where p.id = h.parent_turn_id)) as parent_run_id,
+    array_remove(array[h.task_card_id, h.context_card_id, h.payload_card_id], null) as card_ids
+  from boxcar.handoffs h where h.turn_id = $1`);
+
+/** The handoff that a turn serves; undefined when it serves none. */
+export const findServedHandoff = async (db: Queryable, turnId: TurnId): Promise<ServedHandoff | undefined> =>
+  (await run<ServedHandoff>(db, SERVED, [turnId]))[0];
