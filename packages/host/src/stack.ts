@@ -110,6 +110,8 @@ export interface StackOptions {
   readonly model?: Model;
   /** Models beside `scripted`, and the functions behind `scripted:<name>`. */
   readonly models?: ModelRouterOptions;
+  /** False: this program runs no calls, so it works without the policy, also when its file is broken. */
+  readonly policy?: false;
   /** Migrates also a server that was given by URL. The embedded one is always migrated. */
   readonly migrate?: boolean;
 }
@@ -157,7 +159,8 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       limits: config.limits,
       prices: config.prices,
       handlerTimeoutMs: config.handlerTimeoutMs,
-      permissionEvaluator: await openPolicy(config, (...entry) => log(...entry)),
+      permissionEvaluator:
+        options.policy === false ? undefined : await openPolicy(config, (...entry) => log(...entry)),
       approvalMs: config.approvalMs,
       handoffs: { enabled: config.handoffEnabled, targetsFile: config.targetsFile },
       model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),

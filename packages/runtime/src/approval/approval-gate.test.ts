@@ -147,3 +147,11 @@ test.each([
 ])('a list by %j is refused', async (options) => {
   await expect(gate.list(options)).rejects.toMatchObject({ code: 'bad_request' });
 });
+
+test('a ticket names the card of its arguments, which an erasure is given', async () => {
+  await h.worker();
+  const { ticketId } = await parked();
+  const { card_id } = (await gate.get(ticketId)).metadata;
+  await h.rows("select boxcar.erase_cards(array[$1]::uuid[], 'asked for')", [card_id]);
+  expect((await gate.get(ticketId)).tool_args).toEqual({ erased: true });
+});

@@ -70,6 +70,8 @@ const toApprovalTicket = (row: TicketRow): ApprovalTicket => ({
   decision_reason: row.decision_reason,
   metadata: {
     ...row.metadata,
+    // What an erasure is given.
+    card_id: row.card_id,
     ...(row.turn_id === null ? {} : { turn_id: row.turn_id, tool_call_id: row.tool_call_id }),
     ...(row.context_hash === '' ? {} : { context_hash: row.context_hash }),
     ...(row.payload_hash === '' ? {} : { payload_hash: row.payload_hash }),

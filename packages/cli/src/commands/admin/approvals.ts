@@ -31,7 +31,7 @@ function timeOf({ status, expires_at, resolved_at }: ApprovalTicket): string {
 
 /** `boxcar approvals ls`. */
 async function listApprovals(context: Context, flags: ListFlags): Promise<number> {
-  await using stack = await openStack(context.config, { log: context.log('warn') });
+  await using stack = await openStack(context.config, { log: context.log('warn'), policy: false });
   const { runtime } = stack;
   const { project_id: projectId } = await runtime.getProject(flags.project ?? context.config.project);
   const { status, run, agent, limit, cursor } = flags;
@@ -77,6 +77,7 @@ const linesOf = (ticket: ApprovalTicket): string =>
     `${ticket.ticket_id}  ${ticket.status}`,
     `  ${ticket.agent_slug} asks to call ${ticket.tool_name} (run ${ticket.run_id})`,
     `  arguments: ${JSON.stringify(ticket.tool_args, null, 2).replaceAll('\n', '\n  ')}`,
+    `  card of the arguments: ${ticket.metadata.card_id}`,
     `  requested ${ticket.requested_at}, expires ${ticket.expires_at}`,
     ...(ticket.resolved_at === null
       ? []
@@ -96,7 +97,7 @@ async function withTicket(
   { ref, project }: { readonly ref: string; readonly project: string | undefined },
   work: (gate: ApprovalGate, ticketId: string) => Promise<ApprovalTicket>,
 ): Promise<number> {
-  await using stack = await openStack(context.config, { log: context.log('warn') });
+  await using stack = await openStack(context.config, { log: context.log('warn'), policy: false });
   const { runtime } = stack;
   const { ticketId, projectId } = await findTicketId(runtime.pool, ref, project ?? context.config.project);
   const ticket = await work(new ApprovalGate({ runtime, projectId }), ticketId);

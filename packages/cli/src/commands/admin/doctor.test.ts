@@ -1,3 +1,6 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import type { Stack } from '@boxcar/host/open';
 import { createWorker } from '@boxcar/runtime';
 import { THIS_BUILD } from '@boxcar/store';
@@ -355,4 +358,24 @@ describe('what facts mean', () => {
     );
     expect(broken.at(-1)).toMatchObject({ level: 'fail', ids: ['x'], message: 'Broken: r. x is y.' });
   });
+});
+
+test('a broken policy is a finding of its own, and keeps nobody from deciding about approvals', async () => {
+  await using database = await testDatabase();
+  const folder = await mkdtemp(join(tmpdir(), 'boxcar-doctor-'));
+  const file = join(folder, 'policy.yaml');
+  const env = { DATABASE_URL: database.url, BOXCAR_POLICY_FILE: file };
+  await (await prepare({ DATABASE_URL: database.url })).close();
+  await writeFile(file, 'tools: { pay: { permission: NEVER } }');
+  expect(of(await doctor(env), 'policy')).toMatchObject({ level: 'ok' });
+  await writeFile(file, 'tools: { pay: { permission: SOMETIMES } }');
+  const broken = await doctor(env);
+  expect(broken.code).toBe(1);
+  expect(of(broken, 'policy')).toMatchObject({
+    level: 'fail',
+    message: expect.stringContaining('policy.yaml:1:29'),
+  });
+  expect(of(broken, 'invariants')).toMatchObject({ level: 'ok' });
+  expect(await cliHere(['approvals', 'ls', '--json'], env)).toMatchObject({ code: 0, stderr: '' });
+  await rm(folder, { recursive: true });
 });

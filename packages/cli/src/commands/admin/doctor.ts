@@ -2,6 +2,7 @@ import { settingSchemas } from '@boxcar/host/config';
 import { errorLine } from '@boxcar/host/errors';
 import { openServer, openStack, type Server } from '@boxcar/host/open';
 import { toErrorBody } from '@boxcar/kernel';
+import { PermissionEvaluator } from '@boxcar/policy';
 import {
   checkSchemaVersion,
   createPool,
@@ -108,6 +109,16 @@ async function examineQueue(context: Context, server: Server): Promise<readonly 
   }
 }
 
+/** What a program that starts now would say of the policy. */
+function examinePolicy({ config }: Context): Promise<readonly Finding[]> {
+  return attempt('policy', async () => {
+    const { policyFile: file } = config;
+    if (file === undefined) return [];
+    const { policy } = new PermissionEvaluator({ file, environment: config.environment });
+    return [{ check: 'policy', level: 'ok', message: `${file} is valid, version ${policy.version}.` }];
+  });
+}
+
 async function examineInvariants(
   context: Context,
   pool: Reader['pool'],
@@ -132,7 +143,7 @@ async function examineInvariants(
 async function examineRows(context: Context, server: Server, extent: Extent): Promise<readonly Finding[]> {
   const { timeoutMs } = extent;
   const config = { ...context.config, databaseUrl: server.databaseUrl, directUrl: server.directUrl };
-  await using stack = await openStack(config, { log: context.log('error') });
+  await using stack = await openStack(config, { log: context.log('error'), policy: false });
   const { pool, doorbell } = stack.runtime;
   const work = await attempt('work', async () => {
     const facts = await readWorkFacts(pool, { lateMs: LATE_MS, timeoutMs });
@@ -174,6 +185,7 @@ async function examine(context: Context, server: Server, extent: Extent): Promis
       judgeDirect(await probeDirectConnection(server.directUrl)),
     ])),
     ...(await attempt('queue', () => examineQueue(context, server))),
+    ...(await examinePolicy(context)),
   );
   const schemaPool = createPool({ connectionString: server.databaseUrl, max: 1, isPooled: true });
   const schema = await attempt('schema', async () => {
