@@ -81,6 +81,8 @@ class HandoffRun {
     this.#host.checkLease();
     const begun = await beginAttempt(this.#host.runtime.pool, { ...turn, holderId: this.#held.holderId });
     if (begun === undefined) return 'fenced';
+    const { handoff_id } = handoff;
+    this.#host.runtime.log('info', 'handoff.started', { handoff_id, attempt: begun.attempt });
     if (begun.remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
     return this.#attempt(prepared, begun);
   }
