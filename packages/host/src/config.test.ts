@@ -51,6 +51,7 @@ describe('the configuration', () => {
       logLevel: undefined,
       project: 'default',
       environment: 'production',
+      handoffEnabled: false,
       plugins: [],
       concurrency: 10,
       workerTargets: [''],
@@ -75,6 +76,8 @@ describe('the configuration', () => {
         BOXCAR_PROJECT: 'acme',
         BOXCAR_POLICY_FILE: '/etc/boxcar/policy.yaml',
         BOXCAR_ENVIRONMENT: ' staging ',
+        BOXCAR_HANDOFF_ENABLED: 'true',
+        BOXCAR_TARGETS_FILE: '/etc/boxcar/targets.yaml',
         BOXCAR_PLUGINS: './a.js, ./b.js',
         BOXCAR_CONCURRENCY: '50',
         BOXCAR_WORKER_TARGETS: ',gpu',
@@ -105,6 +108,8 @@ describe('the configuration', () => {
       project: 'acme',
       policyFile: '/etc/boxcar/policy.yaml',
       environment: 'staging',
+      handoffEnabled: true,
+      targetsFile: '/etc/boxcar/targets.yaml',
       plugins: ['./a.js', './b.js'],
       concurrency: 50,
       workerTargets: ['', 'gpu'],
@@ -133,6 +138,17 @@ describe('the configuration', () => {
     expect(gateOf({ BOXCAR_APPROVALS_ENABLED: 'true', AGDD_APPROVALS_ENABLED: 'false' })).toBe(1_800_000);
     for (const wrong of [{ BOXCAR_APPROVALS_ENABLED: 'maybe' }, { BOXCAR_APPROVAL_MINUTES: '0' }])
       expect(() => parseConfig(wrong)).toThrow(expect.objectContaining({ code: 'bad_config' }));
+  });
+
+  it('hands off when either name says so, the first one before the second', () => {
+    const isOn = (env: Record<string, string>) => parseConfig(env).handoffEnabled;
+    expect(isOn({ AGDD_HANDOFF_ENABLED: 'true' })).toBe(true);
+    expect(isOn({ BOXCAR_HANDOFF_ENABLED: 'false', AGDD_HANDOFF_ENABLED: 'true' })).toBe(false);
+    expect(isOn({ BOXCAR_HANDOFF_ENABLED: 'true', AGDD_HANDOFF_ENABLED: 'false' })).toBe(true);
+    expect(problemsOf({ BOXCAR_HANDOFF_ENABLED: 'yes', AGDD_HANDOFF_ENABLED: '1' })).toEqual([
+      { path: 'BOXCAR_HANDOFF_ENABLED', message: 'must be true or false' },
+      { path: 'AGDD_HANDOFF_ENABLED', message: 'must be true or false' },
+    ]);
   });
 
   it('reports all problems together, and repeats no password', () => {

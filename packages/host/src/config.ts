@@ -50,6 +50,10 @@ export interface Config {
   readonly policyFile: string | undefined;
   /** What policies call this installation. */
   readonly environment: string;
+  /** Whether models and doors may hand off. */
+  readonly handoffEnabled: boolean;
+  /** The targets of handoffs on other platforms; undefined: none. */
+  readonly targetsFile: string | undefined;
   /** Prices of models, before the built-in ones. */
   readonly prices: PriceTable | undefined;
 }
@@ -113,7 +117,7 @@ export const settingSchemas = {
       (value) => value > 0 && value <= 43_200,
       'must be more than 0 and at most 43200 minutes (30 days)',
     ),
-  yesNo: z.enum(['true', 'false']).transform((word) => word === 'true'),
+  yesNo: z.enum(['true', 'false'], 'must be true or false').transform((word) => word === 'true'),
   /** Which numbers are accepted is for the receiver to say. */
   number: z
     .string()
@@ -168,6 +172,9 @@ const environmentSchema = z
       .max(200)
       .refine(isPlainName, PLAIN_NAME)
       .default('production'),
+    BOXCAR_HANDOFF_ENABLED: settingSchemas.yesNo.optional(),
+    AGDD_HANDOFF_ENABLED: settingSchemas.yesNo.optional(),
+    BOXCAR_TARGETS_FILE: z.string().optional(),
     BOXCAR_PLUGINS: listOf(z.string().min(1, 'must be paths with a comma between them')).default([]),
     BOXCAR_CONCURRENCY: settingSchemas.concurrency.default(10),
     BOXCAR_WORKER_TARGETS: listOf(settingSchemas.workerTarget).default(['']),
@@ -235,6 +242,8 @@ export function parseConfig(env?: Environment): Config {
     project: data.BOXCAR_PROJECT,
     policyFile: data.BOXCAR_POLICY_FILE,
     environment: data.BOXCAR_ENVIRONMENT,
+    handoffEnabled: data.BOXCAR_HANDOFF_ENABLED ?? data.AGDD_HANDOFF_ENABLED ?? false,
+    targetsFile: data.BOXCAR_TARGETS_FILE,
     plugins: Object.freeze(data.BOXCAR_PLUGINS),
     concurrency: data.BOXCAR_CONCURRENCY,
     workerTargets: Object.freeze(data.BOXCAR_WORKER_TARGETS),
