@@ -45,7 +45,7 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ),
   [
     'boxcar submit handoff',
-    'needs the feature on; packages/cli/src/commands/turn/submit-handoff.test.ts runs it',
+    'needs the feature on; packages/cli/src/commands/admin/handoffs.test.ts runs it',
   ],
   [
     'boxcar handoffs show',

@@ -50,9 +50,9 @@ export interface Config {
   readonly policyFile: string | undefined;
   /** What policies call this installation. */
   readonly environment: string;
-  /** Whether models and doors may hand off. */
+  /** Models and doors may hand off. */
   readonly handoffEnabled: boolean;
-  /** The targets of handoffs on other platforms; undefined: none. */
+  /** The agents and models of other platforms; undefined: none. */
   readonly targetsFile: string | undefined;
   /** Prices of models, before the built-in ones. */
   readonly prices: PriceTable | undefined;
@@ -117,7 +117,7 @@ export const settingSchemas = {
       (value) => value > 0 && value <= 43_200,
       'must be more than 0 and at most 43200 minutes (30 days)',
     ),
-  yesNo: z.enum(['true', 'false'], 'must be true or false').transform((word) => word === 'true'),
+  yesNo: z.enum(['true', 'false']).transform((word) => word === 'true'),
   /** Which numbers are accepted is for the receiver to say. */
   number: z
     .string()

@@ -17,6 +17,7 @@ export {
   type TicketRow,
   voidTicket,
   wakeDecided,
+  withdrawTickets,
 } from './approval/index.js';
 export {
   type ExpandedCard,
@@ -196,6 +197,7 @@ export {
   findAgents,
   findBoxId,
   findBoxIdsNextTo,
+  findHandoffId,
   findIdsNextTo,
   findNamed,
   findProfileHashes,

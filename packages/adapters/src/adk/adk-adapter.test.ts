@@ -142,6 +142,27 @@ test('a question that nobody can answer fails the handoff with the question', as
   ]);
 });
 
+test.each(['1.0', '0.3'] as const)(
+  'an agent of protocol %s that shows its task as it was before the answer is not answered twice',
+  async (version) => {
+    const play: Play = ({ task }, bus, text) => {
+      bus.task(TaskState.TASK_STATE_INPUT_REQUIRED);
+      if (task === undefined) return;
+      bus.status(TaskState.TASK_STATE_WORKING);
+      bus.artifact('answer', [textPart(text)]);
+      bus.status(TaskState.TASK_STATE_COMPLETED);
+    };
+    await using server = await agent({ version, play });
+    let questions = 0;
+    const ask = async (): Promise<string> => {
+      questions += 1;
+      return 'The northern one';
+    };
+    const { result } = await run(server, { options: { ask } });
+    expect([result, questions, server.works.length]).toEqual(['Done.', 1, 2]);
+  },
+);
+
 test('an answer to a question that did not arrive is not sent again', async () => {
   const play: Play = (_context, bus) => {
     bus.task(TaskState.TASK_STATE_WORKING);
@@ -231,6 +252,15 @@ test('an agent that takes texts only gets JSON as text, and its files are lost w
     'local_file: its content is not at an http:// or https:// address that the platform could read',
   ]);
   expect(server.works[0]?.text).not.toContain('"data"');
+});
+
+test('a card that names no whole address is the fault of the agent', async () => {
+  for (const url of ['/rpc', '']) {
+    await using server = await agent({ urlOf: () => url });
+    const { code, message } = await failureOf(run(server));
+    expect([code, message.includes('The address of the agent is not a URL')]).toEqual(['bad_request', true]);
+    expect(server.works).toEqual([]);
+  }
 });
 
 test('nothing is sent to an agent that takes none of the cards', async () => {

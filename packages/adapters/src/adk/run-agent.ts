@@ -78,6 +78,8 @@ function explainAgent(error: unknown, caller: Caller): Error {
   return failureOf(caller, verdict, 'answered with something that cannot be read');
 }
 
+const isAsking = ({ state }: TaskView): boolean => state === TaskState.TASK_STATE_INPUT_REQUIRED;
+
 /** A conversation about one task. */
 class Conversation {
   readonly #call: AgentCall;
@@ -102,7 +104,8 @@ class Conversation {
     view.reopen();
     const { exchange, options } = this.#call;
     const { client, isStreaming } = this.#agent;
-    const configuration = isStreaming || view.taskId !== null ? undefined : AT_ONCE;
+    const isAnswer = view.taskId !== null;
+    const configuration = isStreaming || isAnswer ? undefined : AT_ONCE;
     const stream = client.sendMessageStream(
       { tenant: '', message: this.#message(parts), configuration, metadata: undefined },
       { signal: exchange.signal, serviceParameters: idempotencyHeaders(options.idempotencyKey) },
@@ -111,8 +114,10 @@ class Conversation {
     let cut: AdapterError | undefined;
     try {
       for await (const { payload } of stream) {
-        isHeard = true;
         if (payload !== undefined) view.take(payload as Arrived);
+        // A task that goes on may be shown first as it was: with the question that has just been answered.
+        if (!isHeard && isAnswer && payload?.$case === 'task' && isAsking(view)) continue;
+        isHeard = true;
         if (view.isSettled) break;
       }
     } catch (error) {
@@ -120,7 +125,7 @@ class Conversation {
     }
     await this.#poll();
     // The task asks as before: the answer did not arrive, and nothing is sent twice.
-    if (cut !== undefined && !isHeard && view.state === TaskState.TASK_STATE_INPUT_REQUIRED) throw cut;
+    if (cut !== undefined && !isHeard && isAsking(view)) throw cut;
     return view;
   }
 
@@ -221,7 +226,7 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
   ];
   const conversation = new Conversation(call, agent);
   let view = await conversation.say(pieces.map((piece) => toPart(piece, agent)));
-  while (view.state === TaskState.TASK_STATE_INPUT_REQUIRED) {
+  while (isAsking(view)) {
     const question = caller.concealer.text(view.statusText);
     if (ask === undefined)
       throw failureOf(

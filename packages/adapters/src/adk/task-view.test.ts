@@ -25,16 +25,16 @@ function write(view: TaskView, parts: Part[], append: boolean): void {
   view.take({ $case: 'artifactUpdate', value: { ...ids, artifact: artifactOf(parts), append } });
 }
 
-test('an answer of 100,000 pieces is put together in the time of its length', () => {
+test('an answer of 60,000 pieces is put together in the time of its length', () => {
   let shown = 0;
   const view = open((text) => {
     shown += text.length;
   });
   const began = performance.now();
-  for (let n = 0; n < 100_000; n += 1) write(view, [textPart('ab')], n > 0);
-  expect([String(view.result()).length, shown]).toEqual([200_000, 200_000]);
-  // Copied for each piece, they took minutes.
-  expect(performance.now() - began).toBeLessThan(5_000);
+  for (let n = 0; n < 60_000; n += 1) write(view, [textPart('ab')], n > 0);
+  expect([String(view.result()).length, shown]).toEqual([120_000, 120_000]);
+  // Copied for each piece, they took more than 40 s.
+  expect(performance.now() - began).toBeLessThan(15_000);
 });
 
 test('what a task brings along goes out, and the pieces after it continue it', () => {

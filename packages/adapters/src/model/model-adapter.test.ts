@@ -180,6 +180,26 @@ test.each(PLATFORMS)('%s: a context that is too long has its own code', async (n
   expect((await at.fail()).code).toBe('context_overflow');
 });
 
+test.each(PLATFORMS)(
+  '%s: an address of the environment that is none is named',
+  async (name, _wire, Adapter) => {
+    const variable = `${name.toUpperCase()}_BASE_URL`;
+    vi.stubEnv(variable, 'not an address');
+    vi.stubEnv(`${name.toUpperCase()}_API_KEY`, SERVER_KEY);
+    const work = new Adapter().executeHandoff(requestFor({ platform: name, model: 'writer' }), {
+      signal: new AbortController().signal,
+      attempt: 1,
+      idempotencyKey: 'k',
+    });
+    const { code, message } = (await work.then(String, (error: AdapterError) => error)) as AdapterError;
+    expect([code, message.includes(variable), message.includes('not an address')]).toEqual([
+      'platform_failed',
+      true,
+      false,
+    ]);
+  },
+);
+
 test('words of the operator are the system message, and what is handed over is one message of the user', async () => {
   await using at = await open('openai', responsesWire, { answer: { text: 'Done.' } });
   const target = {

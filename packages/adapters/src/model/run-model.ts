@@ -39,6 +39,12 @@ function connect(
   });
   const { handoff_id: handoffId } = request;
   const caller: Caller = { platform: platform.name, handoffId, attempt, keyVariable, concealer };
+  if (configured !== undefined && !URL.canParse(configured))
+    throw failureOf(
+      caller,
+      { code: 'platform_failed', retryable: false },
+      `has no address: ${platform.baseUrlVariable} is not a URL where the handoff runs`,
+    );
   return { key: checkKey(key, caller), baseUrl: configured ?? platform.defaultBaseUrl, caller };
 }
 

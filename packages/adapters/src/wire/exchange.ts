@@ -158,7 +158,7 @@ export class Exchange implements Disposable {
     const headers = new Headers(given);
     const { authorization } = this.#options;
     const url = input instanceof Request ? input.url : String(input);
-    if (authorization !== undefined && new URL(url).origin === authorization.origin)
+    if (authorization !== undefined && URL.canParse(url) && new URL(url).origin === authorization.origin)
       headers.set('authorization', authorization.value);
     if (typeof body === 'string') this.#bodies.push(body);
     const all = signal ? AbortSignal.any([signal, this.signal]) : this.signal;

@@ -5,6 +5,7 @@ import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { Sweeper } from '../sweep/sweeper.js';
+import { checkWire } from '../testing/check-wire.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { ApprovalGate } from './approval-gate.js';
@@ -37,6 +38,7 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
+  await checkWire(h.runtime);
   await h[Symbol.asyncDispose]();
 });
 
@@ -255,7 +257,7 @@ describe('a call that needs an approval', () => {
     expect(await end(turn)).toMatchObject({ status: 'success' });
   });
 
-  test('goes with its turn when that is canceled: a decision changes nothing any more', async () => {
+  test('goes with its turn when that is canceled: its request is taken back', async () => {
     await profile();
     await h.worker();
     const turn = await launch();
@@ -263,8 +265,21 @@ describe('a call that needs an approval', () => {
     await suspended(turn);
     await h.runtime.submit('cancel', { turn_id: turn });
     expect(await end(turn)).toMatchObject({ status: 'canceled' });
-    await gate.approve(ticket);
+    expect((await gate.list({ status: 'pending' })).approvals).toEqual([]);
+    expect(await gate.get(ticket)).toMatchObject({ status: 'expired', resolved_by: 'system:turn-ended' });
+    await expect(gate.approve(ticket)).rejects.toMatchObject({ code: 'approval_resolved' });
     expect(paid).toEqual([]);
+  });
+
+  test('goes with its turn when the time of that is over', async () => {
+    await profile();
+    await h.worker();
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    await suspended(turn);
+    await h.rows("update boxcar.turns set deadline_at = now() - interval '1 second' where id = $1", [turn]);
+    expect(await end(turn)).toMatchObject({ status: 'timeout' });
+    expect(await gate.get(ticket)).toMatchObject({ status: 'expired', resolved_by: 'system:turn-ended' });
   });
 });
 

@@ -5,6 +5,7 @@ import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ApprovalGate } from '../approval/index.js';
 import { Sweeper } from '../sweep/sweeper.js';
+import { checkWire } from '../testing/check-wire.js';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -19,6 +20,7 @@ async function open(options: Parameters<typeof harness>[0] = {}): Promise<void> 
 }
 const close = async (): Promise<void> => {
   await checkInvariants(h.database.pool, { isSettled: false });
+  await checkWire(h.runtime);
   await h[Symbol.asyncDispose]();
 };
 

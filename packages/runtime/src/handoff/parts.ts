@@ -46,6 +46,8 @@ export interface HandoffSettings {
   readonly enabled?: boolean | undefined;
   /** Agents and models of other platforms by name, as a file of targets has them. */
   readonly targets?: unknown;
+  /** A file of them, in YAML or JSON. */
+  readonly targetsFile?: string | undefined;
 }
 
 export class HandoffParts implements Handoffs {
@@ -59,10 +61,11 @@ export class HandoffParts implements Handoffs {
   readonly #targets: unknown[] = [];
   #loaded: Promise<{ readonly registry: AdapterRegistry; readonly targets: Targets }> | undefined;
 
-  constructor(runtime: RuntimeCore, { enabled = false, targets }: HandoffSettings = {}) {
+  constructor(runtime: RuntimeCore, { enabled = false, targets, targetsFile }: HandoffSettings = {}) {
     this.#runtime = runtime;
     this.isEnabled = enabled;
     if (targets !== undefined) this.addTargets(targets);
+    if (targetsFile !== undefined) this.addTargetsFile(targetsFile);
   }
 
   addTargets(targets: unknown): void {
@@ -93,6 +96,11 @@ export class HandoffParts implements Handoffs {
         ...(this.runner === undefined ? [] : [RUNNER_TARGET]),
       ]),
     ];
+  }
+
+  /** @throws KernelError `bad_config` for targets that cannot be read or are not valid. */
+  async checkTargets(): Promise<void> {
+    if (this.hasTargets) await this.#load();
   }
 
   /** Has what this process can serve served by it, too. */

@@ -8,6 +8,7 @@ import {
 } from '@boxcar/adapters/testing';
 import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { checkWire } from '../testing/check-wire.js';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -22,6 +23,7 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
+  await checkWire(h.runtime);
   await h[Symbol.asyncDispose]();
   vi.unstubAllEnvs();
 });

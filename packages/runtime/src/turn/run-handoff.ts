@@ -24,7 +24,7 @@ import {
   startTimer,
   toErrorBody,
 } from '@boxcar/kernel';
-import { beginAttempt, retryAttempt, type ServedHandoff } from '@boxcar/store';
+import { beginAttempt, retryAttempt, retryTransient, type ServedHandoff } from '@boxcar/store';
 import type { PackedHandoff, PreparedHandoff, ServedResult } from '../core/index.js';
 import { fallbackDeliverable } from '../end/index.js';
 import { deliverableContent, unlessAborted } from '../lib/index.js';
@@ -79,12 +79,17 @@ class HandoffRun {
     const unpaid = await this.#pay(prepared);
     if (unpaid !== undefined) return unpaid;
     this.#host.checkLease();
-    const begun = await beginAttempt(this.#host.runtime.pool, { ...turn, holderId: this.#held.holderId });
-    if (begun === undefined) return 'fenced';
+    const { turnId, epoch } = turn;
+    const attempt = handoff.attempts + 1;
+    const { holderId } = this.#held;
+    const { pool } = this.#host.runtime;
+    // Nothing was sent yet: a lost connection is not the end of an attempt.
+    const remainingMs = await retryTransient(() => beginAttempt(pool, { turnId, epoch, holderId, attempt }));
+    if (remainingMs === undefined) return 'fenced';
     const { handoff_id } = handoff;
-    this.#host.runtime.log('info', 'handoff.started', { handoff_id, attempt: begun.attempt });
-    if (begun.remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
-    return this.#attempt(prepared, begun);
+    this.#host.runtime.log('info', 'handoff.started', { handoff_id, attempt });
+    if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
+    return this.#attempt(prepared, { attempt, remainingMs });
   }
 
   async #packed(): Promise<PackedHandoff> {
@@ -209,7 +214,7 @@ class HandoffRun {
     if (!advice.retryable || attempt >= retry.max_attempts)
       return this.#fail({ ...body, details: { ...body.details, handoff_id } }, 'failed', spent);
     const delayMs = pauseOf(retry, attempt, advice.retryAfterMs);
-    const isDone = await retryAttempt(this.#host.runtime.pool, {
+    const failed = {
       turnId: turn.turnId,
       epoch: turn.epoch,
       holderId,
@@ -218,7 +223,9 @@ class HandoffRun {
       error: body,
       delayMs,
       spent,
-    });
+    };
+    // After a lost answer the turn waits already, and the sweep wakes it.
+    const isDone = await retryTransient(() => retryAttempt(this.#host.runtime.pool, failed));
     if (!isDone) return 'fenced';
     this.#host.runtime.log('info', 'handoff.retrying', {
       handoff_id,

@@ -191,6 +191,22 @@ export async function closeAnswered(
   await run(db, CLOSE, [options.now ?? null]);
 }
 
+// Skips a ticket that is being decided: its decision changes nothing any more.
+const WITHDRAW = statement(`
+  with /* gated-calls.withdraw */ lk as (
+    select a.id from boxcar.approvals a where a.tool_call_id = any ($1::uuid[]) and a.consumed_at is null and a.voided_at is null and a.status = 'pending' for no key update of a skip locked
+  ),
+  over as (
+    update boxcar.approvals a set status = 'expired', resolved_at = now(), resolved_by = 'system:turn-ended', decision_reason = 'The turn has ended', voided_at = now() from lk where a.id = lk.id
+    returning a.id
+  )
+  select pg_notify('${APPROVALS_CHANNEL}', o.id::text) from over o`);
+
+/** Takes back the requests of calls whose turn has ended: nobody is to decide about them any more. */
+export async function withdrawTickets(tx: Tx, toolCallIds: readonly ToolCallId[]): Promise<void> {
+  if (toolCallIds.length > 0) await run(tx, WITHDRAW, [toolCallIds]);
+}
+
 const FIND = statement(`
   select /* gated-calls.find */ distinct t.id from boxcar.approvals a join boxcar.tool_calls k on k.id = a.tool_call_id join boxcar.turns t on t.id = k.turn_id
   where ${IS_LEFT} and k.status = 'pending' and t.status = 'suspended' limit $2`);

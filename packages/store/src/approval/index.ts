@@ -8,6 +8,7 @@ export {
   parkCall,
   setAside,
   wakeDecided,
+  withdrawTickets,
 } from './gated-calls.js';
 export {
   consumeTicket,
