@@ -112,6 +112,11 @@ export const COMMANDS: readonly ListedCommand[] = [
     load: async () => (await import('./commands/admin/approvals.js')).addApprovals,
   },
   {
+    name: 'handoffs',
+    description: 'Tasks that were handed to agents of this installation and of other platforms.',
+    load: async () => (await import('./commands/admin/handoffs.js')).addHandoffs,
+  },
+  {
     name: 'providers',
     description: 'Limits of the providers of models.',
     load: async () => (await import('./commands/admin/providers.js')).addProviders,

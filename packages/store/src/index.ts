@@ -194,6 +194,7 @@ export {
   findAgents,
   findBoxId,
   findBoxIdsNextTo,
+  findHandoffId,
   findIdsNextTo,
   findNamed,
   findProfileHashes,

@@ -57,4 +57,11 @@ export {
   type Submission,
 } from './submission-rows.js';
 export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';
-export { findBoxId, findBoxIdsNextTo, findTicketId, findTurnId, findTurnOrRun } from './turn-ref.js';
+export {
+  findBoxId,
+  findBoxIdsNextTo,
+  findHandoffId,
+  findTicketId,
+  findTurnId,
+  findTurnOrRun,
+} from './turn-ref.js';

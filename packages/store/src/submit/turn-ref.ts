@@ -1,5 +1,6 @@
 import {
   type BoxId,
+  type HandoffId,
   type Id,
   KernelError,
   type ProjectId,
@@ -18,7 +19,7 @@ const digitsOf = (ref: string): string => ref.toLowerCase().replaceAll('-', '');
 const rangeOf = (digits: string): (string | undefined)[] =>
   ['0', 'f'].map((fill) => tryParseId(digits.padEnd(32, fill)));
 
-const findIn = (table: 'turns' | 'boxes' | 'approvals'): Statement =>
+const findIn = (table: 'turns' | 'boxes' | 'approvals' | 'handoffs'): Statement =>
   statement(`
   select /* turn-ref.find_${table} */ p.id as project_id, f.id
   from (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1) p
@@ -26,7 +27,12 @@ const findIn = (table: 'turns' | 'boxes' | 'approvals'): Statement =>
     select x.id from boxcar.${table} x where x.project_id = p.id and x.id between $3 and $4 order by x.id limit 4
   ) f on true
   order by f.id`);
-const FIND = { turn: findIn('turns'), box: findIn('boxes'), ticket: findIn('approvals') } as const;
+const FIND = {
+  turn: findIn('turns'),
+  box: findIn('boxes'),
+  ticket: findIn('approvals'),
+  handoff: findIn('handoffs'),
+} as const;
 
 interface Found<K extends string> {
   readonly id: Id<K>;
@@ -51,7 +57,7 @@ async function refuseRun(db: Queryable, ref: string, projectId: ProjectId): Prom
   });
 }
 
-async function findByBeginning<K extends 'turn' | 'box' | 'ticket'>(
+async function findByBeginning<K extends keyof typeof FIND>(
   db: Queryable,
   ref: string,
   { kind, project }: { readonly kind: K; readonly project: string },
@@ -118,6 +124,16 @@ export async function findTicketId(
 ): Promise<{ readonly ticketId: TicketId; readonly projectId: ProjectId }> {
   const { id, projectId } = await findByBeginning(db, ref, { kind: 'ticket', project });
   return { ticketId: id, projectId };
+}
+
+/** A handoff of a project, as `findTurnId` finds a turn. */
+export async function findHandoffId(
+  db: Queryable,
+  ref: string,
+  project: string,
+): Promise<{ readonly handoffId: HandoffId; readonly projectId: ProjectId }> {
+  const { id, projectId } = await findByBeginning(db, ref, { kind: 'handoff', project });
+  return { handoffId: id, projectId };
 }
 
 const FIND_EITHER = statement(`

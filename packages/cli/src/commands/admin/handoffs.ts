@@ -1,0 +1,132 @@
+/** `boxcar handoffs ls|show`. */
+import { settingSchemas } from '@boxcar/host/config';
+import { HANDOFF_STATUSES, type HandoffStatus, KernelError } from '@boxcar/kernel';
+import { checkHandoffOptions, type ListHandoffsOptions, listHandoffPage } from '@boxcar/runtime';
+import { findHandoff, findHandoffId, findProjectByRef, loadHandoffEvents } from '@boxcar/store';
+import { type Command, Option } from 'commander';
+import { EXIT, flag, helpOf, type Run } from '../../command.js';
+import type { Context } from '../../context.js';
+import { inFlags } from '../../input/flag-errors.js';
+import { readId } from '../../input/id-argument.js';
+import { usage } from '../../input/usage.js';
+import { openReader } from '../../reader.js';
+import { describeHandoff } from '../../text/handoff-text.js';
+import { shortIds } from '../../text/short-ids.js';
+import { countOf, formatShortDuration, formatTable } from '../../text/text.js';
+
+interface ListFlags {
+  readonly status?: HandoffStatus;
+  readonly source?: string;
+  readonly target?: string;
+  readonly platform?: string;
+  readonly run?: string;
+  readonly limit?: number;
+  readonly cursor?: string;
+  readonly project?: string;
+}
+
+const FLAGS = { 'options.limit': '--limit', 'options.cursor': '--cursor' };
+
+/** @throws KernelError of the command line for a value that no list takes. */
+async function optionsOf(flags: ListFlags): Promise<ListHandoffsOptions> {
+  const { source, target, project: _project, ...rest } = flags;
+  const options = { ...rest, source_agent: source, target_agent: target };
+  await inFlags(FLAGS, async () => checkHandoffOptions(options)).catch((error: unknown) => {
+    throw usage(error as KernelError);
+  });
+  return options;
+}
+
+/** `boxcar handoffs ls`. */
+async function listHandoffs(context: Context, flags: ListFlags): Promise<number> {
+  const options = await optionsOf(flags);
+  await using reader = await openReader(context.config, context.log('warn'));
+  const { id: projectId } = await findProjectByRef(reader.pool, flags.project ?? context.config.project);
+  const page = await listHandoffPage(reader, projectId, options);
+  const short = shortIds(page.handoffs.map(({ handoff_id }) => handoff_id));
+  context.answer(page, () =>
+    page.handoffs.length === 0
+      ? 'no handoffs'
+      : formatTable(
+          [
+            { title: 'handoff' },
+            { title: 'status' },
+            { title: 'age', align: 'right' },
+            { title: 'platform', max: 12 },
+            { title: 'from', max: 18 },
+            { title: 'to' },
+          ],
+          page.handoffs.map((handoff) => [
+            short.get(handoff.handoff_id) ?? handoff.handoff_id,
+            handoff.status,
+            formatShortDuration(Math.max(Date.now() - handoff.created_at.getTime(), 0)),
+            handoff.platform,
+            handoff.source_agent,
+            handoff.target_agent,
+          ]),
+        ),
+  );
+  if (page.next_cursor !== null)
+    context.note(`${countOf(page.handoffs.length, 'handoff')} shown; the next: --cursor ${page.next_cursor}`);
+  return EXIT.success;
+}
+
+/** `boxcar handoffs show`. */
+async function showHandoff(
+  context: Context,
+  ref: string,
+  { project }: { readonly project?: string },
+): Promise<number> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  const { pool } = reader;
+  const found = await findHandoffId(pool, ref, project ?? context.config.project);
+  const handoff = await findHandoff(pool, found);
+  if (handoff === undefined) throw new KernelError('not_found', { message: `No handoff '${ref}'.` });
+  const events = await loadHandoffEvents(pool, found.handoffId);
+  context.answer({ handoff, events }, () => describeHandoff(handoff, events));
+  return EXIT.success;
+}
+
+export function addHandoffs(program: Command, run: Run): void {
+  const handoffs = program.command('handoffs').addHelpText(
+    'after',
+    helpOf({
+      examples: ['boxcar handoffs ls --status failed', 'boxcar handoffs show 0198c1f2'],
+    }),
+  );
+  handoffs
+    .command('ls')
+    .description('Handoffs in whatever state, newest first.')
+    .addOption(new Option('--status <status>', 'only these').choices(HANDOFF_STATUSES))
+    .option('--source <name>', 'only of the agent that asked')
+    .option('--target <name>', 'only to this agent or target')
+    .option('--platform <name>', 'only on this platform, by any of its names')
+    .option('--run <run>', 'only of this run: of the caller, or of a turn that asks or serves')
+    .option('--limit <n>', 'rows at most (default: 50)', flag(settingSchemas.pageSize))
+    .option('--cursor <cursor>', 'next_cursor of the page before')
+    .option('--project <name>', 'project, by id or name')
+    .addHelpText(
+      'after',
+      helpOf({
+        examples: [
+          'boxcar handoffs ls',
+          'boxcar handoffs ls --platform openai --status failed',
+          "boxcar handoffs ls --json | jq '.handoffs[].error'",
+        ],
+      }),
+    )
+    .action((flags: ListFlags) => run((context) => listHandoffs(context, flags)));
+  handoffs
+    .command('show')
+    .description('One handoff: request, policy, approval, turn, result and its log.')
+    .argument('<handoff>', 'its id, or at least the first 8 digits of it', readId)
+    .option('--project <name>', 'project, by id or name')
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks: 'The turn that serves it is shown by boxcar show, its ticket by boxcar approvals show.',
+        examples: ['boxcar handoffs show 0198c1f2', 'boxcar handoffs show 0198c1f2 --json | jq .events'],
+      }),
+    )
+    .action((ref: string, flags: { project?: string }) => run((context) => showHandoff(context, ref, flags)));
+}
