@@ -43,6 +43,7 @@ export {
   type AgentContext,
   type AgentFunction,
   type AgentRunner,
+  checkHandoffOptions,
   type HandoffAnswer,
   type HandoffInput,
   type HandoffPage,
@@ -53,6 +54,7 @@ export {
   listHandoffPage,
   type NativeAdapterOptions,
   NativeHandoffAdapter,
+  waitForHandoff,
 } from './handoff/index.js';
 export {
   createLog,
