@@ -22,12 +22,15 @@ export { lossOf } from './loss.js';
 export { AnthropicHandoffAdapter, OpenAIHandoffAdapter } from './model/model-adapter.js';
 export { AdapterRegistry } from './registry.js';
 export {
+  type AdkTarget,
+  type CustomTarget,
   checkTargets,
+  type ModelTarget,
   type ParseTargetsOptions,
   parseTargets,
   readTargetsFile,
+  resolveTarget,
+  type Target,
   type Targets,
-} from './targets/parse-targets.js';
-export { resolveTarget } from './targets/resolve-target.js';
-export type { AdkTarget, CustomTarget, ModelTarget, Target } from './targets/target.js';
+} from './targets/index.js';
 export { AddressRules } from './wire/private-address.js';

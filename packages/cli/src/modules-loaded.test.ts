@@ -1,6 +1,6 @@
 /** What a start costs is what it loads: a bound on the modules, which no busy machine changes. */
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -94,4 +94,26 @@ it('the store and its reports load drizzle with the first statement of its build
   expect(modules.get('store')).toContain('query/query.ts');
   expect(modules.get('store')).not.toContain('query/builder.ts');
   expect([...modules.keys()]).not.toContain('drizzle-orm');
+});
+
+it('a start reads the targets of handoffs without the adapters, and without a file not even those', () => {
+  const targets = join(folder, 'targets.yaml');
+  writeFileSync(targets, 'writer: { platform: openai, model: gpt-large }\n');
+  const adaptersOf = (name: string, env: Env) => {
+    const settings = {
+      DATABASE_URL: 'postgres://a@127.0.0.1:1/b',
+      BOXCAR_DATABASE_WAIT_SECONDS: '0',
+      ...env,
+    };
+    const program = `const [{ openStack }, { parseConfig }] = [await import('@boxcar/host/open'), await import('@boxcar/host/config')];
+      await openStack(parseConfig(${JSON.stringify(settings)})).catch(({ code }) => (process.exitCode = code === 'database_unavailable' ? 0 : 9));`;
+    return modulesOf([name], {}, ['--input-type=module', '--eval', program]);
+  };
+  const on = { BOXCAR_HANDOFF_ENABLED: 'true' };
+  expect([...adaptersOf('plain', on).keys()]).not.toContain('adapters');
+  const modules = adaptersOf('targets', { ...on, BOXCAR_TARGETS_FILE: targets });
+  expect([...(modules.get('adapters') ?? [])].sort()).toEqual(
+    ['index', 'parse-targets', 'resolve-target', 'target'].map((file) => `targets/${file}.ts`),
+  );
+  expect([...modules.keys()]).not.toContain('@a2a-js/sdk');
 });

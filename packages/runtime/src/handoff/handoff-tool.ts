@@ -93,15 +93,20 @@ export interface HandoffPage {
   readonly next_cursor: string | null;
 }
 
+/** The options of a list, with their defaults; asks nothing of the database. @throws KernelError `bad_request`. */
+export function checkHandoffOptions(options: ListHandoffsOptions): z.output<typeof listSchema> {
+  const parsed = safeParse(listSchema, options);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'options');
+  return parsed.data;
+}
+
 /** @throws KernelError `bad_request`. */
 export async function listHandoffPage(
   runtime: Pick<RuntimeCore, 'pool'>,
   projectId: ProjectId,
   options: ListHandoffsOptions = {},
 ): Promise<HandoffPage> {
-  const parsed = safeParse(listSchema, options);
-  if (!parsed.success) throw toBadRequest(parsed.error, 'options');
-  const { source_agent, target_agent, status, platform, run, limit, cursor } = parsed.data;
+  const { source_agent, target_agent, status, platform, run, limit, cursor } = checkHandoffOptions(options);
   const phases: readonly HandoffPhase[] | undefined = status && phasesOf(status);
   const rows = await listHandoffs(runtime.pool, {
     projectId,

@@ -1,6 +1,8 @@
 export type { AgentContext, AgentFunction, AgentRunner } from './agents.js';
-export { handoffPrimitive } from './handoff-primitive.js';
+export { waitForHandoff } from './hand-off.js';
+export { handoffForm, handoffPrimitive } from './handoff-primitive.js';
 export {
+  checkHandoffOptions,
   type HandoffPage,
   HandoffTool,
   type HandoffToolOptions,

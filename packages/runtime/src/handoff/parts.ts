@@ -31,6 +31,10 @@ import { handOff } from './hand-off.js';
 const loadAdapters = () => import('@boxcar/adapters');
 type AdapterLibrary = Awaited<ReturnType<typeof loadAdapters>>;
 
+/** Targets alone need no SDK: a program that only starts reads them without. */
+const loadTargetLibrary = () => import('@boxcar/adapters/targets');
+type TargetLibrary = Awaited<ReturnType<typeof loadTargetLibrary>>;
+
 const BUILT_IN_PLATFORMS = ['adk', 'openai', 'anthropic'] as const;
 
 class TargetsFile {
@@ -100,7 +104,22 @@ export class HandoffParts implements Handoffs {
 
   /** @throws KernelError `bad_config` for targets that cannot be read or are not valid. */
   async checkTargets(): Promise<void> {
-    if (this.hasTargets) await this.#load();
+    if (!this.hasTargets) return;
+    const customPlatforms = this.#adapters
+      .map(({ platform }) => platform)
+      .filter((platform) => normalizePlatform(platform) === undefined);
+    this.#readTargets(await loadTargetLibrary(), customPlatforms);
+  }
+
+  #readTargets(
+    { checkTargets, readTargetsFile }: Pick<TargetLibrary, 'checkTargets' | 'readTargetsFile'>,
+    customPlatforms: readonly string[],
+  ): Targets {
+    const checked = this.#targets.map((given) => {
+      if (given instanceof TargetsFile) return readTargetsFile(given.path, { customPlatforms });
+      return given instanceof Map ? (given as Targets) : checkTargets(given, { customPlatforms });
+    });
+    return new Map(checked.flatMap((targets) => [...targets]));
   }
 
   /** Has what this process can serve served by it, too. */
@@ -122,12 +141,7 @@ export class HandoffParts implements Handoffs {
         new library.AnthropicHandoffAdapter(),
       ]);
       for (const adapter of this.#adapters) registry.registerAdapter(adapter);
-      const { customPlatforms } = registry;
-      const checked = this.#targets.map((given) => {
-        if (given instanceof TargetsFile) return library.readTargetsFile(given.path, { customPlatforms });
-        return given instanceof Map ? (given as Targets) : library.checkTargets(given, { customPlatforms });
-      });
-      return { registry, targets: new Map(checked.flatMap((targets) => [...targets])) };
+      return { registry, targets: this.#readTargets(library, registry.customPlatforms) };
     })();
     const loading = this.#loaded;
     loading.catch(() => {

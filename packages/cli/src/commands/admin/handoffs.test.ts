@@ -1,147 +1,185 @@
-/** Handoffs on the command line: submitted, listed, shown, approved. */
-import { mkdtempSync, writeFileSync } from 'node:fs';
+/** Handoffs on the command line: asked for by one process, served by a worker, listed and shown by another process. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createWorker } from '@boxcar/runtime';
-import { type TestDatabase, testDatabase } from '@boxcar/testkit';
+import { ApprovalGate, createWorker, HandoffTool } from '@boxcar/runtime';
+import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
-const folder = mkdtempSync(join(tmpdir(), 'boxcar-handoffs-'));
-const fileOf = (name: string, text: string): string => {
-  const path = join(folder, name);
-  writeFileSync(path, text);
-  return path;
-};
+const POLICY = `
+tools:
+  handoff: { permission: ALWAYS }
+rules:
+  - condition: { tool_name: handoff, context: { target_agent: "external-*" } }
+    permission: NEVER
+  - condition: { tool_name: handoff, context: { target_agent: boss } }
+    permission: REQUIRE_APPROVAL
+`;
 
+const folder = mkdtempSync(join(tmpdir(), 'boxcar-handoffs-'));
 let database: TestDatabase;
 let env: Env;
 let stack: Awaited<ReturnType<typeof prepare>>;
 let worker: Awaited<ReturnType<typeof createWorker>>;
+let tool: HandoffTool;
 
 beforeAll(async () => {
+  const policy = join(folder, 'policy.yaml');
+  writeFileSync(policy, POLICY);
   database = await testDatabase();
-  const policy = fileOf(
-    'policy.yaml',
-    [
-      'rules:',
-      '  - condition: { tool_name: handoff, context: { target_agent: helper } }',
-      '    permission: ALWAYS',
-      '  - condition: { tool_name: handoff, context: { target_agent: "external-*" } }',
-      '    permission: NEVER',
-    ].join('\n'),
-  );
   env = { DATABASE_URL: database.url, BOXCAR_HANDOFF_ENABLED: 'true', BOXCAR_POLICY_FILE: policy };
   stack = await prepare(env);
-  for (const name of ['helper', 'careful'])
-    await stack.runtime.applyProfile({
-      name,
-      instructions: 'You help.',
-      model: 'scripted',
-      script: [{ say: `${name} has helped` }],
-    });
   worker = await createWorker(stack.runtime, { sweepMs: 200 });
+  tool = new HandoffTool({ runtime: stack.runtime });
 });
 afterAll(async () => {
   await worker.close();
   await stack[Symbol.asyncDispose]();
+  rmSync(folder, { recursive: true, force: true });
 });
 
 const json = async (...args: string[]) => JSON.parse((await cliHere([...args, '--json'], env)).stdout);
-const submit = (target_agent: string, rest: object = {}, ...flags: string[]) =>
-  cliHere(
-    [
-      'submit',
-      'handoff',
-      '--json-args',
-      JSON.stringify({ source_agent: 'cli', target_agent, task: 'help', ...rest }),
-      ...flags,
-    ],
-    env,
+const askFor = (target: string, more: readonly string[] = []): string[] => [
+  ...['submit', 'handoff', '--arg', 'source_agent=main', '--arg', `target_agent=${target}`],
+  ...['--arg', 'task=world', ...more],
+];
+
+test('a handoff is accepted, and with --wait its result is printed', async () => {
+  const { handoff_id, status, turn_id } = await json(...askFor('writer'));
+  expect({ status, turn_id }).toEqual({ status: 'pending', turn_id: expect.any(String) });
+  expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 30_000 })).toMatchObject({
+    result: 'Hello world',
+  });
+  const waited = await cliHere(askFor('writer', ['--wait', '--arg', 'run_id=run-7']), env);
+  expect(waited.code).toBe(0);
+  expect(waited.stdout).toMatch(/^status {6}completed\nhandoff_id {2}\S+\n\nHello world\n$/);
+  const failed = await cliHere(askFor('failure', ['--wait', '--json']), env);
+  expect(failed.code).toBe(3);
+  expect(JSON.parse(failed.stdout)).toMatchObject({ status: 'failed', error: { code: 'model_failed' } });
+});
+
+test('what the policy forbids is refused in its words, and leaves a row', async () => {
+  const refused = await cliHere(askFor('external-billing', ['--wait']), env);
+  expect(refused).toMatchObject({ code: 1, stdout: '' });
+  expect(refused.stderr).toBe(
+    'boxcar: permission_denied: Handoff to external-billing not allowed by policy\n',
   );
+  const { handoffs } = await json('handoffs', 'ls', '--status', 'rejected');
+  expect(handoffs).toMatchObject([{ target_agent: 'external-billing', decision: { rule_id: 'rules.0' } }]);
+  const shown = await cliHere(['handoffs', 'show', handoffs[0].handoff_id], env);
+  const lines = shown.stdout.split('\n').map((line) => line.trim().replace(/ +/g, ' '));
+  expect(lines).toEqual(
+    expect.arrayContaining([
+      'status rejected',
+      'to external-billing on agdd',
+      'error permission_denied: Handoff to external-billing not allowed by policy',
+      `policy never by rules.0, version ${handoffs[0].decision.policy_version.slice(0, 12)}`,
+      'rules.0 never 2 matches',
+      'rules.1 require_approval 2 not by context.target_agent',
+      '1 +0 ms handoff.requested',
+      '2 +0 ms handoff.rejected code permission_denied, status rejected',
+    ]),
+  );
+});
 
-test('a handoff is submitted, listed and shown with what the policy said', async () => {
-  const done = await submit('helper', { context: { a: 1 } }, '--wait');
-  expect([done.code, done.stdout.includes('helper has helped')]).toEqual([0, true]);
-  const list = await cliHere(['handoffs', 'ls', '--target', 'helper'], env);
-  for (const part of ['completed', 'cli', 'helper', 'agdd', 'help']) expect(list.stdout).toContain(part);
-  const [handoff] = (await json('handoffs', 'ls', '--platform', 'native')).handoffs;
-  const shown = await cliHere(['handoffs', 'show', handoff.handoff_id.slice(0, 23)], env);
-  for (const part of [
-    `${handoff.handoff_id}  completed (completed)`,
-    'policy: always by rules.0',
-    'rules.1 never: not, by context.target_agent',
-    'result: helper has helped',
-    'handoff.requested  ',
-    'handoff.completed  ',
-  ])
-    expect(shown.stdout).toContain(part);
-  expect(await json('handoffs', 'show', handoff.handoff_id)).toMatchObject({
-    handoff: { status: 'completed', context: { a: 1 } },
-    events: [
-      { event_type: 'handoff.requested', seq: 1 },
-      { event_type: 'handoff.completed', seq: 2 },
+test('one that needs an approval prints its ticket, and goes on after the decision', async () => {
+  const { handoff_id, ticket_id, status } = await json(...askFor('boss', ['--key', 'one']));
+  expect(status).toBe('pending');
+  const before = await cliHere(['handoffs', 'show', handoff_id.replaceAll('-', '')], env);
+  expect(before.stdout).toMatch(/^phase +awaiting_approval$/m);
+  expect(before.stdout).toMatch(new RegExp(`^ticket +${ticket_id}$`, 'm'));
+  const waiting = cliHere(askFor('boss', ['--wait', '--arg', 'run_id=other']), env);
+  const other = await waitFor(
+    async () => {
+      const page = await tool.listHandoffs({ run: 'other' });
+      return page.handoffs[0]?.ticket_id ?? undefined;
+    },
+    { message: 'the second ticket' },
+  );
+  expect(other).not.toBe(ticket_id);
+  // Another command line in this process would get this one's output.
+  await new ApprovalGate({ runtime: stack.runtime }).deny(other, { reason: 'not now' });
+  const denied = await waiting;
+  expect(denied.code).toBe(3);
+  expect(denied.stderr).toContain(`boxcar approvals approve ${other}`);
+  expect(denied.stdout).toContain('Handoff to boss denied: not now');
+  expect((await cliHere(['approvals', 'approve', ticket_id], env)).code).toBe(0);
+  await tool.waitForHandoff(handoff_id, { timeoutMs: 30_000 });
+  const { handoff, events } = await json('handoffs', 'show', handoff_id);
+  expect(handoff).toMatchObject({ status: 'completed', phase: 'completed', ticket_id });
+  expect(events.map(({ seq, event_type }: { seq: number; event_type: string }) => [seq, event_type])).toEqual(
+    [
+      [1, 'handoff.requested'],
+      [2, 'approval.required'],
+      [3, 'approval.updated'],
+      [4, 'handoff.completed'],
     ],
-  });
+  );
 });
 
-test('what a policy forbids is refused and recorded', async () => {
-  const refused = await submit('external-bank');
-  expect(refused.code).toBe(1);
-  expect(refused.stderr).toContain('permission_denied: Handoff to external-bank not allowed by policy');
-  expect((await json('handoffs', 'ls', '--status', 'rejected')).handoffs).toMatchObject([
-    { target_agent: 'external-bank', decision: { level: 'never' } },
-  ]);
+test('a list is filtered, and goes on by a cursor', async () => {
+  const list = await cliHere(['handoffs', 'ls'], env);
+  expect(list.code).toBe(0);
+  for (const part of ['completed', 'failed', 'rejected', 'agdd', 'main', 'external-billing'])
+    expect(list.stdout).toContain(part);
+  expect(list.stdout.split('\n').filter((line) => line.length > 80)).toEqual([]);
+  const only = async (...flags: string[]) =>
+    (await json('handoffs', 'ls', ...flags)).handoffs.map(
+      ({ target_agent }: { target_agent: string }) => target_agent,
+    );
+  expect(await only('--run', 'run-7')).toEqual(['writer']);
+  expect(await only('--target', 'failure')).toEqual(['failure']);
+  expect(await only('--platform', 'native', '--status', 'rejected')).toEqual(['boss', 'external-billing']);
+  expect(await only('--source', 'nobody')).toEqual([]);
+  expect((await cliHere(['handoffs', 'ls', '--platform', 'openai'], env)).stdout).toBe('no handoffs\n');
+  const first = await cliHere(['handoffs', 'ls', '--limit', '1'], env);
+  const cursor = /--cursor (\S+)/.exec(first.stderr)?.[1] ?? '';
+  const [newest, next] = (await json('handoffs', 'ls')).handoffs;
+  const page = await json('handoffs', 'ls', '--limit', '1', '--cursor', cursor);
+  expect(page.handoffs).toEqual([next]);
+  expect(page.handoffs).not.toEqual([newest]);
 });
 
-test('what needs an approval waits for it, and goes on after it', async () => {
-  const waiting = await submit('careful', { wait: false });
-  expect(waiting.code).toBe(0);
-  const [handoff] = (await json('handoffs', 'ls', '--status', 'pending')).handoffs;
-  expect(handoff).toMatchObject({ phase: 'awaiting_approval', target_agent: 'careful' });
-  expect((await cliHere(['handoffs', 'ls'], env)).stdout).toContain('pending (approval)');
-  await cliHere(['approvals', 'approve', handoff.ticket_id], env);
-  const { handoff: begun } = await json('handoffs', 'show', handoff.handoff_id);
-  expect(begun.turn_id).toEqual(expect.any(String));
-  await stack.runtime.waitForTurn(begun.turn_id, { timeoutMs: 60_000 });
-  expect((await json('handoffs', 'show', handoff.handoff_id)).handoff).toMatchObject({
-    status: 'completed',
-    result: 'careful has helped',
-  });
+test('parts of a handoff name the whole', async () => {
+  const { handoffs } = await json('handoffs', 'ls', '--run', 'run-7');
+  const parent = handoffs[0].handoff_id;
+  const { handoff_id } = await json(...askFor('writer', ['--arg', `parent_handoff_id=${parent}`])).catch(
+    () => ({ handoff_id: undefined }),
+  );
+  expect(handoff_id).toBeUndefined();
+  const cycle = await cliHere(askFor('writer', ['--arg', `parent_handoff_id=${parent}`]), env);
+  expect(cycle).toMatchObject({ code: 1, stderr: expect.stringContaining('delegation_cycle') });
+  const part = await json(...askFor('sleeper', ['--arg', `parent_handoff_id=${parent}`]));
+  expect((await cliHere(['handoffs', 'show', part.handoff_id], env)).stdout).toContain(`${parent}, depth 1`);
 });
 
-test('pages go on by a cursor, and what does not fit is refused by name', async () => {
-  const first = await json('handoffs', 'ls', '--limit', '1');
-  const second = await json('handoffs', 'ls', '--limit', '1', '--cursor', first.next_cursor);
-  expect(second.handoffs[0].handoff_id).not.toBe(first.handoffs[0].handoff_id);
-  for (const [args, code, text] of [
-    [['show', 'ffffffff'], 1, 'not_found'],
-    [['show', 'x'], 2, 'must be an id'],
-    [['ls', '--status', 'open'], 2, 'Allowed choices'],
-    [['ls', '--cursor', 'x'], 1, 'next_cursor'],
-    [['ls', '--project', 'nowhere'], 1, 'not_found'],
+/** No database answers there. */
+const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
+
+test('wrong values are refused by name before the database is asked, and what there is not after', async () => {
+  for (const [args, text] of [
+    [['show', 'x'], 'must be an id'],
+    [['ls', '--status', 'open'], 'Allowed choices'],
+    [['ls', '--limit', '0'], 'whole number from 1'],
+    [['ls', '--cursor', 'x'], '--cursor: must be the next_cursor'],
+  ] as const) {
+    const done = await cliHere(['handoffs', ...args], NOWHERE);
+    expect([args, done.code, done.stdout]).toEqual([args, 2, '']);
+    expect(done.stderr).toContain(text);
+  }
+  for (const [args, text] of [
+    [['show', 'ffffffff'], "not_found: No handoff 'ffffffff'"],
+    [['ls', '--project', 'nowhere'], 'No project'],
   ] as const) {
     const done = await cliHere(['handoffs', ...args], env);
-    expect([args, done.code, done.stdout]).toEqual([args, code, '']);
+    expect([args, done.code, done.stdout]).toEqual([args, 1, '']);
     expect(done.stderr).toContain(text);
   }
 });
 
-test('where it is off, submissions are refused; targets that cannot be read stop the program', async () => {
-  const off = await cliHere(
-    ['submit', 'handoff', '--json-args', '{"target_agent":"helper","task":"x","source_agent":"y"}'],
-    {
-      DATABASE_URL: database.url,
-    },
-  );
-  expect([off.code, off.stderr.includes('feature_disabled: Handoff feature is disabled')]).toEqual([1, true]);
-  for (const [path, text] of [
-    [join(folder, 'none.yaml'), 'ENOENT'],
-    [fileOf('wrong.yaml', 'writer: { platform: openai }\n'), 'writer.model'],
-  ] as const) {
-    const broken = await cliHere(['handoffs', 'ls'], { ...env, BOXCAR_TARGETS_FILE: path });
-    expect(broken.code).not.toBe(0);
-    expect(broken.stderr).toContain('bad_config');
-    expect(broken.stderr).toContain(text);
-  }
+test('nothing is handed off while the feature is off', async () => {
+  const off = await cliHere(askFor('writer'), { ...env, BOXCAR_HANDOFF_ENABLED: 'false' });
+  expect(off).toMatchObject({ code: 1, stdout: '' });
+  expect(off.stderr).toContain('feature_disabled: Handoff feature is disabled');
 });

@@ -1,20 +1,16 @@
 /** `boxcar handoffs ls|show`. */
 import { settingSchemas } from '@boxcar/host/config';
-import { openStack } from '@boxcar/host/open';
-import {
-  HANDOFF_STATUSES,
-  type Handoff,
-  type HandoffEvent,
-  type HandoffStatus,
-  isJsonObject,
-  type JsonValue,
-} from '@boxcar/kernel';
-import { listHandoffPage } from '@boxcar/runtime';
-import { findHandoff, findHandoffId, loadHandoffEvents } from '@boxcar/store';
+import { HANDOFF_STATUSES, type HandoffStatus, KernelError } from '@boxcar/kernel';
+import { checkHandoffOptions, type ListHandoffsOptions, listHandoffPage } from '@boxcar/runtime';
+import { findHandoff, findHandoffId, findProjectByRef, loadHandoffEvents } from '@boxcar/store';
 import { type Command, Option } from 'commander';
 import { EXIT, flag, helpOf, type Run } from '../../command.js';
 import type { Context } from '../../context.js';
+import { inFlags } from '../../input/flag-errors.js';
 import { readId } from '../../input/id-argument.js';
+import { usage } from '../../input/usage.js';
+import { openReader } from '../../reader.js';
+import { describeHandoff } from '../../text/handoff-text.js';
 import { shortIds } from '../../text/short-ids.js';
 import { countOf, formatShortDuration, formatTable } from '../../text/text.js';
 
@@ -29,24 +25,24 @@ interface ListFlags {
   readonly project?: string;
 }
 
-const ageOf = ({ created_at }: Handoff): string =>
-  `${formatShortDuration(Math.max(Date.now() - created_at.getTime(), 0))} ago`;
+const FLAGS = { 'options.limit': '--limit', 'options.cursor': '--cursor' };
+
+/** @throws KernelError of the command line for a value that no list takes. */
+async function optionsOf(flags: ListFlags): Promise<ListHandoffsOptions> {
+  const { source, target, project: _project, ...rest } = flags;
+  const options = { ...rest, source_agent: source, target_agent: target };
+  await inFlags(FLAGS, async () => checkHandoffOptions(options)).catch((error: unknown) => {
+    throw usage(error as KernelError);
+  });
+  return options;
+}
 
 /** `boxcar handoffs ls`. */
 async function listHandoffs(context: Context, flags: ListFlags): Promise<number> {
-  await using stack = await openStack(context.config, { log: context.log('warn') });
-  const { runtime } = stack;
-  const { project_id: projectId } = await runtime.getProject(flags.project ?? context.config.project);
-  const { status, source, target, platform, run, limit, cursor } = flags;
-  const page = await listHandoffPage(runtime, projectId, {
-    status,
-    source_agent: source,
-    target_agent: target,
-    platform,
-    run,
-    limit,
-    cursor,
-  });
+  const options = await optionsOf(flags);
+  await using reader = await openReader(context.config, context.log('warn'));
+  const { id: projectId } = await findProjectByRef(reader.pool, flags.project ?? context.config.project);
+  const page = await listHandoffPage(reader, projectId, options);
   const short = shortIds(page.handoffs.map(({ handoff_id }) => handoff_id));
   context.answer(page, () =>
     page.handoffs.length === 0
@@ -55,20 +51,18 @@ async function listHandoffs(context: Context, flags: ListFlags): Promise<number>
           [
             { title: 'handoff' },
             { title: 'status' },
-            { title: 'from', max: 20 },
-            { title: 'to', max: 24 },
-            { title: 'platform' },
-            { title: 'time', align: 'right' },
-            { title: 'task' },
+            { title: 'age', align: 'right' },
+            { title: 'platform', max: 12 },
+            { title: 'from', max: 18 },
+            { title: 'to' },
           ],
           page.handoffs.map((handoff) => [
             short.get(handoff.handoff_id) ?? handoff.handoff_id,
-            handoff.phase === 'awaiting_approval' ? 'pending (approval)' : handoff.status,
+            handoff.status,
+            formatShortDuration(Math.max(Date.now() - handoff.created_at.getTime(), 0)),
+            handoff.platform,
             handoff.source_agent,
             handoff.target_agent,
-            handoff.platform,
-            ageOf(handoff),
-            handoff.task,
           ]),
         ),
   );
@@ -77,76 +71,19 @@ async function listHandoffs(context: Context, flags: ListFlags): Promise<number>
   return EXIT.success;
 }
 
-const asText = (value: JsonValue): string =>
-  typeof value === 'string' ? value : JSON.stringify(value, null, 2).replaceAll('\n', '\n  ');
-
-/** What the policy said, rule by rule. */
-function decisionLines({ decision }: Handoff): readonly string[] {
-  if (decision === null) return [];
-  const { level, rule_id, policy_version, trace } = decision;
-  return [
-    `  policy: ${level} by ${rule_id} (version ${String(policy_version).slice(0, 12)})`,
-    ...(Array.isArray(trace) ? trace : []).flatMap((rule) =>
-      isJsonObject(rule)
-        ? [
-            `    ${rule.rule_id} ${rule.level}: ${rule.matched === true ? 'matched' : `not, by ${rule.failed_key}`}`,
-          ]
-        : [],
-    ),
-  ];
-}
-
-function lossLines({ loss }: Handoff): readonly string[] {
-  if (loss === null) return [];
-  const lost = Array.isArray(loss.lost) ? loss.lost : [];
-  const sent = Array.isArray(loss.sent_cards) ? loss.sent_cards.length : 0;
-  return [
-    `  cards: ${sent} sent, ${lost.length} lost`,
-    ...lost.flatMap((card) =>
-      isJsonObject(card) ? [`    ${card.card_id} (${card.what}): ${card.why}`] : [],
-    ),
-  ];
-}
-
-const eventLine = ({ event_type, handoff_id: _id, seq, created_at, ...rest }: HandoffEvent): string =>
-  `    ${seq}  ${created_at}  ${event_type}  ${Object.entries(rest)
-    .map(([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
-    .join(' ')}`;
-
-const linesOf = (handoff: Handoff, events: readonly HandoffEvent[]): string =>
-  [
-    `${handoff.handoff_id}  ${handoff.status} (${handoff.phase})`,
-    `  ${handoff.source_agent} to ${handoff.target_agent} on ${handoff.platform}`,
-    `  task: ${handoff.task}`,
-    ...(Object.keys(handoff.context).length === 0 ? [] : [`  context: ${asText(handoff.context)}`]),
-    ...(handoff.payload === null ? [] : [`  payload: ${asText(handoff.payload)}`]),
-    ...decisionLines(handoff),
-    ...(handoff.ticket_id === null ? [] : [`  approval: ${handoff.ticket_id}`]),
-    ...(handoff.turn_id === null ? [] : [`  turn: ${handoff.turn_id}`]),
-    ...(handoff.joined_to === null ? [] : [`  joined to: ${handoff.joined_to}`]),
-    ...(handoff.parent_handoff_id === null ? [] : [`  part of: ${handoff.parent_handoff_id}`]),
-    ...(handoff.attempts === 0 ? [] : [`  attempts: ${handoff.attempts}`]),
-    ...lossLines(handoff),
-    ...(handoff.error === null ? [] : [`  error: ${handoff.error.code}: ${handoff.error.message}`]),
-    ...(handoff.result === null ? [] : [`  result: ${asText(handoff.result)}`]),
-    '  log:',
-    ...events.map(eventLine),
-  ].join('\n');
-
 /** `boxcar handoffs show`. */
 async function showHandoff(
   context: Context,
-  { ref, project }: { readonly ref: string; readonly project: string | undefined },
+  ref: string,
+  { project }: { readonly project?: string },
 ): Promise<number> {
-  await using stack = await openStack(context.config, { log: context.log('warn') });
-  const { pool } = stack.runtime;
+  await using reader = await openReader(context.config, context.log('warn'));
+  const { pool } = reader;
   const found = await findHandoffId(pool, ref, project ?? context.config.project);
-  const [handoff, events] = await Promise.all([
-    findHandoff(pool, found),
-    loadHandoffEvents(pool, found.handoffId),
-  ]);
-  if (handoff === undefined) throw new Error(`handoff ${found.handoffId} was removed meanwhile`);
-  context.answer({ handoff, events }, () => linesOf(handoff, events));
+  const handoff = await findHandoff(pool, found);
+  if (handoff === undefined) throw new KernelError('not_found', { message: `No handoff '${ref}'.` });
+  const events = await loadHandoffEvents(pool, found.handoffId);
+  context.answer({ handoff, events }, () => describeHandoff(handoff, events));
   return EXIT.success;
 }
 
@@ -154,17 +91,17 @@ export function addHandoffs(program: Command, run: Run): void {
   const handoffs = program.command('handoffs').addHelpText(
     'after',
     helpOf({
-      examples: ['boxcar handoffs ls --status pending', 'boxcar handoffs show 0198c1f2'],
+      examples: ['boxcar handoffs ls --status failed', 'boxcar handoffs show 0198c1f2'],
     }),
   );
   handoffs
     .command('ls')
-    .description('Tasks that were handed over, newest first.')
+    .description('Handoffs in whatever state, newest first.')
     .addOption(new Option('--status <status>', 'only these').choices(HANDOFF_STATUSES))
-    .option('--source <agent>', 'only from this agent')
-    .option('--target <agent>', 'only to this agent')
+    .option('--source <name>', 'only of the agent that asked')
+    .option('--target <name>', 'only to this agent or target')
     .option('--platform <name>', 'only on this platform, by any of its names')
-    .option('--run <run>', "the caller's run, or that of the turn that asked or serves")
+    .option('--run <run>', 'only of this run: of the caller, or of a turn that asks or serves')
     .option('--limit <n>', 'rows at most (default: 50)', flag(settingSchemas.pageSize))
     .option('--cursor <cursor>', 'next_cursor of the page before')
     .option('--project <name>', 'project, by id or name')
@@ -172,19 +109,24 @@ export function addHandoffs(program: Command, run: Run): void {
       'after',
       helpOf({
         examples: [
-          'boxcar handoffs ls --platform openai',
-          "boxcar handoffs ls --status failed --json | jq '.handoffs[].error'",
+          'boxcar handoffs ls',
+          'boxcar handoffs ls --platform openai --status failed',
+          "boxcar handoffs ls --json | jq '.handoffs[].error'",
         ],
       }),
     )
     .action((flags: ListFlags) => run((context) => listHandoffs(context, flags)));
   handoffs
     .command('show')
-    .description('One handoff: request, policy, attempts, what was lost, and its log.')
-    .argument('<handoff>', 'id of a handoff, or at least the first 8 digits of it', readId)
+    .description('One handoff: request, policy, approval, turn, result and its log.')
+    .argument('<handoff>', 'its id, or at least the first 8 digits of it', readId)
     .option('--project <name>', 'project, by id or name')
-    .addHelpText('after', helpOf({ examples: ['boxcar handoffs show 0198c1f2'] }))
-    .action((ref: string, { project }: { readonly project?: string }) =>
-      run((context) => showHandoff(context, { ref, project })),
-    );
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks: 'The turn that serves it is shown by boxcar show, its ticket by boxcar approvals show.',
+        examples: ['boxcar handoffs show 0198c1f2', 'boxcar handoffs show 0198c1f2 --json | jq .events'],
+      }),
+    )
+    .action((ref: string, flags: { project?: string }) => run((context) => showHandoff(context, ref, flags)));
 }

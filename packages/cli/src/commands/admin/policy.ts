@@ -14,7 +14,8 @@ import { EXIT, helpOf, type Run } from '../../command.js';
 import type { Context } from '../../context.js';
 import { readInput } from '../../input/read-input.js';
 import { wrongUsage } from '../../input/usage.js';
-import { countOf, formatFields, formatTable } from '../../text/text.js';
+import { formatTrace, type ShownRule } from '../../text/policy-text.js';
+import { countOf, formatFields } from '../../text/text.js';
 
 interface PolicySource {
   readonly file: string;
@@ -93,30 +94,19 @@ function describeAnswer(
   { policy, tool, environment }: { policy: Policy; tool: string; environment: string },
 ): string {
   const listed = policy.tools[tool];
-  const lines = answer.trace.map(({ rule_id, level, keys, matched, failed_key }) => [
-    rule_id,
-    level,
-    String(keys),
-    matched ? 'matches' : `not by ${failed_key}`,
-  ]);
-  if (listed !== undefined) lines.push([`tools.${tool}`, listed.permission, '0', 'matches']);
+  const rules: readonly ShownRule[] = [
+    ...answer.trace,
+    ...(listed === undefined
+      ? []
+      : [{ rule_id: `tools.${tool}`, level: listed.permission, keys: 0, matched: true }]),
+  ];
   const facts = formatFields([
     ['level', answer.level],
     ['rule', answer.rule_id],
     ['environment', environment],
     ['version', answer.policy_version],
   ]);
-  if (lines.length === 0) return facts;
-  const table = formatTable(
-    [
-      { title: 'rule', max: 40 },
-      { title: 'level' },
-      { title: 'keys', align: 'right' },
-      { title: 'of this call' },
-    ],
-    lines,
-  );
-  return `${facts}\n\n${table}`;
+  return rules.length === 0 ? facts : `${facts}\n\n${formatTrace(rules)}`;
 }
 
 /** `boxcar policy explain`. */

@@ -5,15 +5,18 @@ import { errorLine } from '@boxcar/host/errors';
 import { openStack, type Stack } from '@boxcar/host/open';
 import {
   errorText,
+  type Handoff,
+  type HandoffId,
   isFinal,
   isJsonObject,
   type JsonValue,
   KernelError,
+  type ProjectId,
   parseJson,
   tryParseId,
 } from '@boxcar/kernel';
-import { type Accepted, loadPlugins, type TurnResult } from '@boxcar/runtime';
-import { findLiveWorkers } from '@boxcar/store';
+import { type Accepted, loadPlugins, type TurnResult, waitForHandoff } from '@boxcar/runtime';
+import { findHandoff, findLiveWorkers } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, notBlank, type Run, same } from '../../command.js';
 import type { Context } from '../../context.js';
@@ -127,10 +130,22 @@ function describeResult(result: TurnResult): string {
   return `${formatFields(fields)}\n\n${show(result.result)}`;
 }
 
-type Awaited = { readonly kind: 'turn' | 'batch'; readonly id: string };
+function describeEnd({ handoff_id, status, result, error }: Handoff): string {
+  const fields: [string, string][] = [
+    ['status', status],
+    ['handoff_id', handoff_id],
+  ];
+  if (error !== null) fields.push(['error', errorLine(error)]);
+  const facts = formatFields(fields);
+  return status === 'completed' ? `${facts}\n\n${show(result)}` : facts;
+}
 
-/** The turn or batch that the receipt is about, when the primitive has made one. */
+type Awaited = { readonly kind: 'turn' | 'batch' | 'handoff'; readonly id: string };
+
+/** The handoff, turn or batch that the receipt is about, when the primitive has made one. */
 function awaitedOf({ answer, awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undefined {
+  const handoff = isJsonObject(answer) ? answer.handoff_id : undefined;
+  if (typeof handoff === 'string') return { kind: 'handoff', id: handoff };
   if (awaitedBatchId !== null) return { kind: 'batch', id: awaitedBatchId };
   if (awaitedTurnId !== null) return { kind: 'turn', id: awaitedTurnId };
   for (const kind of ['turn', 'batch'] as const) {
@@ -153,6 +168,66 @@ export async function warnWithoutWorker(
     context.note('no worker is running; start one with `boxcar worker`');
 }
 
+interface WaitOptions {
+  readonly projectId: string;
+  readonly signal: AbortSignal;
+  readonly timeoutMs: number | undefined;
+}
+
+/** Where to look for what is no longer waited for. */
+const LOOK: Readonly<Record<Awaited['kind'], (id: string) => string>> = {
+  turn: (id) => `boxcar show ${id}`,
+  batch: (id) => `boxcar submit collect --arg batch_id=${id} --wait`,
+  handoff: (id) => `boxcar handoffs show ${id}`,
+};
+
+async function isOver({ runtime }: Stack, { kind, id }: Awaited, projectId: string): Promise<boolean> {
+  switch (kind) {
+    case 'turn':
+      return isFinal((await runtime.getTurn(id, { projectId })).status);
+    case 'handoff': {
+      const ids = { handoffId: id as HandoffId, projectId: projectId as ProjectId };
+      return (await findHandoff(runtime.pool, ids))?.ended_at != null;
+    }
+    case 'batch':
+      return false;
+    default:
+      return kind satisfies never;
+  }
+}
+
+/** Answers with the end. @returns The exit code. */
+async function answerEnd(
+  context: Context,
+  { runtime }: Stack,
+  of: Awaited & { readonly options: WaitOptions },
+): Promise<number> {
+  const { kind, id, options } = of;
+  const codeOf = (isSuccess: boolean): number => (isSuccess ? EXIT.success : EXIT.negative);
+  switch (kind) {
+    case 'turn': {
+      const result = await runtime.waitForTurn(id, options);
+      context.answer(result, () => describeResult(result));
+      return codeOf(result.status === 'success');
+    }
+    case 'batch': {
+      const answer = await runtime.waitForBatch(id, options);
+      context.answer(answer, () => show(answer));
+      return codeOf(isJsonObject(answer) && answer.status === 'success');
+    }
+    case 'handoff': {
+      const handoff = await waitForHandoff(runtime, id as HandoffId, options);
+      const { handoff_id, status, result, error } = handoff;
+      context.answer({ handoff_id, status, result, ...(error === null ? {} : { error }) }, () =>
+        describeEnd(handoff),
+      );
+      return codeOf(status === 'completed');
+    }
+    default:
+      return kind satisfies never;
+  }
+}
+
 async function waitFor(
   context: Context,
   stack: Stack,
@@ -164,29 +239,16 @@ async function waitFor(
   },
 ): Promise<number> {
   const { kind, id, projectId, runId, timeoutSeconds } = of;
-  const { runtime } = stack;
-  const options = {
-    projectId,
-    signal: context.stop,
-    timeoutMs: timeoutSeconds === undefined ? undefined : timeoutSeconds * 1000,
-  };
-  const isOver = kind === 'turn' && isFinal((await runtime.getTurn(id, { projectId })).status);
-  if (!isOver) {
+  if (!(await isOver(stack, of, projectId))) {
     const run = runId === undefined ? '' : ` of run ${runId}`;
     context.note(`accepted as ${kind} ${id}${run}; waiting for its end`);
-    await warnWithoutWorker(context, runtime);
+    await warnWithoutWorker(context, stack.runtime);
   }
-  const look = kind === 'turn' ? `boxcar show ${id}` : `boxcar submit collect --arg batch_id=${id} --wait`;
+  const look = LOOK[kind](id);
+  const timeoutMs = timeoutSeconds === undefined ? undefined : timeoutSeconds * 1000;
   try {
-    if (kind === 'batch') {
-      const answer = await runtime.waitForBatch(id, options);
-      context.answer(answer, () => show(answer));
-      const isSuccess = isJsonObject(answer) && answer.status === 'success';
-      return isSuccess ? EXIT.success : EXIT.negative;
-    }
-    const result = await runtime.waitForTurn(id, options);
-    context.answer(result, () => describeResult(result));
-    return result.status === 'success' ? EXIT.success : EXIT.negative;
+    const options = { projectId, signal: context.stop, timeoutMs };
+    return await answerEnd(context, stack, { kind, id, options });
   } catch (error) {
     if (context.stop.aborted) {
       context.note(`no longer waiting; the ${kind} goes on: ${look}`);
@@ -194,7 +256,7 @@ async function waitFor(
     }
     if (error instanceof KernelError && error.code === 'wait_timeout') {
       throw new KernelError('wait_timeout', {
-        message: `${kind === 'turn' ? 'Turn' : 'Batch'} ${id} has not ended within ${timeoutSeconds} s; it goes on, see: ${look}.`,
+        message: `${kind.slice(0, 1).toUpperCase()}${kind.slice(1)} ${id} has not ended within ${timeoutSeconds} s; it goes on, see: ${look}.`,
         details: { [`${kind}_id`]: id, timeout_seconds: timeoutSeconds },
         cause: error,
       });
@@ -269,6 +331,9 @@ async function runSubmit(
     context.answer(accepted.answer, () => describeReceipt(accepted.answer));
     return 0;
   }
+  const ticket = isJsonObject(accepted.answer) ? accepted.answer.ticket_id : undefined;
+  if (typeof ticket === 'string')
+    context.note(`it waits for an approval; decide with boxcar approvals approve ${ticket}, or deny`);
   return await waitFor(context, stack, {
     ...awaited,
     projectId: accepted.projectId,
@@ -307,7 +372,7 @@ export function addSubmit(program: Command, run: Run): void {
     .option('--workspace <folder>', 'of the session (the folder of now)')
     .option('--session <name>', 'the target is this session of the workspace')
     .option('--profile <name>', 'of the agent that is made on first use of it')
-    .option('--wait', 'wait for the end of the turn or batch and print its result')
+    .option('--wait', 'wait for the end of the turn, batch or handoff and print its result')
     .option('--timeout <seconds>', 'wait at most this long; the turn goes on', flag(settingSchemas.seconds))
     .addHelpText(
       'after',
@@ -322,7 +387,7 @@ export function addSubmit(program: Command, run: Run): void {
           'boxcar submit ask_expert --arg expert_profile=counter --arg question=6x7 \\',
           '      --arg deadline_seconds:=30 --wait',
         ],
-        negative: '--wait: the turn or batch ended, but not in success',
+        negative: '--wait: the turn, batch or handoff ended, but not in success',
       }),
     )
     .action((primitive: string, source: string | undefined, flags: SubmitFlags) =>

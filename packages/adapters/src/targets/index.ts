@@ -1,0 +1,10 @@
+/** `@boxcar/adapters/targets`: the operator's targets, without the adapters and what they load. */
+export {
+  checkTargets,
+  type ParseTargetsOptions,
+  parseTargets,
+  readTargetsFile,
+  type Targets,
+} from './parse-targets.js';
+export { resolveTarget } from './resolve-target.js';
+export type { AdkTarget, CustomTarget, ModelTarget, Target } from './target.js';
