@@ -87,3 +87,6 @@ export async function sampleTimes(work: () => Promise<unknown>, count: number): 
   for (let at = 0; at < count; at += 1) times.push(await timed(work));
   return times;
 }
+
+/** Milliseconds since 1970: the same clock in all processes of a machine. */
+export const now = (): number => performance.timeOrigin + performance.now();

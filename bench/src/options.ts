@@ -36,6 +36,7 @@ suites
   idle    one durable turn at a time on an idle system: p50 and p99 of submit → answer
   chain   what each delegated hop costs, in a chain of ten: p50
   steps   what each further step of a turn costs, without a tool and with a tool call: p50
+  handoff approve → model call ÷ submit → model call; a native handoff ÷ a plain delegation: p50
   fanout  fork_join of 1,000 and of 10,000 children: submit → parent's answer; memory of the worker
   pack    a context of 1,000 and 9,000 cards from three boxes that overlap: p50
   view    the messages of a context of 1,000 and 9,000 cards, loaded and built: p50
@@ -55,7 +56,7 @@ options
   --concurrency <n>   turns the worker runs at once (default 50; drain: 100)
   --seconds <n>       length of a round of turns (default 4), of quiet (default 20)
   --rounds <n>        rounds of the floor and of Boxcar, in turns (default 5)
-  --samples <n>       samples of each side (default: idle 300, steps 60, chain, pack, view 40, tape 300, recover 8, backlog 2000)
+  --samples <n>       samples of each side (default: idle 300, steps, handoff 60, chain, pack, view 40, tape 300, recover 8, backlog 2000)
   --turns <n>         drain, backlog: turns that wait (default 10000, 100000); fanout, cancel: at most so many in a tree;
                       migrate: thousands of entries (default 1000)
   --profile <folder>  turns: one more round of each, with CPU profiles and Postgres statement statistics

@@ -12,6 +12,7 @@ import { benchChain } from './suites/chain.js';
 import { benchDrain } from './suites/drain.js';
 import { benchFanout } from './suites/fanout.js';
 import { benchGrowth } from './suites/growth.js';
+import { benchHandoff } from './suites/handoff.js';
 import { benchIdle } from './suites/idle.js';
 import { benchMigrate } from './suites/migrate.js';
 import { benchPack } from './suites/pack.js';
@@ -34,6 +35,7 @@ const suites: Readonly<Record<SuiteName, Suite>> = {
   idle: { queue: 'pair', run: benchIdle },
   chain: { queue: 'pair', run: benchChain },
   steps: { queue: 'pair', run: benchSteps },
+  handoff: { queue: 'pair', run: benchHandoff },
   fanout: { queue: 'own', run: benchFanout },
   pack: { queue: 'none', run: benchPack },
   view: { queue: 'none', run: benchView },

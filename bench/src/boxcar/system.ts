@@ -1,9 +1,9 @@
 import { isJsonObject, type JsonValue } from '@boxcar/kernel';
-import { createModelRouter } from '@boxcar/llm';
 import { createLog, openRuntime, type Runtime } from '@boxcar/runtime';
 import { Cleanup } from '../cleanup.js';
 import { ANSWER, PROMPT, type System, type Target } from '../system.js';
 import { forkWorker, type WorkerProcess } from '../worker-process.js';
+import { createBenchModel } from './model.js';
 
 /** Boxcar with its default settings, called through the library. */
 export interface Boxcar extends System {
@@ -24,7 +24,7 @@ export const PROFILE = {
 /** The caller's end alone: a runtime in this process, no worker. */
 export function openCaller(target: Target): { readonly runtime: Runtime; close(): Promise<void> } {
   const { databaseUrl, redisUrl } = target;
-  return openRuntime({ databaseUrl, redisUrl, model: createModelRouter(), log: createLog('warn') });
+  return openRuntime({ databaseUrl, redisUrl, model: createBenchModel(), log: createLog('warn') });
 }
 
 export const forkBoxcarWorker = (target: Target): Promise<WorkerProcess> =>

@@ -1,11 +1,11 @@
-/** One Boxcar worker process with its default settings, and the one tool that `steps` calls. */
-import { createModelRouter } from '@boxcar/llm';
+/** One Boxcar worker process with its default settings, the one tool that `steps` calls, and the model that `handoff` asks for the time. */
 import { createLog, createWorker, openRuntime } from '@boxcar/runtime';
 import { z } from 'zod';
 import { serveWorker } from '../worker-process.js';
+import { createBenchModel } from './model.js';
 
 serveWorker(async ({ databaseUrl, redisUrl, concurrency }) => {
-  const open = openRuntime({ databaseUrl, redisUrl, model: createModelRouter(), log: createLog('warn') });
+  const open = openRuntime({ databaseUrl, redisUrl, model: createBenchModel(), log: createLog('warn') });
   open.runtime.registerTool({
     name: 'count_wagons',
     description: 'Counts the wagons of a train.',

@@ -11,6 +11,7 @@ import { build, type Plugin, stop } from 'esbuild';
 const PROGRAMS = [
   'packages/runtime/src/testing/worker-process.ts',
   'packages/runtime/src/testing/caller-process.ts',
+  'packages/runtime/src/testing/handoff-process.ts',
   'packages/runtime/src/testing/import-process.ts',
   'packages/runtime/src/testing/provider-worker.ts',
   'packages/runtime/src/testing/mixed-pool.ts',

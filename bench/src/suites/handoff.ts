@@ -1,0 +1,92 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { PermissionEvaluator } from '@boxcar/policy';
+import { ApprovalGate, HandoffTool } from '@boxcar/runtime';
+import { CLOCK } from '../boxcar/model.js';
+import { type Boxcar, PROFILE, submitTurn } from '../boxcar/system.js';
+import { now, timed } from '../measure.js';
+import type { QueueName } from '../options.js';
+import { median } from '../report.js';
+import type { Bench, Figures } from '../suite.js';
+import { ANSWER, PROMPT } from '../system.js';
+import { settle } from './pair.js';
+
+const SAMPLES = 60;
+const WARM_UP = 5;
+
+const TIMED = `handoff-${CLOCK}`;
+
+type Measures = Readonly<Record<'approved' | 'idle' | 'native' | 'plain', () => Promise<number>>>;
+
+/** Milliseconds of each kind, once. */
+function measuresOf(boxcar: Boxcar): Measures {
+  const { runtime } = boxcar;
+  const permissionEvaluator = new PermissionEvaluator({
+    text: `
+tools:
+  handoff: { permission: ALWAYS }
+rules:
+  - { condition: { context: { target_agent: ${TIMED} } }, permission: REQUIRE_APPROVAL }
+`,
+    environment: 'production',
+  });
+  const tool = new HandoffTool({ runtime, permissionEvaluator, concurrency: 0 });
+  const gate = new ApprovalGate({ runtime });
+  const request = { source_agent: 'caller', task: PROMPT };
+  return {
+    approved: async () => {
+      const asked = await tool.handoff({ ...request, target_agent: TIMED, wait: false });
+      await rest();
+      const from = now();
+      await gate.approve(asked.ticket_id ?? '');
+      const { result } = await tool.waitForHandoff(asked.handoff_id);
+      return Number(result) - from;
+    },
+    idle: async () => {
+      const from = now();
+      const { result } = await runtime.waitForTurn(await submitTurn(runtime, TIMED));
+      return Number(result) - from;
+    },
+    native: () =>
+      timed(async () => {
+        const { result } = await tool.handoff({ ...request, target_agent: PROFILE.name });
+        if (result !== ANSWER) throw new Error(`a handoff ended with ${JSON.stringify(result)}`);
+      }),
+    plain: () => timed(() => boxcar.answer()),
+  };
+}
+
+/** Everything comes to rest; of uneven length, as between idle turns. */
+const rest = (): Promise<void> => delay(5 + Math.random() * 15);
+
+/** What an approval and a handoff add to a turn: each is measured beside the turn without them, in one run. */
+export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figures> {
+  const { servers, options, say } = bench;
+  const samples = options.samples ?? SAMPLES;
+  const { boxcar } = await bench.openPair();
+  await boxcar.runtime.applyProfile({
+    name: TIMED,
+    instructions: PROFILE.instructions,
+    limits: PROFILE.limits,
+    model: `scripted:${CLOCK}`,
+  });
+  const measures = measuresOf(boxcar);
+  const names = Object.keys(measures) as (keyof Measures)[];
+  const found: Record<keyof Measures, number[]> = { approved: [], idle: [], native: [], plain: [] };
+  const sample = async (count: number, keep: boolean): Promise<void> => {
+    for (let at = 0; at < count; at += 1)
+      for (const name of names) {
+        await rest();
+        const ms = await measures[name]();
+        if (keep) found[name].push(ms);
+      }
+  };
+  await sample(Math.min(WARM_UP, samples), false);
+  await settle(servers.databaseUrl);
+  await sample(samples, true);
+  const p50 = (name: keyof Measures): number => median(found[name]);
+  say(`handoff ${queue}: ${names.map((name) => `${name} ${p50(name).toFixed(2)} ms`).join(', ')}`);
+  return {
+    'approved ÷ idle': { value: p50('approved') / p50('idle'), floor: 1 },
+    'native ÷ plain': { value: p50('native') / p50('plain'), floor: 1 },
+  };
+}
