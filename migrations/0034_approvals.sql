@@ -46,5 +46,7 @@ create unique index approvals_joined on boxcar.approvals (project_id, run_id, to
 create index approvals_due on boxcar.approvals (expires_at) where status = 'pending';
 create index approvals_newest on boxcar.approvals (project_id, created_at, id);
 create index approvals_of_turn on boxcar.approvals (turn_id) where turn_id is not null;
+-- A purge of cards looks for what refers to them.
+create index approvals_card on boxcar.approvals (card_id);
 -- The calls that wait for a decision, or had it and were not begun since.
 create index approvals_waiting on boxcar.approvals (tool_call_id) where tool_call_id is not null and consumed_at is null and voided_at is null;

@@ -1233,6 +1233,8 @@ CREATE INDEX agents_owner ON boxcar.agents USING btree (owner_agent_id) WHERE (o
 
 CREATE INDEX agents_profile ON boxcar.agents USING btree (profile_id, created_at, id) WHERE (profile_id IS NOT NULL);
 
+CREATE INDEX approvals_card ON boxcar.approvals USING btree (card_id);
+
 CREATE INDEX approvals_due ON boxcar.approvals USING btree (expires_at) WHERE (status = 'pending'::text);
 
 CREATE UNIQUE INDEX approvals_joined ON boxcar.approvals USING btree (project_id, run_id, tool_name, args_hash, context_hash, payload_hash, policy_version) WHERE (status = 'pending'::text);

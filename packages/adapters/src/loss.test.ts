@@ -44,6 +44,16 @@ test('two cards with the same file need two places', () => {
   });
 });
 
+test('a file that was left out is lost, although its address is in the body as an ordinary word', () => {
+  const [file] = everyCard().filter(({ id }) => id === 'file');
+  if (file === undefined) throw new Error('no file');
+  const body = JSON.stringify({
+    parts: [{ data: { context: { url: 'https://files.example/harbour.pdf' } } }],
+  });
+  const known = [{ card_id: 'file', what: 'file', why: 'it was left out' }];
+  expect(lossOf([file], [body], known)).toEqual({ sent_cards: [], lost: known });
+});
+
 test('every card is either sent or lost, whatever was packed and sent', () => {
   const content = fc.oneof(
     fc.string().map((text) => ({ kind: 'text' as const, text })),

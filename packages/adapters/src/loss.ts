@@ -66,15 +66,11 @@ export function lossOf(
   const sentCards: string[] = [];
   const lost: LostCard[] = [];
   for (const card of cards) {
-    if (sent.take(card)) sentCards.push(card.id);
-    else
-      lost.push(
-        known.find(({ card_id }) => card_id === card.id) ?? {
-          card_id: card.id,
-          what: kindOf(card.content),
-          why: NOT_SENT,
-        },
-      );
+    const leftOut = known.find(({ card_id }) => card_id === card.id);
+    // The address of a file can be a word of the task: it does not name its card, as other pieces do.
+    const isLeftOutFile = leftOut !== undefined && card.content.kind === 'file';
+    if (!isLeftOutFile && sent.take(card)) sentCards.push(card.id);
+    else lost.push(leftOut ?? { card_id: card.id, what: kindOf(card.content), why: NOT_SENT });
   }
   return { sent_cards: sentCards, lost };
 }

@@ -16,6 +16,7 @@ export type Piece =
   | { readonly kind: 'text'; readonly text: string }
   /** JSON for platforms that carry it as such; `text` is for the others. */
   | { readonly kind: 'json'; readonly data: JsonObject; readonly text: string }
+  /** The address as clients of platforms send it, however the card writes it. */
   | { readonly kind: 'file'; readonly url: string; readonly mediaType: string };
 
 export function kindOf(content: CardContent): CarriedKind {
@@ -78,7 +79,7 @@ export function pieceOfCard(card: PackedCard): Piece {
       return asJson(callOf(content));
     case 'file':
       if (findFileFault(content) === undefined)
-        return { kind: 'file', url: content.uri, mediaType: content.content_type ?? '' };
+        return { kind: 'file', url: new URL(content.uri).href, mediaType: content.content_type ?? '' };
       break;
     default:
   }

@@ -113,7 +113,7 @@ export const COMMANDS: readonly ListedCommand[] = [
   },
   {
     name: 'handoffs',
-    description: 'Tasks that were handed to agents of this installation and of other platforms.',
+    description: 'Tasks handed to agents and to other platforms.',
     load: async () => (await import('./commands/admin/handoffs.js')).addHandoffs,
   },
   {

@@ -112,9 +112,9 @@ it('variables that the pages name are those that boxcar --help lists', async () 
     ([, name]) => name,
   );
   expect(taken.filter((name) => !listed.has(name ?? ''))).toEqual([]);
-  // Of tests, of the example, of an example of a text, of compose, and of examples of targets.
+  // Of tests, of the example, of examples of texts and entries, and of compose.
   const OTHERS =
-    /^(BOXCAR_(TEST|REQUIRE|FAULTS|KEEP|MODEL$|SURVEY|ADK)|TEST_|POSTGRES_PASSWORD$|LOCK_MS$|(JUDGE|HARBOUR)_KEY$)/;
+    /^(BOXCAR_(TEST|REQUIRE|FAULTS|KEEP|MODEL$|SURVEY|ADK)|TEST_|POSTGRES_PASSWORD$|LOCK_MS$|(JUDGE|HARBOUR|WRITER)_KEY$)/;
   // The exports of packages are constants, not variables.
   for (const page of pages.filter((path) => !path.includes('testkit') && path !== 'docs/api.md')) {
     const named = read(page).match(

@@ -41,15 +41,13 @@ Environment:
   BOXCAR_PROJECT                project, by id or name (default)
   BOXCAR_POLICY_FILE            policy for tool calls and handoffs
   BOXCAR_ENVIRONMENT            what it calls this installation (production)
+  BOXCAR_HANDOFF_ENABLED        true: models and submissions may hand off (false;
+                                also AGDD_HANDOFF_ENABLED)
+  BOXCAR_TARGETS_FILE           agents and models of other platforms, by name
+  BOXCAR_TARGETS_ALLOW_PRIVATE  hosts and networks that A2A agents may have
   BOXCAR_APPROVALS_ENABLED      false: what needs an approval is refused (true;
                                 also AGDD_APPROVALS_ENABLED)
   BOXCAR_APPROVAL_MINUTES       how long a call waits for its approval (30)
-  BOXCAR_HANDOFF_ENABLED        true: models and commands may hand off (false;
-                                also AGDD_HANDOFF_ENABLED)
-  BOXCAR_TARGETS_FILE           agents and models of other platforms, for
-                                handoffs
-  BOXCAR_TARGETS_ALLOW_PRIVATE  hosts and networks of A2A agents that may be
-                                private, with a comma between them
   BOXCAR_PLUGINS                plugins to load, with a comma between them
   BOXCAR_CONCURRENCY            worker: turns at once (10)
   BOXCAR_WORKER_TARGETS         worker: pools it serves; '' is the default pool

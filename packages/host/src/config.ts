@@ -50,9 +50,9 @@ export interface Config {
   readonly policyFile: string | undefined;
   /** What policies call this installation. */
   readonly environment: string;
-  /** Whether models and doors may hand off. */
+  /** Models and doors may hand off. */
   readonly handoffEnabled: boolean;
-  /** The targets of handoffs on other platforms; undefined: none. */
+  /** The agents and models of other platforms; undefined: none. */
   readonly targetsFile: string | undefined;
   /** Prices of models, before the built-in ones. */
   readonly prices: PriceTable | undefined;

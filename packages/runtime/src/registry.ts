@@ -8,9 +8,11 @@
 import {
   answerTokensOf,
   checkDuration,
+  EXPAND_TOOL,
   estimateTokens,
   findAnswerFinding,
   KernelError,
+  LIST_PROFILES,
   type Model,
   meant,
   PackingStrategies,
@@ -39,6 +41,9 @@ import {
   toTool,
 } from './tool/index.js';
 import { buildToolbox, findMissing } from './toolbox/index.js';
+
+/** What a turn may be given beside the tools of its profile. */
+const ADDED = ['submit_result', LIST_PROFILES, EXPAND_TOOL];
 
 export type ProfileFinding = ToolFinding | SelectorFinding | SettingFinding;
 
@@ -161,12 +166,18 @@ export class Registry {
     const { model, model_settings: settings } = profile;
     const listed = toolNames(profile);
     const unlisted = profile.must_end_with.filter((name) => !listed.includes(name));
+    const callable = new Set([...listed, ...profile.must_end_with, ...ADDED]);
+    const unguarded = (profile.requires_approval ?? []).filter((name) => !callable.has(name));
     const tools = [
       ...findMissing(this, profile).map((tool) => ({
         tool,
         message: `no registered tool or primitive has this name, and the profile does not declare it${meant(tool, [...this.tools.keys(), ...this.handlers.keys()]) || '; a plugin of the workers must bring it'}`,
       })),
       ...unlisted.map((tool) => ({ tool, message: 'must_end_with names it, and tools does not list it' })),
+      ...unguarded.map((tool) => ({
+        tool,
+        message: `requires_approval names it, and the profile has no such tool${meant(tool, [...callable])}`,
+      })),
       ...(this.model.checkTools?.(model, schemas) ?? []),
       ...this.#selectorFindings(profile),
     ];

@@ -10,11 +10,14 @@ export {
   findUnwoken,
   keepPolicy,
   listTickets,
+  lookAfter,
   parkCall,
   requestApproval,
+  setAside,
   type TicketRow,
   voidTicket,
   wakeDecided,
+  withdrawTickets,
 } from './approval/index.js';
 export {
   type ExpandedCard,

@@ -1,22 +1,36 @@
 /** An A2A agent as its card describes it: protocol 1.0, and 0.3 by the SDK's compatibility. */
-import type { AgentCard } from '@a2a-js/sdk';
+import { type AgentCard, StreamResponse } from '@a2a-js/sdk';
 import {
   type Client,
   ClientFactory,
   DefaultAgentCardResolver,
   JsonRpcTransportFactory,
   RestTransportFactory,
+  type Transport,
 } from '@a2a-js/sdk/client';
 import { z } from 'zod';
 import { type Caller, type Exchange, failureOf } from '../wire/exchange.js';
 
 export interface Agent {
   readonly client: Client;
+  readonly isStreaming: boolean;
   /** Whether the agent takes content of this media type. A card without types takes all. */
   takes(mediaType: string): boolean;
 }
 
 const legacyCompat = { enabled: true } as const;
+
+/** The SDK's own method prints an event that it cannot read to stderr, with whatever the agent put into it. */
+class QuietRestTransportFactory extends RestTransportFactory {
+  override async create(url: string, card: AgentCard): Promise<Transport> {
+    const transport = await super.create(url, card);
+    if ('_processSseEventData' in transport)
+      Reflect.set(transport, '_processSseEventData', (data: string) =>
+        StreamResponse.fromJSON(JSON.parse(data)),
+      );
+    return transport;
+  }
+}
 
 /** The members that are read. The SDK checks nothing of a card. */
 const cardSchema = z.looseObject({
@@ -55,7 +69,7 @@ export async function openAgent(cardUrl: string, exchange: Exchange, caller: Cal
   const factory = new ClientFactory({
     transports: [
       new JsonRpcTransportFactory({ fetchImpl, legacyCompat }),
-      new RestTransportFactory({ fetchImpl, legacyCompat }),
+      new QuietRestTransportFactory({ fetchImpl, legacyCompat }),
     ],
     cardResolver: resolver,
   });
@@ -63,6 +77,7 @@ export async function openAgent(cardUrl: string, exchange: Exchange, caller: Cal
   try {
     return {
       client: await factory.createFromAgentCard(card),
+      isStreaming: card.capabilities?.streaming === true,
       takes: (mediaType) => modes.length === 0 || modes.some((mode) => matches(mode, mediaType)),
     };
   } catch {

@@ -2,7 +2,7 @@ import { type Part, TaskState } from '@a2a-js/sdk';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { ResultPart } from '../adapter.js';
 import { AdapterError } from '../adapter-error.js';
-import { type Play, textPart } from '../testing/a2a-dialect.js';
+import { a2aDialect, type Play, textPart } from '../testing/a2a-dialect.js';
 import { adkDialect } from '../testing/adk-dialect.js';
 import { ANSWER, agent, failureOf, LOCAL, run } from '../testing/ask-agent.js';
 import { everyCard } from '../testing/cards.js';
@@ -43,6 +43,29 @@ test('the result of an app is what was said last, and usage is the sum of all ca
   await using server = await openPlatform(adkDialect(['harbour']), ANSWER);
   const { result, usage } = await run(server, { app: 'harbour' });
   expect([result, usage]).toEqual(['Done.', { input_tokens: 30, output_tokens: 9 }]);
+});
+
+test('odd figures of an app take nothing from its answer', async () => {
+  for (const [usageMetadata, expected] of [
+    [
+      { promptTokenCount: 1.5, candidatesTokenCount: 2 },
+      { input_tokens: 2, output_tokens: 2 },
+    ],
+    [
+      { promptTokenCount: -1, candidatesTokenCount: '7' },
+      { input_tokens: 0, output_tokens: 0 },
+    ],
+    [{ promptTokenCount: 1e300 }, null],
+    ['many', null],
+  ] as const) {
+    const event = { author: 'a', content: { parts: [{ text: 'yes' }] }, usageMetadata };
+    await using server = await openPlatform(
+      adkDialect(['harbour'], () => [event]),
+      ANSWER,
+    );
+    const { result, usage } = await run(server, { app: 'harbour' });
+    expect([result, usage]).toEqual(['yes', expected]);
+  }
 });
 
 test('events of an app: thoughts and pieces are not said, an output stands in for words, errors are failures', async () => {
@@ -119,6 +142,44 @@ test('a question that nobody can answer fails the handoff with the question', as
   ]);
 });
 
+test.each(['1.0', '0.3'] as const)(
+  'an agent of protocol %s that shows its task as it was before the answer is not answered twice',
+  async (version) => {
+    const play: Play = ({ task }, bus, text) => {
+      bus.task(TaskState.TASK_STATE_INPUT_REQUIRED);
+      if (task === undefined) return;
+      bus.status(TaskState.TASK_STATE_WORKING);
+      bus.artifact('answer', [textPart(text)]);
+      bus.status(TaskState.TASK_STATE_COMPLETED);
+    };
+    await using server = await agent({ version, play });
+    let questions = 0;
+    const ask = async (): Promise<string> => {
+      questions += 1;
+      return 'The northern one';
+    };
+    const { result } = await run(server, { options: { ask } });
+    expect([result, questions, server.works.length]).toEqual(['Done.', 1, 2]);
+  },
+);
+
+test('an answer to a question that did not arrive is not sent again', async () => {
+  const play: Play = (_context, bus) => {
+    bus.task(TaskState.TASK_STATE_WORKING);
+    bus.status(TaskState.TASK_STATE_INPUT_REQUIRED, 'Which harbour?');
+  };
+  for (const lost of [{ kind: 'status', status: 503 }, { kind: 'drop' }] as const) {
+    await using server = await openPlatform(a2aDialect({ version: '1.0', play }), ANSWER, lost, lost, ANSWER);
+    let questions = 0;
+    const ask = async (): Promise<string> => {
+      questions += 1;
+      return 'The northern one';
+    };
+    const { code } = await failureOf(run(server, { options: { ask } }));
+    expect([code, questions, server.works.length]).toEqual(['platform_unavailable', 1, 2]);
+  }
+});
+
 test('the end of a task that is no completion is a failure with the words of the agent', async () => {
   for (const [state, code] of [
     [TaskState.TASK_STATE_FAILED, 'platform_failed'],
@@ -193,6 +254,23 @@ test('an agent that takes texts only gets JSON as text, and its files are lost w
   expect(server.works[0]?.text).not.toContain('"data"');
 });
 
+test('a card that names no whole address is the fault of the agent', async () => {
+  for (const url of ['/rpc', '']) {
+    await using server = await agent({ urlOf: () => url });
+    const { code, message } = await failureOf(run(server));
+    expect([code, message.includes('The address of the agent is not a URL')]).toEqual(['bad_request', true]);
+    expect(server.works).toEqual([]);
+  }
+});
+
+test('nothing is sent to an agent that takes none of the cards', async () => {
+  await using server = await agent({ inputModes: ['text/plain'] });
+  const cards = everyCard().filter(({ id }) => id === 'image');
+  const { code, details } = await failureOf(run(server, { cards }));
+  expect([code, server.works.length]).toEqual(['cards_not_carried', 0]);
+  expect(details.lost).toMatchObject([{ card_id: 'image', why: 'the agent does not take image/png' }]);
+});
+
 test.each(['1.0', '0.3'] as const)(
   'a task of protocol %s that is still working is looked at until it ends',
   async (version) => {
@@ -216,6 +294,31 @@ test('an agent that asks for a sign-in is not authorized', async () => {
   const { code, message } = await failureOf(run(server));
   expect([code, message.includes('Sign in.')]).toEqual(['platform_unauthorized', true]);
 });
+
+test.each(['1.0', '0.3'] as const)(
+  'an agent of protocol %s that does not stream names its task before it has ended',
+  async (version) => {
+    let finish: () => void = () => undefined;
+    const told = new Promise<void>((resolve) => {
+      finish = resolve;
+    });
+    const play: Play = async (_context, bus, text) => {
+      bus.task(TaskState.TASK_STATE_WORKING);
+      await told;
+      bus.artifact('answer', [textPart(text)]);
+      bus.status(TaskState.TASK_STATE_COMPLETED);
+    };
+    await using server = await agent({ version, play, isStreaming: false });
+    let work: ReturnType<typeof run> | undefined;
+    const named = new Promise<string>((onRemoteId) => {
+      work = run(server, { options: { onRemoteId } });
+    });
+    expect(await named).not.toBe('');
+    finish();
+    expect((await work)?.result).toBe('Done.');
+    expect(server.works.length).toBe(1);
+  },
+);
 
 test('a cancellation reaches the agent, and one that comes too late is not taken', async () => {
   const adapter = new ADKHandoffAdapter(LOCAL);

@@ -10,6 +10,7 @@ import type {
   HandoffAdapter,
 } from '../adapter.js';
 import { CARRIED_KINDS } from '../adapter.js';
+import { AdapterError } from '../adapter-error.js';
 import { checkCapabilities } from '../capabilities.js';
 import { readSettings, readVariable } from '../config.js';
 import { lossOf } from '../loss.js';
@@ -145,6 +146,8 @@ export class ADKHandoffAdapter implements HandoffAdapter {
       return status?.state === TaskState.TASK_STATE_CANCELED;
     } catch (error) {
       // It has ended already, or the agent cannot stop it.
+      const { status } = exchange.failure instanceof AdapterError ? exchange.failure.details : {};
+      if (status === 400 || status === 404 || status === 409) return false;
       if (error instanceof Error && 'envelopeCode' in error) return false;
       throw exchange.explain(error, () =>
         failureOf(caller, { code: 'platform_failed', retryable: false }, 'did not take the cancellation'),

@@ -7,10 +7,12 @@ import { z } from 'zod';
 import type { AdapterUsage } from '../adapter.js';
 import { idempotencyHeaders } from '../idempotency.js';
 import { type Piece, textOf } from '../pieces.js';
+import { usageFrom } from '../usage.js';
 import { type Caller, type Exchange, failureOf, shorten } from '../wire/exchange.js';
 
 const text = z.string().nullish();
-const count = z.number().nonnegative().nullish();
+/** An odd figure is no reason to throw an answer away. */
+const count = z.number().nonnegative().nullish().catch(undefined);
 
 /** An event of a run, as far as it is read. */
 const eventSchema = z.looseObject({
@@ -35,7 +37,8 @@ const eventSchema = z.looseObject({
     .nullish(),
   usageMetadata: z
     .looseObject({ promptTokenCount: count, candidatesTokenCount: count, thoughtsTokenCount: count })
-    .nullish(),
+    .nullish()
+    .catch(undefined),
 });
 type AdkEvent = z.infer<typeof eventSchema>;
 
@@ -71,14 +74,14 @@ function usageOf(events: readonly AdkEvent[]): AdapterUsage | null {
     partial === true || usageMetadata == null ? [] : [usageMetadata],
   );
   if (reported.length === 0) return null;
-  return {
-    input_tokens: reported.reduce((sum, { promptTokenCount }) => sum + (promptTokenCount ?? 0), 0),
-    output_tokens: reported.reduce(
+  return usageFrom(
+    reported.reduce((sum, { promptTokenCount }) => sum + (promptTokenCount ?? 0), 0),
+    reported.reduce(
       (sum, { candidatesTokenCount, thoughtsTokenCount }) =>
         sum + (candidatesTokenCount ?? 0) + (thoughtsTokenCount ?? 0),
       0,
     ),
-  };
+  );
 }
 
 /** The words of an event that ends what an agent says: no calls, and not a piece of a later event. */
@@ -100,7 +103,7 @@ function resultOf(events: readonly AdkEvent[], caller: Caller): JsonValue {
     throw failureOf(
       caller,
       { code, retryable: false },
-      `did not answer: ${shorten(errorMessage ?? errorCode ?? '')}`,
+      `did not answer: ${shorten(errorMessage ?? errorCode ?? '', caller)}`,
       { platformCode: errorCode ?? undefined },
     );
   }

@@ -1,9 +1,8 @@
 /** One attempt with an A2A agent: a message, the task that it becomes, and its questions. */
 
 import { setTimeout as pause } from 'node:timers/promises';
-import { type Message, type Part, Role, TaskState } from '@a2a-js/sdk';
-import type { Client } from '@a2a-js/sdk/client';
-import type { JsonValue } from '@boxcar/kernel';
+import { type Message, type Part, Role, type SendMessageConfiguration, TaskState } from '@a2a-js/sdk';
+import { type JsonValue, KernelError } from '@boxcar/kernel';
 import type { AdapterRequest, ExecuteOptions, LostCard, PackedCard } from '../adapter.js';
 import { AdapterError } from '../adapter-error.js';
 import { idempotencyHeaders } from '../idempotency.js';
@@ -31,6 +30,13 @@ export interface AgentAnswer {
 }
 
 const JSON_TYPE = 'application/json';
+
+/** An agent that does not stream would name its task only at its end, and until then nobody could cancel it. */
+const AT_ONCE: SendMessageConfiguration = {
+  acceptedOutputModes: [],
+  taskPushNotificationConfig: undefined,
+  returnImmediately: true,
+};
 
 const partOf = (content: NonNullable<Part['content']>, mediaType = ''): Part => ({
   content,
@@ -64,7 +70,7 @@ function explainAgent(error: unknown, caller: Caller): Error {
   while (cause instanceof Error) {
     const code: unknown = Reflect.get(cause, 'envelopeCode');
     if (typeof code === 'number')
-      return failureOf(caller, verdict, `refused the message: ${shorten(cause.message)}`, {
+      return failureOf(caller, verdict, `refused the message: ${shorten(cause.message, caller)}`, {
         platformCode: String(code),
       });
     cause = cause.cause;
@@ -72,16 +78,18 @@ function explainAgent(error: unknown, caller: Caller): Error {
   return failureOf(caller, verdict, 'answered with something that cannot be read');
 }
 
+const isAsking = ({ state }: TaskView): boolean => state === TaskState.TASK_STATE_INPUT_REQUIRED;
+
 /** A conversation about one task. */
 class Conversation {
   readonly #call: AgentCall;
-  readonly #client: Client;
+  readonly #agent: Agent;
   readonly #view: TaskView;
   #sent = 0;
 
-  constructor(call: AgentCall, client: Client) {
+  constructor(call: AgentCall, agent: Agent) {
     this.#call = call;
-    this.#client = client;
+    this.#agent = agent;
     const { options, caller, exchange } = call;
     this.#view = new TaskView({
       concealer: caller.concealer,
@@ -95,19 +103,29 @@ class Conversation {
     const view = this.#view;
     view.reopen();
     const { exchange, options } = this.#call;
-    const stream = this.#client.sendMessageStream(
-      { tenant: '', message: this.#message(parts), configuration: undefined, metadata: undefined },
+    const { client, isStreaming } = this.#agent;
+    const isAnswer = view.taskId !== null;
+    const configuration = isStreaming || isAnswer ? undefined : AT_ONCE;
+    const stream = client.sendMessageStream(
+      { tenant: '', message: this.#message(parts), configuration, metadata: undefined },
       { signal: exchange.signal, serviceParameters: idempotencyHeaders(options.idempotencyKey) },
     );
+    let isHeard = false;
+    let cut: AdapterError | undefined;
     try {
       for await (const { payload } of stream) {
         if (payload !== undefined) view.take(payload as Arrived);
+        // A task that goes on may be shown first as it was: with the question that has just been answered.
+        if (!isHeard && isAnswer && payload?.$case === 'task' && isAsking(view)) continue;
+        isHeard = true;
         if (view.isSettled) break;
       }
     } catch (error) {
-      this.#recover(error);
+      cut = this.#recover(error);
     }
     await this.#poll();
+    // The task asks as before: the answer did not arrive, and nothing is sent twice.
+    if (cut !== undefined && !isHeard && isAsking(view)) throw cut;
     return view;
   }
 
@@ -128,18 +146,25 @@ class Conversation {
     };
   }
 
-  /** A task that is known goes on without its stream: asking for its state begins nothing anew. */
-  #recover(error: unknown): void {
+  /**
+   * A task that is known goes on without its stream: asking for its state begins nothing anew.
+   *
+   * @returns Why the stream ended.
+   */
+  #recover(error: unknown): AdapterError {
     const { exchange, caller, options } = this.#call;
     const { failure } = exchange;
     const isCut =
       failure instanceof AdapterError && failure.code === 'platform_unavailable' && !options.signal.aborted;
-    if (isCut && this.#view.taskId !== null) exchange.forget();
-    else throw exchange.explain(error, (other) => explainAgent(other, caller));
+    if (!isCut || this.#view.taskId === null)
+      throw exchange.explain(error, (other) => explainAgent(other, caller));
+    exchange.forget();
+    return failure;
   }
 
   async #poll(): Promise<void> {
     const { exchange, caller, pollMs } = this.#call;
+    const { client } = this.#agent;
     const view = this.#view;
     for (let round = 0; !view.isSettled; round += 1) {
       if (view.taskId === null)
@@ -150,7 +175,7 @@ class Conversation {
         );
       if (round > 0) await pause(pollMs, undefined, { signal: exchange.signal });
       try {
-        const task = await this.#client.getTask({ tenant: '', id: view.taskId }, { signal: exchange.signal });
+        const task = await client.getTask({ tenant: '', id: view.taskId }, { signal: exchange.signal });
         view.take({ $case: 'task', value: task });
       } catch (error) {
         throw exchange.explain(error, (other) => explainAgent(other, caller));
@@ -161,7 +186,7 @@ class Conversation {
 
 /** The end of a task that is not a question. */
 function endOf(view: TaskView, caller: Caller): JsonValue {
-  const words = shorten(view.statusText);
+  const words = shorten(view.statusText, caller);
   const fail = (
     code: 'platform_failed' | 'platform_refused' | 'platform_unauthorized',
     did: string,
@@ -188,21 +213,26 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
   const agent = await openAgent(cardUrl, exchange, caller);
   const lost = findRuledOut(cards, agent);
   const kept = cards.filter(({ id }) => !lost.some(({ card_id }) => card_id === id));
+  if (cards.length > 0 && kept.length === 0)
+    throw new KernelError('cards_not_carried', {
+      message: 'None of the packed cards can be sent: the agent takes none of their types.',
+      details: { lost, handoff_id: request.handoff_id },
+    });
   const { instructions } = request.target;
   const pieces: readonly Piece[] = [
     ...(instructions === undefined ? [] : [{ kind: 'text', text: instructions } as const]),
     ...kept.map(pieceOfCard),
     ...fixedPieces(request),
   ];
-  const conversation = new Conversation(call, agent.client);
+  const conversation = new Conversation(call, agent);
   let view = await conversation.say(pieces.map((piece) => toPart(piece, agent)));
-  while (view.state === TaskState.TASK_STATE_INPUT_REQUIRED) {
+  while (isAsking(view)) {
     const question = caller.concealer.text(view.statusText);
     if (ask === undefined)
       throw failureOf(
         caller,
         { code: 'platform_failed', retryable: false },
-        `asked, and nobody is there to answer: ${shorten(question)}`,
+        `asked, and nobody is there to answer: ${shorten(question, caller)}`,
       );
     view = await conversation.say([partOf({ $case: 'text', value: await ask(question) }, 'text/plain')]);
   }

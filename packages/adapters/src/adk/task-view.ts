@@ -54,7 +54,9 @@ export class TaskView {
   readonly #concealed: ConcealedText;
   readonly #onPart: (part: ResultPart) => void;
   readonly #onId: (id: string) => void;
-  readonly #artifacts = new Map<string, readonly Part[]>();
+  /** Lists of its own: an answer of many pieces is not copied for each of them. */
+  readonly #artifacts = new Map<string, Part[]>();
+  #newestArtifact: string | undefined;
   #message: Message | undefined;
   #taskId: string | null = null;
   #contextId = '';
@@ -112,7 +114,8 @@ export class TaskView {
       case 'task':
         this.#name(arrived.value.id, arrived.value.contextId);
         this.#status = arrived.value.status;
-        for (const { artifactId, parts } of arrived.value.artifacts) this.#artifacts.set(artifactId, parts);
+        for (const { artifactId, parts } of arrived.value.artifacts) this.#keep(artifactId, parts);
+        this.#catchUp();
         return;
       case 'statusUpdate':
         this.#name(arrived.value.taskId, arrived.value.contextId);
@@ -138,11 +141,24 @@ export class TaskView {
     if (artifact === undefined) return;
     const { artifactId: id, parts } = artifact;
     const before = this.#artifacts.get(id);
-    const isAppended = append && before !== undefined;
-    const isLast = [...this.#artifacts.keys()].at(-1) === id;
-    this.#artifacts.set(id, isAppended ? [...before, ...parts] : parts);
+    if (append && before !== undefined) {
+      before.push(...parts);
+      if (id === this.#newestArtifact) this.#grow(textIn(parts));
+      return;
+    }
+    this.#keep(id, parts);
     if (before === undefined) this.#grow(`${this.#raw === '' ? '' : BETWEEN}${textIn(parts)}`);
-    else if (isAppended && isLast) this.#grow(textIn(parts));
+  }
+
+  #keep(id: string, parts: readonly Part[]): void {
+    if (!this.#artifacts.has(id)) this.#newestArtifact = id;
+    this.#artifacts.set(id, [...parts]);
+  }
+
+  /** A task brings along what was written before it was asked for. */
+  #catchUp(): void {
+    const text = [...this.#artifacts.values()].map(textIn).join(BETWEEN);
+    if (text.startsWith(this.#raw)) this.#grow(text.slice(this.#raw.length));
   }
 
   #grow(text: string): void {

@@ -1,3 +1,5 @@
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import {
   anthropicWire,
   type Behaviour,
@@ -62,6 +64,20 @@ test.each(PLATFORMS)(
   },
 );
 
+test.each(PLATFORMS)('%s: usage that nobody can have is not charged', async (name, wire) => {
+  for (const [usage, expected] of [
+    [
+      { input: 30.5, output: 4 },
+      { input_tokens: 31, output_tokens: 4 },
+    ],
+    [{ input: 30, output: -4 }, null],
+    [{ input: 1e300, output: 4 }, null],
+  ] as const) {
+    await using at = await open(name, wire, { answer: { text: 'Done.', usage } });
+    expect((await at.run()).usage).toEqual(expected);
+  }
+});
+
 test.each(PLATFORMS)('%s: a key that no header can hold is sent as its hash', async (name, wire) => {
   await using at = await open(name, wire, { answer: { text: 'Done.' } });
   await at.run({ idempotencyKey: 'Schlüssel\nzwei' });
@@ -100,6 +116,41 @@ test.each(PLATFORMS)(
   },
 );
 
+test.each([
+  ['openai', OpenAIHandoffAdapter],
+  ['anthropic', AnthropicHandoffAdapter],
+] as const)(
+  '%s: a page or a document in place of a stream is no broken stream',
+  async (platform, Adapter) => {
+    vi.stubEnv('WRITER_KEY', SERVER_KEY);
+    for (const [type, body, code, words] of [
+      ['text/html', '<html>Sign in</html>', 'platform_failed', 'text/html'],
+      ['application/json', '{"id":"1","output":[]}', 'platform_failed', 'application/json'],
+      [
+        'application/json',
+        '{"error":{"message":"slow down, writer","code":"rate_limit_exceeded"}}',
+        'platform_rate_limited',
+        'slow down, [model]',
+      ],
+    ] as const) {
+      const server = createServer((_request, response) => {
+        response.writeHead(200, { 'content-type': type }).end(body);
+      });
+      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+      const target = {
+        platform,
+        model: 'writer',
+        api_key_env: 'WRITER_KEY',
+        base_url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`,
+      };
+      const options = { signal: new AbortController().signal, attempt: 1, idempotencyKey: 'k' };
+      const error = await new Adapter().executeHandoff(requestFor(target), options).catch((thrown) => thrown);
+      server.close();
+      expect([error.code, error.message.includes(words)]).toEqual([code, true]);
+    }
+  },
+);
+
 test('what Anthropic reports at the beginning is the usage of an answer that broke off', async () => {
   await using at = await open('anthropic', anthropicWire, {
     answer: { text: 'Half of it', usage: { input: 70, output: 9 } },
@@ -128,6 +179,26 @@ test.each(PLATFORMS)('%s: a context that is too long has its own code', async (n
   await using at = await open(name, wire, { status: 400, error: { message } });
   expect((await at.fail()).code).toBe('context_overflow');
 });
+
+test.each(PLATFORMS)(
+  '%s: an address of the environment that is none is named',
+  async (name, _wire, Adapter) => {
+    const variable = `${name.toUpperCase()}_BASE_URL`;
+    vi.stubEnv(variable, 'not an address');
+    vi.stubEnv(`${name.toUpperCase()}_API_KEY`, SERVER_KEY);
+    const work = new Adapter().executeHandoff(requestFor({ platform: name, model: 'writer' }), {
+      signal: new AbortController().signal,
+      attempt: 1,
+      idempotencyKey: 'k',
+    });
+    const { code, message } = (await work.then(String, (error: AdapterError) => error)) as AdapterError;
+    expect([code, message.includes(variable), message.includes('not an address')]).toEqual([
+      'platform_failed',
+      true,
+      false,
+    ]);
+  },
+);
 
 test('words of the operator are the system message, and what is handed over is one message of the user', async () => {
   await using at = await open('openai', responsesWire, { answer: { text: 'Done.' } });

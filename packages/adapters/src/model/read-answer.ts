@@ -6,6 +6,7 @@ import type {
 } from '@ai-sdk/provider';
 import { findReportedUsage } from '@boxcar/llm/failures';
 import type { AdapterUsage, ResultPart } from '../adapter.js';
+import { usageFrom } from '../usage.js';
 import type { ConcealedText } from '../wire/conceal.js';
 
 /** An error inside a stream, as the platform sent it. */
@@ -97,11 +98,11 @@ export class AnswerReader {
   #noteEarly(raw: unknown): void {
     const early = findReportedUsage(raw);
     if (early === undefined) return;
-    this.#usage = { input_tokens: early.inputTokens, output_tokens: early.outputTokens };
+    this.#usage = usageFrom(early.inputTokens, early.outputTokens);
   }
 
   #noteUsage({ inputTokens: { total: input }, outputTokens: { total: output } }: LanguageModelV3Usage): void {
     if (input === undefined && output === undefined) return;
-    this.#usage = { input_tokens: input ?? 0, output_tokens: output ?? 0 };
+    this.#usage = usageFrom(input ?? 0, output ?? 0);
   }
 }

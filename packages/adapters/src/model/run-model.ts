@@ -39,6 +39,12 @@ function connect(
   });
   const { handoff_id: handoffId } = request;
   const caller: Caller = { platform: platform.name, handoffId, attempt, keyVariable, concealer };
+  if (configured !== undefined && !URL.canParse(configured))
+    throw failureOf(
+      caller,
+      { code: 'platform_failed', retryable: false },
+      `has no address: ${platform.baseUrlVariable} is not a URL where the handoff runs`,
+    );
   return { key: checkKey(key, caller), baseUrl: configured ?? platform.defaultBaseUrl, caller };
 }
 
@@ -76,7 +82,10 @@ function checkAnswer(finish: LanguageModelV3FinishReason, text: string, caller: 
     throw failureOf(caller, { code, retryable: false }, did);
   };
   if (finish.unified === 'content-filter')
-    fail('platform_refused', text.trim() === '' ? 'refused the task' : `refused the task: ${shorten(text)}`);
+    fail(
+      'platform_refused',
+      text.trim() === '' ? 'refused the task' : `refused the task: ${shorten(text, caller)}`,
+    );
   if (finish.unified === 'length') fail('answer_cut', 'stopped at the limit of its answer');
   if (text.trim() === '') fail('platform_failed', 'gave an empty answer');
 }
@@ -100,7 +109,7 @@ function explainAnswer(error: unknown, caller: Caller): AdapterError {
       { code: 'platform_failed', retryable: false },
       'answered with something that cannot be read',
     );
-  const words = shorten(said.message === '' ? (said.code ?? '') : said.message);
+  const words = shorten(said.message === '' ? (said.code ?? '') : said.message, caller);
   return failureOf(caller, judge(200, said), `broke its answer off: ${words}`, { platformCode: said.code });
 }
 
@@ -114,7 +123,7 @@ export async function runModel(
   const carried = checkCapabilities(adapter, request);
   const { key, baseUrl, caller } = connect(platform, target, request, options);
   const { signal, onPart, onRemoteId, idempotencyKey } = options;
-  using exchange = new Exchange({ fetch: createFetch(), signal, caller });
+  using exchange = new Exchange({ fetch: createFetch(), signal, caller, isStream: true });
   const answer = new AnswerReader({
     concealed: caller.concealer.openText(),
     onPart: exchange.guard(onPart),

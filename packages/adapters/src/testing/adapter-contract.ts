@@ -93,6 +93,19 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
     expectConcealed(server, loss);
   });
 
+  test('the address of a file counts in whatever way it is written', async () => {
+    await using server = await open({ kind: 'answer', text: ANSWER });
+    const files = ['https://Files.Example/the harbour.pdf', 'https://files.example'].map((uri, n) => ({
+      id: `file-${n}`,
+      type: 'task.file',
+      role: null,
+      content: { kind: 'file', uri, checksum: 'sha256:00', content_type: 'application/pdf' } as const,
+    }));
+    const { loss } = await run(server, { cards: [textCard('text', 'x'), ...files] });
+    const isCarried = !subject.notCarried.includes('file');
+    expect(loss.sent_cards).toEqual(['text', ...(isCarried ? ['file-0', 'file-1'] : [])]);
+  });
+
   test('an answer that repeats the key or the address does not bring it into the result', async () => {
     const parts: ResultPart[] = [];
     await using server = await open({ kind: 'answer', text: `${PLATFORM_KEY} works` });

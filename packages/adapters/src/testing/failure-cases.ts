@@ -49,6 +49,23 @@ export function failureCases(subject: AdapterSubject, { run, open, expectConceal
     expect((await failureOf(run(server))).retryAfterMs).toBeUndefined();
   });
 
+  test('words that are cut do not end with the beginning of the key or of the address', async () => {
+    for (const secretOf of [() => PLATFORM_KEY, ({ origin }: { readonly origin: string }) => origin]) {
+      const filler = 'no '.repeat(160);
+      let secret = '';
+      await using server = await open({
+        kind: 'status',
+        status: 400,
+        get message() {
+          return `${filler}${secret} and more`;
+        },
+      });
+      secret = secretOf(server);
+      const { message } = await failureOf(run(server));
+      expect([message.includes('no no no'), message.includes(secret.slice(0, 15))]).toEqual([true, false]);
+    }
+  });
+
   test('an error page is not repeated', async () => {
     const body = `<!doctype html><title>Bad gateway</title>${PLATFORM_KEY}`;
     await using server = await open({ kind: 'status', status: 502, body });

@@ -79,3 +79,17 @@ test('text that cannot begin a secret is shown at once', () => {
     '',
   ]);
 });
+
+test('an error does not show the path of an address, which may be a secret', () => {
+  const concealer = new Concealer({
+    addresses: ['https://hooks.example/team/S3CRET/v1', 'https://agents.example/card.json?key=abc'],
+  });
+  expect(concealer.error('Route POST:/team/S3CRET/v1/responses not found')).toBe(
+    'Route POST:[address]/responses not found',
+  );
+  expect(concealer.error('GET /card.json?key=abc: 404, GET /card.json: 404')).toBe(
+    'GET [address]: 404, GET [address]: 404',
+  );
+  expect(new Concealer({ addresses: ['https://agents.example/'] }).error('GET /: 404')).toBe('GET /: 404');
+  expect(new Concealer({ addresses: ['https://agents.example/v1'] }).error('/v1beta')).toBe('/v1beta');
+});

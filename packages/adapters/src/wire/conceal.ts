@@ -34,6 +34,7 @@ export class Concealer {
   readonly #model: string;
   readonly #addresses = new Set<string>();
   readonly #hosts = new Set<string>();
+  readonly #paths = new Set<string>();
 
   constructor(secrets: {
     readonly key?: { readonly variable: string; readonly value: string } | undefined;
@@ -49,7 +50,11 @@ export class Concealer {
   /** An address that is found out on the way, as in the card of an agent. */
   addAddress(url: string): void {
     for (const form of formsOf(url)) this.#addresses.add(form);
-    if (URL.canParse(url)) this.#hosts.add(new URL(url).host).add(new URL(url).hostname);
+    if (!URL.canParse(url)) return;
+    const { host, hostname, pathname, search } = new URL(url);
+    this.#hosts.add(host).add(hostname);
+    // Servers say which path they do not have.
+    if (pathname !== '/') this.#paths.add(pathname).add(pathname + search);
   }
 
   /** What results and parts do not show. */
@@ -63,6 +68,8 @@ export class Concealer {
     let clean = maskSecrets(text);
     for (const { shown, value } of this.needles) clean = clean.replaceAll(value, () => shown);
     for (const host of this.#hosts) clean = clean.replace(asWord(host), ADDRESS);
+    for (const path of [...this.#paths].toSorted((a, b) => b.length - a.length))
+      clean = clean.replace(new RegExp(`${escaped(path)}(?![\\w-])`, 'g'), ADDRESS);
     return this.#model === '' ? clean : clean.replace(asWord(this.#model), MODEL);
   }
 

@@ -98,6 +98,26 @@ test('of the body of an error 64 KiB are read, whatever comes', async () => {
   await server.whenClosed;
 });
 
+test('an answer that changes the protocol is none, and does not keep the caller waiting', async () => {
+  await using server = await openRaw(
+    'HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n',
+    true,
+  );
+  using exchange = exchangeWith();
+  const error = await failureOf(exchange.fetch(server.url));
+  expect([error.code, error.retryable]).toEqual(['platform_failed', false]);
+  await server.whenClosed;
+});
+
+test('the status of an error counts although its body does not end', async () => {
+  const headers = 'content-type: application/json\r\nretry-after: 7\r\ncontent-length: 100';
+  await using server = await openRaw(`HTTP/1.1 429 Busy\r\n${headers}\r\n\r\n{"error":`, true);
+  using exchange = exchangeWith({ errorBodyMs: 20 });
+  const error = await failureOf(exchange.fetch(server.url));
+  expect([error.code, error.retryAfterMs]).toEqual(['platform_rate_limited', 7_000]);
+  await server.whenClosed;
+});
+
 test('an answer without a body is one', async () => {
   await using server = await openRaw('HTTP/1.1 204 No Content\r\n\r\n');
   using exchange = exchangeWith();

@@ -3,7 +3,7 @@
  *
  * X1  Each request is made once. A status that is not 2xx, a network error and a cut body are one failure, whatever the client of the
  *     platform makes of them.
- * X2  An answer is at most 64 MiB, and of an error 64 KiB are read.
+ * X2  An answer is at most 64 MiB. Of an error 64 KiB are read, for at most 5 s: its status says what counts.
  * X3  When the exchange is over, all of its connections are closed.
  */
 import { KernelError } from '@boxcar/kernel';
@@ -16,7 +16,9 @@ import { abortReason } from './race-abort.js';
 
 const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
 const MAX_ERROR_BYTES = 64 * 1024;
+const ERROR_BODY_MS = 5_000;
 const MAX_WORDS = 500;
+const DOCUMENT = /^(text\/html|application\/json)\b/i;
 
 /** The attempt, as errors name it. */
 export interface Caller {
@@ -34,13 +36,17 @@ export interface ExchangeOptions {
   readonly caller: Caller;
   /** Sent with each request to this origin, and to no other. */
   readonly authorization?: { readonly origin: string; readonly value: string } | undefined;
+  /** Answers are streams of events; a page or a document in place of one is a failure. */
+  readonly isStream?: boolean | undefined;
   /** @internal Tests use less. */
   readonly maxAnswerBytes?: number | undefined;
+  /** @internal Tests use less. */
+  readonly errorBodyMs?: number | undefined;
 }
 
-/** Words of others in an error. */
-export const shorten = (text: string): string => {
-  const words = text.slice(0, MAX_ERROR_BYTES).replaceAll(/\s+/g, ' ').trim();
+/** Words of others in an error. They are concealed before they are cut: nothing finds the first half of a key. */
+export const shorten = (text: string, { concealer }: Pick<Caller, 'concealer'>): string => {
+  const words = concealer.error(text.slice(0, MAX_ERROR_BYTES)).replaceAll(/\s+/g, ' ').trim();
   return words.length > MAX_WORDS ? `${words.slice(0, MAX_WORDS).toWellFormed()}…` : words;
 };
 
@@ -48,7 +54,7 @@ const ended = (words: string): string => (/[.!?…]$/.test(words) ? words : `${w
 
 /** The failure of an attempt. `did` is what the platform did, and may have words of it at its end. */
 export function failureOf(
-  { platform, handoffId, attempt, keyVariable, concealer }: Caller,
+  caller: Caller,
   verdict: Verdict,
   did: string,
   more: {
@@ -58,6 +64,7 @@ export function failureOf(
     readonly platformCode?: string | undefined;
   } = {},
 ): AdapterError {
+  const { platform, handoffId, attempt, keyVariable, concealer } = caller;
   const { retryAfterMs, status, network, platformCode } = more;
   const details = Object.entries({
     handoff_id: handoffId,
@@ -65,7 +72,7 @@ export function failureOf(
     attempt,
     status,
     network,
-    platform_code: platformCode === undefined ? undefined : concealer.error(shorten(platformCode)),
+    platform_code: platformCode === undefined ? undefined : shorten(platformCode, caller),
     variable: verdict.code === 'platform_unauthorized' ? keyVariable : undefined,
   }).filter(([, value]) => value !== undefined);
   return new AdapterError(verdict.code, {
@@ -79,22 +86,30 @@ export function failureOf(
 const looksLikeHtml = (body: string): boolean => /^\s*<(!doctype|html|head|body|\?xml)/i.test(body);
 
 /** What an error body says. Pages of gateways are left out. */
-function wordsOf(body: string, error: ProviderError | undefined): string {
+function wordsOf(body: string, error: ProviderError | undefined, caller: Caller): string {
   const words = error?.message ?? (looksLikeHtml(body) ? '' : body);
-  return shorten(words === '' ? (error?.code ?? '') : words);
+  return shorten(words === '' ? (error?.code ?? '') : words, caller);
 }
 
-/** At most 64 KiB of the body of an error; what came before it was cut. */
-async function readError(response: Response): Promise<string> {
+/** At most 64 KiB of the body of an error; what came before it was cut, or before its time was over. */
+async function readError({ body }: Response, withinMs: number): Promise<string> {
+  if (body === null) return '';
   let text = '';
   const decoder = new TextDecoder();
+  const reader = body.getReader();
+  const stop = (): void => void reader.cancel().catch(() => undefined);
+  const timer = setTimeout(stop, withinMs);
   try {
-    for await (const chunk of response.body ?? []) {
-      text += decoder.decode(chunk, { stream: true });
-      if (text.length >= MAX_ERROR_BYTES) break;
+    while (text.length < MAX_ERROR_BYTES) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      text += decoder.decode(value, { stream: true });
     }
   } catch {
     // The status says enough.
+  } finally {
+    clearTimeout(timer);
+    stop();
   }
   return text.slice(0, MAX_ERROR_BYTES);
 }
@@ -143,7 +158,7 @@ export class Exchange implements Disposable {
     const headers = new Headers(given);
     const { authorization } = this.#options;
     const url = input instanceof Request ? input.url : String(input);
-    if (authorization !== undefined && new URL(url).origin === authorization.origin)
+    if (authorization !== undefined && URL.canParse(url) && new URL(url).origin === authorization.origin)
       headers.set('authorization', authorization.value);
     if (typeof body === 'string') this.#bodies.push(body);
     const all = signal ? AbortSignal.any([signal, this.signal]) : this.signal;
@@ -154,6 +169,9 @@ export class Exchange implements Disposable {
       throw this.#fail(this.#explainNetwork(error, 'cannot be reached'));
     }
     if (!response.ok) throw this.#fail(await this.#explainStatus(response));
+    const [document] = DOCUMENT.exec(response.headers.get('content-type') ?? '') ?? [];
+    if (this.#options.isStream === true && document !== undefined)
+      throw this.#fail(await this.#explainDocument(response, document));
     return this.#watch(response);
   };
 
@@ -189,15 +207,33 @@ export class Exchange implements Disposable {
       return failureOf(caller, { code: 'platform_failed', retryable: false }, `redirects (${status})`, {
         status,
       });
-    const body = await readError(response);
+    const body = await this.#readError(response);
     const error = findErrorInBody(body);
-    const words = wordsOf(body, error);
+    const words = wordsOf(body, error, caller);
     const did = `answered ${status}${words === '' ? '' : `: ${words}`}`;
     return failureOf(caller, judge(status, error), did, {
       status,
       platformCode: error?.code,
       retryAfterMs: readRetryAfter(headers, Date.now()),
     });
+  }
+
+  /** Some gateways have the status 200 for errors too. */
+  async #explainDocument(response: Response, type: string): Promise<AdapterError> {
+    const { caller } = this.#options;
+    const error = findErrorInBody(await this.#readError(response));
+    if (error === undefined)
+      return failureOf(
+        caller,
+        { code: 'platform_failed', retryable: false },
+        `answered with ${type} in place of a stream`,
+      );
+    const did = `answered with an error: ${wordsOf('', error, caller)}`;
+    return failureOf(caller, judge(200, error), did, { platformCode: error.code });
+  }
+
+  #readError(response: Response): Promise<string> {
+    return readError(response, this.#options.errorBodyMs ?? ERROR_BODY_MS);
   }
 
   /** The same answer; its body is counted, and the end of the connection is a failure. */

@@ -84,5 +84,7 @@ export const createFetch =
         }
       });
       outgoing.on('error', (error) => reject(signal?.aborted === true ? signal.reason : error));
+      // A change of the protocol, which nobody asked for, closes the connection without an error.
+      outgoing.once('close', () => reject(new Error('the connection closed without an answer')));
       outgoing.end(body ?? undefined);
     });

@@ -1,21 +1,9 @@
-import { readFileSync } from 'node:fs';
-import { Ajv2020 } from 'ajv/dist/2020.js';
-import addFormats from 'ajv-formats';
 import { expect, test } from 'vitest';
+import { wireErrors } from '../testing/wire.js';
 import { HANDOFF_PHASES, handoffStatusOf } from './phases.js';
 import { type ApprovalTicket, type Handoff, toHandoffRequest, toHandoffResponse } from './records.js';
 
-const ajv = new Ajv2020({ allErrors: true, strict: true, allowUnionTypes: true });
-addFormats.default(ajv);
-const validator = (name: string) => {
-  const validate = ajv.compile(
-    JSON.parse(readFileSync(new URL(`../../schemas/${name}.schema.json`, import.meta.url), 'utf8')),
-  );
-  return (value: unknown) => (validate(value) ? [] : validate.errors);
-};
-const request = validator('handoff_request');
-const response = validator('handoff_response');
-const ticket = validator('approval_ticket');
+const { request, response, ticket } = wireErrors;
 
 const handoff: Handoff = {
   handoff_id: '01890a5d-ac96-774b-bcce-b302099a8057',

@@ -36,19 +36,36 @@ test('OpenAI is given the tool in this shape', () => {
   });
 });
 
+test('a program that changes the schema it was given changes it for itself', () => {
+  const given = handoffToolSchema('agdd') as { parameters: { properties: Record<string, unknown> } };
+  given.parameters.properties.extra = { type: 'string' };
+  expect(JSON.stringify(handoffToolSchema('agdd'))).not.toContain('extra');
+});
+
 test.each([
-  ['anthropic', ['target_agent', 'request']],
-  ['adk', ['target', 'message']],
-])('%s is given a flat tool with an input schema', (platform, required) => {
-  const { input_schema, ...rest } = handoffToolSchema(platform) as Readonly<Record<string, never>>;
-  expect(Object.keys(rest)).toEqual(['name', 'description']);
-  expect(input_schema).toMatchObject({ type: 'object', required });
+  ['anthropic', 'target_agent', 'request'],
+  ['adk', 'target', 'message'],
+])('%s is given a flat tool with an input schema of %s, %s and context', (platform, target, task) => {
+  const text = { type: 'string', description: expect.stringMatching(/./) };
+  expect(handoffToolSchema(platform)).toEqual({
+    name: 'handoff',
+    description: expect.stringMatching(/^Delegate /),
+    input_schema: {
+      type: 'object',
+      properties: {
+        [target]: text,
+        [task]: text,
+        context: { type: 'object', description: expect.stringMatching(/./) },
+      },
+      required: [target, task],
+    },
+  });
 });
 
 test('each name of a platform gives its schema, and another name is refused to the letter', () => {
   for (const platform of PLATFORMS)
     for (const name of PLATFORM_NAMES[platform])
-      expect(handoffToolSchema(name.toUpperCase())).toBe(handoffToolSchema(platform));
+      expect(handoffToolSchema(name.toUpperCase())).toEqual(handoffToolSchema(platform));
   for (const call of [() => handoffToolSchema('gemini'), () => readHandoffCall('gemini', {})])
     expect(call).toThrow(
       expect.objectContaining({ code: 'bad_request', message: 'Unsupported platform: gemini' }),

@@ -90,12 +90,13 @@ export function platformOf(name: string): Platform {
 }
 
 /**
- * The tool as models of that platform are given it, in the platform's exact shape.
+ * The tool as models of that platform are given it, in the platform's exact shape. The caller may change it.
  *
  * @param platform - Any name of the platform, in any case.
  * @throws KernelError `bad_request` for an unknown platform.
  */
-export const handoffToolSchema = (platform: string): HandoffToolSchema => SCHEMAS[platformOf(platform)];
+export const handoffToolSchema = (platform: string): HandoffToolSchema =>
+  structuredClone(SCHEMAS[platformOf(platform)]);
 
 export interface HandoffCall {
   readonly platform: Platform;

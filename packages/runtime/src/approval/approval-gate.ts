@@ -4,22 +4,26 @@ import {
   type ApprovalTicket,
   argsHash,
   checkDuration,
+  errorText,
+  isCleanText,
   isJsonObject,
   type JsonObject,
   KernelError,
   type Principal,
   type ProjectId,
   parseId,
+  parseJsonValue,
   safeParse,
   TICKET_STATUSES,
   type TicketId,
   type TicketStatus,
+  type TurnId,
   toBadRequest,
+  tryParseId,
 } from '@boxcar/kernel';
 import {
   consumeTicket,
   decideTicket,
-  expireDueTickets,
   findTicket,
   listTickets,
   type TicketRow,
@@ -27,6 +31,7 @@ import {
 } from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
+import { expireDue } from './expire-due.js';
 
 /** What a decision needs. */
 const MAY_DECIDE = 'approvals:write';
@@ -34,10 +39,10 @@ const MAY_DECIDE = 'approvals:write';
 const OPERATOR: Principal = { id: 'operator', kind: 'person', scopes: [MAY_DECIDE] };
 export const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 const MAX_REASON = 1_000;
-/** Requests that are expired at once. */
-const MAX_EXPIRED = 1_000;
 /** How often a waiting process looks. */
 const LOOK_MS = 250;
+/** Requests that are expired together. */
+const EXPIRED_AT_ONCE = 100;
 
 export interface DecideOptions {
   /** Default: the operator. */
@@ -92,15 +97,45 @@ export interface ListTicketsOptions {
   readonly cursor?: string | undefined;
 }
 
+const cleanText = z.string().refine(isCleanText, 'must be without NUL characters and lone surrogates');
+
+const CURSOR = /^approvals:(?<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d{6}Z:(?<id>[0-9a-f-]{36})$/;
+
+/** Days that there are not have the form of a time, too. */
+function isCursor(text: string): boolean {
+  const { at = '', id = '' } = CURSOR.exec(text)?.groups ?? {};
+  const time = new Date(`${at}Z`);
+  return tryParseId(id) !== undefined && !Number.isNaN(time.valueOf()) && time.toISOString().startsWith(at);
+}
+
 const optionsSchema = z.strictObject({
   status: z.enum(TICKET_STATUSES).optional(),
-  run_id: z.string().min(1).optional(),
-  agent: z.string().min(1).optional(),
+  run_id: cleanText.min(1).optional(),
+  agent: cleanText.min(1).optional(),
   limit: z.int().min(1).max(1_000).default(50),
-  cursor: z
-    .string()
-    .regex(/^approvals:[0-9TZ:.-]{27}:[0-9a-f-]{36}$/, 'must be the next_cursor of a page of approvals')
-    .optional(),
+  cursor: z.string().refine(isCursor, 'must be the next_cursor of a page of approvals').optional(),
+});
+
+const isNotBlank = (text: string): boolean => text.trim() !== '';
+
+const decisionSchema = z.strictObject({
+  // What else it may hold is not kept.
+  principal: z
+    .object({
+      id: cleanText.max(MAX_REASON).refine(isNotBlank, 'must not be blank'),
+      kind: z.enum(['person', 'agent', 'key']),
+      scopes: z.array(cleanText).readonly(),
+    })
+    .default(OPERATOR),
+  reason: cleanText
+    .max(MAX_REASON)
+    .refine(isNotBlank, `must have 1 to ${MAX_REASON} characters`)
+    .nullable()
+    .default(null),
+  response: z
+    .custom<JsonObject>((value) => isJsonObject(value), 'must be an object')
+    .nullable()
+    .default(null),
 });
 
 /** A page of tickets, the newest first. */
@@ -140,15 +175,9 @@ export class ApprovalGate {
 
   /** Expires requests of all projects whose time is over, and moves on what waited for them. The sweep of any worker does so too. */
   async expireDue(options: { readonly now?: Date | undefined } = {}): Promise<readonly TicketId[]> {
-    const { pool, handoffs, log } = this.#runtime;
-    const expired = await expireDueTickets(pool, { ...options, limit: MAX_EXPIRED });
-    for (const { id } of expired) {
-      log('info', 'approval.updated', { ticket_id: id, status: 'expired' });
-      await handoffs.decided(id);
-    }
-    const turns = expired.flatMap(({ turnId }) => (turnId === null ? [] : [turnId]));
-    this.#runtime.ring(await wakeDecided(pool, turns));
-    return expired.map(({ id }) => id);
+    const { ticketIds, turnIds } = await expireDue(this.#runtime, { ...options, limit: EXPIRED_AT_ONCE });
+    await this.#wake(turnIds);
+    return ticketIds;
   }
 
   /**
@@ -199,15 +228,21 @@ export class ApprovalGate {
     };
   }
 
-  /** Resolves when the ticket is decided or its time is over. @throws KernelError `not_found`; the signal's reason. */
+  /**
+   * Resolves when the ticket is decided or its time is over, which it is also when no worker runs that would say so.
+   *
+   * @throws KernelError `not_found`; the signal's reason.
+   */
   async wait(
     ticketId: string,
-    options: { readonly signal?: AbortSignal | undefined } = {},
+    { signal }: { readonly signal?: AbortSignal | undefined } = {},
   ): Promise<ApprovalTicket> {
     for (;;) {
+      signal?.throwIfAborted();
       const ticket = await this.get(ticketId);
       if (ticket.status !== 'pending') return ticket;
-      await delay(LOOK_MS, undefined, options);
+      if (Date.parse(ticket.expires_at) <= Date.now()) await this.expireDue();
+      await delay(LOOK_MS, undefined, { signal }).catch(() => undefined);
     }
   }
 
@@ -227,36 +262,49 @@ export class ApprovalGate {
   async #decide(
     given: string,
     status: 'approved' | 'denied',
-    { principal = OPERATOR, reason, response }: DecideOptions,
+    options: DecideOptions,
   ): Promise<ApprovalTicket> {
     const ticketId = parseId<'ticket'>(given, 'ticket_id');
+    const { principal, reason, response } = parseDecision(options);
     checkPrincipal(principal);
-    if (reason !== undefined && (reason.trim() === '' || reason.length > MAX_REASON))
-      throw new KernelError('bad_request', {
-        message: `reason: must have 1 to ${MAX_REASON} characters.`,
-        details: { field: 'reason' },
-      });
-    const { pool, log } = this.#runtime;
-    const decided = await decideTicket(pool, {
+    const decided = await decideTicket(this.#runtime.pool, {
       ticketId,
       projectId: this.#projectId,
       status,
       principal,
-      reason: reason ?? null,
-      response: response ?? null,
+      reason,
+      response,
     });
     const ticket = await this.#load(ticketId);
+    // After the commit: a worker that suspends the turn at this moment looks at its tickets then.
+    if (decided !== undefined && ticket.tool_name === 'handoff') await this.#moveOn(ticketId);
+    if (decided?.turnId) await this.#wake([decided.turnId]);
     if (decided === undefined) throw resolved(ticket, ticket.status);
-    log('info', 'approval.updated', {
+    this.#runtime.log('info', 'approval.updated', {
       ticket_id: ticketId,
       status: decided.status,
       resolved_by: ticket.resolved_by,
     });
-    if (ticket.tool_name === 'handoff') await this.#runtime.handoffs.decided(ticketId);
-    // After the commit: a worker that suspends the turn at this moment looks at its tickets then.
-    else if (decided.turnId !== null) this.#runtime.ring(await wakeDecided(pool, [decided.turnId]));
     if (decided.status !== status) throw resolved(ticket, decided.status);
     return toApprovalTicket(ticket);
+  }
+
+  /** A decision stays made when its turn cannot be woken now: the sweep does it then. */
+  async #wake(turnIds: readonly TurnId[]): Promise<void> {
+    try {
+      this.#runtime.ring(await wakeDecided(this.#runtime.pool, turnIds));
+    } catch (error) {
+      this.#runtime.log('warn', 'approval.not_woken', { turn_ids: turnIds, error: errorText(error) });
+    }
+  }
+
+  /** A decision stays made when what waits for it cannot go on now: the sweep does it then. */
+  async #moveOn(ticketId: TicketId): Promise<void> {
+    try {
+      await this.#runtime.handoffs.decided(ticketId);
+    } catch (error) {
+      this.#runtime.log('warn', 'approval.not_woken', { ticket_id: ticketId, error: errorText(error) });
+    }
   }
 
   async #load(ticketId: TicketId): Promise<TicketRow> {
@@ -270,8 +318,17 @@ export class ApprovalGate {
   }
 }
 
+/** @throws KernelError `bad_request`. */
+function parseDecision(options: DecideOptions): z.infer<typeof decisionSchema> {
+  const parsed = safeParse(decisionSchema, options);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'options');
+  const { response, ...rest } = parsed.data;
+  const checked = response === null ? null : parseJsonValue(response, 'response');
+  return { ...rest, response: isJsonObject(checked) ? checked : null };
+}
+
 function checkPrincipal({ id, kind, scopes }: Principal): void {
-  if (kind !== 'agent' && scopes.includes(MAY_DECIDE) && id.trim() !== '') return;
+  if (kind !== 'agent' && scopes.includes(MAY_DECIDE)) return;
   throw new KernelError('permission_denied', {
     message:
       kind === 'agent' ? 'An agent never decides about approvals.' : `${id} has no right ${MAY_DECIDE}.`,

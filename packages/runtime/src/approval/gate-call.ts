@@ -3,6 +3,7 @@
  *
  * C1  Nothing is begun before its ticket is consumed, and a ticket is consumed once, for the arguments that were approved.
  * C2  A call that waits stays open. Its turn is suspended like one that waits for another turn, and is taken up after the decision.
+ *     A call that may have been begun when nobody had to be asked is not begun again, but answered as one that was cut off.
  * C3  A refusal is the result of the call, code `permission_denied`; the turn goes on.
  * Rule: docs/approvals.md, "Calls that wait".
  */
@@ -13,23 +14,28 @@ import {
   type JsonObject,
   KernelError,
   maskArguments,
+  type NewCard,
   type Profile,
+  type ProjectId,
+  tryParseId,
 } from '@boxcar/kernel';
-import { namesTool, type PolicyAnswer } from '@boxcar/policy';
+import { namesTool, type PermissionEvaluator, type PermissionLevel, type PolicyAnswer } from '@boxcar/policy';
 import {
   type CallTicket,
   consumeForCall,
   findCallTicket,
   keepPolicy,
   loadAgentNames,
+  lookAfter,
   type PendingCall,
   parkCall,
   retryTransient,
+  setAside,
   transaction,
-  voidTicket,
 } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { newId } from '../lib/index.js';
+import { targetsOf } from './call-targets.js';
 
 /** It asks its policy by itself, at every door, and what it asks for waits in a row of its own. */
 const HANDOFF = 'handoff';
@@ -41,13 +47,18 @@ export type GatePass =
 
 export interface GatedCall {
   readonly call: PendingCall;
-  readonly projectId: Parameters<typeof voidTicket>[1]['projectId'];
+  readonly projectId: ProjectId;
   readonly runId: string;
   readonly agentId: string;
   /** Of the claim that holds the turn. */
   readonly epoch: number;
   readonly profile: Profile;
+  /** Names of agents that were asked for in this run of the turn. */
+  readonly names: AskedNames;
 }
+
+/** By the id of an agent; its name is in the map when there is such an agent. */
+export type AskedNames = Map<string, Promise<ReadonlyMap<string, string>>>;
 
 interface Need {
   readonly answer: PolicyAnswer | undefined;
@@ -58,12 +69,6 @@ const refused = (message: string, call: PendingCall, details: JsonObject = {}): 
     message,
     details: { tool: call.name, tool_call_id: call.id, ...details },
   });
-
-/** The target of a delegation, as a policy knows it. */
-const targetOf = (args: JsonObject): string | undefined => {
-  const target = args.target_ref ?? args.profile_name ?? args.expert_profile ?? args.target_agent;
-  return typeof target === 'string' ? target : undefined;
-};
 
 const asksAlways = (runtime: RuntimeCore, profile: Profile, name: string): boolean =>
   profile.requires_approval?.includes(name) === true || runtime.tools.get(name)?.requiresApproval === true;
@@ -78,27 +83,71 @@ export function mayWait(runtime: RuntimeCore, profile: Profile, name: string): b
 }
 
 /** @returns Undefined: nobody is asked. @throws KernelError `permission_denied` when a policy forbids the call. */
-async function findNeed(runtime: RuntimeCore, of: GatedCall): Promise<Need | undefined> {
+async function findNeed(
+  runtime: RuntimeCore,
+  of: GatedCall,
+  ticket: CallTicket | undefined,
+): Promise<Need | undefined> {
   const { call, profile } = of;
   const { evaluator } = runtime.gate;
   const asks = asksAlways(runtime, profile, call.name);
   if (evaluator === undefined || call.name === HANDOFF || !namesTool(evaluator.policy, call.name))
     return asks ? { answer: undefined } : undefined;
-  const args = isJsonObject(call.arguments) ? call.arguments : {};
-  const answer = evaluator.evaluate({
-    tool: call.name,
-    context: { source_agent: await nameOf(runtime, of), target_agent: targetOf(args), args },
-  });
-  if (answer.level === 'never')
+  const answer = await askPolicy(evaluator, runtime, of);
+  if (answer.level === 'never') {
+    if (ticket !== undefined) await setAside(runtime.pool, { ticketId: ticket.id, toolCallId: call.id });
     throw refused(`Tool ${call.name} is not allowed by policy`, call, {
       rule_id: answer.rule_id,
       policy_version: answer.policy_version,
     });
+  }
   return answer.level === 'require_approval' || asks ? { answer } : undefined;
 }
 
-async function nameOf(runtime: RuntimeCore, { projectId, agentId }: GatedCall): Promise<string> {
-  return (await loadAgentNames(runtime.pool, projectId, [agentId])).get(agentId) ?? agentId;
+const STRICTNESS: readonly PermissionLevel[] = ['always', 'require_approval', 'never'];
+const stricter = (one: PolicyAnswer, other: PolicyAnswer): PolicyAnswer =>
+  STRICTNESS.indexOf(other.level) > STRICTNESS.indexOf(one.level) ? other : one;
+
+/** What the policy says of a call. Of several targets the strictest answer counts. */
+async function askPolicy(
+  evaluator: PermissionEvaluator,
+  runtime: RuntimeCore,
+  of: GatedCall,
+): Promise<PolicyAnswer> {
+  const { call } = of;
+  const args = isJsonObject(call.arguments) ? call.arguments : {};
+  const given = targetsOf(call.name, args);
+  const names = await namesOf(runtime, of, given);
+  const targets = new Set(given.map((target) => names.get(target) ?? target));
+  const source_agent = names.get(of.agentId) ?? of.agentId;
+  const ask = (target_agent?: string): PolicyAnswer =>
+    evaluator.evaluate({ tool: call.name, context: { source_agent, target_agent, args } });
+  const [first, ...others] = targets;
+  return others.map(ask).reduce(stricter, ask(first));
+}
+
+/** The names of the agent that calls and of those that the call names by id. */
+async function namesOf(
+  runtime: RuntimeCore,
+  { projectId, agentId, names }: GatedCall,
+  targets: readonly string[],
+): Promise<ReadonlyMap<string, string>> {
+  const ids = new Set([agentId, ...targets.filter((target) => tryParseId(target) !== undefined)]);
+  const unknown = [...ids].filter((id) => !names.has(id));
+  if (unknown.length > 0) {
+    const asked = loadAgentNames(runtime.pool, projectId, unknown);
+    for (const id of unknown) names.set(id, asked);
+    // The calls of a step ask together, and a failure is not kept.
+    asked.catch(() => {
+      for (const id of unknown) names.delete(id);
+    });
+  }
+  const found = new Map<string, string>();
+  for (const id of ids) {
+    const name = (await names.get(id))?.get(id);
+    if (name !== undefined) found.set(id, name);
+  }
+  return found;
 }
 
 /**
@@ -111,24 +160,64 @@ export const passGate = (runtime: RuntimeCore, of: GatedCall): Promise<GatePass>
   retryTransient(() => passOnce(runtime, of));
 
 async function passOnce(runtime: RuntimeCore, of: GatedCall): Promise<GatePass> {
-  const { call, projectId, epoch } = of;
-  const need = await findNeed(runtime, of);
-  if (need === undefined) return { kind: 'open' };
+  const { call, epoch } = of;
+  const ticket = call.has_ticket
+    ? await findCallTicket(runtime.pool, { toolCallId: call.id, turnId: call.turn_id, epoch })
+    : undefined;
+  if (isUnderway(call, ticket)) return { kind: 'again' };
+  // It stays as it is until the refusal is recorded: a worker that dies before is followed by one that refuses too.
+  if (ticket?.status === 'denied' || ticket?.status === 'expired') throw notApproved(ticket, call);
+  const need = await findNeed(runtime, of, ticket);
+  if (need === undefined) return begin(runtime, of, ticket);
   const { approvalMs } = runtime.gate;
   if (approvalMs === undefined)
     throw refused(`Tool ${call.name} requires approval but approval gate is not configured`, call);
-  const ticket = await findCallTicket(runtime.pool, { toolCallId: call.id, turnId: call.turn_id, epoch });
   const version = need.answer?.policy_version ?? '';
-  if (ticket === undefined) return park(runtime, of, { version, approvalMs, need });
+  if (ticket === undefined)
+    return mayHaveBegun(of) ? { kind: 'again' } : park(runtime, of, { version, approvalMs, need });
   if (ticket.is_consumed) return { kind: 'again' };
   if (ticket.status === 'pending') return { kind: 'wait' };
-  if (ticket.policy_version !== version) {
-    // What was decided under another policy is asked again.
-    await voidTicket(runtime.pool, { ticketId: ticket.id, projectId });
-    return park(runtime, of, { version, approvalMs, need });
+  // What was decided under another policy is asked again.
+  if (ticket.policy_version !== version)
+    return park(runtime, of, { version, approvalMs, need, replaced: ticket });
+  return consume(runtime, of, ticket);
+}
+
+/** It was begun, and nothing runs it again here: what the policy says by now cannot change that. */
+const isUnderway = (call: PendingCall, ticket: CallTicket | undefined): boolean =>
+  ticket === undefined
+    ? call.route === 'queue' && call.is_out
+    : ticket.is_consumed && (call.route === 'queue' || call.retry === 'never');
+
+/** Of a call without a ticket: an earlier claim may have begun it, because nobody had to be asked then. */
+const mayHaveBegun = ({ call, epoch, profile }: GatedCall): boolean =>
+  call.epoch !== epoch &&
+  call.route === 'function' &&
+  call.retry === 'never' &&
+  profile.requires_approval?.includes(call.name) !== true;
+
+/** Nobody is asked. A ticket of before is void. */
+async function begin(
+  runtime: RuntimeCore,
+  { call, epoch, profile }: GatedCall,
+  ticket: CallTicket | undefined,
+): Promise<GatePass> {
+  if (ticket?.is_consumed === true) return { kind: 'again' };
+  if (ticket !== undefined) {
+    const remainingMs = await setAside(runtime.pool, { ticketId: ticket.id, toolCallId: call.id });
+    return remainingMs === undefined ? { kind: 'wait' } : { kind: 'begin', remainingMs };
   }
-  // The ticket stays as it is until the refusal is recorded: a worker that dies before is followed by one that refuses too.
-  if (ticket.status !== 'approved') throw notApproved(ticket, call);
+  // Written as a call that may have to wait: no sweep looks after its job yet.
+  if (call.route === 'queue' && (call.epoch !== epoch || mayWait(runtime, profile, call.name)))
+    await lookAfter(runtime.pool, call.id);
+  return { kind: 'open' };
+}
+
+async function consume(
+  runtime: RuntimeCore,
+  { call, epoch }: GatedCall,
+  ticket: CallTicket,
+): Promise<GatePass> {
   const remainingMs = await consumeForCall(runtime.pool, {
     ticketId: ticket.id,
     toolCallId: call.id,
@@ -148,6 +237,28 @@ function notApproved(ticket: CallTicket, call: PendingCall): KernelError {
   });
 }
 
+/** @throws KernelError `permission_denied`: nobody approves what cannot be shown whole. */
+function shownCard(runtime: RuntimeCore, { call, projectId, agentId }: GatedCall): NewCard {
+  const shown = maskArguments(call.arguments);
+  const data = isJsonObject(shown) ? shown : { arguments: shown };
+  try {
+    return buildCard(
+      {
+        type: 'approval.request',
+        role: null,
+        content: { kind: 'json', data },
+        metadata: {},
+        authorId: agentId,
+      },
+      { id: newId<'card'>(), projectId },
+      runtime.limits.maxCardBytes,
+    );
+  } catch (error) {
+    if (!(error instanceof KernelError) || error.code !== 'payload_too_large') throw error;
+    throw refused(`Tool ${call.name} needs an approval, and its arguments are too large to be shown`, call);
+  }
+}
+
 async function park(
   runtime: RuntimeCore,
   of: GatedCall,
@@ -155,26 +266,21 @@ async function park(
     version,
     approvalMs,
     need,
-  }: { readonly version: string; readonly approvalMs: number; readonly need: Need },
+    replaced,
+  }: {
+    readonly version: string;
+    readonly approvalMs: number;
+    readonly need: Need;
+    readonly replaced?: CallTicket;
+  },
 ): Promise<GatePass> {
   const { call, projectId, runId } = of;
-  const agent = await nameOf(runtime, of);
-  const shown = maskArguments(call.arguments);
-  const card = buildCard(
-    {
-      type: 'approval.request',
-      role: null,
-      content: { kind: 'json', data: isJsonObject(shown) ? shown : { arguments: shown } },
-      metadata: {},
-      authorId: of.agentId,
-    },
-    { id: newId<'card'>(), projectId },
-    runtime.limits.maxCardBytes,
-  );
+  const agent = (await namesOf(runtime, of, [])).get(of.agentId) ?? of.agentId;
+  const card = shownCard(runtime, of);
   const policy = runtime.gate.evaluator?.policy;
   const isOpen = await transaction(runtime.pool, async (tx) => {
     if (policy !== undefined && need.answer !== undefined) await keepPolicy(tx, policy);
-    return parkCall(tx, {
+    const ticket = {
       id: newId<'ticket'>(),
       projectId,
       runId,
@@ -189,12 +295,13 @@ async function park(
       payloadHash: '',
       policyVersion: version,
       timeoutMs: approvalMs,
-      callMs: Math.max(Math.round(call.remaining_ms), 0),
+      callMs: replaced?.call_ms ?? Math.max(Math.round(call.remaining_ms), 0),
       metadata:
         need.answer === undefined
           ? {}
           : { policy: { rule_id: need.answer.rule_id, level: need.answer.level } },
-    });
+    };
+    return parkCall(tx, ticket, { epoch: of.epoch, replaces: replaced?.id });
   });
   runtime.log('info', 'approval.required', {
     tool: call.name,

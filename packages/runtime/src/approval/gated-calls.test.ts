@@ -5,6 +5,7 @@ import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { Sweeper } from '../sweep/sweeper.js';
+import { checkWire } from '../testing/check-wire.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { ApprovalGate } from './approval-gate.js';
@@ -37,6 +38,7 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
+  await checkWire(h.runtime);
   await h[Symbol.asyncDispose]();
 });
 
@@ -168,6 +170,41 @@ describe('a call that needs an approval', () => {
     expect(paid).toEqual([{ amount: 5, api_key: 'abc' }]);
   });
 
+  test('is refused when its arguments are too large to be shown', async () => {
+    h.runtime.registerTool({
+      name: 'send',
+      description: 'Sends.',
+      requiresApproval: true,
+      input: z.looseObject({}),
+      run: () => paid.push('sent'),
+    });
+    // Masked they are larger than a card may be.
+    const items = Array.from({ length: 60_000 }, () => ({ key: 1 }));
+    await profile([{ tool: 'send', arguments: { items } }], { tools: ['send'] });
+    await h.worker();
+    const turn = await launch();
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(paid).toEqual([]);
+    expect(await resultsOf(turn)).toMatchObject([
+      [
+        'send',
+        'failed',
+        { error: { code: 'permission_denied', message: expect.stringContaining('too large') } },
+      ],
+    ]);
+  });
+
+  test('is asked of nobody when its arguments cannot be read: masks would not find their secrets', async () => {
+    await profile([{ tool: 'pay', arguments: '{"api_key": "sk hidden", "amount": ' }]);
+    await h.worker();
+    const turn = await launch();
+    expect(await end(turn)).toMatchObject({ status: 'success' });
+    expect(await resultsOf(turn)).toMatchObject([
+      ['pay', 'failed', { error: { code: 'tool_arguments_invalid' } }],
+    ]);
+    expect(await h.rows('select from boxcar.approvals')).toEqual([]);
+  });
+
   test('is two decisions for two equal calls', async () => {
     await profile([PAY, PAY]);
     await h.worker();
@@ -220,7 +257,7 @@ describe('a call that needs an approval', () => {
     expect(await end(turn)).toMatchObject({ status: 'success' });
   });
 
-  test('goes with its turn when that is canceled: a decision changes nothing any more', async () => {
+  test('goes with its turn when that is canceled: its request is taken back', async () => {
     await profile();
     await h.worker();
     const turn = await launch();
@@ -228,8 +265,21 @@ describe('a call that needs an approval', () => {
     await suspended(turn);
     await h.runtime.submit('cancel', { turn_id: turn });
     expect(await end(turn)).toMatchObject({ status: 'canceled' });
-    await gate.approve(ticket);
+    expect((await gate.list({ status: 'pending' })).approvals).toEqual([]);
+    expect(await gate.get(ticket)).toMatchObject({ status: 'expired', resolved_by: 'system:turn-ended' });
+    await expect(gate.approve(ticket)).rejects.toMatchObject({ code: 'approval_resolved' });
     expect(paid).toEqual([]);
+  });
+
+  test('goes with its turn when the time of that is over', async () => {
+    await profile();
+    await h.worker();
+    const turn = await launch();
+    const ticket = await ticketOf(turn);
+    await suspended(turn);
+    await h.rows("update boxcar.turns set deadline_at = now() - interval '1 second' where id = $1", [turn]);
+    expect(await end(turn)).toMatchObject({ status: 'timeout' });
+    expect(await gate.get(ticket)).toMatchObject({ status: 'expired', resolved_by: 'system:turn-ended' });
   });
 });
 

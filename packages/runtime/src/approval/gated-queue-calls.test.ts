@@ -1,6 +1,7 @@
 /** Calls of tool workers that wait for an approval: no sweep sends their jobs before. */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
+import { PermissionEvaluator } from '@boxcar/policy';
 import { queueBackends, waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
 import { openRuntime } from '../open.js';
@@ -71,6 +72,47 @@ test.each(queueBackends())(
     backend.worker('boxcar-tools-bank', async () => ({ paid: true }));
     expect(await runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     expect(await rows("select from boxcar.tool_calls where status = 'success'")).toHaveLength(1);
+    await worker.close();
+  },
+);
+
+test.each(queueBackends())(
+  'a lost job of a call that the policy allows is sent again, on %s',
+  async (kind) => {
+    await using backend = await testBackend(kind);
+    const permissionEvaluator = new PermissionEvaluator({
+      text: 'tools: { look: { permission: ALWAYS } }',
+      environment: 'production',
+    });
+    await using opened = openRuntime({ ...backend.urls, model: createModelRouter(), permissionEvaluator });
+    const { runtime } = opened;
+    await runtime.applyProfile({
+      name: 'seer',
+      instructions: 'You look.',
+      model: 'scripted',
+      script: [{ calls: [{ tool: 'look', arguments: {} }] }, { say: 'done' }],
+      tools: [
+        {
+          name: 'look',
+          description: 'Looks.',
+          parameters: { type: 'object', properties: {} },
+          target: 'eyes',
+          retry: 'safe',
+        },
+      ],
+    });
+    const queue = backend.queue('boxcar-tools-eyes');
+    const waiting = async () => (await queue.getJobCounts('waiting')).waiting;
+    const worker = await createWorker(runtime, { sweepMs: 3_600_000 });
+    await runtime.submit('launch_principal', { profile_name: 'seer', instruction: 'go' });
+    await waitFor(async () => (await waiting()) === 1, { message: 'the job is sent' });
+    await queue.obliterate({ force: true });
+    await new Sweeper(runtime, {
+      lostRingMs: 3_600_000,
+      claimFromRows: async () => undefined,
+      wakeProvider: async () => undefined,
+    }).sweep({ now: new Date(Date.now() + 10_000) });
+    await waitFor(async () => (await waiting()) === 1, { message: 'the job is sent again' });
     await worker.close();
   },
 );

@@ -6,4 +6,5 @@ export {
   type ListTicketsOptions,
   type TicketPage,
 } from './approval-gate.js';
-export { mayWait, passGate } from './gate-call.js';
+export { expireDue } from './expire-due.js';
+export { type AskedNames, mayWait, passGate } from './gate-call.js';

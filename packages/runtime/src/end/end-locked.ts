@@ -21,6 +21,7 @@ import {
   type StepCommit,
   settleCalls,
   type Tx,
+  withdrawTickets,
 } from '@boxcar/store';
 import { isAboutTurn, toCause } from './causes.js';
 import { buildResult } from './ending.js';
@@ -153,6 +154,10 @@ export const closingOf = (call: OpenCallRow): CallSettlement =>
 
 async function closeCalls(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
   const calls = await loadOpenCalls(tx, turnIds);
+  await withdrawTickets(
+    tx,
+    calls.filter((call) => call.is_asked).map(({ id }) => id),
+  );
   const settlements = calls.filter((call) => call.route !== 'queue').map(closingOf);
   if (settlements.length > 0) await settleCalls(tx, settlements);
   // A process that can reach the queue removes the jobs of calls to external workers.

@@ -2,6 +2,7 @@
 import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { checkWire } from '../testing/check-wire.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { HandoffTool } from './handoff-tool.js';
@@ -67,6 +68,7 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
+  await checkWire(h.runtime);
   await h[Symbol.asyncDispose]();
 });
 

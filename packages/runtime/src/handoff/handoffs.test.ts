@@ -5,6 +5,7 @@ import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ApprovalGate } from '../approval/index.js';
 import { Sweeper } from '../sweep/sweeper.js';
+import { checkWire } from '../testing/check-wire.js';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -19,6 +20,7 @@ async function open(options: Parameters<typeof harness>[0] = {}): Promise<void> 
 }
 const close = async (): Promise<void> => {
   await checkInvariants(h.database.pool, { isSettled: false });
+  await checkWire(h.runtime);
   await h[Symbol.asyncDispose]();
 };
 
@@ -159,6 +161,28 @@ describe('under a policy that asks', () => {
     await gate.approve(ticket.ticket_id);
     expect(await end(turnId)).toMatchObject({ status: 'success', result: 'done' });
     expect((await results(turnId))[0]?.data).toMatchObject({ result: { result: 'helped' } });
+  });
+
+  test('a profile that asks itself is asked first, before the handoff is requested', async () => {
+    await h.profile('helper', [{ say: 'helped' }]);
+    await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], {
+      ...HANDS_OFF,
+      requires_approval: ['handoff'],
+    });
+    await h.worker({ sweepMs: 60_000 });
+    const turnId = await launch('main');
+    await waitFor(
+      async () => (await h.rows("select from boxcar.turns where status = 'suspended'")).length === 1,
+      {
+        message: 'the call waits',
+      },
+    );
+    await gate.approve((await pendingTicket()).ticket_id);
+    await waitFor(async () => (await h.rows('select from boxcar.handoffs')).length === 1, {
+      message: 'it is requested',
+    });
+    await gate.approve((await pendingTicket()).ticket_id);
+    expect(await end(turnId)).toMatchObject({ status: 'success' });
   });
 
   test('a refusal is the result of the call', async () => {

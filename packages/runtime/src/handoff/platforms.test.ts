@@ -8,6 +8,7 @@ import {
 } from '@boxcar/adapters/testing';
 import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { checkWire } from '../testing/check-wire.js';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -22,6 +23,7 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
+  await checkWire(h.runtime);
   await h[Symbol.asyncDispose]();
   vi.unstubAllEnvs();
 });
@@ -186,6 +188,39 @@ describe('a platform', () => {
       attempts: 1,
       error: { code: error.code },
     });
+  });
+
+  test('words that Postgres cannot keep end the handoff all the same, after one request', async () => {
+    await using server = await open({ kind: 'status', status: 400, message: 'no\u0000 more \ud800' });
+    const tool = toolAt(server);
+    const error = await failureOf(tool.handoff(ask({ timeout: 10 })));
+    expect([error.code, error.message.includes('no\ufffd more \ufffd')]).toEqual(['platform_failed', true]);
+    expect(server.works).toHaveLength(1);
+  });
+
+  test('what an adapter reports beside the result is kept without what Postgres cannot keep', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    tool.registerAdapter({
+      platform: 'acme',
+      retry: 'never',
+      capabilities: {
+        streaming: false,
+        cancel: false,
+        messages: false,
+        max_context_tokens: null,
+        carries: ['text'],
+      },
+      supportsPlatform: (name) => name === 'acme',
+      executeHandoff: async () => ({
+        result: 'done',
+        usage: null,
+        remote_id: 'task\u0000',
+        loss: { sent_cards: [], lost: [{ card_id: 'a', what: 'file', why: 'no\u0000' }] },
+      }),
+    });
+    const { handoff_id, result } = await tool.handoff(ask({ platform: 'acme', target_agent: 'anvil' }));
+    expect(result).toBe('done');
+    expect((await tool.getHandoff(handoff_id))?.loss).toMatchObject({ lost: [{ why: 'no\ufffd' }] });
   });
 
   test('a missing key fails the execution', async () => {

@@ -3,6 +3,7 @@ import { PermissionEvaluator } from '@boxcar/policy';
 import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { ApprovalGate } from '../approval/index.js';
+import { checkWire } from '../testing/check-wire.js';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -41,6 +42,7 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
+  await checkWire(h.runtime);
   await h[Symbol.asyncDispose]();
 });
 

@@ -42,6 +42,15 @@ describe('when a profile is applied', () => {
     expect(await apply({ tools: ['submit_result'], must_end_with: ['submit_result'] })).toEqual([]);
   });
 
+  test('a name in requires_approval that no call can have is a finding: it guards nothing', async () => {
+    const message = expect.stringMatching(/^requires_approval names it, and the profile has no such tool/);
+    expect(await apply({ tools: ['collect'], requires_approval: ['colect', '*', 'submit_result'] })).toEqual([
+      { tool: 'colect', message },
+      { tool: '*', message },
+    ]);
+    expect(await apply({ tools: ['collect'], requires_approval: ['collect'] })).toEqual([]);
+  });
+
   test('missing target_profiles are answered with the values they can take', async () => {
     const error: unknown = await apply({ delegation_policy: {} }).catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(KernelError);

@@ -1,5 +1,7 @@
 /** Requests for approval whose time is over, and decisions whose turn nothing has woken, since a process has died in between. */
-import { closeAnswered, expireDueTickets, findLeftTickets, findUnwoken, wakeDecided } from '@boxcar/store';
+import { errorText } from '@boxcar/kernel';
+import { closeAnswered, findLeftTickets, findUnwoken, wakeDecided } from '@boxcar/store';
+import { expireDue } from '../approval/index.js';
 import type { RuntimeCore } from '../core/index.js';
 import type { Clock } from './sweep-rows.js';
 
@@ -11,15 +13,16 @@ export class LeftApprovals {
   }
 
   async act(clock: Clock): Promise<void> {
-    const { pool, log } = this.#runtime;
-    const expired = await expireDueTickets(pool, clock);
-    for (const { id } of expired) log('info', 'approval.updated', { ticket_id: id, status: 'expired' });
+    const { pool, handoffs, log } = this.#runtime;
+    const expired = await expireDue(this.#runtime, clock);
     // Before the turns: what waits for a handoff has its answer then, and is not looked at again.
-    const tickets = new Set([...expired.map(({ id }) => id), ...(await findLeftTickets(pool, clock))]);
-    for (const id of tickets) await this.#runtime.handoffs.decided(id);
-    const turns = expired.flatMap(({ turnId }) => (turnId === null ? [] : [turnId]));
+    for (const id of await findLeftTickets(pool, clock))
+      await handoffs.decided(id).catch((error: unknown) => {
+        log('warn', 'approval.not_woken', { ticket_id: id, error: errorText(error) });
+      });
     const left = await findUnwoken(pool, clock);
-    this.#runtime.ring(await wakeDecided(pool, [...new Set([...turns, ...left])]));
+    const turnIds = [...new Set([...expired.turnIds, ...left])];
+    this.#runtime.ring(await wakeDecided(pool, turnIds, { skipsLocked: true }));
     await closeAnswered(pool, clock);
   }
 }

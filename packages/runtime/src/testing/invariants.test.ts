@@ -214,7 +214,79 @@ const budgetOf = (turn: string, account: string, allotted: number): string[] => 
   setTurn(turn, `budget_id = id, is_settled = false, allotted_tokens = ${allotted}, spent_tokens = 0`),
 ];
 
+/** A handoff that this turn serves, as it is while its turn runs, with one event of two; `change` says what is different. */
+const handoffOf = (turn: string, change: string): string[] => {
+  const id = newId();
+  return [
+    `insert into boxcar.handoffs (id, project_id, phase, source_agent, source_agent_id, target_agent, platform, context_box_id, task_card_id, turn_id, root_handoff_id, timeout_ms, retry, request_hash, ended_at, event_count)
+     select '${id}', project_id, case when ended_at is null then 'queued' else 'completed' end, 'main', '${id}', 'child', 'agdd', context_box_id, '${id}', id, '${id}', 1000, '{}', repeat('0', 64), ended_at, case when ended_at is null then 1 else 2 end
+     from boxcar.turns where id = '${turn}'`,
+    `insert into boxcar.handoff_events (handoff_id, seq, type) select id, n, case n when 1 then 'handoff.requested' else 'handoff.completed' end from boxcar.handoffs h cross join lateral generate_series(1, h.event_count) n where id = '${id}'`,
+    `update boxcar.handoffs set ${change} where id = '${id}'`,
+  ];
+};
+
+/** A ticket of a request from outside. */
+const insertTicket = (id: string, status: string, consumed: string): string =>
+  `insert into boxcar.approvals (id, project_id, run_id, agent, tool_name, card_id, args_hash, context_hash, payload_hash, policy_version, status, created_at, expires_at, resolved_at, resolved_by, consumed_at, metadata)
+   select '${id}', id, 'run', 'main', 'handoff', gen_random_uuid(), repeat('0', 64), '', '', '', '${status}', now(), now(), now(), 'x', ${consumed}, '{}' from boxcar.projects limit 1`;
+const TICKET = newId();
+
 const BREAKS: readonly Break[] = [
+  ['a handoff that its turn serves', 'boss', (f) => handoffOf(f.child, 'attempts = 0'), []],
+  [
+    'a handoff that has begun although nobody was asked',
+    'boss',
+    (f) => handoffOf(f.child, `decision = '{"level": "require_approval"}'`),
+    ['handoff-approved'],
+  ],
+  [
+    'a handoff that has begun before its ticket was consumed',
+    'boss',
+    (f) => [insertTicket(TICKET, 'approved', 'null'), ...handoffOf(f.child, `ticket_id = '${TICKET}'`)],
+    ['handoff-approved'],
+  ],
+  [
+    'two handoffs that have begun after one ticket',
+    'boss',
+    (f) => [
+      insertTicket(TICKET, 'approved', 'now()'),
+      ...handoffOf(f.child, `ticket_id = '${TICKET}'`),
+      ...handoffOf(f.parent, `ticket_id = '${TICKET}'`),
+    ],
+    ['handoff-approved'],
+  ],
+  [
+    'a handoff that was rejected, and has begun',
+    'boss',
+    (f) => handoffOf(f.child, `phase = 'rejected'`),
+    ['handoff-approved'],
+  ],
+  [
+    'a handoff whose turn has ended and is told',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, `phase = 'queued', ended_at = null, event_count = 1`),
+      `delete from boxcar.handoff_events where seq = 2`,
+    ],
+    ['handoff-ended'],
+  ],
+  [
+    'two handoffs that one turn serves',
+    'boss',
+    (f) => [...handoffOf(f.child, 'attempts = 0'), ...handoffOf(f.child, 'attempts = 0')],
+    ['handoff-ended'],
+  ],
+  [
+    'a log with a gap',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, 'event_count = 3'),
+      `update boxcar.handoff_events set seq = 3 where seq = 2`,
+    ],
+    ['handoff-log'],
+  ],
+  ['an attempt that is in no log', 'boss', (f) => handoffOf(f.child, 'attempts = 1'), ['handoff-log']],
   [
     'an account that has reserved what no turn was allotted',
     'boss',

@@ -185,6 +185,8 @@ export async function runCall(
   try {
     if (call.route === 'none')
       return { kind: 'result', settlement: settle(toFailure(refusal(runtime, call, toolbox))) };
+    // Those of a queue fit their schema. Before anybody is asked: a text cannot be masked.
+    if (call.route !== 'queue' && !isJsonObject(call.arguments)) throw unreadable(call.arguments);
     const pass = await passGate(runtime, { call, ...callerFactsOf(turn), profile: options.profile }).catch(
       (error: unknown) => {
         throw error instanceof KernelError && error.code === 'permission_denied'
@@ -202,12 +204,6 @@ export async function runCall(
       // After a takeover it may be out already; whether one that must not be sent twice was, the sweep knows.
       if (call.retry === 'safe' || call.epoch === turn.turn.epoch) runtime.sendSoon(call);
       return { kind: 'elsewhere' };
-    }
-    if (!isJsonObject(call.arguments)) {
-      throw new KernelError('tool_arguments_invalid', {
-        message: commandFault(call.arguments) ?? 'The arguments are not a JSON object.',
-        details: { received: String(call.arguments).slice(0, 200) },
-      });
     }
     if (call.route === 'primitive') return await runPrimitive(runtime, turn, call, { ...options, settle });
     const tool = runtime.tools.get(call.name);
@@ -239,6 +235,12 @@ export async function runCall(
   }
 }
 
+const unreadable = (given: JsonValue): KernelError =>
+  new KernelError('tool_arguments_invalid', {
+    message: commandFault(given) ?? 'The arguments are not a JSON object.',
+    details: { received: String(given).slice(0, 200) },
+  });
+
 /** Whether the call may begin could not be found out: the turn is handed back, and nothing was begun. */
 class NotGated extends Error {
   constructor(cause: unknown) {
@@ -246,11 +248,12 @@ class NotGated extends Error {
   }
 }
 
-const callerFactsOf = ({ turn: { projectId, runId, agentId, epoch } }: HeldTurn) => ({
+const callerFactsOf = ({ turn: { projectId, runId, agentId, epoch }, names }: HeldTurn) => ({
   projectId,
   runId,
   agentId,
   epoch,
+  names,
 });
 
 /** Ours to act on: the database is away, or this worker no longer holds the turn. An outside handler can say neither. */

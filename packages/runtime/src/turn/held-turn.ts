@@ -8,6 +8,7 @@ import type {
   CommitOutcome,
   StepCommit,
 } from '@boxcar/store';
+import type { AskedNames } from '../approval/index.js';
 import type { RuntimeCore } from '../core/index.js';
 import type { Recorder } from '../end/index.js';
 import type { ModelWaits } from '../model/index.js';
@@ -24,6 +25,8 @@ export interface HeldTurn {
   readonly begunIds: Set<ToolCallId>;
   /** The calls that wait for an approval. */
   readonly gatedIds: Set<ToolCallId>;
+  /** Names of agents that its policy asked for. */
+  readonly names: AskedNames;
   /** Results of its calls that are not in a row yet, with their step. */
   readonly unrecorded: Map<CallSettlement, number>;
   /** Rings what a commit of this turn has dispatched. */

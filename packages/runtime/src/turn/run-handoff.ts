@@ -11,8 +11,10 @@
 import {
   budgetExceeded,
   type ErrorBody,
+  type ErrorCode,
   findPrice,
   type JsonObject,
+  type JsonValue,
   KernelError,
   MAX_CARD_BYTES,
   maskSecrets,
@@ -22,7 +24,7 @@ import {
   startTimer,
   toErrorBody,
 } from '@boxcar/kernel';
-import { beginAttempt, retryAttempt, type ServedHandoff } from '@boxcar/store';
+import { beginAttempt, retryAttempt, retryTransient, type ServedHandoff } from '@boxcar/store';
 import type { PackedHandoff, PreparedHandoff, ServedResult } from '../core/index.js';
 import { fallbackDeliverable } from '../end/index.js';
 import { deliverableContent, unlessAborted } from '../lib/index.js';
@@ -62,7 +64,7 @@ class HandoffRun {
       prepared = await this.#host.runtime.handoffs.prepare(await this.#packed(), turn.workerTarget);
     } catch (error) {
       if (this.#held.signal.aborted) throw error;
-      return this.#fail(toErrorBody(error));
+      return this.#fail(bodyOf(error));
     }
     if (handoff.is_attempt_open && prepared.retry !== 'safe')
       return this.#fail(
@@ -77,10 +79,15 @@ class HandoffRun {
     const unpaid = await this.#pay(prepared);
     if (unpaid !== undefined) return unpaid;
     this.#host.checkLease();
-    const begun = await beginAttempt(this.#host.runtime.pool, { ...turn, holderId: this.#held.holderId });
-    if (begun === undefined) return 'fenced';
-    if (begun.remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
-    return this.#attempt(prepared, begun);
+    const { turnId, epoch } = turn;
+    const attempt = handoff.attempts + 1;
+    const { holderId } = this.#held;
+    const { pool } = this.#host.runtime;
+    // Nothing was sent yet: a lost connection is not the end of an attempt.
+    const remainingMs = await retryTransient(() => beginAttempt(pool, { turnId, epoch, holderId, attempt }));
+    if (remainingMs === undefined) return 'fenced';
+    if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
+    return this.#attempt(prepared, { attempt, remainingMs });
   }
 
   async #packed(): Promise<PackedHandoff> {
@@ -183,7 +190,7 @@ class HandoffRun {
         'failed',
         spent,
       );
-    const served: JsonObject = { attempt, usage, remote_id: remoteId, loss };
+    const served = storable({ attempt, usage, remote_id: remoteId, loss });
     return this.#commits.end(
       { status: 'success', deliverable, error: null, metadata: { handoff: served } },
       { spent },
@@ -198,14 +205,14 @@ class HandoffRun {
   async #afterFailure(prepared: PreparedHandoff, error: unknown, attempt: number): Promise<TurnRun> {
     const { turn, holderId } = this.#held;
     const { retry, handoff_id } = this.#handoff;
-    const body = toErrorBody(error, 'platform_failed');
+    const body = bodyOf(error, 'platform_failed');
     const usage = (error as { usage?: ServedResult['usage'] } | null)?.usage ?? null;
     const spent = this.#spend(usage);
     const advice = prepared.adviseRetry(error);
     if (!advice.retryable || attempt >= retry.max_attempts)
       return this.#fail({ ...body, details: { ...body.details, handoff_id } }, 'failed', spent);
     const delayMs = pauseOf(retry, attempt, advice.retryAfterMs);
-    const isDone = await retryAttempt(this.#host.runtime.pool, {
+    const failed = {
       turnId: turn.turnId,
       epoch: turn.epoch,
       holderId,
@@ -214,7 +221,9 @@ class HandoffRun {
       error: body,
       delayMs,
       spent,
-    });
+    };
+    // After a lost answer the turn waits already, and the sweep wakes it.
+    const isDone = await retryTransient(() => retryAttempt(this.#host.runtime.pool, failed));
     if (!isDone) return 'fenced';
     this.#host.runtime.log('info', 'handoff.retrying', {
       handoff_id,
@@ -255,6 +264,12 @@ class HandoffRun {
     });
   }
 }
+
+/** What platforms say, as Postgres can keep it: without NUL and lone surrogates. */
+const storable = <T extends JsonValue>(said: T): T => sanitizeJson(said).value as T;
+
+const bodyOf = (error: unknown, fallback?: ErrorCode): ErrorBody =>
+  storable(toErrorBody(error, fallback) as ErrorBody & JsonObject);
 
 /** Doubled from attempt to attempt, a quarter more or less by chance; never less than the platform asks for. */
 function pauseOf(

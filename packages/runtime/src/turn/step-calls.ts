@@ -188,6 +188,8 @@ export class StepCalls {
       guard_hash: row.guardHash ?? null,
       remaining_ms: row.timeoutMs,
       is_awaiting: false,
+      has_ticket: false,
+      is_out: false,
     }));
   }
 

@@ -193,6 +193,7 @@ export class RunningTurns {
       holderId,
       begunIds: new Set(),
       gatedIds: new Set(),
+      names: new Map(),
       unrecorded: new Map(),
       signal: controller.signal,
       ring,

@@ -4,8 +4,11 @@ export {
   consumeForCall,
   findCallTicket,
   findUnwoken,
+  lookAfter,
   parkCall,
+  setAside,
   wakeDecided,
+  withdrawTickets,
 } from './gated-calls.js';
 export {
   consumeTicket,

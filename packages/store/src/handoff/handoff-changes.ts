@@ -182,26 +182,34 @@ const CALL_IS_OPEN = statement(
 export const isCallOpen = async (db: Queryable, toolCallId: ToolCallId): Promise<boolean> =>
   (await run(db, CALL_IS_OPEN, [toolCallId])).length > 0;
 
+// After a lost answer the same claim asks again: the attempt is counted already.
 const BEGIN_ATTEMPT = statement(`
-  with /* handoff-changes.begin_attempt */ c as (
-    update boxcar.handoffs h set attempts = h.attempts + 1, is_attempt_open = true, phase = 'in_progress', event_count = h.event_count + 1,
-      deadline_at = coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond')
-    from boxcar.turns t where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and h.turn_id = t.id and h.ended_at is null
-    returning h.id, h.event_count - 1 as seq, h.attempts, extract(epoch from h.deadline_at - clock_timestamp()) * 1000 as remaining_ms
+  with /* handoff-changes.begin_attempt */ lk as (
+    select h.id, h.attempts, coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond') as deadline_at
+    from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id
+    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and h.ended_at is null and h.attempts between $4 - 1 and $4 for no key update of h
+  ),
+  c as (
+    update boxcar.handoffs h set attempts = $4, is_attempt_open = true, phase = 'in_progress', event_count = h.event_count + 1, deadline_at = lk.deadline_at
+    from lk where h.id = lk.id and lk.attempts < $4
+    returning h.id, h.event_count - 1 as seq, h.attempts
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.started', 'data', jsonb_build_object('attempt', c.attempts)))")}
-  select c.attempts, c.remaining_ms::float8 as remaining_ms, (select count(*) from logged)::int as logged from c`);
+  select (extract(epoch from lk.deadline_at - clock_timestamp()) * 1000)::float8 as remaining_ms from lk`);
 
-/** Begins an attempt, under the fence of the turn. @returns Undefined: the turn is in other hands. */
+/** Begins an attempt, under the fence of the turn. @returns How long it may take; undefined: the turn is in other hands. */
 export async function beginAttempt(
   db: Queryable,
-  held: { readonly turnId: TurnId; readonly epoch: number; readonly holderId: WorkerId },
-): Promise<{ readonly attempt: number; readonly remainingMs: number } | undefined> {
-  const [row] = await run<{ attempts: number; remaining_ms: number; logged: number }>(db, BEGIN_ATTEMPT, [
-    held.turnId,
-    held.epoch,
-    held.holderId,
-  ]);
-  return row && { attempt: row.attempts, remainingMs: row.remaining_ms };
+  held: {
+    readonly turnId: TurnId;
+    readonly epoch: number;
+    readonly holderId: WorkerId;
+    /** Its number: one more than those that the claim has found. */
+    readonly attempt: number;
+  },
+): Promise<number | undefined> {
+  const { turnId, epoch, holderId, attempt } = held;
+  const [row] = await run<{ remaining_ms: number }>(db, BEGIN_ATTEMPT, [turnId, epoch, holderId, attempt]);
+  return row?.remaining_ms;
 }
 
 const RETRY_ATTEMPT = statement(`

@@ -20,6 +20,7 @@ import {
 } from '../db/index.js';
 import type { Invariant } from './invariant.js';
 import { BOX_INVARIANTS } from './invariants-boxes.js';
+import { HANDOFF_INVARIANTS } from './invariants-handoffs.js';
 import { TAPE_INVARIANTS } from './invariants-tapes.js';
 import { TURN_INVARIANTS } from './invariants-turns.js';
 
@@ -35,7 +36,12 @@ const NEWEST_TURNS = `scope as materialized (
     union (select id from boxcar.turns where status in ('dispatched', 'running', 'suspended') order by id ${LIMIT})
     union (select id from boxcar.turns where status = 'queued' order by id ${LIMIT})))`;
 
-export const INVARIANTS: readonly Invariant[] = [...TURN_INVARIANTS, ...BOX_INVARIANTS, ...TAPE_INVARIANTS];
+export const INVARIANTS: readonly Invariant[] = [
+  ...TURN_INVARIANTS,
+  ...BOX_INVARIANTS,
+  ...TAPE_INVARIANTS,
+  ...HANDOFF_INVARIANTS,
+];
 
 export interface InvariantOptions {
   /** True when everything that was accepted should have ended. */

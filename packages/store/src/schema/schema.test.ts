@@ -169,3 +169,11 @@ it('what the package exports of a row has the types of its columns', () => {
   expectTypeOf<Columns<'batches'>>().not.toExtend<Shown<{ id: number }, 'batches'>>();
   expectTypeOf<Columns<'batches'>>().not.toExtend<Shown<{ run_id: RunId }, 'batches'>>();
 });
+
+it('columns that refer to a card have an index: a purge of cards looks into each', async () => {
+  const { rows } = await database.pool.query(`
+    select k.conrelid::regclass::text as table, k.conname as name from pg_constraint k
+    where k.contype = 'f' and k.confrelid = 'boxcar.cards'::regclass
+      and not exists (select from pg_index i where i.indrelid = k.conrelid and i.indpred is null and i.indkey[0] = k.conkey[1])`);
+  expect(rows).toEqual([]);
+});

@@ -7,7 +7,9 @@ import type { CallRouteKind } from '../kinds/row-kinds.js';
 const PENDING = statement(`
   select /* pending-calls.pending */ k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch, encode(k.guard_hash, 'hex') as guard_hash,
     extract(epoch from k.deadline_at - now()) * 1000 as remaining_ms,
-    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) or k.batch_id is not null as is_awaiting
+    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) or k.batch_id is not null as is_awaiting,
+    exists (select from boxcar.approvals a where a.turn_id = k.turn_id and a.tool_call_id = k.id and a.voided_at is null) as has_ticket,
+    k.look_at is not null or k.sent_at is not null as is_out
   from boxcar.tool_calls k where k.turn_id = $1 and k.status = 'pending' order by k.ordinal`);
 
 export interface PendingCall extends pg.QueryResultRow {
@@ -28,6 +30,10 @@ export interface PendingCall extends pg.QueryResultRow {
   readonly remaining_ms: number;
   /** A child turn or a batch exists whose end will be the result. */
   readonly is_awaiting: boolean;
+  /** An approval was asked for. */
+  readonly has_ticket: boolean;
+  /** Its job is in the queue, or is sent by the next look. */
+  readonly is_out: boolean;
 }
 
 /** The calls of a turn that have no result yet, in call order. */

@@ -189,7 +189,9 @@ export async function lockAwaited(tx: Tx, seen: SeenTurn): Promise<readonly Open
 }
 
 const OPEN_CALLS = statement(`
-  select /* subtrees.open_calls */ k.id, k.turn_id, k.project_id, k.name, k.route, k.target from boxcar.tool_calls k where k.turn_id = any ($1::uuid[]) and k.status = 'pending' order by k.id`);
+  select /* subtrees.open_calls */ k.id, k.turn_id, k.project_id, k.name, k.route, k.target,
+    exists (select from boxcar.approvals a where a.turn_id = k.turn_id and a.tool_call_id = k.id and a.status = 'pending') as is_asked
+  from boxcar.tool_calls k where k.turn_id = any ($1::uuid[]) and k.status = 'pending' order by k.id`);
 
 export interface OpenCallRow extends pg.QueryResultRow {
   readonly id: ToolCallId;
@@ -199,6 +201,8 @@ export interface OpenCallRow extends pg.QueryResultRow {
   readonly route: CallRouteKind;
   /** The target whose queue it was sent to; null unless the route is `queue`. */
   readonly target: string | null;
+  /** It waits for an approval. */
+  readonly is_asked: boolean;
 }
 
 /** The calls without a result of turns that have been ended in this transaction. */

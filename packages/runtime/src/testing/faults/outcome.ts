@@ -27,13 +27,15 @@ interface Entry {
 }
 
 interface TurnRow {
+  /** The target of the handoff that it serves. */
+  readonly serves: string | null;
   readonly head: Readonly<Record<string, JsonValue>>;
   readonly context: JsonValue;
   readonly tape: readonly Entry[];
 }
 
 const TURNS = `
-  select
+  select (select h.target_agent from boxcar.handoffs h where h.turn_id = t.id) as serves,
     json_build_object('profile', p.name, 'below', pp.name, 'primitive', t.primitive, 'depth', t.depth, 'is_awaited', t.is_awaited,
       'status', t.status, 'error', t.error->>'code', 'steps', t.step_count, 'pending', t.pending_calls, 'deliverable', d.content) as head,
     (select json_agg(k.content order by u.ordinality) from boxcar.boxes b cross join lateral unnest(b.card_ids) with ordinality u(id, ordinality)
@@ -42,6 +44,17 @@ const TURNS = `
        from boxcar.tape_entries e left join boxcar.cards k on k.id = e.card_id where e.box_id = t.output_box_id and e.turn_id = t.id) as tape
   from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id left join boxcar.cards d on d.id = t.deliverable_card_id
     left join boxcar.turns pt on pt.id = t.parent_turn_id left join boxcar.profiles pp on pp.id = pt.profile_id`;
+
+interface HandoffRow {
+  readonly head: Readonly<Record<string, JsonValue>>;
+  readonly events: readonly string[];
+}
+
+const HANDOFFS = `
+  select json_build_object('source', case when h.parent_turn_id is null then h.source_agent end, 'target', h.target_agent, 'platform', h.platform, 'is_awaited', h.is_awaited, 'phase', h.phase, 'error', h.error->>'code',
+      'ticket', (select a.status from boxcar.approvals a where a.id = h.ticket_id), 'is_served', h.turn_id is not null, 'is_joined', h.joined_to is not null) as head,
+    (select json_agg(e.type order by e.seq) from boxcar.handoff_events e where e.handoff_id = h.id) as events
+  from boxcar.handoffs h`;
 
 /** The time of a handoff stands in its message. */
 const TIME = /\d{4}-\d\d-\d\dT[\d:.]+Z/g;
@@ -65,6 +78,27 @@ function withoutResult(content: JsonValue, once: ReadonlySet<string>): JsonValue
   return status === 'success' || code === 'outcome_unknown' ? { kind, name, settled: true } : content;
 }
 
+/** The same for a handoff to a function that may run once only. An attempt that a dead process had begun is followed by another one. */
+function describeHandoff({ head, events }: HandoffRow, once: ReadonlySet<string> | 'exactly'): string {
+  const isOpen = once !== 'exactly' && once.has(String(head.target));
+  return toText({
+    ...head,
+    ...(isOpen ? { phase: 'ended' } : {}),
+    events: events
+      .filter((type) => once === 'exactly' || type !== 'handoff.started')
+      .map((type) => (isOpen ? type.replace(/\.(completed|failed)$/, '.ended') : type)),
+  });
+}
+
+/** What an observer may know of a turn that served such a function: that it has ended. */
+const withoutEnd = (head: TurnRow['head']): TurnRow['head'] => ({
+  ...head,
+  status: 'ended',
+  error: null,
+  steps: null,
+  deliverable: null,
+});
+
 /** Results of calls made side by side stand in the order in which they came. */
 function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[] {
   const lines = tape.map((entry) => ({
@@ -85,43 +119,50 @@ function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[
 }
 
 /**
- * The tools of a scenario that may run once only: its functions, and the tools that its profiles declare for external
+ * What may run once only in a scenario: its functions, those that serve handoffs, and the tools that its profiles declare for external
  * workers.
  */
-function onceOnly({ tools = [], profiles }: Scenario): string[] {
+function onceOnly({ tools = [], agents = [], profiles }: Scenario): string[] {
   const declared = profiles.flatMap((profile) => (isJsonObject(profile) ? (profile.tools ?? []) : []));
   const outside = Array.isArray(declared) ? declared.filter(isJsonObject) : [];
-  return [...tools, ...outside].flatMap(({ name, retry }) =>
+  return [...tools, ...agents, ...outside].flatMap(({ name, retry }) =>
     retry === 'never' && typeof name === 'string' ? [name] : [],
   );
 }
 
 export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: JsonValue): Promise<Outcome> {
   const once = new Set(onceOnly(scenario));
+  // A call that hands off to such a function has its outcome.
+  if (scenario.agents?.some(({ retry }) => retry === 'never') === true) once.add('handoff');
   const { rows } = await pool.query<TurnRow>(TURNS);
-  const describe = (unknown: ReadonlySet<string>): string[] =>
-    rows
-      .map(({ head, context, tape }) =>
-        [
-          toText(head),
-          `  context ${toText(context)}`,
-          ...inCallOrder(tape ?? [], unknown).map((line) => `  ${line}`),
-        ].join('\n'),
-      )
-      .sort();
+  const { rows: handoffs } = await pool.query<HandoffRow>(HANDOFFS);
+  const describeTurn = ({ serves, head, context, tape }: TurnRow, unknown: ReadonlySet<string>): string => {
+    const isOpen = serves !== null && unknown.has(serves);
+    return [
+      toText(isOpen ? withoutEnd(head) : head),
+      `  context ${toText(context)}`,
+      ...(isOpen ? [] : inCallOrder(tape ?? [], unknown).map((line) => `  ${line}`)),
+    ].join('\n');
+  };
+  const describe = (unknown: ReadonlySet<string> | 'exactly'): string[] =>
+    [
+      ...rows.map((row) => describeTurn(row, unknown === 'exactly' ? new Set() : unknown)),
+      ...handoffs.map((row) => `handoff ${describeHandoff(row, unknown)}`),
+    ].sort();
   const losses = await pool.query<{ n: number }>('select count(*)::int as n from public.losses');
-  // Attempts, late answers and notes of failures are what a fault adds. A place at a provider is given back after the last
+  // Attempts, their lines in the logs of handoffs, late answers and notes of failures are what a fault adds. A place at a provider is given back after the last
   // commit, or is removed by the next turn that looks for one, so a run can end before its last place goes.
   const {
     steps: _attempts,
     evidence: _late,
     sweep_failures: _notes,
     provider_slots: _places,
+    handoff_events: _numbered,
     ...counts
   } = await rowCounts(pool);
   return {
     turns: describe(once),
-    exactTurns: describe(new Set()),
+    exactTurns: describe('exactly'),
     losses: losses.rows[0]?.n ?? 0,
     rows: counts,
     facts: await readFacts(pool, driven),

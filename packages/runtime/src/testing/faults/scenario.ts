@@ -1,5 +1,6 @@
 import type { JsonValue } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import type { Runtime } from '../../runtime.js';
 import type { Tool } from '../../tool/tool.js';
 import type { Facts } from './facts.js';
@@ -41,6 +42,10 @@ export interface Scenario {
   readonly models?: Readonly<Record<string, ScriptedFunction>>;
   /** What its tools write is counted; see `EFFECTS_TABLE`. */
   readonly tools?: readonly ScenarioTool[];
+  /** Functions that serve handoffs; they are counted as tools are. Where there are some, models may hand off. */
+  readonly agents?: readonly ScenarioAgent[];
+  /** What the policy of its processes says. */
+  readonly policy?: PermissionEvaluator;
   /** What workers outside answer, by target; the same for the same arguments. */
   readonly outside?: Readonly<Record<string, (args: JsonValue) => JsonValue>>;
   /** Statements that complete its scene. */
@@ -52,12 +57,14 @@ export interface Scenario {
 }
 
 /** Who plays: what several scenarios need, together. */
-export type Cast = Pick<Scenario, 'models' | 'tools'>;
+export type Cast = Pick<Scenario, 'models' | 'tools' | 'agents' | 'policy'>;
 
 /** @throws Error when two of them mean something else by one name. */
 export function castOf(scenarios: readonly Scenario[]): Cast {
   const models = new Map<string, ScriptedFunction>();
   const tools = new Map<string, ScenarioTool>();
+  const agents = new Map<string, ScenarioAgent>();
+  const policies = new Map<string, PermissionEvaluator>();
   const add = <T>(all: Map<string, T>, name: string, one: T): void => {
     if (all.has(name) && all.get(name) !== one) throw new Error(`two scenarios have another '${name}' each`);
     all.set(name, one);
@@ -65,8 +72,16 @@ export function castOf(scenarios: readonly Scenario[]): Cast {
   for (const scenario of scenarios) {
     for (const [name, model] of Object.entries(scenario.models ?? {})) add(models, name, model);
     for (const tool of scenario.tools ?? []) add(tools, tool.name, tool);
+    for (const agent of scenario.agents ?? []) add(agents, agent.name, agent);
+    if (scenario.policy !== undefined) add(policies, 'policy', scenario.policy);
   }
-  return { models: Object.fromEntries(models), tools: [...tools.values()] };
+  const policy = policies.get('policy');
+  return {
+    models: Object.fromEntries(models),
+    tools: [...tools.values()],
+    agents: [...agents.values()],
+    ...(policy === undefined ? {} : { policy }),
+  };
 }
 
 export type ScenarioTool = Pick<Tool, 'name' | 'description' | 'input'> & {
@@ -74,3 +89,10 @@ export type ScenarioTool = Pick<Tool, 'name' | 'description' | 'input'> & {
   readonly retry: 'safe' | 'never';
   readonly answer: (input: unknown) => JsonValue;
 };
+
+export interface ScenarioAgent {
+  readonly name: string;
+  /** `never`: once for each handoff, whatever happens. */
+  readonly retry: 'safe' | 'never';
+  readonly answer: (input: JsonValue) => JsonValue;
+}

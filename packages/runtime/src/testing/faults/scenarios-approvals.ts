@@ -5,7 +5,7 @@ import { ApprovalGate } from '../../approval/approval-gate.js';
 import type { Client, Scenario } from './scenario.js';
 
 /** Decides as a person does who means it: again, until it is decided. */
-const decide = (client: Client, ticketId: string, verb: 'approve' | 'deny') =>
+export const decide = (client: Client, ticketId: string, verb: 'approve' | 'deny') =>
   client.use(async (runtime) => {
     try {
       await new ApprovalGate({ runtime })[verb](ticketId, { reason: 'seen' });

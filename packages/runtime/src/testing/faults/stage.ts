@@ -58,6 +58,8 @@ export function openStage(options: StageOptions): Stage {
     directUrl: options.databaseUrl,
     doorbell: options.doorbell ?? new InProcessDoorbell(),
     model: options.model?.(model) ?? model,
+    permissionEvaluator: cast.policy,
+    handoffs: { enabled: (cast.agents ?? []).length > 0 },
     ...(options.toolQueue === undefined ? {} : { toolQueue: options.toolQueue }),
     ...(options.log === undefined ? {} : { log: options.log }),
   });
@@ -71,6 +73,18 @@ export function openStage(options: StageOptions): Stage {
           tool.name,
         ]);
         return tool.answer(input);
+      },
+    });
+  }
+  for (const { name, retry, answer } of cast.agents ?? []) {
+    runtime.handoffs.agents.set(name, {
+      retry,
+      run: async (input, { handoff_id }) => {
+        await effects.query('insert into public.effects (tool_call_id, name) values ($1, $2)', [
+          handoff_id,
+          name,
+        ]);
+        return answer(input);
       },
     });
   }

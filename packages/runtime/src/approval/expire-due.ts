@@ -1,0 +1,22 @@
+import { errorText, type TicketId, type TurnId } from '@boxcar/kernel';
+import { expireDueTickets } from '@boxcar/store';
+import type { RuntimeCore } from '../core/index.js';
+
+/** Expires requests whose time is over, and moves on handoffs that waited. @returns The turns whose calls asked, too: nothing has woken them yet. */
+export async function expireDue(
+  { pool, log, handoffs }: Pick<RuntimeCore, 'pool' | 'log' | 'handoffs'>,
+  options: { readonly limit: number; readonly now?: Date | undefined },
+): Promise<{ readonly ticketIds: readonly TicketId[]; readonly turnIds: readonly TurnId[] }> {
+  const expired = await expireDueTickets(pool, options);
+  for (const { id } of expired) {
+    log('info', 'approval.updated', { ticket_id: id, status: 'expired' });
+    // The sweep comes back to those that cannot be moved on now.
+    await handoffs.decided(id).catch((error: unknown) => {
+      log('warn', 'approval.not_woken', { ticket_id: id, error: errorText(error) });
+    });
+  }
+  return {
+    ticketIds: expired.map(({ id }) => id),
+    turnIds: expired.flatMap(({ turnId }) => (turnId === null ? [] : [turnId])),
+  };
+}

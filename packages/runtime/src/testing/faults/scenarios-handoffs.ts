@@ -1,0 +1,71 @@
+/** Handoffs of a model and of a program: to an agent, to functions, and after an approval. */
+import { PermissionEvaluator } from '@boxcar/policy';
+import { HandoffTool } from '../../handoff/handoff-tool.js';
+import type { Scenario } from './scenario.js';
+import { decide } from './scenarios-approvals.js';
+
+const policy = new PermissionEvaluator({
+  text: `
+tools:
+  handoff: { permission: ALWAYS }
+rules:
+  - { condition: { context: { target_agent: guarded } }, permission: REQUIRE_APPROVAL }
+`,
+  environment: 'production',
+});
+
+const HANDS_OFF = { tools: ['handoff'], delegation_policy: { target_profiles: null } };
+const handing = (target_agent: string) => ({
+  tool: 'handoff',
+  arguments: { target_agent, task: `work as ${target_agent}`, context: { from: 'chief' } },
+});
+
+/** One step hands off three times; a program waits for a fourth handoff. */
+export const handoffs: Scenario = {
+  name: 'handoffs',
+  policy,
+  profiles: [
+    { name: 'helper', script: [{ say: 'helped' }] },
+    { name: 'guarded', script: [{ say: 'allowed' }] },
+    {
+      name: 'chief',
+      ...HANDS_OFF,
+      script: [
+        { calls: [handing('helper'), handing('lookup'), handing('guarded')] },
+        { say: 'done {{instruction}}' },
+      ],
+    },
+  ],
+  agents: [{ name: 'lookup', retry: 'safe', answer: () => ({ found: 3 }) }],
+  drive: async (client, watcher) => {
+    await client.submit('launch_principal', { profile_name: 'chief', instruction: 'go' });
+    const { id } = await watcher.until(
+      "select id from boxcar.approvals where tool_name = 'handoff' and voided_at is null",
+    );
+    await decide(client, String(id), 'approve');
+    const { handoff_id } = (await client.submit('handoff', {
+      source_agent: 'program',
+      target_agent: 'lookup',
+      task: 'count again',
+      payload: { of: 'program' },
+      wait: false,
+    })) as { handoff_id: string };
+    return client.use(async (runtime) => {
+      // Workers of the pool serve it, not the tool.
+      const tool = new HandoffTool({ runtime, concurrency: 0 });
+      const { status, result } = await tool.waitForHandoff(handoff_id);
+      return { status, result };
+    });
+  },
+};
+
+/** A function that may not run again: where its process dies in the middle, nobody knows what came of it. */
+export const handoffOnce: Scenario = {
+  name: 'handoff to what may run once',
+  policy,
+  profiles: [
+    { name: 'sender', ...HANDS_OFF, script: [{ calls: [handing('post')] }, { say: 'done {{instruction}}' }] },
+  ],
+  agents: [{ name: 'post', retry: 'never', answer: () => ({ posted: true }) }],
+  drive: (client) => client.submit('launch_principal', { profile_name: 'sender', instruction: 'go' }),
+};

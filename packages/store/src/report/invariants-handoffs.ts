@@ -1,0 +1,41 @@
+/** What must hold of handoffs, their approvals and their logs (`invariants.ts`). */
+import type { Invariant } from './invariant.js';
+
+/** The newest handoffs, and those that have not ended. */
+const HANDOFFS = `select * from boxcar.handoffs where id in (
+  (select id from boxcar.handoffs order by id desc limit :turns) union (select id from boxcar.handoffs where ended_at is null order by id limit :turns))`;
+
+export const HANDOFF_INVARIANTS: readonly Invariant[] = [
+  {
+    name: 'handoff-approved',
+    rule: 'a handoff that needs an approval has no turn before its ticket is consumed, a ticket begins one handoff, and a rejected handoff has no turn',
+    when: 'always',
+    broken: `select h.id, 'is ' || h.phase || ' with turn ' || h.turn_id || ', the policy said ' || coalesce(h.decision->>'level', 'nothing') || ', its ticket ' || coalesce(h.ticket_id::text, 'none') || ' is '
+        || coalesce(a.status, 'none') || ', consumed at ' || coalesce(a.consumed_at::text, 'no time') as what
+      from (${HANDOFFS}) h left join boxcar.approvals a on a.id = h.ticket_id
+      where h.turn_id is not null and (h.phase = 'rejected' or (h.ticket_id is not null and (a.consumed_at is null or a.status <> 'approved'))
+        or (h.ticket_id is null and h.decision->>'level' in ('require_approval', 'never')))
+      union all
+      select h.id, 'and handoff ' || o.id || ' have both begun after ticket ' || h.ticket_id from (${HANDOFFS}) h join boxcar.handoffs o on o.ticket_id = h.ticket_id and o.id <> h.id
+      where h.turn_id is not null and o.turn_id is not null`,
+  },
+  {
+    name: 'handoff-ended',
+    rule: 'a turn serves one handoff at most, and a handoff ends with its turn: neither before it nor later than its end is told',
+    when: 'always',
+    broken: `select h.id, 'is ' || h.phase || ', its turn ' || t.id || ' is ' || t.status || case when t.notifies then ', untold' else '' end as what
+      from (${HANDOFFS}) h left join boxcar.handoffs j on j.id = h.joined_to join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)
+      where (h.ended_at is null and t.ended_at is not null and t.notifies is not true) or (h.ended_at is not null and t.ended_at is null)
+      union all
+      select h.id, 'and handoff ' || o.id || ' are both served by turn ' || h.turn_id from (${HANDOFFS}) h join boxcar.handoffs o on o.turn_id = h.turn_id and o.id <> h.id`,
+  },
+  {
+    name: 'handoff-log',
+    rule: 'the log of a handoff is numbered without gaps, says its end once, and has a line for each attempt',
+    when: 'always',
+    broken: `select h.id, 'counts ' || h.event_count || ' events and ' || h.attempts || ' attempts, its log has ' || e.n || ' up to ' || e.last || ', ' || e.started || ' of attempts and ' || e.ends || ' of its end' as what
+      from (${HANDOFFS}) h cross join lateral (select count(*) as n, coalesce(max(e.seq), 0) as last, count(*) filter (where e.type = 'handoff.started') as started,
+        count(*) filter (where e.type in ('handoff.completed', 'handoff.failed', 'handoff.rejected')) as ends from boxcar.handoff_events e where e.handoff_id = h.id) e
+      where e.n <> h.event_count or e.last <> h.event_count or e.started <> h.attempts or e.ends <> case when h.ended_at is null then 0 else 1 end`,
+  },
+];
