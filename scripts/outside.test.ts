@@ -246,6 +246,10 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
 
 /** What the programs of README and docs print, by a name in them, and what on stderr. */
 const PRINTS: readonly (readonly [name: string, stdout: RegExp, stderr?: RegExp])[] = [
+  [
+    'registerAgent',
+    /^completed \{"mood":"glad","reviews":\[.*\]\}\nhandoff\.requested\nhandoff\.started\nhandoff\.completed\n$/,
+  ],
   ['registerShop', /^success Order 42 is paid\.\n\{.* result: 'Order 42 is paid\.'/s],
   ['ask_expert', /It is safe\./],
   ['packContext', /^[0-9a-f-]{36} \[/],

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { fileOf, kindOf, readSnippets, type Snippet } from './snippets.js';
 
 /** What a part finds in the program around it. */
-const AROUND = `import type { HandoverPacker, PackRequest, Runtime, Tape, TapeFile } from '@boxcar/runtime';
+const AROUND = `import type { HandoffTool, HandoverPacker, PackRequest, Runtime, Tape, TapeFile } from '@boxcar/runtime';
 import type pg from 'pg';
 import type { z as zod } from 'zod';
 
@@ -12,6 +12,7 @@ declare global {
   const runtime: Runtime;
   const packer: HandoverPacker;
   const tape: Tape;
+  const tool: HandoffTool;
   const client: pg.PoolClient;
   const tx: pg.PoolClient;
   const z: typeof zod;
