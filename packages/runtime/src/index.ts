@@ -50,6 +50,7 @@ export {
   type HandoffSettings,
   HandoffTool,
   type HandoffToolOptions,
+  handoffForm,
   type ListHandoffsOptions,
   listHandoffPage,
   type NativeAdapterOptions,

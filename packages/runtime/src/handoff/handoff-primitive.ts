@@ -76,14 +76,19 @@ export const featureDisabled = (): KernelError =>
     details: { variable: 'BOXCAR_HANDOFF_ENABLED' },
   });
 
+/** What can be said of the primitive without a runtime. */
+export const handoffForm = {
+  description: 'Delegate work to another agent or system',
+  input: handoffArgumentsSchema,
+} as const;
+
 export function handoffPrimitive(
   runtime: RuntimeCore,
   parts: HandoffParts,
   rules: () => HandoffRules,
 ): Handler<HandoffArguments> {
   return {
-    description: 'Delegate work to another agent or system',
-    input: handoffArgumentsSchema,
+    ...handoffForm,
     parameters: handoffToolSchema('agdd').parameters as JsonValue,
     isOff: () => !rules().isEnabled,
     failureOf: (answer) =>

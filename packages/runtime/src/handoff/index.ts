@@ -1,6 +1,6 @@
 export type { AgentContext, AgentFunction, AgentRunner } from './agents.js';
 export { waitForHandoff } from './hand-off.js';
-export { handoffPrimitive } from './handoff-primitive.js';
+export { handoffForm, handoffPrimitive } from './handoff-primitive.js';
 export {
   checkHandoffOptions,
   type HandoffPage,

@@ -95,6 +95,9 @@ describe('a platform', () => {
       'handoff.started',
       'handoff.completed',
     ]);
+    expect(h.log).toContainEqual(
+      expect.objectContaining({ event: 'handoff.started', fields: { handoff_id, attempt: 1 } }),
+    );
     // What only the operator may see is in no row.
     for (const [table, text] of await allTexts())
       for (const secret of [PLATFORM_KEY, server.origin, 'writer-large-2'])

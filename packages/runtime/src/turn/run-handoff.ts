@@ -86,7 +86,8 @@ class HandoffRun {
     // Nothing was sent yet: a lost connection is not the end of an attempt.
     const remainingMs = await retryTransient(() => beginAttempt(pool, { turnId, epoch, holderId, attempt }));
     if (remainingMs === undefined) return 'fenced';
-    this.#host.runtime.log('info', 'handoff.started', { handoff_id: handoff.handoff_id, attempt });
+    const { handoff_id } = handoff;
+    this.#host.runtime.log('info', 'handoff.started', { handoff_id, attempt });
     if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
     return this.#attempt(prepared, { attempt, remainingMs });
   }

@@ -1,4 +1,4 @@
-import { builtInHandlers } from '@boxcar/runtime';
+import { builtInHandlers, handoffForm } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 import { describe, expect, it } from 'vitest';
 import { cliHere, PLUGIN, prepare } from '../../testing/cli.js';
@@ -6,27 +6,30 @@ import type { ArgumentHelp } from './primitive-help.js';
 
 const NO_SERVER = { DATABASE_URL: 'postgres://127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
 
-describe.each([...builtInHandlers])('boxcar submit %s --help', (name, handler) => {
-  it('shows its arguments in lines of 80 columns, and as JSON, without a database', async () => {
-    const { code, stdout, stderr } = await cliHere(['submit', name, '--help'], NO_SERVER);
-    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-    expect(stdout).toMatch(new RegExp(`^Usage: boxcar submit ${name} \\[options\\]\n`));
-    expect(stdout).toMatch(/\nExamples:\n {2}boxcar submit .*\n/);
-    expect(stdout).toMatch(/\nExit codes:\n {2}0 {2}success\n/);
-    expect(stdout.split('\n').filter((line) => line.length > 80)).toEqual([]);
-    const json = JSON.parse((await cliHere(['submit', '--json', name, '-h'], NO_SERVER)).stdout);
-    expect(json).toMatchObject({ primitive: name, description: handler.description });
-    const found: readonly ArgumentHelp[] = json.arguments;
-    expect(found.length).toBeGreaterThan(0);
-    for (const one of found) expect(stdout).toContain(one.required ? `  ${one.name} *` : `  ${one.name}`);
-    // The schema itself says what it misses of nothing.
-    const missing = handler.input.safeParse({}).error?.issues.map(({ path }) => path.join('.')) ?? [];
-    const required = found
-      .filter(({ required, name }) => required && !/[.[]/.test(name))
-      .map(({ name }) => name);
-    expect(missing).toEqual(expect.arrayContaining(required));
-  });
-});
+describe.each([...builtInHandlers, ['handoff', handoffForm] as const])(
+  'boxcar submit %s --help',
+  (name, handler) => {
+    it('shows its arguments in lines of 80 columns, and as JSON, without a database', async () => {
+      const { code, stdout, stderr } = await cliHere(['submit', name, '--help'], NO_SERVER);
+      expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+      expect(stdout).toMatch(new RegExp(`^Usage: boxcar submit ${name} \\[options\\]\n`));
+      expect(stdout).toMatch(/\nExamples:\n {2}boxcar submit .*\n/);
+      expect(stdout).toMatch(/\nExit codes:\n {2}0 {2}success\n/);
+      expect(stdout.split('\n').filter((line) => line.length > 80)).toEqual([]);
+      const json = JSON.parse((await cliHere(['submit', '--json', name, '-h'], NO_SERVER)).stdout);
+      expect(json).toMatchObject({ primitive: name, description: handler.description });
+      const found: readonly ArgumentHelp[] = json.arguments;
+      expect(found.length).toBeGreaterThan(0);
+      for (const one of found) expect(stdout).toContain(one.required ? `  ${one.name} *` : `  ${one.name}`);
+      // The schema itself says what it misses of nothing.
+      const missing = handler.input.safeParse({}).error?.issues.map(({ path }) => path.join('.')) ?? [];
+      const required = found
+        .filter(({ required, name }) => required && !/[.[]/.test(name))
+        .map(({ name }) => name);
+      expect(missing).toEqual(expect.arrayContaining(required));
+    });
+  },
+);
 
 it('names, types and descriptions of arguments are those of the schema, members included', async () => {
   const { stdout } = await cliHere(['submit', 'fork_join', '--help', '--json'], NO_SERVER);

@@ -2,7 +2,7 @@
 import { resolve } from 'node:path';
 import { toLine } from '@boxcar/host/base';
 import { openStack } from '@boxcar/host/open';
-import { builtInHandlers, type Handler, loadPlugins } from '@boxcar/runtime';
+import { builtInHandlers, type Handler, handoffForm, loadPlugins } from '@boxcar/runtime';
 import { z } from 'zod';
 import { EXIT, helpOf } from '../../command.js';
 import type { Context } from '../../context.js';
@@ -96,11 +96,19 @@ function argumentsOf({ input }: Pick<Handler, 'input'>): readonly ArgumentHelp[]
   return [...found.values()];
 }
 
+type Form = Pick<Handler, 'description' | 'input'>;
+
+/** Each runtime makes a `handoff` of its own. */
+const builtIn: ReadonlyMap<string, Form> = new Map<string, Form>([
+  ...builtInHandlers,
+  ['handoff', handoffForm],
+]);
+
 /** A primitive of the kernel, else of the plugins; only these need the database, as they do with `submit`. */
-async function findHandler(context: Context, name: string, plugins: readonly string[]): Promise<Handler> {
-  const known = builtInHandlers.get(name);
+async function findForm(context: Context, name: string, plugins: readonly string[]): Promise<Form> {
+  const known = builtIn.get(name);
   if (known !== undefined) return known;
-  const names = [...builtInHandlers.keys()];
+  const names = [...builtIn.keys()];
   if (plugins.length > 0) {
     await using stack = await openStack(context.config, { log: context.log('warn') });
     await loadPlugins(
@@ -109,7 +117,7 @@ async function findHandler(context: Context, name: string, plugins: readonly str
     );
     const found = stack.runtime.handlers.get(name);
     if (found !== undefined) return found;
-    names.push(...[...stack.runtime.handlers.keys()].filter((one) => !builtInHandlers.has(one)));
+    names.push(...[...stack.runtime.handlers.keys()].filter((one) => !builtIn.has(one)));
   }
   const where = plugins.length > 0 ? 'nor in the plugins' : 'and no --plugin is given';
   throw wrongUsage(
@@ -118,7 +126,7 @@ async function findHandler(context: Context, name: string, plugins: readonly str
   );
 }
 
-function describe(name: string, handler: Handler, found: readonly ArgumentHelp[]): string {
+function describe(name: string, handler: Form, found: readonly ArgumentHelp[]): string {
   const required = found.filter((one) => one.required && !/[.[]/.test(one.name));
   const example = required.map((one) => `${one.name}${one.type === 'string' ? '=…' : ':=…'}`);
   const rows = found.map((one) => [one.required ? `${one.name} *` : one.name, one.type, one.description]);
@@ -140,7 +148,7 @@ function describe(name: string, handler: Handler, found: readonly ArgumentHelp[]
           (part, index, all) => `${index === 0 ? '' : '    '}${part}${index < all.length - 1 ? ' \\' : ''}`,
         ),
       ),
-      negative: '--wait: the turn or batch ended, but not in success',
+      negative: '--wait: the turn, batch or handoff ended, but not in success',
     }),
   ].join('\n');
 }
@@ -164,7 +172,7 @@ export async function explainPrimitive(
   name: string,
   plugins: readonly string[] | undefined,
 ): Promise<number> {
-  const handler = await findHandler(context, name, plugins ?? context.config.plugins);
+  const handler = await findForm(context, name, plugins ?? context.config.plugins);
   const found = argumentsOf(handler);
   context.answer({ primitive: name, description: handler.description, arguments: found }, () =>
     describe(name, handler, found),
