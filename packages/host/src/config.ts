@@ -117,7 +117,7 @@ export const settingSchemas = {
       (value) => value > 0 && value <= 43_200,
       'must be more than 0 and at most 43200 minutes (30 days)',
     ),
-  yesNo: z.enum(['true', 'false']).transform((word) => word === 'true'),
+  yesNo: z.enum(['true', 'false'], 'must be true or false').transform((word) => word === 'true'),
   /** Which numbers are accepted is for the receiver to say. */
   number: z
     .string()

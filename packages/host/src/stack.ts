@@ -3,6 +3,7 @@
  * needs are loaded in that case: most commands read rows, and a health check starts every few seconds.
  */
 
+import type { Targets } from '@boxcar/adapters/targets';
 import type { Model } from '@boxcar/kernel';
 import { KernelError } from '@boxcar/kernel/base';
 import type { ModelRouterOptions } from '@boxcar/llm';
@@ -104,6 +105,17 @@ async function openPolicy(config: Config, log: Log): Promise<PermissionEvaluator
   });
 }
 
+/**
+ * The targets of `BOXCAR_TARGETS_FILE`; undefined without it. The adapters themselves are loaded by the first handoff that needs one.
+ *
+ * @throws KernelError `bad_config`: a program does not start with targets that it cannot read.
+ */
+async function openTargets({ targetsFile }: Pick<Config, 'targetsFile'>): Promise<Targets | undefined> {
+  if (targetsFile === undefined) return undefined;
+  const { readTargetsFile } = await import('@boxcar/adapters/targets');
+  return readTargetsFile(targetsFile);
+}
+
 export interface StackOptions {
   readonly log?: Log;
   /** In place of the router over the models below. */
@@ -162,13 +174,11 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       permissionEvaluator:
         options.policy === false ? undefined : await openPolicy(config, (...entry) => log(...entry)),
       approvalMs: config.approvalMs,
-      handoffs: { enabled: config.handoffEnabled, targetsFile: config.targetsFile },
+      handoffs: { enabled: config.handoffEnabled, targets: await openTargets(config) },
       model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
       log: (...entry) => log(...entry),
     });
     const { runtime, serveQueueDoor, serveToolResultsDoor } = opened;
-    // A program does not start with targets that it cannot read.
-    await runtime.handoffs.checkTargets();
     await untilReachable(() => checkSchema(runtime.pool, config), wait);
     return {
       runtime,

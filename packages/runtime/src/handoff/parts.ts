@@ -31,10 +31,6 @@ import { handOff } from './hand-off.js';
 const loadAdapters = () => import('@boxcar/adapters');
 type AdapterLibrary = Awaited<ReturnType<typeof loadAdapters>>;
 
-/** Targets alone need no SDK: a program that only starts reads them without. */
-const loadTargetLibrary = () => import('@boxcar/adapters/targets');
-type TargetLibrary = Awaited<ReturnType<typeof loadTargetLibrary>>;
-
 const BUILT_IN_PLATFORMS = ['adk', 'openai', 'anthropic'] as const;
 
 class TargetsFile {
@@ -50,8 +46,6 @@ export interface HandoffSettings {
   readonly enabled?: boolean | undefined;
   /** Agents and models of other platforms by name, as a file of targets has them. */
   readonly targets?: unknown;
-  /** A file of them, in YAML or JSON. */
-  readonly targetsFile?: string | undefined;
 }
 
 export class HandoffParts implements Handoffs {
@@ -65,11 +59,10 @@ export class HandoffParts implements Handoffs {
   readonly #targets: unknown[] = [];
   #loaded: Promise<{ readonly registry: AdapterRegistry; readonly targets: Targets }> | undefined;
 
-  constructor(runtime: RuntimeCore, { enabled = false, targets, targetsFile }: HandoffSettings = {}) {
+  constructor(runtime: RuntimeCore, { enabled = false, targets }: HandoffSettings = {}) {
     this.#runtime = runtime;
     this.isEnabled = enabled;
     if (targets !== undefined) this.addTargets(targets);
-    if (targetsFile !== undefined) this.addTargetsFile(targetsFile);
   }
 
   addTargets(targets: unknown): void {
@@ -102,26 +95,6 @@ export class HandoffParts implements Handoffs {
     ];
   }
 
-  /** @throws KernelError `bad_config` for targets that cannot be read or are not valid. */
-  async checkTargets(): Promise<void> {
-    if (!this.hasTargets) return;
-    const customPlatforms = this.#adapters
-      .map(({ platform }) => platform)
-      .filter((platform) => normalizePlatform(platform) === undefined);
-    this.#readTargets(await loadTargetLibrary(), customPlatforms);
-  }
-
-  #readTargets(
-    { checkTargets, readTargetsFile }: Pick<TargetLibrary, 'checkTargets' | 'readTargetsFile'>,
-    customPlatforms: readonly string[],
-  ): Targets {
-    const checked = this.#targets.map((given) => {
-      if (given instanceof TargetsFile) return readTargetsFile(given.path, { customPlatforms });
-      return given instanceof Map ? (given as Targets) : checkTargets(given, { customPlatforms });
-    });
-    return new Map(checked.flatMap((targets) => [...targets]));
-  }
-
   /** Has what this process can serve served by it, too. */
   async ensureServed(workerTarget: string): Promise<void> {
     const [serve] = this.servers;
@@ -141,7 +114,12 @@ export class HandoffParts implements Handoffs {
         new library.AnthropicHandoffAdapter(),
       ]);
       for (const adapter of this.#adapters) registry.registerAdapter(adapter);
-      return { registry, targets: this.#readTargets(library, registry.customPlatforms) };
+      const { customPlatforms } = registry;
+      const checked = this.#targets.map((given) => {
+        if (given instanceof TargetsFile) return library.readTargetsFile(given.path, { customPlatforms });
+        return given instanceof Map ? (given as Targets) : library.checkTargets(given, { customPlatforms });
+      });
+      return { registry, targets: new Map(checked.flatMap((targets) => [...targets])) };
     })();
     const loading = this.#loaded;
     loading.catch(() => {

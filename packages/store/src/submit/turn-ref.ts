@@ -57,7 +57,7 @@ async function refuseRun(db: Queryable, ref: string, projectId: ProjectId): Prom
   });
 }
 
-async function findByBeginning<K extends 'turn' | 'box' | 'ticket' | 'handoff'>(
+async function findByBeginning<K extends keyof typeof FIND>(
   db: Queryable,
   ref: string,
   { kind, project }: { readonly kind: K; readonly project: string },

@@ -58,7 +58,7 @@ async function listHandoffs(context: Context, flags: ListFlags): Promise<number>
           ],
           page.handoffs.map((handoff) => [
             short.get(handoff.handoff_id) ?? handoff.handoff_id,
-            handoff.status,
+            handoff.phase === 'awaiting_approval' ? 'pending (approval)' : handoff.status,
             formatShortDuration(Math.max(Date.now() - handoff.created_at.getTime(), 0)),
             handoff.platform,
             handoff.source_agent,
