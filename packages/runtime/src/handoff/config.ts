@@ -1,4 +1,5 @@
 /** What the environment says of handoffs, for a program that says nothing itself. A variable that is set to nothing counts as unset. */
+import { KernelError } from '@boxcar/kernel';
 
 export interface HandoffEnvironment {
   /** `BOXCAR_HANDOFF_ENABLED`, else its alias `AGDD_HANDOFF_ENABLED`. */
@@ -11,13 +12,22 @@ export interface HandoffEnvironment {
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-const FLAGS: Readonly<Record<string, boolean>> = { true: true, false: false };
+/** @throws KernelError `bad_config` for a word that is neither `true` nor `false`. */
+function readFlag(name: string, word: string | undefined): boolean | undefined {
+  if (word === undefined) return undefined;
+  if (word === 'true' || word === 'false') return word === 'true';
+  throw new KernelError('bad_config', {
+    message: `${name}: must be true or false.`,
+    details: { variable: name },
+  });
+}
 
+/** @throws KernelError `bad_config` for a switch that is neither `true` nor `false`. */
 export function readHandoffEnvironment(env: Environment = process.env): HandoffEnvironment {
   const given = (name: string): string | undefined => env[name]?.trim() || undefined;
-  const flag = given('BOXCAR_HANDOFF_ENABLED') ?? given('AGDD_HANDOFF_ENABLED');
+  const flagOf = (name: string): boolean | undefined => readFlag(name, given(name));
   return {
-    isEnabled: flag === undefined ? undefined : FLAGS[flag.toLowerCase()],
+    isEnabled: flagOf('BOXCAR_HANDOFF_ENABLED') ?? flagOf('AGDD_HANDOFF_ENABLED'),
     targetsFile: given('BOXCAR_TARGETS_FILE'),
     policyFile: given('BOXCAR_POLICY_FILE'),
   };

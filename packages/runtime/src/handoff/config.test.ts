@@ -1,0 +1,16 @@
+import { expect, test } from 'vitest';
+import { readHandoffEnvironment } from './config.js';
+
+test('the first name of the switch wins, blank counts as unset, and another word is refused', () => {
+  const isEnabled = (env: Readonly<Record<string, string>>) => readHandoffEnvironment(env).isEnabled;
+  expect(isEnabled({})).toBeUndefined();
+  expect(isEnabled({ BOXCAR_HANDOFF_ENABLED: ' ', AGDD_HANDOFF_ENABLED: 'true' })).toBe(true);
+  expect(isEnabled({ BOXCAR_HANDOFF_ENABLED: 'false', AGDD_HANDOFF_ENABLED: 'true' })).toBe(false);
+  for (const name of ['BOXCAR_HANDOFF_ENABLED', 'AGDD_HANDOFF_ENABLED'])
+    expect(() => isEnabled({ [name]: 'yes' })).toThrow(`${name}: must be true or false`);
+});
+
+test('the files are as they are named', () => {
+  const env = { BOXCAR_TARGETS_FILE: '/t.yaml', BOXCAR_POLICY_FILE: ' ' };
+  expect(readHandoffEnvironment(env)).toMatchObject({ targetsFile: '/t.yaml', policyFile: undefined });
+});
