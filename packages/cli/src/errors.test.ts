@@ -153,7 +153,7 @@ it('an unknown primitive, and arguments that do not fit, are refused with what t
   await expectError(
     ['submit', 'dance'],
     env,
-    /^boxcar: unknown_primitive: No primitive 'dance'\. Known are /,
+    /^boxcar: unknown_primitive: No primitive 'dance'.* Known are /,
     cliHere,
   );
   await expectError(
