@@ -1299,13 +1299,19 @@ CREATE INDEX handoffs_newest ON boxcar.handoffs USING btree (project_id, created
 
 CREATE INDEX handoffs_of_box ON boxcar.handoffs USING btree (context_box_id);
 
+CREATE INDEX handoffs_of_context ON boxcar.handoffs USING btree (context_card_id) WHERE (context_card_id IS NOT NULL);
+
 CREATE INDEX handoffs_of_parent ON boxcar.handoffs USING btree (parent_turn_id) WHERE (parent_turn_id IS NOT NULL);
+
+CREATE INDEX handoffs_of_payload ON boxcar.handoffs USING btree (payload_card_id) WHERE (payload_card_id IS NOT NULL);
 
 CREATE INDEX handoffs_of_root ON boxcar.handoffs USING btree (root_handoff_id);
 
 CREATE INDEX handoffs_of_source ON boxcar.handoffs USING btree (project_id, source_agent, created_at, id);
 
 CREATE INDEX handoffs_of_target ON boxcar.handoffs USING btree (project_id, target_agent, created_at, id);
+
+CREATE INDEX handoffs_of_task ON boxcar.handoffs USING btree (task_card_id);
 
 CREATE INDEX handoffs_of_ticket ON boxcar.handoffs USING btree (ticket_id) WHERE (ticket_id IS NOT NULL);
 

@@ -44,13 +44,9 @@ const PHASE_OF: Readonly<Record<string, 'rejected' | 'canceled'>> = {
 };
 
 export async function decided(runtime: RuntimeCore, ticketId: TicketId): Promise<void> {
-  const { pool } = runtime;
-  const parked = await findParked(pool, ticketId);
-  const [first] = parked;
-  if (first === undefined) return;
-  const ticket = await findTicket(pool, { ticketId, projectId: first.project_id });
-  if (ticket === undefined) return;
-  const orphans = await findOrphans(runtime, parked);
+  const found = await retryTransient(() => findWaiting(runtime, ticketId));
+  if (found === undefined) return;
+  const { parked, ticket, orphans } = found;
   if (orphans.length > 0) {
     const error = new KernelError('canceled', { message: 'The call that asked for this handoff is over.' });
     await end(runtime, {
@@ -80,6 +76,26 @@ export async function decided(runtime: RuntimeCore, ticketId: TicketId): Promise
     const event = phase === 'rejected' ? 'handoff.rejected' : 'handoff.failed';
     await end(runtime, { parked: rest, ticket, phase, error: toErrorBody(error), event });
   }
+}
+
+interface Waiting {
+  readonly ticket: TicketRow;
+  /** The oldest first. */
+  readonly parked: readonly ParkedHandoff[];
+  /** Those whose call is over. */
+  readonly orphans: readonly ParkedHandoff[];
+}
+
+/** Undefined: nothing waits for the ticket. */
+async function findWaiting(
+  { pool }: Pick<RuntimeCore, 'pool'>,
+  ticketId: TicketId,
+): Promise<Waiting | undefined> {
+  const parked = await findParked(pool, ticketId);
+  const [first] = parked;
+  if (first === undefined) return undefined;
+  const ticket = await findTicket(pool, { ticketId, projectId: first.project_id });
+  return ticket && { ticket, parked, orphans: await findOrphans({ pool }, parked) };
 }
 
 /** Those whose call has been answered, or has gone with its turn. */
