@@ -59,8 +59,8 @@ create index handoffs_of_ticket on boxcar.handoffs (ticket_id) where ticket_id i
 create index handoffs_joined on boxcar.handoffs (joined_to) where joined_to is not null;
 create index handoffs_of_box on boxcar.handoffs (context_box_id);
 create index handoffs_of_task on boxcar.handoffs (task_card_id);
-create index handoffs_of_context on boxcar.handoffs (context_card_id) where context_card_id is not null;
-create index handoffs_of_payload on boxcar.handoffs (payload_card_id) where payload_card_id is not null;
+create index handoffs_of_context on boxcar.handoffs (context_card_id);
+create index handoffs_of_payload on boxcar.handoffs (payload_card_id);
 create index handoffs_of_root on boxcar.handoffs (root_handoff_id);
 
 -- Tickets of handoffs from outside go with them.

@@ -1299,11 +1299,11 @@ CREATE INDEX handoffs_newest ON boxcar.handoffs USING btree (project_id, created
 
 CREATE INDEX handoffs_of_box ON boxcar.handoffs USING btree (context_box_id);
 
-CREATE INDEX handoffs_of_context ON boxcar.handoffs USING btree (context_card_id) WHERE (context_card_id IS NOT NULL);
+CREATE INDEX handoffs_of_context ON boxcar.handoffs USING btree (context_card_id);
 
 CREATE INDEX handoffs_of_parent ON boxcar.handoffs USING btree (parent_turn_id) WHERE (parent_turn_id IS NOT NULL);
 
-CREATE INDEX handoffs_of_payload ON boxcar.handoffs USING btree (payload_card_id) WHERE (payload_card_id IS NOT NULL);
+CREATE INDEX handoffs_of_payload ON boxcar.handoffs USING btree (payload_card_id);
 
 CREATE INDEX handoffs_of_root ON boxcar.handoffs USING btree (root_handoff_id);
 

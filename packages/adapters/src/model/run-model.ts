@@ -4,7 +4,7 @@ import { findProviderError, type ProviderError } from '@boxcar/llm/failures';
 import type { AdapterRequest, AdapterResult, ExecuteOptions, HandoffAdapter } from '../adapter.js';
 import type { AdapterError } from '../adapter-error.js';
 import { type CarriedRequest, checkCapabilities } from '../capabilities.js';
-import { readVariable } from '../config.js';
+import { readAddress, readVariable } from '../config.js';
 import { idempotencyHeaders } from '../idempotency.js';
 import { lossOf } from '../loss.js';
 import { fixedPieces, type Piece, pieceOfCard } from '../pieces.js';
@@ -31,7 +31,7 @@ function connect(
 ): Connection {
   const keyVariable = target.api_key_env ?? platform.keyVariable;
   const key = readVariable(keyVariable);
-  const configured = target.base_url ?? readVariable(platform.baseUrlVariable)?.replace(/\/+$/, '');
+  const configured = target.base_url ?? readAddress(platform.baseUrlVariable);
   const concealer = new Concealer({
     key: { variable: keyVariable, value: key ?? '' },
     model: target.model,

@@ -1,6 +1,7 @@
 /** What an operator configures about an agent or a model of another platform. Format: README.md, "Targets". */
 import { normalizePlatform, PLATFORMS } from '@boxcar/kernel';
 import { z } from 'zod';
+import { withoutSlashes } from '../config.js';
 
 const filled = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const count = z.int().min(1);
@@ -20,7 +21,7 @@ const address = z.string().superRefine((text, context) => {
 
 const baseUrl = address
   .refine((text) => !/[?#]/.test(text), 'must have no ? and no #')
-  .transform((text) => text.trim().replace(/\/+$/, ''));
+  .transform((text) => withoutSlashes(text.trim()));
 const cardUrl = address.transform((text) => text.trim());
 
 const keyVariable = z

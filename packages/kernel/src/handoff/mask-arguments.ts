@@ -31,11 +31,18 @@ const WORD_ENDS = /[_\-.\s]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/;
 const CREDENTIAL = /^[A-Za-z0-9+/=_\-.]{32,}$/;
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
+/** Not by a pattern: one that looks for digits at the end reads a long number again from each of its digits. */
+function withoutNumber(word: string): string {
+  let end = word.length;
+  while (end > 0 && word.charCodeAt(end - 1) >= 0x30 && word.charCodeAt(end - 1) <= 0x39) end -= 1;
+  return word.slice(0, end);
+}
+
 /** The words of a key in lower case, without numbers at their ends: `apiToken2` has `api` and `token`. */
 const wordsOf = (key: string): readonly string[] =>
   key
     .split(WORD_ENDS)
-    .map((word) => word.toLowerCase().replace(/\d+$/, ''))
+    .map((word) => withoutNumber(word.toLowerCase()))
     .filter((word) => word !== '');
 
 function isSensitive(key: string): boolean {
