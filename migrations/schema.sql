@@ -180,6 +180,18 @@ begin
   return null;
 end $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.forget_parts()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  update boxcar.turn_parts p set text = ''
+  where p.text <> '' and p.turn_id in (select f.turn_id from boxcar.turns_by_card(array(select c.id from erased c where c.erased_at is not null)) f);
+  return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION boxcar.forget_words()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -822,6 +834,15 @@ create table boxcar.toolsets (
   created_at timestamp with time zone default now() not null
 );
 
+create table boxcar.turn_parts (
+  turn_id uuid not null,
+  seq integer not null,
+  round text not null,
+  n integer not null,
+  text text,
+  created_at timestamp with time zone default now() not null
+);
+
 create table boxcar.turns (
   id uuid not null,
   project_id uuid not null,
@@ -1143,6 +1164,16 @@ alter table only boxcar.toolsets add constraint toolsets_schemas_check CHECK ((j
 
 alter table only boxcar.toolsets add constraint toolsets_pkey PRIMARY KEY (project_id, hash);
 
+alter table only boxcar.turn_parts add constraint turn_parts_n_check CHECK ((n >= 0));
+
+alter table only boxcar.turn_parts add constraint turn_parts_round_check CHECK ((round <> ''::text));
+
+alter table only boxcar.turn_parts add constraint turn_parts_seq_check CHECK ((seq > 0));
+
+alter table only boxcar.turn_parts add constraint turn_parts_pkey PRIMARY KEY (turn_id, seq);
+
+alter table only boxcar.turn_parts add constraint turn_parts_turn_id_round_n_key UNIQUE (turn_id, round, n);
+
 alter table only boxcar.turns add constraint turns_budget_check CHECK (((budget_id IS NULL) = (is_settled IS NULL)));
 
 alter table only boxcar.turns add constraint turns_check CHECK (((status = 'running'::text) = (holder_id IS NOT NULL)));
@@ -1222,6 +1253,8 @@ alter table only boxcar.profiles add constraint profiles_box_id_fkey FOREIGN KEY
 alter table only boxcar.profiles add constraint profiles_card_id_fkey FOREIGN KEY (card_id) REFERENCES boxcar.cards(id);
 
 alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
+
+alter table only boxcar.turn_parts add constraint turn_parts_turn_id_fkey FOREIGN KEY (turn_id) REFERENCES boxcar.turns(id) ON DELETE CASCADE;
 
 -- Indexes
 
@@ -1441,6 +1474,8 @@ CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((o
 
 CREATE TRIGGER cards_forget_lines AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_lines();
 
+CREATE TRIGGER cards_forget_parts AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_parts();
+
 CREATE TRIGGER cards_forget_words AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_words();
 
 CREATE TRIGGER cards_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.cards FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
@@ -1490,3 +1525,11 @@ comment on column boxcar.handoffs.tool_call_id is 'the call of a turn that asked
 comment on column boxcar.handoffs.worker_target is 'who may serve it; null: the target''s own worker pool';
 
 comment on table boxcar.policies is 'the text of each version of a policy that a decision was made by';
+
+comment on table boxcar.turn_parts is 'the text of a turn while it is written';
+
+comment on column boxcar.turn_parts.n is 'within the round; number 0 voids what rounds before have said';
+
+comment on column boxcar.turn_parts.round is 'one answer of a model or one attempt at a platform: its epoch and its number';
+
+comment on column boxcar.turn_parts.text is 'null: what rounds before have said is void; empty after erasure';

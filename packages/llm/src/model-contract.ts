@@ -116,6 +116,18 @@ export function modelContract(subject: ModelContractSubject): readonly ContractC
       },
     },
     {
+      name: 'the parts of the text that it hands on are the text when they are joined',
+      run: async () => {
+        const parts: string[] = [];
+        const reply = await subject.create().generate(text, {
+          signal: new AbortController().signal,
+          onText: (part) => parts.push(part),
+        });
+        assert.ok(!parts.includes(''), 'a part has at least one character');
+        assert.equal(parts.join(''), parts.length === 0 ? '' : reply.text);
+      },
+    },
+    {
       name: 'the same request gets the same reply, from one instance and from a fresh one',
       run: async () => {
         const model = subject.create();

@@ -65,7 +65,7 @@ const stepShape = z.strictObject({
   /** The prompt exceeds the window: at the first attempt, or always when the step has no answer. */
   overflow: z.literal(true).optional(),
   delayMs: z.number().int().nonnegative().max(86_400_000).optional(),
-  /** The number of pauses `delayMs` is divided into; the parts of a stream, once the port streams. */
+  /** The number of pauses `delayMs` is divided into; and the parts of the text as it is streamed. */
   chunks: z.number().int().min(1).max(10_000).optional(),
   usage: usageSchema.optional(),
   finishReason: z.enum(['stop', 'tool_calls', 'length', 'content_filter', 'other']).optional(),

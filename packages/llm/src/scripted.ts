@@ -9,6 +9,7 @@
  */
 import {
   errorText,
+  type GenerateOptions,
   type JsonValue,
   KernelError,
   type Model,
@@ -50,6 +51,8 @@ export interface ScriptedHelpers {
   call(tool: string, argumentsValue: JsonValue, id?: string): ModelToolCall;
   /** Waits, and ends with the signal's reason when the call is aborted. */
   pause(delayMs: number): Promise<void>;
+  /** Hands on a part of the text before the answer is complete. The parts joined are the answer's text. */
+  write(text: string): void;
   readonly signal: AbortSignal;
 }
 
@@ -153,25 +156,40 @@ function checkExpectation(request: ModelRequest, conversation: Conversation, ste
   if (notContains !== undefined && news.includes(notContains)) refuse(`no text with '${notContains}'`);
 }
 
-async function pauseInChunks({ delayMs = 0, chunks = 1 }: ScriptStep, signal: AbortSignal): Promise<void> {
-  if (delayMs === 0 && chunks === 1) return;
-  for (let chunk = 0; chunk < chunks; chunk += 1) await pause(delayMs / chunks, signal);
+/** Waits, and hands on a part of the text after each wait. */
+async function writeInChunks(
+  { delayMs = 0, chunks = 1 }: ScriptStep,
+  text: string,
+  { signal, onText }: GenerateOptions,
+): Promise<void> {
+  if (delayMs === 0 && chunks === 1) {
+    if (text !== '') onText?.(text);
+    return;
+  }
+  for (let chunk = 0; chunk < chunks; chunk += 1) {
+    await pause(delayMs / chunks, signal);
+    const part = text.slice(partStart(text, chunk, chunks), partStart(text, chunk + 1, chunks));
+    if (part !== '') onText?.(part);
+  }
 }
 
-function throwForeseenFailure(request: ModelRequest, step: ScriptStep): void {
+const partStart = (text: string, chunk: number, chunks: number): number =>
+  Math.floor((text.length * chunk) / chunks);
+
+function foreseenFailure(request: ModelRequest, step: ScriptStep): ModelError | undefined {
   const { turnId, step: position, attempt } = request.turn;
   const times = hasAnswer(step) ? (step.fail?.times ?? 1) : Number.POSITIVE_INFINITY;
-  if (attempt > times) return;
+  if (attempt > times) return undefined;
   const at = `Turn ${turnId}, step ${position}, attempt ${attempt}`;
   const details = { turnId, step: position, attempt };
   if (step.overflow) {
-    throw new ModelError('context_overflow', `${at}: the prompt exceeds the context window, as scripted.`, {
+    return new ModelError('context_overflow', `${at}: the prompt exceeds the context window, as scripted.`, {
       details,
     });
   }
-  if (step.fail === undefined) return;
+  if (step.fail === undefined) return undefined;
   const { status, retryAfter, message = 'failed as scripted' } = step.fail;
-  throw new ModelError('model_failed', `${at}: HTTP ${status}: ${message}`, {
+  return new ModelError('model_failed', `${at}: HTTP ${status}: ${message}`, {
     canRetry: status === 429 || status >= 500,
     retryAfterMs: retryAfter === undefined ? undefined : Math.round(retryAfter * 1000),
     details: { ...details, status },
@@ -208,19 +226,24 @@ function writeAnswer(request: ModelRequest, step: ScriptStep, scope: TemplateSco
   };
 }
 
-async function followScript(request: ModelRequest, signal: AbortSignal): Promise<ScriptedReply> {
+async function followScript(request: ModelRequest, options: GenerateOptions): Promise<ScriptedReply> {
   const conversation = readConversation(request);
   const step = findStep(request, conversation);
   checkExpectation(request, conversation, step);
-  await pauseInChunks(step, signal);
-  throwForeseenFailure(request, step);
-  return writeAnswer(request, step, createScope(request, conversation));
+  const failure = foreseenFailure(request, step);
+  if (failure !== undefined) {
+    await writeInChunks(step, '', options);
+    throw failure;
+  }
+  const reply = writeAnswer(request, step, createScope(request, conversation));
+  await writeInChunks(step, reply.text ?? '', options);
+  return reply;
 }
 
 async function callFunction(
   scripted: ScriptedFunction,
   request: ModelRequest,
-  signal: AbortSignal,
+  { signal, onText }: GenerateOptions,
 ): Promise<ScriptedReply> {
   const scope = createScope(request, readConversation(request));
   const helpers: ScriptedHelpers = {
@@ -233,6 +256,7 @@ async function callFunction(
       arguments: JSON.stringify(argumentsValue),
     }),
     pause: (delayMs) => pause(delayMs, signal),
+    write: (text) => onText?.(text),
     signal,
   };
   const work = async (): Promise<ScriptedReply> => scripted(request, helpers);
@@ -269,8 +293,8 @@ export function createScriptedModel({ functions = {} }: ScriptedModelOptions = {
   };
 
   return {
-    async generate(request, { signal }) {
-      signal.throwIfAborted();
+    async generate(request, options) {
+      options.signal.throwIfAborted();
       const found = findFunction(request.model);
       if ('unknown' in found) {
         const { turnId, step } = request.turn;
@@ -279,8 +303,8 @@ export function createScriptedModel({ functions = {} }: ScriptedModelOptions = {
         });
       }
       const reply = found.run
-        ? await callFunction(found.run, request, signal)
-        : await followScript(request, signal);
+        ? await callFunction(found.run, request, options)
+        : await followScript(request, options);
       return completeReply(request, reply);
     },
 

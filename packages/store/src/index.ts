@@ -119,6 +119,7 @@ export {
   repeatsCards,
 } from './erase/erasure.js';
 export {
+  addPart,
   type BeginningHandoff,
   beginAttempt,
   closeOfTurn,
@@ -136,14 +137,18 @@ export {
   type LoggedEvent,
   listHandoffs,
   loadHandoffEvents,
+  loadSaid,
+  loadTurnParts,
   lockHandoffKey,
   lockHandoffProfile,
   lockParked,
   moveHandoffs,
   type NewHandoffEvent,
+  PARTS_CHANNEL,
   type ParkedHandoff,
   retryAttempt,
   type ServedHandoff,
+  type TurnPart,
   type WaitedHandoff,
 } from './handoff/index.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';

@@ -48,6 +48,7 @@ export {
   sha256,
 } from './json.js';
 export { copyKeyOrder, jsonText, parseJson, setKeyOrder } from './key-order.js';
+export { MaskedText } from './masked-text.js';
 export {
   agentIdIn,
   agentLabel,

@@ -64,7 +64,7 @@ export function declareSecrets(env: Readonly<Record<string, string | undefined>>
   return handle;
 }
 
-function maskText(text: string, more: readonly Needle[]): string {
+export function maskText(text: string, more: readonly Needle[] = []): string {
   let masked = text;
   for (const [form, shown] of [...more, ...needles]) masked = masked.replaceAll(form, () => shown);
   return masked
@@ -176,4 +176,14 @@ export function warnOfSecrets(input: unknown): readonly string[] | undefined {
   return [
     'The input holds the value of a configured secret or a URL with a password. It is stored as it is: erase the card, and change the secret.',
   ];
+}
+
+/** Where a declared secret may have begun that more text would complete; the length of the text where none has. */
+export function unfinishedFrom(text: string): number {
+  const longest = needles[0]?.[0].length ?? 0;
+  for (let at = Math.max(text.length - longest + 1, 0); at < text.length; at += 1) {
+    const rest = text.slice(at);
+    if (needles.some(([form]) => form.length > rest.length && form.startsWith(rest))) return at;
+  }
+  return text.length;
 }

@@ -13,6 +13,7 @@ export {
   type ApprovalTicket,
   type Handoff,
   type HandoffEvent,
+  type HandoffPart,
   type HandoffRequest,
   type HandoffResponse,
   type Principal,

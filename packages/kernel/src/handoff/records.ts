@@ -54,6 +54,25 @@ export interface HandoffEvent {
   readonly [detail: string]: JsonValue;
 }
 
+/** One part of what a handoff says. `seq` rises by one from part to part, from 1. */
+export type HandoffPart =
+  | { readonly seq: number; readonly type: 'text'; readonly text: string }
+  /** What was said before is void: an attempt or a step has ended otherwise, and what comes now begins anew. */
+  | { readonly seq: number; readonly type: 'reset' }
+  /** The end: texts since the last reset, joined, are the result where it is a text. */
+  | {
+      readonly seq: number;
+      readonly type: 'result';
+      readonly status: 'completed';
+      readonly result: JsonValue;
+    }
+  | {
+      readonly seq: number;
+      readonly type: 'error';
+      readonly status: 'failed' | 'rejected';
+      readonly error: ErrorBody | null;
+    };
+
 /** On the wire, as `schemas/handoff_request.schema.json` has it. */
 export interface HandoffRequest {
   readonly handoff_id: string;

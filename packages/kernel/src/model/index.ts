@@ -7,6 +7,7 @@ export {
 export {
   type Doorbell,
   type DoorbellSubscription,
+  type GenerateOptions,
   type Model,
   ModelError,
   type ModelErrorCode,

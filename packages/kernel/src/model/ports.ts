@@ -112,9 +112,15 @@ export interface SelectorFinding {
   readonly message: string;
 }
 
+export interface GenerateOptions {
+  readonly signal: AbortSignal;
+  /** Gets the text of the answer while it is written, in order. The parts joined are the reply's text. Not every model streams. */
+  readonly onText?: ((text: string) => void) | undefined;
+}
+
 /** Asks a model once. Implementations never retry and never run tools. Failures are thrown as `ModelError`. */
 export interface Model {
-  generate(request: ModelRequest, options: { readonly signal: AbortSignal }): Promise<ModelReply>;
+  generate(request: ModelRequest, options: GenerateOptions): Promise<ModelReply>;
   /** The tokens of each text for this model, exact or estimated. Must not hold up the process. */
   countTokens?(texts: readonly string[], model: string): Promise<readonly number[]>;
   /** What of the tools' schemas the model's provider cannot be told, when a profile is applied. The tools are offered all the same. */

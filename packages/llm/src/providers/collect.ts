@@ -166,13 +166,17 @@ const isGivenUp = ({ unified, raw }: LanguageModelV3FinishReason): boolean =>
   unified === 'error' || raw === 'error';
 
 /** @throws StreamError for an error in it, CutOff when it has no end, and what reading it throws. */
-export async function collectStream(stream: ReadableStream<LanguageModelV3StreamPart>): Promise<Answer> {
+export async function collectStream(
+  stream: ReadableStream<LanguageModelV3StreamPart>,
+  onText?: (text: string) => void,
+): Promise<Answer> {
   const collector = new Collector();
   let end: Answer | undefined;
   for await (const part of stream) {
     if (part.type === 'error') throw new StreamError('the stream holds an error', { cause: part.error });
     if (part.type === 'finish') end = collector.end(part.usage, part.finishReason);
     else collector.add(part);
+    if (part.type === 'text-delta' && part.delta !== '') onText?.(part.delta);
   }
   // The SDK makes up an end with neither reason nor word of the provider when the last event did not come.
   const isMadeUp = end?.finish.unified === 'other' && end.finish.raw === undefined;

@@ -7,7 +7,14 @@
  * A3  Every other failure is a ModelError, and no text of it holds the key.
  */
 
-import { checkDuration, type Model, ModelError, type ModelReply, type ModelRequest } from '@boxcar/kernel';
+import {
+  checkDuration,
+  type GenerateOptions,
+  type Model,
+  ModelError,
+  type ModelReply,
+  type ModelRequest,
+} from '@boxcar/kernel';
 import { raceAbort } from '../abort.js';
 import { toProfileInvalid } from '../scripted.js';
 import { checkSettings, toCallSettings } from './check-settings.js';
@@ -69,7 +76,7 @@ export function createProviderModel(
     };
   }
 
-  async function ask(request: ModelRequest, signal: AbortSignal): Promise<ModelReply> {
+  async function ask(request: ModelRequest, { signal, onText }: GenerateOptions): Promise<ModelReply> {
     const { modelId, caller } = connect(request);
     const isStreaming = request.settings.stream !== false;
     const { options, ...words } = toWirePrompt(request, provider, modelId);
@@ -92,7 +99,7 @@ export function createProviderModel(
         abortSignal: exchange.signal,
       };
       answer = isStreaming
-        ? await collectStream(meter.watch((await model.doStream(call)).stream))
+        ? await collectStream(meter.watch((await model.doStream(call)).stream), onText)
         : collectContent(await model.doGenerate(call));
     } catch (error) {
       signal.throwIfAborted();
@@ -120,9 +127,10 @@ export function createProviderModel(
   }
 
   return {
-    async generate(request, { signal }) {
+    async generate(request, options) {
+      const { signal } = options;
       signal.throwIfAborted();
-      return raceAbort(ask(request, signal), signal);
+      return raceAbort(ask(request, options), signal);
     },
 
     checkTools: (_model, tools) =>

@@ -38,6 +38,8 @@ export interface PreparedHandoff {
     readonly signal: AbortSignal;
     readonly attempt: number;
     readonly onRemoteId: (id: string) => void;
+    /** Gets a text result while it is written. */
+    readonly onText: (text: string) => void;
   }): Promise<ServedResult>;
   /** Tells the platform to stop; undefined: it cannot be told. */
   readonly cancel: ((remoteId: string, signal: AbortSignal) => Promise<boolean>) | undefined;

@@ -13,6 +13,8 @@ export interface AgentContext {
   readonly context: JsonObject;
   /** Fires at the deadline, after a cancel, and when another process has taken the handoff over. */
   readonly signal: AbortSignal;
+  /** Shows a part of a text result to the readers of the handoff. The parts joined are the result. */
+  write(text: string): void;
   /** Hands on: the new handoff is a part of this one. `source_agent` is the name of the function. */
   handoff(request: Omit<HandoffInput, 'source_agent' | 'parent_handoff_id'>): Promise<HandoffAnswer>;
 }
@@ -86,13 +88,14 @@ export function prepareAgent(
           ? error.entry.canRetry
           : Reflect.get(Object(error), 'retryable') === true,
     }),
-    execute: async ({ signal }) => {
+    execute: async ({ signal, onText }) => {
       const running = (async () =>
         agent.run(payload === null ? { task, context: context ?? {} } : payload, {
           handoff_id,
           task,
           context: contextOf(handoff),
           signal,
+          write: onText,
           handoff: handOn,
         }))();
       const result = (await unlessAborted(running, signal)) ?? null;

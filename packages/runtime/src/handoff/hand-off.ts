@@ -74,12 +74,15 @@ export async function handOff(
   return toAnswer(handoff);
 }
 
-async function loadHandoff(
+export async function loadHandoff(
   { pool }: Pick<RuntimeCore, 'pool'>,
-  handoffId: HandoffId,
+  handoffId: HandoffId | string,
   projectId: ProjectId | string,
 ): Promise<Handoff> {
-  const handoff = await findHandoff(pool, { handoffId, projectId: projectId as ProjectId });
+  const handoff = await findHandoff(pool, {
+    handoffId: handoffId as HandoffId,
+    projectId: projectId as ProjectId,
+  });
   if (handoff === undefined)
     throw new KernelError('not_found', {
       message: `No handoff ${handoffId} in this project.`,
@@ -94,6 +97,20 @@ function waitsOf(runtime: RuntimeCore): HandoffWaits {
   const known = waits.get(runtime) ?? new HandoffWaits((ids) => findWaitedHandoffs(runtime.pool, ids));
   waits.set(runtime, known);
   return known;
+}
+
+/** Resolves when a turn serves a handoff, or when it has ended without one. @throws KernelError `not_found`; the signal's reason. */
+export async function waitForTurnOf(
+  runtime: RuntimeCore,
+  handoffId: Handoff['handoff_id'],
+  { projectId, signal }: { readonly projectId: ProjectId; readonly signal?: AbortSignal | undefined },
+): Promise<Handoff> {
+  for (;;) {
+    signal?.throwIfAborted();
+    const handoff = await loadHandoff(runtime, handoffId, projectId);
+    if (handoff.turn_id !== null || handoff.ended_at !== null) return handoff;
+    await waitsOf(runtime).wait(handoffId as HandoffId, { signal });
+  }
 }
 
 /**

@@ -4,6 +4,7 @@ import {
   HANDOFF_STATUSES,
   type Handoff,
   type HandoffEvent,
+  type HandoffPart,
   type HandoffPhase,
   type HandoffRequest,
   type HandoffResponse,
@@ -34,6 +35,7 @@ import { handOff, waitForHandoff } from './hand-off.js';
 import { featureDisabled, handoffPrimitive } from './handoff-primitive.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 import type { HandoffParts } from './parts.js';
+import { type StreamOptions, streamHandoff } from './stream-handoff.js';
 
 /** What a tool needs of a runtime; `Runtime` is one. */
 export interface HandoffRuntime extends RuntimeCore {
@@ -240,6 +242,19 @@ export class HandoffTool implements AsyncDisposable {
       projectId: this.#projectId,
       ...options,
     });
+  }
+
+  /**
+   * What a handoff says while it says it, in order. Ends with the result or the error. May be begun again after the last part that was seen,
+   * in any process.
+   *
+   * @throws KernelError `bad_request`, `not_found`; the signal's reason.
+   */
+  async *stream(handoffId: string, options: StreamOptions = {}): AsyncGenerator<HandoffPart, void> {
+    const id = parseId<'handoff'>(handoffId, 'handoff_id');
+    // It may be one that only this process can serve.
+    await this.#serve(...this.#runtime.handoffs.workerTargets);
+    yield* streamHandoff(this.#runtime, id, { projectId: this.#projectId, ...options });
   }
 
   /** The tool in the exact shape of a platform. @throws KernelError `bad_request` for an unknown platform. */

@@ -213,12 +213,13 @@ export class HandoffParts implements Handoffs {
           ? undefined
           : (remoteId, signal) => cancel.call(adapter, { target }, { remoteId, signal }),
       adviseRetry: library.adviseRetry,
-      execute: async ({ signal, attempt, onRemoteId }) => {
+      execute: async ({ signal, attempt, onRemoteId, onText }) => {
         const { result, usage, remote_id, loss } = await adapter.executeHandoff(request, {
           signal,
           attempt,
           idempotencyKey: handoff_id,
           onRemoteId,
+          onPart: ({ text }) => onText(text),
         });
         return { result, usage, remoteId: remote_id, loss: loss as unknown as JsonObject };
       },

@@ -12,10 +12,13 @@ export async function askModel(
   {
     signal,
     timeoutMs,
+    onText,
     onLate,
   }: {
     readonly signal: AbortSignal;
     readonly timeoutMs: number;
+    /** Gets the text while it is written. */
+    readonly onText?: ((text: string) => void) | undefined;
     /** Gets the answer of an adapter that has ignored the signal. */
     readonly onLate?: (reply: ModelReply) => void;
   },
@@ -35,7 +38,7 @@ export async function askModel(
   signal.addEventListener('abort', onAbort, { once: true });
   const timer = startTimer(timeoutMs, onTimeout);
   try {
-    const asked = model.generate(request, { signal: controller.signal });
+    const asked = model.generate(request, { signal: controller.signal, onText });
     if (onLate !== undefined)
       asked
         .then(

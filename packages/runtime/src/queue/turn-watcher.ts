@@ -17,11 +17,13 @@ import {
   loadBatches,
   loadTurnStates,
   outsideHandlers,
+  PARTS_CHANNEL,
   refuseNested,
   type TurnState,
 } from '@boxcar/store';
 import type pg from 'pg';
 import type { Log } from '../lib/index.js';
+import { TurnFollower } from './turn-follower.js';
 
 const POLL_MS = 500;
 /** How long the server may take to answer the connection that listens: half of the default lease. */
@@ -113,6 +115,7 @@ export class TurnWatcher {
   readonly #options: TurnWatcherOptions;
   readonly #waiters: Waiters<TurnId, TurnState> = new Map();
   readonly #batchWaiters: Waiters<BatchId, BatchRow> = new Map();
+  readonly #followers = new Map<TurnId, Set<TurnFollower>>();
   #listener: pg.Client | undefined;
   #connecting = false;
   /** By the monotonic clock: when the listener was last checked. */
@@ -194,8 +197,29 @@ export class TurnWatcher {
     return [...this.#waiters.keys(), ...this.#batchWaiters.keys()];
   }
 
+  /** Follows a turn that exists, until the answer is disposed of. @throws KernelError when the runtime is closed. */
+  follow(turnId: TurnId): TurnFollower {
+    if (this.#isClosed) throw runtimeClosed();
+    const follower = new TurnFollower((one) => {
+      const all = this.#followers.get(turnId);
+      all?.delete(one);
+      if (all?.size === 0) this.#followers.delete(turnId);
+    });
+    this.#followers.set(turnId, (this.#followers.get(turnId) ?? new Set()).add(follower));
+    outsideHandlers(() => {
+      void this.#checkListener();
+      void this.#listen();
+    });
+    return follower;
+  }
+
+  #tellFollowers(ids: readonly string[]): void {
+    for (const id of ids) for (const follower of this.#followers.get(id as TurnId) ?? []) follower.tell();
+  }
+
   /** Says that turns or batches have ended; called by whoever ended them in this process. */
   hint(ids: readonly (TurnId | BatchId)[]): void {
+    this.#tellFollowers(ids);
     const watched = ids.filter(
       (id) => this.#waiters.has(id as TurnId) || this.#batchWaiters.has(id as BatchId),
     );
@@ -215,18 +239,21 @@ export class TurnWatcher {
     };
     client.on('error', drop);
     client.on('end', drop);
-    client.on('notification', (notice) =>
-      this.hint((notice.payload ?? '').split(',').flatMap((id) => tryParseId<'turn' | 'batch'>(id) ?? [])),
-    );
+    client.on('notification', ({ channel, payload = '' }) => {
+      const ids = payload.split(',').flatMap((id) => tryParseId<'turn' | 'batch'>(id) ?? []);
+      if (channel === PARTS_CHANNEL) this.#tellFollowers(ids);
+      else this.hint(ids);
+    });
     try {
       await client.connect();
-      await client.query(`listen ${ENDED_CHANNEL}`);
+      await client.query(`listen ${ENDED_CHANNEL}; listen ${PARTS_CHANNEL}`);
       if (this.#isClosed) await endClient(client);
       else {
         this.#listener = client;
         this.#askedAt = performance.now();
       }
       // Whatever ended before the subscription stood is read now.
+      this.#tellFollowers([...this.#followers.keys()]);
       void this.#read(this.#watched());
     } catch (error) {
       this.#options.log('debug', 'watcher.listen_failed', { error });
@@ -313,6 +340,7 @@ export class TurnWatcher {
           new KernelError('internal_error', { message: 'The runtime was closed while waiting.' }),
         );
     }
+    for (const followers of this.#followers.values()) for (const one of followers) one.fail(runtimeClosed());
     const listener = this.#listener;
     this.#listener = undefined;
     if (listener !== undefined) await endClient(listener);

@@ -29,6 +29,7 @@ import type { PackedHandoff, PreparedHandoff, ServedResult } from '../core/index
 import { fallbackDeliverable } from '../end/index.js';
 import { deliverableContent, unlessAborted } from '../lib/index.js';
 import type { HeldTurn, TurnHost, TurnRun } from './held-turn.js';
+import { PartWriter } from './part-writer.js';
 import { StepBudget } from './step-budget.js';
 import { TurnCommits } from './turn-commits.js';
 
@@ -152,6 +153,7 @@ class HandoffRun {
     const stop = (): void => limit.abort(signal.reason);
     signal.addEventListener('abort', stop, { once: true });
     const timer = startTimer(remainingMs, () => limit.abort(new KernelError(...this.#timeoutWords())));
+    const parts = new PartWriter(this.#host.runtime, this.#held).open({ masks: true });
     let remoteId: string | undefined;
     try {
       signal.throwIfAborted();
@@ -162,9 +164,10 @@ class HandoffRun {
           onRemoteId: (id) => {
             remoteId = id;
           },
+          onText: parts.onText,
         }),
         limit.signal,
-      );
+      ).finally(() => parts.stop());
       return await this.#succeed(result, attempt);
     } catch (error) {
       if (limit.signal.aborted) this.#tellToStop(prepared, remoteId);

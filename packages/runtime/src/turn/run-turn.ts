@@ -43,6 +43,7 @@ import { type FailedUsage, usageOfFailure } from './failed-usage.js';
 import { type ClosedStep, type HeldTurn, MAX_ATTEMPTS, type TurnHost, type TurnRun } from './held-turn.js';
 import { judgeReply, limitEnd } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
+import { PartWriter } from './part-writer.js';
 import { type FailedStep, type Progress, type SentPrompt, successOf } from './progress.js';
 import { runHandoff } from './run-handoff.js';
 import { StepBudget } from './step-budget.js';
@@ -72,6 +73,8 @@ class TurnLoop {
   readonly #commits: TurnCommits;
   readonly #context: ContextKeeper;
   readonly #selector: TurnSelector;
+  /** Undefined: nobody reads what it writes while it is written. */
+  readonly #parts: PartWriter | undefined;
 
   constructor(host: TurnHost, held: HeldTurn, { profile, price }: PricedProfile) {
     const { turn } = held;
@@ -86,6 +89,7 @@ class TurnLoop {
     this.#commits = new TurnCommits(host, held);
     this.#context = new ContextKeeper(host.runtime, held, profile);
     this.#selector = new TurnSelector(host.runtime, held);
+    this.#parts = turn.primitive === 'handoff' ? new PartWriter(host.runtime, held) : undefined;
     this.#progress = {
       step: turn.stepCount,
       attempt: turn.attempt,
@@ -275,10 +279,11 @@ class TurnLoop {
     return keepLate(this.#host.runtime, this.#held, [lateReply(reply, { step, attempt })]);
   }
 
-  #generate({ view, tools, step }: HeldPrompt): Promise<ModelReply> {
+  async #generate({ view, tools, step }: HeldPrompt): Promise<ModelReply> {
     const { turn, signal } = this.#held;
+    const parts = this.#parts?.open({ masks: false });
     const { model, model_settings: settings, script, limits } = this.#profile;
-    return askModel(
+    const asked = askModel(
       this.#host.runtime.model,
       {
         messages: view.messages,
@@ -299,9 +304,11 @@ class TurnLoop {
       {
         signal,
         timeoutMs: limits.model_timeout_seconds * 1000,
+        onText: parts?.onText,
         onLate: (late) => void this.#keepReply(late, step),
       },
     );
+    return parts === undefined ? asked : asked.finally(() => parts.stop());
   }
 
   #closeStep(

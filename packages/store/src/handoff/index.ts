@@ -26,3 +26,4 @@ export {
   type ServedHandoff,
   type WaitedHandoff,
 } from './handoffs.js';
+export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type TurnPart } from './turn-parts.js';

@@ -4,7 +4,7 @@
  */
 
 /** The newest migration that this build knows. */
-export const SCHEMA_VERSION = 35;
+export const SCHEMA_VERSION = 36;
 
 /** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
 type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
@@ -38,6 +38,7 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   tape_words: ['insert'],
   tool_calls: ['insert', 'update'],
   toolsets: ['insert'],
+  turn_parts: ['insert'],
   turns: ['insert', 'update'],
   waits: ['insert', 'update', 'delete'],
   workers: ['insert', 'update', 'delete'],

@@ -76,3 +76,20 @@ export const handoffEvents = boxcar.table(
   },
   (table) => [primaryKey({ columns: [table.handoffId, table.seq] })],
 );
+
+/** The text of a turn while it is written. */
+export const turnParts = boxcar.table(
+  'turn_parts',
+  {
+    turnId: uuid('turn_id').$type<TurnId>().notNull(),
+    seq: integer('seq').notNull(),
+    /** One answer of a model or one attempt at a platform: its epoch and its number. */
+    round: text('round').notNull(),
+    /** Within the round; number 0 voids what rounds before have said. */
+    n: integer('n').notNull(),
+    /** Null: what rounds before have said is void; empty after erasure. */
+    text: text('text'),
+    createdAt: time('created_at').notNull().default(sql`now()`),
+  },
+  (table) => [primaryKey({ columns: [table.turnId, table.seq] })],
+);

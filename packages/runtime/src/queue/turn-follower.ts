@@ -1,0 +1,60 @@
+/** Follows one turn: it learns that something has changed, and reads for itself what. No change is lost between two waits. */
+import { startTimer } from '@boxcar/kernel';
+
+export class TurnFollower {
+  #hasNews = true;
+  #waiting: { readonly resolve: () => void; readonly reject: (error: unknown) => void } | undefined;
+  readonly #forget: (follower: TurnFollower) => void;
+  #closed: unknown;
+
+  constructor(forget: (follower: TurnFollower) => void) {
+    this.#forget = forget;
+  }
+
+  /** Resolves when there has been news since the last time, at once if there has, and after `ms` in any case. @throws The signal's reason; why the runtime is closed. */
+  async news(ms: number, signal: AbortSignal | undefined): Promise<void> {
+    signal?.throwIfAborted();
+    if (this.#closed !== undefined) throw this.#closed;
+    if (!this.#hasNews) await this.#wait(ms, signal);
+    this.#hasNews = false;
+  }
+
+  #wait(ms: number, signal: AbortSignal | undefined): Promise<void> {
+    return new Promise<void>((resolve, reject) => {
+      const onAbort = (): void => reject(signal?.reason);
+      const timer = startTimer(ms, resolve);
+      signal?.addEventListener('abort', onAbort, { once: true });
+      const done = (): void => {
+        timer.clear();
+        signal?.removeEventListener('abort', onAbort);
+        this.#waiting = undefined;
+      };
+      this.#waiting = {
+        resolve: () => {
+          done();
+          resolve();
+        },
+        reject: (error) => {
+          done();
+          reject(error);
+        },
+      };
+    }).finally(() => {
+      this.#waiting?.resolve();
+    });
+  }
+
+  tell(): void {
+    this.#hasNews = true;
+    this.#waiting?.resolve();
+  }
+
+  fail(error: unknown): void {
+    this.#closed = error;
+    this.#waiting?.reject(error);
+  }
+
+  [Symbol.dispose](): void {
+    this.#forget(this);
+  }
+}

@@ -1,0 +1,80 @@
+/**
+ * The text of a handoff's turn while it is written.
+ *
+ * P1  Parts are numbered from 1 without gaps, in the order of their writing, and never change but by erasure.
+ * P2  Only the worker that holds the running turn adds parts: the end of a turn waits for one that is being added, and after it there is none.
+ * P3  A round is one answer of a model or one attempt at a platform. Its first part voids what other rounds have said: a part without text stands
+ *     between them. The same part may be added again after a lost answer; it stands once.
+ * Rule: docs/handoff.md, "Streams".
+ */
+import type { TurnId, WorkerId } from '@boxcar/kernel';
+import { type Queryable, run, statement } from '../db/index.js';
+import type { Row } from '../schema/index.js';
+import { hasStatus } from '../turn/index.js';
+
+/** A turn has a new part: the payload is its id. */
+export const PARTS_CHANNEL = 'boxcar_parts';
+
+const ADD = statement(`
+  with /* turn-parts.add */ held as materialized (
+    select t.id from boxcar.turns t where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} for share
+  ),
+  last as materialized (select p.seq, p.round from boxcar.turn_parts p join held on held.id = p.turn_id order by p.seq desc limit 1),
+  new as (
+    select 0 as n, null as text from last where last.round <> $4
+    union all
+    select $5::int, $6::text
+  ),
+  added as (
+    insert into boxcar.turn_parts (turn_id, seq, round, n, text)
+    select held.id, coalesce((select seq from last), 0) + row_number() over (order by new.n), $4, new.n, new.text from held cross join new
+    where not exists (select from boxcar.turn_parts p where p.turn_id = held.id and p.round = $4 and p.n = $5)
+    returning turn_id
+  )
+  select (select count(*) from held)::int as held, (select pg_notify('${PARTS_CHANNEL}', a.turn_id::text) from added a limit 1) as told`);
+
+/** Adds a text to a round (P2, P3). @returns False: the turn is in other hands. */
+export async function addPart(
+  db: Queryable,
+  part: {
+    readonly turnId: TurnId;
+    readonly epoch: number;
+    readonly holderId: WorkerId;
+    /** Unlike that of every other round of the turn. */
+    readonly round: string;
+    /** From 1. */
+    readonly n: number;
+    readonly text: string;
+  },
+): Promise<boolean> {
+  const { turnId, epoch, holderId, round, n, text } = part;
+  const [row] = await run<{ held: number }>(db, ADD, [turnId, epoch, holderId, round, n, text]);
+  return row?.held === 1;
+}
+
+/** `text` is null where what was said before is void. */
+export type TurnPart = Row<'turnParts', 'seq' | 'text'>;
+
+const LOAD = statement(
+  'select /* turn-parts.load */ p.seq, p.text from boxcar.turn_parts p where p.turn_id = $1 and p.seq > $2 order by p.seq limit $3',
+);
+
+/** Those after a number, in order. */
+export const loadTurnParts = (
+  db: Queryable,
+  of: { readonly turnId: TurnId; readonly afterSeq: number; readonly limit: number },
+): Promise<TurnPart[]> => run<TurnPart>(db, LOAD, [of.turnId, of.afterSeq, of.limit]);
+
+const SAID = statement(`
+  select /* turn-parts.said */ coalesce(max(p.seq), 0) as seq,
+    coalesce(string_agg(p.text, '' order by p.seq) filter (where p.seq > coalesce((select max(v.seq) from boxcar.turn_parts v where v.turn_id = $1 and v.text is null), 0)), '') as text
+  from boxcar.turn_parts p where p.turn_id = $1`);
+
+/** The last number, and what the round at the end has said. Of a turn that has ended this changes by erasure only. */
+export async function loadSaid(
+  db: Queryable,
+  turnId: TurnId,
+): Promise<{ readonly seq: number; readonly text: string }> {
+  const [row] = await run<{ seq: number; text: string }>(db, SAID, [turnId]);
+  return row ?? { seq: 0, text: '' };
+}
