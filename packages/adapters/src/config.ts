@@ -22,15 +22,3 @@ export const readSettings = (env: Environment = process.env): AdapterSettings =>
 /** A variable that an entry of `targets` or a platform names: read when it is used, so that a new key needs no restart of the adapter. */
 export const readVariable = (name: string, env: Environment = process.env): string | undefined =>
   trimmed(env, name);
-
-/** An address without the slashes at its end. Not by a pattern, which would read many slashes again from each of them. */
-export function withoutSlashes(text: string): string {
-  let end = text.length;
-  while (text[end - 1] === '/') end -= 1;
-  return text.slice(0, end);
-}
-
-export const readAddress = (name: string): string | undefined => {
-  const address = readVariable(name);
-  return address === undefined ? undefined : withoutSlashes(address);
-};

@@ -3,7 +3,7 @@ import { chmodSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { deleteEmbeddedData, startEmbeddedPostgres } from '@boxcar/embedded';
-import { spawnNode, testDatabase } from '@boxcar/testkit';
+import { spawnNode, testDatabase, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, afterEach, expect, it, vi } from 'vitest';
 import { startBoxcar } from './start-boxcar.js';
@@ -52,10 +52,15 @@ it('migrates a database, runs turns in this process, and closes what it has open
   await closing;
   await boxcar[Symbol.asyncDispose]();
   expect(listeners()).toEqual(before);
-  const left = await database.pool.query(
-    'select (select count(*)::int from boxcar.workers) as workers, (select count(*)::int from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and usename is not null) as clients',
-  );
-  expect(left.rows).toEqual([{ workers: 0, clients: database.pool.totalCount - 1 }]);
+  const left = () =>
+    database.pool.query(
+      'select (select count(*)::int from boxcar.workers) as workers, (select count(*)::int from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and usename is not null) as clients',
+    );
+  // The server forgets a connection a moment after it has ended.
+  await waitFor(async () => (await left()).rows[0]?.clients === database.pool.totalCount - 1, {
+    message: 'no connection is left',
+  });
+  expect((await left()).rows).toEqual([{ workers: 0, clients: database.pool.totalCount - 1 }]);
   expect(worker.activeCount).toBe(0);
 });
 

@@ -4,11 +4,11 @@ import { findProviderError, type ProviderError } from '@boxcar/llm/failures';
 import type { AdapterRequest, AdapterResult, ExecuteOptions, HandoffAdapter } from '../adapter.js';
 import type { AdapterError } from '../adapter-error.js';
 import { type CarriedRequest, checkCapabilities } from '../capabilities.js';
-import { readAddress, readVariable } from '../config.js';
+import { readVariable } from '../config.js';
 import { idempotencyHeaders } from '../idempotency.js';
 import { lossOf } from '../loss.js';
 import { fixedPieces, type Piece, pieceOfCard } from '../pieces.js';
-import type { ModelTarget } from '../targets/target.js';
+import { type ModelTarget, withoutSlashes } from '../targets/target.js';
 import { checkKey } from '../wire/check-key.js';
 import { Concealer } from '../wire/conceal.js';
 import { type Caller, Exchange, failureOf, shorten } from '../wire/exchange.js';
@@ -31,7 +31,8 @@ function connect(
 ): Connection {
   const keyVariable = target.api_key_env ?? platform.keyVariable;
   const key = readVariable(keyVariable);
-  const configured = target.base_url ?? readAddress(platform.baseUrlVariable);
+  const ownUrl = readVariable(platform.baseUrlVariable);
+  const configured = target.base_url ?? (ownUrl === undefined ? undefined : withoutSlashes(ownUrl));
   const concealer = new Concealer({
     key: { variable: keyVariable, value: key ?? '' },
     model: target.model,

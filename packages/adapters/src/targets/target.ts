@@ -1,7 +1,6 @@
 /** What an operator configures about an agent or a model of another platform. Format: README.md, "Targets". */
 import { normalizePlatform, PLATFORMS } from '@boxcar/kernel';
 import { z } from 'zod';
-import { withoutSlashes } from '../config.js';
 
 const filled = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const count = z.int().min(1);
@@ -18,6 +17,13 @@ const address = z.string().superRefine((text, context) => {
   const message = findUrlFault(text.trim());
   if (message !== undefined) context.addIssue({ code: 'custom', message });
 });
+
+/** An address without the slashes at its end. Not by a pattern, which would read many slashes again from each of them. */
+export function withoutSlashes(text: string): string {
+  let end = text.length;
+  while (text[end - 1] === '/') end -= 1;
+  return text.slice(0, end);
+}
 
 const baseUrl = address
   .refine((text) => !/[?#]/.test(text), 'must have no ? and no #')

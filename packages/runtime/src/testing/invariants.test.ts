@@ -802,7 +802,8 @@ const BREAKS: readonly Break[] = [
     'a turn that was overtaken',
     'waiter',
     (f) => [
-      `insert into boxcar.turns select (jsonb_populate_record(t, jsonb_build_object('id', '00000000-0000-7000-8000-' || right(t.id::text, 12), 'created_at', t.created_at - interval '1 hour', 'agent_id', (select agent_id from boxcar.turns where id = '${f.parent}')))).* from boxcar.turns t where id = '${f.child}'`,
+      `insert into boxcar.turns select (jsonb_populate_record(t, jsonb_build_object('id', left(m.hex, 8) || '-' || right(m.hex, 4) || '-7000-8000-' || right(t.id::text, 12), 'created_at', t.created_at - interval '1 second', 'agent_id', (select agent_id from boxcar.turns where id = '${f.parent}')))).*
+       from boxcar.turns t cross join lateral (select lpad(to_hex((extract(epoch from t.created_at) * 1000)::bigint - 1000), 12, '0') as hex) m where id = '${f.child}'`,
     ],
     ['agent-order', 'operation-names-turn'],
   ],
