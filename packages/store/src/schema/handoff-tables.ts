@@ -13,7 +13,7 @@ import type {
   TurnId,
 } from '@boxcar/kernel';
 import { sql } from 'drizzle-orm';
-import { bigint, boolean, integer, primaryKey, text, uuid } from 'drizzle-orm/pg-core';
+import { bigint, boolean, integer, primaryKey, text, unique, uuid } from 'drizzle-orm/pg-core';
 import { boxcar, jsonb, time } from './columns.js';
 
 /** Tasks that are handed to an agent or to another platform. */
@@ -91,5 +91,8 @@ export const turnParts = boxcar.table(
     text: text('text'),
     createdAt: time('created_at').notNull().default(sql`now()`),
   },
-  (table) => [primaryKey({ columns: [table.turnId, table.seq] })],
+  (table) => [
+    primaryKey({ columns: [table.turnId, table.seq] }),
+    unique().on(table.turnId, table.round, table.n),
+  ],
 );

@@ -152,6 +152,7 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'sessions.parent_session_id',
     'tape_entries.author_id',
     'tool_calls.provider_call_id',
+    'turn_parts.round',
     'turns.traceparent',
   ],
   // Names of anchors, which are not content.
@@ -416,7 +417,12 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
       text: "rules:\n  - condition: { tool_name: handoff, context: { target_agent: 'echo' } }\n    permission: ALWAYS\n",
     });
     const tool = new HandoffTool({ runtime, permissionEvaluator: policy });
-    tool.registerAgent('echo', () => ({ said: mark('handoff-result') }));
+    tool.registerAgent('echo', async (_input, { write }) => {
+      write(mark('handoff-part'));
+      // The first part is written now.
+      await new Promise((settle) => setImmediate(settle));
+      return { said: mark('handoff-result') };
+    });
     const words = {
       source_agent: 'x',
       context: { m: mark('handoff-context') },

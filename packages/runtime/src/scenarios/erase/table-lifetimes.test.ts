@@ -109,7 +109,12 @@ async function handOff(): Promise<void> {
       .join('')}`,
   });
   const tool = new HandoffTool({ runtime: h.runtime, permissionEvaluator: policy });
-  tool.registerAgent('echo', (input) => input);
+  tool.registerAgent('echo', async (input, { write }) => {
+    write('echo');
+    // The first part is written now.
+    await new Promise((settle) => setImmediate(settle));
+    return input;
+  });
   const ask = (target_agent: string, run_id: string) => ({
     source_agent: 'x',
     target_agent,
@@ -218,6 +223,7 @@ const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
   purging: 'box_id',
   tape_entries: 'box_id',
   tape_words: 'box_id',
+  turn_parts: 'turn_id',
   // Of the whole database.
   providers: '',
   schema_version: '',
