@@ -286,6 +286,24 @@ const BREAKS: readonly Break[] = [
     ],
     ['handoff-log'],
   ],
+  [
+    'parts of two rounds that stand between each other',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, 'attempts = 0'),
+      `insert into boxcar.turn_parts (turn_id, seq, round, n, text) values ('${f.child}', 1, '1.1', 1, 'a'), ('${f.child}', 2, '1.2', 1, 'b'), ('${f.child}', 3, '1.1', 2, 'c')`,
+    ],
+    ['handoff-parts'],
+  ],
+  [
+    'parts with a gap',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, 'attempts = 0'),
+      `insert into boxcar.turn_parts (turn_id, seq, round, n, text) values ('${f.child}', 1, '1.1', 1, 'a'), ('${f.child}', 3, '1.1', 2, 'c')`,
+    ],
+    ['handoff-parts'],
+  ],
   ['an attempt that is in no log', 'boss', (f) => handoffOf(f.child, 'attempts = 1'), ['handoff-log']],
   [
     'an account that has reserved what no turn was allotted',

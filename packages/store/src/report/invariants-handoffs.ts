@@ -38,4 +38,14 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
         count(*) filter (where e.type in ('handoff.completed', 'handoff.failed', 'handoff.rejected')) as ends from boxcar.handoff_events e where e.handoff_id = h.id) e
       where e.n <> h.event_count or e.last <> h.event_count or e.started <> h.attempts or e.ends <> case when h.ended_at is null then 0 else 1 end`,
   },
+  {
+    name: 'handoff-parts',
+    rule: 'the parts of a turn are numbered without gaps, and those of a round stand together, in order',
+    when: 'always',
+    broken: `select h.turn_id as id, 'has ' || p.n || ' parts up to ' || p.last || ' in ' || p.rounds || ' rounds, ' || p.begun || ' of them begun' as what
+      from (${HANDOFFS}) h cross join lateral (select count(*) as n, max(o.seq) as last, count(distinct o.round) as rounds, count(*) filter (where o.round is distinct from o.before) as begun,
+        count(*) filter (where o.round = o.before and o.n <> o.n_before + 1) as unordered
+        from (select p.seq, p.round, p.n, lag(p.round) over w as before, lag(p.n) over w as n_before from boxcar.turn_parts p where p.turn_id = h.turn_id window w as (order by p.seq)) o) p
+      where p.n <> coalesce(p.last, 0) or p.rounds <> p.begun or p.unordered > 0`,
+  },
 ];

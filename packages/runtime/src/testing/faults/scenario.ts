@@ -94,5 +94,7 @@ export interface ScenarioAgent {
   readonly name: string;
   /** `never`: once for each handoff, whatever happens. */
   readonly retry: 'safe' | 'never';
+  /** Parts of its result that it shows before it has it. */
+  readonly says?: readonly string[];
   readonly answer: (input: JsonValue) => JsonValue;
 }

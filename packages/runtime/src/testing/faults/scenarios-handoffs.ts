@@ -1,4 +1,5 @@
 /** Handoffs of a model and of a program: to an agent, to functions, and after an approval. */
+import type { HandoffPart, JsonValue } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { HandoffTool } from '../../handoff/handoff-tool.js';
 import type { Scenario } from './scenario.js';
@@ -68,4 +69,41 @@ export const handoffOnce: Scenario = {
   ],
   agents: [{ name: 'post', retry: 'never', answer: () => ({ posted: true }) }],
   drive: (client) => client.submit('launch_principal', { profile_name: 'sender', instruction: 'go' }),
+};
+
+/** A reader whose connections break goes on after the last part that it saw, whoever writes the rest. */
+export const handoffStreams: Scenario = {
+  name: 'handoffs that are read while they are written',
+  policy,
+  profiles: [
+    { name: 'poet', script: [{ say: 'Roses are red, violets are blue.', chunks: 4, delayMs: 240 }] },
+  ],
+  agents: [
+    { name: 'scribe', retry: 'safe', says: ['one ', 'two ', 'three'], answer: () => 'one two three, done' },
+  ],
+  drive: async (client) => {
+    const read = async (target_agent: string): Promise<JsonValue> => {
+      const { handoff_id } = (await client.submit('handoff', {
+        source_agent: 'program',
+        target_agent,
+        task: 'write',
+        wait: false,
+      })) as { handoff_id: string };
+      const seen: HandoffPart[] = [];
+      await client.use(async (runtime) => {
+        const tool = new HandoffTool({ runtime, concurrency: 0 });
+        for await (const part of tool.stream(handoff_id, { afterSeq: seen.length })) seen.push(part);
+      });
+      const text = seen.reduce(
+        (said, part) => (part.type === 'reset' ? '' : part.type === 'text' ? said + part.text : said),
+        '',
+      );
+      return {
+        text,
+        last: seen.at(-1)?.type ?? null,
+        isGapless: seen.every(({ seq }, at) => seq === at + 1),
+      };
+    };
+    return [await read('poet'), await read('scribe')];
+  },
 };

@@ -76,14 +76,19 @@ export function openStage(options: StageOptions): Stage {
       },
     });
   }
-  for (const { name, retry, answer } of cast.agents ?? []) {
+  for (const { name, retry, says = [], answer } of cast.agents ?? []) {
     runtime.handoffs.agents.set(name, {
       retry,
-      run: async (input, { handoff_id }) => {
+      run: async (input, { handoff_id, write }) => {
         await effects.query('insert into public.effects (tool_call_id, name) values ($1, $2)', [
           handoff_id,
           name,
         ]);
+        for (const text of says) {
+          write(text);
+          // Long enough for a part of its own.
+          await new Promise((settle) => setTimeout(settle, 60));
+        }
         return answer(input);
       },
     });
