@@ -8,8 +8,8 @@
  * Rule: docs/handoff.md, "Streams".
  */
 import type { TurnId, WorkerId } from '@boxcar/kernel';
+import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
-import type { Row } from '../schema/index.js';
 import { hasStatus } from '../turn/index.js';
 
 /** A turn has a new part: the payload is its id. */
@@ -53,7 +53,10 @@ export async function addPart(
 }
 
 /** `text` is null where what was said before is void. */
-export type TurnPart = Row<'turnParts', 'seq' | 'text'>;
+export interface TurnPart extends pg.QueryResultRow {
+  readonly seq: number;
+  readonly text: string | null;
+}
 
 const LOAD = statement(
   'select /* turn-parts.load */ p.seq, p.text from boxcar.turn_parts p where p.turn_id = $1 and p.seq > $2 order by p.seq limit $3',
