@@ -1,9 +1,19 @@
-import { createModelRouter } from '@boxcar/llm';
+import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { now } from '../measure.js';
 
 /** The model that answers with the moment at which it was called, as `scripted:<name>`. */
 export const CLOCK = 'clock';
 
+/** The model that says the moment at once, and ends a little later. */
+export const TALK = 'talk';
+
+const talk: ScriptedFunction = async (_request, { write, pause }) => {
+  const text = String(now());
+  write(text);
+  await pause(20);
+  return { text };
+};
+
 /** Of callers and workers alike: a caller checks the profiles that it applies. */
 export const createBenchModel = () =>
-  createModelRouter({ scripted: { functions: { [CLOCK]: () => ({ text: String(now()) }) } } });
+  createModelRouter({ scripted: { functions: { [CLOCK]: () => ({ text: String(now()) }), [TALK]: talk } } });

@@ -1,7 +1,10 @@
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { ApprovalGate, HandoffTool } from '@boxcar/runtime';
-import { CLOCK } from '../boxcar/model.js';
+import { CLOCK, TALK } from '../boxcar/model.js';
 import { type Boxcar, PROFILE, submitTurn } from '../boxcar/system.js';
 import { now, timed } from '../measure.js';
 import type { QueueName } from '../options.js';
@@ -15,10 +18,14 @@ const WARM_UP = 5;
 
 const TIMED = `handoff-${CLOCK}`;
 
-type Measures = Readonly<Record<'approved' | 'idle' | 'native' | 'plain', () => Promise<number>>>;
+const TALKING = `handoff-${TALK}`;
+
+type Measures = Readonly<
+  Record<'approved' | 'idle' | 'native' | 'plain' | 'streamed' | 'relayed', () => Promise<number>>
+>;
 
 /** Milliseconds of each kind, once. */
-function measuresOf(boxcar: Boxcar): Measures {
+function measuresOf(boxcar: Boxcar, relay: Relay): Measures {
   const { runtime } = boxcar;
   const permissionEvaluator = new PermissionEvaluator({
     text: `
@@ -52,7 +59,46 @@ rules:
         if (result !== ANSWER) throw new Error(`a handoff ended with ${JSON.stringify(result)}`);
       }),
     plain: () => timed(() => boxcar.answer()),
+    streamed: async () => {
+      const { handoff_id } = await tool.handoff({ ...request, target_agent: TALKING, wait: false });
+      let ms = Number.NaN;
+      for await (const part of tool.stream(handoff_id))
+        if (part.type === 'text' && Number.isNaN(ms)) ms = now() - Number(part.text);
+      return ms;
+    },
+    relayed: () => relay.first(),
   };
+}
+
+/** What a part costs that goes from one connection to its reader, and nowhere else. */
+class Relay implements AsyncDisposable {
+  readonly #server = createServer((_request, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.flushHeaders();
+    setTimeout(() => response.end(`data: ${now()}\n\n`), 5);
+  });
+
+  async open(): Promise<this> {
+    this.#server.listen(0, '127.0.0.1');
+    await once(this.#server, 'listening');
+    return this;
+  }
+
+  async first(): Promise<number> {
+    const { port } = this.#server.address() as AddressInfo;
+    const { body } = await fetch(`http://127.0.0.1:${port}/`);
+    for await (const chunk of body ?? []) {
+      const at = now();
+      return at - Number(Buffer.from(chunk).toString().slice('data: '.length));
+    }
+    throw new Error('the relay ended without a part');
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#server.closeAllConnections();
+    this.#server.close();
+    await once(this.#server, 'close');
+  }
 }
 
 /** Everything comes to rest; of uneven length, as between idle turns. */
@@ -69,9 +115,23 @@ export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figu
     limits: PROFILE.limits,
     model: `scripted:${CLOCK}`,
   });
-  const measures = measuresOf(boxcar);
+  await boxcar.runtime.applyProfile({
+    name: TALKING,
+    instructions: PROFILE.instructions,
+    limits: PROFILE.limits,
+    model: `scripted:${TALK}`,
+  });
+  await using relay = await new Relay().open();
+  const measures = measuresOf(boxcar, relay);
   const names = Object.keys(measures) as (keyof Measures)[];
-  const found: Record<keyof Measures, number[]> = { approved: [], idle: [], native: [], plain: [] };
+  const found: Record<keyof Measures, number[]> = {
+    approved: [],
+    idle: [],
+    native: [],
+    plain: [],
+    streamed: [],
+    relayed: [],
+  };
   const sample = async (count: number, keep: boolean): Promise<void> => {
     for (let at = 0; at < count; at += 1)
       for (const name of names) {
@@ -88,5 +148,6 @@ export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figu
   return {
     'approved ÷ idle': { value: p50('approved') / p50('idle'), floor: 1 },
     'native ÷ plain': { value: p50('native') / p50('plain'), floor: 1 },
+    'first part beyond a relay': { value: p50('streamed') - p50('relayed'), floor: p50('relayed') },
   };
 }
