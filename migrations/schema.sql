@@ -629,7 +629,10 @@ create table boxcar.handoffs (
   is_attempt_open boolean default false not null,
   idempotency_key text,
   request_hash text not null,
-  event_count integer default 0 not null
+  event_count integer default 0 not null,
+  mode text default 'handoff'::text not null,
+  hop integer,
+  compensates uuid
 );
 
 create table boxcar.operations (
@@ -1040,7 +1043,11 @@ alter table only boxcar.handoffs add constraint handoffs_check CHECK (((ended_at
 
 alter table only boxcar.handoffs add constraint handoffs_depth_check CHECK ((depth >= 0));
 
+alter table only boxcar.handoffs add constraint handoffs_hop_check CHECK ((hop > 0));
+
 alter table only boxcar.handoffs add constraint handoffs_idempotency_key_check CHECK ((idempotency_key <> ''::text));
+
+alter table only boxcar.handoffs add constraint handoffs_mode_check CHECK ((mode = ANY (ARRAY['handoff'::text, 'chain'::text, 'compensate'::text])));
 
 alter table only boxcar.handoffs add constraint handoffs_phase_check CHECK ((phase = ANY (ARRAY['pending'::text, 'awaiting_approval'::text, 'queued'::text, 'in_progress'::text, 'waiting_input'::text, 'completed'::text, 'failed'::text, 'timed_out'::text, 'canceled'::text, 'rejected'::text, 'rolled_back'::text, 'compensation_failed'::text])));
 
@@ -1336,6 +1343,8 @@ CREATE INDEX handoffs_of_context ON boxcar.handoffs USING btree (context_card_id
 
 CREATE INDEX handoffs_of_parent ON boxcar.handoffs USING btree (parent_turn_id) WHERE (parent_turn_id IS NOT NULL);
 
+CREATE INDEX handoffs_of_parent_handoff ON boxcar.handoffs USING btree (parent_handoff_id) WHERE (parent_handoff_id IS NOT NULL);
+
 CREATE INDEX handoffs_of_payload ON boxcar.handoffs USING btree (payload_card_id);
 
 CREATE INDEX handoffs_of_root ON boxcar.handoffs USING btree (root_handoff_id);
@@ -1504,15 +1513,21 @@ comment on column boxcar.approvals.voided_at is 'it approves nothing any more: i
 
 comment on table boxcar.handoff_events is 'what happened to a handoff, in order; no words of its task or result';
 
+comment on column boxcar.handoffs.compensates is 'the hop that it undoes';
+
 comment on column boxcar.handoffs.deadline_at is 'set when the first attempt begins';
 
 comment on column boxcar.handoffs.decision is 'what the policy said: level, rule, version and trace';
 
 comment on column boxcar.handoffs.error is 'of an end without a turn';
 
+comment on column boxcar.handoffs.hop is 'its place in its chain, and of a compensation that of the hop';
+
 comment on column boxcar.handoffs.is_attempt_open is 'an attempt was begun, and nothing is known of its end';
 
 comment on column boxcar.handoffs.joined_to is 'the identical handoff whose result it has';
+
+comment on column boxcar.handoffs.mode is 'a chain has hops; compensate: undoes a hop';
 
 comment on column boxcar.handoffs.phase is 'as far as it was recorded: while a turn serves it, the turn says more';
 

@@ -59,13 +59,20 @@ export class Registry {
   /** Serves every name that no registered model serves. */
   readonly #given: Model;
   readonly #models = new Map<string, Model>();
+  /** Of the kernel, by their whole names. */
+  readonly #ownModels: ReadonlyMap<string, Model>;
   readonly #maxCardBytes: number | undefined;
 
-  /** @param own - Handlers of the kernel that belong to one runtime. */
+  /**
+   * @param own - Handlers of the kernel that belong to one runtime.
+   * @param ownModels - What decides for turns of the kernel's own, by whole names.
+   */
   constructor(
     options: { readonly pool: pg.Pool; readonly model: Model; readonly limits?: PackLimits },
     own: ReadonlyMap<string, Handler> = new Map(),
+    ownModels: ReadonlyMap<string, Model> = new Map(),
   ) {
+    this.#ownModels = ownModels;
     this.#given = options.model;
     this.#maxCardBytes = options.limits?.maxCardBytes;
     this.model = {
@@ -150,7 +157,7 @@ export class Registry {
   }
 
   #modelOf(name: string): Model {
-    return this.#models.get(name.split(':', 1)[0] ?? '') ?? this.#given;
+    return this.#ownModels.get(name) ?? this.#models.get(name.split(':', 1)[0] ?? '') ?? this.#given;
   }
 
   checkProfile(input: unknown): Profile {

@@ -44,7 +44,7 @@ import type {
 import type { StepExplanation, WhyAnswer } from './explain/index.js';
 import { explainStep, type StepChoice, why } from './explain/index.js';
 import type { Handler } from './handler/index.js';
-import { HandoffParts, type HandoffSettings, handoffPrimitive } from './handoff/index.js';
+import { HandoffParts, type HandoffSettings, handoffHandlers, handoffModels } from './handoff/index.js';
 import {
   Batcher,
   BuildWatch,
@@ -206,11 +206,7 @@ export class Runtime implements RuntimeCore {
     this.limits = options.limits ?? {};
     this.handlerTimeoutMs = checkDuration(options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, 'handlerTimeoutMs');
     this.handoffs = new HandoffParts(this, options.handoffs);
-    const handoff = handoffPrimitive(this, this.handoffs, () => ({
-      isEnabled: this.handoffs.isEnabled,
-      gate: this.gate,
-    }));
-    this.#registry = new Registry(options, new Map([['handoff', handoff as Handler]]));
+    this.#registry = new Registry(options, handoffHandlers(this, this.handoffs), handoffModels(options.pool));
     const { model, strategies, selectors, ownHandlers } = this.#registry;
     this.model = model;
     this.strategies = strategies;

@@ -349,6 +349,12 @@ export const ERROR_CATALOGUE = {
     'The call is not one that a tool worker answers.',
     'Answer with the tool_call_id of a job of your own queue.',
   ),
+  chain_failed: entry(
+    502,
+    false,
+    'A hop of the chain failed.',
+    'Look at details.phase: whatever was not compensated is listed by boxcar handoffs show.',
+  ),
   outcome_unknown: entry(
     500,
     false,

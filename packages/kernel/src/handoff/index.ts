@@ -1,4 +1,12 @@
 export { argsHash } from './args-hash.js';
+export {
+  type ChainArguments,
+  type ChainCall,
+  type ChainHop,
+  type ChainMove,
+  chainArgumentsSchema,
+  nextMove,
+} from './chain.js';
 export { maskArguments } from './mask-arguments.js';
 export {
   HANDOFF_STATUSES,
@@ -13,6 +21,7 @@ export {
   type ApprovalTicket,
   type Handoff,
   type HandoffEvent,
+  type HandoffMode,
   type HandoffPart,
   type HandoffRequest,
   type HandoffResponse,

@@ -2,6 +2,10 @@
 import { type ErrorBody, isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
 import { type HandoffPhase, type HandoffStatus, responseStatusOf } from './phases.js';
 
+export const HANDOFF_MODES = ['handoff', 'chain', 'compensate'] as const;
+/** A chain has hops; compensate: undoes a hop of a chain that has failed. */
+export type HandoffMode = (typeof HANDOFF_MODES)[number];
+
 export interface Handoff {
   readonly handoff_id: string;
   readonly source_agent: string;
@@ -34,6 +38,11 @@ export interface Handoff {
   readonly root_handoff_id: string;
   readonly parent_handoff_id: string | null;
   readonly depth: number;
+  readonly mode: HandoffMode;
+  /** Its place in its chain, and of a compensation that of the hop; null outside chains. */
+  readonly hop: number | null;
+  /** The hop that it undoes. */
+  readonly compensates: string | null;
   /** What the policy said: level, rule_id, policy_version and trace; null: no policy was asked. */
   readonly decision: JsonObject | null;
   /** Attempts that were begun at a platform. */

@@ -142,6 +142,8 @@ export interface Model {
 /** The codes of the catalogue that a model call can end with. */
 export type ModelErrorCode =
   | 'bad_config'
+  | 'card_damaged'
+  | 'chain_failed'
   | 'context_overflow'
   | 'model_failed'
   | 'model_rate_limited'

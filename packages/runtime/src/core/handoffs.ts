@@ -60,3 +60,6 @@ export interface Handoffs {
 
 /** Turns with such a target are served by an adapter or a function. Rule: docs/handoff.md, "Who serves a handoff". */
 export const HANDOFF_TARGET = 'handoff-';
+
+/** Who takes chains: processes that may hand off. */
+export const CHAIN_TARGET = `${HANDOFF_TARGET}chain`;

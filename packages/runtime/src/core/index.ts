@@ -1,5 +1,6 @@
 export type { CallGateOptions, Ends, QueueToolCalls, RuntimeCore } from './core.js';
 export {
+  CHAIN_TARGET,
   HANDOFF_TARGET,
   type Handoffs,
   type PackedHandoff,

@@ -92,6 +92,7 @@ async function begin(
       contextBoxId: oldest.context_box_id as BoxId,
       timeoutMs: oldest.timeout_ms,
       wait: oldest.is_awaited,
+      isTrusted: oldest.hop !== null,
     }),
   );
   const logged = [
@@ -120,10 +121,10 @@ async function begin(
 async function routeOf(
   runtime: RuntimeCore,
   tools: KernelTools,
-  { target_agent, worker_target }: BeginningHandoff,
+  { target_agent, worker_target, hop }: BeginningHandoff,
 ) {
   if (worker_target !== null) return { workerTarget: worker_target, native: undefined };
-  const found = await findNative(runtime, target_agent, tools);
+  const found = await findNative(runtime, target_agent, tools, { isTrusted: hop !== null });
   if (found.kind === 'found') return { workerTarget: null, native: found.target };
   throw found.kind === 'none' ? found.error : new KernelError('not_found');
 }
@@ -142,7 +143,9 @@ async function askAgain(
   const { evaluator } = runtime.gate;
   if (evaluator === undefined || ticket.policy_version === evaluator.policy.version) return undefined;
   const found =
-    oldest.worker_target === null ? await findNative(runtime, oldest.target_agent, tools) : undefined;
+    oldest.worker_target === null
+      ? await findNative(runtime, oldest.target_agent, tools, { isTrusted: oldest.hop !== null })
+      : undefined;
   const names = found?.kind === 'found' ? found.target.names : [];
   const policy = await decidePolicy(runtime, evaluator, {
     platform: oldest.platform,

@@ -12,10 +12,12 @@ import { findHandoff, findWaitedHandoffs } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { closeHandoffs } from '../end/index.js';
 import type { Handler } from '../handler/index.js';
-import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
+import type { ChainInput, HandoffAnswer, HandoffInput } from './handoff-types.js';
 import { HandoffWaits } from './handoff-waits.js';
 
 export interface HandOffOptions {
+  /** Default `handoff`. */
+  readonly primitive?: 'handoff' | 'handoff_chain';
   readonly projectId: ProjectId | string;
   /** In place of the runtime's own: that of a tool with parts of its own. */
   readonly handler?: Handler;
@@ -46,13 +48,13 @@ function toAnswer(handoff: Handoff): HandoffAnswer {
 /** @throws KernelError why it was refused, or what it has failed with; `wait_timeout`; the signal's reason. */
 export async function handOff(
   runtime: RuntimeCore,
-  { wait = true, ...request }: HandoffInput,
-  { projectId, handler, signal, parts }: HandOffOptions,
+  { wait = true, ...request }: HandoffInput | ChainInput,
+  { primitive = 'handoff', projectId, handler, signal, parts }: HandOffOptions,
 ): Promise<HandoffAnswer> {
   let answer: unknown;
   try {
     const accepted = await runtime.accept(
-      'handoff',
+      primitive,
       { ...request, wait: false },
       { projectId, ...(handler === undefined ? {} : { handler }) },
     );
@@ -61,7 +63,7 @@ export async function handOff(
     if (!(error instanceof KernelError) || error.details.handoff_id === undefined)
       runtime.log('warn', 'handoff.refused', {
         source_agent: request.source_agent,
-        target_agent: request.target_agent,
+        ...('target_agent' in request ? { target_agent: request.target_agent } : {}),
         error: errorText(error),
       });
     throw error;

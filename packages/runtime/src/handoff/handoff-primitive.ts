@@ -16,6 +16,7 @@ import {
   type ErrorBody,
   type HandoffArguments,
   type HandoffId,
+  type HandoffMode,
   type Handover,
   handoffArgumentsSchema,
   handoffToolSchema,
@@ -34,24 +35,30 @@ import {
   lockHandoffKey,
   type NewHandoffEvent,
 } from '@boxcar/store';
-import type { CallGateOptions, RuntimeCore } from '../core/index.js';
+import { type CallGateOptions, CHAIN_TARGET, type RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools, SubmitTurnRequest } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import { agentTarget, platformTarget, RUNNER_TARGET } from './agents.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
+import type { HandoffRules } from './handoff-rules.js';
 import { findNative, type NativeTarget } from './native-target.js';
 import type { HandoffParts } from './parts.js';
 import { requestTicket, type TicketRequest } from './request-ticket.js';
 import { QUEUE_ROOM_MS, turnOf } from './serving-turn.js';
 
-/** What a tool may have of its own, in place of what its runtime has. */
-export interface HandoffRules {
-  readonly isEnabled: boolean;
-  readonly gate: CallGateOptions;
+/** In whose place a request is made, and where in a chain. */
+export interface MadeAs {
+  readonly mode: HandoffMode;
+  readonly hop: number | null;
+  readonly compensates: HandoffId | null;
+  /** Of a chain and its hops: who has begun it. Default: the caller. */
+  readonly sourceAgent?: string | undefined;
 }
 
+const ORDINARY: MadeAs = { mode: 'handoff', hop: null, compensates: null };
+
 /** A request with its defaults. */
-export interface Asked {
+export interface Asked extends MadeAs {
   readonly handoffId: HandoffId;
   readonly sourceAgent: string;
   readonly input: HandoffArguments;
@@ -91,8 +98,7 @@ export function handoffPrimitive(
     ...handoffForm,
     parameters: handoffToolSchema('agdd').parameters as JsonValue,
     isOff: () => !rules().isEnabled,
-    failureOf: (answer) =>
-      isJsonObject(answer) && isJsonObject(answer.error) ? (answer.error as unknown as ErrorBody) : undefined,
+    failureOf,
     profileNames: ({ target_agent, platform }) =>
       platform === undefined || platform.toLowerCase() === 'agdd' ? [target_agent] : [],
     handle: async (input, tools) => {
@@ -102,6 +108,10 @@ export function handoffPrimitive(
     },
   };
 }
+
+/** A refusal that has a row is an answer with an error. */
+export const failureOf = (answer: JsonValue): ErrorBody | undefined =>
+  isJsonObject(answer) && isJsonObject(answer.error) ? (answer.error as unknown as ErrorBody) : undefined;
 
 const badSource = (name: string): KernelError =>
   new KernelError('bad_request', {
@@ -129,7 +139,7 @@ function keyOf({ idempotency_key, context }: HandoffArguments): string | undefin
 }
 
 /** One request, in one try of its submission. */
-class HandoffRequest {
+export class HandoffRequest {
   readonly #runtime: RuntimeCore;
   readonly #parts: HandoffParts;
   readonly #gate: CallGateOptions;
@@ -145,10 +155,11 @@ class HandoffRequest {
     this.#tools = of.tools;
   }
 
-  async make(input: HandoffArguments): Promise<JsonValue> {
-    const sourceAgent = sourceOf(input, this.#tools);
+  async make(input: HandoffArguments, as: MadeAs = ORDINARY): Promise<JsonValue> {
+    const sourceAgent = as.sourceAgent ?? sourceOf(input, this.#tools);
     const { wait: _wait, idempotency_key: _key, ...rest } = input;
     const asked: Asked = {
+      ...as,
       handoffId: newId<'handoff'>(),
       sourceAgent,
       input,
@@ -158,7 +169,7 @@ class HandoffRequest {
     const known = await this.#findFirst(asked);
     if (known !== undefined) return known;
     const place = await this.#findPlace(input);
-    const decided = await this.#decide(asked, place);
+    const decided = as.mode === 'chain' ? chainOf(input) : await this.#decide(asked, place);
     return this.#write(asked, place, decided);
   }
 
@@ -284,7 +295,7 @@ class HandoffRequest {
       return { ...route, workerTarget: platformTarget(platform) };
     }
     if (this.#parts.agents.has(given)) return this.#toFunction(route, agentTarget(given));
-    const native = await findNative(this.#runtime, given, this.#tools);
+    const native = await findNative(this.#runtime, given, this.#tools, { isTrusted: isOfChain(asked) });
     if (native.kind === 'elsewhere') return this.#toFunction(route, agentTarget(given));
     if (native.kind === 'found') return { ...route, targetAgent: native.target.name, native: native.target };
     if (this.#parts.runner !== undefined) return this.#toFunction(route, RUNNER_TARGET);
@@ -320,6 +331,7 @@ class HandoffRequest {
               contextBoxId: packed.contextBoxId,
               timeoutMs,
               wait: input.wait !== false,
+              isTrusted: isOfChain(asked),
             }),
           )
         : undefined;
@@ -356,6 +368,9 @@ class HandoffRequest {
       rootHandoffId: place?.root_handoff_id ?? handoffId,
       parentHandoffId: place?.handoff_id ?? null,
       depth: place === undefined ? 0 : place.depth + 1,
+      mode: asked.mode,
+      hop: asked.hop,
+      compensates: asked.compensates,
       decision: policy === undefined ? null : (policy as unknown as JsonObject),
       error,
       timeoutMs,
@@ -398,6 +413,15 @@ type Decided =
       readonly policy: PolicyDecision | undefined;
       readonly error: ErrorBody;
     };
+
+/** A chain does nothing by itself: the policy is asked about its hops. */
+const chainOf = ({ target_agent }: HandoffArguments): Decided => ({
+  kind: 'run',
+  route: { platform: 'agdd', targetAgent: target_agent, workerTarget: CHAIN_TARGET, native: undefined },
+  policy: undefined,
+});
+
+const isOfChain = ({ hop }: Asked): boolean => hop !== null;
 
 /** Failures of a request that its row tells. Others are the caller's or the server's. */
 const TELLABLE: ReadonlySet<string> = new Set([
@@ -443,7 +467,11 @@ interface PackedRequest {
 }
 
 /** Task, context and payload as cards, in this order, then the boxes that are named. */
-async function pack({ input }: Asked, { workerTarget }: Route, tools: KernelTools): Promise<PackedRequest> {
+async function pack(
+  { input, hop }: Asked,
+  { workerTarget }: Route,
+  tools: KernelTools,
+): Promise<PackedRequest> {
   const { ctx } = tools;
   const { task, context, payload } = input;
   const hasContext = context !== undefined && Object.keys(context).length > 0;
@@ -461,8 +489,11 @@ async function pack({ input }: Asked, { workerTarget }: Route, tools: KernelTool
         ...(hasContext ? [rule('context', 'handoff_context')] : []),
         ...(hasPayload ? [rule('payload', 'handoff_payload', isWrapped ? { wrapped: true } : {})] : []),
       ],
-      // A platform outside could not follow the pointer.
-      inherit_context: { include_boxes_from_args: ['context_box_id'], include_parent: workerTarget === null },
+      // A platform outside could not follow the pointer, and the one of a chain leads to nothing.
+      inherit_context: {
+        include_boxes_from_args: ['context_box_id'],
+        include_parent: workerTarget === null && hop === null,
+      },
     },
   };
   const boxIds = input.context_box_id;

@@ -1,4 +1,4 @@
-/** The profile of turns that adapters and functions serve; made when the first of them comes. */
+/** The profiles of turns that adapters and functions serve, and of chains; made when the first of them comes. */
 import { type ProjectId, parseProfile } from '@boxcar/kernel';
 import {
   emptySubmission,
@@ -8,27 +8,50 @@ import {
   type ProfileRow,
   writeSubmission,
 } from '@boxcar/store';
-import { HANDOFF_TARGET } from '../core/index.js';
+import { CHAIN_TARGET, HANDOFF_TARGET } from '../core/index.js';
 import type { HandlerTools } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import { buildProfileCard } from '../profile/index.js';
 
-const NAME = 'handoff';
+/** Decides for chains what a model decides for agents. */
+export const CHAIN_MODEL = 'scripted:handoff-chain';
+/** The tool of chains alone: makes their next move. */
+export const CHAIN_TOOL = 'handoff_hop';
 
-/** Nothing of it is sent anywhere: what serves such a turn is not a model. */
-const PROFILE = {
-  ...parseProfile({ name: NAME, instructions: 'Serves handoffs.', model: 'scripted' }),
-  worker_target: HANDOFF_TARGET,
+const PROFILES = {
+  /** Nothing of it is sent anywhere: what serves such a turn is not a model. */
+  handoff: {
+    ...parseProfile({ name: 'handoff', instructions: 'Serves handoffs.', model: 'scripted' }),
+    worker_target: HANDOFF_TARGET,
+  },
+  'handoff-chain': {
+    ...parseProfile({
+      name: 'handoff-chain',
+      instructions: 'Hands on, one after the other.',
+      model: CHAIN_MODEL,
+      tools: [CHAIN_TOOL],
+      repeatable: [CHAIN_TOOL],
+      must_end_with: [CHAIN_TOOL],
+      delegation_policy: { target_profiles: null },
+      // Each hop, what undoes it, and the end.
+      limits: { max_steps: 120 },
+    }),
+    worker_target: CHAIN_TARGET,
+  },
 };
 
-export async function ensureHandoffProfile({ db, tx, ctx }: HandlerTools): Promise<ProfileRow> {
+export async function ensureHandoffProfile(
+  { db, tx, ctx }: HandlerTools,
+  name: keyof typeof PROFILES,
+): Promise<ProfileRow> {
   const { projectId, source } = ctx;
-  const known = await findHandoffProfile(db, projectId, NAME);
+  const known = await findHandoffProfile(db, projectId, name);
   if (known !== undefined) return known;
-  await lockHandoffProfile(tx, projectId, NAME);
-  const found = await findHandoffProfile(tx, projectId, NAME);
+  await lockHandoffProfile(tx, projectId, name);
+  const found = await findHandoffProfile(tx, projectId, name);
   if (found !== undefined) return found;
-  const card = buildProfileCard(PROFILE, { projectId, authorId: source.agentId });
+  const profile = PROFILES[name];
+  const card = buildProfileCard(profile, { projectId, authorId: source.agentId });
   const boxId = newId<'box'>();
   await writeSubmission(tx, {
     ...emptySubmission(),
@@ -52,9 +75,9 @@ export async function ensureHandoffProfile({ db, tx, ctx }: HandlerTools): Promi
     projectId,
     boxId,
     cardId: card.id,
-    profile: PROFILE,
+    profile,
   });
-  const made = await findHandoffProfile(tx, projectId, NAME);
+  const made = await findHandoffProfile(tx, projectId, name);
   if (made === undefined) throw new Error('the profile of handoffs was not made');
   return made;
 }

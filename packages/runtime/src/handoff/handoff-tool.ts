@@ -30,11 +30,14 @@ import type { RuntimeCore } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
 import { createWorker, type Worker } from '../worker/index.js';
 import type { AgentFunction, AgentRunner } from './agents.js';
+import { chainPrimitive } from './chain-primitives.js';
 import { type HandoffEnvironment, readHandoffEnvironment } from './config.js';
-import { handOff, waitForHandoff } from './hand-off.js';
+import { handOff, loadHandoff, waitForHandoff } from './hand-off.js';
 import { featureDisabled, handoffPrimitive } from './handoff-primitive.js';
-import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
+import type { HandoffRules } from './handoff-rules.js';
+import type { ChainHopInput, ChainOptions, HandoffAnswer, HandoffInput } from './handoff-types.js';
 import type { HandoffParts } from './parts.js';
+import { retryCompensation } from './retry-compensation.js';
 import { type StreamOptions, streamHandoff } from './stream-handoff.js';
 
 /** What a tool needs of a runtime; `Runtime` is one. */
@@ -143,6 +146,8 @@ export class HandoffTool implements AsyncDisposable {
   readonly #runtime: HandoffRuntime;
   readonly #projectId: ProjectId;
   readonly #handler: Handler;
+  readonly #chainHandler: Handler;
+  readonly #rules: () => HandoffRules;
   readonly #concurrency: number;
   readonly #isEnabled: boolean;
   readonly #served = new Set<string>();
@@ -167,10 +172,12 @@ export class HandoffTool implements AsyncDisposable {
         : (permissionEvaluator ?? undefined);
     const approvalMs =
       approvalGate === null ? undefined : (approvalGate?.timeoutMs ?? runtime.gate.approvalMs);
-    this.#handler = handoffPrimitive(runtime, handoffs, () => ({
-      isEnabled: this.#isEnabled,
-      gate: { evaluator, approvalMs },
-    })) as Handler;
+    const rules = (): HandoffRules => ({ isEnabled: this.#isEnabled, gate: { evaluator, approvalMs } });
+    this.#rules = rules;
+    // Chains that this process serves are judged as what it asks for.
+    handoffs.rules = rules;
+    this.#handler = handoffPrimitive(runtime, handoffs, rules) as Handler;
+    this.#chainHandler = chainPrimitive(runtime, handoffs, rules) as Handler;
   }
 
   /**
@@ -192,6 +199,48 @@ export class HandoffTool implements AsyncDisposable {
       signal: options.signal,
       parts: this.#runtime.handoffs,
     });
+  }
+
+  /**
+   * Hands on, one after the other: each hop gets the result of the one before. When one fails, what completed hops have as `compensate` is
+   * carried out in reverse. Resolves with the result of the last hop.
+   *
+   * @throws KernelError `chain_failed` with `details.phase`: `rolled_back` or `compensation_failed`; `bad_request`, `feature_disabled`.
+   */
+  async chain(hops: readonly ChainHopInput[], { signal, ...request }: ChainOptions): Promise<HandoffAnswer> {
+    if (!this.#isEnabled) throw featureDisabled();
+    if (this.#concurrency > 0) this.#runtime.handoffs.servers.add(this.#serve);
+    return handOff(
+      this.#runtime,
+      { ...request, hops },
+      {
+        primitive: 'handoff_chain',
+        projectId: this.#projectId,
+        handler: this.#chainHandler,
+        signal,
+        parts: this.#runtime.handoffs,
+      },
+    );
+  }
+
+  /**
+   * Carries out again what a chain that failed could not undo, in reverse. Resolves with the chain once everything is undone.
+   *
+   * @throws KernelError why a compensation has failed; `conflict` for a chain that waits for none; `not_found`.
+   */
+  async retryCompensation(
+    handoffId: string,
+    options: { readonly signal?: AbortSignal | undefined } = {},
+  ): Promise<Handoff> {
+    const id = parseId<'handoff'>(handoffId, 'handoff_id');
+    if (this.#concurrency > 0) this.#runtime.handoffs.servers.add(this.#serve);
+    await retryCompensation(this.#runtime, id, {
+      projectId: this.#projectId,
+      parts: this.#runtime.handoffs,
+      rules: this.#rules,
+      signal: options.signal,
+    });
+    return loadHandoff(this.#runtime, id, this.#projectId);
   }
 
   /** Null: there is none. @throws KernelError `bad_request` for what is not an id. */

@@ -33,3 +33,22 @@ export interface HandoffAnswer {
   /** The request for approval that it waits for. */
   readonly ticket_id?: string;
 }
+
+/** A hop of a chain. Without a payload it gets the result of the hop before it. */
+export interface ChainHopInput
+  extends Pick<
+    HandoffInput,
+    'target_agent' | 'task' | 'context' | 'payload' | 'platform' | 'timeout' | 'retry'
+  > {
+  /** What undoes the hop when a later one fails. Its payload is the result of the hop. */
+  readonly compensate?: Omit<ChainHopInput, 'payload' | 'compensate'> | undefined;
+}
+
+export interface ChainInput
+  extends Pick<HandoffInput, 'source_agent' | 'run_id' | 'idempotency_key' | 'parent_handoff_id' | 'wait'> {
+  readonly hops: readonly ChainHopInput[];
+}
+
+export interface ChainOptions extends Omit<ChainInput, 'hops'> {
+  readonly signal?: AbortSignal | undefined;
+}

@@ -1,6 +1,7 @@
 export type { AgentContext, AgentFunction, AgentRunner } from './agents.js';
 export { waitForHandoff } from './hand-off.js';
-export { handoffForm, handoffPrimitive } from './handoff-primitive.js';
+export { handoffHandlers, handoffModels } from './handlers.js';
+export { handoffForm } from './handoff-primitive.js';
 export {
   checkHandoffOptions,
   type HandoffPage,
@@ -9,6 +10,12 @@ export {
   type ListHandoffsOptions,
   listHandoffPage,
 } from './handoff-tool.js';
-export type { HandoffAnswer, HandoffInput } from './handoff-types.js';
+export type {
+  ChainHopInput,
+  ChainInput,
+  ChainOptions,
+  HandoffAnswer,
+  HandoffInput,
+} from './handoff-types.js';
 export { AGDDHandoffAdapter, type NativeAdapterOptions, NativeHandoffAdapter } from './native-adapter.js';
 export { HandoffParts, type HandoffSettings } from './parts.js';

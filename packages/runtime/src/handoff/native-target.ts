@@ -22,17 +22,22 @@ type FoundNative =
   | { readonly kind: 'elsewhere' }
   | { readonly kind: 'none'; readonly error: KernelError };
 
-/** @throws KernelError `delegation_denied` for a target that the caller may not reach. */
+/**
+ * @param options.isTrusted - For a chain, which acts for whoever has begun it.
+ * @throws KernelError `delegation_denied` for a target that the caller may not reach.
+ */
 export async function findNative(
   runtime: Pick<RuntimeCore, 'pool'>,
   name: string,
   tools: HandlerTools,
+  { isTrusted = false }: { readonly isTrusted?: boolean } = {},
 ): Promise<FoundNative> {
   const { agent, profile, offered } = await findNamedTarget(name, tools);
   const reached = agent?.profile ?? profile;
   if (reached !== undefined) {
-    tools.checkDelegation({ profileName: reached.name, tags: reached.tags });
-    if (agent !== undefined && agent.agentId !== tools.ctx.source.agentId) tools.checkReuse(agent);
+    if (!isTrusted) tools.checkDelegation({ profileName: reached.name, tags: reached.tags });
+    if (!isTrusted && agent !== undefined && agent.agentId !== tools.ctx.source.agentId)
+      tools.checkReuse(agent);
     const names = [reached.name, ...(agent === undefined ? [] : [agent.agentId, agent.name])];
     return { kind: 'found', target: { name: agent?.name ?? reached.name, names, agent, profile } };
   }

@@ -8,6 +8,7 @@ import {
   type TicketId,
 } from '@boxcar/kernel';
 import {
+  CHAIN_TARGET,
   HANDOFF_TARGET,
   type Handoffs,
   type PackedHandoff,
@@ -26,6 +27,7 @@ import {
 } from './agents.js';
 import { decided } from './decided.js';
 import { handOff } from './hand-off.js';
+import type { HandoffRules } from './handoff-rules.js';
 
 /** Adapters bring SDKs along: they are loaded by the first process that needs one. */
 const loadAdapters = () => import('@boxcar/adapters');
@@ -52,6 +54,8 @@ export class HandoffParts implements Handoffs {
   readonly isEnabled: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
+  /** By which chains are judged in this process: those of a tool, else those of the runtime. */
+  rules: () => HandoffRules;
   /** Those that can start serving a worker target in this process. */
   readonly servers = new Set<(workerTarget: string) => Promise<void>>();
   readonly #runtime: RuntimeCore;
@@ -62,6 +66,7 @@ export class HandoffParts implements Handoffs {
   constructor(runtime: RuntimeCore, { enabled = false, targets }: HandoffSettings = {}) {
     this.#runtime = runtime;
     this.isEnabled = enabled;
+    this.rules = () => ({ isEnabled: this.isEnabled, gate: this.#runtime.gate });
     if (targets !== undefined) this.addTargets(targets);
   }
 
@@ -87,6 +92,7 @@ export class HandoffParts implements Handoffs {
   get workerTargets(): readonly string[] {
     return [
       ...new Set([
+        CHAIN_TARGET,
         ...BUILT_IN_PLATFORMS.map(platformTarget),
         ...this.#adapters.map(({ platform }) => platformTarget(platform)),
         ...[...this.agents.keys()].map(agentTarget),

@@ -1,6 +1,7 @@
 /** The turn that serves a handoff: of the target's profile, or one that an adapter or a function takes. */
 import { KernelError } from '@boxcar/kernel';
 import type { AgentRow } from '@boxcar/store';
+import { CHAIN_TARGET } from '../core/index.js';
 import type { KernelTools, SubmitTurnRequest } from '../handler/index.js';
 import { ensureHandoffProfile } from './handoff-profile.js';
 import type { NativeTarget } from './native-target.js';
@@ -23,11 +24,14 @@ export async function turnOf(
     contextBoxId,
     timeoutMs,
     wait,
+    isTrusted = false,
   }: {
     readonly route: ServedBy;
     readonly contextBoxId: SubmitTurnRequest['contextBoxId'];
     readonly timeoutMs: number;
     readonly wait: boolean;
+    /** For a chain, which acts for whoever has begun it. */
+    readonly isTrusted?: boolean | undefined;
   },
 ): Promise<SubmitTurnRequest> {
   const { workerTarget, native } = route;
@@ -35,13 +39,17 @@ export async function turnOf(
     return {
       target: targetOf(native),
       contextBoxId,
+      ...(isTrusted ? { access: 'trusted' as const } : {}),
       wait,
       deadlineMs: timeoutMs,
       argument: 'target_agent',
       serves: { workerTarget: null },
     };
   return {
-    target: { kind: 'new', profile: await ensureHandoffProfile(tools) },
+    target: {
+      kind: 'new',
+      profile: await ensureHandoffProfile(tools, workerTarget === CHAIN_TARGET ? 'handoff-chain' : 'handoff'),
+    },
     contextBoxId,
     access: 'trusted',
     wait,

@@ -24,7 +24,7 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { dropUnasked, findLastWords, findServedHandoff } from '@boxcar/store';
-import { HANDOFF_TARGET } from '../core/index.js';
+import { CHAIN_TARGET, HANDOFF_TARGET } from '../core/index.js';
 import { fallbackDeliverable } from '../end/index.js';
 import {
   askModel,
@@ -54,7 +54,8 @@ import { TurnSelector } from './turn-selector.js';
 
 export async function runTurn(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
   if (held.turn.losses >= MAX_ATTEMPTS) return endExhausted(host, held);
-  if (held.turn.workerTarget.startsWith(HANDOFF_TARGET)) {
+  const { workerTarget } = held.turn;
+  if (workerTarget.startsWith(HANDOFF_TARGET) && workerTarget !== CHAIN_TARGET) {
     const handoff = await findServedHandoff(host.runtime.pool, held.turn.turnId);
     if (handoff !== undefined) return runHandoff(host, held, handoff);
   }

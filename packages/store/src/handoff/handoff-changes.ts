@@ -141,6 +141,7 @@ export interface BeginningHandoff extends ParkedHandoff {
   readonly worker_target: string | null;
   readonly timeout_ms: number;
   readonly run_id: string | null;
+  readonly hop: number | null;
   /** Null after erasure. */
   readonly task: string | null;
   readonly context: JsonObject | null;
@@ -150,7 +151,7 @@ export interface BeginningHandoff extends ParkedHandoff {
 
 // The ticket's hashes were made of what was asked: the cards have the same words.
 const LOCK_PARKED = statement(`
-  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.is_awaited, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.decision,
+  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.is_awaited, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.hop, h.decision,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload

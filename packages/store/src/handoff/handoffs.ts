@@ -15,6 +15,7 @@ import type {
   Handoff,
   HandoffEvent,
   HandoffId,
+  HandoffMode,
   HandoffPhase,
   JsonObject,
   JsonValue,
@@ -29,16 +30,17 @@ import { type Queryable, run, statement, type Tx } from '../db/index.js';
 
 /** How the end of turn `t` reads as a phase. */
 export const END_PHASE = `case t.status when 'success' then 'completed' when 'partial' then case when t.error is null then 'completed' else 'failed' end
-    when 'timeout' then 'timed_out' when 'canceled' then 'canceled' else 'failed' end`;
+    when 'timeout' then 'timed_out' when 'canceled' then 'canceled' else case t.error->>'code' when 'chain_failed' then coalesce(t.error->'details'->>'phase', 'failed') else 'failed' end end`;
 
 /** The phase of handoff `h`, served by turn `t` or by none (H1). */
-const PHASE = `case when h.ended_at is not null or t.id is null then h.phase when t.ended_at is not null then ${END_PHASE}
+export const PHASE = `case when h.ended_at is not null or t.id is null then h.phase when t.ended_at is not null then ${END_PHASE}
     when t.start_position is null then 'pending' when h.worker_target is not null and t.status <> 'running' then 'queued' else 'in_progress' end`;
 
-const ON_TURN =
+/** Joins turn `t` to handoff `h` (H3). */
+export const ON_TURN =
   'left join boxcar.handoffs j on j.id = h.joined_to left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)';
 
-const CARD_VALUE = (card: string): string =>
+export const CARD_VALUE = (card: string): string =>
   `case ${card}.content->>'kind' when 'text' then to_json(${card}.content->>'text') else ${card}.content->'data' end`;
 
 const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
@@ -47,7 +49,7 @@ const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform,
   (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
   ${CARD_VALUE('d')} as result, coalesce(h.error, t.error) as error, h.run_id, h.parent_turn_id, h.tool_call_id, t.run_id as target_run_id, t.id as turn_id, h.ticket_id, h.joined_to,
   (select p.run_id from boxcar.turns p where p.id = h.parent_turn_id) as calling_run_id,
-  h.root_handoff_id, h.parent_handoff_id, h.depth, h.decision, h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
+  h.root_handoff_id, h.parent_handoff_id, h.depth, h.mode, h.hop, h.compensates, h.decision, h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
 
 const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id`;
 
@@ -76,6 +78,9 @@ interface HandoffRow extends pg.QueryResultRow {
   readonly root_handoff_id: HandoffId;
   readonly parent_handoff_id: HandoffId | null;
   readonly depth: number;
+  readonly mode: HandoffMode;
+  readonly hop: number | null;
+  readonly compensates: HandoffId | null;
   readonly decision: JsonObject | null;
   readonly attempts: number;
   readonly loss: JsonObject | null;
@@ -108,6 +113,9 @@ const toHandoff = (row: HandoffRow): Handoff => ({
   root_handoff_id: row.root_handoff_id,
   parent_handoff_id: row.parent_handoff_id,
   depth: row.depth,
+  mode: row.mode,
+  hop: row.hop,
+  compensates: row.compensates,
   decision: row.decision,
   attempts: row.attempts,
   loss: row.loss,

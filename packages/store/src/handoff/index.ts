@@ -1,4 +1,12 @@
 export {
+  type ChainMoveRow,
+  type ChainRow,
+  type ChainStep,
+  findChain,
+  findChainOfTurn,
+  markRolledBack,
+} from './chains.js';
+export {
   type BeginningHandoff,
   beginAttempt,
   closeOfTurn,

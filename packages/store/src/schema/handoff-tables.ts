@@ -5,6 +5,7 @@ import type {
   CardId,
   ErrorBody,
   HandoffId,
+  HandoffMode,
   HandoffPhase,
   JsonObject,
   ProjectId,
@@ -62,6 +63,12 @@ export const handoffs = boxcar.table('handoffs', {
   idempotencyKey: text('idempotency_key'),
   requestHash: text('request_hash').notNull(),
   eventCount: integer('event_count').notNull().default(0),
+  /** A chain has hops; compensate: undoes a hop. */
+  mode: text('mode').$type<HandoffMode>().notNull().default('handoff'),
+  /** Its place in its chain, and of a compensation that of the hop. */
+  hop: integer('hop'),
+  /** The hop that it undoes. */
+  compensates: uuid('compensates').$type<HandoffId>(),
 });
 
 /** What happened to a handoff, in order; no words of its task or result. */

@@ -9,6 +9,7 @@ import type {
   ContextBoxDraft,
   ErrorBody,
   HandoffId,
+  HandoffMode,
   HandoffPhase,
   JsonObject,
   JsonValue,
@@ -210,6 +211,10 @@ export interface NewHandoff {
   readonly rootHandoffId: HandoffId;
   readonly parentHandoffId: HandoffId | null;
   readonly depth: number;
+  readonly mode: HandoffMode;
+  /** Of a hop and of its compensation. */
+  readonly hop: number | null;
+  readonly compensates: HandoffId | null;
   readonly decision: JsonObject | null;
   readonly error: ErrorBody | null;
   readonly timeoutMs: number;

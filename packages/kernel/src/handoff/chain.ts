@@ -1,0 +1,82 @@
+/**
+ * Chains: handoffs one after the other, each with the result of the one before.
+ *
+ * K1  The next move follows from the calls that were made, and from nothing else: whoever takes a chain over goes on where it was.
+ * K2  After a hop that failed no other hop begins. Hops that are completed are compensated in reverse, each once, also when a compensation fails.
+ * Rule: docs/handoff.md, "Chains".
+ */
+import { z } from 'zod';
+import type { ErrorBody } from '../base/index.js';
+import { handoffArgumentsSchema } from './request.js';
+
+const MAX_HOPS = 50;
+
+const shape = handoffArgumentsSchema.shape;
+
+const compensateSchema = z.strictObject({
+  target_agent: shape.target_agent,
+  task: shape.task,
+  context: shape.context,
+  platform: shape.platform,
+  timeout: shape.timeout,
+  retry: shape.retry,
+});
+
+const hopSchema = z.strictObject({
+  ...compensateSchema.shape,
+  /** Default: the result of the hop before. */
+  payload: shape.payload,
+  /** What undoes it when a later hop fails. Its payload is the result of the hop. */
+  compensate: compensateSchema.optional(),
+});
+export type ChainHop = z.output<typeof hopSchema>;
+
+export const chainArgumentsSchema = z.strictObject({
+  hops: z.array(hopSchema).min(1).max(MAX_HOPS),
+  source_agent: shape.source_agent.unwrap(),
+  run_id: shape.run_id,
+  idempotency_key: shape.idempotency_key,
+  parent_handoff_id: shape.parent_handoff_id,
+  wait: shape.wait,
+});
+export type ChainArguments = z.output<typeof chainArgumentsSchema>;
+
+/** A move of a chain that was made. */
+export interface ChainCall {
+  /** From 1. */
+  readonly hop: number;
+  readonly isUndo: boolean;
+  readonly status: 'pending' | 'success' | 'failed';
+  readonly error: ErrorBody | null;
+}
+
+export type ChainMove =
+  | { readonly kind: 'hop'; readonly hop: number; readonly isUndo: boolean }
+  | { readonly kind: 'end' }
+  | {
+      readonly kind: 'failed';
+      readonly phase: 'rolled_back' | 'compensation_failed';
+      readonly hop: number;
+      readonly error: ErrorBody | null;
+    };
+
+/** What comes next (K1, K2). @param calls - In the order in which they were made. */
+export function nextMove(hops: readonly ChainHop[], calls: readonly ChainCall[]): ChainMove {
+  const forward = calls.filter(({ isUndo }) => !isUndo);
+  const failed = forward.find(({ status }) => status === 'failed');
+  const done = forward.filter(({ status }) => status === 'success').length;
+  if (failed === undefined)
+    return done < hops.length ? { kind: 'hop', hop: done + 1, isUndo: false } : { kind: 'end' };
+  const undone = calls.filter(({ isUndo }) => isUndo);
+  for (let hop = done; hop > 0; hop -= 1) {
+    const isDue = hops[hop - 1]?.compensate !== undefined && !undone.some((call) => call.hop === hop);
+    if (isDue) return { kind: 'hop', hop, isUndo: true };
+  }
+  const isWhole = undone.every(({ status }) => status === 'success');
+  return {
+    kind: 'failed',
+    phase: isWhole ? 'rolled_back' : 'compensation_failed',
+    hop: failed.hop,
+    error: failed.error,
+  };
+}

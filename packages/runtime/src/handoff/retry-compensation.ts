@@ -1,0 +1,80 @@
+/** What a person does about a chain whose compensation has failed. Rule: docs/handoff.md, "Chains". */
+import { type HandoffId, KernelError, type ProjectId } from '@boxcar/kernel';
+import { type ChainRow, findChain, markRolledBack } from '@boxcar/store';
+import { z } from 'zod';
+import type { RuntimeCore } from '../core/index.js';
+import type { Handler, KernelTools } from '../handler/index.js';
+import { hopsOf, stepOf, undoRequest } from './chain-primitives.js';
+import { handOff } from './hand-off.js';
+import { failureOf, HandoffRequest } from './handoff-primitive.js';
+import type { HandoffRules } from './handoff-rules.js';
+import type { HandoffParts } from './parts.js';
+
+interface RetryOptions {
+  readonly projectId: ProjectId;
+  readonly parts: HandoffParts;
+  readonly rules: () => HandoffRules;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** Completed hops that nothing has undone, the last one first. */
+const leftHops = (chain: ChainRow): readonly number[] =>
+  hopsOf(chain)
+    .flatMap(({ compensate }, at) => (compensate === undefined ? [] : [at + 1]))
+    .filter((hop) => stepOf(chain, hop)?.phase === 'completed')
+    .filter(
+      (hop) =>
+        !chain.steps.some(
+          (step) => step.mode === 'compensate' && step.hop === hop && step.phase === 'completed',
+        ),
+    )
+    .reverse();
+
+/** @throws KernelError why a compensation has failed; `conflict`, `not_found`. */
+export async function retryCompensation(
+  runtime: RuntimeCore,
+  handoffId: HandoffId,
+  options: RetryOptions,
+): Promise<void> {
+  const { projectId } = options;
+  const chain = await findChain(runtime.pool, { handoffId, projectId });
+  if (chain === undefined)
+    throw new KernelError('not_found', {
+      message: `No chain ${handoffId} in this project.`,
+      details: { handoff_id: handoffId },
+    });
+  if (chain.phase !== 'compensation_failed')
+    throw new KernelError('conflict', {
+      message: `Chain ${handoffId} is ${chain.phase}: no compensation of it has failed.`,
+      details: { handoff_id: handoffId, phase: chain.phase },
+    });
+  for (const hop of leftHops(chain)) await undo(runtime, chain, { hop, ...options });
+  await markRolledBack(runtime.pool, handoffId);
+}
+
+/** Two people who try at once make one handoff: they count the same attempts. */
+function undo(
+  runtime: RuntimeCore,
+  chain: ChainRow,
+  { hop, parts, rules, projectId, signal }: RetryOptions & { readonly hop: number },
+): Promise<unknown> {
+  const tried = chain.steps.filter((step) => step.mode === 'compensate' && step.hop === hop).length;
+  const request = {
+    ...undoRequest(chain, hop),
+    source_agent: chain.source_agent,
+    parent_handoff_id: chain.handoff_id,
+    idempotency_key: `compensate:${chain.handoff_id}:${hop}:${tried + 1}`,
+  };
+  const handler: Handler = {
+    description: 'Carries out a compensation again.',
+    input: z.unknown(),
+    failureOf,
+    handle: (_input, tools) =>
+      new HandoffRequest(runtime, { parts, gate: rules().gate, tools: tools as KernelTools }).make(request, {
+        mode: 'compensate',
+        hop,
+        compensates: (stepOf(chain, hop)?.handoff_id ?? null) as HandoffId | null,
+      }),
+  };
+  return handOff(runtime, request as never, { projectId, handler, signal, parts });
+}
