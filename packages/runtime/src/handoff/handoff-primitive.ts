@@ -256,6 +256,9 @@ class HandoffRequest {
           next: '',
         }),
       );
+    const { evaluator } = this.#gate;
+    if (evaluator !== undefined && evaluator !== this.#runtime.gate.evaluator)
+      this.#parts.addAsker(policy.policy_version, evaluator);
     return { kind: 'park', route, policy, approvalMs: this.#gate.approvalMs };
   }
 

@@ -7,6 +7,7 @@ import {
   type ProjectId,
   type TicketId,
 } from '@boxcar/kernel';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import {
   HANDOFF_TARGET,
   type Handoffs,
@@ -46,10 +47,13 @@ export interface HandoffSettings {
   readonly enabled?: boolean | undefined;
   /** Agents and models of other platforms by name, as a file of targets has them. */
   readonly targets?: unknown;
+  /** False: this process decides about approvals without knowing the policy, and leaves it to workers to begin what was approved. */
+  readonly beginsApproved?: boolean | undefined;
 }
 
 export class HandoffParts implements Handoffs {
   readonly isEnabled: boolean;
+  readonly beginsApproved: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
   /** Those that can start serving a worker target in this process. */
@@ -57,11 +61,15 @@ export class HandoffParts implements Handoffs {
   readonly #runtime: RuntimeCore;
   readonly #adapters: HandoffAdapter[] = [];
   readonly #targets: unknown[] = [];
+  /** Those that only one tool has, by the version of the policy under which they have asked for an approval. */
+  readonly #askers = new Map<string, PermissionEvaluator>();
   #loaded: Promise<{ readonly registry: AdapterRegistry; readonly targets: Targets }> | undefined;
 
-  constructor(runtime: RuntimeCore, { enabled = false, targets }: HandoffSettings = {}) {
+  constructor(runtime: RuntimeCore, settings: HandoffSettings = {}) {
+    const { enabled = false, targets, beginsApproved = true } = settings;
     this.#runtime = runtime;
     this.isEnabled = enabled;
+    this.beginsApproved = beginsApproved;
     if (targets !== undefined) this.addTargets(targets);
   }
 
@@ -77,6 +85,16 @@ export class HandoffParts implements Handoffs {
   /** Read when it is needed first. */
   addTargetsFile(file: string): void {
     this.addTargets(new TargetsFile(file));
+  }
+
+  /** Has the evaluator of one tool asked again before what it wants approved begins. */
+  addAsker(version: string, evaluator: PermissionEvaluator): void {
+    this.#askers.set(version, evaluator);
+  }
+
+  /** Who is asked again before a handoff begins that was approved under this version of a policy. */
+  askerOf(version: string): PermissionEvaluator | undefined {
+    return this.#askers.get(version) ?? this.#runtime.gate.evaluator;
   }
 
   addAdapter(adapter: HandoffAdapter): void {
@@ -226,6 +244,6 @@ export class HandoffParts implements Handoffs {
   }
 
   decided(ticketId: TicketId): Promise<void> {
-    return decided(this.#runtime, ticketId);
+    return decided(this.#runtime, ticketId, this);
   }
 }
