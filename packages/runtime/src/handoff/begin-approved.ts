@@ -55,10 +55,7 @@ class NothingParked extends Error {}
 
 const inputSchema = z.strictObject({ ticket_id: z.string() });
 
-const beginHandler = (
-  runtime: RuntimeCore,
-  of: Approved,
-): Handler<z.output<typeof inputSchema>> => ({
+const beginHandler = (runtime: RuntimeCore, of: Approved): Handler<z.output<typeof inputSchema>> => ({
   description: 'Begins what was approved.',
   input: inputSchema,
   handle: (_input, tools) => begin(runtime, tools as KernelTools, of),

@@ -1,5 +1,6 @@
 /** Handing off from code: the request goes through the primitive as from every other door, and its end is read from the rows. */
 import {
+  checkWait,
   type ErrorCode,
   errorText,
   type Handoff,
@@ -91,7 +92,12 @@ async function loadHandoff(
 const waits = new WeakMap<RuntimeCore, HandoffWaits>();
 
 function waitsOf(runtime: RuntimeCore): HandoffWaits {
-  const known = waits.get(runtime) ?? new HandoffWaits((ids) => findWaitedHandoffs(runtime.pool, ids));
+  const known =
+    waits.get(runtime) ??
+    new HandoffWaits({
+      read: (ids) => findWaitedHandoffs(runtime.pool, ids),
+      isClosed: () => runtime.isClosed,
+    });
   waits.set(runtime, known);
   return known;
 }
@@ -99,7 +105,8 @@ function waitsOf(runtime: RuntimeCore): HandoffWaits {
 /**
  * Resolves when a handoff has ended, however it has.
  *
- * @throws KernelError `not_found`, `wait_timeout`, or the signal's reason.
+ * @param options.timeoutMs - At most 30 days; `Infinity` means no limit, which is the default.
+ * @throws KernelError `not_found`, `wait_timeout`, `bad_request`, `internal_error` when the runtime is closed, or the signal's reason.
  */
 export async function waitForHandoff(
   runtime: RuntimeCore,
@@ -114,6 +121,7 @@ export async function waitForHandoff(
     readonly signal?: AbortSignal | undefined;
   },
 ): Promise<Handoff> {
+  if (timeoutMs !== undefined) checkWait(timeoutMs, 'timeoutMs');
   const until = timeoutMs === undefined ? undefined : performance.now() + timeoutMs;
   const leftMs = (): number | undefined =>
     until === undefined ? undefined : Math.max(until - performance.now(), 0);
@@ -121,6 +129,8 @@ export async function waitForHandoff(
   while (handoff.ended_at === null) {
     signal?.throwIfAborted();
     const left = leftMs();
+    if (left === 0)
+      throw new KernelError('wait_timeout', { details: { handoff_id: handoffId, timeout_ms: timeoutMs } });
     if (handoff.turn_id === null) await waitsOf(runtime).wait(handoffId, { signal, timeoutMs: left });
     else
       await runtime.watcher.wait(handoff.turn_id as TurnId, {
