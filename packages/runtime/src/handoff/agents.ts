@@ -70,12 +70,8 @@ export function prepareAgent(
   handoff: PackedHandoff,
   handOn: AgentContext['handoff'],
 ): PreparedHandoff {
-  const { handoff_id, task, payload, context } = handoff;
-  if (task === null)
-    throw new KernelError('card_damaged', {
-      message: 'The task of this handoff was erased.',
-      details: { handoff_id },
-    });
+  const { handoff_id, payload, context } = handoff;
+  const task = handoff.task ?? '';
   return {
     retry: agent.retry,
     need: { promptTokens: 0, maxOutputTokens: 0, model: null },

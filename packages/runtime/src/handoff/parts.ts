@@ -174,6 +174,11 @@ export class HandoffParts implements Handoffs {
 
   async prepare(handoff: PackedHandoff, workerTarget: string): Promise<PreparedHandoff> {
     const { target_agent: name, platform } = handoff;
+    if (handoff.is_erased)
+      throw new KernelError('card_damaged', {
+        message: 'The task, the context or the payload of this handoff was erased.',
+        details: { handoff_id: handoff.handoff_id },
+      });
     if (platform === 'agdd') {
       const agent =
         workerTarget === RUNNER_TARGET
@@ -203,16 +208,11 @@ export class HandoffParts implements Handoffs {
     const { handoff_id, source_agent, target_agent, task, payload, platform } = handoff;
     const adapter = registry.adapterOf(platform);
     const target = await this.resolveTarget(platform, target_agent);
-    if (task === null)
-      throw new KernelError('card_damaged', {
-        message: 'The task of this handoff was erased.',
-        details: { handoff_id },
-      });
     const request = {
       handoff_id,
       source_agent,
       target_agent,
-      task,
+      task: task ?? '',
       context: handoff.context ?? {},
       payload,
       cards: handoff.cards,

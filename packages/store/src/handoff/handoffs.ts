@@ -294,6 +294,8 @@ export interface ServedHandoff extends pg.QueryResultRow {
   readonly parent_run_id: string | null;
   readonly attempts: number;
   readonly is_attempt_open: boolean;
+  /** Task, context or payload is gone: what is left is not what was asked. */
+  readonly is_erased: boolean;
   readonly retry: { readonly max_attempts: number; readonly base_ms: number; readonly max_ms: number };
   /** Task, context and payload. */
   readonly card_ids: readonly CardId[];
@@ -305,7 +307,8 @@ const SERVED = statement(`
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
     coalesce(h.run_id, (select p.run_id::text from boxcar.turns p where p.id = h.parent_turn_id)) as parent_run_id,
-    array_remove(array[h.task_card_id, h.context_card_id, h.payload_card_id], null) as card_ids
+    array_remove(array[h.task_card_id, h.context_card_id, h.payload_card_id], null) as card_ids,
+    exists (select from boxcar.cards c where c.id in (h.task_card_id, h.context_card_id, h.payload_card_id) and c.content is null) as is_erased
   from boxcar.handoffs h where h.turn_id = $1`);
 
 /** The handoff that a turn serves; undefined when it serves none. */
