@@ -42,6 +42,27 @@ class TargetsFile {
   }
 }
 
+/** What is wrong with an adapter; undefined: nothing. */
+function findingOf(adapter: unknown): { readonly field: string; readonly message: string } | undefined {
+  const { platform, supportsPlatform, executeHandoff } = Object(adapter) as Partial<HandoffAdapter>;
+  if (typeof supportsPlatform !== 'function' || typeof executeHandoff !== 'function')
+    return { field: 'adapter', message: 'takes an object with supportsPlatform and executeHandoff' };
+  if (typeof platform !== 'string' || platform.trim() === '')
+    return { field: 'platform', message: 'the adapter must name its platform' };
+  const first = normalizePlatform(platform) ?? platform.trim().toLowerCase();
+  return platform === first
+    ? undefined
+    : { field: 'platform', message: `platform: '${platform}' must be '${first}'` };
+}
+
+/** Here already: the registry would refuse it only when a handoff needs one of the adapters, whichever. */
+function checkAdapter(adapter: unknown): void {
+  const finding = findingOf(adapter);
+  if (finding === undefined) return;
+  const { field, message } = finding;
+  throw new KernelError('bad_request', { message: `registerAdapter: ${message}.`, details: { field } });
+}
+
 export interface HandoffSettings {
   /** Whether models and doors may hand off. Default false. */
   readonly enabled?: boolean | undefined;
@@ -97,7 +118,9 @@ export class HandoffParts implements Handoffs {
     return this.#askers.get(version) ?? this.#runtime.gate.evaluator;
   }
 
+  /** @throws KernelError `bad_request` for what is no adapter, and for a platform under another name than its first. */
   addAdapter(adapter: HandoffAdapter): void {
+    checkAdapter(adapter);
     this.#adapters.push(adapter);
     this.#loaded = undefined;
   }
