@@ -82,14 +82,16 @@ export function prepareAgent(
           ? error.entry.canRetry
           : Reflect.get(Object(error), 'retryable') === true,
     }),
-    execute: async ({ signal }) => {
+    execute: async ({ signal, whileWaiting }) => {
+      const handingOn: AgentContext['handoff'] = (request) =>
+        request?.wait === false ? handOn(request) : whileWaiting(() => handOn(request));
       const running = (async () =>
         agent.run(payload === null ? { task, context: context ?? {} } : payload, {
           handoff_id,
           task,
           context: contextOf(handoff),
           signal,
-          handoff: handOn,
+          handoff: handingOn,
         }))();
       const result = (await unlessAborted(running, signal)) ?? null;
       return { result, usage: null, remoteId: null, loss: null };
