@@ -78,7 +78,7 @@ export class HandoffParts implements Handoffs {
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
   /** Those that can start serving a worker target in this process. */
-  readonly servers = new Set<(workerTarget: string) => Promise<void>>();
+  readonly servers = new Set<(...workerTargets: readonly string[]) => Promise<void>>();
   readonly #runtime: RuntimeCore;
   readonly #adapters: HandoffAdapter[] = [];
   readonly #targets: unknown[] = [];
@@ -130,16 +130,27 @@ export class HandoffParts implements Handoffs {
       ...new Set([
         ...BUILT_IN_PLATFORMS.map(platformTarget),
         ...this.#adapters.map(({ platform }) => platformTarget(platform)),
-        ...[...this.agents.keys()].map(agentTarget),
-        ...(this.runner === undefined ? [] : [RUNNER_TARGET]),
+        ...this.#functionTargets,
       ]),
     ];
   }
 
-  /** Has what this process can serve served by it, too. */
+  get #functionTargets(): readonly string[] {
+    return [
+      ...[...this.agents.keys()].map(agentTarget),
+      ...(this.runner === undefined ? [] : [RUNNER_TARGET]),
+    ];
+  }
+
+  /**
+   * Has what this process can serve served by it, too. All functions are served together: a worker for each of them would take two
+   * connections for each. Platforms are not served without need, since this process may lack their targets and keys.
+   */
   async ensureServed(workerTarget: string): Promise<void> {
     const [serve] = this.servers;
-    if (this.workerTargets.includes(workerTarget)) await serve?.(workerTarget);
+    const functions = this.#functionTargets;
+    if (functions.includes(workerTarget)) await serve?.(...functions);
+    else if (this.workerTargets.includes(workerTarget)) await serve?.(workerTarget);
   }
 
   async #load(): Promise<{
