@@ -2,6 +2,9 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { parseConfig } from '@boxcar/host/config';
+import { openStack } from '@boxcar/host/open';
+import { ApprovalGate } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { cliHere, type Env, prepare } from '../../testing/cli.js';
@@ -58,4 +61,17 @@ test('under the policy of the request it begins at once', async () => {
   const { handoff_id, ticket_id } = await ask('as it was');
   expect((await cliHere(['approvals', 'approve', ticket_id], env)).code).toBe(0);
   expect(await phaseOf(handoff_id)).toBe('pending');
+});
+
+test('words of those who decide stay in their line', async () => {
+  const { ticket_id } = await ask('by somebody');
+  await using stack = await openStack(parseConfig(env));
+  await new ApprovalGate({ runtime: stack.runtime }).approve(ticket_id, {
+    principal: { id: 'bob\n  denied by alice', kind: 'person', scopes: ['approvals:write'] },
+    reason: 'fine\n  arguments: {}',
+  });
+  const lines = (await cliHere(['approvals', 'show', ticket_id], env)).stdout.split('\n');
+  expect(lines.filter((line) => /alice/.test(line))).toEqual([
+    expect.stringMatching(/^ {2}approved by bob denied by alice at \S+: fine arguments: \{\}$/),
+  ]);
 });

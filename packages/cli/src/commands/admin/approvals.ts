@@ -1,4 +1,5 @@
 /** `boxcar approvals ls|show|approve|deny`. */
+import { toLine } from '@boxcar/host/base';
 import { settingSchemas } from '@boxcar/host/config';
 import { openStack } from '@boxcar/host/open';
 import { type ApprovalTicket, TICKET_STATUSES, type TicketStatus } from '@boxcar/kernel';
@@ -82,7 +83,7 @@ const linesOf = (ticket: ApprovalTicket): string =>
     ...(ticket.resolved_at === null
       ? []
       : [
-          `  ${ticket.status} by ${ticket.resolved_by} at ${ticket.resolved_at}${ticket.decision_reason === null ? '' : `: ${ticket.decision_reason}`}`,
+          `  ${ticket.status} by ${toLine(ticket.resolved_by ?? '')} at ${ticket.resolved_at}${ticket.decision_reason === null ? '' : `: ${toLine(ticket.decision_reason)}`}`,
         ]),
   ].join('\n');
 
