@@ -38,6 +38,8 @@ export interface PreparedHandoff {
     readonly signal: AbortSignal;
     readonly attempt: number;
     readonly onRemoteId: (id: string) => void;
+    /** Waits for another handoff without a slot of the worker. */
+    readonly whileWaiting: <T>(work: () => Promise<T>) => Promise<T>;
   }): Promise<ServedResult>;
   /** Tells the platform to stop; undefined: it cannot be told. */
   readonly cancel: ((remoteId: string, signal: AbortSignal) => Promise<boolean>) | undefined;

@@ -162,6 +162,7 @@ class HandoffRun {
           onRemoteId: (id) => {
             remoteId = id;
           },
+          whileWaiting: (work) => this.#host.whileWaiting(work),
         }),
         limit.signal,
       );
