@@ -23,6 +23,7 @@ import {
   type JsonObject,
   type JsonValue,
   KernelError,
+  normalizePlatform,
   parseId,
   toErrorBody,
 } from '@boxcar/kernel';
@@ -147,13 +148,19 @@ class HandoffRequest {
 
   async make(input: HandoffArguments): Promise<JsonValue> {
     const sourceAgent = sourceOf(input, this.#tools);
-    const { wait: _wait, idempotency_key: _key, ...rest } = input;
+    const { wait: _wait, idempotency_key: _key, platform, ...rest } = input;
+    // The same platform under another of its names is the same request.
+    const first = platform && (normalizePlatform(platform) ?? platform.toLowerCase());
     const asked: Asked = {
       handoffId: newId<'handoff'>(),
       sourceAgent,
       input,
       key: keyOf(input),
-      hash: argsHash({ ...rest, source_agent: sourceAgent }),
+      hash: argsHash({
+        ...rest,
+        ...(first === undefined ? {} : { platform: first }),
+        source_agent: sourceAgent,
+      }),
     };
     const known = await this.#findFirst(asked);
     if (known !== undefined) return known;
@@ -256,6 +263,9 @@ class HandoffRequest {
           next: '',
         }),
       );
+    const { evaluator } = this.#gate;
+    if (evaluator !== undefined && evaluator !== this.#runtime.gate.evaluator)
+      this.#parts.addAsker(policy.policy_version, evaluator);
     return { kind: 'park', route, policy, approvalMs: this.#gate.approvalMs };
   }
 
@@ -429,6 +439,7 @@ function checkCycle(
   ];
   throw new KernelError('delegation_cycle', {
     message: `arguments.target_agent: '${targetAgent}' stands in the chain of handoffs already: ${words.join(' → ')}.`,
+    next: 'Hand off to another agent.',
     details: { field: 'arguments.target_agent', chain: words },
   });
 }
