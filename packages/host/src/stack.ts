@@ -5,7 +5,7 @@
 
 import type { Targets } from '@boxcar/adapters/targets';
 import type { Model } from '@boxcar/kernel';
-import { KernelError } from '@boxcar/kernel/base';
+import { errorText, KernelError } from '@boxcar/kernel/base';
 import type { ModelRouterOptions } from '@boxcar/llm';
 import type { PermissionEvaluator } from '@boxcar/policy';
 import type { OpenRuntime } from '@boxcar/runtime';
@@ -105,6 +105,21 @@ async function openPolicy(config: Config, log: Log): Promise<PermissionEvaluator
   });
 }
 
+/** The policy as far as the program needs it. Null: its file is broken, and the program works in spite of it. */
+async function policyOf(
+  config: Config,
+  { policy, log }: { readonly policy: StackOptions['policy']; readonly log: Log },
+): Promise<PermissionEvaluator | undefined | null> {
+  if (policy === false) return undefined;
+  try {
+    return await openPolicy(config, log);
+  } catch (error) {
+    if (policy === undefined) throw error;
+    log('warn', 'policy.broken', { file: config.policyFile, error: errorText(error) });
+    return null;
+  }
+}
+
 /**
  * The targets of `BOXCAR_TARGETS_FILE`; undefined without it. The adapters themselves are loaded by the first handoff that needs one.
  *
@@ -122,8 +137,11 @@ export interface StackOptions {
   readonly model?: Model;
   /** Models beside `scripted`, and the functions behind `scripted:<name>`. */
   readonly models?: ModelRouterOptions;
-  /** False: this program runs no calls, so it works without the policy, also when its file is broken. */
-  readonly policy?: false;
+  /**
+   * False: this program runs no calls, so it works without the policy, also when its file is broken. `decides`: so it does too, but it
+   * asks the policy again before it begins a handoff that was approved; with a broken file it leaves that to workers.
+   */
+  readonly policy?: false | 'decides';
   /** Migrates also a server that was given by URL. The embedded one is always migrated. */
   readonly migrate?: boolean;
 }
@@ -164,6 +182,7 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
   try {
     const wait = { waitMs: config.databaseWaitMs, log };
     if (server.isEmbedded || options.migrate === true) await migrateServer(server, wait);
+    const policy = await policyOf(config, { policy: options.policy, log: (...entry) => log(...entry) });
     opened = openRuntime({
       databaseUrl: server.databaseUrl,
       directUrl: server.directUrl,
@@ -171,10 +190,13 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       limits: config.limits,
       prices: config.prices,
       handlerTimeoutMs: config.handlerTimeoutMs,
-      permissionEvaluator:
-        options.policy === false ? undefined : await openPolicy(config, (...entry) => log(...entry)),
+      permissionEvaluator: policy ?? undefined,
       approvalMs: config.approvalMs,
-      handoffs: { enabled: config.handoffEnabled, targets: await openTargets(config) },
+      handoffs: {
+        enabled: config.handoffEnabled,
+        targets: await openTargets(config),
+        beginsApproved: policy !== null,
+      },
       model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
       log: (...entry) => log(...entry),
     });

@@ -79,10 +79,10 @@ const NAMES: Readonly<Record<Platform, readonly [target: string, task: string]>>
 
 /** @throws KernelError `bad_request`, with the text `Unsupported platform: <name>` and nothing after it. */
 export function platformOf(name: string): Platform {
-  const platform = normalizePlatform(name);
+  const platform = typeof name === 'string' ? normalizePlatform(name) : undefined;
   if (platform === undefined)
     throw new KernelError('bad_request', {
-      message: `Unsupported platform: ${name}`,
+      message: `Unsupported platform: ${String(name)}`,
       next: '',
       details: { field: 'platform' },
     });

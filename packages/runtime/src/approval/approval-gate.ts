@@ -19,7 +19,6 @@ import {
   type TicketStatus,
   type TurnId,
   toBadRequest,
-  tryParseId,
 } from '@boxcar/kernel';
 import {
   consumeTicket,
@@ -31,6 +30,7 @@ import {
 } from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
+import { type PagePlace, readCursor } from '../lib/index.js';
 import { expireDue } from './expire-due.js';
 
 /** What a decision needs. */
@@ -101,21 +101,17 @@ export interface ListTicketsOptions {
 
 const cleanText = z.string().refine(isCleanText, 'must be without NUL characters and lone surrogates');
 
-const CURSOR = /^approvals:(?<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d{6}Z:(?<id>[0-9a-f-]{36})$/;
-
-/** Days that there are not have the form of a time, too. */
-function isCursor(text: string): boolean {
-  const { at = '', id = '' } = CURSOR.exec(text)?.groups ?? {};
-  const time = new Date(`${at}Z`);
-  return tryParseId(id) !== undefined && !Number.isNaN(time.valueOf()) && time.toISOString().startsWith(at);
-}
+const placeIn = (cursor: string): PagePlace | undefined => readCursor('approvals', cursor);
 
 const optionsSchema = z.strictObject({
   status: z.enum(TICKET_STATUSES).optional(),
   run_id: cleanText.min(1).optional(),
   agent: cleanText.min(1).optional(),
   limit: z.int().min(1).max(1_000).default(50),
-  cursor: z.string().refine(isCursor, 'must be the next_cursor of a page of approvals').optional(),
+  cursor: z
+    .string()
+    .refine((text) => placeIn(text) !== undefined, 'must be the next_cursor of a page of approvals')
+    .optional(),
 });
 
 const isNotBlank = (text: string): boolean => text.trim() !== '';
@@ -146,11 +142,6 @@ export interface TicketPage {
   /** Null: there is no more. */
   readonly next_cursor: string | null;
 }
-
-const placeIn = (cursor: string): { readonly at: string; readonly id: string } => ({
-  at: cursor.slice(10, 37),
-  id: cursor.slice(38),
-});
 
 export interface ApprovalGateOptions {
   readonly runtime: RuntimeCore;

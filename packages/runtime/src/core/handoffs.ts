@@ -40,6 +40,8 @@ export interface PreparedHandoff {
     readonly onRemoteId: (id: string) => void;
     /** Gets a text result while it is written. */
     readonly onText: (text: string) => void;
+    /** Waits for another handoff without a slot of the worker. */
+    readonly whileWaiting: <T>(work: () => Promise<T>) => Promise<T>;
   }): Promise<ServedResult>;
   /** Tells the platform to stop; undefined: it cannot be told. */
   readonly cancel: ((remoteId: string, signal: AbortSignal) => Promise<boolean>) | undefined;

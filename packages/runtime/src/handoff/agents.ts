@@ -72,12 +72,8 @@ export function prepareAgent(
   handoff: PackedHandoff,
   handOn: AgentContext['handoff'],
 ): PreparedHandoff {
-  const { handoff_id, task, payload, context } = handoff;
-  if (task === null)
-    throw new KernelError('card_damaged', {
-      message: 'The task of this handoff was erased.',
-      details: { handoff_id },
-    });
+  const { handoff_id, payload, context } = handoff;
+  const task = handoff.task ?? '';
   return {
     retry: agent.retry,
     need: { promptTokens: 0, maxOutputTokens: 0, model: null },
@@ -88,7 +84,9 @@ export function prepareAgent(
           ? error.entry.canRetry
           : Reflect.get(Object(error), 'retryable') === true,
     }),
-    execute: async ({ signal, onText }) => {
+    execute: async ({ signal, onText, whileWaiting }) => {
+      const handingOn: AgentContext['handoff'] = (request) =>
+        request?.wait === false ? handOn(request) : whileWaiting(() => handOn(request));
       const running = (async () =>
         agent.run(payload === null ? { task, context: context ?? {} } : payload, {
           handoff_id,
@@ -96,7 +94,7 @@ export function prepareAgent(
           context: contextOf(handoff),
           signal,
           write: onText,
-          handoff: handOn,
+          handoff: handingOn,
         }))();
       const result = (await unlessAborted(running, signal)) ?? null;
       return { result, usage: null, remoteId: null, loss: null };

@@ -1,5 +1,6 @@
 /** Begins handoffs after their approval: consumes the ticket and makes the turn, in one transaction. */
 import { type BoxId, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import {
   type BeginningHandoff,
   consumeTicket,
@@ -18,12 +19,20 @@ import { findNative } from './native-target.js';
 import { hashesOf, requestTicket } from './request-ticket.js';
 import { turnOf } from './serving-turn.js';
 
+/** What has been approved, and how it is told. */
+interface Approved {
+  readonly ticket: TicketRow;
+  readonly event: NewHandoffEvent;
+  /** Asked again. Undefined: this process has no policy. */
+  readonly evaluator: PermissionEvaluator | undefined;
+}
+
 /** @throws KernelError why it cannot begin; nothing was written then. */
 export async function beginApproved(
   runtime: RuntimeCore,
-  of: { readonly ticket: TicketRow; readonly oldest: ParkedHandoff; readonly event: NewHandoffEvent },
+  { oldest, ...approved }: Approved & { readonly oldest: ParkedHandoff },
 ): Promise<void> {
-  const { ticket, oldest, event } = of;
+  const { ticket } = approved;
   const beginning = runtime.accept(
     'handoff',
     { ticket_id: ticket.id },
@@ -32,7 +41,7 @@ export async function beginApproved(
       sourceAgentId: oldest.source_agent_id,
       ...(oldest.parent_turn_id === null ? {} : { parentTurnId: oldest.parent_turn_id }),
       idempotencyKey: `handoff-begin:${ticket.id}`,
-      handler: beginHandler(runtime, { ticket, event }) as Handler,
+      handler: beginHandler(runtime, approved) as Handler,
       begins: { toolCallId: oldest.tool_call_id },
     },
   );
@@ -46,10 +55,7 @@ class NothingParked extends Error {}
 
 const inputSchema = z.strictObject({ ticket_id: z.string() });
 
-const beginHandler = (
-  runtime: RuntimeCore,
-  of: { readonly ticket: TicketRow; readonly event: NewHandoffEvent },
-): Handler<z.output<typeof inputSchema>> => ({
+const beginHandler = (runtime: RuntimeCore, of: Approved): Handler<z.output<typeof inputSchema>> => ({
   description: 'Begins what was approved.',
   input: inputSchema,
   handle: (_input, tools) => begin(runtime, tools as KernelTools, of),
@@ -58,12 +64,12 @@ const beginHandler = (
 async function begin(
   runtime: RuntimeCore,
   tools: KernelTools,
-  { ticket, event }: { readonly ticket: TicketRow; readonly event: NewHandoffEvent },
+  { ticket, event, evaluator }: Approved,
 ): Promise<JsonValue> {
   const { tx } = tools;
   const [oldest, ...others] = await lockParked(tx, ticket.id);
   if (oldest === undefined) throw new NothingParked();
-  const again = await askAgain(runtime, tools, { ticket, oldest });
+  const again = await askAgain(runtime, tools, { ticket, oldest, evaluator });
   const policy = again ?? ticket.policy_version;
   if (typeof policy !== 'string')
     return askAnew(runtime, tools, { ticket, event, parked: [oldest, ...others], policy });
@@ -138,9 +144,9 @@ async function routeOf(
 async function askAgain(
   runtime: RuntimeCore,
   tools: KernelTools,
-  { ticket, oldest }: { readonly ticket: TicketRow; readonly oldest: BeginningHandoff },
+  of: Omit<Approved, 'event'> & { readonly oldest: BeginningHandoff },
 ): Promise<undefined | string | PolicyDecision> {
-  const { evaluator } = runtime.gate;
+  const { ticket, oldest, evaluator } = of;
   if (evaluator === undefined || ticket.policy_version === evaluator.policy.version) return undefined;
   const found =
     oldest.worker_target === null
@@ -151,7 +157,12 @@ async function askAgain(
     platform: oldest.platform,
     sourceAgent: oldest.source_agent,
     names: [oldest.target_agent, ...names],
-    input: { task: oldest.task ?? '', context: oldest.context ?? {}, payload: oldest.payload },
+    input: {
+      task: oldest.task ?? '',
+      context: oldest.context ?? {},
+      payload: oldest.payload,
+      ...(oldest.run_id === null ? {} : { run_id: oldest.run_id }),
+    },
   });
   if (policy?.level === 'never')
     throw new KernelError('permission_denied', {

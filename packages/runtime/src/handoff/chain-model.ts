@@ -7,25 +7,29 @@ import {
   nextMove,
   type TurnId,
 } from '@boxcar/kernel';
-import { type ChainRow, findChainOfTurn } from '@boxcar/store';
+import { type ChainMoveRow, type ChainRow, type ChainStep, findChainOfTurn } from '@boxcar/store';
 import type pg from 'pg';
 import { hopsOf, stepOf } from './chain-primitives.js';
 import { CHAIN_TOOL } from './handoff-profile.js';
 
+/** How a move ended: as its handoff has, and where there is none as the call that was to make it. */
+function endOf(
+  { status, error }: ChainMoveRow,
+  step: ChainStep | undefined,
+): Pick<ChainCall, 'status' | 'error'> {
+  if (status === 'pending') return { status, error };
+  if (step === undefined) return { status: status === 'success' ? status : 'failed', error };
+  return { status: step.phase === 'completed' ? 'success' : 'failed', error: step.error };
+}
+
 /** The moves that concern a hop. */
-export const movesOf = ({ moves }: ChainRow): readonly ChainCall[] =>
-  moves.flatMap(({ arguments: { hop, undo }, status, error }) =>
-    typeof hop === 'number'
-      ? [
-          {
-            hop,
-            isUndo: undo === true,
-            status: status === 'success' || status === 'pending' ? status : ('failed' as const),
-            error,
-          },
-        ]
-      : [],
-  );
+const movesOf = (chain: ChainRow): readonly ChainCall[] =>
+  chain.moves.flatMap((move) => {
+    const { hop, undo } = move.arguments;
+    if (typeof hop !== 'number') return [];
+    const isUndo = undo === true;
+    return [{ hop, isUndo, ...endOf(move, stepOf(chain, hop, isUndo ? 'compensate' : 'handoff')) }];
+  });
 
 const replyOf = (id: string, move: object): ModelReply => ({
   text: '',

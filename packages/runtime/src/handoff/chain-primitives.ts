@@ -84,9 +84,12 @@ export function hopsOf({ handoff_id, definition }: ChainRow): readonly ChainHop[
   return definition.hops as unknown as readonly ChainHop[];
 }
 
-/** The hop itself, as it came to its end. */
-export const stepOf = ({ steps }: ChainRow, hop: number): ChainStep | undefined =>
-  steps.findLast((step) => step.mode === 'handoff' && step.hop === hop);
+/** The handoff of a hop, or the last one that was to undo it. */
+export const stepOf = (
+  { steps }: ChainRow,
+  hop: number,
+  mode: ChainStep['mode'] = 'handoff',
+): ChainStep | undefined => steps.findLast((step) => step.mode === mode && step.hop === hop);
 
 const resultOf = (step: ChainStep | undefined): Exclude<JsonValue, null> | undefined =>
   step === undefined || step.phase !== 'completed' ? undefined : (step.result ?? undefined);
@@ -144,7 +147,7 @@ export function hopPrimitive(
         return null;
       }
       const { gate } = parts.rules();
-      return new HandoffRequest(runtime, { parts, gate, tools: tools as KernelTools }).make(
+      const answer = await new HandoffRequest(runtime, { parts, gate, tools: tools as KernelTools }).make(
         undo ? undoRequest(chain, hop) : hopRequest(chain, hop),
         {
           mode: undo ? 'compensate' : 'handoff',
@@ -153,6 +156,9 @@ export function hopPrimitive(
           sourceAgent: chain.source_agent,
         },
       );
+      const { served_by } = answer as { readonly served_by?: string };
+      if (served_by !== undefined) parts.serveSoon(served_by);
+      return answer;
     },
   };
 }

@@ -138,7 +138,7 @@ describe('a chain', () => {
     expect(calls.at(-1)?.[2]).toEqual({ why: 'x', compensates: steps[0]?.handoff_id });
     expect(error).toMatchObject({
       code: 'chain_failed',
-      message: 'Hop 3 of 4 (hotel) failed: no seats',
+      message: expect.stringMatching(/^Hop 3 of 4 \(hotel\) failed: no seats/) as string,
       details: {
         phase: 'rolled_back',
         hop: 3,

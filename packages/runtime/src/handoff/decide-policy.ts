@@ -1,5 +1,5 @@
 /** What the policy says of a handoff, under all names of its target. */
-import type { HandoffArguments } from '@boxcar/kernel';
+import { type HandoffArguments, readHandoffTarget } from '@boxcar/kernel';
 import type { PermissionEvaluator, PolicyAnswer } from '@boxcar/policy';
 import { keepPolicy } from '@boxcar/store';
 import type pg from 'pg';
@@ -24,6 +24,9 @@ function keepOnce({ pool }: Pick<RuntimeCore, 'pool'>, policy: PermissionEvaluat
   return keeping;
 }
 
+/** Without what only spells it: a function that serves any name may read it in the same way as the kernel does. */
+const bareName = (target: string): string => readHandoffTarget(target.trim()).name;
+
 /**
  * The strictest answer over the names of the target. Undefined: there is no policy.
  *
@@ -41,15 +44,17 @@ export async function decidePolicy(
 ): Promise<PolicyDecision | undefined> {
   if (evaluator === undefined) return undefined;
   const { platform, sourceAgent, names, input } = of;
-  const { task, context = {}, payload = null, run_id } = input;
-  const answers = [...new Set(names)].map((target_agent) =>
+  const { context = {}, payload = null } = input;
+  const spelled = platform === 'agdd' ? names.flatMap((name) => [name, bareName(name)]) : names;
+  const answers = [...new Set(spelled)].map((target_agent) =>
     evaluator.evaluate({
       tool: 'handoff',
       context: {
         platform,
         target_agent,
         source_agent: sourceAgent,
-        args: { target_agent, platform, task, context, payload, ...(run_id === undefined ? {} : { run_id }) },
+        // Whatever was given, since a rule may look at it.
+        args: { ...input, target_agent, platform, context, payload },
       },
     }),
   );

@@ -13,6 +13,7 @@ import {
   type TurnId,
   toErrorBody,
 } from '@boxcar/kernel';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import {
   findParked,
   findTicket,
@@ -43,7 +44,15 @@ const PHASE_OF: Readonly<Record<string, 'rejected' | 'canceled'>> = {
   canceled: 'canceled',
 };
 
-export async function decided(runtime: RuntimeCore, ticketId: TicketId): Promise<void> {
+/** How a process begins what was approved. */
+export interface Begins {
+  /** False: workers do. */
+  readonly beginsApproved: boolean;
+  /** Who is asked again. Undefined: this process has no policy. */
+  askerOf(policyVersion: string): PermissionEvaluator | undefined;
+}
+
+export async function decided(runtime: RuntimeCore, ticketId: TicketId, begins: Begins): Promise<void> {
   const found = await retryTransient(() => findWaiting(runtime, ticketId));
   if (found === undefined) return;
   const { parked, ticket, orphans } = found;
@@ -68,8 +77,10 @@ export async function decided(runtime: RuntimeCore, ticketId: TicketId): Promise
     await refuse(runtime, { parked: rest, ticket, why });
     return;
   }
+  if (!begins.beginsApproved) return;
   try {
-    await beginApproved(runtime, { ticket, oldest, event: updated(ticket) });
+    const evaluator = begins.askerOf(ticket.policy_version);
+    await beginApproved(runtime, { ticket, oldest, event: updated(ticket), evaluator });
   } catch (error) {
     if (!(error instanceof KernelError) || error.entry.canRetry) throw error;
     const phase = PHASE_OF[error.code] ?? 'failed';

@@ -1,5 +1,6 @@
 /** Handing off from code: the request goes through the primitive as from every other door, and its end is read from the rows. */
 import {
+  checkWait,
   type ErrorCode,
   errorText,
   type Handoff,
@@ -45,34 +46,53 @@ function toAnswer(handoff: Handoff): HandoffAnswer {
   };
 }
 
+/** What a log line shows of a name, which may be anything of any size. */
+const nameIn = (request: unknown, key: 'source_agent' | 'target_agent'): string | undefined => {
+  const name: unknown = Object(request)[key];
+  return typeof name === 'string' ? name.slice(0, 500) : undefined;
+};
+
+/** Logs a request that leaves no row. */
+export function logRefused(runtime: Pick<RuntimeCore, 'log'>, request: unknown, error: unknown): void {
+  if (error instanceof KernelError && error.details.handoff_id !== undefined) return;
+  runtime.log('warn', 'handoff.refused', {
+    source_agent: nameIn(request, 'source_agent'),
+    target_agent: nameIn(request, 'target_agent'),
+    error: errorText(error),
+  });
+}
+
+/** The arguments of the primitive, which never waits here. What is no request, or no word about waiting, is for its schema to refuse. */
+function argumentsOf(request: unknown): unknown {
+  if (typeof request !== 'object' || request === null || Array.isArray(request)) return request;
+  const { wait } = request as { wait?: unknown };
+  return typeof wait === 'boolean' || wait == null ? { ...request, wait: false } : request;
+}
+
 /** @throws KernelError why it was refused, or what it has failed with; `wait_timeout`; the signal's reason. */
 export async function handOff(
   runtime: RuntimeCore,
-  { wait = true, ...request }: HandoffInput | ChainInput,
+  request: HandoffInput | ChainInput,
   { primitive = 'handoff', projectId, handler, signal, parts }: HandOffOptions,
 ): Promise<HandoffAnswer> {
+  signal?.throwIfAborted();
   let answer: unknown;
   try {
-    const accepted = await runtime.accept(
-      primitive,
-      { ...request, wait: false },
-      { projectId, ...(handler === undefined ? {} : { handler }) },
-    );
+    const accepted = await runtime.accept(primitive, argumentsOf(request), {
+      projectId,
+      ...(handler === undefined ? {} : { handler }),
+    });
     answer = accepted.answer;
   } catch (error) {
-    if (!(error instanceof KernelError) || error.details.handoff_id === undefined)
-      runtime.log('warn', 'handoff.refused', {
-        source_agent: request.source_agent,
-        ...('target_agent' in request ? { target_agent: request.target_agent } : {}),
-        error: errorText(error),
-      });
+    logRefused(runtime, request, error);
     throw error;
   }
   const { handoff_id: handoffId, served_by } = answer as { handoff_id: HandoffId; served_by?: string };
   if (served_by !== undefined) await parts.ensureServed(served_by);
-  const handoff = wait
-    ? await waitForHandoff(runtime, handoffId, { projectId, signal })
-    : await loadHandoff(runtime, handoffId, projectId);
+  const handoff =
+    (request.wait ?? true)
+      ? await waitForHandoff(runtime, handoffId, { projectId, signal })
+      : await loadHandoff(runtime, handoffId, projectId);
   return toAnswer(handoff);
 }
 
@@ -96,7 +116,12 @@ export async function loadHandoff(
 const waits = new WeakMap<RuntimeCore, HandoffWaits>();
 
 function waitsOf(runtime: RuntimeCore): HandoffWaits {
-  const known = waits.get(runtime) ?? new HandoffWaits((ids) => findWaitedHandoffs(runtime.pool, ids));
+  const known =
+    waits.get(runtime) ??
+    new HandoffWaits({
+      read: (ids) => findWaitedHandoffs(runtime.pool, ids),
+      isClosed: () => runtime.isClosed,
+    });
   waits.set(runtime, known);
   return known;
 }
@@ -118,7 +143,8 @@ export async function waitForTurnOf(
 /**
  * Resolves when a handoff has ended, however it has.
  *
- * @throws KernelError `not_found`, `wait_timeout`, or the signal's reason.
+ * @param options.timeoutMs - At most 30 days; `Infinity` means no limit, which is the default.
+ * @throws KernelError `not_found`, `wait_timeout`, `bad_request`, `internal_error` when the runtime is closed, or the signal's reason.
  */
 export async function waitForHandoff(
   runtime: RuntimeCore,
@@ -133,6 +159,7 @@ export async function waitForHandoff(
     readonly signal?: AbortSignal | undefined;
   },
 ): Promise<Handoff> {
+  if (timeoutMs !== undefined) checkWait(timeoutMs, 'timeoutMs');
   const until = timeoutMs === undefined ? undefined : performance.now() + timeoutMs;
   const leftMs = (): number | undefined =>
     until === undefined ? undefined : Math.max(until - performance.now(), 0);
@@ -140,6 +167,8 @@ export async function waitForHandoff(
   while (handoff.ended_at === null) {
     signal?.throwIfAborted();
     const left = leftMs();
+    if (left === 0)
+      throw new KernelError('wait_timeout', { details: { handoff_id: handoffId, timeout_ms: timeoutMs } });
     if (handoff.turn_id === null) await waitsOf(runtime).wait(handoffId, { signal, timeoutMs: left });
     else
       await runtime.watcher.wait(handoff.turn_id as TurnId, {

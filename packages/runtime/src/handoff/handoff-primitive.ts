@@ -24,6 +24,7 @@ import {
   type JsonObject,
   type JsonValue,
   KernelError,
+  normalizePlatform,
   parseId,
   toErrorBody,
 } from '@boxcar/kernel';
@@ -157,14 +158,20 @@ export class HandoffRequest {
 
   async make(input: HandoffArguments, as: MadeAs = ORDINARY): Promise<JsonValue> {
     const sourceAgent = as.sourceAgent ?? sourceOf(input, this.#tools);
-    const { wait: _wait, idempotency_key: _key, ...rest } = input;
+    const { wait: _wait, idempotency_key: _key, platform, ...rest } = input;
+    // The same platform under another of its names is the same request.
+    const first = platform && (normalizePlatform(platform) ?? platform.toLowerCase());
     const asked: Asked = {
       ...as,
       handoffId: newId<'handoff'>(),
       sourceAgent,
       input,
       key: keyOf(input),
-      hash: argsHash({ ...rest, source_agent: sourceAgent }),
+      hash: argsHash({
+        ...rest,
+        ...(first === undefined ? {} : { platform: first }),
+        source_agent: sourceAgent,
+      }),
     };
     const known = await this.#findFirst(asked);
     if (known !== undefined) return known;
@@ -267,6 +274,9 @@ export class HandoffRequest {
           next: '',
         }),
       );
+    const { evaluator } = this.#gate;
+    if (evaluator !== undefined && evaluator !== this.#runtime.gate.evaluator)
+      this.#parts.addAsker(policy.policy_version, evaluator);
     return { kind: 'park', route, policy, approvalMs: this.#gate.approvalMs };
   }
 
@@ -453,6 +463,7 @@ function checkCycle(
   ];
   throw new KernelError('delegation_cycle', {
     message: `arguments.target_agent: '${targetAgent}' stands in the chain of handoffs already: ${words.join(' → ')}.`,
+    next: 'Hand off to another agent.',
     details: { field: 'arguments.target_agent', chain: words },
   });
 }

@@ -31,7 +31,6 @@ const PROFILES = {
       model: CHAIN_MODEL,
       tools: [CHAIN_TOOL],
       repeatable: [CHAIN_TOOL],
-      must_end_with: [CHAIN_TOOL],
       delegation_policy: { target_profiles: null },
       // Each hop, what undoes it, and the end.
       limits: { max_steps: 120 },

@@ -11,6 +11,7 @@ import {
   type HandoffStatus,
   type HandoffToolSchema,
   handoffToolSchema,
+  isCleanText,
   KernelError,
   normalizePlatform,
   type ProjectId,
@@ -28,11 +29,12 @@ import { z } from 'zod';
 import { type ApprovalGate, DEFAULT_PROJECT } from '../approval/index.js';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
+import { type PagePlace, readCursor } from '../lib/index.js';
 import { createWorker, type Worker } from '../worker/index.js';
 import type { AgentFunction, AgentRunner } from './agents.js';
 import { chainPrimitive } from './chain-primitives.js';
 import { type HandoffEnvironment, readHandoffEnvironment } from './config.js';
-import { handOff, loadHandoff, waitForHandoff } from './hand-off.js';
+import { handOff, loadHandoff, logRefused, waitForHandoff } from './hand-off.js';
 import { featureDisabled, handoffPrimitive } from './handoff-primitive.js';
 import type { HandoffRules } from './handoff-rules.js';
 import type { ChainHopInput, ChainOptions, HandoffAnswer, HandoffInput } from './handoff-types.js';
@@ -78,16 +80,20 @@ export interface ListHandoffsOptions {
   readonly cursor?: string | undefined;
 }
 
+const placeIn = (cursor: string): PagePlace | undefined => readCursor('handoffs', cursor);
+
+const cleanText = z.string().min(1).refine(isCleanText, 'must be without NUL characters and lone surrogates');
+
 const listSchema = z.strictObject({
-  source_agent: z.string().min(1).optional(),
-  target_agent: z.string().min(1).optional(),
+  source_agent: cleanText.optional(),
+  target_agent: cleanText.optional(),
   status: z.enum(HANDOFF_STATUSES).optional(),
-  platform: z.string().min(1).optional(),
-  run: z.string().min(1).optional(),
+  platform: cleanText.optional(),
+  run: cleanText.optional(),
   limit: z.int().min(1).max(1_000).default(50),
   cursor: z
     .string()
-    .regex(/^handoffs:[0-9TZ:.-]{27}:[0-9a-f-]{36}$/, 'must be the next_cursor of a page of handoffs')
+    .refine((text) => placeIn(text) !== undefined, 'must be the next_cursor of a page of handoffs')
     .optional(),
 });
 
@@ -121,7 +127,7 @@ export async function listHandoffPage(
     phases,
     run,
     limit: limit + 1,
-    after: cursor === undefined ? undefined : { at: cursor.slice(9, 36), id: cursor.slice(37) },
+    after: cursor === undefined ? undefined : placeIn(cursor),
   });
   const shown = rows.slice(0, limit);
   const last = rows.length > limit ? shown.at(-1) : undefined;
@@ -157,7 +163,7 @@ export class HandoffTool implements AsyncDisposable {
   constructor(options: HandoffToolOptions) {
     const { runtime, permissionEvaluator, approvalGate, agentRunner, targets } = options;
     this.#runtime = runtime;
-    this.#projectId = options.projectId ?? DEFAULT_PROJECT;
+    this.#projectId = parseId<'project'>(options.projectId ?? DEFAULT_PROJECT, 'projectId');
     this.#concurrency = options.concurrency ?? 10;
     const environment = readHandoffEnvironment();
     this.#isEnabled = options.handoffEnabled ?? environment.isEnabled ?? true;
@@ -316,16 +322,18 @@ export class HandoffTool implements AsyncDisposable {
    *
    * @throws KernelError as `handoff`.
    */
-  callTool(
+  async callTool(
     platform: string,
     args: unknown,
     by: Pick<HandoffInput, 'source_agent' | 'run_id' | 'wait'>,
   ): Promise<HandoffAnswer> {
+    if (!this.#isEnabled) throw featureDisabled();
     let call: ReturnType<typeof readHandoffCall>;
     try {
       call = readHandoffCall(platform, args);
     } catch (error) {
-      return Promise.reject(error);
+      logRefused(this.#runtime, by, error);
+      throw error;
     }
     return this.handoff({ ...by, ...call });
   }
@@ -349,7 +357,11 @@ export class HandoffTool implements AsyncDisposable {
     this.#runtime.handoffs.agents.set(slug, { run, retry });
   }
 
-  /** Adds an adapter, or puts it in the place of the one that its platform has. */
+  /**
+   * Adds an adapter, or puts it in the place of the one that its platform has.
+   *
+   * @throws KernelError `bad_request` for what is no adapter, and for a platform under another name than its first.
+   */
   registerAdapter(adapter: HandoffAdapter): void {
     this.#runtime.handoffs.addAdapter(adapter);
   }

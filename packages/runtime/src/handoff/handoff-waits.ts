@@ -1,20 +1,30 @@
 /** Waits for handoffs that no turn serves yet: they wait for an approval. One statement reads all of them. */
 import { type HandoffId, KernelError, startTimer } from '@boxcar/kernel';
-import type { WaitedHandoff } from '@boxcar/store';
+import { outsideHandlers, type WaitedHandoff } from '@boxcar/store';
 
 const LOOK_MS = 250;
 
+export interface HandoffWaitsOptions {
+  read(ids: readonly HandoffId[]): Promise<readonly WaitedHandoff[]>;
+  /** True once the runtime is closed: its waits end then, as those for turns do. */
+  isClosed(): boolean;
+}
+
 export class HandoffWaits {
-  readonly #read: (ids: readonly HandoffId[]) => Promise<readonly WaitedHandoff[]>;
+  readonly #options: HandoffWaitsOptions;
   readonly #waiting = new Map<HandoffId, Set<(error?: unknown) => void>>();
   #timer: NodeJS.Timeout | undefined;
   #isReading = false;
 
-  constructor(read: (ids: readonly HandoffId[]) => Promise<readonly WaitedHandoff[]>) {
-    this.#read = read;
+  constructor(options: HandoffWaitsOptions) {
+    this.#options = options;
   }
 
-  /** Resolves when a turn serves it, when it has ended, or when there is none. @throws KernelError `wait_timeout`; the signal's reason. */
+  /**
+   * Resolves when a turn serves it, when it has ended, or when there is none.
+   *
+   * @throws KernelError `wait_timeout`; `internal_error` when the runtime is closed meanwhile; the signal's reason.
+   */
   wait(
     id: HandoffId,
     {
@@ -42,16 +52,20 @@ export class HandoffWaits {
             );
       signal?.addEventListener('abort', onAbort, { once: true });
       this.#waiting.set(id, (this.#waiting.get(id) ?? new Set()).add(done));
-      this.#timer ??= setInterval(() => void this.#look(), LOOK_MS);
+      // The timer reads for all waits, so it does not belong to the handler that started it.
+      outsideHandlers(() => {
+        this.#timer ??= setInterval(() => void this.#look(), LOOK_MS);
+      });
     });
   }
 
   async #look(): Promise<void> {
+    if (this.#options.isClosed()) return this.#endAll();
     if (this.#isReading) return;
     this.#isReading = true;
     try {
       const ids = [...this.#waiting.keys()];
-      const rows = new Map((await this.#read(ids)).map((row) => [row.handoff_id, row]));
+      const rows = new Map((await this.#options.read(ids)).map((row) => [row.handoff_id, row]));
       for (const id of ids) {
         const row = rows.get(id);
         if (row === undefined || row.turn_id !== null || row.has_ended)
@@ -62,6 +76,12 @@ export class HandoffWaits {
     } finally {
       this.#isReading = false;
     }
+  }
+
+  #endAll(): void {
+    for (const all of [...this.#waiting.values()])
+      for (const done of [...all])
+        done(new KernelError('internal_error', { message: 'The runtime was closed while waiting.' }));
   }
 
   #stop(): void {

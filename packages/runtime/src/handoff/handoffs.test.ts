@@ -310,9 +310,12 @@ describe('a key', () => {
     ).toMatchObject({
       code: 'idempotency_conflict',
     });
+    const onPlatform = (platform: string) =>
+      tool.handoff(ask('helper', { idempotency_key: 'run-1:step-4', platform }));
+    expect(await onPlatform('Native')).toEqual(await onPlatform('agdd'));
     const failed = () => failureOf(tool.handoff(ask('nobody', { idempotency_key: 'run-1:step-3' })));
     expect((await failed()).details.handoff_id).toBe((await failed()).details.handoff_id);
-    expect(await h.rows('select from boxcar.handoffs')).toHaveLength(3);
+    expect(await h.rows('select from boxcar.handoffs')).toHaveLength(4);
   });
 
   test('twenty at once make one', async () => {

@@ -1,12 +1,14 @@
 /** What a process knows of handoffs: adapters, targets, functions. It owns them; programs add to them through `HandoffTool`. */
 import type { AdapterRegistry, HandoffAdapter, Target, Targets } from '@boxcar/adapters';
 import {
+  errorText,
   type JsonObject,
   KernelError,
   normalizePlatform,
   type ProjectId,
   type TicketId,
 } from '@boxcar/kernel';
+import type { PermissionEvaluator } from '@boxcar/policy';
 import {
   CHAIN_TARGET,
   HANDOFF_TARGET,
@@ -43,30 +45,58 @@ class TargetsFile {
   }
 }
 
+/** What is wrong with an adapter; undefined: nothing. */
+function findingOf(adapter: unknown): { readonly field: string; readonly message: string } | undefined {
+  const { platform, supportsPlatform, executeHandoff } = Object(adapter) as Partial<HandoffAdapter>;
+  if (typeof supportsPlatform !== 'function' || typeof executeHandoff !== 'function')
+    return { field: 'adapter', message: 'takes an object with supportsPlatform and executeHandoff' };
+  if (typeof platform !== 'string' || platform.trim() === '')
+    return { field: 'platform', message: 'the adapter must name its platform' };
+  const first = normalizePlatform(platform) ?? platform.trim().toLowerCase();
+  return platform === first
+    ? undefined
+    : { field: 'platform', message: `platform: '${platform}' must be '${first}'` };
+}
+
+/** Here already: the registry would refuse it only when a handoff needs one of the adapters, whichever. */
+function checkAdapter(adapter: unknown): void {
+  const finding = findingOf(adapter);
+  if (finding === undefined) return;
+  const { field, message } = finding;
+  throw new KernelError('bad_request', { message: `registerAdapter: ${message}.`, details: { field } });
+}
+
 export interface HandoffSettings {
   /** Whether models and doors may hand off. Default false. */
   readonly enabled?: boolean | undefined;
   /** Agents and models of other platforms by name, as a file of targets has them. */
   readonly targets?: unknown;
+  /** False: this process decides about approvals without knowing the policy, and leaves it to workers to begin what was approved. */
+  readonly beginsApproved?: boolean | undefined;
 }
 
 export class HandoffParts implements Handoffs {
   readonly isEnabled: boolean;
+  readonly beginsApproved: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
   /** By which chains are judged in this process: those of a tool, else those of the runtime. */
   rules: () => HandoffRules;
   /** Those that can start serving a worker target in this process. */
-  readonly servers = new Set<(workerTarget: string) => Promise<void>>();
+  readonly servers = new Set<(...workerTargets: readonly string[]) => Promise<void>>();
   readonly #runtime: RuntimeCore;
   readonly #adapters: HandoffAdapter[] = [];
   readonly #targets: unknown[] = [];
+  /** Those that only one tool has, by the version of the policy under which they have asked for an approval. */
+  readonly #askers = new Map<string, PermissionEvaluator>();
   #loaded: Promise<{ readonly registry: AdapterRegistry; readonly targets: Targets }> | undefined;
 
-  constructor(runtime: RuntimeCore, { enabled = false, targets }: HandoffSettings = {}) {
+  constructor(runtime: RuntimeCore, settings: HandoffSettings = {}) {
+    const { enabled = false, targets, beginsApproved = true } = settings;
     this.#runtime = runtime;
     this.isEnabled = enabled;
     this.rules = () => ({ isEnabled: this.isEnabled, gate: this.#runtime.gate });
+    this.beginsApproved = beginsApproved;
     if (targets !== undefined) this.addTargets(targets);
   }
 
@@ -84,7 +114,19 @@ export class HandoffParts implements Handoffs {
     this.addTargets(new TargetsFile(file));
   }
 
+  /** Has the evaluator of one tool asked again before what it wants approved begins. */
+  addAsker(version: string, evaluator: PermissionEvaluator): void {
+    this.#askers.set(version, evaluator);
+  }
+
+  /** Who is asked again before a handoff begins that was approved under this version of a policy. */
+  askerOf(version: string): PermissionEvaluator | undefined {
+    return this.#askers.get(version) ?? this.#runtime.gate.evaluator;
+  }
+
+  /** @throws KernelError `bad_request` for what is no adapter, and for a platform under another name than its first. */
   addAdapter(adapter: HandoffAdapter): void {
+    checkAdapter(adapter);
     this.#adapters.push(adapter);
     this.#loaded = undefined;
   }
@@ -95,16 +137,37 @@ export class HandoffParts implements Handoffs {
         CHAIN_TARGET,
         ...BUILT_IN_PLATFORMS.map(platformTarget),
         ...this.#adapters.map(({ platform }) => platformTarget(platform)),
-        ...[...this.agents.keys()].map(agentTarget),
-        ...(this.runner === undefined ? [] : [RUNNER_TARGET]),
+        ...this.#functionTargets,
       ]),
     ];
   }
 
-  /** Has what this process can serve served by it, too. */
+  get #functionTargets(): readonly string[] {
+    return [
+      ...[...this.agents.keys()].map(agentTarget),
+      ...(this.runner === undefined ? [] : [RUNNER_TARGET]),
+    ];
+  }
+
+  /**
+   * Has what this process can serve served by it, too. All functions are served together: a worker for each of them would take two
+   * connections for each. Platforms are not served without need, since this process may lack their targets and keys.
+   */
   async ensureServed(workerTarget: string): Promise<void> {
     const [serve] = this.servers;
-    if (this.workerTargets.includes(workerTarget)) await serve?.(workerTarget);
+    const functions = this.#functionTargets;
+    if (functions.includes(workerTarget)) await serve?.(...functions);
+    else if (this.workerTargets.includes(workerTarget)) await serve?.(workerTarget);
+  }
+
+  /** As `ensureServed`, without waiting for it. */
+  serveSoon(workerTarget: string): void {
+    this.ensureServed(workerTarget).catch((error: unknown) => {
+      this.#runtime.log('warn', 'handoff.not_served', {
+        worker_target: workerTarget,
+        error: errorText(error),
+      });
+    });
   }
 
   async #load(): Promise<{
@@ -162,6 +225,11 @@ export class HandoffParts implements Handoffs {
 
   async prepare(handoff: PackedHandoff, workerTarget: string): Promise<PreparedHandoff> {
     const { target_agent: name, platform } = handoff;
+    if (handoff.is_erased)
+      throw new KernelError('card_damaged', {
+        message: 'The task, the context or the payload of this handoff was erased.',
+        details: { handoff_id: handoff.handoff_id },
+      });
     if (platform === 'agdd') {
       const agent =
         workerTarget === RUNNER_TARGET
@@ -191,16 +259,11 @@ export class HandoffParts implements Handoffs {
     const { handoff_id, source_agent, target_agent, task, payload, platform } = handoff;
     const adapter = registry.adapterOf(platform);
     const target = await this.resolveTarget(platform, target_agent);
-    if (task === null)
-      throw new KernelError('card_damaged', {
-        message: 'The task of this handoff was erased.',
-        details: { handoff_id },
-      });
     const request = {
       handoff_id,
       source_agent,
       target_agent,
-      task,
+      task: task ?? '',
       context: handoff.context ?? {},
       payload,
       cards: handoff.cards,
@@ -233,6 +296,6 @@ export class HandoffParts implements Handoffs {
   }
 
   decided(ticketId: TicketId): Promise<void> {
-    return decided(this.#runtime, ticketId);
+    return decided(this.#runtime, ticketId, this);
   }
 }

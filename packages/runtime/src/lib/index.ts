@@ -19,6 +19,7 @@ export { inSlices, SLICE_CHARACTERS } from './in-slices.js';
 export { createLog, type Log, type LogLevel, silentLog, withoutSecrets, writeLogLine } from './log.js';
 export { newId } from './new-id.js';
 export { OnceAtATime } from './once-at-a-time.js';
+export { type PagePlace, readCursor } from './page-cursor.js';
 export { pauses } from './pause.js';
 export { RowPatience } from './row-patience.js';
 export { cutOffSilent } from './silent-connections.js';

@@ -18,7 +18,9 @@ import { findFault } from '../testing/faults/conclude.js';
 import type { Outcome } from '../testing/faults/outcome.js';
 import type { Scenario } from '../testing/faults/scenario.js';
 import { delegations, overflows, queueTools, tapeCommands, tools } from '../testing/faults/scenarios.js';
+import { approvals } from '../testing/faults/scenarios-approvals.js';
 import * as ends from '../testing/faults/scenarios-ends.js';
+import { handoffOnce, handoffs as servedHandoffs } from '../testing/faults/scenarios-handoffs.js';
 import * as joins from '../testing/faults/scenarios-joins.js';
 import { handoffs } from '../testing/faults/scenarios-tape.js';
 import { tapeFiles } from '../testing/faults/scenarios-tape-files.js';
@@ -34,6 +36,9 @@ const SCENARIOS: readonly Scenario[] = [
   tapeCommands,
   overflows,
   handoffs,
+  approvals,
+  servedHandoffs,
+  handoffOnce,
   tapeFiles,
   ...Object.values(tapes),
   ...Object.values(joins),

@@ -52,6 +52,8 @@ export interface TurnHost {
   checkLease(): void;
   /** True once the worker hands its turns back at their next step. */
   isDraining(): boolean;
+  /** Waits for other work without a slot of the worker, and has one again when it returns. */
+  whileWaiting<T>(work: () => Promise<T>): Promise<T>;
 }
 
 /** `left`: its last step was committed, but the turn has since ended or another worker has taken it. */

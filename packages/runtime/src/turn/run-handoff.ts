@@ -165,6 +165,7 @@ class HandoffRun {
             remoteId = id;
           },
           onText: parts.onText,
+          whileWaiting: (work) => this.#host.whileWaiting(work),
         }),
         limit.signal,
       ).finally(() => parts.stop());

@@ -18,7 +18,7 @@ import { INLINE_VIEW_BYTES } from '../view/index.js';
 import type { Lease } from './lease.js';
 import { LockedClaims } from './locked-claims.js';
 import { type Claimable, LEAVES_LOCKED, type RunningTurns, type Views } from './running-turns.js';
-import type { SlotQueue, Slots } from './slots.js';
+import { Place, type SlotQueue, type Slots } from './slots.js';
 import type { WorkerOptions, WorkerState } from './worker-options.js';
 
 /** What a job of the queue, or a look into the rows, has brought, and what its turns have rung here since. */
@@ -153,6 +153,7 @@ export class Claims {
   async #runInSlot(ring: Claimable, following: Following): Promise<boolean> {
     let isAnswered = false;
     let isOurs = false;
+    const place = new Place(this.#slots, this.#onSlotFree);
     try {
       // Resumed by the end of a child while its own suspend is still being wound up here.
       await this.#turns.doneOf(ring.turnId);
@@ -166,7 +167,11 @@ export class Claims {
       isAnswered = true;
       this.#locked.forget(ring.turnId);
       if (outcome.outcome === 'claimed')
-        await this.#turns.run(outcome, { holderId, ring: (rings) => this.#ring(rings, following) });
+        await this.#turns.run(outcome, {
+          holderId,
+          ring: (rings) => this.#ring(rings, following),
+          whileWaiting: (work) => place.whileWaiting(work),
+        });
     } catch (error) {
       if (!isAnswered && isLockTimeout(error)) {
         this.#locked.record(ring.turnId);
@@ -182,7 +187,7 @@ export class Claims {
       isAnswered ||= await noteFailedClaim(this.#runtime, ring, error);
     } finally {
       if (isOurs && this.#claiming.get(ring.turnId) === ring.epoch) this.#claiming.delete(ring.turnId);
-      this.#slots.release();
+      place.leave();
       this.#onSlotFree();
     }
     return isAnswered;

@@ -176,8 +176,13 @@ export class RunningTurns {
 
   async run(
     { turn, view: claimed }: Extract<ViewedClaim, { outcome: 'claimed' }>,
-    { holderId, ring }: { readonly holderId: WorkerId; readonly ring: HeldTurn['ring'] },
+    of: {
+      readonly holderId: WorkerId;
+      readonly ring: HeldTurn['ring'];
+      readonly whileWaiting: TurnHost['whileWaiting'];
+    },
   ): Promise<void> {
+    const { holderId, ring, whileWaiting } = of;
     // W5: claimed while the worker closes, whose patience may have ended before this turn could feel it.
     if (this.#state() !== 'running') {
       await this.#giveBack(turn, holderId);
@@ -223,6 +228,7 @@ export class RunningTurns {
         controller.signal.throwIfAborted();
       },
       isDraining: () => this.#state() !== 'running',
+      whileWaiting,
     };
     const done = (async () => {
       let isLeft = false;

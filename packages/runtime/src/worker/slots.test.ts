@@ -9,7 +9,7 @@ import { openQueues } from '../queue/queues.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { testBackend } from '../testing/queue-backend.js';
-import { type SlotQueue, Slots } from './slots.js';
+import { Place, type SlotQueue, Slots } from './slots.js';
 
 /** A queue with a fixed supply of rings that asks for a slot for each until it is paused. */
 class Queue {
@@ -106,6 +106,84 @@ describe('slots', () => {
     slots.release();
     slots.release();
     await waitFor(() => busy.taken >= 2, { message: 'the other queue gets the slot' });
+  });
+});
+
+describe('a turn that waits for another one', () => {
+  const noop = (): void => undefined;
+  /** Work that is waited for until it is let go. */
+  const pending = () => {
+    let letGo = noop;
+    const done = new Promise<void>((settle) => {
+      letGo = settle;
+    });
+    return { work: () => done, letGo };
+  };
+
+  test('lends its slot, and goes on when it has the next one', async () => {
+    const slots = new Slots(1);
+    expect(slots.take()).toBe(true);
+    const place = new Place(slots, noop);
+    const child = pending();
+    let isBack = false;
+    const waiting = place.whileWaiting(child.work).then(() => {
+      isBack = true;
+    });
+    expect(slots.take()).toBe(true);
+    child.letGo();
+    await new Promise(setImmediate);
+    expect([isBack, slots.free]).toEqual([false, 0]);
+    slots.release();
+    await waiting;
+    expect(slots.free).toBe(0);
+    place.leave();
+    expect(slots.free).toBe(1);
+  });
+
+  test('lends its slot once, whatever it waits for at the same time and again', async () => {
+    const slots = new Slots(2);
+    slots.take();
+    const place = new Place(slots, noop);
+    const children = [pending(), pending()];
+    const waits = children.map(({ work }) => place.whileWaiting(work));
+    expect(slots.free).toBe(2);
+    for (const { letGo } of children) letGo();
+    await Promise.all(waits);
+    expect(slots.free).toBe(1);
+    await place.whileWaiting(() => Promise.resolve());
+    expect(slots.free).toBe(1);
+    await expect(place.whileWaiting(() => Promise.reject(new Error('failed')))).rejects.toThrow('failed');
+    expect(slots.free).toBe(1);
+    place.leave();
+    expect(slots.free).toBe(2);
+  });
+
+  test('and ends meanwhile gives no slot back twice', async () => {
+    const slots = new Slots(1);
+    slots.take();
+    const place = new Place(slots, noop);
+    const child = pending();
+    const waiting = place.whileWaiting(child.work);
+    place.leave();
+    expect(slots.free).toBe(1);
+    child.letGo();
+    await waiting;
+    expect(slots.free).toBe(1);
+  });
+
+  test('and ends while it waits for a slot leaves the slot to the others', async () => {
+    const slots = new Slots(1);
+    slots.take();
+    const place = new Place(slots, noop);
+    const child = pending();
+    const waiting = place.whileWaiting(child.work);
+    slots.take();
+    child.letGo();
+    await new Promise(setImmediate);
+    place.leave();
+    await waiting;
+    slots.release();
+    expect(slots.free).toBe(1);
   });
 });
 

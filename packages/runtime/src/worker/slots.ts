@@ -7,6 +7,8 @@
  *     has taken the slot or is empty. Otherwise a queue that is never empty would take every slot.
  * S3  Own rings take a slot only while all queues are known to be empty, because rings in a queue were there first.
  * S4  A slot is free only while there is memory for the view of its turn.
+ * S5  A turn that waits for another one lends its slot: those two would wait for each other if this were the last slot. Before it goes
+ *     on it has a slot again, and it gets the next one.
  */
 
 /** How long a queue may take to answer the offer of a slot. It answers later only if its server is away. */
@@ -34,12 +36,79 @@ interface Member {
   isSilent: boolean;
 }
 
+/** A slot that was taken, in the hands of the turn that runs in it. */
+export class Place {
+  readonly #slots: Slots;
+  readonly #onLent: () => void;
+  #isHeld = true;
+  #isLeft = false;
+  #waits = 0;
+  /** Settles when it has the slot again, or needs none. */
+  #returning: Promise<void> | undefined;
+  #settle: () => void = () => undefined;
+
+  /** @param onLent - The slot is free for others. */
+  constructor(slots: Slots, onLent: () => void) {
+    this.#slots = slots;
+    this.#onLent = onLent;
+  }
+
+  /** S5. Several waits at the same time lend the slot once, until the last of them is over. */
+  async whileWaiting<T>(work: () => Promise<T>): Promise<T> {
+    this.#waits += 1;
+    if (this.#isHeld && !this.#isLeft) this.#lend();
+    try {
+      return await work();
+    } finally {
+      this.#waits -= 1;
+      if (this.#waits === 0) await this.#takeBack();
+    }
+  }
+
+  #lend(): void {
+    this.#isHeld = false;
+    this.#slots.release();
+    this.#onLent();
+  }
+
+  async #takeBack(): Promise<void> {
+    if (this.#isHeld || this.#isLeft) return;
+    if (this.#returning === undefined && this.#slots.takeNext(this)) {
+      this.#isHeld = true;
+      return;
+    }
+    this.#returning ??= new Promise((settle) => {
+      this.#settle = settle;
+    });
+    await this.#returning;
+  }
+
+  /** A slot for it is free. @returns False: the turn is over, or waits again, and needs none. */
+  giveBack(): boolean {
+    this.#returning = undefined;
+    this.#settle();
+    if (this.#isLeft || this.#waits > 0) return false;
+    this.#isHeld = true;
+    return true;
+  }
+
+  /** The turn is over. */
+  leave(): void {
+    this.#isLeft = true;
+    this.#settle();
+    if (this.#isHeld) this.#slots.release();
+    this.#isHeld = false;
+  }
+}
+
 export class Slots {
   #free: number;
   readonly #hasRoom: () => boolean;
   readonly #members: Member[] = [];
   /** The paused queues, longest wait first. */
   readonly #paused: Member[] = [];
+  /** S5: those that need a slot to go on. */
+  readonly #returning: Place[] = [];
   /** The queue to which a slot is offered. */
   #offered: Member | undefined;
   #patience: NodeJS.Timeout | undefined;
@@ -87,8 +156,20 @@ export class Slots {
   }
 
   release(): void {
+    for (let place = this.#returning.shift(); place !== undefined; place = this.#returning.shift())
+      if (place.giveBack()) return;
     this.#free++;
     this.offer();
+  }
+
+  /** S5: takes a free slot for the place. False: there is none, and it is given the next one. */
+  takeNext(place: Place): boolean {
+    if (this.#free === 0) {
+      this.#returning.push(place);
+      return false;
+    }
+    this.#free--;
+    return true;
   }
 
   #admit(member: Member): boolean {

@@ -24,7 +24,7 @@ import type {
   ToolCallId,
   TurnId,
 } from '@boxcar/kernel';
-import { handoffStatusOf, isJsonObject } from '@boxcar/kernel';
+import { handoffStatusOf, isFinalPhase, isJsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 
@@ -153,19 +153,24 @@ export interface ListedHandoff extends Handoff {
   readonly place_at: string;
 }
 
-const LIST = statement(`
+const listOf = (which: string): string => `
   select /* handoffs.list */ ${HANDOFF}, to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
   from ${FROM}
-  where h.project_id = $1 and (h.source_agent = $2 or $2 is null) and (h.target_agent = $3 or $3 is null) and (h.platform = $4 or $4 is null)
+  where h.project_id = $1${which} and (h.source_agent = $2 or $2 is null) and (h.target_agent = $3 or $3 is null) and (h.platform = $4 or $4 is null)
     and ($5::text[] is null or ((h.ended_at is null or h.phase = any ($5)) and ${PHASE} = any ($5)))
     and ($6::text is null or h.run_id = $6 or t.run_id::text = $6 or h.parent_turn_id in (select p.id from boxcar.turns p where p.run_id::text = $6))
     and ($7::timestamptz is null or (h.created_at, h.id) < ($7, $8::uuid))
-  order by h.created_at desc, h.id desc limit $9`);
+  order by h.created_at desc, h.id desc limit $9`;
+
+const LIST = statement(listOf(''));
+/** What has not ended is little beside what has, and has an index of its own. */
+const LIST_OPEN = statement(listOf(' and h.ended_at is null'));
 
 /** Handoffs of a project, the newest first. */
 export async function listHandoffs(db: Queryable, filters: HandoffFilters): Promise<ListedHandoff[]> {
   const { projectId, sourceAgent, targetAgent, platform, phases, run: runId, after, limit } = filters;
-  const rows = await run<HandoffRow & { place_at: string }>(db, LIST, [
+  const isOpen = phases?.every((phase) => !isFinalPhase(phase)) === true;
+  const rows = await run<HandoffRow & { place_at: string }>(db, isOpen ? LIST_OPEN : LIST, [
     projectId,
     sourceAgent ?? null,
     targetAgent ?? null,
@@ -302,6 +307,8 @@ export interface ServedHandoff extends pg.QueryResultRow {
   readonly parent_run_id: string | null;
   readonly attempts: number;
   readonly is_attempt_open: boolean;
+  /** Task, context or payload is gone: what is left is not what was asked. */
+  readonly is_erased: boolean;
   readonly retry: { readonly max_attempts: number; readonly base_ms: number; readonly max_ms: number };
   /** Task, context and payload. */
   readonly card_ids: readonly CardId[];
@@ -313,7 +320,8 @@ const SERVED = statement(`
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
     coalesce(h.run_id, (select p.run_id::text from boxcar.turns p where p.id = h.parent_turn_id)) as parent_run_id,
-    array_remove(array[h.task_card_id, h.context_card_id, h.payload_card_id], null) as card_ids
+    array_remove(array[h.task_card_id, h.context_card_id, h.payload_card_id], null) as card_ids,
+    exists (select from boxcar.cards c where c.id in (h.task_card_id, h.context_card_id, h.payload_card_id) and c.content is null) as is_erased
   from boxcar.handoffs h where h.turn_id = $1`);
 
 /** The handoff that a turn serves; undefined when it serves none. */

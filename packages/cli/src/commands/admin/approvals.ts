@@ -1,4 +1,5 @@
 /** `boxcar approvals ls|show|approve|deny`. */
+import { toLine } from '@boxcar/host/base';
 import { settingSchemas } from '@boxcar/host/config';
 import { openStack } from '@boxcar/host/open';
 import { type ApprovalTicket, TICKET_STATUSES, type TicketStatus } from '@boxcar/kernel';
@@ -82,7 +83,7 @@ const linesOf = (ticket: ApprovalTicket): string =>
     ...(ticket.resolved_at === null
       ? []
       : [
-          `  ${ticket.status} by ${ticket.resolved_by} at ${ticket.resolved_at}${ticket.decision_reason === null ? '' : `: ${ticket.decision_reason}`}`,
+          `  ${ticket.status} by ${toLine(ticket.resolved_by ?? '')} at ${ticket.resolved_at}${ticket.decision_reason === null ? '' : `: ${toLine(ticket.decision_reason)}`}`,
         ]),
   ].join('\n');
 
@@ -94,10 +95,11 @@ interface DecideFlags {
 /** Opens the gate of a ticket's project. */
 async function withTicket(
   context: Context,
-  { ref, project }: { readonly ref: string; readonly project: string | undefined },
+  of: { readonly ref: string; readonly project: string | undefined; readonly policy: false | 'decides' },
   work: (gate: ApprovalGate, ticketId: string) => Promise<ApprovalTicket>,
 ): Promise<number> {
-  await using stack = await openStack(context.config, { log: context.log('warn'), policy: false });
+  const { ref, project, policy } = of;
+  await using stack = await openStack(context.config, { log: context.log('warn'), policy });
   const { runtime } = stack;
   const { ticketId, projectId } = await findTicketId(runtime.pool, ref, project ?? context.config.project);
   const ticket = await work(new ApprovalGate({ runtime, projectId }), ticketId);
@@ -143,7 +145,7 @@ export function addApprovals(program: Command, run: Run): void {
     .option('--project <name>', 'project, by id or name')
     .addHelpText('after', helpOf({ examples: ['boxcar approvals show 0198c1f2'] }))
     .action((ref: string, { project }: DecideFlags) =>
-      run((context) => withTicket(context, { ref, project }, (gate, id) => gate.get(id))),
+      run((context) => withTicket(context, { ref, project, policy: false }, (gate, id) => gate.get(id))),
     );
   for (const [verb, description, example] of [
     [
@@ -168,6 +170,8 @@ export function addApprovals(program: Command, run: Run): void {
         helpOf({ remarks: 'A ticket is decided once. After its time it is expired.', examples: [example] }),
       )
       .action((ref: string, { reason, project }: DecideFlags) =>
-        run((context) => withTicket(context, { ref, project }, (gate, id) => gate[verb](id, { reason }))),
+        run((context) =>
+          withTicket(context, { ref, project, policy: 'decides' }, (gate, id) => gate[verb](id, { reason })),
+        ),
       );
 }

@@ -1,0 +1,56 @@
+import { PermissionEvaluator } from '@boxcar/policy';
+import { expect, test } from 'vitest';
+import { failureOf } from '../testing/failure-of.js';
+import { harness } from '../testing/harness.js';
+import { HandoffTool } from './handoff-tool.js';
+
+test('a runner that serves any name is given none that a policy forbids, however it is spelled', async () => {
+  await using h = await harness({
+    permissionEvaluator: new PermissionEvaluator({
+      text: 'tools:\n  handoff: { permission: ALWAYS }\nrules:\n  - { condition: { context: { target_agent: [bank, "external-*"] } }, permission: NEVER }\n',
+      environment: 'production',
+    }),
+  });
+  const asked: string[] = [];
+  await using tool = new HandoffTool({
+    runtime: h.runtime,
+    agentRunner: { invokeMag: (slug) => asked.push(slug) },
+  });
+  const hand = (target_agent: string) => tool.handoff({ source_agent: 'main', target_agent, task: 'do it' });
+  for (const name of ['bank', 'external-a'])
+    for (const target of [name, `agent:${name}`, `profile:${name}`, ` ${name} `, `agent: ${name}`])
+      expect([target, await failureOf(hand(target))]).toMatchObject([target, { code: 'permission_denied' }]);
+  expect(asked).toEqual([]);
+  await hand('agent:clerk');
+  expect(asked).toEqual(['agent:clerk']);
+});
+
+test('a rule may look at each argument of the request', async () => {
+  await using h = await harness({
+    permissionEvaluator: new PermissionEvaluator({
+      text: `
+tools:
+  handoff: { permission: ALWAYS }
+rules:
+  - { condition: { context: { args: { timeout: { greater_than: 60 } } } }, permission: NEVER }
+  - { condition: { context: { args: { retry: { max_attempts: { greater_than: 2 } } } } }, permission: NEVER }
+  - { condition: { context: { args: { idempotency_key: "live-*" } } }, permission: NEVER }
+  - { condition: { context: { args: { run_id: "live-*" } } }, permission: NEVER }
+`,
+      environment: 'production',
+    }),
+  });
+  await using tool = new HandoffTool({ runtime: h.runtime });
+  tool.registerAgent('clerk', () => 'served');
+  const hand = (rest: object) =>
+    tool.handoff({ source_agent: 'main', target_agent: 'clerk', task: 'do it', ...rest });
+  for (const rest of [
+    { timeout: 61 },
+    { retry: { max_attempts: 3 } },
+    { idempotency_key: 'live-1' },
+    { run_id: 'live-1' },
+  ])
+    expect([rest, await failureOf(hand(rest))]).toMatchObject([rest, { code: 'permission_denied' }]);
+  const allowed = { timeout: 60, retry: { max_attempts: 2 }, idempotency_key: 'test-1', run_id: 'test-1' };
+  expect(await hand(allowed)).toMatchObject({ result: 'served' });
+});

@@ -1,0 +1,20 @@
+/** `next_cursor` of pages that go by the time and the id of their rows: `<kind>:<time to the microsecond>:<id>`. */
+import { tryParseId } from '@boxcar/kernel';
+
+/** Where a page ends. */
+export interface PagePlace {
+  readonly at: string;
+  readonly id: string;
+}
+
+const FORM =
+  /^(?<kind>[a-z]+):(?<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?<fraction>\.\d{6}Z):(?<id>[0-9a-f-]{36})$/;
+
+/** Undefined: it is not a cursor of this kind. Days that there are not have the form of a time, too. */
+export function readCursor(kind: string, text: string): PagePlace | undefined {
+  const { kind: given, at = '', fraction = '', id = '' } = FORM.exec(text)?.groups ?? {};
+  const time = new Date(`${at}Z`);
+  if (given !== kind || tryParseId(id) === undefined) return undefined;
+  if (Number.isNaN(time.valueOf()) || !time.toISOString().startsWith(at)) return undefined;
+  return { at: `${at}${fraction}`, id };
+}
