@@ -141,6 +141,7 @@ export {
   isCallOpen,
   type LoggedEvent,
   listHandoffs,
+  loadChain,
   loadHandoffEvents,
   loadSaid,
   loadTurnParts,

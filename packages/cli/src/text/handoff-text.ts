@@ -54,6 +54,8 @@ function head(handoff: Handoff): string {
   addGiven('run', handoff.run_id ?? handoff.calling_run_id);
   addGiven('target run', handoff.target_run_id);
   addGiven('joined to', handoff.joined_to);
+  addGiven('hop', handoff.hop === null ? null : String(handoff.hop));
+  addGiven('undoes', handoff.compensates);
   if (handoff.parent_handoff_id !== null) {
     fields.push(['part of', `${handoff.parent_handoff_id}, depth ${handoff.depth}`]);
     fields.push(['root', handoff.root_handoff_id]);

@@ -50,7 +50,7 @@ export interface ChainCall {
   readonly error: ErrorBody | null;
 }
 
-export type ChainMove =
+type ChainMove =
   | { readonly kind: 'hop'; readonly hop: number; readonly isUndo: boolean }
   | { readonly kind: 'end' }
   | {

@@ -3,7 +3,6 @@ export {
   type ChainArguments,
   type ChainCall,
   type ChainHop,
-  type ChainMove,
   chainArgumentsSchema,
   nextMove,
 } from './chain.js';
@@ -19,6 +18,7 @@ export {
 } from './phases.js';
 export {
   type ApprovalTicket,
+  HANDOFF_PRIMITIVES,
   type Handoff,
   type HandoffEvent,
   type HandoffMode,

@@ -6,6 +6,9 @@ export const HANDOFF_MODES = ['handoff', 'chain', 'compensate'] as const;
 /** A chain has hops; compensate: undoes a hop of a chain that has failed. */
 export type HandoffMode = (typeof HANDOFF_MODES)[number];
 
+/** Their turns serve handoffs. */
+export const HANDOFF_PRIMITIVES: ReadonlySet<string> = new Set(['handoff', 'handoff_chain', 'handoff_hop']);
+
 export interface Handoff {
   readonly handoff_id: string;
   readonly source_agent: string;

@@ -5,11 +5,13 @@
  * C2  A call that waits stays open. Its turn is suspended like one that waits for another turn, and is taken up after the decision.
  *     A call that may have been begun when nobody had to be asked is not begun again, but answered as one that was cut off.
  * C3  A refusal is the result of the call, code `permission_denied`; the turn goes on.
+ * C4  Handoffs ask their policy by themselves, at every door, and what they ask for waits in a row of its own.
  * Rule: docs/approvals.md, "Calls that wait".
  */
 import {
   argsHash,
   buildCard,
+  HANDOFF_PRIMITIVES,
   isJsonObject,
   type JsonObject,
   KernelError,
@@ -36,9 +38,6 @@ import {
 import type { RuntimeCore } from '../core/index.js';
 import { newId } from '../lib/index.js';
 import { targetsOf } from './call-targets.js';
-
-/** It asks its policy by itself, at every door, and what it asks for waits in a row of its own. */
-const HANDOFF = 'handoff';
 
 /** `wait`: it stays open. `begin`: now, for the first time since it was approved, in this time. `again`: it was begun before. */
 export type GatePass =
@@ -78,7 +77,7 @@ export function mayWait(runtime: RuntimeCore, profile: Profile, name: string): b
   const { evaluator } = runtime.gate;
   return (
     asksAlways(runtime, profile, name) ||
-    (evaluator !== undefined && name !== HANDOFF && namesTool(evaluator.policy, name))
+    (evaluator !== undefined && !HANDOFF_PRIMITIVES.has(name) && namesTool(evaluator.policy, name))
   );
 }
 
@@ -91,7 +90,7 @@ async function findNeed(
   const { call, profile } = of;
   const { evaluator } = runtime.gate;
   const asks = asksAlways(runtime, profile, call.name);
-  if (evaluator === undefined || call.name === HANDOFF || !namesTool(evaluator.policy, call.name))
+  if (evaluator === undefined || HANDOFF_PRIMITIVES.has(call.name) || !namesTool(evaluator.policy, call.name))
     return asks ? { answer: undefined } : undefined;
   const answer = await askPolicy(evaluator, runtime, of);
   if (answer.level === 'never') {

@@ -46,14 +46,19 @@ function requestOf({ hops, ...rest }: ChainArguments, approvalMs: number): Hando
   };
 }
 
+/** What can be said of the primitive without a runtime. */
+export const chainForm = {
+  description: 'Hands on, one after the other, each with the result of the one before',
+  input: chainArgumentsSchema,
+} as const;
+
 export function chainPrimitive(
   runtime: RuntimeCore,
   parts: HandoffParts,
   rules: () => HandoffRules,
 ): Handler<ChainArguments> {
   return {
-    description: 'Hands on, one after the other, each with the result of the one before',
-    input: chainArgumentsSchema,
+    ...chainForm,
     isOff: () => !rules().isEnabled,
     handle: async (input, tools) => {
       const { isEnabled, gate } = rules();

@@ -9,7 +9,7 @@ import {
   type ProjectId,
   type TurnId,
 } from '@boxcar/kernel';
-import { findHandoff, findWaitedHandoffs } from '@boxcar/store';
+import { findHandoff, findWaitedHandoffs, loadChain } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { closeHandoffs } from '../end/index.js';
 import type { Handler } from '../handler/index.js';
@@ -111,6 +111,19 @@ export async function loadHandoff(
       details: { handoff_id: handoffId },
     });
   return handoff;
+}
+
+/** More than that are not shown. */
+const MAX_CHAIN = 1_000;
+
+/** All handoffs of the same root, the oldest first, 1,000 at most. @throws KernelError `not_found`. */
+export async function handoffsOfRoot(
+  runtime: Pick<RuntimeCore, 'pool'>,
+  handoffId: HandoffId,
+  projectId: ProjectId,
+): Promise<readonly Handoff[]> {
+  const { root_handoff_id } = await loadHandoff(runtime, handoffId, projectId);
+  return loadChain(runtime.pool, { rootId: root_handoff_id as HandoffId, projectId, limit: MAX_CHAIN });
 }
 
 const waits = new WeakMap<RuntimeCore, HandoffWaits>();

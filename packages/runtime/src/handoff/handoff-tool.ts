@@ -34,7 +34,7 @@ import { createWorker, type Worker } from '../worker/index.js';
 import type { AgentFunction, AgentRunner } from './agents.js';
 import { chainPrimitive } from './chain-primitives.js';
 import { type HandoffEnvironment, readHandoffEnvironment } from './config.js';
-import { handOff, loadHandoff, logRefused, waitForHandoff } from './hand-off.js';
+import { handOff, handoffsOfRoot, loadHandoff, logRefused, waitForHandoff } from './hand-off.js';
 import { featureDisabled, handoffPrimitive } from './handoff-primitive.js';
 import type { HandoffRules } from './handoff-rules.js';
 import type { ChainHopInput, ChainOptions, HandoffAnswer, HandoffInput } from './handoff-types.js';
@@ -253,6 +253,15 @@ export class HandoffTool implements AsyncDisposable {
   async getHandoff(handoffId: string): Promise<Handoff | null> {
     const id = parseId<'handoff'>(handoffId, 'handoff_id');
     return (await findHandoff(this.#runtime.pool, { handoffId: id, projectId: this.#projectId })) ?? null;
+  }
+
+  /**
+   * All handoffs of which this one is a part, the oldest first: those of a chain, or those that an agent handed on.
+   *
+   * @throws KernelError `bad_request`, `not_found`.
+   */
+  async getChain(handoffId: string): Promise<readonly Handoff[]> {
+    return handoffsOfRoot(this.#runtime, parseId<'handoff'>(handoffId, 'handoff_id'), this.#projectId);
   }
 
   /**

@@ -1,5 +1,6 @@
 export type { AgentContext, AgentFunction, AgentRunner } from './agents.js';
-export { waitForHandoff } from './hand-off.js';
+export { chainForm } from './chain-primitives.js';
+export { handoffsOfRoot, waitForHandoff } from './hand-off.js';
 export { handoffHandlers, handoffModels } from './handlers.js';
 export { handoffForm } from './handoff-primitive.js';
 export {

@@ -304,6 +304,23 @@ const BREAKS: readonly Break[] = [
     ],
     ['handoff-parts'],
   ],
+  [
+    'a hop after one that has not completed',
+    'boss',
+    (f) =>
+      handoffOf(f.child, `attempts = 0, parent_handoff_id = '00000000-0000-7000-8000-00000000000c', hop = 2`),
+    ['handoff-chain'],
+  ],
+  [
+    'a hop that is undone although no later one has failed',
+    'boss',
+    (f) =>
+      handoffOf(
+        f.child,
+        `attempts = 0, parent_handoff_id = '00000000-0000-7000-8000-00000000000c', hop = 1, mode = 'compensate'`,
+      ),
+    ['handoff-chain'],
+  ],
   ['an attempt that is in no log', 'boss', (f) => handoffOf(f.child, 'attempts = 1'), ['handoff-log']],
   [
     'an account that has reserved what no turn was allotted',

@@ -13,6 +13,7 @@ import {
   estimatePrompt,
   findAnswerFinding,
   foldManifest,
+  HANDOFF_PRIMITIVES,
   type JsonValue,
   type ModelReply,
   type ModelUsage,
@@ -90,7 +91,7 @@ class TurnLoop {
     this.#commits = new TurnCommits(host, held);
     this.#context = new ContextKeeper(host.runtime, held, profile);
     this.#selector = new TurnSelector(host.runtime, held);
-    this.#parts = turn.primitive === 'handoff' ? new PartWriter(host.runtime, held) : undefined;
+    this.#parts = HANDOFF_PRIMITIVES.has(turn.primitive) ? new PartWriter(host.runtime, held) : undefined;
     this.#progress = {
       step: turn.stepCount,
       attempt: turn.attempt,

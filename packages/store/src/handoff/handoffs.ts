@@ -133,6 +133,17 @@ export async function findHandoff(
   return row && toHandoff(row);
 }
 
+const CHAIN = statement(
+  `select /* handoffs.chain */ ${HANDOFF} from ${FROM} where h.root_handoff_id = $1 and h.project_id = $2 order by h.created_at, h.id limit $3`,
+);
+
+/** All handoffs that come from the same first one, the oldest first. */
+export const loadChain = async (
+  db: Queryable,
+  of: { readonly rootId: HandoffId; readonly projectId: ProjectId; readonly limit: number },
+): Promise<Handoff[]> =>
+  (await run<HandoffRow>(db, CHAIN, [of.rootId, of.projectId, of.limit])).map(toHandoff);
+
 /** What is wanted of handoffs. */
 export interface HandoffFilters {
   readonly projectId: ProjectId;

@@ -29,6 +29,7 @@ export {
   findWaitedHandoffs,
   type HandoffPlace,
   listHandoffs,
+  loadChain,
   loadHandoffEvents,
   lockHandoffKey,
   type ServedHandoff,

@@ -48,4 +48,17 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
         from (select p.seq, p.round, p.n, lag(p.round) over w as before, lag(p.n) over w as n_before from boxcar.turn_parts p where p.turn_id = h.turn_id window w as (order by p.seq)) o) p
       where p.n <> coalesce(p.last, 0) or p.rounds <> p.begun or p.unordered > 0`,
   },
+  {
+    name: 'handoff-chain',
+    rule: 'a hop of a chain is handed off once, after the one before it has completed, and is undone only if it has completed and a later one has failed',
+    when: 'always',
+    broken: `select h.id, case when n.same > 1 then 'is one of ' || n.same || ' handoffs of hop ' || h.hop || ' of chain ' || h.parent_handoff_id
+        when h.mode = 'handoff' then 'is hop ' || h.hop || ', and the one before it has not completed' else 'undoes hop ' || h.hop || ': that one completed ' || n.done || ' times, later ones failed ' || n.failed || ' times' end as what
+      from (${HANDOFFS}) h cross join lateral (select count(*) filter (where o.hop = h.hop and h.mode = 'handoff') as same, count(*) filter (where o.hop = h.hop - 1 and o.is_done) as before,
+        count(*) filter (where o.hop = h.hop and o.is_done) as done, count(*) filter (where o.hop > h.hop and not o.is_done) as failed
+        from (select s.hop, (s.ended_at is not null and s.phase = 'completed') or t.status in ('success', 'partial') as is_done
+          from boxcar.handoffs s left join boxcar.handoffs j on j.id = s.joined_to left join boxcar.turns t on t.id = coalesce(s.turn_id, j.turn_id)
+          where s.parent_handoff_id = h.parent_handoff_id and s.mode = 'handoff' and s.hop is not null) o) n
+      where h.hop is not null and (n.same > 1 or (h.mode = 'handoff' and h.hop > 1 and n.before = 0) or (h.mode = 'compensate' and (n.done = 0 or n.failed = 0)))`,
+  },
 ];

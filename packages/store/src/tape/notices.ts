@@ -125,7 +125,7 @@ const LOAD = statement(`
     case when t.notifies then (
       select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'makerId', coalesce((select a.owner_agent_id from boxcar.agents a where a.id = t.agent_id), t.agent_id), 'isAwaited', ${IS_AWAITED})
       from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${TOLD_ON} where s.agent_id = t.agent_id) end as session,
-    t.unseen_position as "unseenPosition", t.notifies is true as "isTold", t.primitive = 'handoff' as "isHandoff",
+    t.unseen_position as "unseenPosition", t.notifies is true as "isTold", exists (select from boxcar.handoffs h where h.turn_id = t.id) as "isHandoff",
     case when t.notifies then array[t.id] else array(select c.id from (${UNREAD_CAUSES}) c) end as "causeIds"
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = $1 and ${IS_DUE}`);

@@ -1,7 +1,14 @@
-/** `boxcar handoffs ls|show`. */
+/** `boxcar handoffs ls|show|compensate`. */
 import { settingSchemas } from '@boxcar/host/config';
+import { openStack } from '@boxcar/host/open';
 import { HANDOFF_STATUSES, type HandoffStatus, KernelError } from '@boxcar/kernel';
-import { checkHandoffOptions, type ListHandoffsOptions, listHandoffPage } from '@boxcar/runtime';
+import {
+  checkHandoffOptions,
+  HandoffTool,
+  handoffsOfRoot,
+  type ListHandoffsOptions,
+  listHandoffPage,
+} from '@boxcar/runtime';
 import { findHandoff, findHandoffId, findProjectByRef, loadHandoffEvents } from '@boxcar/store';
 import { type Command, Option } from 'commander';
 import { EXIT, flag, helpOf, type Run } from '../../command.js';
@@ -10,9 +17,11 @@ import { inFlags } from '../../input/flag-errors.js';
 import { readId } from '../../input/id-argument.js';
 import { usage } from '../../input/usage.js';
 import { openReader } from '../../reader.js';
+import { describeChain } from '../../text/chain-text.js';
 import { describeHandoff } from '../../text/handoff-text.js';
 import { shortIds } from '../../text/short-ids.js';
 import { countOf, formatShortDuration, formatTable } from '../../text/text.js';
+import { warnWithoutWorker } from '../turn/submit.js';
 
 interface ListFlags {
   readonly status?: HandoffStatus;
@@ -75,15 +84,37 @@ async function listHandoffs(context: Context, flags: ListFlags): Promise<number>
 async function showHandoff(
   context: Context,
   ref: string,
-  { project }: { readonly project?: string },
+  { project, chain: isChain = false }: { readonly project?: string; readonly chain?: boolean },
 ): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
   const { pool } = reader;
   const found = await findHandoffId(pool, ref, project ?? context.config.project);
   const handoff = await findHandoff(pool, found);
   if (handoff === undefined) throw new KernelError('not_found', { message: `No handoff '${ref}'.` });
+  if (isChain) {
+    const chain = await handoffsOfRoot(reader, found.handoffId, found.projectId);
+    context.answer({ chain }, () => describeChain(chain));
+    return EXIT.success;
+  }
   const events = await loadHandoffEvents(pool, found.handoffId);
   context.answer({ handoff, events }, () => describeHandoff(handoff, events));
+  return EXIT.success;
+}
+
+/** `boxcar handoffs compensate`. */
+async function compensate(
+  context: Context,
+  ref: string,
+  { project }: { readonly project?: string },
+): Promise<number> {
+  await using stack = await openStack(context.config, { log: context.log('warn') });
+  const { runtime } = stack;
+  const { handoffId, projectId } = await findHandoffId(runtime.pool, ref, project ?? context.config.project);
+  await warnWithoutWorker(context, runtime);
+  const tool = new HandoffTool({ runtime, projectId, concurrency: 0 });
+  const handoff = await tool.retryCompensation(handoffId, { signal: context.stop });
+  const chain = await tool.getChain(handoffId);
+  context.answer({ handoff, chain }, () => describeChain(chain));
   return EXIT.success;
 }
 
@@ -120,13 +151,33 @@ export function addHandoffs(program: Command, run: Run): void {
     .command('show')
     .description('One handoff: request, policy, approval, turn, result and its log.')
     .argument('<handoff>', 'its id, or at least the first 8 digits of it', readId)
+    .option('--chain', 'all handoffs that come from the same first one')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
         remarks: 'The turn that serves it is shown by boxcar show, its ticket by boxcar approvals show.',
-        examples: ['boxcar handoffs show 0198c1f2', 'boxcar handoffs show 0198c1f2 --json | jq .events'],
+        examples: [
+          'boxcar handoffs show 0198c1f2',
+          'boxcar handoffs show 0198c1f2 --chain',
+          'boxcar handoffs show 0198c1f2 --json | jq .events',
+        ],
       }),
     )
-    .action((ref: string, flags: { project?: string }) => run((context) => showHandoff(context, ref, flags)));
+    .action((ref: string, flags: { project?: string; chain?: boolean }) =>
+      run((context) => showHandoff(context, ref, flags)),
+    );
+  handoffs
+    .command('compensate')
+    .description('Carries out again what a chain that failed could not undo.')
+    .argument('<handoff>', 'the chain: its id, or at least the first 8 digits of it', readId)
+    .option('--project <name>', 'project, by id or name')
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks: 'Only for chains in the phase compensation_failed. Workers serve it; it waits for them.',
+        examples: ['boxcar handoffs compensate 0198c1f2'],
+      }),
+    )
+    .action((ref: string, flags: { project?: string }) => run((context) => compensate(context, ref, flags)));
 }

@@ -2,7 +2,7 @@
 import { resolve } from 'node:path';
 import { toLine } from '@boxcar/host/base';
 import { openStack } from '@boxcar/host/open';
-import { builtInHandlers, type Handler, handoffForm, loadPlugins } from '@boxcar/runtime';
+import { builtInHandlers, chainForm, type Handler, handoffForm, loadPlugins } from '@boxcar/runtime';
 import { z } from 'zod';
 import { EXIT, helpOf } from '../../command.js';
 import type { Context } from '../../context.js';
@@ -98,10 +98,11 @@ function argumentsOf({ input }: Pick<Handler, 'input'>): readonly ArgumentHelp[]
 
 type Form = Pick<Handler, 'description' | 'input'>;
 
-/** Each runtime makes a `handoff` of its own. */
+/** Each runtime makes a `handoff` and a `handoff_chain` of its own. */
 const builtIn: ReadonlyMap<string, Form> = new Map<string, Form>([
   ...builtInHandlers,
   ['handoff', handoffForm],
+  ['handoff_chain', chainForm],
 ]);
 
 /** A primitive of the kernel, else of the plugins; only these need the database, as they do with `submit`. */

@@ -1,5 +1,5 @@
 /** Handoffs of a model and of a program: to an agent, to functions, and after an approval. */
-import type { HandoffPart, JsonValue } from '@boxcar/kernel';
+import { type HandoffPart, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { HandoffTool } from '../../handoff/handoff-tool.js';
 import type { Scenario } from './scenario.js';
@@ -69,6 +69,55 @@ export const handoffOnce: Scenario = {
   ],
   agents: [{ name: 'post', retry: 'never', answer: () => ({ posted: true }) }],
   drive: (client) => client.submit('launch_principal', { profile_name: 'sender', instruction: 'go' }),
+};
+
+/** One chain comes to its end, behind an approval; the other fails, and is undone in reverse. */
+export const handoffChains: Scenario = {
+  name: 'chains of handoffs',
+  policy,
+  profiles: [{ name: 'guarded', script: [{ say: 'allowed' }] }],
+  agents: [
+    { name: 'book', retry: 'safe', answer: (input) => ({ booked: input }) },
+    { name: 'cancel', retry: 'safe', answer: () => 'canceled' },
+    {
+      name: 'full',
+      retry: 'safe',
+      answer: () => {
+        throw new KernelError('platform_failed', { message: 'no room', next: '' });
+      },
+    },
+  ],
+  drive: async (client, watcher) => {
+    const begin = async (hops: readonly JsonObject[]): Promise<string> => {
+      const answer = await client.submit('handoff_chain', { source_agent: 'program', hops });
+      return (answer as { handoff_id: string }).handoff_id;
+    };
+    const undo = { target_agent: 'cancel', task: 'give back' };
+    const failing = await begin([
+      { target_agent: 'book', task: 'a flight', payload: { to: 'LIS' }, compensate: undo },
+      { target_agent: 'book', task: 'a hotel', compensate: undo },
+      { target_agent: 'full', task: 'a car' },
+    ]);
+    const whole = await begin([
+      { target_agent: 'book', task: 'a flight' },
+      { target_agent: 'guarded', task: 'look at it' },
+      { target_agent: 'book', task: 'a hotel', compensate: undo },
+    ]);
+    const { id } = await watcher.until(
+      "select id from boxcar.approvals where tool_name = 'handoff' and voided_at is null",
+    );
+    await decide(client, String(id), 'approve');
+    return client.use(async (runtime) => {
+      const tool = new HandoffTool({ runtime, concurrency: 0 });
+      const ends: JsonValue[] = [];
+      for (const chain of [failing, whole]) {
+        const { phase, result } = await tool.waitForHandoff(chain);
+        const hops = (await tool.getChain(chain)).map((one) => `${one.mode} ${one.hop} ${one.phase}`);
+        ends.push({ phase, result, hops });
+      }
+      return ends;
+    });
+  },
 };
 
 /** A reader whose connections break goes on after the last part that it saw, whoever writes the rest. */

@@ -1,0 +1,54 @@
+/** Handoffs of one root as lines for a terminal: who handed what on to whom, and what undid it. */
+import { toLine } from '@boxcar/host/base';
+import type { Handoff } from '@boxcar/kernel';
+import { shortIds } from './short-ids.js';
+import { formatDuration, formatTable } from './text.js';
+
+/** `2. hotel on openai`, `undo 1: flight`. */
+function labelOf({ mode, hop, target_agent, platform }: Handoff): string {
+  const place = hop === null ? '' : mode === 'compensate' ? `undo ${hop}: ` : `${hop}. `;
+  return `${place}${target_agent}${platform === 'agdd' ? '' : ` on ${platform}`}`;
+}
+
+const takenOf = ({ created_at, ended_at }: Handoff): string =>
+  formatDuration(Math.max((ended_at ?? new Date()).getTime() - created_at.getTime(), 0));
+
+/** Each with those below it, in the order in which they were made. */
+function inOrder(handoffs: readonly Handoff[]): readonly Handoff[] {
+  const below = new Map<string | null, Handoff[]>();
+  for (const handoff of handoffs) {
+    const siblings = below.get(handoff.parent_handoff_id) ?? [];
+    siblings.push(handoff);
+    below.set(handoff.parent_handoff_id, siblings);
+  }
+  const known = new Set(handoffs.map(({ handoff_id }) => handoff_id));
+  const roots = handoffs.filter(({ parent_handoff_id: id }) => id === null || !known.has(id));
+  const ordered: Handoff[] = [];
+  const open = roots.toReversed();
+  for (let next = open.pop(); next !== undefined; next = open.pop()) {
+    ordered.push(next);
+    open.push(...(below.get(next.handoff_id) ?? []).toReversed());
+  }
+  return ordered;
+}
+
+/** @param handoffs - Of one root, the oldest first. */
+export function describeChain(handoffs: readonly Handoff[]): string {
+  const short = shortIds(handoffs.map(({ handoff_id }) => handoff_id));
+  return formatTable(
+    [
+      { title: 'handoff' },
+      { title: 'phase' },
+      { title: 'took', align: 'right' },
+      { title: 'to', max: 40 },
+      { title: 'error' },
+    ],
+    inOrder(handoffs).map((handoff) => [
+      short.get(handoff.handoff_id) ?? handoff.handoff_id,
+      handoff.phase,
+      takenOf(handoff),
+      `${'  '.repeat(handoff.depth)}${toLine(labelOf(handoff))}`,
+      handoff.error?.code ?? '',
+    ]),
+  );
+}
