@@ -40,8 +40,8 @@ export function describeChain(handoffs: readonly Handoff[]): string {
       { title: 'handoff' },
       { title: 'phase' },
       { title: 'took', align: 'right' },
-      { title: 'to', max: 40 },
-      { title: 'error' },
+      { title: 'to' },
+      { title: 'error', max: 20 },
     ],
     inOrder(handoffs).map((handoff) => [
       short.get(handoff.handoff_id) ?? handoff.handoff_id,

@@ -55,7 +55,7 @@ type ChainMove =
   | { readonly kind: 'end' }
   | {
       readonly kind: 'failed';
-      readonly phase: 'rolled_back' | 'compensation_failed';
+      readonly phase: 'failed' | 'rolled_back' | 'compensation_failed';
       readonly hop: number;
       readonly error: ErrorBody | null;
     };
@@ -75,7 +75,7 @@ export function nextMove(hops: readonly ChainHop[], calls: readonly ChainCall[])
   const isWhole = undone.every(({ status }) => status === 'success');
   return {
     kind: 'failed',
-    phase: isWhole ? 'rolled_back' : 'compensation_failed',
+    phase: undone.length === 0 ? 'failed' : isWhole ? 'rolled_back' : 'compensation_failed',
     hop: failed.hop,
     error: failed.error,
   };

@@ -1,7 +1,7 @@
 /**
  * The phases of a handoff, and what each looks like to its readers.
  *
- * F1  A phase changes only along `PHASE_MOVES`. Final phases have no way out.
+ * F1  A phase changes only along `PHASE_MOVES`. Final phases have no way out; only what failed to be undone may be undone later.
  * F2  The five states of the public interface follow from the phase, in one function, and so does the status of a response.
  * Rule: docs/handoff.md, "Phases".
  */
@@ -42,10 +42,12 @@ export const PHASE_MOVES: Readonly<Record<HandoffPhase, readonly HandoffPhase[]>
   canceled: [],
   rejected: [],
   rolled_back: [],
-  compensation_failed: [],
+  compensation_failed: ['rolled_back'],
 };
 
-export const isFinalPhase = (phase: HandoffPhase): boolean => PHASE_MOVES[phase].length === 0;
+const FINAL: ReadonlySet<HandoffPhase> = new Set([...ENDS, 'rejected']);
+
+export const isFinalPhase = (phase: HandoffPhase): boolean => FINAL.has(phase);
 
 const STATUSES: Readonly<Record<HandoffPhase, HandoffStatus>> = {
   pending: 'pending',

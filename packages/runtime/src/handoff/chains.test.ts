@@ -223,6 +223,45 @@ describe('a chain', () => {
     await h.runtime.submit('cancel', { turn_id: root?.turn_id ?? '', reason: 'enough' });
     expect(await tool.waitForHandoff(handoff_id)).toMatchObject({ phase: 'canceled', status: 'failed' });
     expect((await below(handoff_id)).map(({ phase }) => phase)).toEqual(['completed', 'canceled']);
+    expect(calls.map(([name]) => name)).toEqual(['flight']);
+    expect(await tool.retryCompensation(handoff_id)).toMatchObject({ phase: 'canceled' });
+    expect(calls.map(([name]) => name)).toEqual(['flight', 'unflight']);
+    await tool.retryCompensation(handoff_id);
+    expect(calls).toHaveLength(2);
+  });
+
+  test('all of its handoffs are one picture, also those that a hop hands on', async () => {
+    record('leaf');
+    tool.registerAgent('middle', async (_input, { handoff }) => {
+      await handoff({ target_agent: 'leaf', task: 'z' });
+      return 'done';
+    });
+    const { handoff_id } = await tool.chain([{ target_agent: 'middle', task: 'x' }], desk);
+    const chain = await tool.getChain(handoff_id);
+    expect(
+      chain.map(({ target_agent, depth, root_handoff_id }) => [target_agent, depth, root_handoff_id]),
+    ).toEqual([
+      ['chain: middle', 0, handoff_id],
+      ['middle', 1, handoff_id],
+      ['leaf', 2, handoff_id],
+    ]);
+    expect(await tool.getChain(String(chain[2]?.handoff_id))).toEqual(chain);
+    expect(await failureOf(tool.retryCompensation(handoff_id))).toMatchObject({ code: 'conflict' });
+  });
+
+  test('whose hop cannot even be asked for fails as the hop does', async () => {
+    record('one');
+    const error = await failureOf(
+      tool.chain(
+        [
+          { target_agent: 'one', task: 'x' },
+          { target_agent: 'nobody', task: 'x' },
+        ],
+        desk,
+      ),
+    );
+    expect(error.details).toMatchObject({ hop: 2, code: 'not_found', phase: 'failed' });
+    expect(await tool.getHandoff(String(error.details.handoff_id))).toMatchObject({ phase: 'failed' });
   });
 
   test('the policy judges each hop, and a person approves one that needs it', async () => {

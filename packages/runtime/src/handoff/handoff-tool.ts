@@ -230,9 +230,9 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /**
-   * Carries out again what a chain that failed could not undo, in reverse. Resolves with the chain once everything is undone.
+   * Undoes, in reverse, what a chain that failed or was canceled has left. Resolves with the chain once everything is undone.
    *
-   * @throws KernelError why a compensation has failed; `conflict` for a chain that waits for none; `not_found`.
+   * @throws KernelError why a compensation has failed; `conflict` for a chain that is under way or has completed; `not_found`.
    */
   async retryCompensation(
     handoffId: string,

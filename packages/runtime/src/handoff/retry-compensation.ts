@@ -1,5 +1,5 @@
-/** What a person does about a chain whose compensation has failed. Rule: docs/handoff.md, "Chains". */
-import { type HandoffId, KernelError, type ProjectId } from '@boxcar/kernel';
+/** What a person does about a chain that has failed and left something undone. Rule: docs/handoff.md, "Chains". */
+import { type HandoffId, isFinalPhase, KernelError, type ProjectId } from '@boxcar/kernel';
 import { type ChainRow, findChain, markRolledBack } from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
@@ -43,9 +43,9 @@ export async function retryCompensation(
       message: `No chain ${handoffId} in this project.`,
       details: { handoff_id: handoffId },
     });
-  if (chain.phase !== 'compensation_failed')
+  if (!isFinalPhase(chain.phase) || ['completed', 'rolled_back'].includes(chain.phase))
     throw new KernelError('conflict', {
-      message: `Chain ${handoffId} is ${chain.phase}: no compensation of it has failed.`,
+      message: `Chain ${handoffId} is ${chain.phase}: there is nothing to make up for.`,
       details: { handoff_id: handoffId, phase: chain.phase },
     });
   for (const hop of leftHops(chain)) await undo(runtime, chain, { hop, ...options });

@@ -45,7 +45,7 @@ export interface ChainRow extends pg.QueryResultRow {
 }
 
 const loadBy = (label: string, where: string): string => `
-  select /* chains.${label} */ c.id as handoff_id, c.project_id, c.source_agent, c.run_id, c.phase,
+  select /* chains.${label} */ c.id as handoff_id, c.project_id, c.source_agent, c.run_id, (select ${PHASE} from boxcar.handoffs h ${ON_TURN} where h.id = c.id) as phase,
     (select d.content->'data' from boxcar.cards d where d.id = c.payload_card_id) as definition,
     coalesce((select json_agg(json_build_object('arguments', k.arguments, 'status', k.status, 'error', r.content->'error') order by k.step, k.ordinal)
       from boxcar.tool_calls k left join boxcar.cards r on r.id = k.result_card_id where k.turn_id = c.turn_id), '[]') as moves,

@@ -50,7 +50,7 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-chain',
-    rule: 'a hop of a chain is handed off once, after the one before it has completed, and is undone only if it has completed and a later one has failed',
+    rule: 'a hop of a chain is handed off once, after the one before it has completed, and is undone only if it has completed and the chain has not',
     when: 'always',
     broken: `select h.id, case when n.same > 1 then 'is one of ' || n.same || ' handoffs of hop ' || h.hop || ' of chain ' || h.parent_handoff_id
         when h.mode = 'handoff' then 'is hop ' || h.hop || ', and the one before it has not completed' else 'undoes hop ' || h.hop || ': that one completed ' || n.done || ' times, later ones failed ' || n.failed || ' times' end as what
@@ -59,6 +59,7 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
         from (select s.hop, (s.ended_at is not null and s.phase = 'completed') or t.status in ('success', 'partial') as is_done
           from boxcar.handoffs s left join boxcar.handoffs j on j.id = s.joined_to left join boxcar.turns t on t.id = coalesce(s.turn_id, j.turn_id)
           where s.parent_handoff_id = h.parent_handoff_id and s.mode = 'handoff' and s.hop is not null) o) n
-      where h.hop is not null and (n.same > 1 or (h.mode = 'handoff' and h.hop > 1 and n.before = 0) or (h.mode = 'compensate' and (n.done = 0 or n.failed = 0)))`,
+      where h.hop is not null and (n.same > 1 or (h.mode = 'handoff' and h.hop > 1 and n.before = 0) or (h.mode = 'compensate' and (n.done = 0 or (n.failed = 0 and not exists (
+        select from boxcar.handoffs c join boxcar.turns t on t.id = c.turn_id where c.id = h.parent_handoff_id and t.status in ('failed', 'timeout', 'canceled'))))))`,
   },
 ];

@@ -154,6 +154,58 @@ test('parts of a handoff name the whole', async () => {
   expect((await cliHere(['handoffs', 'show', part.handoff_id], env)).stdout).toContain(`${parent}, depth 1`);
 });
 
+test('a chain is one request, one picture, and undone by hand where it could not be', async () => {
+  let isBroken = true;
+  tool.registerAgent('flight', () => 'booked');
+  tool.registerAgent('unflight', () => {
+    if (isBroken) throw new Error('the desk is closed');
+    return 'given back';
+  });
+  const hops = [
+    { target_agent: 'flight', task: 'Book.', compensate: { target_agent: 'unflight', task: 'Give back.' } },
+    { target_agent: 'failure', task: 'Fail.' },
+  ];
+  const submit = [
+    'submit',
+    'handoff_chain',
+    '--arg',
+    'source_agent=main',
+    '--arg',
+    `hops:=${JSON.stringify(hops)}`,
+  ];
+  const { handoff_id } = await json(...submit);
+  // Its functions are served here.
+  expect(await tool.waitForHandoff(handoff_id)).toMatchObject({ phase: 'compensation_failed' });
+  const shown = await cliHere(['handoffs', 'show', handoff_id, '--chain'], env);
+  const lines = shown.stdout
+    .split('\n')
+    .map((line) => line.replace(/^\S+ +/, '').replace(/\d+(\.\d+)? m?s/, 'TIME'));
+  expect(lines.map((line) => line.trim().replace(/ {2,}/g, ' | '))).toEqual([
+    'phase | took | to | error',
+    'compensation_failed | TIME | chain: flight → failure | chain_failed',
+    'completed | TIME | 1. flight',
+    'failed | TIME | 2. failure | model_failed',
+    'failed | TIME | undo 1: unflight | platform_failed',
+    '',
+  ]);
+  expect(await cliHere(['handoffs', 'compensate', handoff_id], env)).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('the desk is closed'),
+  });
+  isBroken = false;
+  const { handoff, chain } = await json('handoffs', 'compensate', handoff_id);
+  expect(handoff.phase).toBe('rolled_back');
+  expect(chain.map(({ mode, phase }: { mode: string; phase: string }) => `${mode} ${phase}`)).toEqual([
+    'chain rolled_back',
+    'handoff completed',
+    'handoff failed',
+    'compensate failed',
+    'compensate failed',
+    'compensate completed',
+  ]);
+  expect(await cliHere(['handoffs', 'compensate', handoff_id], env)).toMatchObject({ code: 1 });
+});
+
 /** No database answers there. */
 const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
 

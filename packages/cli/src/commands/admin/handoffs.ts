@@ -169,13 +169,14 @@ export function addHandoffs(program: Command, run: Run): void {
     );
   handoffs
     .command('compensate')
-    .description('Carries out again what a chain that failed could not undo.')
+    .description('Undoes what a chain that failed or was canceled has left.')
     .argument('<handoff>', 'the chain: its id, or at least the first 8 digits of it', readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'Only for chains in the phase compensation_failed. Workers serve it; it waits for them.',
+        remarks:
+          'Carries out the compensations of completed hops that no one has undone, the\nlast hop first. Workers serve them; it waits for their ends.',
         examples: ['boxcar handoffs compensate 0198c1f2'],
       }),
     )
