@@ -35,6 +35,7 @@ import type { AgentFunction, AgentRunner } from './agents.js';
 import { type HandoffEnvironment, readHandoffEnvironment } from './config.js';
 import { handOff, logRefused, waitForHandoff } from './hand-off.js';
 import { featureDisabled, handoffPrimitive } from './handoff-primitive.js';
+import type { HandoffRules } from './handoff-rules.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 import type { HandoffParts } from './parts.js';
 import { type StreamOptions, streamHandoff } from './stream-handoff.js';
@@ -173,10 +174,10 @@ export class HandoffTool implements AsyncDisposable {
         : (permissionEvaluator ?? undefined);
     const approvalMs =
       approvalGate === null ? undefined : (approvalGate?.timeoutMs ?? runtime.gate.approvalMs);
-    this.#handler = handoffPrimitive(runtime, handoffs, () => ({
-      isEnabled: this.#isEnabled,
-      gate: { evaluator, approvalMs },
-    })) as Handler;
+    const rules = (): HandoffRules => ({ isEnabled: this.#isEnabled, gate: { evaluator, approvalMs } });
+    // What functions of this process hand on is judged as what it asks for.
+    handoffs.rules = rules;
+    this.#handler = handoffPrimitive(runtime, handoffs, rules) as Handler;
   }
 
   /**
