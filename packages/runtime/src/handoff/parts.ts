@@ -17,6 +17,7 @@ import {
   type PreparedHandoff,
   type RuntimeCore,
 } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
 import {
   type AgentContext,
   type AgentRunner,
@@ -29,6 +30,7 @@ import {
 } from './agents.js';
 import { decided } from './decided.js';
 import { handOff } from './hand-off.js';
+import { handoffPrimitive } from './handoff-primitive.js';
 import type { HandoffRules } from './handoff-rules.js';
 
 /** Adapters bring SDKs along: they are loaded by the first process that needs one. */
@@ -80,7 +82,7 @@ export class HandoffParts implements Handoffs {
   readonly beginsApproved: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
-  /** By which chains are judged in this process: those of a tool, else those of the runtime. */
+  /** By which this process judges what its functions and chains hand on: those of a tool, else those of the runtime. */
   rules: () => HandoffRules;
   /** Those that can start serving a worker target in this process. */
   readonly servers = new Set<(...workerTargets: readonly string[]) => Promise<void>>();
@@ -95,8 +97,8 @@ export class HandoffParts implements Handoffs {
     const { enabled = false, targets, beginsApproved = true } = settings;
     this.#runtime = runtime;
     this.isEnabled = enabled;
-    this.rules = () => ({ isEnabled: this.isEnabled, gate: this.#runtime.gate });
     this.beginsApproved = beginsApproved;
+    this.rules = () => ({ isEnabled: this.isEnabled, gate: this.#runtime.gate });
     if (targets !== undefined) this.addTargets(targets);
   }
 
@@ -250,7 +252,11 @@ export class HandoffParts implements Handoffs {
       handOff(
         this.#runtime,
         { ...request, source_agent: target_agent, parent_handoff_id: handoff_id },
-        { projectId: project_id as ProjectId, parts: this },
+        {
+          projectId: project_id as ProjectId,
+          handler: handoffPrimitive(this.#runtime, this, this.rules) as Handler,
+          parts: this,
+        },
       );
   }
 
