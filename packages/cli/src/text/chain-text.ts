@@ -10,6 +10,9 @@ function labelOf({ mode, hop, target_agent, platform }: Handoff): string {
   return `${place}${target_agent}${platform === 'agdd' ? '' : ` on ${platform}`}`;
 }
 
+/** Of one that failed its error says more. */
+const phaseOf = ({ phase, error }: Handoff): string => (phase === 'failed' ? (error?.code ?? phase) : phase);
+
 const takenOf = ({ created_at, ended_at }: Handoff): string =>
   formatDuration(Math.max((ended_at ?? new Date()).getTime() - created_at.getTime(), 0));
 
@@ -36,19 +39,13 @@ function inOrder(handoffs: readonly Handoff[]): readonly Handoff[] {
 export function describeChain(handoffs: readonly Handoff[]): string {
   const short = shortIds(handoffs.map(({ handoff_id }) => handoff_id));
   return formatTable(
-    [
-      { title: 'handoff' },
-      { title: 'phase' },
-      { title: 'took', align: 'right' },
-      { title: 'to' },
-      { title: 'error', max: 20 },
-    ],
+    [{ title: 'handoff' }, { title: 'phase', max: 20 }, { title: 'took', align: 'right' }, { title: 'to' }],
     inOrder(handoffs).map((handoff) => [
       short.get(handoff.handoff_id) ?? handoff.handoff_id,
-      handoff.phase,
+      phaseOf(handoff),
       takenOf(handoff),
       `${'  '.repeat(handoff.depth)}${toLine(labelOf(handoff))}`,
-      handoff.error?.code ?? '',
     ]),
+    { keepSpace: true },
   );
 }

@@ -181,11 +181,11 @@ test('a chain is one request, one picture, and undone by hand where it could not
     .split('\n')
     .map((line) => line.replace(/^\S+ +/, '').replace(/\d+(\.\d+)? m?s/, 'TIME'));
   expect(lines.map((line) => line.trim().replace(/ {2,}/g, ' | '))).toEqual([
-    'phase | took | to | error',
-    'compensation_failed | TIME | chain: flight → failure | chain_failed',
+    'phase | took | to',
+    'compensation_failed | TIME | chain: flight → failure',
     'completed | TIME | 1. flight',
-    'failed | TIME | 2. failure | model_failed',
-    'failed | TIME | undo 1: unflight | platform_failed',
+    'model_failed | TIME | 2. failure',
+    'platform_failed | TIME | undo 1: unflight',
     '',
   ]);
   expect(await cliHere(['handoffs', 'compensate', handoff_id], env)).toMatchObject({
