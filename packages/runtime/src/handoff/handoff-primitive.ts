@@ -40,11 +40,16 @@ import type { Handler, KernelTools, SubmitTurnRequest } from '../handler/index.j
 import { newId } from '../lib/index.js';
 import { agentTarget, platformTarget, RUNNER_TARGET } from './agents.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
-import type { HandoffRules } from './handoff-rules.js';
 import { findNative, type NativeTarget } from './native-target.js';
 import type { HandoffParts } from './parts.js';
 import { requestTicket, type TicketRequest } from './request-ticket.js';
 import { QUEUE_ROOM_MS, turnOf } from './serving-turn.js';
+
+/** What a tool may have of its own, in place of what its runtime has. */
+export interface HandoffRules {
+  readonly isEnabled: boolean;
+  readonly gate: CallGateOptions;
+}
 
 /** A request with its defaults. */
 export interface Asked {

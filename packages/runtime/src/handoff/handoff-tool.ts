@@ -35,7 +35,6 @@ import type { AgentFunction, AgentRunner } from './agents.js';
 import { type HandoffEnvironment, readHandoffEnvironment } from './config.js';
 import { handOff, logRefused, waitForHandoff } from './hand-off.js';
 import { featureDisabled, handoffPrimitive } from './handoff-primitive.js';
-import type { HandoffRules } from './handoff-rules.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 import type { HandoffParts } from './parts.js';
 import { type StreamOptions, streamHandoff } from './stream-handoff.js';
@@ -174,10 +173,12 @@ export class HandoffTool implements AsyncDisposable {
         : (permissionEvaluator ?? undefined);
     const approvalMs =
       approvalGate === null ? undefined : (approvalGate?.timeoutMs ?? runtime.gate.approvalMs);
-    const rules = (): HandoffRules => ({ isEnabled: this.#isEnabled, gate: { evaluator, approvalMs } });
+    this.#handler = handoffPrimitive(runtime, handoffs, () => ({
+      isEnabled: this.#isEnabled,
+      gate: { evaluator, approvalMs },
+    })) as Handler;
     // What functions of this process hand on is judged as what it asks for.
-    handoffs.rules = rules;
-    this.#handler = handoffPrimitive(runtime, handoffs, rules) as Handler;
+    handoffs.handler = this.#handler;
   }
 
   /**

@@ -28,8 +28,6 @@ import {
 } from './agents.js';
 import { decided } from './decided.js';
 import { handOff } from './hand-off.js';
-import { handoffPrimitive } from './handoff-primitive.js';
-import type { HandoffRules } from './handoff-rules.js';
 
 /** Adapters bring SDKs along: they are loaded by the first process that needs one. */
 const loadAdapters = () => import('@boxcar/adapters');
@@ -80,8 +78,8 @@ export class HandoffParts implements Handoffs {
   readonly beginsApproved: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
-  /** By which this process judges what its functions hand on: those of a tool, else those of the runtime. */
-  rules: () => HandoffRules;
+  /** By which functions of this process hand on: that of a tool, else that of the runtime. */
+  handler: Handler | undefined;
   /** Those that can start serving a worker target in this process. */
   readonly servers = new Set<(...workerTargets: readonly string[]) => Promise<void>>();
   readonly #runtime: RuntimeCore;
@@ -96,7 +94,6 @@ export class HandoffParts implements Handoffs {
     this.#runtime = runtime;
     this.isEnabled = enabled;
     this.beginsApproved = beginsApproved;
-    this.rules = () => ({ isEnabled: this.isEnabled, gate: this.#runtime.gate });
     if (targets !== undefined) this.addTargets(targets);
   }
 
@@ -241,7 +238,7 @@ export class HandoffParts implements Handoffs {
         { ...request, source_agent: target_agent, parent_handoff_id: handoff_id },
         {
           projectId: project_id as ProjectId,
-          handler: handoffPrimitive(this.#runtime, this, this.rules) as Handler,
+          ...(this.handler === undefined ? {} : { handler: this.handler }),
           parts: this,
         },
       );
