@@ -180,10 +180,11 @@ export class HandoffTool implements AsyncDisposable {
       approvalGate === null ? undefined : (approvalGate?.timeoutMs ?? runtime.gate.approvalMs);
     const rules = (): HandoffRules => ({ isEnabled: this.#isEnabled, gate: { evaluator, approvalMs } });
     this.#rules = rules;
-    // What functions and chains of this process hand on is judged as what it asks for.
-    handoffs.rules = rules;
     this.#handler = handoffPrimitive(runtime, handoffs, rules) as Handler;
     this.#chainHandler = chainPrimitive(runtime, handoffs, rules) as Handler;
+    // What functions and chains of this process hand on is judged as what it asks for.
+    handoffs.handler = this.#handler;
+    handoffs.rules = rules;
   }
 
   /**

@@ -30,7 +30,6 @@ import {
 } from './agents.js';
 import { decided } from './decided.js';
 import { handOff } from './hand-off.js';
-import { handoffPrimitive } from './handoff-primitive.js';
 import type { HandoffRules } from './handoff-rules.js';
 
 /** Adapters bring SDKs along: they are loaded by the first process that needs one. */
@@ -82,7 +81,9 @@ export class HandoffParts implements Handoffs {
   readonly beginsApproved: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
-  /** By which this process judges what its functions and chains hand on: those of a tool, else those of the runtime. */
+  /** By which functions of this process hand on: that of a tool, else that of the runtime. */
+  handler: Handler | undefined;
+  /** By which hops of chains are judged in this process: those of a tool, else those of the runtime. */
   rules: () => HandoffRules;
   /** Those that can start serving a worker target in this process. */
   readonly servers = new Set<(...workerTargets: readonly string[]) => Promise<void>>();
@@ -254,7 +255,7 @@ export class HandoffParts implements Handoffs {
         { ...request, source_agent: target_agent, parent_handoff_id: handoff_id },
         {
           projectId: project_id as ProjectId,
-          handler: handoffPrimitive(this.#runtime, this, this.rules) as Handler,
+          ...(this.handler === undefined ? {} : { handler: this.handler }),
           parts: this,
         },
       );
