@@ -165,6 +165,7 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'evidence.usage',
     'handoff_events.data',
     'handoffs.decision',
+    'handoffs.mode',
     'handoffs.retry',
     'projects.limits',
     'runs.limits',
