@@ -595,6 +595,18 @@ create table boxcar.handoff_events (
   created_at timestamp with time zone default now() not null
 );
 
+create table boxcar.handoff_messages (
+  handoff_id uuid not null,
+  seq integer not null,
+  card_id uuid not null,
+  ask_key text,
+  expires_at timestamp with time zone,
+  closed_at timestamp with time zone,
+  replies_to integer,
+  author text,
+  created_at timestamp with time zone default now() not null
+);
+
 create table boxcar.handoffs (
   id uuid not null,
   project_id uuid not null,
@@ -632,7 +644,8 @@ create table boxcar.handoffs (
   event_count integer default 0 not null,
   mode text default 'handoff'::text not null,
   hop integer,
-  compensates uuid
+  compensates uuid,
+  asking_since timestamp with time zone
 );
 
 create table boxcar.operations (
@@ -1039,6 +1052,20 @@ alter table only boxcar.handoff_events add constraint handoff_events_type_check 
 
 alter table only boxcar.handoff_events add constraint handoff_events_pkey PRIMARY KEY (handoff_id, seq);
 
+alter table only boxcar.handoff_messages add constraint handoff_messages_check CHECK ((replies_to < seq));
+
+alter table only boxcar.handoff_messages add constraint handoff_messages_check1 CHECK (((replies_to IS NULL) = ((ask_key IS NOT NULL) AND (expires_at IS NOT NULL))));
+
+alter table only boxcar.handoff_messages add constraint handoff_messages_check2 CHECK (((replies_to IS NULL) = (author IS NULL)));
+
+alter table only boxcar.handoff_messages add constraint handoff_messages_seq_check CHECK ((seq > 0));
+
+alter table only boxcar.handoff_messages add constraint handoff_messages_pkey PRIMARY KEY (handoff_id, seq);
+
+alter table only boxcar.handoff_messages add constraint handoff_messages_handoff_id_ask_key_key UNIQUE (handoff_id, ask_key);
+
+alter table only boxcar.handoff_messages add constraint handoff_messages_handoff_id_replies_to_key UNIQUE (handoff_id, replies_to);
+
 alter table only boxcar.handoffs add constraint handoffs_check CHECK (((ended_at IS NULL) = (phase = ANY (ARRAY['pending'::text, 'awaiting_approval'::text, 'queued'::text, 'in_progress'::text, 'waiting_input'::text]))));
 
 alter table only boxcar.handoffs add constraint handoffs_depth_check CHECK ((depth >= 0));
@@ -1237,6 +1264,10 @@ alter table only boxcar.grants add constraint grants_agent_id_fkey FOREIGN KEY (
 
 alter table only boxcar.handoff_events add constraint handoff_events_handoff_id_fkey FOREIGN KEY (handoff_id) REFERENCES boxcar.handoffs(id) ON DELETE CASCADE;
 
+alter table only boxcar.handoff_messages add constraint handoff_messages_card_id_fkey FOREIGN KEY (card_id) REFERENCES boxcar.cards(id);
+
+alter table only boxcar.handoff_messages add constraint handoff_messages_handoff_id_fkey FOREIGN KEY (handoff_id) REFERENCES boxcar.handoffs(id) ON DELETE CASCADE;
+
 alter table only boxcar.handoffs add constraint handoffs_context_box_id_fkey FOREIGN KEY (context_box_id) REFERENCES boxcar.boxes(id);
 
 alter table only boxcar.handoffs add constraint handoffs_context_card_id_fkey FOREIGN KEY (context_card_id) REFERENCES boxcar.cards(id);
@@ -1330,6 +1361,8 @@ CREATE INDEX forks_open ON boxcar.forks USING btree (turn_id) WHERE (status = 'o
 CREATE INDEX forks_parent ON boxcar.forks USING btree (parent_box_id);
 
 CREATE INDEX grants_box ON boxcar.grants USING btree (box_id);
+
+CREATE INDEX handoff_messages_card ON boxcar.handoff_messages USING btree (card_id);
 
 CREATE INDEX handoffs_joined ON boxcar.handoffs USING btree (joined_to) WHERE (joined_to IS NOT NULL);
 
@@ -1512,6 +1545,16 @@ comment on column boxcar.approvals.run_id is 'any text of the caller; the run of
 comment on column boxcar.approvals.voided_at is 'it approves nothing any more: its call was answered, or the policy has changed';
 
 comment on table boxcar.handoff_events is 'what happened to a handoff, in order; no words of its task or result';
+
+comment on table boxcar.handoff_messages is 'questions of handoffs and their replies';
+
+comment on column boxcar.handoff_messages.ask_key is 'of a question: the same question of the same handoff, asked again by another attempt, has the same';
+
+comment on column boxcar.handoff_messages.author is 'who replied';
+
+comment on column boxcar.handoff_messages.closed_at is 'of a question: it was answered, or its time is over';
+
+comment on column boxcar.handoffs.asking_since is 'it waits for a reply since then, and its time does not run';
 
 comment on column boxcar.handoffs.compensates is 'the hop that it undoes';
 

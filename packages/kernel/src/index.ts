@@ -189,6 +189,7 @@ export {
   type Handoff,
   type HandoffArguments,
   type HandoffEvent,
+  type HandoffMessage,
   type HandoffMode,
   type HandoffPart,
   type HandoffPhase,

@@ -119,13 +119,16 @@ export {
   repeatsCards,
 } from './erase/erasure.js';
 export {
+  type AskedQuestion,
   addPart,
+  askQuestion,
   type BeginningHandoff,
   beginAttempt,
   type ChainMoveRow,
   type ChainRow,
   type ChainStep,
   closeOfTurn,
+  expireQuestion,
   findChain,
   findChainOfTurn,
   findHandoff,
@@ -134,6 +137,7 @@ export {
   findKeyedHandoff,
   findLeftTickets,
   findParked,
+  findQuestion,
   findServedHandoff,
   findWaitedHandoffs,
   type HandoffPlace,
@@ -143,6 +147,7 @@ export {
   listHandoffs,
   loadChain,
   loadHandoffEvents,
+  loadHandoffMessages,
   loadSaid,
   loadTurnParts,
   lockHandoffKey,
@@ -153,10 +158,12 @@ export {
   type NewHandoffEvent,
   PARTS_CHANNEL,
   type ParkedHandoff,
+  type ReplyPlace,
   retryAttempt,
   type ServedHandoff,
   type TurnPart,
   type WaitedHandoff,
+  writeReply,
 } from './handoff/index.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';
 export type { OfferedTool, SweepKind } from './kinds/row-kinds.js';

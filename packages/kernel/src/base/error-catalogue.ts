@@ -355,6 +355,18 @@ export const ERROR_CATALOGUE = {
     'A hop of the chain failed.',
     'Look at details.phase: whatever was not compensated is listed by boxcar handoffs show.',
   ),
+  question_expired: entry(
+    504,
+    false,
+    'Nobody has replied to the question in time.',
+    'Ask again, or go on without the reply.',
+  ),
+  question_closed: entry(
+    409,
+    false,
+    'This question takes no reply.',
+    'Look at boxcar handoffs messages: it was answered, its time is over, or its handoff has ended.',
+  ),
   outcome_unknown: entry(
     500,
     false,

@@ -21,6 +21,7 @@ export {
   HANDOFF_PRIMITIVES,
   type Handoff,
   type HandoffEvent,
+  type HandoffMessage,
   type HandoffMode,
   type HandoffPart,
   type HandoffRequest,

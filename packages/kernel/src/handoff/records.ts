@@ -85,6 +85,25 @@ export type HandoffPart =
       readonly error: ErrorBody | null;
     };
 
+/** What was asked while a handoff ran, or what was replied. */
+export interface HandoffMessage {
+  /** From 1, without gaps. */
+  readonly seq: number;
+  readonly type: 'question' | 'reply';
+  /** Null after erasure. */
+  readonly text: string | null;
+  readonly card_id: string;
+  /** Of a reply: the number of its question. */
+  readonly replies_to: number | null;
+  /** Of a reply: who has replied. */
+  readonly by: string | null;
+  readonly created_at: Date;
+  /** Of a question: nobody may reply later. */
+  readonly expires_at: Date | null;
+  /** Of a question; closed: its handoff has ended. */
+  readonly state: 'open' | 'answered' | 'expired' | 'closed' | null;
+}
+
 /** On the wire, as `schemas/handoff_request.schema.json` has it. */
 export interface HandoffRequest {
   readonly handoff_id: string;

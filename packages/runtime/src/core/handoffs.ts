@@ -40,6 +40,8 @@ export interface PreparedHandoff {
     readonly onRemoteId: (id: string) => void;
     /** Gets a text result while it is written. */
     readonly onText: (text: string) => void;
+    /** Asks whoever follows the handoff, and waits for the reply without a slot of the worker. */
+    readonly ask: (text: string, options: { readonly timeoutMs: number }) => Promise<string>;
     /** Waits for another handoff without a slot of the worker. */
     readonly whileWaiting: <T>(work: () => Promise<T>) => Promise<T>;
   }): Promise<ServedResult>;

@@ -1,6 +1,6 @@
 /** Agents that are functions of this program: they serve handoffs as other agents serve turns. */
 import { createHash } from 'node:crypto';
-import { type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
+import { isCleanText, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import { HANDOFF_TARGET, type PackedHandoff, type PreparedHandoff } from '../core/index.js';
 import { unlessAborted } from '../lib/index.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
@@ -15,6 +15,14 @@ export interface AgentContext {
   readonly signal: AbortSignal;
   /** Shows a part of a text result to the readers of the handoff. The parts joined are the result. */
   write(text: string): void;
+  /**
+   * Asks whoever follows the handoff, and waits for the reply: no slot of the worker is held, and the time of the handoff stands still. A
+   * function that begins anew asks again, and gets the reply that is there.
+   *
+   * @param options.timeout - In seconds. Default 86,400, at most thirty days.
+   * @throws KernelError `question_expired` when nobody replies; `bad_request` for a function without `retry: 'safe'`.
+   */
+  ask(text: string, options?: { readonly timeout?: number | undefined }): Promise<string>;
   /** Hands on: the new handoff is a part of this one. `source_agent` is the name of the function. */
   handoff(request: Omit<HandoffInput, 'source_agent' | 'parent_handoff_id'>): Promise<HandoffAnswer>;
 }
@@ -66,6 +74,28 @@ const contextOf = (handoff: PackedHandoff): JsonObject => ({
   ...handoff.context,
 });
 
+const ASK_SECONDS = 86_400;
+const MAX_ASK_SECONDS = 30 * 86_400;
+
+const badQuestion = (message: string): KernelError =>
+  new KernelError('bad_request', { message: `ask: ${message}`, details: { field: 'ask' } });
+
+function checkQuestion({ retry }: RegisteredAgent, text: unknown): string {
+  if (retry !== 'safe')
+    throw badQuestion(
+      "only a function that is registered with { retry: 'safe' } may ask: it begins anew when its process ends while it waits.",
+    );
+  if (typeof text !== 'string' || text.trim() === '' || !isCleanText(text))
+    throw badQuestion('the question must be a text without NUL characters and lone surrogates.');
+  return text;
+}
+
+function timeOf({ timeout = ASK_SECONDS }: { readonly timeout?: number | undefined }): number {
+  if (!(timeout > 0 && timeout <= MAX_ASK_SECONDS))
+    throw badQuestion(`timeout must be a number of seconds up to ${MAX_ASK_SECONDS}.`);
+  return Math.ceil(timeout * 1000);
+}
+
 /** A function, ready to serve one handoff. */
 export function prepareAgent(
   agent: RegisteredAgent,
@@ -84,7 +114,7 @@ export function prepareAgent(
           ? error.entry.canRetry
           : Reflect.get(Object(error), 'retryable') === true,
     }),
-    execute: async ({ signal, onText, whileWaiting }) => {
+    execute: async ({ signal, onText, ask, whileWaiting }) => {
       const handingOn: AgentContext['handoff'] = (request) =>
         request?.wait === false ? handOn(request) : whileWaiting(() => handOn(request));
       const running = (async () =>
@@ -94,6 +124,7 @@ export function prepareAgent(
           context: contextOf(handoff),
           signal,
           write: onText,
+          ask: async (text, options = {}) => ask(checkQuestion(agent, text), { timeoutMs: timeOf(options) }),
           handoff: handingOn,
         }))();
       const result = (await unlessAborted(running, signal)) ?? null;

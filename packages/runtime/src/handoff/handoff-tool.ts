@@ -4,6 +4,7 @@ import {
   HANDOFF_STATUSES,
   type Handoff,
   type HandoffEvent,
+  type HandoffMessage,
   type HandoffPart,
   type HandoffPhase,
   type HandoffRequest,
@@ -38,6 +39,7 @@ import { handOff, handoffsOfRoot, loadHandoff, logRefused, waitForHandoff } from
 import { featureDisabled, handoffPrimitive } from './handoff-primitive.js';
 import type { HandoffRules } from './handoff-rules.js';
 import type { ChainHopInput, ChainOptions, HandoffAnswer, HandoffInput } from './handoff-types.js';
+import { messagesOf, type ReplyOptions, replyTo } from './messages.js';
 import type { HandoffParts } from './parts.js';
 import { retryCompensation } from './retry-compensation.js';
 import { type StreamOptions, streamHandoff } from './stream-handoff.js';
@@ -290,6 +292,28 @@ export class HandoffTool implements AsyncDisposable {
     return handoff === null
       ? []
       : loadHandoffEvents(this.#runtime.pool, parseId(handoff.handoff_id, 'handoff_id'));
+  }
+
+  /** What was asked while a handoff ran, and the replies, in order. @throws KernelError `bad_request`, `not_found`. */
+  async messages(handoffId: string): Promise<readonly HandoffMessage[]> {
+    return messagesOf(this.#runtime, parseId<'handoff'>(handoffId, 'handoff_id'), this.#projectId);
+  }
+
+  /**
+   * Replies to the oldest open question of a handoff, or to the one of that number. Resolves with all messages.
+   *
+   * @throws KernelError `question_closed` when it takes no reply any more; `bad_request`, `not_found`.
+   */
+  async reply(
+    handoffId: string,
+    text: string,
+    options: ReplyOptions = {},
+  ): Promise<readonly HandoffMessage[]> {
+    return replyTo(this.#runtime, parseId<'handoff'>(handoffId, 'handoff_id'), {
+      projectId: this.#projectId,
+      text,
+      ...options,
+    });
   }
 
   /**

@@ -21,13 +21,14 @@ import {
   type Profile,
   priceUnknown,
   sanitizeJson,
-  startTimer,
   toErrorBody,
 } from '@boxcar/kernel';
 import { beginAttempt, retryAttempt, retryTransient, type ServedHandoff } from '@boxcar/store';
 import type { PackedHandoff, PreparedHandoff, ServedResult } from '../core/index.js';
 import { fallbackDeliverable } from '../end/index.js';
 import { deliverableContent, unlessAborted } from '../lib/index.js';
+import { Asking } from './asking.js';
+import { AttemptTime } from './attempt-time.js';
 import type { HeldTurn, TurnHost, TurnRun } from './held-turn.js';
 import { PartWriter } from './part-writer.js';
 import { StepBudget } from './step-budget.js';
@@ -152,7 +153,8 @@ class HandoffRun {
     const limit = new AbortController();
     const stop = (): void => limit.abort(signal.reason);
     signal.addEventListener('abort', stop, { once: true });
-    const timer = startTimer(remainingMs, () => limit.abort(new KernelError(...this.#timeoutWords())));
+    const time = new AttemptTime(remainingMs, () => limit.abort(new KernelError(...this.#timeoutWords())));
+    const asking = new Asking(this.#host, { held: this.#held, handoff: this.#handoff, time });
     const parts = new PartWriter(this.#host.runtime, this.#held).open({ masks: true });
     let remoteId: string | undefined;
     try {
@@ -165,6 +167,7 @@ class HandoffRun {
             remoteId = id;
           },
           onText: parts.onText,
+          ask: (text, { timeoutMs }) => asking.ask(text, { timeoutMs, signal: limit.signal }),
           whileWaiting: (work) => this.#host.whileWaiting(work),
         }),
         limit.signal,
@@ -176,7 +179,7 @@ class HandoffRun {
       if (limit.signal.aborted) return await this.#fail(this.#timeout(), 'timeout');
       return await this.#afterFailure(prepared, error, attempt);
     } finally {
-      timer.clear();
+      time.end();
       signal.removeEventListener('abort', stop);
     }
   }

@@ -38,7 +38,7 @@ export class Claims {
   /** Rings that have a slot and are not handled yet. */
   readonly #admitted = new Set<Claimable>();
   /** What was taken straight from the rows: no subscription waits for it. */
-  readonly #fromRows = new Set<Promise<void>>();
+  readonly #apart = new Set<Promise<void>>();
   /**
    * Turns that are being claimed or run here, with their epochs. By the rows they may already be held by this worker, but
    * they are not orphans. A turn has one claim at a time: if a repeated claim finds the turn held by this worker, then
@@ -94,9 +94,9 @@ export class Claims {
     return this.#locked.recent();
   }
 
-  /** What was taken from the rows and is not done. */
-  get fromRows(): readonly Promise<void>[] {
-    return [...this.#fromRows];
+  /** What no queue waits for, and is not done. */
+  get apart(): readonly Promise<void>[] {
+    return [...this.#apart];
   }
 
   /** Takes a slot for a ring. A ring that says nothing new needs no slot. */
@@ -110,16 +110,28 @@ export class Claims {
   /** Runs the turn of a ring, if it is still to be had, and what that rings here. Never throws: a doorbell does not care how turns end. */
   async handle(ring: Claimable): Promise<void> {
     if (!this.#admitted.delete(ring)) return;
+    let leave = (): void => undefined;
+    const lent = new Promise<void>((settle) => {
+      leave = settle;
+    });
+    const running = this.#runWithFollowing(ring, leave);
+    // S5: the queue has its own count of what it delivers, and what has lent its slot counts no more.
+    await Promise.race([running, lent]);
+    this.#apart.add(running);
+    void running.finally(() => this.#apart.delete(running));
+  }
+
+  async #runWithFollowing(ring: Claimable, onLent: () => void): Promise<void> {
     const following: Following = [];
-    await this.#runInSlot(ring, following);
+    await this.#runInSlot(ring, { following, onLent });
     for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
   }
 
   /** A slot is taken for it. */
   runRow(ring: Ring): void {
     this.#admitted.add(ring);
-    const handling = this.handle(ring).finally(() => this.#fromRows.delete(handling));
-    this.#fromRows.add(handling);
+    const handling = this.handle(ring).finally(() => this.#apart.delete(handling));
+    this.#apart.add(handling);
   }
 
   /** W4: takes the turn that a commit has dispatched, or rings. Many go to the whole pool. */
@@ -136,7 +148,7 @@ export class Claims {
       this.#runtime.ring(rings);
       return;
     }
-    const running = this.#runInSlot(only, following).then((isClaimed) => {
+    const running = this.#runInSlot(only, { following }).then((isClaimed) => {
       if (!isClaimed) this.#runtime.ring([only]);
     });
     following.push(running);
@@ -150,10 +162,16 @@ export class Claims {
   }
 
   /** Gives the slot back. @returns False when it could not find out whether the turn is to be had. */
-  async #runInSlot(ring: Claimable, following: Following): Promise<boolean> {
+  async #runInSlot(
+    ring: Claimable,
+    { following, onLent }: { readonly following: Following; readonly onLent?: () => void },
+  ): Promise<boolean> {
     let isAnswered = false;
     let isOurs = false;
-    const place = new Place(this.#slots, this.#onSlotFree);
+    const place = new Place(this.#slots, () => {
+      this.#onSlotFree();
+      onLent?.();
+    });
     try {
       // Resumed by the end of a child while its own suspend is still being wound up here.
       await this.#turns.doneOf(ring.turnId);

@@ -324,7 +324,7 @@ export class Worker implements AsyncDisposable {
     goodbye.limit(GOODBYE_MS);
     await goodbye.attempt(
       'turns taken from the rows',
-      Promise.all([...this.#claims.fromRows, this.#turns.allDone()]),
+      Promise.all([...this.#claims.apart, this.#turns.allDone()]),
     );
     this.#lease.stopRenewing();
     if (!isCutOff) await this.#handBack(goodbye);

@@ -38,7 +38,7 @@ export interface LoggedEvent extends pg.QueryResultRow {
 }
 
 /** The events of rows `c (id, seq)`: `seq` is the number before the first of them, `events` a list of `{type, data}`. */
-const writeEvents = (changed: string, events: string): string => `
+export const writeEvents = (changed: string, events: string): string => `
   logged as (
     insert into boxcar.handoff_events (handoff_id, seq, type, data)
     select c.id, c.seq + e.n, e.value->>'type', coalesce(e.value->'data', '{}') from ${changed} c cross join lateral jsonb_array_elements(${events}) with ordinality as e(value, n)
@@ -186,7 +186,7 @@ export const isCallOpen = async (db: Queryable, toolCallId: ToolCallId): Promise
 // After a lost answer the same claim asks again: the attempt is counted already.
 const BEGIN_ATTEMPT = statement(`
   with /* handoff-changes.begin_attempt */ lk as (
-    select h.id, h.attempts, coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond') as deadline_at
+    select h.id, h.attempts, h.asking_since, coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond') as deadline_at
     from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id
     where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and h.ended_at is null and h.attempts between $4 - 1 and $4 for no key update of h
   ),
@@ -195,7 +195,7 @@ const BEGIN_ATTEMPT = statement(`
     from lk where h.id = lk.id and lk.attempts < $4
     returning h.id, h.event_count - 1 as seq, h.attempts
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.started', 'data', jsonb_build_object('attempt', c.attempts)))")}
-  select (extract(epoch from lk.deadline_at - clock_timestamp()) * 1000)::float8 as remaining_ms from lk`);
+  select (extract(epoch from lk.deadline_at - coalesce(lk.asking_since, clock_timestamp())) * 1000)::float8 as remaining_ms from lk`);
 
 /** Begins an attempt, under the fence of the turn. @returns How long it may take; undefined: the turn is in other hands. */
 export async function beginAttempt(

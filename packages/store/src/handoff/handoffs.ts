@@ -34,7 +34,7 @@ export const END_PHASE = `case t.status when 'success' then 'completed' when 'pa
 
 /** The phase of handoff `h`, served by turn `t` or by none (H1). */
 export const PHASE = `case when h.ended_at is not null or t.id is null then h.phase when t.ended_at is not null then ${END_PHASE}
-    when t.start_position is null then 'pending' when h.worker_target is not null and t.status <> 'running' then 'queued' else 'in_progress' end`;
+    when t.start_position is null then 'pending' when h.asking_since is not null then 'waiting_input' when h.worker_target is not null and t.status <> 'running' then 'queued' else 'in_progress' end`;
 
 /** Joins turn `t` to handoff `h` (H3). */
 export const ON_TURN =

@@ -35,4 +35,13 @@ export {
   type ServedHandoff,
   type WaitedHandoff,
 } from './handoffs.js';
+export {
+  type AskedQuestion,
+  askQuestion,
+  expireQuestion,
+  findQuestion,
+  loadHandoffMessages,
+  type ReplyPlace,
+  writeReply,
+} from './messages.js';
 export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type TurnPart } from './turn-parts.js';

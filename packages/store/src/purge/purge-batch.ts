@@ -39,6 +39,7 @@ const LOCK_CARDS = statement(`
     union select e.card_id from boxcar.tape_entries e where e.box_id = any ($1::uuid[])
     union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
     union select a.card_id from boxcar.turns t join boxcar.approvals a on a.turn_id = t.id where t.run_id = any ($2::uuid[])
+    union select m.card_id from boxcar.turns t join boxcar.handoffs h on h.turn_id = t.id join boxcar.handoff_messages m on m.handoff_id = h.id where t.run_id = any ($2::uuid[])
     union select unnest($3::uuid[])
   ))
     and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and not exists (select from boxcar.profiles f where f.card_id = c.id)

@@ -21,6 +21,7 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   forks: ['insert', 'update'],
   grants: ['insert', 'update', 'delete'],
   handoff_events: ['insert'],
+  handoff_messages: ['insert', 'update'],
   handoffs: ['insert', 'update'],
   operations: ['insert', 'update'],
   policies: ['insert'],

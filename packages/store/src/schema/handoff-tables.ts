@@ -69,6 +69,8 @@ export const handoffs = boxcar.table('handoffs', {
   hop: integer('hop'),
   /** The hop that it undoes. */
   compensates: uuid('compensates').$type<HandoffId>(),
+  /** It waits for a reply since then, and its time does not run. */
+  askingSince: time('asking_since'),
 });
 
 /** What happened to a handoff, in order; no words of its task or result. */
@@ -82,6 +84,30 @@ export const handoffEvents = boxcar.table(
     createdAt: time('created_at').notNull().default(sql`now()`),
   },
   (table) => [primaryKey({ columns: [table.handoffId, table.seq] })],
+);
+
+/** Questions of handoffs and their replies. */
+export const handoffMessages = boxcar.table(
+  'handoff_messages',
+  {
+    handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
+    seq: integer('seq').notNull(),
+    cardId: uuid('card_id').$type<CardId>().notNull(),
+    /** Of a question: the same one, asked again by another attempt, has the same. */
+    askKey: text('ask_key'),
+    expiresAt: time('expires_at'),
+    /** Of a question: it was answered, or its time is over. */
+    closedAt: time('closed_at'),
+    repliesTo: integer('replies_to'),
+    /** Who replied. */
+    author: text('author'),
+    createdAt: time('created_at').notNull().default(sql`now()`),
+  },
+  (table) => [
+    primaryKey({ columns: [table.handoffId, table.seq] }),
+    unique().on(table.handoffId, table.askKey),
+    unique().on(table.handoffId, table.repliesTo),
+  ],
 );
 
 /** The text of a turn while it is written. */

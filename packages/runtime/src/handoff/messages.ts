@@ -1,0 +1,114 @@
+/** What is asked while a handoff runs, and replies. Rule: docs/handoff.md, "Questions". */
+import {
+  buildCard,
+  type HandoffId,
+  type HandoffMessage,
+  isCleanText,
+  KernelError,
+  type ProjectId,
+  safeParse,
+  toBadRequest,
+} from '@boxcar/kernel';
+import { loadHandoffMessages, type ReplyPlace, writeReply } from '@boxcar/store';
+import { z } from 'zod';
+import type { RuntimeCore } from '../core/index.js';
+import { newId } from '../lib/index.js';
+import { loadHandoff } from './hand-off.js';
+
+export interface ReplyOptions {
+  /** The number of the question. Default: the oldest open one. */
+  readonly question?: number | undefined;
+  /** Who replies, for the log. Default `operator`. */
+  readonly by?: string | undefined;
+}
+
+const cleanText = z
+  .string()
+  .refine((text) => text.trim() !== '', 'must not be blank')
+  .refine(isCleanText, 'must be without NUL characters and lone surrogates');
+
+const replySchema = z.strictObject({
+  text: cleanText,
+  question: z
+    .int()
+    .min(1)
+    .max(2 ** 31 - 1)
+    .optional(),
+  by: cleanText.max(200).default('operator'),
+});
+
+/** All of a handoff, in order. @throws KernelError `not_found`. */
+export async function messagesOf(
+  runtime: Pick<RuntimeCore, 'pool'>,
+  handoffId: HandoffId,
+  projectId: ProjectId,
+): Promise<readonly HandoffMessage[]> {
+  const found = await loadHandoffMessages(runtime.pool, { handoffId, projectId });
+  if (found.length === 0) await loadHandoff(runtime, handoffId, projectId);
+  return found;
+}
+
+/**
+ * Replies to a question, once. Resolves with the messages as they are then.
+ *
+ * @throws KernelError `not_found`; `question_closed`: none is open, or the one that is named was answered, is late, or its handoff has ended;
+ *   `bad_request`, `payload_too_large`.
+ */
+export async function replyTo(
+  runtime: Pick<RuntimeCore, 'pool' | 'log' | 'limits'>,
+  handoffId: HandoffId,
+  { projectId, text, ...options }: ReplyOptions & { readonly projectId: ProjectId; readonly text: string },
+): Promise<readonly HandoffMessage[]> {
+  const parsed = safeParse(replySchema, { text, ...options });
+  if (!parsed.success) throw toBadRequest(parsed.error, 'reply');
+  const { question, by } = parsed.data;
+  const card = buildCard(
+    {
+      type: 'handoff_reply',
+      role: null,
+      content: { kind: 'text', text: parsed.data.text },
+      metadata: {},
+      authorId: by,
+    },
+    { id: newId<'card'>(), projectId },
+    runtime.limits.maxCardBytes,
+  );
+  const logged = await writeReply(
+    runtime.pool,
+    { handoffId, projectId, question, card, author: by },
+    (place) => judge(place, { handoffId, question }),
+  );
+  // Of two at the same moment the second one finds it closed.
+  if (logged.length === 0)
+    throw closed(`The question of handoff ${handoffId} was answered meanwhile.`, { handoff_id: handoffId });
+  for (const { type, handoff_id, data } of logged) runtime.log('info', type, { handoff_id, ...data });
+  return messagesOf(runtime, handoffId, projectId);
+}
+
+const closed = (message: string, details: KernelError['details']): KernelError =>
+  new KernelError('question_closed', { message, details });
+
+/** @returns The number of the question that is answered. */
+function judge(
+  place: ReplyPlace | undefined,
+  { handoffId, question }: { readonly handoffId: HandoffId; readonly question: number | undefined },
+): number {
+  const details = { handoff_id: handoffId, ...(question === undefined ? {} : { question }) };
+  if (place === undefined)
+    throw new KernelError('not_found', { message: `No handoff ${handoffId} in this project.`, details });
+  if (place.question === null && question !== undefined)
+    throw new KernelError('not_found', {
+      message: `Handoff ${handoffId} has no question ${question}.`,
+      details,
+    });
+  const why =
+    place.question === null
+      ? `No question of handoff ${handoffId} is open.`
+      : place.has_ended
+        ? `Handoff ${handoffId} has ended.`
+        : place.is_closed === true || place.is_late === true
+          ? `Question ${place.question} of handoff ${handoffId} was answered, or its time is over.`
+          : undefined;
+  if (why !== undefined) throw closed(why, details);
+  return place.question as number;
+}

@@ -1,0 +1,122 @@
+/**
+ * Questions of a function that serves a handoff.
+ *
+ * Q1  A question is a row before anybody waits for its reply. While it waits it holds no slot of its worker, and the time of the handoff stands.
+ * Q2  A function that begins anew asks again, and gets the replies that are there: the same text, for the same time, is the same question.
+ * Rule: docs/handoff.md, "Questions".
+ */
+import { createHash } from 'node:crypto';
+import { buildCard, KernelError, type NewCard } from '@boxcar/kernel';
+import {
+  type AskedQuestion,
+  askQuestion,
+  expireQuestion,
+  findQuestion,
+  type LoggedEvent,
+  retryTransient,
+  type ServedHandoff,
+} from '@boxcar/store';
+import { newId } from '../lib/index.js';
+import type { AttemptTime } from './attempt-time.js';
+import type { HeldTurn, TurnHost } from './held-turn.js';
+
+/** How often the rows are read without a notice. */
+const LOOK_MS = 30_000;
+
+export class Asking {
+  readonly #host: TurnHost;
+  readonly #held: HeldTurn;
+  readonly #handoff: ServedHandoff;
+  readonly #time: AttemptTime;
+  /** How often each question was asked by this attempt. */
+  readonly #asked = new Map<string, number>();
+
+  constructor(host: TurnHost, of: { held: HeldTurn; handoff: ServedHandoff; time: AttemptTime }) {
+    this.#host = host;
+    this.#held = of.held;
+    this.#handoff = of.handoff;
+    this.#time = of.time;
+  }
+
+  /** @throws KernelError `question_expired`, `payload_too_large`; the signal's reason. */
+  readonly ask = async (
+    text: string,
+    { timeoutMs, signal }: { readonly timeoutMs: number; readonly signal: AbortSignal },
+  ): Promise<string> => {
+    const { turn, holderId } = this.#held;
+    const { pool } = this.#host.runtime;
+    const askKey = this.#keyOf(text);
+    const asked = {
+      turnId: turn.turnId,
+      epoch: turn.epoch,
+      holderId,
+      askKey,
+      card: this.#cardOf(text),
+      timeoutMs,
+    };
+    const known = await retryTransient(() => askQuestion(pool, asked));
+    signal.throwIfAborted();
+    if (known === undefined)
+      throw new KernelError('internal_error', {
+        message: 'Another worker has this handoff.',
+        details: { turn_id: turn.turnId },
+      });
+    this.#log(known.logged);
+    if (known.question.is_closed) return this.#replyOf(known.question);
+    return this.#host.whileWaiting(() => this.#time.standStill(() => this.#wait(askKey, signal)));
+  };
+
+  #keyOf(text: string): string {
+    const hash = createHash('sha256').update(text).digest('hex');
+    const n = (this.#asked.get(hash) ?? 0) + 1;
+    this.#asked.set(hash, n);
+    return `${hash}:${n}`;
+  }
+
+  #cardOf(text: string): NewCard {
+    const { turn } = this.#held;
+    return buildCard(
+      {
+        type: 'handoff_question',
+        role: null,
+        content: { kind: 'text', text },
+        metadata: {},
+        authorId: turn.agentId,
+      },
+      { id: newId<'card'>(), projectId: turn.projectId },
+      this.#host.runtime.limits.maxCardBytes,
+    );
+  }
+
+  async #wait(askKey: string, signal: AbortSignal): Promise<string> {
+    const { pool, watcher } = this.#host.runtime;
+    const { handoff_id } = this.#handoff;
+    using follower = watcher.follow(this.#held.turn.turnId);
+    for (let leftMs = LOOK_MS; ; ) {
+      await follower.news(leftMs, signal);
+      const question = await retryTransient(() => findQuestion(pool, handoff_id, askKey));
+      if (question === undefined) throw new KernelError('not_found', { details: { handoff_id } });
+      if (question.is_closed) return this.#replyOf(question);
+      leftMs = Math.min(question.remaining_ms, LOOK_MS);
+      // What it has written says whether a reply was quicker.
+      if (leftMs <= 0)
+        this.#log(
+          await retryTransient(() => expireQuestion(pool, { handoffId: handoff_id, seq: question.seq })),
+        );
+      leftMs = Math.max(leftMs, 1);
+    }
+  }
+
+  #replyOf({ seq, answer_seq, answer }: AskedQuestion): string {
+    const details = { handoff_id: this.#handoff.handoff_id, question: seq };
+    if (answer_seq === null) throw new KernelError('question_expired', { details });
+    if (answer === null)
+      throw new KernelError('card_damaged', { message: 'The reply to this question was erased.', details });
+    return answer;
+  }
+
+  #log(events: readonly LoggedEvent[]): void {
+    for (const { type, handoff_id, data } of events)
+      this.#host.runtime.log('info', type, { handoff_id, ...data });
+  }
+}

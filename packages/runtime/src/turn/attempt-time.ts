@@ -1,0 +1,47 @@
+/** The time of an attempt, which stands still while its handoff waits for replies. */
+import { startTimer, type Timer } from '@boxcar/kernel';
+
+export class AttemptTime {
+  readonly #onEnd: () => void;
+  #leftMs: number;
+  #since = 0;
+  #timer: Timer | undefined;
+  #waits = 0;
+  #isOver = false;
+
+  constructor(leftMs: number, onEnd: () => void) {
+    this.#leftMs = leftMs;
+    this.#onEnd = onEnd;
+    this.#run();
+  }
+
+  #run(): void {
+    if (this.#isOver) return;
+    this.#since = performance.now();
+    this.#timer = startTimer(this.#leftMs, this.#onEnd);
+  }
+
+  #halt(): void {
+    if (this.#timer === undefined) return;
+    this.#timer.clear();
+    this.#timer = undefined;
+    this.#leftMs = Math.max(this.#leftMs - (performance.now() - this.#since), 1);
+  }
+
+  /** Several at the same time: it stands still until the last of them is over. */
+  async standStill<T>(work: () => Promise<T>): Promise<T> {
+    this.#waits += 1;
+    this.#halt();
+    try {
+      return await work();
+    } finally {
+      this.#waits -= 1;
+      if (this.#waits === 0) this.#run();
+    }
+  }
+
+  end(): void {
+    this.#isOver = true;
+    this.#halt();
+  }
+}

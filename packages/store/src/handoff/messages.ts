@@ -1,0 +1,202 @@
+/**
+ * Questions of handoffs while they run, and their replies.
+ *
+ * Q1  Messages of a handoff are numbered from 1 without gaps. A question has one reply at most, and none after its time or after the end of
+ *     its handoff.
+ * Q2  Only the worker that holds the turn asks. The same question, asked again by another attempt, is the same row, with its reply.
+ * Q3  While a question is open the time of the handoff does not run: its deadline moves by what the wait took.
+ * Rule: docs/handoff.md, "Questions".
+ */
+import type { HandoffId, HandoffMessage, NewCard, ProjectId, TurnId, WorkerId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement, type Tx, transaction } from '../db/index.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
+import { hasStatus } from '../turn/index.js';
+import { type LoggedEvent, writeEvents } from './handoff-changes.js';
+import { PARTS_CHANNEL } from './turn-parts.js';
+
+/** Room for what stands in queues, beside the time of the handoff. */
+const ROOM_MS = 3_600_000;
+
+/** The turn and its call may take as much longer as the question may wait. */
+const LOCK_ASKING = statement(`
+  with /* messages.lock_asking */ held as (
+    update boxcar.turns t set deadline_at = case when t.deadline_at is not null then greatest(t.deadline_at, now() + ($4 + ${ROOM_MS} + h.timeout_ms) * interval '1 millisecond') end
+    from boxcar.handoffs h where h.turn_id = t.id and t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} and h.ended_at is null
+    returning h.id, h.tool_call_id, h.timeout_ms
+  ),
+  called as (
+    update boxcar.tool_calls k set deadline_at = greatest(k.deadline_at, now() + ($4 + ${ROOM_MS} + held.timeout_ms) * interval '1 millisecond')
+    from held where k.id = held.tool_call_id and k.status = 'pending' and k.deadline_at is not null
+  )
+  select h.id from boxcar.handoffs h join held on held.id = h.id for no key update of h`);
+
+const ASK = statement(`
+  with /* messages.ask */ question as (
+    insert into boxcar.handoff_messages (handoff_id, seq, card_id, ask_key, expires_at)
+    select $1, coalesce((select max(m.seq) from boxcar.handoff_messages m where m.handoff_id = $1), 0) + 1, $2, $3, now() + $4 * interval '1 millisecond'
+    where not exists (select from boxcar.handoff_messages m where m.handoff_id = $1 and m.ask_key = $3)
+    returning seq, card_id, expires_at
+  ),
+  cards as (
+    insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($5) as x(${CARD_COLUMNS}) join question q on q.card_id = x.id
+  ),
+  c as (
+    update boxcar.handoffs h set asking_since = coalesce(h.asking_since, now()), event_count = h.event_count + 1 from question where h.id = $1
+    returning h.id, h.event_count - 1 as seq, question.seq as question, question.expires_at
+  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question', 'data', jsonb_build_object('question', c.question, 'expires_at', c.expires_at)))")}
+  select handoff_id, type, data from logged`);
+
+const FIND = statement(`
+  select /* messages.find */ q.seq, (extract(epoch from q.expires_at - clock_timestamp()) * 1000)::float8 as remaining_ms, q.closed_at is not null as is_closed, a.seq as answer_seq, c.content->>'text' as answer
+  from boxcar.handoff_messages q left join boxcar.handoff_messages a on a.handoff_id = q.handoff_id and a.replies_to = q.seq left join boxcar.cards c on c.id = a.card_id
+  where q.handoff_id = $1 and q.ask_key = $2`);
+
+/** A question as the one that asks sees it. */
+export interface AskedQuestion extends pg.QueryResultRow {
+  readonly seq: number;
+  readonly remaining_ms: number;
+  readonly is_closed: boolean;
+  /** Null: nobody has replied. */
+  readonly answer_seq: number | null;
+  /** Null after erasure, too. */
+  readonly answer: string | null;
+}
+
+export const findQuestion = async (
+  db: Queryable,
+  handoffId: HandoffId,
+  askKey: string,
+): Promise<AskedQuestion | undefined> => (await run<AskedQuestion>(db, FIND, [handoffId, askKey]))[0];
+
+/** Asks, or finds the question as it was asked (Q2). @returns Undefined: the turn is in other hands, or has ended. */
+export function askQuestion(
+  pool: pg.Pool,
+  ask: {
+    readonly turnId: TurnId;
+    readonly epoch: number;
+    readonly holderId: WorkerId;
+    readonly askKey: string;
+    readonly card: NewCard;
+    readonly timeoutMs: number;
+  },
+): Promise<{ readonly question: AskedQuestion; readonly logged: readonly LoggedEvent[] } | undefined> {
+  const { turnId, epoch, holderId, askKey, card, timeoutMs } = ask;
+  return transaction(pool, async (tx) => {
+    const [held] = await run<{ id: HandoffId }>(tx, LOCK_ASKING, [turnId, epoch, holderId, timeoutMs]);
+    if (held === undefined) return undefined;
+    const logged = await run<LoggedEvent>(tx, ASK, [
+      held.id,
+      card.id,
+      askKey,
+      timeoutMs,
+      JSON.stringify(cardRecord(card)),
+    ]);
+    const question = await findQuestion(tx, held.id, askKey);
+    return question && { question, logged };
+  });
+}
+
+/** Ends the wait of handoff `h` when none of its questions is open any more but those in `closed` (Q3). */
+const GOES_ON = (closed: string): string => `
+    asking_since = case when exists (select from boxcar.handoff_messages m where m.handoff_id = h.id and m.replies_to is null and m.closed_at is null and m.seq <> ${closed}) then h.asking_since end,
+    deadline_at = case when exists (select from boxcar.handoff_messages m where m.handoff_id = h.id and m.replies_to is null and m.closed_at is null and m.seq <> ${closed}) then h.deadline_at else h.deadline_at + (now() - h.asking_since) end`;
+
+const LOCK_HANDOFF = statement(
+  'select /* messages.lock_handoff */ h.id from boxcar.handoffs h where h.id = $1 for no key update',
+);
+
+const EXPIRE = statement(`
+  with /* messages.expire */ late as (
+    update boxcar.handoff_messages q set closed_at = now() where q.handoff_id = $1 and q.seq = $2 and q.closed_at is null and q.expires_at <= now() returning q.seq
+  ),
+  c as (
+    update boxcar.handoffs h set ${GOES_ON('late.seq')}, event_count = h.event_count + 1 from late where h.id = $1
+    returning h.id, h.event_count - 1 as seq, late.seq as question
+  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question_expired', 'data', jsonb_build_object('question', c.question)))")}
+  select handoff_id, type, data from logged`);
+
+/** Closes a question whose time is over. @returns What it has written: nothing when it is closed already. */
+export function expireQuestion(
+  pool: pg.Pool,
+  of: { readonly handoffId: HandoffId; readonly seq: number },
+): Promise<readonly LoggedEvent[]> {
+  return transaction(pool, async (tx) => {
+    await run(tx, LOCK_HANDOFF, [of.handoffId]);
+    return run<LoggedEvent>(tx, EXPIRE, [of.handoffId, of.seq]);
+  });
+}
+
+/** What stands in the way of a reply. */
+export interface ReplyPlace extends pg.QueryResultRow {
+  readonly turn_id: TurnId | null;
+  readonly has_ended: boolean;
+  /** The question that was named, or the oldest open one. */
+  readonly question: number | null;
+  readonly is_closed: boolean | null;
+  readonly is_late: boolean | null;
+}
+
+const LOCK_REPLY = statement(`
+  select /* messages.lock_reply */ h.turn_id, h.ended_at is not null or t.ended_at is not null as has_ended, q.seq as question, q.closed_at is not null as is_closed, q.expires_at <= now() as is_late
+  from boxcar.handoffs h left join boxcar.turns t on t.id = h.turn_id left join lateral (
+    select m.seq, m.closed_at, m.expires_at from boxcar.handoff_messages m where m.handoff_id = h.id and m.replies_to is null
+      and case when $3::int is null then m.closed_at is null and m.expires_at > now() else m.seq = $3 end order by m.seq limit 1) q on true
+  where h.id = $1 and h.project_id = $2 for no key update of h`);
+
+const REPLY = statement(`
+  with /* messages.reply */ closed as (
+    update boxcar.handoff_messages q set closed_at = now() where q.handoff_id = $1 and q.seq = $2 and q.closed_at is null returning q.seq
+  ),
+  answer as (
+    insert into boxcar.handoff_messages (handoff_id, seq, card_id, replies_to, author)
+    select $1, (select max(m.seq) from boxcar.handoff_messages m where m.handoff_id = $1) + 1, $3, closed.seq, $4 from closed returning seq, card_id, replies_to
+  ),
+  cards as (
+    insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($5) as x(${CARD_COLUMNS}) join answer a on a.card_id = x.id
+  ),
+  c as (
+    update boxcar.handoffs h set ${GOES_ON('answer.replies_to')}, event_count = h.event_count + 1 from answer where h.id = $1
+    returning h.id, h.event_count - 1 as seq, h.turn_id, answer.seq as reply, answer.replies_to
+  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.reply', 'data', jsonb_build_object('question', c.replies_to, 'reply', c.reply, 'by', $4::text)))")},
+  told as (select pg_notify('${PARTS_CHANNEL}', c.turn_id::text) from c)
+  select l.handoff_id, l.type, l.data, (select count(*) from told)::int as told from logged l`);
+
+/**
+ * Replies to a question, once (Q1).
+ *
+ * @param judge - Throws where the place does not let a reply be written.
+ */
+export function writeReply(
+  pool: pg.Pool,
+  reply: {
+    readonly handoffId: HandoffId;
+    readonly projectId: ProjectId;
+    readonly question: number | undefined;
+    readonly card: NewCard;
+    readonly author: string;
+  },
+  judge: (place: ReplyPlace | undefined) => number,
+): Promise<readonly LoggedEvent[]> {
+  const { handoffId, projectId, question, card, author } = reply;
+  return transaction(pool, async (tx: Tx) => {
+    const [place] = await run<ReplyPlace>(tx, LOCK_REPLY, [handoffId, projectId, question ?? null]);
+    const seq = judge(place);
+    return run<LoggedEvent>(tx, REPLY, [handoffId, seq, card.id, author, JSON.stringify(cardRecord(card))]);
+  });
+}
+
+const LIST = statement(`
+  select /* messages.list */ m.seq, case when m.replies_to is null then 'question' else 'reply' end as type, c.content->>'text' as text, m.card_id, m.replies_to, m.author as by, m.created_at, m.expires_at,
+    case when m.replies_to is not null then null when a.seq is not null then 'answered' when m.closed_at is not null or m.expires_at <= now() then 'expired'
+      when h.ended_at is not null or t.ended_at is not null then 'closed' else 'open' end as state
+  from boxcar.handoffs h join boxcar.handoff_messages m on m.handoff_id = h.id join boxcar.cards c on c.id = m.card_id
+    left join boxcar.turns t on t.id = h.turn_id left join boxcar.handoff_messages a on a.handoff_id = m.handoff_id and a.replies_to = m.seq
+  where h.id = $1 and h.project_id = $2 order by m.seq`);
+
+/** All of a handoff, in order. */
+export const loadHandoffMessages = (
+  db: Queryable,
+  of: { readonly handoffId: HandoffId; readonly projectId: ProjectId },
+): Promise<HandoffMessage[]> =>
+  run<HandoffMessage & pg.QueryResultRow>(db, LIST, [of.handoffId, of.projectId]);
