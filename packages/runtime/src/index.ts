@@ -58,8 +58,11 @@ export {
   handoffsOfRoot,
   type ListHandoffsOptions,
   listHandoffPage,
+  messagesOf,
   type NativeAdapterOptions,
   NativeHandoffAdapter,
+  type ReplyOptions,
+  replyTo,
   waitForHandoff,
 } from './handoff/index.js';
 export {

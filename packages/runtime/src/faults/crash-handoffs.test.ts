@@ -4,6 +4,7 @@ import { approvals } from '../testing/faults/scenarios-approvals.js';
 import {
   handoffChains,
   handoffOnce,
+  handoffQuestions,
   handoffStreams,
   handoffs,
 } from '../testing/faults/scenarios-handoffs.js';
@@ -13,7 +14,7 @@ describe('handoffs, cut at every kind of statement, are served once, and never b
   timeout: 600_000,
 }, () => {
   const ELSEWHERE = [delegations, approvals];
-  const SCENARIOS = [handoffs, handoffOnce, handoffChains, handoffStreams];
+  const SCENARIOS = [handoffs, handoffOnce, handoffChains, handoffQuestions, handoffStreams];
   let survival: Survival;
   beforeAll(async () => {
     survival = await Survival.open([...ELSEWHERE, ...SCENARIOS]);

@@ -18,5 +18,6 @@ export type {
   HandoffAnswer,
   HandoffInput,
 } from './handoff-types.js';
+export { messagesOf, type ReplyOptions, replyTo } from './messages.js';
 export { AGDDHandoffAdapter, type NativeAdapterOptions, NativeHandoffAdapter } from './native-adapter.js';
 export { HandoffParts, type HandoffSettings } from './parts.js';

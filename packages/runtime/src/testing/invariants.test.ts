@@ -305,6 +305,25 @@ const BREAKS: readonly Break[] = [
     ['handoff-parts'],
   ],
   [
+    'a question that is open although its handoff does not wait',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, 'attempts = 0'),
+      `insert into boxcar.handoff_messages (handoff_id, seq, card_id, ask_key, expires_at) select h.id, 1, h.task_card_id, 'k', now() from boxcar.handoffs h`,
+    ],
+    ['handoff-messages'],
+  ],
+  [
+    'a reply whose question is open',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, 'attempts = 0, asking_since = now()'),
+      `insert into boxcar.handoff_messages (handoff_id, seq, card_id, ask_key, expires_at) select h.id, 1, h.task_card_id, 'k', now() from boxcar.handoffs h`,
+      `insert into boxcar.handoff_messages (handoff_id, seq, card_id, replies_to, author) select h.id, 2, h.task_card_id, 1, 'x' from boxcar.handoffs h`,
+    ],
+    ['handoff-messages'],
+  ],
+  [
     'a hop after one that has not completed',
     'boss',
     (f) =>

@@ -49,6 +49,16 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
       where p.n <> coalesce(p.last, 0) or p.rounds <> p.begun or p.unordered > 0`,
   },
   {
+    name: 'handoff-messages',
+    rule: 'messages of a handoff are numbered without gaps, a reply closes its question, and a handoff waits as long as one of its questions is open',
+    when: 'always',
+    broken: `select h.id, 'has ' || m.n || ' messages up to ' || m.last || ', ' || m.unclosed || ' answered questions are open, ' || m.open || ' open ones since ' || coalesce(h.asking_since::text, 'no time') as what
+      from (${HANDOFFS}) h cross join lateral (select count(*) as n, coalesce(max(m.seq), 0) as last, count(*) filter (where m.replies_to is null and m.closed_at is null) as open,
+        count(*) filter (where m.replies_to is null and m.closed_at is null and exists (select from boxcar.handoff_messages a where a.handoff_id = h.id and a.replies_to = m.seq)) as unclosed
+        from boxcar.handoff_messages m where m.handoff_id = h.id) m
+      where m.n <> m.last or m.unclosed > 0 or (m.open > 0) <> (h.asking_since is not null)`,
+  },
+  {
     name: 'handoff-chain',
     rule: 'a hop of a chain is handed off once, after the one before it has completed, and is undone only if it has completed and the chain has not',
     when: 'always',

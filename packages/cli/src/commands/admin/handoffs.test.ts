@@ -206,6 +206,43 @@ test('a chain is one request, one picture, and undone by hand where it could not
   expect(await cliHere(['handoffs', 'compensate', handoff_id], env)).toMatchObject({ code: 1 });
 });
 
+test('a question is listed, and answered once', async () => {
+  tool.registerAgent(
+    'asker',
+    async (_input, { ask }) => `painted ${await ask('Which colour?\nAny will do.')}`,
+    {
+      retry: 'safe',
+    },
+  );
+  const { handoff_id } = await tool.handoff({
+    source_agent: 'main',
+    target_agent: 'asker',
+    task: 'Paint.',
+    wait: false,
+  });
+  const open = await waitFor(
+    async () => {
+      const { messages } = await json('handoffs', 'messages', handoff_id);
+      return messages[0];
+    },
+    { message: 'a question' },
+  );
+  expect(open).toMatchObject({ seq: 1, type: 'question', state: 'open' });
+  expect((await cliHere(['handoffs', 'messages', handoff_id], env)).stdout).toMatch(
+    /^1 {2}question, open, .* left, \S+Z\n {3}Which colour\?\n {3}Any will do\.\n$/,
+  );
+  expect((await cliHere(['handoffs', 'show', handoff_id], env)).stdout).toMatch(/^phase +waiting_input$/m);
+  const replied = await cliHere(['handoffs', 'reply', handoff_id, 'blue', '--question', '1'], env);
+  expect(replied.stdout).toMatch(
+    /^1 {2}question, answered, .*\n.*\n.*\n2 {2}reply to 1 by operator, \S+Z\n {3}blue\n$/,
+  );
+  expect(await tool.waitForHandoff(handoff_id)).toMatchObject({ result: 'painted blue' });
+  expect(await cliHere(['handoffs', 'reply', handoff_id, 'red'], env)).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('question_closed'),
+  });
+});
+
 /** No database answers there. */
 const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
 
@@ -213,6 +250,7 @@ test('wrong values are refused by name before the database is asked, and what th
   for (const [args, text] of [
     [['show', 'x'], 'must be an id'],
     [['ls', '--status', 'open'], 'Allowed choices'],
+    [['reply', '0198c1f2', 'x', '--question', 'one'], 'whole number'],
     [['ls', '--limit', '0'], 'whole number from 1'],
     [['ls', '--cursor', 'x'], '--cursor: must be the next_cursor'],
   ] as const) {

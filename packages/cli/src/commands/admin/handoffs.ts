@@ -1,4 +1,4 @@
-/** `boxcar handoffs ls|show|compensate`. */
+/** `boxcar handoffs ls|show|compensate|messages|reply`. */
 import { settingSchemas } from '@boxcar/host/config';
 import { openStack } from '@boxcar/host/open';
 import { HANDOFF_STATUSES, type HandoffStatus, KernelError } from '@boxcar/kernel';
@@ -8,6 +8,8 @@ import {
   handoffsOfRoot,
   type ListHandoffsOptions,
   listHandoffPage,
+  messagesOf,
+  replyTo,
 } from '@boxcar/runtime';
 import { findHandoff, findHandoffId, findProjectByRef, loadHandoffEvents } from '@boxcar/store';
 import { type Command, Option } from 'commander';
@@ -19,6 +21,7 @@ import { usage } from '../../input/usage.js';
 import { openReader } from '../../reader.js';
 import { describeChain } from '../../text/chain-text.js';
 import { describeHandoff } from '../../text/handoff-text.js';
+import { describeMessages } from '../../text/message-text.js';
 import { shortIds } from '../../text/short-ids.js';
 import { countOf, formatShortDuration, formatTable } from '../../text/text.js';
 import { warnWithoutWorker } from '../turn/submit.js';
@@ -118,6 +121,36 @@ async function compensate(
   return EXIT.success;
 }
 
+/** `boxcar handoffs messages`. */
+async function showMessages(
+  context: Context,
+  ref: string,
+  { project }: { readonly project?: string },
+): Promise<number> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  const { handoffId, projectId } = await findHandoffId(reader.pool, ref, project ?? context.config.project);
+  const messages = await messagesOf(reader, handoffId, projectId);
+  context.answer({ messages }, () => describeMessages(messages));
+  return EXIT.success;
+}
+
+/** `boxcar handoffs reply`. */
+async function reply(
+  context: Context,
+  ref: string,
+  text: string,
+  { project, question }: { readonly project?: string; readonly question?: number },
+): Promise<number> {
+  await using stack = await openStack(context.config, { log: context.log('warn'), policy: false });
+  const { runtime } = stack;
+  const { handoffId, projectId } = await findHandoffId(runtime.pool, ref, project ?? context.config.project);
+  const messages = await replyTo(runtime, handoffId, { projectId, text, question });
+  context.answer({ messages }, () => describeMessages(messages));
+  return EXIT.success;
+}
+
+const HANDOFF = 'its id, or at least the first 8 digits of it';
+
 export function addHandoffs(program: Command, run: Run): void {
   const handoffs = program.command('handoffs').addHelpText(
     'after',
@@ -150,7 +183,7 @@ export function addHandoffs(program: Command, run: Run): void {
   handoffs
     .command('show')
     .description('One handoff: request, policy, approval, turn, result and its log.')
-    .argument('<handoff>', 'its id, or at least the first 8 digits of it', readId)
+    .argument('<handoff>', HANDOFF, readId)
     .option('--chain', 'all handoffs that come from the same first one')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
@@ -181,4 +214,32 @@ export function addHandoffs(program: Command, run: Run): void {
       }),
     )
     .action((ref: string, flags: { project?: string }) => run((context) => compensate(context, ref, flags)));
+  handoffs
+    .command('messages')
+    .description('What a handoff has asked while it runs, and the replies.')
+    .argument('<handoff>', HANDOFF, readId)
+    .option('--project <name>', 'project, by id or name')
+    .addHelpText('after', helpOf({ examples: ['boxcar handoffs messages 0198c1f2'] }))
+    .action((ref: string, flags: { project?: string }) =>
+      run((context) => showMessages(context, ref, flags)),
+    );
+  handoffs
+    .command('reply')
+    .description('Replies to a question of a handoff, which goes on then.')
+    .argument('<handoff>', HANDOFF, readId)
+    .argument('<text>', 'the reply')
+    .option('--question <n>', 'its number (default: the oldest open one)', flag(settingSchemas.position))
+    .option('--project <name>', 'project, by id or name')
+    .addHelpText(
+      'after',
+      helpOf({
+        examples: [
+          "boxcar handoffs reply 0198c1f2 'The blue one.'",
+          'boxcar handoffs reply 0198c1f2 yes --question 3',
+        ],
+      }),
+    )
+    .action((ref: string, text: string, flags: { project?: string; question?: number }) =>
+      run((context) => reply(context, ref, text, flags)),
+    );
 }

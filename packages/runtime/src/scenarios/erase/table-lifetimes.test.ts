@@ -99,6 +99,7 @@ async function handOff(): Promise<void> {
   const policy = new PermissionEvaluator({
     text: `rules:\n${[
       ['ALWAYS', 'child'],
+      ['ALWAYS', 'asker'],
       ['REQUIRE_APPROVAL', 'echo'],
       ['NEVER', 'external-*'],
     ]
@@ -109,6 +110,7 @@ async function handOff(): Promise<void> {
       .join('')}`,
   });
   const tool = new HandoffTool({ runtime: h.runtime, permissionEvaluator: policy });
+  tool.registerAgent('asker', (_input, { ask }) => ask('Well?'), { retry: 'safe' });
   tool.registerAgent('echo', async (input, { write }) => {
     write('echo');
     // The first part is written now.
@@ -122,6 +124,10 @@ async function handOff(): Promise<void> {
     run_id,
   });
   await tool.handoff(ask('child', 'r'));
+  const asking = await tool.handoff({ ...ask('asker', 'r'), wait: false });
+  await waitFor(async () => (await tool.messages(asking.handoff_id)).length > 0, { message: 'a question' });
+  await tool.reply(asking.handoff_id, 'Yes.');
+  await tool.waitForHandoff(asking.handoff_id);
   const all = ['r1', 'r1', 'r2'].map((run_id) => tool.handoff(ask('echo', run_id)));
   const ended = Promise.allSettled(all);
   const ticketOf = (run_id: string) =>
@@ -216,6 +222,7 @@ test('the tables that outlive runs exist', async () => {
 /** Tables without a `project_id`, and how their rows are found to be of a project. */
 const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
   handoff_events: 'handoff_id',
+  handoff_messages: 'handoff_id',
   // Of the whole database: several projects may have the same policy.
   policies: '',
   projects: 'id',

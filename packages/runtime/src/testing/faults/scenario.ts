@@ -96,5 +96,7 @@ export interface ScenarioAgent {
   readonly retry: 'safe' | 'never';
   /** Parts of its result that it shows before it has it. */
   readonly says?: readonly string[];
+  /** Questions that it asks one after the other. It answers with the replies then. */
+  readonly asks?: readonly string[];
   readonly answer: (input: JsonValue) => JsonValue;
 }

@@ -120,6 +120,42 @@ export const handoffChains: Scenario = {
   },
 };
 
+/** Two questions, each answered once, whoever asks them and however often. */
+export const handoffQuestions: Scenario = {
+  name: 'handoffs that ask',
+  policy,
+  profiles: [],
+  agents: [{ name: 'asker', retry: 'safe', asks: ['one?', 'two?'], answer: () => null }],
+  drive: async (client, watcher) => {
+    const { handoff_id } = (await client.submit('handoff', {
+      source_agent: 'program',
+      target_agent: 'asker',
+      task: 'ask',
+      wait: false,
+    })) as { handoff_id: string };
+    for (const seq of [1, 3]) {
+      await watcher.until(
+        `select 1 as one from boxcar.handoff_messages where seq = ${seq} and replies_to is null`,
+      );
+      await client.use(async (runtime) => {
+        const tool = new HandoffTool({ runtime, concurrency: 0 });
+        // After a lost answer the question has its reply.
+        await tool.reply(handoff_id, `reply ${seq}`, { question: seq }).catch((error: unknown) => {
+          if ((error as KernelError).code !== 'question_closed') throw error;
+        });
+      });
+    }
+    return client.use(async (runtime) => {
+      const tool = new HandoffTool({ runtime, concurrency: 0 });
+      const { status, result } = await tool.waitForHandoff(handoff_id);
+      const messages = (await tool.messages(handoff_id)).map(
+        ({ seq, text, state }) => `${seq} ${text} ${state}`,
+      );
+      return { status, result, messages };
+    });
+  },
+};
+
 /** A reader whose connections break goes on after the last part that it saw, whoever writes the rest. */
 export const handoffStreams: Scenario = {
   name: 'handoffs that are read while they are written',

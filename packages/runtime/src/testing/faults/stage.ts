@@ -76,10 +76,10 @@ export function openStage(options: StageOptions): Stage {
       },
     });
   }
-  for (const { name, retry, says = [], answer } of cast.agents ?? []) {
+  for (const { name, retry, says = [], asks = [], answer } of cast.agents ?? []) {
     runtime.handoffs.agents.set(name, {
       retry,
-      run: async (input, { handoff_id, write }) => {
+      run: async (input, { handoff_id, write, ask }) => {
         await effects.query('insert into public.effects (tool_call_id, name) values ($1, $2)', [
           handoff_id,
           name,
@@ -89,7 +89,9 @@ export function openStage(options: StageOptions): Stage {
           // Long enough for a part of its own.
           await new Promise((settle) => setTimeout(settle, 60));
         }
-        return answer(input);
+        const replies: string[] = [];
+        for (const question of asks) replies.push(await ask(question));
+        return asks.length > 0 ? replies : answer(input);
       },
     });
   }
