@@ -206,6 +206,7 @@ async function askAnew(
       platform: oldest.platform,
       targetAgent: oldest.target_agent,
       policy,
+      isAwaited: oldest.is_awaited,
       call:
         oldest.tool_call_id === null || oldest.parent_turn_id === null
           ? undefined

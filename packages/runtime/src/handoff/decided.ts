@@ -15,9 +15,9 @@ import {
 } from '@boxcar/kernel';
 import type { PermissionEvaluator } from '@boxcar/policy';
 import {
+  closeTicket,
   findParked,
   findTicket,
-  isCallOpen,
   type LoggedEvent,
   moveHandoffs,
   type NewHandoffEvent,
@@ -26,7 +26,6 @@ import {
   settleCalls,
   type TicketRow,
   transaction,
-  voidTicket,
 } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { buildResult, toFailure } from '../end/index.js';
@@ -55,7 +54,8 @@ export interface Begins {
 export async function decided(runtime: RuntimeCore, ticketId: TicketId, begins: Begins): Promise<void> {
   const found = await retryTransient(() => findWaiting(runtime, ticketId));
   if (found === undefined) return;
-  const { parked, ticket, orphans } = found;
+  const { parked, ticket } = found;
+  const orphans = parked.filter(({ is_orphan }) => is_orphan);
   if (orphans.length > 0) {
     const error = new KernelError('canceled', { message: 'The call that asked for this handoff is over.' });
     await end(runtime, {
@@ -66,7 +66,7 @@ export async function decided(runtime: RuntimeCore, ticketId: TicketId, begins: 
       event: 'handoff.failed',
     });
   }
-  const rest = parked.filter((one) => !orphans.includes(one));
+  const rest = parked.filter(({ is_orphan }) => !is_orphan);
   const [oldest] = rest;
   if (oldest === undefined || ticket.status === 'pending') return;
   if (ticket.status !== 'approved') {
@@ -93,8 +93,6 @@ interface Waiting {
   readonly ticket: TicketRow;
   /** The oldest first. */
   readonly parked: readonly ParkedHandoff[];
-  /** Those whose call is over. */
-  readonly orphans: readonly ParkedHandoff[];
 }
 
 /** Undefined: nothing waits for the ticket. */
@@ -106,18 +104,7 @@ async function findWaiting(
   const [first] = parked;
   if (first === undefined) return undefined;
   const ticket = await findTicket(pool, { ticketId, projectId: first.project_id });
-  return ticket && { ticket, parked, orphans: await findOrphans({ pool }, parked) };
-}
-
-/** Those whose call has been answered, or has gone with its turn. */
-async function findOrphans(
-  { pool }: Pick<RuntimeCore, 'pool'>,
-  parked: readonly ParkedHandoff[],
-): Promise<readonly ParkedHandoff[]> {
-  const open = await Promise.all(
-    parked.map(({ tool_call_id }) => (tool_call_id === null ? true : isCallOpen(pool, tool_call_id))),
-  );
-  return parked.filter((_one, index) => open[index] !== true);
+  return ticket && { ticket, parked };
 }
 
 /** Refuses what waits, in the words of the decision. */
@@ -153,7 +140,7 @@ async function end(
     error: { ...of.error, details: { ...of.error.details, handoff_id: one.handoff_id } },
   }));
   const settlements = outcomes.flatMap(({ one, error }) =>
-    one.tool_call_id === null || one.parent_turn_id === null
+    !one.is_awaited || one.tool_call_id === null || one.parent_turn_id === null
       ? []
       : [
           buildResult(
@@ -184,7 +171,7 @@ async function end(
             ],
           })),
         );
-      await voidTicket(tx, { ticketId: ticket.id, projectId: ticket.project_id });
+      await closeTicket(tx, { ticketId: ticket.id, projectId: ticket.project_id });
       return { rings: settled.rings, logged: written };
     }),
   );

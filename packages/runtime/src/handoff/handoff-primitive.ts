@@ -313,15 +313,21 @@ class HandoffRequest {
     const { handoffId, sourceAgent, input } = asked;
     const { route, policy } = decided;
     const packed = await pack(asked, route, tools);
+    const isAwaited = ctx.parent !== undefined && input.wait !== false;
     const ticket: TicketRequest | undefined =
       decided.kind === 'park'
         ? await requestTicket(
             { tools, approvalMs: decided.approvalMs },
-            { asked, platform: route.platform, targetAgent: route.targetAgent, policy: decided.policy },
+            {
+              asked,
+              platform: route.platform,
+              targetAgent: route.targetAgent,
+              policy: decided.policy,
+              isAwaited,
+            },
           )
         : undefined;
     const timeoutMs = Math.ceil((input.timeout ?? DEFAULT_HANDOFF_SECONDS) * 1000);
-    const isAwaited = ctx.parent !== undefined && input.wait !== false;
     const turn =
       decided.kind === 'run'
         ? await tools.submitTurn(

@@ -185,6 +185,50 @@ describe('under a policy that asks', () => {
     expect(await end(turnId)).toMatchObject({ status: 'success' });
   });
 
+  test('a call that does not wait is answered at once, and its handoff waits for the approval', async () => {
+    await h.profile('helper', [{ say: 'helped' }]);
+    await h.profile(
+      'main',
+      [{ calls: [handing('helper', { wait: false })] }, { say: 'done', delayMs: 3_000 }],
+      {
+        ...HANDS_OFF,
+      },
+    );
+    await h.worker();
+    const turnId = await launch('main');
+    const ticket = await pendingTicket();
+    await waitFor(async () => (await results(turnId)).length === 1, { message: 'the call has its answer' });
+    const sweeper = new Sweeper(h.runtime, {
+      lostRingMs: 2_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: () => Promise.resolve(),
+    });
+    await sweeper.sweep();
+    expect(await h.rows('select phase from boxcar.handoffs')).toEqual([{ phase: 'awaiting_approval' }]);
+    await gate.approve(ticket.ticket_id);
+    const tool = new HandoffTool({ runtime: h.runtime });
+    const [handoff] = (await tool.listHandoffs()).handoffs;
+    expect(await tool.waitForHandoff(String(handoff?.handoff_id), { timeoutMs: 20_000 })).toMatchObject({
+      result: 'helped',
+    });
+    expect(await end(turnId)).toMatchObject({ result: 'done' });
+  });
+
+  test('the end of a turn takes along what it did not wait for, with the request for its approval', async () => {
+    await h.profile('helper', [{ say: 'helped' }]);
+    await h.profile('main', [{ calls: [handing('helper', { wait: false })] }, { say: 'done' }], HANDS_OFF);
+    await h.worker();
+    await end(await launch('main'));
+    const tool = new HandoffTool({ runtime: h.runtime });
+    const [handoff] = (await tool.listHandoffs()).handoffs;
+    expect(await tool.waitForHandoff(String(handoff?.handoff_id), { timeoutMs: 20_000 })).toMatchObject({
+      phase: 'canceled',
+    });
+    expect(await h.rows('select status, resolved_by from boxcar.approvals')).toEqual([
+      { status: 'expired', resolved_by: 'system:turn-ended' },
+    ]);
+  });
+
   test('a refusal is the result of the call', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], HANDS_OFF);

@@ -7,6 +7,7 @@ import {
   type JsonValue,
   maskArguments,
   type TicketId,
+  type ToolCallId,
 } from '@boxcar/kernel';
 import { requestApproval } from '@boxcar/store';
 import type { KernelTools } from '../handler/index.js';
@@ -57,6 +58,8 @@ export async function requestTicket(
     readonly platform: string;
     readonly targetAgent: string;
     readonly policy: PolicyDecision;
+    /** The call that asks waits for the result: its ticket ends with it. */
+    readonly isAwaited: boolean;
     /** In place of those of the running call: of a handoff whose first ticket is void. */
     readonly call?: { readonly turnId: string; readonly toolCallId: string } | undefined;
   },
@@ -64,7 +67,7 @@ export async function requestTicket(
   const { asked, platform, targetAgent, policy } = of;
   const { ctx, tx } = tools;
   const { task, context, payload, run_id } = asked.input;
-  const toolCallId = (of.call?.toolCallId ?? tools.toolCallId ?? null) as typeof tools.toolCallId | null;
+  const toolCallId = (of.call?.toolCallId ?? tools.toolCallId ?? null) as ToolCallId | null;
   const shown = maskArguments({ target_agent: targetAgent, task, platform });
   const card = buildCard(
     {
@@ -81,7 +84,7 @@ export async function requestTicket(
     projectId: ctx.projectId,
     runId: run_id ?? ctx.parent?.runId ?? asked.handoffId,
     turnId: ctx.parent?.turnId ?? null,
-    toolCallId: toolCallId ?? null,
+    toolCallId: of.isAwaited ? toolCallId : null,
     agent: asked.sourceAgent,
     toolName: 'handoff',
     card,
@@ -91,7 +94,7 @@ export async function requestTicket(
       task,
       context: isEmpty(context) ? null : context,
       payload,
-      toolCallId: toolCallId ?? null,
+      toolCallId,
     }),
     policyVersion: policy.policy_version,
     timeoutMs: approvalMs,

@@ -21,7 +21,7 @@ import { isFinalPhase, PHASE_MOVES } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { hasStatus } from '../turn/index.js';
-import { IS_LEFT_HANDOFF } from '../work/index.js';
+import { IS_LEFT_HANDOFF, IS_ORPHAN } from '../work/index.js';
 import { END_PHASE } from './handoffs.js';
 
 /** An event as it is written. */
@@ -118,10 +118,13 @@ export interface ParkedHandoff extends pg.QueryResultRow {
   readonly source_agent_id: string;
   readonly parent_turn_id: TurnId | null;
   readonly tool_call_id: ToolCallId | null;
+  /** The call waits for its result. */
+  readonly is_awaited: boolean;
+  /** The turn that asked has ended, or its call has been answered otherwise. */
+  readonly is_orphan: boolean;
 }
 
-const PARKED_COLUMNS =
-  'h.id as handoff_id, h.project_id, h.ticket_id, h.source_agent_id, h.parent_turn_id, h.tool_call_id';
+const PARKED_COLUMNS = `h.id as handoff_id, h.project_id, h.ticket_id, h.source_agent_id, h.parent_turn_id, h.tool_call_id, h.is_awaited, ${IS_ORPHAN} as is_orphan`;
 
 const PARKED = statement(
   `select /* handoff-changes.parked */ ${PARKED_COLUMNS} from boxcar.handoffs h where h.ticket_id = $1 and h.phase = 'awaiting_approval' order by h.created_at, h.id`,
@@ -136,7 +139,6 @@ export interface BeginningHandoff extends ParkedHandoff {
   readonly source_agent: string;
   readonly target_agent: string;
   readonly platform: string;
-  readonly is_awaited: boolean;
   readonly context_box_id: string;
   readonly worker_target: string | null;
   readonly timeout_ms: number;
@@ -150,7 +152,7 @@ export interface BeginningHandoff extends ParkedHandoff {
 
 // The ticket's hashes were made of what was asked: the cards have the same words.
 const LOCK_PARKED = statement(`
-  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.is_awaited, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.decision,
+  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.decision,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload
@@ -173,14 +175,6 @@ export async function findLeftTickets(
   const rows = await run<{ ticket_id: TicketId }>(db, LEFT, [options.now ?? null, options.limit]);
   return rows.map(({ ticket_id }) => ticket_id);
 }
-
-const CALL_IS_OPEN = statement(
-  "select /* handoff-changes.call_is_open */ k.id from boxcar.tool_calls k where k.id = $1 and k.status = 'pending'",
-);
-
-/** Whether a call still waits for its answer. */
-export const isCallOpen = async (db: Queryable, toolCallId: ToolCallId): Promise<boolean> =>
-  (await run(db, CALL_IS_OPEN, [toolCallId])).length > 0;
 
 // After a lost answer the same claim asks again: the attempt is counted already.
 const BEGIN_ATTEMPT = statement(`

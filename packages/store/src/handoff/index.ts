@@ -4,7 +4,6 @@ export {
   closeOfTurn,
   findLeftTickets,
   findParked,
-  isCallOpen,
   type LoggedEvent,
   lockParked,
   moveHandoffs,
