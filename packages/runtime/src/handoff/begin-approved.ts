@@ -16,7 +16,7 @@ import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
 import { findNative } from './native-target.js';
-import { hashesOf, requestTicket } from './request-ticket.js';
+import { askerOf, hashesOf, requestTicket } from './request-ticket.js';
 import { turnOf } from './serving-turn.js';
 
 /** What has been approved, and how it is told. */
@@ -82,7 +82,7 @@ async function begin(
       task: oldest.task ?? '',
       context: oldest.context,
       payload: oldest.payload,
-      toolCallId: oldest.tool_call_id,
+      asker: askerOf({ toolCallId: oldest.tool_call_id, runId: oldest.run_id, handoffId: oldest.handoff_id }),
     }),
     policyVersion: ticket.policy_version,
   });

@@ -110,11 +110,11 @@ const badSource = (name: string): KernelError =>
     details: { field: 'arguments.source_agent' },
   });
 
-/** Who asks: an agent in its own name, from outside whoever is named. */
+/** Who asks: an agent in its own name, from outside whoever is named. A function asks in the name of the operator. */
 function sourceOf(input: HandoffArguments, { ctx }: KernelTools): string {
   const { source, parent } = ctx;
   const given = input.source_agent;
-  if (parent === undefined) {
+  if (parent === undefined || source.isOperator) {
     if (given === undefined) throw badSource('is required from outside');
     return given;
   }
@@ -313,7 +313,7 @@ class HandoffRequest {
     const { handoffId, sourceAgent, input } = asked;
     const { route, policy } = decided;
     const packed = await pack(asked, route, tools);
-    const isAwaited = ctx.parent !== undefined && input.wait !== false;
+    const isAwaited = tools.toolCallId !== undefined && input.wait !== false;
     const ticket: TicketRequest | undefined =
       decided.kind === 'park'
         ? await requestTicket(
@@ -478,8 +478,11 @@ async function pack({ input }: Asked, { workerTarget }: Route, tools: KernelTool
         ...(hasContext ? [rule('context', 'handoff_context')] : []),
         ...(hasPayload ? [rule('payload', 'handoff_payload', isWrapped ? { wrapped: true } : {})] : []),
       ],
-      // A platform outside could not follow the pointer.
-      inherit_context: { include_boxes_from_args: ['context_box_id'], include_parent: workerTarget === null },
+      inherit_context: {
+        include_boxes_from_args: ['context_box_id'],
+        // A platform outside could not follow the pointer, and the turn of a function has nothing to point at.
+        include_parent: workerTarget === null && tools.toolCallId !== undefined,
+      },
     },
   };
   const boxIds = input.context_box_id;

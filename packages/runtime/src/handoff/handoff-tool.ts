@@ -290,7 +290,7 @@ export class HandoffTool implements AsyncDisposable {
         message: 'registerAgent: takes a name and a function.',
         details: { field: 'slug' },
       });
-    this.#runtime.handoffs.agents.set(slug, { run, retry });
+    this.#runtime.handoffs.agents.set(slug, { run, retry, handler: this.#handler });
   }
 
   /**

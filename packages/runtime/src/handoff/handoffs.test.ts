@@ -132,6 +132,16 @@ describe('where the feature is off', () => {
   beforeEach(() => open({ handoffs: {} }));
   afterEach(close);
 
+  test('a function of a tool that is on hands on', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    tool.registerAgent('inner', () => 'in');
+    tool.registerAgent(
+      'outer',
+      async (_input, { handoff }) => (await handoff({ target_agent: 'inner', task: 'go' })).result,
+    );
+    expect((await tool.handoff(ask('outer'))).result).toBe('in');
+  });
+
   test('models are not shown it, and their calls are refused', async () => {
     await h.profile('helper', [{ say: 'x' }]);
     await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], HANDS_OFF);
@@ -403,7 +413,7 @@ describe('a function', () => {
           handoff_id: inner?.handoff_id,
           handoff_source_agent: 'orchestrator-mag',
           handoff_platform: 'agdd',
-          parent_run_id: null,
+          parent_run_id: inner?.calling_run_id,
         },
         inner?.handoff_id,
       ],
@@ -415,6 +425,102 @@ describe('a function', () => {
     });
     for (const payload of [5, 'text', true, { payload: 5 }, ['x']])
       expect((await tool.handoff(ask('echo', { payload }))).result).toEqual(payload);
+  });
+
+  test('hands on in the tree of the turn that serves it: account, depth and cancel reach what it hands on', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    let reason: unknown;
+    const aborts = (signal: AbortSignal): Promise<never> =>
+      new Promise((_resolve, reject) => {
+        signal.addEventListener('abort', () => {
+          reason = signal.reason;
+          reject(signal.reason);
+        });
+      });
+    tool.registerAgent('inner', (_input, { signal }) => aborts(signal));
+    tool.registerAgent('outer', async (_input, { handoff }) => {
+      await handoff({ target_agent: 'inner', task: 'wait' });
+      return null;
+    });
+    await h.profile('main', [{ calls: [handing('outer')] }, { say: 'done' }], HANDS_OFF);
+    await h.worker({ targets: ['', ...h.runtime.handoffs.workerTargets] });
+    const { turn_id } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'main',
+      instruction: 'go',
+      budget: { tokens: 100_000 },
+    })) as unknown as { turn_id: TurnId };
+    await waitFor(
+      async () => (await h.rows("select from boxcar.turns where status = 'running'")).length === 2,
+      { message: 'both functions run' },
+    );
+    expect(
+      await h.rows(
+        `select t.depth, t.run_id = m.run_id as is_same_run, t.budget_id = m.budget_id as is_same_account from boxcar.turns t, boxcar.turns m where m.id = $1 order by t.depth`,
+        [turn_id],
+      ),
+    ).toEqual([0, 1, 2].map((depth) => ({ depth, is_same_run: true, is_same_account: true })));
+    await h.runtime.submit('cancel', { turn_id, reason: 'no' });
+    await end(turn_id);
+    await waitFor(() => reason !== undefined, { message: 'the inner function is stopped' });
+    const { handoffs } = await tool.listHandoffs();
+    for (const { handoff_id } of handoffs) await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 });
+    expect((await tool.listHandoffs()).handoffs.map(({ phase }) => phase)).toEqual(['canceled', 'canceled']);
+  });
+
+  test('hands on under the policy of the tool that has registered it', async () => {
+    const tool = new HandoffTool({
+      runtime: h.runtime,
+      permissionEvaluator: new PermissionEvaluator({
+        text: `rules:\n  - condition: { tool_name: handoff, context: { target_agent: inner } }\n    permission: NEVER\n  - condition: { tool_name: handoff }\n    permission: ALWAYS\n`,
+        environment: 'production',
+      }),
+    });
+    tool.registerAgent('inner', () => 'reached');
+    tool.registerAgent('outer', async (_input, { handoff }) => {
+      const { result } = await handoff({ target_agent: 'inner', task: 'go' });
+      return result;
+    });
+    expect(await failureOf(tool.handoff(ask('outer')))).toMatchObject({
+      code: 'permission_denied',
+      message: 'Handoff to inner not allowed by policy',
+    });
+  });
+
+  test('shares no ticket with another request of its run unless it names a run', async () => {
+    const tool = new HandoffTool({
+      runtime: h.runtime,
+      permissionEvaluator: new PermissionEvaluator({
+        text: `tools:\n  handoff: { permission: ALWAYS }\nrules:\n  - condition: { tool_name: handoff, context: { target_agent: inner } }\n    permission: REQUIRE_APPROVAL\n`,
+        environment: 'production',
+      }),
+    });
+    let runs = 0;
+    tool.registerAgent('inner', () => {
+      runs += 1;
+      return runs;
+    });
+    tool.registerAgent('outer', async (input, { handoff }) => {
+      const both = [1, 2].map(() =>
+        handoff({ target_agent: 'inner', task: 'go', ...(input === 'named' ? { run_id: 'mine' } : {}) }),
+      );
+      return (await Promise.all(both)).map(({ result }) => result);
+    });
+    const approveAll = async (count: number): Promise<void> => {
+      await waitFor(
+        async () =>
+          (await h.rows("select from boxcar.handoffs where phase = 'awaiting_approval'")).length === 2,
+        { message: 'two requests' },
+      );
+      const { approvals } = await gate.list({ status: 'pending' });
+      expect(approvals).toHaveLength(count);
+      for (const { ticket_id } of approvals) await gate.approve(ticket_id);
+    };
+    const first = tool.handoff(ask('outer'));
+    await approveAll(2);
+    expect((await first).result).toEqual(expect.arrayContaining([1, 2]));
+    const second = tool.handoff(ask('outer', { payload: 'named' }));
+    await approveAll(1);
+    expect((await second).result).toEqual([3, 3]);
   });
 
   test('is explained: what it was handed, and that no prompt was sent', async () => {

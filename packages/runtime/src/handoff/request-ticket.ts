@@ -26,18 +26,25 @@ export interface HandoffWords {
   readonly task: string;
   readonly context: JsonObject | null | undefined;
   readonly payload: JsonValue | undefined;
-  /** Two calls of turns never share a ticket: who approves one has not approved the other. */
-  readonly toolCallId: string | null;
+  /** The only one that may use the ticket, a call or a handoff; null: identical requests share it. */
+  readonly asker: string | null;
 }
 
-export const hashesOf = ({ targetAgent, platform, task, context, payload, toolCallId }: HandoffWords) => ({
+/** Two calls of turns never share a ticket: who approves one has not approved the other. Nor do programs that name no run. */
+export const askerOf = (of: {
+  readonly toolCallId: string | null | undefined;
+  readonly runId: string | null | undefined;
+  readonly handoffId: string;
+}): string | null => of.toolCallId ?? (of.runId == null ? of.handoffId : null);
+
+export const hashesOf = ({ targetAgent, platform, task, context, payload, asker }: HandoffWords) => ({
   argsHash: argsHash({ target_agent: targetAgent, platform, task }),
   contextHash:
-    toolCallId === null
+    asker === null
       ? context === null || context === undefined
         ? ''
         : argsHash(context)
-      : argsHash({ context: context ?? {}, tool_call_id: toolCallId }),
+      : argsHash({ context: context ?? {}, asker }),
   payloadHash: payload === null || payload === undefined ? '' : argsHash(payload),
 });
 
@@ -94,7 +101,7 @@ export async function requestTicket(
       task,
       context: isEmpty(context) ? null : context,
       payload,
-      toolCallId,
+      asker: askerOf({ toolCallId, runId: run_id, handoffId: asked.handoffId }),
     }),
     policyVersion: policy.policy_version,
     timeoutMs: approvalMs,
