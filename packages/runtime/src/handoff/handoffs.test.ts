@@ -291,6 +291,48 @@ describe('under a policy that asks', () => {
     expect(joined).toHaveLength(2);
   });
 
+  test('requests with other boxes share no ticket: each has its own cards, and people see which boxes go along', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    const sent: string[] = [];
+    tool.registerAdapter({
+      platform: 'acme',
+      retry: 'never',
+      capabilities: {
+        streaming: false,
+        cancel: false,
+        messages: false,
+        max_context_tokens: null,
+        carries: ['text'],
+      },
+      supportsPlatform: (name) => name === 'acme',
+      executeHandoff: async ({ cards }) => {
+        const [text] = cards.map(({ content }) => ('text' in content ? String(content.text) : ''));
+        sent.push(String(text));
+        const loss = { sent_cards: cards.map(({ id }) => id), lost: [] };
+        return { result: String(text), usage: null, remote_id: null, loss };
+      },
+    });
+    const boxOf = async (text: string): Promise<string> => {
+      const cards = [{ type: 'note', content: { kind: 'text', text } }];
+      return ((await h.runtime.submit('create_box', { cards })) as { box_id: string }).box_id;
+    };
+    const boxes = [await boxOf('first'), await boxOf('second')] as const;
+    const running = [boxes[0], boxes[1], [boxes[0]]].map((context_box_id) =>
+      tool.handoff(ask('reader', { platform: 'acme', run_id: 'run-9', context_box_id })),
+    );
+    await waitFor(async () => (await h.rows('select from boxcar.handoffs')).length === 3, {
+      message: 'three handoffs',
+    });
+    const { approvals } = await gate.list({ status: 'pending' });
+    expect(approvals.map(({ tool_args }) => tool_args.context_box_id)).toEqual(
+      expect.arrayContaining([[boxes[0]], [boxes[1]]]),
+    );
+    expect(approvals).toHaveLength(2);
+    for (const { ticket_id } of approvals) await gate.approve(ticket_id);
+    expect((await Promise.all(running)).map(({ result }) => result)).toEqual(['first', 'second', 'first']);
+    expect(sent.toSorted()).toEqual(['first', 'second']);
+  });
+
   test('a decision that its process did not live to carry out is carried out by the sweep', async () => {
     await h.profile('helper', [{ say: 'late' }]);
     const tool = new HandoffTool({ runtime: h.runtime });

@@ -9,7 +9,7 @@ import {
   type TicketId,
   type ToolCallId,
 } from '@boxcar/kernel';
-import { requestApproval } from '@boxcar/store';
+import { requestApproval, type TicketRow } from '@boxcar/store';
 import type { KernelTools } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import type { PolicyDecision } from './decide-policy.js';
@@ -26,6 +26,8 @@ export interface HandoffWords {
   readonly task: string;
   readonly context: JsonObject | null | undefined;
   readonly payload: JsonValue | undefined;
+  /** Whose cards go along. */
+  readonly boxIds: readonly string[];
   /** The only one that may use the ticket, a call or a handoff; null: identical requests share it. */
   readonly asker: string | null;
 }
@@ -37,8 +39,21 @@ export const askerOf = (of: {
   readonly handoffId: string;
 }): string | null => of.toolCallId ?? (of.runId == null ? of.handoffId : null);
 
-export const hashesOf = ({ targetAgent, platform, task, context, payload, asker }: HandoffWords) => ({
-  argsHash: argsHash({ target_agent: targetAgent, platform, task }),
+/** The arguments that a person sees, and approves. */
+const argumentsOf = ({
+  targetAgent,
+  platform,
+  task,
+  boxIds,
+}: Pick<HandoffWords, 'targetAgent' | 'platform' | 'task' | 'boxIds'>): JsonObject => ({
+  target_agent: targetAgent,
+  task,
+  platform,
+  ...(boxIds.length === 0 ? {} : { context_box_id: boxIds }),
+});
+
+export const hashesOf = ({ context, payload, asker, ...named }: HandoffWords) => ({
+  argsHash: argsHash(argumentsOf(named)),
   contextHash:
     asker === null
       ? context === null || context === undefined
@@ -60,6 +75,7 @@ export async function requestTicket(
         readonly context?: JsonObject | undefined;
         readonly payload?: JsonValue | undefined;
         readonly run_id?: string | undefined;
+        readonly context_box_id?: string | readonly string[] | undefined;
       };
     };
     readonly platform: string;
@@ -73,9 +89,10 @@ export async function requestTicket(
 ): Promise<TicketRequest> {
   const { asked, platform, targetAgent, policy } = of;
   const { ctx, tx } = tools;
-  const { task, context, payload, run_id } = asked.input;
+  const { task, context, payload, run_id, context_box_id = [] } = asked.input;
+  const named = { targetAgent, platform, task, boxIds: [context_box_id].flat() };
   const toolCallId = (of.call?.toolCallId ?? tools.toolCallId ?? null) as ToolCallId | null;
-  const shown = maskArguments({ target_agent: targetAgent, task, platform });
+  const shown = maskArguments(argumentsOf(named));
   const card = buildCard(
     {
       type: 'approval.request',
@@ -96,9 +113,7 @@ export async function requestTicket(
     toolName: 'handoff',
     card,
     ...hashesOf({
-      targetAgent,
-      platform,
-      task,
+      ...named,
       context: isEmpty(context) ? null : context,
       payload,
       asker: askerOf({ toolCallId, runId: run_id, handoffId: asked.handoffId }),
@@ -107,13 +122,21 @@ export async function requestTicket(
     timeoutMs: approvalMs,
     callMs: null,
     metadata: {
-      handoff: { target_agent: targetAgent, platform },
+      handoff: {
+        target_agent: targetAgent,
+        platform,
+        ...(named.boxIds.length === 0 ? {} : { context_box_id: named.boxIds }),
+      },
       handoff_id: asked.handoffId,
       policy: { rule_id: policy.rule_id, level: policy.level },
     },
   });
   return { id, timeoutMs: approvalMs };
 }
+
+/** Of the ticket of a handoff: the boxes whose cards go along, as they were named. */
+export const boxIdsOf = ({ metadata }: Pick<TicketRow, 'metadata'>): readonly string[] =>
+  (metadata.handoff as { readonly context_box_id?: readonly string[] } | undefined)?.context_box_id ?? [];
 
 const isEmpty = (context: JsonObject | undefined): boolean =>
   context === undefined || Object.keys(context).length === 0;
