@@ -592,6 +592,33 @@ describe('a function', () => {
     expect(calls).toBe(3);
   });
 
+  test('that fails until its time is over ends then, and not after the pause', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    tool.registerAgent('busy', () => {
+      throw Object.assign(new Error('busy'), { retryable: true });
+    });
+    const { handoff_id } = await tool.handoff(
+      ask('busy', {
+        timeout: 0.5,
+        retry: { max_attempts: 9, base_seconds: 600, max_seconds: 600 },
+        wait: false,
+      }),
+    );
+    expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 5_000 })).toMatchObject({
+      phase: 'timed_out',
+      attempts: 1,
+      error: { code: 'handoff_timeout' },
+    });
+    const events = await tool.getEvents(handoff_id);
+    expect(events.map(({ event_type }) => event_type)).toEqual([
+      'handoff.requested',
+      'handoff.started',
+      'handoff.retrying',
+      'handoff.failed',
+    ]);
+    expect(events[2]?.delay_ms).toBeLessThanOrEqual(500);
+  });
+
   test('that was cut off in the middle is not run again, unless it says that this does no harm', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     let calls = 0;

@@ -86,9 +86,9 @@ class HandoffRun {
     // Nothing was sent yet: a lost connection is not the end of an attempt.
     const remainingMs = await retryTransient(() => beginAttempt(pool, { turnId, epoch, holderId, attempt }));
     if (remainingMs === undefined) return 'fenced';
+    if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
     const { handoff_id } = handoff;
     this.#host.runtime.log('info', 'handoff.started', { handoff_id, attempt });
-    if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
     return this.#attempt(prepared, { attempt, remainingMs });
   }
 
@@ -148,6 +148,7 @@ class HandoffRun {
     { attempt, remainingMs }: { readonly attempt: number; readonly remainingMs: number },
   ): Promise<TurnRun> {
     const { signal } = this.#held;
+    const until = performance.now() + remainingMs;
     const limit = new AbortController();
     const stop = (): void => limit.abort(signal.reason);
     signal.addEventListener('abort', stop, { once: true });
@@ -171,7 +172,7 @@ class HandoffRun {
       if (limit.signal.aborted) this.#tellToStop(prepared, remoteId);
       if (signal.aborted) throw error;
       if (limit.signal.aborted) return await this.#fail(this.#timeout(), 'timeout');
-      return await this.#afterFailure(prepared, error, attempt);
+      return await this.#afterFailure(prepared, error, { attempt, until });
     } finally {
       timer.clear();
       signal.removeEventListener('abort', stop);
@@ -205,7 +206,12 @@ class HandoffRun {
     return this.#budget?.spend({ inputTokens: usage.input_tokens, outputTokens: usage.output_tokens });
   }
 
-  async #afterFailure(prepared: PreparedHandoff, error: unknown, attempt: number): Promise<TurnRun> {
+  /** @param of.until - The end of the time, by `performance.now()`. */
+  async #afterFailure(
+    prepared: PreparedHandoff,
+    error: unknown,
+    { attempt, until }: { readonly attempt: number; readonly until: number },
+  ): Promise<TurnRun> {
     const { turn, holderId } = this.#held;
     const { retry, handoff_id } = this.#handoff;
     const body = bodyOf(error, 'platform_failed');
@@ -214,7 +220,9 @@ class HandoffRun {
     const advice = prepared.adviseRetry(error);
     if (!advice.retryable || attempt >= retry.max_attempts)
       return this.#fail({ ...body, details: { ...body.details, handoff_id } }, 'failed', spent);
-    const delayMs = pauseOf(retry, attempt, advice.retryAfterMs);
+    // The time of the handoff counts on in the pause, and it ends there at the latest.
+    const leftMs = Math.max(until - performance.now(), 0);
+    const delayMs = Math.min(pauseOf(retry, attempt, advice.retryAfterMs), leftMs);
     const failed = {
       turnId: turn.turnId,
       epoch: turn.epoch,

@@ -179,18 +179,18 @@ export async function findLeftTickets(
 // After a lost answer the same claim asks again: the attempt is counted already.
 const BEGIN_ATTEMPT = statement(`
   with /* handoff-changes.begin_attempt */ lk as (
-    select h.id, h.attempts, coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond') as deadline_at
-    from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id
+    select h.id, h.attempts, d.deadline_at, (extract(epoch from d.deadline_at - clock_timestamp()) * 1000)::float8 as remaining_ms
+    from boxcar.handoffs h cross join lateral (select coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond') as deadline_at) d join boxcar.turns t on t.id = h.turn_id
     where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and h.ended_at is null and h.attempts between $4 - 1 and $4 for no key update of h
   ),
   c as (
     update boxcar.handoffs h set attempts = $4, is_attempt_open = true, phase = 'in_progress', event_count = h.event_count + 1, deadline_at = lk.deadline_at
-    from lk where h.id = lk.id and lk.attempts < $4
+    from lk where h.id = lk.id and lk.attempts < $4 and lk.remaining_ms > 0
     returning h.id, h.event_count - 1 as seq, h.attempts
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.started', 'data', jsonb_build_object('attempt', c.attempts)))")}
-  select (extract(epoch from lk.deadline_at - clock_timestamp()) * 1000)::float8 as remaining_ms from lk`);
+  select lk.remaining_ms from lk`);
 
-/** Begins an attempt, under the fence of the turn. @returns How long it may take; undefined: the turn is in other hands. */
+/** Begins an attempt, under the fence of the turn, if there is time left. @returns How long it may take; undefined: the turn is in other hands. */
 export async function beginAttempt(
   db: Queryable,
   held: {
