@@ -6,6 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ApprovalGate } from '../approval/index.js';
 import { Sweeper } from '../sweep/sweeper.js';
 import { checkWire } from '../testing/check-wire.js';
+import { statementsOf } from '../testing/count-statements.js';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -289,6 +290,25 @@ describe('under a policy that asks', () => {
     expect(await h.rows('select from boxcar.turns')).toHaveLength(2);
     const joined = (await tool.listHandoffs()).handoffs.filter(({ joined_to }) => joined_to !== null);
     expect(joined).toHaveLength(2);
+  });
+
+  test('a refusal costs as many statements for many that share the ticket as for two', async () => {
+    await h.profile('helper', [{ say: 'once' }]);
+    const tool = new HandoffTool({ runtime: h.runtime, concurrency: 0 });
+    const refuse = async (run_id: string, count: number): Promise<number> => {
+      const ids: string[] = [];
+      for (let n = 0; n < count; n += 1)
+        ids.push((await tool.handoff(ask('helper', { run_id, wait: false }))).handoff_id);
+      const { ticket_id } = await pendingTicket();
+      const { length } = await statementsOf(h.database, () => gate.deny(ticket_id));
+      for (const handoff_id of ids)
+        expect(await tool.getHandoff(handoff_id)).toMatchObject({
+          phase: 'rejected',
+          error: { details: { handoff_id } },
+        });
+      return length;
+    };
+    expect(await refuse('many', 30)).toBe(await refuse('two', 2));
   });
 
   test('requests with other boxes share no ticket: each has its own cards, and people see which boxes go along', async () => {

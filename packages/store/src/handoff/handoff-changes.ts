@@ -72,10 +72,15 @@ const sourcesOf = (to: HandoffPhase): readonly HandoffPhase[] =>
   (Object.keys(PHASE_MOVES) as HandoffPhase[]).filter((from) => PHASE_MOVES[from].includes(to));
 
 const MOVE = statement(`
-  with /* handoff-changes.move */ c as (
-    update boxcar.handoffs h set phase = $2, ended_at = case when $3 then now() end, error = $4::jsonb, turn_id = coalesce($5, h.turn_id), ticket_id = coalesce($6, h.ticket_id),
+  with /* handoff-changes.move */ lk as materialized (
+    select h.id from boxcar.handoffs h where h.id = any ($1::uuid[]) and h.phase = any ($10::text[]) and h.ended_at is null and h.turn_id is null and h.joined_to is null
+    order by h.created_at, h.id for no key update of h
+  ),
+  c as (
+    update boxcar.handoffs h set phase = $2, ended_at = case when $3 then now() end,
+      error = jsonb_set($4::jsonb, '{details}', coalesce($4::jsonb->'details', '{}') || jsonb_build_object('handoff_id', h.id)), turn_id = coalesce($5, h.turn_id), ticket_id = coalesce($6, h.ticket_id),
       joined_to = coalesce($7, h.joined_to), decision = coalesce($8::jsonb, h.decision), event_count = h.event_count + jsonb_array_length($9::jsonb)
-    where h.id = any ($1::uuid[]) and h.phase = any ($10::text[]) and h.ended_at is null and h.turn_id is null and h.joined_to is null
+    from lk where h.id = lk.id
     returning h.id, h.event_count - jsonb_array_length($9::jsonb) as seq
   ), ${writeEvents('c', '$9::jsonb')}
   select handoff_id, type, data from logged`);
@@ -87,7 +92,7 @@ export function moveHandoffs(
   to: {
     readonly phase: HandoffPhase;
     readonly events: readonly NewHandoffEvent[];
-    /** Of an end. */
+    /** Of an end. Its details name the handoff. */
     readonly error?: ErrorBody | undefined;
     readonly turnId?: TurnId | undefined;
     readonly ticketId?: TicketId | undefined;
