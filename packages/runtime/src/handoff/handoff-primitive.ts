@@ -23,6 +23,7 @@ import {
   type JsonObject,
   type JsonValue,
   KernelError,
+  MAX_HANDOFF_KEY,
   normalizePlatform,
   parseId,
   toErrorBody,
@@ -123,10 +124,17 @@ function sourceOf(input: HandoffArguments, { ctx }: KernelTools): string {
   return source.name;
 }
 
+/** @throws KernelError `bad_request` for a key in the context that is longer than one of the arguments may be. */
 function keyOf({ idempotency_key, context }: HandoffArguments): string | undefined {
   if (idempotency_key !== undefined) return idempotency_key;
   const key = context?.idempotency_key;
-  return typeof key === 'string' && key.trim() !== '' ? key.slice(0, 500) : undefined;
+  if (typeof key !== 'string' || key.trim() === '') return undefined;
+  if (key.length > MAX_HANDOFF_KEY)
+    throw new KernelError('bad_request', {
+      message: `arguments.context.idempotency_key: has ${key.length} characters; a key has at most ${MAX_HANDOFF_KEY}.`,
+      details: { field: 'arguments.context.idempotency_key' },
+    });
+  return key;
 }
 
 /** One request, in one try of its submission. */

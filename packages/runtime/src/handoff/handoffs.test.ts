@@ -353,6 +353,22 @@ describe('under a policy that asks', () => {
     expect(sent.toSorted()).toEqual(['first', 'second']);
   });
 
+  test('the key under which an approved handoff begins cannot be taken by anybody else', async () => {
+    await h.profile('helper', [{ say: 'ok' }]);
+    await h.worker();
+    const tool = new HandoffTool({ runtime: h.runtime });
+    const { handoff_id, ticket_id } = await tool.handoff(ask('helper', { wait: false }));
+    const card = { type: 'note', content: { kind: 'text', text: 'first' } };
+    const taking = h.runtime.submit(
+      'create_box',
+      { cards: [card] },
+      { idempotencyKey: `handoff-begin:${ticket_id}` },
+    );
+    expect(await failureOf(taking)).toMatchObject({ code: 'bad_request' });
+    await gate.approve(String(ticket_id));
+    expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 })).toMatchObject({ result: 'ok' });
+  });
+
   test('a decision that its process did not live to carry out is carried out by the sweep', async () => {
     await h.profile('helper', [{ say: 'late' }]);
     const tool = new HandoffTool({ runtime: h.runtime });
@@ -432,6 +448,18 @@ describe('a key', () => {
     const failed = () => failureOf(tool.handoff(ask('nobody', { idempotency_key: 'run-1:step-3' })));
     expect((await failed()).details.handoff_id).toBe((await failed()).details.handoff_id);
     expect(await h.rows('select from boxcar.handoffs')).toHaveLength(4);
+  });
+
+  test('of the context that is too long is refused, and not cut', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    tool.registerAgent('echo', (input) => input);
+    const under = (idempotency_key: string) => tool.handoff(ask('echo', { context: { idempotency_key } }));
+    expect(await under(`${'k'.repeat(498)}😀`)).toMatchObject({ status: 'completed' });
+    for (const key of ['k'.repeat(501), `${'k'.repeat(499)}😀`])
+      expect(await failureOf(under(key))).toMatchObject({
+        code: 'bad_request',
+        details: { field: 'arguments.context.idempotency_key' },
+      });
   });
 
   test('twenty at once make one', async () => {
@@ -753,6 +781,9 @@ describe('what does not fit', () => {
       (await failureOf(h.runtime.submit('launch_principal', { profile_name: 'handoff', instruction: 'x' })))
         .code,
     ).toBe('not_found');
+    expect(await failureOf(tool.handoff(ask(String(row?.agent_id), { wait: false })))).toMatchObject({
+      code: 'bad_request',
+    });
     expect(await h.runtime.listProfiles()).toEqual([]);
     expect(handoff_id).toBeTruthy();
   });
