@@ -667,6 +667,27 @@ describe('a function', () => {
     expect(events[2]?.delay_ms).toBeLessThanOrEqual(500);
   });
 
+  test('whose result cannot be kept is not run again', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    let calls = 0;
+    tool.registerAgent('pays', () => {
+      calls += 1;
+      return 'paid';
+    });
+    await h.rows(
+      `create function public.refuse_success() returns trigger language plpgsql as $$ begin raise exception 'statement timeout' using errcode = '57014'; end $$;
+       create trigger refuse before update on boxcar.turns for each row when (new.status = 'success') execute function public.refuse_success()`,
+    );
+    const retry = { max_attempts: 5, base_seconds: 0 };
+    const { handoff_id } = await tool.handoff(ask('pays', { wait: false, retry }));
+    expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 })).toMatchObject({
+      phase: 'failed',
+      error: { code: 'database_unavailable' },
+      attempts: 1,
+    });
+    expect(calls).toBe(1);
+  });
+
   test('that was cut off in the middle is not run again, unless it says that this does no harm', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     let calls = 0;
