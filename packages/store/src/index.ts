@@ -133,7 +133,6 @@ export {
   findWaitedHandoffs,
   type HandoffPlace,
   insertHandoffProfile,
-  type LoggedEvent,
   listHandoffs,
   loadHandoffEvents,
   lockHandoffKey,

@@ -4,7 +4,6 @@ export {
   closeOfTurn,
   findLeftTickets,
   findParked,
-  type LoggedEvent,
   lockParked,
   moveHandoffs,
   type NewHandoffEvent,
