@@ -565,6 +565,8 @@ describe('a function', () => {
         environment: 'production',
       }),
     });
+    // Another tool of the process has no say.
+    new HandoffTool({ runtime: h.runtime, permissionEvaluator: null });
     tool.registerAgent('inner', () => 'reached');
     tool.registerAgent('outer', async (_input, { handoff }) => {
       const { result } = await handoff({ target_agent: 'inner', task: 'go' });
