@@ -192,6 +192,7 @@ export {
   handoffStatusOf,
   handoffToolSchema,
   isFinalPhase,
+  MAX_HANDOFF_KEY,
   maskArguments,
   PHASE_MOVES,
   type Principal,

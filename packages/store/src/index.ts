@@ -1,6 +1,7 @@
 export {
   type CallTicket,
   closeAnswered,
+  closeTicket,
   consumeForCall,
   consumeTicket,
   decideTicket,
@@ -132,8 +133,6 @@ export {
   findWaitedHandoffs,
   type HandoffPlace,
   insertHandoffProfile,
-  isCallOpen,
-  type LoggedEvent,
   listHandoffs,
   loadHandoffEvents,
   lockHandoffKey,
