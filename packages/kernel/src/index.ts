@@ -194,6 +194,7 @@ export {
   handoffStatusOf,
   handoffToolSchema,
   isFinalPhase,
+  MAX_HANDOFF_KEY,
   maskArguments,
   PHASE_MOVES,
   type Principal,

@@ -1,6 +1,7 @@
 export {
   type CallTicket,
   closeAnswered,
+  closeTicket,
   consumeForCall,
   consumeTicket,
   decideTicket,
@@ -133,8 +134,6 @@ export {
   findWaitedHandoffs,
   type HandoffPlace,
   insertHandoffProfile,
-  isCallOpen,
-  type LoggedEvent,
   listHandoffs,
   loadHandoffEvents,
   loadSaid,

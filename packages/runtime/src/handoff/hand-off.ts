@@ -19,7 +19,9 @@ import { HandoffWaits } from './handoff-waits.js';
 export interface HandOffOptions {
   readonly projectId: ProjectId | string;
   /** In place of the runtime's own: that of a tool with parts of its own. */
-  readonly handler?: Handler;
+  readonly handler?: Handler | undefined;
+  /** The turn that serves the function which hands on. */
+  readonly parentTurnId?: TurnId | undefined;
   readonly signal?: AbortSignal | undefined;
   /** What may serve it in this process. */
   readonly parts: { ensureServed(workerTarget: string): Promise<void> };
@@ -71,7 +73,7 @@ function argumentsOf(request: unknown): unknown {
 export async function handOff(
   runtime: RuntimeCore,
   request: HandoffInput,
-  { projectId, handler, signal, parts }: HandOffOptions,
+  { projectId, handler, parentTurnId, signal, parts }: HandOffOptions,
 ): Promise<HandoffAnswer> {
   signal?.throwIfAborted();
   let answer: unknown;
@@ -79,6 +81,7 @@ export async function handOff(
     const accepted = await runtime.accept('handoff', argumentsOf(request), {
       projectId,
       ...(handler === undefined ? {} : { handler }),
+      ...(parentTurnId === undefined ? {} : { parentTurnId }),
     });
     answer = accepted.answer;
   } catch (error) {

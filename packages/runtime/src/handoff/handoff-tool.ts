@@ -177,8 +177,6 @@ export class HandoffTool implements AsyncDisposable {
       isEnabled: this.#isEnabled,
       gate: { evaluator, approvalMs },
     })) as Handler;
-    // What functions of this process hand on is judged as what it asks for.
-    handoffs.handler = this.#handler;
   }
 
   /**
@@ -307,7 +305,7 @@ export class HandoffTool implements AsyncDisposable {
         message: 'registerAgent: takes a name and a function.',
         details: { field: 'slug' },
       });
-    this.#runtime.handoffs.agents.set(slug, { run, retry });
+    this.#runtime.handoffs.agents.set(slug, { run, retry, handler: this.#handler });
   }
 
   /**

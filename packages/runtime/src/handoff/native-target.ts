@@ -22,7 +22,7 @@ type FoundNative =
   | { readonly kind: 'elsewhere' }
   | { readonly kind: 'none'; readonly error: KernelError };
 
-/** @throws KernelError `delegation_denied` for a target that the caller may not reach. */
+/** @throws KernelError `delegation_denied` for a target that the caller may not reach; `bad_request` for one that only serves handoffs. */
 export async function findNative(
   runtime: Pick<RuntimeCore, 'pool'>,
   name: string,
@@ -30,6 +30,12 @@ export async function findNative(
 ): Promise<FoundNative> {
   const { agent, profile, offered } = await findNamedTarget(name, tools);
   const reached = agent?.profile ?? profile;
+  if (reached?.version === 0)
+    throw new KernelError('bad_request', {
+      message: `arguments.target_agent: '${name}' is the agent of a turn that serves a handoff.`,
+      next: 'Name the function or the target that it serves.',
+      details: { field: 'arguments.target_agent', target_agent: name },
+    });
   if (reached !== undefined) {
     tools.checkDelegation({ profileName: reached.name, tags: reached.tags });
     if (agent !== undefined && agent.agentId !== tools.ctx.source.agentId) tools.checkReuse(agent);

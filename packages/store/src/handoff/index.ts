@@ -4,8 +4,6 @@ export {
   closeOfTurn,
   findLeftTickets,
   findParked,
-  isCallOpen,
-  type LoggedEvent,
   lockParked,
   moveHandoffs,
   type NewHandoffEvent,
