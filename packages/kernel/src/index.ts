@@ -200,6 +200,7 @@ export {
   handoffStatusOf,
   handoffToolSchema,
   isFinalPhase,
+  MAX_HANDOFF_KEY,
   maskArguments,
   nextMove,
   PHASE_MOVES,

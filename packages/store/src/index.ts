@@ -1,6 +1,7 @@
 export {
   type CallTicket,
   closeAnswered,
+  closeTicket,
   consumeForCall,
   consumeTicket,
   decideTicket,
@@ -138,8 +139,6 @@ export {
   findWaitedHandoffs,
   type HandoffPlace,
   insertHandoffProfile,
-  isCallOpen,
-  type LoggedEvent,
   listHandoffs,
   loadChain,
   loadHandoffEvents,
