@@ -201,6 +201,7 @@ export {
   handoffStatusOf,
   handoffToolSchema,
   isFinalPhase,
+  MAX_HANDOFF_KEY,
   maskArguments,
   nextMove,
   PHASE_MOVES,

@@ -1,6 +1,7 @@
 export {
   type CallTicket,
   closeAnswered,
+  closeTicket,
   consumeForCall,
   consumeTicket,
   decideTicket,
@@ -142,8 +143,6 @@ export {
   findWaitedHandoffs,
   type HandoffPlace,
   insertHandoffProfile,
-  isCallOpen,
-  type LoggedEvent,
   listHandoffs,
   loadChain,
   loadHandoffEvents,

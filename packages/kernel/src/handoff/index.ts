@@ -37,6 +37,7 @@ export {
   DEFAULT_HANDOFF_SECONDS,
   type HandoffArguments,
   handoffArgumentsSchema,
+  MAX_HANDOFF_KEY,
 } from './request.js';
 export {
   type HandoffToolSchema,

@@ -11,6 +11,8 @@ import {
 
 const MAX_SECONDS = MAX_DURATION_MS / 1000;
 const MAX_ATTEMPTS = 100;
+/** Characters of an idempotency key. */
+export const MAX_HANDOFF_KEY = 500;
 
 const filled = (most: number) =>
   z
@@ -51,7 +53,7 @@ export const handoffArgumentsSchema = z.strictObject({
   /** Of the execution, over all attempts. Fractions are allowed. */
   timeout: z.number().positive().max(MAX_SECONDS).optional(),
   retry: retrySchema.optional(),
-  idempotency_key: name(500).optional(),
+  idempotency_key: name(MAX_HANDOFF_KEY).optional(),
   /** From outside: the handoff that this one is a part of. */
   parent_handoff_id: z.string().optional(),
   /** Boxes whose cards go along. */

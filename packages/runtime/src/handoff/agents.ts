@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { isCleanText, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import { HANDOFF_TARGET, type PackedHandoff, type PreparedHandoff } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
 import { unlessAborted } from '../lib/index.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 
@@ -39,6 +40,8 @@ export interface AgentRunner {
 export interface RegisteredAgent {
   readonly run: AgentFunction;
   readonly retry: 'safe' | 'never';
+  /** By which it hands on: under the policy and the gate of the tool that has registered it. */
+  readonly handler?: Handler | undefined;
 }
 
 /** Who may take a handoff to this function: processes that have registered it. */
@@ -100,7 +103,7 @@ function timeOf({ timeout = ASK_SECONDS }: { readonly timeout?: number | undefin
 export function prepareAgent(
   agent: RegisteredAgent,
   handoff: PackedHandoff,
-  handOn: AgentContext['handoff'],
+  handOn: (request: HandoffInput, signal: AbortSignal) => Promise<HandoffAnswer>,
 ): PreparedHandoff {
   const { handoff_id, payload, context } = handoff;
   const task = handoff.task ?? '';
@@ -115,8 +118,8 @@ export function prepareAgent(
           : Reflect.get(Object(error), 'retryable') === true,
     }),
     execute: async ({ signal, onText, ask, whileWaiting }) => {
-      const handingOn: AgentContext['handoff'] = (request) =>
-        request?.wait === false ? handOn(request) : whileWaiting(() => handOn(request));
+      const handingOn = (request: HandoffInput): Promise<HandoffAnswer> =>
+        request?.wait === false ? handOn(request, signal) : whileWaiting(() => handOn(request, signal));
       const running = (async () =>
         agent.run(payload === null ? { task, context: context ?? {} } : payload, {
           handoff_id,

@@ -16,7 +16,7 @@ import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
 import { findNative } from './native-target.js';
-import { hashesOf, requestTicket } from './request-ticket.js';
+import { askerOf, boxIdsOf, hashesOf, requestTicket } from './request-ticket.js';
 import { turnOf } from './serving-turn.js';
 
 /** What has been approved, and how it is told. */
@@ -82,7 +82,8 @@ async function begin(
       task: oldest.task ?? '',
       context: oldest.context,
       payload: oldest.payload,
-      toolCallId: oldest.tool_call_id,
+      boxIds: boxIdsOf(ticket),
+      asker: askerOf({ toolCallId: oldest.tool_call_id, runId: oldest.run_id, handoffId: oldest.handoff_id }),
     }),
     policyVersion: ticket.policy_version,
   });
@@ -204,11 +205,13 @@ async function askAnew(
           ...(oldest.context === null ? {} : { context: oldest.context }),
           payload: oldest.payload,
           ...(oldest.run_id === null ? {} : { run_id: oldest.run_id }),
+          context_box_id: boxIdsOf(ticket),
         },
       },
       platform: oldest.platform,
       targetAgent: oldest.target_agent,
       policy,
+      isAwaited: oldest.is_awaited,
       call:
         oldest.tool_call_id === null || oldest.parent_turn_id === null
           ? undefined

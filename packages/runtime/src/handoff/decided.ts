@@ -5,20 +5,12 @@
  * D2  Of those that share a ticket the oldest runs; the others are joined to it, and have its result.
  * D3  Everything here may be done twice, by whoever has decided and by the sweep.
  */
-import {
-  type ErrorBody,
-  KernelError,
-  type ProjectId,
-  type TicketId,
-  type TurnId,
-  toErrorBody,
-} from '@boxcar/kernel';
+import { type ErrorBody, KernelError, type TicketId, toErrorBody } from '@boxcar/kernel';
 import type { PermissionEvaluator } from '@boxcar/policy';
 import {
+  closeTicket,
   findParked,
   findTicket,
-  isCallOpen,
-  type LoggedEvent,
   moveHandoffs,
   type NewHandoffEvent,
   type ParkedHandoff,
@@ -26,7 +18,6 @@ import {
   settleCalls,
   type TicketRow,
   transaction,
-  voidTicket,
 } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { buildResult, toFailure } from '../end/index.js';
@@ -55,7 +46,8 @@ export interface Begins {
 export async function decided(runtime: RuntimeCore, ticketId: TicketId, begins: Begins): Promise<void> {
   const found = await retryTransient(() => findWaiting(runtime, ticketId));
   if (found === undefined) return;
-  const { parked, ticket, orphans } = found;
+  const { parked, ticket } = found;
+  const orphans = parked.filter(({ is_orphan }) => is_orphan);
   if (orphans.length > 0) {
     const error = new KernelError('canceled', { message: 'The call that asked for this handoff is over.' });
     await end(runtime, {
@@ -66,7 +58,7 @@ export async function decided(runtime: RuntimeCore, ticketId: TicketId, begins: 
       event: 'handoff.failed',
     });
   }
-  const rest = parked.filter((one) => !orphans.includes(one));
+  const rest = parked.filter(({ is_orphan }) => !is_orphan);
   const [oldest] = rest;
   if (oldest === undefined || ticket.status === 'pending') return;
   if (ticket.status !== 'approved') {
@@ -93,8 +85,6 @@ interface Waiting {
   readonly ticket: TicketRow;
   /** The oldest first. */
   readonly parked: readonly ParkedHandoff[];
-  /** Those whose call is over. */
-  readonly orphans: readonly ParkedHandoff[];
 }
 
 /** Undefined: nothing waits for the ticket. */
@@ -106,18 +96,7 @@ async function findWaiting(
   const [first] = parked;
   if (first === undefined) return undefined;
   const ticket = await findTicket(pool, { ticketId, projectId: first.project_id });
-  return ticket && { ticket, parked, orphans: await findOrphans({ pool }, parked) };
-}
-
-/** Those whose call has been answered, or has gone with its turn. */
-async function findOrphans(
-  { pool }: Pick<RuntimeCore, 'pool'>,
-  parked: readonly ParkedHandoff[],
-): Promise<readonly ParkedHandoff[]> {
-  const open = await Promise.all(
-    parked.map(({ tool_call_id }) => (tool_call_id === null ? true : isCallOpen(pool, tool_call_id))),
-  );
-  return parked.filter((_one, index) => open[index] !== true);
+  return ticket && { ticket, parked };
 }
 
 /** Refuses what waits, in the words of the decision. */
@@ -146,48 +125,49 @@ async function end(
     readonly event: string;
   },
 ): Promise<void> {
-  const { parked, ticket, phase, event } = of;
+  const { parked, ticket, phase, error, event } = of;
   const status = phase === 'rejected' ? 'rejected' : 'failed';
-  const outcomes = parked.map((one) => ({
-    one,
-    error: { ...of.error, details: { ...of.error.details, handoff_id: one.handoff_id } },
-  }));
-  const settlements = outcomes.flatMap(({ one, error }) =>
-    one.tool_call_id === null || one.parent_turn_id === null
-      ? []
-      : [
-          buildResult(
-            {
-              toolCallId: one.tool_call_id,
-              turnId: one.parent_turn_id as TurnId,
-              name: 'handoff',
-              projectId: one.project_id as ProjectId,
-            },
-            toFailure(error),
-            { authorId: 'kernel' },
-          ),
-        ],
-  );
-  const { rings, logged } = await retryTransient(() =>
+  const settlements = parked.flatMap((one) => settlementOf(one, error));
+  const ids = parked.map(({ handoff_id }) => handoff_id);
+  const events = [
+    ...(ticket.status === 'pending' ? [] : [updated(ticket)]),
+    { type: event, data: { status, phase, code: error.code } },
+  ];
+  const ending = retryTransient(() =>
     transaction(runtime.pool, async (tx) => {
       // Turns are locked before handoffs, here as everywhere.
-      const settled = await settleCalls(tx, settlements);
-      const written: LoggedEvent[] = [];
-      for (const { one, error } of outcomes)
-        written.push(
-          ...(await moveHandoffs(tx, [one.handoff_id], {
-            phase,
-            error,
-            events: [
-              ...(ticket.status === 'pending' ? [] : [updated(ticket)]),
-              { type: event, data: { status, phase, code: error.code } },
-            ],
-          })),
-        );
-      await voidTicket(tx, { ticketId: ticket.id, projectId: ticket.project_id });
-      return { rings: settled.rings, logged: written };
+      const { rings } = await settleCalls(tx, settlements);
+      const logged = await moveHandoffs(tx, ids, { phase, error, events });
+      // Another process has begun it, or ended it: the call has, or gets, its answer from there.
+      if (logged.length === 0) throw new MovedOn();
+      await closeTicket(tx, { ticketId: ticket.id, projectId: ticket.project_id });
+      return { rings, logged };
     }),
   );
+  const { rings, logged } = await ending.catch((failure: unknown) => {
+    if (failure instanceof MovedOn) return { rings: [], logged: [] };
+    throw failure;
+  });
   runtime.ring(rings);
   for (const { type, handoff_id, data } of logged) runtime.log('info', type, { handoff_id, ...data });
 }
+
+/** Nothing waits any more. */
+class MovedOn extends Error {}
+
+/** The answer of the call that waits for a handoff; empty when none does. */
+const settlementOf = (one: ParkedHandoff, error: ErrorBody): Parameters<typeof settleCalls>[1] =>
+  !one.is_awaited || one.tool_call_id === null || one.parent_turn_id === null
+    ? []
+    : [
+        buildResult(
+          {
+            toolCallId: one.tool_call_id,
+            turnId: one.parent_turn_id,
+            name: 'handoff',
+            projectId: one.project_id,
+          },
+          toFailure({ ...error, details: { ...error.details, handoff_id: one.handoff_id } }),
+          { authorId: 'kernel' },
+        ),
+      ];

@@ -21,7 +21,9 @@ export interface HandOffOptions {
   readonly primitive?: 'handoff' | 'handoff_chain';
   readonly projectId: ProjectId | string;
   /** In place of the runtime's own: that of a tool with parts of its own. */
-  readonly handler?: Handler;
+  readonly handler?: Handler | undefined;
+  /** The turn that serves the function which hands on. */
+  readonly parentTurnId?: TurnId | undefined;
   readonly signal?: AbortSignal | undefined;
   /** What may serve it in this process. */
   readonly parts: { ensureServed(workerTarget: string): Promise<void> };
@@ -73,7 +75,7 @@ function argumentsOf(request: unknown): unknown {
 export async function handOff(
   runtime: RuntimeCore,
   request: HandoffInput | ChainInput,
-  { primitive = 'handoff', projectId, handler, signal, parts }: HandOffOptions,
+  { primitive = 'handoff', projectId, handler, parentTurnId, signal, parts }: HandOffOptions,
 ): Promise<HandoffAnswer> {
   signal?.throwIfAborted();
   let answer: unknown;
@@ -81,6 +83,7 @@ export async function handOff(
     const accepted = await runtime.accept(primitive, argumentsOf(request), {
       projectId,
       ...(handler === undefined ? {} : { handler }),
+      ...(parentTurnId === undefined ? {} : { parentTurnId }),
     });
     answer = accepted.answer;
   } catch (error) {

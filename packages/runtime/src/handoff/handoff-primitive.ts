@@ -24,6 +24,7 @@ import {
   type JsonObject,
   type JsonValue,
   KernelError,
+  MAX_HANDOFF_KEY,
   normalizePlatform,
   parseId,
   toErrorBody,
@@ -120,11 +121,11 @@ const badSource = (name: string): KernelError =>
     details: { field: 'arguments.source_agent' },
   });
 
-/** Who asks: an agent in its own name, from outside whoever is named. */
+/** Who asks: an agent in its own name, from outside whoever is named. A function asks in the name of the operator. */
 function sourceOf(input: HandoffArguments, { ctx }: KernelTools): string {
   const { source, parent } = ctx;
   const given = input.source_agent;
-  if (parent === undefined) {
+  if (parent === undefined || source.isOperator) {
     if (given === undefined) throw badSource('is required from outside');
     return given;
   }
@@ -133,10 +134,17 @@ function sourceOf(input: HandoffArguments, { ctx }: KernelTools): string {
   return source.name;
 }
 
+/** @throws KernelError `bad_request` for a key in the context that is longer than one of the arguments may be. */
 function keyOf({ idempotency_key, context }: HandoffArguments): string | undefined {
   if (idempotency_key !== undefined) return idempotency_key;
   const key = context?.idempotency_key;
-  return typeof key === 'string' && key.trim() !== '' ? key.slice(0, 500) : undefined;
+  if (typeof key !== 'string' || key.trim() === '') return undefined;
+  if (key.length > MAX_HANDOFF_KEY)
+    throw new KernelError('bad_request', {
+      message: `arguments.context.idempotency_key: has ${key.length} characters; a key has at most ${MAX_HANDOFF_KEY}.`,
+      details: { field: 'arguments.context.idempotency_key' },
+    });
+  return key;
 }
 
 /** One request, in one try of its submission. */
@@ -324,15 +332,21 @@ export class HandoffRequest {
     const { handoffId, sourceAgent, input } = asked;
     const { route, policy } = decided;
     const packed = await pack(asked, route, tools);
+    const isAwaited = tools.toolCallId !== undefined && input.wait !== false;
     const ticket: TicketRequest | undefined =
       decided.kind === 'park'
         ? await requestTicket(
             { tools, approvalMs: decided.approvalMs },
-            { asked, platform: route.platform, targetAgent: route.targetAgent, policy: decided.policy },
+            {
+              asked,
+              platform: route.platform,
+              targetAgent: route.targetAgent,
+              policy: decided.policy,
+              isAwaited,
+            },
           )
         : undefined;
     const timeoutMs = Math.ceil((input.timeout ?? DEFAULT_HANDOFF_SECONDS) * 1000);
-    const isAwaited = ctx.parent !== undefined && input.wait !== false;
     const turn =
       decided.kind === 'run'
         ? await tools.submitTurn(
@@ -500,10 +514,10 @@ async function pack(
         ...(hasContext ? [rule('context', 'handoff_context')] : []),
         ...(hasPayload ? [rule('payload', 'handoff_payload', isWrapped ? { wrapped: true } : {})] : []),
       ],
-      // A platform outside could not follow the pointer, and the one of a chain leads to nothing.
       inherit_context: {
         include_boxes_from_args: ['context_box_id'],
-        include_parent: workerTarget === null && hop === null,
+        // A platform outside could not follow the pointer, and the turn of a function or of a chain has nothing to point at.
+        include_parent: workerTarget === null && tools.toolCallId !== undefined && hop === null,
       },
     },
   };

@@ -184,8 +184,7 @@ export class HandoffTool implements AsyncDisposable {
     this.#rules = rules;
     this.#handler = handoffPrimitive(runtime, handoffs, rules) as Handler;
     this.#chainHandler = chainPrimitive(runtime, handoffs, rules) as Handler;
-    // What functions and chains of this process hand on is judged as what it asks for.
-    handoffs.handler = this.#handler;
+    // Hops of chains that this process serves are judged as what it asks for.
     handoffs.rules = rules;
   }
 
@@ -388,7 +387,7 @@ export class HandoffTool implements AsyncDisposable {
         message: 'registerAgent: takes a name and a function.',
         details: { field: 'slug' },
       });
-    this.#runtime.handoffs.agents.set(slug, { run, retry });
+    this.#runtime.handoffs.agents.set(slug, { run, retry, handler: this.#handler });
   }
 
   /**

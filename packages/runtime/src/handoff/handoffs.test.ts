@@ -6,6 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ApprovalGate } from '../approval/index.js';
 import { Sweeper } from '../sweep/sweeper.js';
 import { checkWire } from '../testing/check-wire.js';
+import { statementsOf } from '../testing/count-statements.js';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -132,6 +133,16 @@ describe('where the feature is off', () => {
   beforeEach(() => open({ handoffs: {} }));
   afterEach(close);
 
+  test('a function of a tool that is on hands on', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    tool.registerAgent('inner', () => 'in');
+    tool.registerAgent(
+      'outer',
+      async (_input, { handoff }) => (await handoff({ target_agent: 'inner', task: 'go' })).result,
+    );
+    expect((await tool.handoff(ask('outer'))).result).toBe('in');
+  });
+
   test('models are not shown it, and their calls are refused', async () => {
     await h.profile('helper', [{ say: 'x' }]);
     await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], HANDS_OFF);
@@ -185,6 +196,50 @@ describe('under a policy that asks', () => {
     expect(await end(turnId)).toMatchObject({ status: 'success' });
   });
 
+  test('a call that does not wait is answered at once, and its handoff waits for the approval', async () => {
+    await h.profile('helper', [{ say: 'helped' }]);
+    await h.profile(
+      'main',
+      [{ calls: [handing('helper', { wait: false })] }, { say: 'done', delayMs: 3_000 }],
+      {
+        ...HANDS_OFF,
+      },
+    );
+    await h.worker();
+    const turnId = await launch('main');
+    const ticket = await pendingTicket();
+    await waitFor(async () => (await results(turnId)).length === 1, { message: 'the call has its answer' });
+    const sweeper = new Sweeper(h.runtime, {
+      lostRingMs: 2_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: () => Promise.resolve(),
+    });
+    await sweeper.sweep();
+    expect(await h.rows('select phase from boxcar.handoffs')).toEqual([{ phase: 'awaiting_approval' }]);
+    await gate.approve(ticket.ticket_id);
+    const tool = new HandoffTool({ runtime: h.runtime });
+    const [handoff] = (await tool.listHandoffs()).handoffs;
+    expect(await tool.waitForHandoff(String(handoff?.handoff_id), { timeoutMs: 20_000 })).toMatchObject({
+      result: 'helped',
+    });
+    expect(await end(turnId)).toMatchObject({ result: 'done' });
+  });
+
+  test('the end of a turn takes along what it did not wait for, with the request for its approval', async () => {
+    await h.profile('helper', [{ say: 'helped' }]);
+    await h.profile('main', [{ calls: [handing('helper', { wait: false })] }, { say: 'done' }], HANDS_OFF);
+    await h.worker();
+    await end(await launch('main'));
+    const tool = new HandoffTool({ runtime: h.runtime });
+    const [handoff] = (await tool.listHandoffs()).handoffs;
+    expect(await tool.waitForHandoff(String(handoff?.handoff_id), { timeoutMs: 20_000 })).toMatchObject({
+      phase: 'canceled',
+    });
+    expect(await h.rows('select status, resolved_by from boxcar.approvals')).toEqual([
+      { status: 'expired', resolved_by: 'system:turn-ended' },
+    ]);
+  });
+
   test('a refusal is the result of the call', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], HANDS_OFF);
@@ -235,6 +290,83 @@ describe('under a policy that asks', () => {
     expect(await h.rows('select from boxcar.turns')).toHaveLength(2);
     const joined = (await tool.listHandoffs()).handoffs.filter(({ joined_to }) => joined_to !== null);
     expect(joined).toHaveLength(2);
+  });
+
+  test('a refusal costs as many statements for many that share the ticket as for two', async () => {
+    await h.profile('helper', [{ say: 'once' }]);
+    const tool = new HandoffTool({ runtime: h.runtime, concurrency: 0 });
+    const refuse = async (run_id: string, count: number): Promise<number> => {
+      const ids: string[] = [];
+      for (let n = 0; n < count; n += 1)
+        ids.push((await tool.handoff(ask('helper', { run_id, wait: false }))).handoff_id);
+      const { ticket_id } = await pendingTicket();
+      const { length } = await statementsOf(h.database, () => gate.deny(ticket_id));
+      for (const handoff_id of ids)
+        expect(await tool.getHandoff(handoff_id)).toMatchObject({
+          phase: 'rejected',
+          error: { details: { handoff_id } },
+        });
+      return length;
+    };
+    expect(await refuse('many', 30)).toBe(await refuse('two', 2));
+  });
+
+  test('requests with other boxes share no ticket: each has its own cards, and people see which boxes go along', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    const sent: string[] = [];
+    tool.registerAdapter({
+      platform: 'acme',
+      retry: 'never',
+      capabilities: {
+        streaming: false,
+        cancel: false,
+        messages: false,
+        max_context_tokens: null,
+        carries: ['text'],
+      },
+      supportsPlatform: (name) => name === 'acme',
+      executeHandoff: async ({ cards }) => {
+        const [text] = cards.map(({ content }) => ('text' in content ? String(content.text) : ''));
+        sent.push(String(text));
+        const loss = { sent_cards: cards.map(({ id }) => id), lost: [] };
+        return { result: String(text), usage: null, remote_id: null, loss };
+      },
+    });
+    const boxOf = async (text: string): Promise<string> => {
+      const cards = [{ type: 'note', content: { kind: 'text', text } }];
+      return ((await h.runtime.submit('create_box', { cards })) as { box_id: string }).box_id;
+    };
+    const boxes = [await boxOf('first'), await boxOf('second')] as const;
+    const running = [boxes[0], boxes[1], [boxes[0]]].map((context_box_id) =>
+      tool.handoff(ask('reader', { platform: 'acme', run_id: 'run-9', context_box_id })),
+    );
+    await waitFor(async () => (await h.rows('select from boxcar.handoffs')).length === 3, {
+      message: 'three handoffs',
+    });
+    const { approvals } = await gate.list({ status: 'pending' });
+    expect(approvals.map(({ tool_args }) => tool_args.context_box_id)).toEqual(
+      expect.arrayContaining([[boxes[0]], [boxes[1]]]),
+    );
+    expect(approvals).toHaveLength(2);
+    for (const { ticket_id } of approvals) await gate.approve(ticket_id);
+    expect((await Promise.all(running)).map(({ result }) => result)).toEqual(['first', 'second', 'first']);
+    expect(sent.toSorted()).toEqual(['first', 'second']);
+  });
+
+  test('the key under which an approved handoff begins cannot be taken by anybody else', async () => {
+    await h.profile('helper', [{ say: 'ok' }]);
+    await h.worker();
+    const tool = new HandoffTool({ runtime: h.runtime });
+    const { handoff_id, ticket_id } = await tool.handoff(ask('helper', { wait: false }));
+    const card = { type: 'note', content: { kind: 'text', text: 'first' } };
+    const taking = h.runtime.submit(
+      'create_box',
+      { cards: [card] },
+      { idempotencyKey: `handoff-begin:${ticket_id}` },
+    );
+    expect(await failureOf(taking)).toMatchObject({ code: 'bad_request' });
+    await gate.approve(String(ticket_id));
+    expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 })).toMatchObject({ result: 'ok' });
   });
 
   test('a decision that its process did not live to carry out is carried out by the sweep', async () => {
@@ -318,6 +450,18 @@ describe('a key', () => {
     expect(await h.rows('select from boxcar.handoffs')).toHaveLength(4);
   });
 
+  test('of the context that is too long is refused, and not cut', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    tool.registerAgent('echo', (input) => input);
+    const under = (idempotency_key: string) => tool.handoff(ask('echo', { context: { idempotency_key } }));
+    expect(await under(`${'k'.repeat(498)}😀`)).toMatchObject({ status: 'completed' });
+    for (const key of ['k'.repeat(501), `${'k'.repeat(499)}😀`])
+      expect(await failureOf(under(key))).toMatchObject({
+        code: 'bad_request',
+        details: { field: 'arguments.context.idempotency_key' },
+      });
+  });
+
   test('twenty at once make one', async () => {
     await h.profile('helper', [{ say: 'once' }]);
     await h.worker();
@@ -359,7 +503,7 @@ describe('a function', () => {
           handoff_id: inner?.handoff_id,
           handoff_source_agent: 'orchestrator-mag',
           handoff_platform: 'agdd',
-          parent_run_id: null,
+          parent_run_id: inner?.calling_run_id,
         },
         inner?.handoff_id,
       ],
@@ -371,6 +515,104 @@ describe('a function', () => {
     });
     for (const payload of [5, 'text', true, { payload: 5 }, ['x']])
       expect((await tool.handoff(ask('echo', { payload }))).result).toEqual(payload);
+  });
+
+  test('hands on in the tree of the turn that serves it: account, depth and cancel reach what it hands on', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    let reason: unknown;
+    const aborts = (signal: AbortSignal): Promise<never> =>
+      new Promise((_resolve, reject) => {
+        signal.addEventListener('abort', () => {
+          reason = signal.reason;
+          reject(signal.reason);
+        });
+      });
+    tool.registerAgent('inner', (_input, { signal }) => aborts(signal));
+    tool.registerAgent('outer', async (_input, { handoff }) => {
+      await handoff({ target_agent: 'inner', task: 'wait' });
+      return null;
+    });
+    await h.profile('main', [{ calls: [handing('outer')] }, { say: 'done' }], HANDS_OFF);
+    await h.worker({ targets: ['', ...h.runtime.handoffs.workerTargets] });
+    const { turn_id } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'main',
+      instruction: 'go',
+      budget: { tokens: 100_000 },
+    })) as unknown as { turn_id: TurnId };
+    await waitFor(
+      async () => (await h.rows("select from boxcar.turns where status = 'running'")).length === 2,
+      { message: 'both functions run' },
+    );
+    expect(
+      await h.rows(
+        `select t.depth, t.run_id = m.run_id as is_same_run, t.budget_id = m.budget_id as is_same_account from boxcar.turns t, boxcar.turns m where m.id = $1 order by t.depth`,
+        [turn_id],
+      ),
+    ).toEqual([0, 1, 2].map((depth) => ({ depth, is_same_run: true, is_same_account: true })));
+    await h.runtime.submit('cancel', { turn_id, reason: 'no' });
+    await end(turn_id);
+    await waitFor(() => reason !== undefined, { message: 'the inner function is stopped' });
+    const { handoffs } = await tool.listHandoffs();
+    for (const { handoff_id } of handoffs) await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 });
+    expect((await tool.listHandoffs()).handoffs.map(({ phase }) => phase)).toEqual(['canceled', 'canceled']);
+  });
+
+  test('hands on under the policy of the tool that has registered it', async () => {
+    const tool = new HandoffTool({
+      runtime: h.runtime,
+      permissionEvaluator: new PermissionEvaluator({
+        text: `rules:\n  - condition: { tool_name: handoff, context: { target_agent: inner } }\n    permission: NEVER\n  - condition: { tool_name: handoff }\n    permission: ALWAYS\n`,
+        environment: 'production',
+      }),
+    });
+    // Another tool of the process has no say.
+    new HandoffTool({ runtime: h.runtime, permissionEvaluator: null });
+    tool.registerAgent('inner', () => 'reached');
+    tool.registerAgent('outer', async (_input, { handoff }) => {
+      const { result } = await handoff({ target_agent: 'inner', task: 'go' });
+      return result;
+    });
+    expect(await failureOf(tool.handoff(ask('outer')))).toMatchObject({
+      code: 'permission_denied',
+      message: 'Handoff to inner not allowed by policy',
+    });
+  });
+
+  test('shares no ticket with another request of its run unless it names a run', async () => {
+    const tool = new HandoffTool({
+      runtime: h.runtime,
+      permissionEvaluator: new PermissionEvaluator({
+        text: `tools:\n  handoff: { permission: ALWAYS }\nrules:\n  - condition: { tool_name: handoff, context: { target_agent: inner } }\n    permission: REQUIRE_APPROVAL\n`,
+        environment: 'production',
+      }),
+    });
+    let runs = 0;
+    tool.registerAgent('inner', () => {
+      runs += 1;
+      return runs;
+    });
+    tool.registerAgent('outer', async (input, { handoff }) => {
+      const both = [1, 2].map(() =>
+        handoff({ target_agent: 'inner', task: 'go', ...(input === 'named' ? { run_id: 'mine' } : {}) }),
+      );
+      return (await Promise.all(both)).map(({ result }) => result);
+    });
+    const approveAll = async (count: number): Promise<void> => {
+      await waitFor(
+        async () =>
+          (await h.rows("select from boxcar.handoffs where phase = 'awaiting_approval'")).length === 2,
+        { message: 'two requests' },
+      );
+      const { approvals } = await gate.list({ status: 'pending' });
+      expect(approvals).toHaveLength(count);
+      for (const { ticket_id } of approvals) await gate.approve(ticket_id);
+    };
+    const first = tool.handoff(ask('outer'));
+    await approveAll(2);
+    expect((await first).result).toEqual(expect.arrayContaining([1, 2]));
+    const second = tool.handoff(ask('outer', { payload: 'named' }));
+    await approveAll(1);
+    expect((await second).result).toEqual([3, 3]);
   });
 
   test('is explained: what it was handed, and that no prompt was sent', async () => {
@@ -398,6 +640,54 @@ describe('a function', () => {
       await failureOf(tool.handoff(ask('broken', { retry: { max_attempts: 3, base_seconds: 0 } }))),
     ).toMatchObject({ message: 'no paper' });
     expect(calls).toBe(3);
+  });
+
+  test('that fails until its time is over ends then, and not after the pause', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    tool.registerAgent('busy', () => {
+      throw Object.assign(new Error('busy'), { retryable: true });
+    });
+    const { handoff_id } = await tool.handoff(
+      ask('busy', {
+        timeout: 0.5,
+        retry: { max_attempts: 9, base_seconds: 600, max_seconds: 600 },
+        wait: false,
+      }),
+    );
+    expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 5_000 })).toMatchObject({
+      phase: 'timed_out',
+      attempts: 1,
+      error: { code: 'handoff_timeout' },
+    });
+    const events = await tool.getEvents(handoff_id);
+    expect(events.map(({ event_type }) => event_type)).toEqual([
+      'handoff.requested',
+      'handoff.started',
+      'handoff.retrying',
+      'handoff.failed',
+    ]);
+    expect(events[2]?.delay_ms).toBeLessThanOrEqual(500);
+  });
+
+  test('whose result cannot be kept is not run again', async () => {
+    const tool = new HandoffTool({ runtime: h.runtime });
+    let calls = 0;
+    tool.registerAgent('pays', () => {
+      calls += 1;
+      return 'paid';
+    });
+    await h.rows(
+      `create function public.refuse_success() returns trigger language plpgsql as $$ begin raise exception 'statement timeout' using errcode = '57014'; end $$;
+       create trigger refuse before update on boxcar.turns for each row when (new.status = 'success') execute function public.refuse_success()`,
+    );
+    const retry = { max_attempts: 5, base_seconds: 0 };
+    const { handoff_id } = await tool.handoff(ask('pays', { wait: false, retry }));
+    expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 })).toMatchObject({
+      phase: 'failed',
+      error: { code: 'database_unavailable' },
+      attempts: 1,
+    });
+    expect(calls).toBe(1);
   });
 
   test('that was cut off in the middle is not run again, unless it says that this does no harm', async () => {
@@ -514,6 +804,9 @@ describe('what does not fit', () => {
       (await failureOf(h.runtime.submit('launch_principal', { profile_name: 'handoff', instruction: 'x' })))
         .code,
     ).toBe('not_found');
+    expect(await failureOf(tool.handoff(ask(String(row?.agent_id), { wait: false })))).toMatchObject({
+      code: 'bad_request',
+    });
     expect(await h.runtime.listProfiles()).toEqual([]);
     expect(handoff_id).toBeTruthy();
   });

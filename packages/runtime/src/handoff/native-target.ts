@@ -24,7 +24,7 @@ type FoundNative =
 
 /**
  * @param options.isTrusted - For a chain, which acts for whoever has begun it.
- * @throws KernelError `delegation_denied` for a target that the caller may not reach.
+ * @throws KernelError `delegation_denied` for a target that the caller may not reach; `bad_request` for one that only serves handoffs.
  */
 export async function findNative(
   runtime: Pick<RuntimeCore, 'pool'>,
@@ -34,6 +34,12 @@ export async function findNative(
 ): Promise<FoundNative> {
   const { agent, profile, offered } = await findNamedTarget(name, tools);
   const reached = agent?.profile ?? profile;
+  if (reached?.version === 0)
+    throw new KernelError('bad_request', {
+      message: `arguments.target_agent: '${name}' is the agent of a turn that serves a handoff.`,
+      next: 'Name the function or the target that it serves.',
+      details: { field: 'arguments.target_agent', target_agent: name },
+    });
   if (reached !== undefined) {
     if (!isTrusted) tools.checkDelegation({ profileName: reached.name, tags: reached.tags });
     if (!isTrusted && agent !== undefined && agent.agentId !== tools.ctx.source.agentId)

@@ -1,13 +1,6 @@
 /** What a process knows of handoffs: adapters, targets, functions. It owns them; programs add to them through `HandoffTool`. */
 import type { AdapterRegistry, HandoffAdapter, Target, Targets } from '@boxcar/adapters';
-import {
-  errorText,
-  type JsonObject,
-  KernelError,
-  normalizePlatform,
-  type ProjectId,
-  type TicketId,
-} from '@boxcar/kernel';
+import { errorText, type JsonObject, KernelError, normalizePlatform, type TicketId } from '@boxcar/kernel';
 import type { PermissionEvaluator } from '@boxcar/policy';
 import {
   CHAIN_TARGET,
@@ -19,7 +12,6 @@ import {
 } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
 import {
-  type AgentContext,
   type AgentRunner,
   agentTarget,
   platformTarget,
@@ -31,6 +23,7 @@ import {
 import { decided } from './decided.js';
 import { handOff } from './hand-off.js';
 import type { HandoffRules } from './handoff-rules.js';
+import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 
 /** Adapters bring SDKs along: they are loaded by the first process that needs one. */
 const loadAdapters = () => import('@boxcar/adapters');
@@ -81,8 +74,6 @@ export class HandoffParts implements Handoffs {
   readonly beginsApproved: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
-  /** By which functions of this process hand on: that of a tool, else that of the runtime. */
-  handler: Handler | undefined;
   /** By which hops of chains are judged in this process: those of a tool, else those of the runtime. */
   rules: () => HandoffRules;
   /** Those that can start serving a worker target in this process. */
@@ -243,22 +234,24 @@ export class HandoffParts implements Handoffs {
           message: `No function '${name}' is registered here.`,
           details: { target_agent: name, worker_target: workerTarget.slice(HANDOFF_TARGET.length) },
         });
-      return prepareAgent(agent, handoff, this.#handOn(handoff));
+      return prepareAgent(agent, handoff, (request, signal) =>
+        this.#handOn(handoff, request, { handler: agent.handler, signal }),
+      );
     }
     return this.#prepareAdapter(handoff);
   }
 
-  #handOn({ handoff_id, target_agent, project_id }: PackedHandoff): AgentContext['handoff'] {
-    return (request) =>
-      handOff(
-        this.#runtime,
-        { ...request, source_agent: target_agent, parent_handoff_id: handoff_id },
-        {
-          projectId: project_id as ProjectId,
-          ...(this.handler === undefined ? {} : { handler: this.handler }),
-          parts: this,
-        },
-      );
+  /** In the tree of the turn that serves the function: a cancel, a budget and a limit of depth reach what it hands on. */
+  #handOn(
+    { turn_id, target_agent, project_id }: PackedHandoff,
+    request: HandoffInput,
+    by: { readonly handler: Handler | undefined; readonly signal: AbortSignal },
+  ): Promise<HandoffAnswer> {
+    return handOff(
+      this.#runtime,
+      { ...request, source_agent: target_agent },
+      { projectId: project_id, parts: this, parentTurnId: turn_id, ...by },
+    );
   }
 
   async #prepareAdapter(handoff: PackedHandoff): Promise<PreparedHandoff> {

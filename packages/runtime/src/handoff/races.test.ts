@@ -1,8 +1,10 @@
 /** Decisions that meet each other, from two runtimes on one database: one of them counts, and the handoff runs once or never. */
+import type { TicketId, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { createPool } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
+import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { ApprovalGate } from '../approval/index.js';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
@@ -24,14 +26,16 @@ const permissionEvaluator = new PermissionEvaluator({
 let h: Harness;
 let gates: readonly [ApprovalGate, ApprovalGate];
 let tool: HandoffTool;
+let other: Runtime;
+let otherPool: pg.Pool;
 const closers: (() => Promise<unknown>)[] = [];
 
 beforeAll(async () => {
-  h = await harness({ connections: 8, permissionEvaluator });
+  h = await harness({ connections: 8, permissionEvaluator, handoffs: { enabled: true } });
   // Another process, as far as the rows can tell: it shares nothing with the first.
-  const pool = createPool({ connectionString: h.database.url });
-  const other = new Runtime({
-    pool,
+  otherPool = createPool({ connectionString: h.database.url });
+  other = new Runtime({
+    pool: otherPool,
     directUrl: h.database.url,
     doorbell: new InProcessDoorbell(),
     model: createModelRouter({}),
@@ -39,7 +43,7 @@ beforeAll(async () => {
   });
   closers.push(
     () => other.close(),
-    () => pool.end(),
+    () => otherPool.end(),
   );
   gates = [new ApprovalGate({ runtime: h.runtime }), new ApprovalGate({ runtime: other })];
   tool = new HandoffTool({ runtime: h.runtime, concurrency: 0 });
@@ -97,6 +101,26 @@ async function rounds(name: string, meet: Round): Promise<Readonly<Record<string
 }
 
 const LIMIT = { timeout: 300_000 };
+/** Holds the next statement with this label. */
+function holdNext(label: string): { readonly reached: Promise<void>; release(): void } {
+  let release = (): void => undefined;
+  const released = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  const { query } = pg.Client.prototype;
+  const reached = new Promise<void>((resolve) => {
+    pg.Client.prototype.query = function (this: pg.Client, ...args: unknown[]): unknown {
+      const send = (): unknown => Reflect.apply(query, this, args);
+      const text = typeof args[0] === 'string' ? args[0] : (args[0] as { text?: string } | undefined)?.text;
+      if (text?.includes(`/* ${label} */`) !== true) return send();
+      pg.Client.prototype.query = query;
+      resolve();
+      return released.then(send);
+    } as typeof query;
+  });
+  return { reached, release: () => release() };
+}
+
 /** Each of both begins first in half of the rounds. */
 const either = <T>(a: () => T, b: () => T): readonly T[] => {
   if (Math.random() < 0.5) return [a(), b()];
@@ -159,4 +183,46 @@ test('no ticket was consumed twice, and no turn belongs to two handoffs', async 
   );
   expect(row?.consumed).toBeGreaterThan(ROUNDS);
   expect([row?.turns, row?.begun]).toEqual([row?.consumed, row?.consumed]);
+});
+
+test('a refusal that comes after another process has begun the handoff answers no call', LIMIT, async () => {
+  const handing = { tool: 'handoff', arguments: { target_agent: 'helper', task: 'do it' } };
+  await h.profile('boss', [{ calls: [handing] }, { say: 'done' }], {
+    tools: ['handoff'],
+    delegation_policy: { target_profiles: null },
+  });
+  const { turn_id } = (await h.runtime.submit('launch_principal', {
+    profile_name: 'boss',
+    instruction: 'go',
+  })) as unknown as { turn_id: TurnId };
+  const { ticket_id } = await waitFor(async () => (await gates[0].list({ status: 'pending' })).approvals[0], {
+    message: 'the request of the call',
+  });
+  await waitFor(
+    async () =>
+      (await h.rows("select from boxcar.turns where id = $1 and status = 'suspended'", [turn_id])).length ===
+      1,
+    { message: 'the call waits' },
+  );
+  // The other process forbids it by now, and has not written its refusal yet.
+  const forbids = new PermissionEvaluator({
+    text: 'tools:\n  handoff: { permission: NEVER }\n',
+    environment: 'production',
+  });
+  Object.assign(other.gate, { evaluator: forbids });
+  const held = holdNext('tool-calls.record');
+  await h.rows(
+    `update boxcar.approvals set status = 'approved', resolved_at = now(), resolved_by = 'operator', principal = '{}' where id = $1`,
+    [ticket_id],
+  );
+  const refusing = other.handoffs.decided(ticket_id as TicketId);
+  await held.reached;
+  await h.runtime.handoffs.decided(ticket_id as TicketId);
+  held.release();
+  await refusing;
+  Object.assign(other.gate, { evaluator: permissionEvaluator });
+  expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });
+  expect(await h.rows('select k.status from boxcar.tool_calls k where k.turn_id = $1', [turn_id])).toEqual([
+    { status: 'success' },
+  ]);
 });

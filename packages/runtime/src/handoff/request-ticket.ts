@@ -7,8 +7,9 @@ import {
   type JsonValue,
   maskArguments,
   type TicketId,
+  type ToolCallId,
 } from '@boxcar/kernel';
-import { requestApproval } from '@boxcar/store';
+import { requestApproval, type TicketRow } from '@boxcar/store';
 import type { KernelTools } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import type { PolicyDecision } from './decide-policy.js';
@@ -25,18 +26,40 @@ export interface HandoffWords {
   readonly task: string;
   readonly context: JsonObject | null | undefined;
   readonly payload: JsonValue | undefined;
-  /** Two calls of turns never share a ticket: who approves one has not approved the other. */
-  readonly toolCallId: string | null;
+  /** Whose cards go along. */
+  readonly boxIds: readonly string[];
+  /** The only one that may use the ticket, a call or a handoff; null: identical requests share it. */
+  readonly asker: string | null;
 }
 
-export const hashesOf = ({ targetAgent, platform, task, context, payload, toolCallId }: HandoffWords) => ({
-  argsHash: argsHash({ target_agent: targetAgent, platform, task }),
+/** Two calls of turns never share a ticket: who approves one has not approved the other. Nor do programs that name no run. */
+export const askerOf = (of: {
+  readonly toolCallId: string | null | undefined;
+  readonly runId: string | null | undefined;
+  readonly handoffId: string;
+}): string | null => of.toolCallId ?? (of.runId == null ? of.handoffId : null);
+
+/** The arguments that a person sees, and approves. */
+const argumentsOf = ({
+  targetAgent,
+  platform,
+  task,
+  boxIds,
+}: Pick<HandoffWords, 'targetAgent' | 'platform' | 'task' | 'boxIds'>): JsonObject => ({
+  target_agent: targetAgent,
+  task,
+  platform,
+  ...(boxIds.length === 0 ? {} : { context_box_id: boxIds }),
+});
+
+export const hashesOf = ({ context, payload, asker, ...named }: HandoffWords) => ({
+  argsHash: argsHash(argumentsOf(named)),
   contextHash:
-    toolCallId === null
+    asker === null
       ? context === null || context === undefined
         ? ''
         : argsHash(context)
-      : argsHash({ context: context ?? {}, tool_call_id: toolCallId }),
+      : argsHash({ context: context ?? {}, asker }),
   payloadHash: payload === null || payload === undefined ? '' : argsHash(payload),
 });
 
@@ -52,20 +75,24 @@ export async function requestTicket(
         readonly context?: JsonObject | undefined;
         readonly payload?: JsonValue | undefined;
         readonly run_id?: string | undefined;
+        readonly context_box_id?: string | readonly string[] | undefined;
       };
     };
     readonly platform: string;
     readonly targetAgent: string;
     readonly policy: PolicyDecision;
+    /** The call that asks waits for the result: its ticket ends with it. */
+    readonly isAwaited: boolean;
     /** In place of those of the running call: of a handoff whose first ticket is void. */
     readonly call?: { readonly turnId: string; readonly toolCallId: string } | undefined;
   },
 ): Promise<TicketRequest> {
   const { asked, platform, targetAgent, policy } = of;
   const { ctx, tx } = tools;
-  const { task, context, payload, run_id } = asked.input;
-  const toolCallId = (of.call?.toolCallId ?? tools.toolCallId ?? null) as typeof tools.toolCallId | null;
-  const shown = maskArguments({ target_agent: targetAgent, task, platform });
+  const { task, context, payload, run_id, context_box_id = [] } = asked.input;
+  const named = { targetAgent, platform, task, boxIds: [context_box_id].flat() };
+  const toolCallId = (of.call?.toolCallId ?? tools.toolCallId ?? null) as ToolCallId | null;
+  const shown = maskArguments(argumentsOf(named));
   const card = buildCard(
     {
       type: 'approval.request',
@@ -81,29 +108,35 @@ export async function requestTicket(
     projectId: ctx.projectId,
     runId: run_id ?? ctx.parent?.runId ?? asked.handoffId,
     turnId: ctx.parent?.turnId ?? null,
-    toolCallId: toolCallId ?? null,
+    toolCallId: of.isAwaited ? toolCallId : null,
     agent: asked.sourceAgent,
     toolName: 'handoff',
     card,
     ...hashesOf({
-      targetAgent,
-      platform,
-      task,
+      ...named,
       context: isEmpty(context) ? null : context,
       payload,
-      toolCallId: toolCallId ?? null,
+      asker: askerOf({ toolCallId, runId: run_id, handoffId: asked.handoffId }),
     }),
     policyVersion: policy.policy_version,
     timeoutMs: approvalMs,
     callMs: null,
     metadata: {
-      handoff: { target_agent: targetAgent, platform },
+      handoff: {
+        target_agent: targetAgent,
+        platform,
+        ...(named.boxIds.length === 0 ? {} : { context_box_id: named.boxIds }),
+      },
       handoff_id: asked.handoffId,
       policy: { rule_id: policy.rule_id, level: policy.level },
     },
   });
   return { id, timeoutMs: approvalMs };
 }
+
+/** Of the ticket of a handoff: the boxes whose cards go along, as they were named. */
+export const boxIdsOf = ({ metadata }: Pick<TicketRow, 'metadata'>): readonly string[] =>
+  (metadata.handoff as { readonly context_box_id?: readonly string[] } | undefined)?.context_box_id ?? [];
 
 const isEmpty = (context: JsonObject | undefined): boolean =>
   context === undefined || Object.keys(context).length === 0;

@@ -21,11 +21,16 @@ export class AttemptTime {
     this.#timer = startTimer(this.#leftMs, this.#onEnd);
   }
 
+  get leftMs(): number {
+    const ranMs = this.#timer === undefined ? 0 : performance.now() - this.#since;
+    return Math.max(this.#leftMs - ranMs, 0);
+  }
+
   #halt(): void {
     if (this.#timer === undefined) return;
+    this.#leftMs = this.leftMs;
     this.#timer.clear();
     this.#timer = undefined;
-    this.#leftMs = Math.max(this.#leftMs - (performance.now() - this.#since), 1);
   }
 
   /** Several at the same time: it stands still until the last of them is over. */

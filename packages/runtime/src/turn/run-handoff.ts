@@ -25,7 +25,7 @@ import {
 } from '@boxcar/kernel';
 import { beginAttempt, retryAttempt, retryTransient, type ServedHandoff } from '@boxcar/store';
 import type { PackedHandoff, PreparedHandoff, ServedResult } from '../core/index.js';
-import { fallbackDeliverable } from '../end/index.js';
+import { type Ending, fallbackDeliverable } from '../end/index.js';
 import { deliverableContent, unlessAborted } from '../lib/index.js';
 import { Asking } from './asking.js';
 import { AttemptTime } from './attempt-time.js';
@@ -39,6 +39,23 @@ const CANCEL_MS = 5_000;
 const STEP = 1;
 
 type Status = 'failed' | 'timeout' | 'partial';
+
+interface Spent {
+  readonly tokens: number;
+  readonly costMicros: number;
+}
+
+/** What an attempt has come to. */
+interface Done {
+  readonly ending: Ending;
+  readonly spent: Spent | undefined;
+}
+
+const failedEnding = (error: ErrorBody, status: Status): Ending => ({
+  status,
+  deliverable: fallbackDeliverable(error, 0, null),
+  error,
+});
 
 export function runHandoff(host: TurnHost, held: HeldTurn, handoff: ServedHandoff): Promise<TurnRun> {
   return new HandoffRun(host, held, handoff).run();
@@ -88,9 +105,9 @@ class HandoffRun {
     // Nothing was sent yet: a lost connection is not the end of an attempt.
     const remainingMs = await retryTransient(() => beginAttempt(pool, { turnId, epoch, holderId, attempt }));
     if (remainingMs === undefined) return 'fenced';
+    if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
     const { handoff_id } = handoff;
     this.#host.runtime.log('info', 'handoff.started', { handoff_id, attempt });
-    if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
     return this.#attempt(prepared, { attempt, remainingMs });
   }
 
@@ -157,6 +174,7 @@ class HandoffRun {
     const asking = new Asking(this.#host, { held: this.#held, handoff: this.#handoff, time });
     const parts = new PartWriter(this.#host.runtime, this.#held).open({ masks: true });
     let remoteId: string | undefined;
+    let done: Done;
     try {
       signal.throwIfAborted();
       const result = await unlessAborted(
@@ -172,46 +190,57 @@ class HandoffRun {
         }),
         limit.signal,
       ).finally(() => parts.stop());
-      return await this.#succeed(result, attempt);
+      done = this.#toDone(result, attempt);
     } catch (error) {
       if (limit.signal.aborted) this.#tellToStop(prepared, remoteId);
       if (signal.aborted) throw error;
       if (limit.signal.aborted) return await this.#fail(this.#timeout(), 'timeout');
-      return await this.#afterFailure(prepared, error, attempt);
+      return await this.#afterFailure(prepared, error, { attempt, leftMs: time.leftMs });
     } finally {
       time.end();
       signal.removeEventListener('abort', stop);
     }
+    return this.#keep(done);
   }
 
-  async #succeed({ result, usage, remoteId, loss }: ServedResult, attempt: number): Promise<TurnRun> {
+  /** The target has done its work: it is not asked again because its result cannot be kept. */
+  async #keep({ ending, spent }: Done): Promise<TurnRun> {
+    try {
+      return await this.#commits.end(ending, { spent });
+    } catch (error) {
+      if (this.#held.signal.aborted) throw error;
+      return this.#fail(bodyOf(error), 'failed', spent);
+    }
+  }
+
+  #toDone({ result, usage, remoteId, loss }: ServedResult, attempt: number): Done {
     const { value: clean } = sanitizeJson(result);
     const deliverable = deliverableContent(maskSecrets(clean));
     const sizeBytes = Buffer.byteLength(JSON.stringify(deliverable));
     const limitBytes = this.#host.runtime.limits.maxCardBytes ?? MAX_CARD_BYTES;
     const spent = this.#spend(usage);
-    if (sizeBytes > limitBytes)
-      return this.#fail(
-        new KernelError('payload_too_large', {
-          message: `The result has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
-          details: { sizeBytes, limitBytes },
-        }).toJSON(),
-        'failed',
-        spent,
-      );
+    if (sizeBytes > limitBytes) {
+      const error = new KernelError('payload_too_large', {
+        message: `The result has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
+        details: { sizeBytes, limitBytes },
+      }).toJSON();
+      return { ending: failedEnding(error, 'failed'), spent };
+    }
     const served = storable({ attempt, usage, remote_id: remoteId, loss });
-    return this.#commits.end(
-      { status: 'success', deliverable, error: null, metadata: { handoff: served } },
-      { spent },
-    );
+    return { ending: { status: 'success', deliverable, error: null, metadata: { handoff: served } }, spent };
   }
 
-  #spend(usage: ServedResult['usage']): { readonly tokens: number; readonly costMicros: number } | undefined {
+  #spend(usage: ServedResult['usage']): Spent | undefined {
     if (usage === null) return undefined;
     return this.#budget?.spend({ inputTokens: usage.input_tokens, outputTokens: usage.output_tokens });
   }
 
-  async #afterFailure(prepared: PreparedHandoff, error: unknown, attempt: number): Promise<TurnRun> {
+  /** @param of.leftMs - Of the time of the handoff. */
+  async #afterFailure(
+    prepared: PreparedHandoff,
+    error: unknown,
+    { attempt, leftMs }: { readonly attempt: number; readonly leftMs: number },
+  ): Promise<TurnRun> {
     const { turn, holderId } = this.#held;
     const { retry, handoff_id } = this.#handoff;
     const body = bodyOf(error, 'platform_failed');
@@ -220,7 +249,8 @@ class HandoffRun {
     const advice = prepared.adviseRetry(error);
     if (!advice.retryable || attempt >= retry.max_attempts)
       return this.#fail({ ...body, details: { ...body.details, handoff_id } }, 'failed', spent);
-    const delayMs = pauseOf(retry, attempt, advice.retryAfterMs);
+    // The time of the handoff counts on in the pause, and it ends there at the latest.
+    const delayMs = Math.min(pauseOf(retry, attempt, advice.retryAfterMs), leftMs);
     const failed = {
       turnId: turn.turnId,
       epoch: turn.epoch,
@@ -244,12 +274,8 @@ class HandoffRun {
     return 'suspended';
   }
 
-  #fail(
-    error: ErrorBody,
-    status: Status = 'failed',
-    spent?: { readonly tokens: number; readonly costMicros: number },
-  ): Promise<TurnRun> {
-    return this.#commits.end({ status, deliverable: fallbackDeliverable(error, 0, null), error }, { spent });
+  #fail(error: ErrorBody, status: Status = 'failed', spent?: Spent): Promise<TurnRun> {
+    return this.#commits.end(failedEnding(error, status), { spent });
   }
 
   #timeoutWords(): ConstructorParameters<typeof KernelError> {

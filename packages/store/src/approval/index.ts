@@ -11,6 +11,7 @@ export {
   withdrawTickets,
 } from './gated-calls.js';
 export {
+  closeTicket,
   consumeTicket,
   decideTicket,
   expireDueTickets,

@@ -242,6 +242,24 @@ export async function voidTicket(
   return (await run(tx, VOID, [options.now ?? null, ticketId, projectId])).length === 1;
 }
 
+const CLOSE = statement(`
+  with /* tickets.close */ closed as (
+    update boxcar.approvals a set voided_at = ${NOW}, status = case a.status when 'pending' then 'expired' else a.status end, resolved_at = coalesce(a.resolved_at, ${NOW}),
+      resolved_by = coalesce(a.resolved_by, 'system:turn-ended'), decision_reason = case a.status when 'pending' then 'The turn has ended' else a.decision_reason end
+    where a.id = $2 and a.project_id = $3 and a.consumed_at is null and a.voided_at is null
+      and not exists (select from boxcar.handoffs h where h.ticket_id = a.id and h.phase = 'awaiting_approval') returning a.id
+  )
+  select pg_notify('${APPROVALS_CHANNEL}', c.id::text) from closed c`);
+
+/** Sets a ticket aside for which no handoff waits any more. Nobody is to decide about it. */
+export async function closeTicket(
+  tx: Queryable,
+  { ticketId, projectId }: { readonly ticketId: TicketId; readonly projectId: ProjectId },
+  options: { readonly now?: Date | undefined } = {},
+): Promise<void> {
+  await run(tx, CLOSE, [options.now ?? null, ticketId, projectId]);
+}
+
 const EXPIRE_DUE = statement(`
   with /* tickets.expire_due */ due as (
     select a.id from boxcar.approvals a where a.status = 'pending' and a.expires_at <= ${NOW} order by a.expires_at limit $2 for no key update skip locked

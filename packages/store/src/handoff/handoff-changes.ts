@@ -21,7 +21,7 @@ import { isFinalPhase, PHASE_MOVES } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { hasStatus } from '../turn/index.js';
-import { IS_LEFT_HANDOFF } from '../work/index.js';
+import { IS_LEFT_HANDOFF, IS_ORPHAN } from '../work/index.js';
 import { END_PHASE } from './handoffs.js';
 
 /** An event as it is written. */
@@ -72,10 +72,15 @@ const sourcesOf = (to: HandoffPhase): readonly HandoffPhase[] =>
   (Object.keys(PHASE_MOVES) as HandoffPhase[]).filter((from) => PHASE_MOVES[from].includes(to));
 
 const MOVE = statement(`
-  with /* handoff-changes.move */ c as (
-    update boxcar.handoffs h set phase = $2, ended_at = case when $3 then now() end, error = $4::jsonb, turn_id = coalesce($5, h.turn_id), ticket_id = coalesce($6, h.ticket_id),
+  with /* handoff-changes.move */ lk as materialized (
+    select h.id from boxcar.handoffs h where h.id = any ($1::uuid[]) and h.phase = any ($10::text[]) and h.ended_at is null and h.turn_id is null and h.joined_to is null
+    order by h.created_at, h.id for no key update of h
+  ),
+  c as (
+    update boxcar.handoffs h set phase = $2, ended_at = case when $3 then now() end,
+      error = jsonb_set($4::jsonb, '{details}', coalesce($4::jsonb->'details', '{}') || jsonb_build_object('handoff_id', h.id)), turn_id = coalesce($5, h.turn_id), ticket_id = coalesce($6, h.ticket_id),
       joined_to = coalesce($7, h.joined_to), decision = coalesce($8::jsonb, h.decision), event_count = h.event_count + jsonb_array_length($9::jsonb)
-    where h.id = any ($1::uuid[]) and h.phase = any ($10::text[]) and h.ended_at is null and h.turn_id is null and h.joined_to is null
+    from lk where h.id = lk.id
     returning h.id, h.event_count - jsonb_array_length($9::jsonb) as seq
   ), ${writeEvents('c', '$9::jsonb')}
   select handoff_id, type, data from logged`);
@@ -87,7 +92,7 @@ export function moveHandoffs(
   to: {
     readonly phase: HandoffPhase;
     readonly events: readonly NewHandoffEvent[];
-    /** Of an end. */
+    /** Of an end. Its details name the handoff. */
     readonly error?: ErrorBody | undefined;
     readonly turnId?: TurnId | undefined;
     readonly ticketId?: TicketId | undefined;
@@ -118,10 +123,13 @@ export interface ParkedHandoff extends pg.QueryResultRow {
   readonly source_agent_id: string;
   readonly parent_turn_id: TurnId | null;
   readonly tool_call_id: ToolCallId | null;
+  /** The call waits for its result. */
+  readonly is_awaited: boolean;
+  /** The turn that asked has ended, or its call has been answered otherwise. */
+  readonly is_orphan: boolean;
 }
 
-const PARKED_COLUMNS =
-  'h.id as handoff_id, h.project_id, h.ticket_id, h.source_agent_id, h.parent_turn_id, h.tool_call_id';
+const PARKED_COLUMNS = `h.id as handoff_id, h.project_id, h.ticket_id, h.source_agent_id, h.parent_turn_id, h.tool_call_id, h.is_awaited, ${IS_ORPHAN} as is_orphan`;
 
 const PARKED = statement(
   `select /* handoff-changes.parked */ ${PARKED_COLUMNS} from boxcar.handoffs h where h.ticket_id = $1 and h.phase = 'awaiting_approval' order by h.created_at, h.id`,
@@ -136,7 +144,6 @@ export interface BeginningHandoff extends ParkedHandoff {
   readonly source_agent: string;
   readonly target_agent: string;
   readonly platform: string;
-  readonly is_awaited: boolean;
   readonly context_box_id: string;
   readonly worker_target: string | null;
   readonly timeout_ms: number;
@@ -151,7 +158,7 @@ export interface BeginningHandoff extends ParkedHandoff {
 
 // The ticket's hashes were made of what was asked: the cards have the same words.
 const LOCK_PARKED = statement(`
-  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.is_awaited, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.hop, h.decision,
+  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.hop, h.decision,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload
@@ -175,29 +182,21 @@ export async function findLeftTickets(
   return rows.map(({ ticket_id }) => ticket_id);
 }
 
-const CALL_IS_OPEN = statement(
-  "select /* handoff-changes.call_is_open */ k.id from boxcar.tool_calls k where k.id = $1 and k.status = 'pending'",
-);
-
-/** Whether a call still waits for its answer. */
-export const isCallOpen = async (db: Queryable, toolCallId: ToolCallId): Promise<boolean> =>
-  (await run(db, CALL_IS_OPEN, [toolCallId])).length > 0;
-
 // After a lost answer the same claim asks again: the attempt is counted already.
 const BEGIN_ATTEMPT = statement(`
   with /* handoff-changes.begin_attempt */ lk as (
-    select h.id, h.attempts, h.asking_since, coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond') as deadline_at
-    from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id
+    select h.id, h.attempts, d.deadline_at, (extract(epoch from d.deadline_at - coalesce(h.asking_since, clock_timestamp())) * 1000)::float8 as remaining_ms
+    from boxcar.handoffs h cross join lateral (select coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond') as deadline_at) d join boxcar.turns t on t.id = h.turn_id
     where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and h.ended_at is null and h.attempts between $4 - 1 and $4 for no key update of h
   ),
   c as (
     update boxcar.handoffs h set attempts = $4, is_attempt_open = true, phase = 'in_progress', event_count = h.event_count + 1, deadline_at = lk.deadline_at
-    from lk where h.id = lk.id and lk.attempts < $4
+    from lk where h.id = lk.id and lk.attempts < $4 and lk.remaining_ms > 0
     returning h.id, h.event_count - 1 as seq, h.attempts
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.started', 'data', jsonb_build_object('attempt', c.attempts)))")}
-  select (extract(epoch from lk.deadline_at - coalesce(lk.asking_since, clock_timestamp())) * 1000)::float8 as remaining_ms from lk`);
+  select lk.remaining_ms from lk`);
 
-/** Begins an attempt, under the fence of the turn. @returns How long it may take; undefined: the turn is in other hands. */
+/** Begins an attempt, under the fence of the turn, if there is time left. @returns How long it may take; undefined: the turn is in other hands. */
 export async function beginAttempt(
   db: Queryable,
   held: {

@@ -308,6 +308,7 @@ export const findKeyedHandoff = async (
 /** A handoff as the process sees it that serves it with an adapter or a function. */
 export interface ServedHandoff extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
+  readonly turn_id: TurnId;
   readonly project_id: ProjectId;
   readonly source_agent: string;
   readonly target_agent: string;
@@ -326,7 +327,7 @@ export interface ServedHandoff extends pg.QueryResultRow {
 }
 
 const SERVED = statement(`
-  select /* handoffs.served */ h.id as handoff_id, h.project_id, h.source_agent, h.target_agent, h.platform, h.attempts, h.is_attempt_open, h.retry,
+  select /* handoffs.served */ h.id as handoff_id, h.turn_id, h.project_id, h.source_agent, h.target_agent, h.platform, h.attempts, h.is_attempt_open, h.retry,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,

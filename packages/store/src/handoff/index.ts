@@ -12,8 +12,6 @@ export {
   closeOfTurn,
   findLeftTickets,
   findParked,
-  isCallOpen,
-  type LoggedEvent,
   lockParked,
   moveHandoffs,
   type NewHandoffEvent,

@@ -48,6 +48,7 @@ export {
   findQueuedTargets,
   IS_LEFT,
   IS_LEFT_HANDOFF,
+  IS_ORPHAN,
   type OverdueCall,
   type OverdueTurn,
   probe,
