@@ -143,6 +143,7 @@ export {
   findWaitedHandoffs,
   type HandoffPlace,
   insertHandoffProfile,
+  type LoggedEvent,
   listHandoffs,
   loadChain,
   loadHandoffEvents,

@@ -12,6 +12,7 @@ export {
   closeOfTurn,
   findLeftTickets,
   findParked,
+  type LoggedEvent,
   lockParked,
   moveHandoffs,
   type NewHandoffEvent,
