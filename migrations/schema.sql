@@ -645,7 +645,11 @@ create table boxcar.handoffs (
   mode text default 'handoff'::text not null,
   hop integer,
   compensates uuid,
-  asking_since timestamp with time zone
+  asking_since timestamp with time zone,
+  cache_key text,
+  cache_seconds integer,
+  cached_from uuid,
+  is_leading boolean default false not null
 );
 
 create table boxcar.operations (
@@ -1066,6 +1070,8 @@ alter table only boxcar.handoff_messages add constraint handoff_messages_handoff
 
 alter table only boxcar.handoff_messages add constraint handoff_messages_handoff_id_replies_to_key UNIQUE (handoff_id, replies_to);
 
+alter table only boxcar.handoffs add constraint handoffs_cache_seconds_check CHECK ((cache_seconds > 0));
+
 alter table only boxcar.handoffs add constraint handoffs_check CHECK (((ended_at IS NULL) = (phase = ANY (ARRAY['pending'::text, 'awaiting_approval'::text, 'queued'::text, 'in_progress'::text, 'waiting_input'::text]))));
 
 alter table only boxcar.handoffs add constraint handoffs_depth_check CHECK ((depth >= 0));
@@ -1368,9 +1374,13 @@ CREATE INDEX handoffs_joined ON boxcar.handoffs USING btree (joined_to) WHERE (j
 
 CREATE UNIQUE INDEX handoffs_key ON boxcar.handoffs USING btree (project_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 
+CREATE UNIQUE INDEX handoffs_leading ON boxcar.handoffs USING btree (project_id, cache_key) WHERE is_leading;
+
 CREATE INDEX handoffs_newest ON boxcar.handoffs USING btree (project_id, created_at, id);
 
 CREATE INDEX handoffs_of_box ON boxcar.handoffs USING btree (context_box_id);
+
+CREATE INDEX handoffs_of_cache_key ON boxcar.handoffs USING btree (project_id, cache_key, created_at) WHERE ((cache_key IS NOT NULL) AND (cached_from IS NULL));
 
 CREATE INDEX handoffs_of_context ON boxcar.handoffs USING btree (context_card_id);
 
@@ -1556,6 +1566,12 @@ comment on column boxcar.handoff_messages.closed_at is 'of a question: it was an
 
 comment on column boxcar.handoffs.asking_since is 'it waits for a reply since then, and its time does not run';
 
+comment on column boxcar.handoffs.cache_key is 'hash of what makes handoffs identical; only of those that may be answered from the cache';
+
+comment on column boxcar.handoffs.cache_seconds is 'how old a result may be';
+
+comment on column boxcar.handoffs.cached_from is 'the handoff whose result it has';
+
 comment on column boxcar.handoffs.compensates is 'the hop that it undoes';
 
 comment on column boxcar.handoffs.deadline_at is 'set when the first attempt begins';
@@ -1567,6 +1583,8 @@ comment on column boxcar.handoffs.error is 'of an end without a turn';
 comment on column boxcar.handoffs.hop is 'its place in its chain, and of a compensation that of the hop';
 
 comment on column boxcar.handoffs.is_attempt_open is 'an attempt was begun, and nothing is known of its end';
+
+comment on column boxcar.handoffs.is_leading is 'it is carried out, and identical ones wait for its result';
 
 comment on column boxcar.handoffs.joined_to is 'the identical handoff whose result it has';
 

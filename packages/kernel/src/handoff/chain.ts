@@ -26,6 +26,7 @@ const hopSchema = z.strictObject({
   ...compensateSchema.shape,
   /** Default: the result of the hop before. */
   payload: shape.payload,
+  cache: shape.cache,
   /** What undoes it when a later hop fails. Its payload is the result of the hop. */
   compensate: compensateSchema.optional(),
 });

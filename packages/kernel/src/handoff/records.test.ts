@@ -31,6 +31,8 @@ const handoff: Handoff = {
   mode: 'handoff',
   hop: null,
   compensates: null,
+  cached_from: null,
+  cached: false,
   decision: null,
   attempts: 0,
   loss: null,

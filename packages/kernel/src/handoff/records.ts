@@ -46,6 +46,9 @@ export interface Handoff {
   readonly hop: number | null;
   /** The hop that it undoes. */
   readonly compensates: string | null;
+  /** The handoff whose result it has, from the cache; null: it was carried out itself. */
+  readonly cached_from: string | null;
+  readonly cached: boolean;
   /** What the policy said: level, rule_id, policy_version and trace; null: no policy was asked. */
   readonly decision: JsonObject | null;
   /** Attempts that were begun at a platform. */

@@ -58,6 +58,8 @@ export const handoffArgumentsSchema = z.strictObject({
   parent_handoff_id: z.string().optional(),
   /** Boxes whose cards go along. */
   context_box_id: z.union([z.string(), z.array(z.string()).max(100)]).optional(),
+  /** Take the result of an identical handoff that completed at most so long ago. Default: none. */
+  cache: z.strictObject({ ttl_seconds: z.int().min(1).max(MAX_SECONDS) }).optional(),
   /** True: the answer is the result. */
   wait: z.boolean().optional(),
 });

@@ -17,8 +17,10 @@ import {
   type HandoffArguments,
   type HandoffId,
   type HandoffMode,
+  type HandoffPhase,
   type Handover,
   handoffArgumentsSchema,
+  handoffStatusOf,
   handoffToolSchema,
   isJsonObject,
   type JsonObject,
@@ -30,6 +32,7 @@ import {
   toErrorBody,
 } from '@boxcar/kernel';
 import {
+  findCached,
   findHandoff,
   findHandoffPlace,
   findKeyedHandoff,
@@ -185,7 +188,7 @@ export class HandoffRequest {
     if (known !== undefined) return known;
     const place = await this.#findPlace(input);
     const decided = as.mode === 'chain' ? chainOf(input) : await this.#decide(asked, place);
-    return this.#write(asked, place, decided);
+    return this.#write(asked, place, await this.#fromCache(asked, decided));
   }
 
   async #findFirst({ key, hash }: Asked): Promise<JsonValue | undefined> {
@@ -288,6 +291,18 @@ export class HandoffRequest {
     return { kind: 'park', route, policy, approvalMs: this.#gate.approvalMs };
   }
 
+  /** What may run, and need not, since there is a result. */
+  async #fromCache(asked: Asked, decided: Decided): Promise<Decided> {
+    const { cache } = asked.input;
+    if (cache === undefined || decided.kind !== 'run') return decided;
+    const cached = await findCached(this.#tools.db, {
+      projectId: this.#tools.ctx.projectId,
+      cacheKey: cacheKeyOf(asked, decided.route),
+      seconds: cache.ttl_seconds,
+    });
+    return cached === undefined ? decided : { ...decided, kind: 'cached', cached };
+  }
+
   #ask(asked: Asked, { platform }: Route, names: readonly string[]): Promise<PolicyDecision | undefined> {
     return decidePolicy(this.#runtime, this.#gate.evaluator, {
       platform,
@@ -365,15 +380,15 @@ export class HandoffRequest {
       decided.kind === 'refused'
         ? { ...decided.error, details: { ...decided.error.details, handoff_id: handoffId } }
         : null;
-    const phase =
-      decided.kind === 'refused' ? decided.phase : ticket === undefined ? 'pending' : 'awaiting_approval';
-    const events = eventsOf(asked, { route, phase, error, ticket });
+    const cached = decided.kind === 'cached' ? decided.cached : undefined;
+    const phase = phaseOf(decided);
+    const events = eventsOf(asked, { route, phase, error, ticket, cachedFrom: cached?.handoff_id });
     const { retry = DEFAULT_HANDOFF_RETRY } = input;
     tools.addHandoff({
       id: handoffId,
       projectId: ctx.projectId,
       phase,
-      isEnded: error !== null,
+      isEnded: error !== null || cached !== undefined,
       sourceAgent,
       sourceAgentId: ctx.source.agentId,
       targetAgent: route.targetAgent,
@@ -395,6 +410,9 @@ export class HandoffRequest {
       mode: asked.mode,
       hop: asked.hop,
       compensates: asked.compensates,
+      cachedFrom: cached?.handoff_id ?? null,
+      cacheKey: input.cache === undefined || cached !== undefined ? null : cacheKeyOf(asked, route),
+      cacheSeconds: input.cache?.ttl_seconds ?? null,
       decision: policy === undefined ? null : (policy as unknown as JsonObject),
       error,
       timeoutMs,
@@ -410,12 +428,17 @@ export class HandoffRequest {
     for (const { type, data } of events) tools.logLater(type, { handoff_id: handoffId, ...data });
     return {
       handoff_id: handoffId,
-      status: error === null ? 'pending' : (phase as 'failed' | 'rejected'),
+      status: handoffStatusOf(phase),
       context_box_id: packed.contextBoxId,
       ...(turn === undefined
         ? {}
         : { turn_id: turn.turnId, agent_id: turn.agentId, output_box_id: turn.outputBoxId }),
-      ...(route.workerTarget === null || error !== null ? {} : { served_by: route.workerTarget }),
+      ...(cached === undefined
+        ? {}
+        : { result: cached.result, cached: true, cached_from: cached.handoff_id }),
+      ...(route.workerTarget === null || error !== null || cached !== undefined
+        ? {}
+        : { served_by: route.workerTarget }),
       ...(ticket === undefined ? {} : { ticket_id: ticket.id }),
       ...(error === null ? {} : { error: error as unknown as JsonObject }),
     };
@@ -424,6 +447,12 @@ export class HandoffRequest {
 
 type Decided =
   | { readonly kind: 'run'; readonly route: Route; readonly policy: PolicyDecision | undefined }
+  | {
+      readonly kind: 'cached';
+      readonly route: Route;
+      readonly policy: PolicyDecision | undefined;
+      readonly cached: NonNullable<Awaited<ReturnType<typeof findCached>>>;
+    }
   | {
       readonly kind: 'park';
       readonly route: Route;
@@ -437,6 +466,35 @@ type Decided =
       readonly policy: PolicyDecision | undefined;
       readonly error: ErrorBody;
     };
+
+/** The phase with which a row begins. */
+function phaseOf(decided: Decided): HandoffPhase {
+  switch (decided.kind) {
+    case 'run':
+      return 'pending';
+    case 'cached':
+      return 'completed';
+    case 'park':
+      return 'awaiting_approval';
+    case 'refused':
+      return decided.phase;
+    default:
+      return decided satisfies never;
+  }
+}
+
+/** What makes handoffs identical: where they go, and what is asked. */
+function cacheKeyOf({ input }: Asked, { platform, targetAgent, workerTarget, native }: Route): string {
+  const { idempotency_key: _key, ...context } = input.context ?? {};
+  return argsHash({
+    platform,
+    target: [native?.agent?.agentId ?? null, native?.profile?.profileId ?? null, targetAgent, workerTarget],
+    task: input.task,
+    context,
+    payload: input.payload ?? null,
+    boxes: [input.context_box_id ?? []].flat(),
+  });
+}
 
 /** A chain does nothing by itself: the policy is asked about its hops. */
 const chainOf = ({ target_agent }: HandoffArguments): Decided => ({
@@ -556,9 +614,10 @@ function eventsOf(
     readonly phase: string;
     readonly error: ErrorBody | null;
     readonly ticket: TicketRequest | undefined;
+    readonly cachedFrom: HandoffId | undefined;
   },
 ): readonly NewHandoffEvent[] {
-  const { route, phase, error, ticket } = of;
+  const { route, phase, error, ticket, cachedFrom } = of;
   return [
     {
       type: 'handoff.requested',
@@ -571,6 +630,12 @@ function eventsOf(
             type: 'approval.required',
             data: { ticket_id: ticket.id, timeout_minutes: ticket.timeoutMs / 60_000 },
           },
+        ]),
+    ...(cachedFrom === undefined
+      ? []
+      : [
+          { type: 'handoff.cached', data: { cached_from: cachedFrom } },
+          { type: 'handoff.completed', data: { status: phase, phase } },
         ]),
     ...(error === null ? [] : [{ type: `handoff.${phase}`, data: { status: phase, code: error.code } }]),
   ];

@@ -21,6 +21,8 @@ export interface HandoffInput {
   readonly parent_handoff_id?: string | undefined;
   /** Boxes whose cards go along. */
   readonly context_box_id?: string | readonly string[] | undefined;
+  /** Take the result of an identical handoff that completed at most so long ago. Default: none. */
+  readonly cache?: { readonly ttl_seconds: number } | undefined;
   /** Default true: the call resolves with the result. */
   readonly wait?: boolean | undefined;
 }
@@ -38,10 +40,10 @@ export interface HandoffAnswer {
 export interface ChainHopInput
   extends Pick<
     HandoffInput,
-    'target_agent' | 'task' | 'context' | 'payload' | 'platform' | 'timeout' | 'retry'
+    'target_agent' | 'task' | 'context' | 'payload' | 'platform' | 'timeout' | 'retry' | 'cache'
   > {
   /** What undoes the hop when a later one fails. Its payload is the result of the hop. */
-  readonly compensate?: Omit<ChainHopInput, 'payload' | 'compensate'> | undefined;
+  readonly compensate?: Omit<ChainHopInput, 'payload' | 'cache' | 'compensate'> | undefined;
 }
 
 export interface ChainInput

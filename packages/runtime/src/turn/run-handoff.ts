@@ -29,6 +29,7 @@ import { type Ending, fallbackDeliverable } from '../end/index.js';
 import { deliverableContent, unlessAborted } from '../lib/index.js';
 import { Asking } from './asking.js';
 import { AttemptTime } from './attempt-time.js';
+import { awaitCached, cachedEnding } from './flight.js';
 import type { HeldTurn, TurnHost, TurnRun } from './held-turn.js';
 import { PartWriter } from './part-writer.js';
 import { StepBudget } from './step-budget.js';
@@ -95,6 +96,8 @@ class HandoffRun {
         }).toJSON(),
       );
     if (this.#host.isDraining()) return 'released';
+    const cached = await awaitCached(this.#host, this.#held);
+    if (cached !== undefined) return this.#commits.end(cachedEnding(cached));
     const unpaid = await this.#pay(prepared);
     if (unpaid !== undefined) return unpaid;
     this.#host.checkLease();

@@ -41,6 +41,7 @@ import { commitNext } from './commit-next.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { endExhausted } from './end-exhausted.js';
 import { type FailedUsage, usageOfFailure } from './failed-usage.js';
+import { awaitCached, cachedEnding } from './flight.js';
 import { type ClosedStep, type HeldTurn, MAX_ATTEMPTS, type TurnHost, type TurnRun } from './held-turn.js';
 import { judgeReply, limitEnd } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
@@ -104,6 +105,10 @@ class TurnLoop {
   async run(): Promise<TurnRun> {
     const { turn, signal } = this.#held;
     const progress = this.#progress;
+    if (progress.step === 0 && progress.open === 'none' && HANDOFF_PRIMITIVES.has(turn.primitive)) {
+      const cached = await awaitCached(this.#host, this.#held);
+      if (cached !== undefined) return this.#commits.end(cachedEnding(cached));
+    }
     // A turn resumed after its calls: one of them may be what it must end with.
     let mayHaveEnded = progress.step > 0 && progress.open === 'none';
     for (;;) {

@@ -51,7 +51,7 @@ const CLOSE = statement(`
     select h.id from boxcar.handoffs h where (h.turn_id = $1 or h.joined_to in (select o.id from boxcar.handoffs o where o.turn_id = $1)) and h.ended_at is null order by h.id for no key update of h
   ),
   c as (
-    update boxcar.handoffs h set phase = ${END_PHASE}, ended_at = t.ended_at, is_attempt_open = false, event_count = h.event_count + 1
+    update boxcar.handoffs h set phase = ${END_PHASE}, ended_at = t.ended_at, is_attempt_open = false, is_leading = false, event_count = h.event_count + 1
     from t, ids where h.id = ids.id and h.ended_at is null
     returning h.id, h.event_count - 1 as seq, h.phase, t.error, floor(extract(epoch from t.ended_at - h.created_at) * 1000)::bigint as duration_ms, h.ended_at
   ),

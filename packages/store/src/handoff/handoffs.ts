@@ -49,7 +49,7 @@ const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform,
   (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
   ${CARD_VALUE('d')} as result, coalesce(h.error, t.error) as error, h.run_id, h.parent_turn_id, h.tool_call_id, t.run_id as target_run_id, t.id as turn_id, h.ticket_id, h.joined_to,
   (select p.run_id from boxcar.turns p where p.id = h.parent_turn_id) as calling_run_id,
-  h.root_handoff_id, h.parent_handoff_id, h.depth, h.mode, h.hop, h.compensates, h.decision, h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
+  h.root_handoff_id, h.parent_handoff_id, h.depth, h.mode, h.hop, h.compensates, h.cached_from, h.decision, h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
 
 const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id`;
 
@@ -81,6 +81,7 @@ interface HandoffRow extends pg.QueryResultRow {
   readonly mode: HandoffMode;
   readonly hop: number | null;
   readonly compensates: HandoffId | null;
+  readonly cached_from: HandoffId | null;
   readonly decision: JsonObject | null;
   readonly attempts: number;
   readonly loss: JsonObject | null;
@@ -116,6 +117,8 @@ const toHandoff = (row: HandoffRow): Handoff => ({
   mode: row.mode,
   hop: row.hop,
   compensates: row.compensates,
+  cached_from: row.cached_from,
+  cached: row.cached_from !== null,
   decision: row.decision,
   attempts: row.attempts,
   loss: row.loss,

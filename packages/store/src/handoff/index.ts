@@ -1,3 +1,4 @@
+export { type Flight, findCached, findFlight, lead, takeCached } from './cache.js';
 export {
   type ChainMoveRow,
   type ChainRow,

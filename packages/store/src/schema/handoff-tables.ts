@@ -69,6 +69,14 @@ export const handoffs = boxcar.table('handoffs', {
   hop: integer('hop'),
   /** The hop that it undoes. */
   compensates: uuid('compensates').$type<HandoffId>(),
+  /** Hash of what makes handoffs identical; only of those that may be answered from the cache. */
+  cacheKey: text('cache_key'),
+  /** How old a result may be. */
+  cacheSeconds: integer('cache_seconds'),
+  /** The handoff whose result it has. */
+  cachedFrom: uuid('cached_from').$type<HandoffId>(),
+  /** It is carried out, and identical ones wait for its result. */
+  isLeading: boolean('is_leading').notNull().default(false),
   /** It waits for a reply since then, and its time does not run. */
   askingSince: time('asking_since'),
 });

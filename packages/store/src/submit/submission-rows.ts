@@ -215,6 +215,11 @@ export interface NewHandoff {
   /** Of a hop and of its compensation. */
   readonly hop: number | null;
   readonly compensates: HandoffId | null;
+  /** The handoff whose result it has from the beginning. */
+  readonly cachedFrom: HandoffId | null;
+  /** Of one that identical ones may be answered with. */
+  readonly cacheKey: string | null;
+  readonly cacheSeconds: number | null;
   readonly decision: JsonObject | null;
   readonly error: ErrorBody | null;
   readonly timeoutMs: number;

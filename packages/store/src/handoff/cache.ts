@@ -1,0 +1,93 @@
+/**
+ * Handoffs that may have the result of an identical one.
+ *
+ * C1  A result counts while it is young enough for the one that asks, whole, and was carried out itself: what was taken from the cache is not
+ *     taken again.
+ * C2  Of identical handoffs one at a time is carried out; the others wait for it. It leads until its turn ends, whichever process has it.
+ * C3  One that is a part of a leading handoff waits for nothing, so that two never wait for each other.
+ * Rule: docs/handoff.md, "Cached results".
+ */
+import type { CardContent, HandoffId, JsonValue, ProjectId, TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement, transaction } from '../db/index.js';
+import { type LoggedEvent, writeEvents } from './handoff-changes.js';
+import { CARD_VALUE, ON_TURN, PHASE } from './handoffs.js';
+
+/** Results of key `key` in project `project` that are at most `seconds` old, the newest first (C1). */
+const results = (project: string, key: string, seconds: string): string => `
+  select h.id as handoff_id, ${CARD_VALUE('d')} as result, d.content
+  from boxcar.handoffs h ${ON_TURN} join boxcar.cards d on d.id = t.deliverable_card_id
+  where h.project_id = ${project} and h.cache_key = ${key} and h.cached_from is null and ${PHASE} = 'completed' and d.content is not null
+    and coalesce(h.ended_at, t.ended_at) > now() - ${seconds} * interval '1 second'
+  order by h.created_at desc, h.id desc limit 1`;
+
+const FIND = statement(
+  `select /* cache.find */ r.handoff_id, r.result from (${results('$1', '$2', '$3')}) r`,
+);
+
+/** The result of an identical handoff; undefined: there is none. */
+export const findCached = async (
+  db: Queryable,
+  of: { readonly projectId: ProjectId; readonly cacheKey: string; readonly seconds: number },
+): Promise<{ readonly handoff_id: HandoffId; readonly result: JsonValue } | undefined> =>
+  (
+    await run<{ handoff_id: HandoffId; result: JsonValue }>(db, FIND, [of.projectId, of.cacheKey, of.seconds])
+  )[0];
+
+/** Where a handoff stands among identical ones when it is about to be carried out. */
+export interface Flight extends pg.QueryResultRow {
+  readonly handoff_id: HandoffId;
+  /** It goes on by itself: it leads, or it is a part of one that does. */
+  readonly is_free: boolean;
+  readonly cached_from: HandoffId | null;
+  /** That of a deliverable. */
+  readonly content: Extract<CardContent, { kind: 'text' | 'json' }> | null;
+  /** The turn of the one that leads; null: none does. */
+  readonly leader_turn_id: TurnId | null;
+}
+
+const LOOK = statement(`
+  with /* cache.look */ me as (select h.* from boxcar.handoffs h where h.turn_id = $1 and h.cache_key is not null)
+  select me.id as handoff_id, me.is_leading or me.attempts > 0 or exists (select from boxcar.handoffs o where o.root_handoff_id = me.root_handoff_id and o.is_leading and o.ended_at is null and o.id <> me.id) as is_free,
+    r.handoff_id as cached_from, r.content, l.turn_id as leader_turn_id
+  from me left join lateral (${results('me.project_id', 'me.cache_key', 'me.cache_seconds')}) r on true
+    left join lateral (select o.turn_id from boxcar.handoffs o join boxcar.turns t on t.id = o.turn_id where o.project_id = me.project_id and o.cache_key = me.cache_key and o.is_leading and t.ended_at is null) l on true`);
+
+/** Undefined: the turn serves no handoff that may be answered from the cache. */
+export const findFlight = async (db: Queryable, turnId: TurnId): Promise<Flight | undefined> =>
+  (await run<Flight>(db, LOOK, [turnId]))[0];
+
+// One whose turn has ended leads no more, though its end is not told yet.
+const CLEAR = statement(`
+  update /* cache.clear */ boxcar.handoffs h set is_leading = false from boxcar.handoffs me join boxcar.turns mt on mt.id = me.turn_id, boxcar.turns t
+  where me.turn_id = $1 and h.project_id = me.project_id and h.cache_key = me.cache_key and h.is_leading and t.id = h.turn_id and t.ended_at is not null`);
+const LEAD = statement(`
+  update /* cache.lead */ boxcar.handoffs h set is_leading = true where h.turn_id = $1 and h.ended_at is null
+    and not exists (select from boxcar.handoffs o where o.project_id = h.project_id and o.cache_key = h.cache_key and o.is_leading)
+  returning h.id`);
+
+// Identical ones come to a decision one after the other.
+const LOCK = statement(
+  "select /* cache.lock */ pg_advisory_xact_lock(hashtextextended(h.project_id::text || ' ' || h.cache_key, 39)) from boxcar.handoffs h where h.turn_id = $1",
+);
+
+/** Has a handoff lead (C2). @returns False: another one was quicker. */
+export const lead = (pool: pg.Pool, turnId: TurnId): Promise<boolean> =>
+  transaction(pool, async (tx) => {
+    await run(tx, LOCK, [turnId]);
+    await run(tx, CLEAR, [turnId]);
+    return (await run(tx, LEAD, [turnId])).length > 0;
+  });
+
+const TAKE = statement(`
+  with /* cache.take */ c as (
+    update boxcar.handoffs h set cached_from = $2, event_count = h.event_count + 1 where h.turn_id = $1 and h.cached_from is null and h.ended_at is null
+    returning h.id, h.event_count - 1 as seq
+  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.cached', 'data', jsonb_build_object('cached_from', $2::text)))")}
+  select handoff_id, type, data from logged`);
+
+/** Records whose result a handoff has. @returns What it has written: nothing when it was recorded before. */
+export const takeCached = (
+  db: Queryable,
+  of: { readonly turnId: TurnId; readonly cachedFrom: HandoffId },
+): Promise<LoggedEvent[]> => run<LoggedEvent>(db, TAKE, [of.turnId, of.cachedFrom]);
