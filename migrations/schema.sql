@@ -26,6 +26,18 @@ AS $function$
   where s.thought_card_id is not null
 $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.call_back()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  insert into boxcar.webhook_deliveries (project_id, handoff_id, event_seq, url, host)
+  values (new.project_id, new.id, new.event_count, new.callback_url, substring(new.callback_url from '^[a-z]+://([^/?#]+)'));
+  return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION boxcar.erase_cards(ids uuid[], reason text)
  RETURNS TABLE(card_id uuid, outcome text)
  LANGUAGE plpgsql
@@ -629,7 +641,10 @@ create table boxcar.handoffs (
   is_attempt_open boolean default false not null,
   idempotency_key text,
   request_hash text not null,
-  event_count integer default 0 not null
+  event_count integer default 0 not null,
+  callback_url text,
+  told_agent_id uuid,
+  notifies boolean
 );
 
 create table boxcar.operations (
@@ -912,6 +927,25 @@ create table boxcar.waits (
   created_at timestamp with time zone default clock_timestamp() not null
 );
 
+create table boxcar.webhook_deliveries (
+  id uuid default gen_random_uuid() not null,
+  project_id uuid not null,
+  handoff_id uuid not null,
+  event_seq integer not null,
+  url text not null,
+  host text not null,
+  status text default 'pending'::text not null,
+  attempts integer default 0 not null,
+  failures integer default 0 not null,
+  next_at timestamp with time zone default now() not null,
+  give_up_at timestamp with time zone default (now() + '24:00:00'::interval) not null,
+  holder_id uuid,
+  last_status integer,
+  last_error text,
+  created_at timestamp with time zone default now() not null,
+  ended_at timestamp with time zone
+);
+
 create table boxcar.workers (
   id uuid not null,
   lock_key bigint not null,
@@ -1035,6 +1069,8 @@ alter table only boxcar.handoff_events add constraint handoff_events_seq_check C
 alter table only boxcar.handoff_events add constraint handoff_events_type_check CHECK ((type <> ''::text));
 
 alter table only boxcar.handoff_events add constraint handoff_events_pkey PRIMARY KEY (handoff_id, seq);
+
+alter table only boxcar.handoffs add constraint handoffs_callback_url_check CHECK ((callback_url <> ''::text));
 
 alter table only boxcar.handoffs add constraint handoffs_check CHECK (((ended_at IS NULL) = (phase = ANY (ARRAY['pending'::text, 'awaiting_approval'::text, 'queued'::text, 'in_progress'::text, 'waiting_input'::text]))));
 
@@ -1210,6 +1246,26 @@ alter table only boxcar.waits add constraint waits_kind_check CHECK ((kind = ANY
 
 alter table only boxcar.waits add constraint waits_pkey PRIMARY KEY (turn_id);
 
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_attempts_check CHECK ((attempts >= 0));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_check CHECK (((status = 'pending'::text) = (ended_at IS NULL)));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_check1 CHECK (((holder_id IS NULL) OR (status = 'pending'::text)));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_event_seq_check CHECK ((event_seq > 0));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_failures_check CHECK ((failures >= 0));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_host_check CHECK ((host <> ''::text));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'failed'::text])));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_url_check CHECK ((url <> ''::text));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_pkey PRIMARY KEY (id);
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_handoff_id_event_seq_key UNIQUE (handoff_id, event_seq);
+
 alter table only boxcar.workers add constraint workers_concurrency_check CHECK ((concurrency > 0));
 
 alter table only boxcar.workers add constraint workers_pkey PRIMARY KEY (id);
@@ -1255,6 +1311,10 @@ alter table only boxcar.profiles add constraint profiles_card_id_fkey FOREIGN KE
 alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
 
 alter table only boxcar.turn_parts add constraint turn_parts_turn_id_fkey FOREIGN KEY (turn_id) REFERENCES boxcar.turns(id) ON DELETE CASCADE;
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_handoff_id_fkey FOREIGN KEY (handoff_id) REFERENCES boxcar.handoffs(id) ON DELETE CASCADE;
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
 
 -- Indexes
 
@@ -1351,6 +1411,8 @@ CREATE INDEX handoffs_of_ticket ON boxcar.handoffs USING btree (ticket_id) WHERE
 CREATE INDEX handoffs_of_turn ON boxcar.handoffs USING btree (turn_id) WHERE (turn_id IS NOT NULL);
 
 CREATE INDEX handoffs_open ON boxcar.handoffs USING btree (project_id, created_at, id) WHERE (ended_at IS NULL);
+
+CREATE INDEX handoffs_to_tell ON boxcar.handoffs USING btree (id) WHERE ((ended_at IS NOT NULL) AND notifies);
 
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
 
@@ -1452,6 +1514,14 @@ CREATE INDEX waits_provider ON boxcar.waits USING btree (provider, created_at, t
 
 CREATE INDEX waits_selectors ON boxcar.waits USING btree (created_at) WHERE (kind = 'selector'::text);
 
+CREATE INDEX webhook_deliveries_due ON boxcar.webhook_deliveries USING btree (next_at) WHERE (status = 'pending'::text);
+
+CREATE INDEX webhook_deliveries_due_of_host ON boxcar.webhook_deliveries USING btree (host, next_at) WHERE (status = 'pending'::text);
+
+CREATE INDEX webhook_deliveries_failed ON boxcar.webhook_deliveries USING btree (project_id, created_at, id) WHERE (status = 'failed'::text);
+
+CREATE INDEX webhook_deliveries_newest ON boxcar.webhook_deliveries USING btree (project_id, created_at, id);
+
 -- Triggers
 
 CREATE TRIGGER agents_hold_owners AFTER INSERT ON boxcar.agents REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION boxcar.hold_agents();
@@ -1484,6 +1554,10 @@ CREATE TRIGGER grants_refer_to_existing AFTER INSERT ON boxcar.grants FOR EACH R
 
 CREATE TRIGGER grants_refer_to_lasting BEFORE INSERT ON boxcar.grants FOR EACH ROW EXECUTE FUNCTION boxcar.refuse_purging();
 
+CREATE TRIGGER handoffs_call_back AFTER UPDATE OF ended_at ON boxcar.handoffs FOR EACH ROW WHEN (((old.ended_at IS NULL) AND (new.ended_at IS NOT NULL) AND (new.callback_url IS NOT NULL))) EXECUTE FUNCTION boxcar.call_back();
+
+CREATE TRIGGER handoffs_call_back_at_once AFTER INSERT ON boxcar.handoffs FOR EACH ROW WHEN (((new.ended_at IS NOT NULL) AND (new.callback_url IS NOT NULL))) EXECUTE FUNCTION boxcar.call_back();
+
 CREATE TRIGGER tape_entries_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.tape_entries FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 
 CREATE TRIGGER unsealed_guarded BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON boxcar.unsealed FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_unsealing();
@@ -1504,6 +1578,8 @@ comment on column boxcar.approvals.voided_at is 'it approves nothing any more: i
 
 comment on table boxcar.handoff_events is 'what happened to a handoff, in order; no words of its task or result';
 
+comment on column boxcar.handoffs.callback_url is 'where its end is sent to; null: nowhere';
+
 comment on column boxcar.handoffs.deadline_at is 'set when the first attempt begins';
 
 comment on column boxcar.handoffs.decision is 'what the policy said: level, rule, version and trace';
@@ -1514,11 +1590,15 @@ comment on column boxcar.handoffs.is_attempt_open is 'an attempt was begun, and 
 
 comment on column boxcar.handoffs.joined_to is 'the identical handoff whose result it has';
 
+comment on column boxcar.handoffs.notifies is 'true: its end is to be told to that agent; false: it was told, or may not be';
+
 comment on column boxcar.handoffs.phase is 'as far as it was recorded: while a turn serves it, the turn says more';
 
 comment on column boxcar.handoffs.run_id is 'any text of the caller';
 
 comment on column boxcar.handoffs.source_agent is 'from outside any text of the caller';
+
+comment on column boxcar.handoffs.told_agent_id is 'the agent on whose tape its end is told; null: none';
 
 comment on column boxcar.handoffs.tool_call_id is 'the call of a turn that asked for it';
 
@@ -1533,3 +1613,17 @@ comment on column boxcar.turn_parts.n is 'within the round; number 0 voids what 
 comment on column boxcar.turn_parts.round is 'one answer of a model or one attempt at a platform: its epoch and its number';
 
 comment on column boxcar.turn_parts.text is 'null: what rounds before have said is void; empty after erasure';
+
+comment on table boxcar.webhook_deliveries is 'events that are sent to receivers outside; the body is read when it is sent';
+
+comment on column boxcar.webhook_deliveries.event_seq is 'the event in the log of the handoff';
+
+comment on column boxcar.webhook_deliveries.failures is 'since it was made, or since a person has had it sent again';
+
+comment on column boxcar.webhook_deliveries.holder_id is 'the process that sends it now';
+
+comment on column boxcar.webhook_deliveries.host is 'of the url, with its port';
+
+comment on column boxcar.webhook_deliveries.id is 'the id of the event, the same in all attempts';
+
+comment on column boxcar.webhook_deliveries.next_at is 'when it may be sent next; while it is sent, when others may send it if nothing is heard of it';

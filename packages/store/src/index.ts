@@ -202,6 +202,7 @@ export {
   findAgents,
   findBoxId,
   findBoxIdsNextTo,
+  findDeliveryId,
   findHandoffId,
   findIdsNextTo,
   findNamed,
@@ -261,6 +262,7 @@ export {
   archiveTape,
   beginImport,
   beginTape,
+  closeHandoffNotice,
   closeNotice,
   countAnchors,
   createTape,
@@ -273,6 +275,7 @@ export {
   type ForkStatus,
   findAnchor,
   findCurrentTape,
+  findDueHandoffNotices,
   findDueNotices,
   findFork,
   findImport,
@@ -282,6 +285,7 @@ export {
   findTape,
   findTapePlace,
   findWords,
+  type HandoffNotice,
   handOverTape,
   type ImportKey,
   insertImportedSession,
@@ -296,6 +300,7 @@ export {
   listWorkspaceTapes,
   loadEntries,
   loadFolderFacts,
+  loadHandoffNotice,
   loadNotice,
   loadParts,
   loadTapeFacts,
@@ -332,6 +337,7 @@ export {
   type TapePlace,
   type TapeRow,
   tellEnd,
+  tellHandoffEnd,
   withAsked,
 } from './tape/index.js';
 export type {
@@ -435,6 +441,19 @@ export {
 } from './turn/index.js';
 export type { KnownTape, KnownTapes } from './visible/index.js';
 export { findViewStarts, type HiddenView, type ViewStart, type ViewWish } from './visible/index.js';
+export {
+  type ClaimedDelivery,
+  claimDeliveries,
+  type DeliveryFilters,
+  type DeliveryOutcome,
+  findDelivery,
+  findDeliveryTrouble,
+  type ListedDelivery,
+  listDeliveries,
+  type RecordedDelivery,
+  recordDeliveries,
+  sendAgain,
+} from './webhook/index.js';
 export {
   announceDoor,
   announceWorker,

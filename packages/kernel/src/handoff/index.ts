@@ -1,4 +1,9 @@
 export { argsHash } from './args-hash.js';
+export {
+  HANDOFF_RESULT_INSTRUCTION,
+  handoffResultText,
+  UNREAD_RESULTS_INSTRUCTION,
+} from './handoff-result.js';
 export { maskArguments } from './mask-arguments.js';
 export {
   HANDOFF_STATUSES,
@@ -34,3 +39,10 @@ export {
   platformOf,
   readHandoffCall,
 } from './tool-schemas.js';
+export {
+  DELIVERY_STATUSES,
+  type DeliveryStatus,
+  deliveryPauseMs,
+  type WebhookDelivery,
+  withoutQuery,
+} from './webhooks.js';

@@ -11,6 +11,7 @@ import {
 
 const MAX_SECONDS = MAX_DURATION_MS / 1000;
 const MAX_ATTEMPTS = 100;
+const MAX_URL = 2_000;
 
 const filled = (most: number) =>
   z
@@ -58,6 +59,10 @@ export const handoffArgumentsSchema = z.strictObject({
   context_box_id: z.union([z.string(), z.array(z.string()).max(100)]).optional(),
   /** True: the answer is the result. */
   wait: z.boolean().optional(),
+  /** Where the end is sent to. */
+  callback: z.strictObject({ url: filled(MAX_URL) }).optional(),
+  /** True: the end is told on the tape of the agent that asks. */
+  notify: z.boolean().optional(),
 });
 export type HandoffArguments = z.output<typeof handoffArgumentsSchema>;
 

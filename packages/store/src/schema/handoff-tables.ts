@@ -3,6 +3,8 @@ import type {
   AgentId,
   BoxId,
   CardId,
+  DeliveryId,
+  DeliveryStatus,
   ErrorBody,
   HandoffId,
   HandoffPhase,
@@ -62,6 +64,12 @@ export const handoffs = boxcar.table('handoffs', {
   idempotencyKey: text('idempotency_key'),
   requestHash: text('request_hash').notNull(),
   eventCount: integer('event_count').notNull().default(0),
+  /** Where its end is sent to; null: nowhere. */
+  callbackUrl: text('callback_url'),
+  /** The agent on whose tape its end is told; null: none. */
+  toldAgentId: uuid('told_agent_id').$type<AgentId>(),
+  /** True: its end is to be told to that agent; false: it was told, or may not be. */
+  notifies: boolean('notifies'),
 });
 
 /** What happened to a handoff, in order; no words of its task or result. */
@@ -75,6 +83,36 @@ export const handoffEvents = boxcar.table(
     createdAt: time('created_at').notNull().default(sql`now()`),
   },
   (table) => [primaryKey({ columns: [table.handoffId, table.seq] })],
+);
+
+/** Events that are sent to receivers outside; the body is read when it is sent. A trigger makes them. */
+export const webhookDeliveries = boxcar.table(
+  'webhook_deliveries',
+  {
+    /** The id of the event, the same in all attempts. */
+    id: uuid('id').$type<DeliveryId>().primaryKey().default(sql`gen_random_uuid()`),
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
+    /** The event in the log of the handoff. */
+    eventSeq: integer('event_seq').notNull(),
+    url: text('url').notNull(),
+    /** Of the url, with its port. */
+    host: text('host').notNull(),
+    status: text('status').$type<DeliveryStatus>().notNull().default('pending'),
+    attempts: integer('attempts').notNull().default(0),
+    /** Since it was made, or since a person has had it sent again. */
+    failures: integer('failures').notNull().default(0),
+    /** When it may be sent next; while it is sent, when others may send it if nothing is heard of it. */
+    nextAt: time('next_at').notNull().default(sql`now()`),
+    giveUpAt: time('give_up_at').notNull().default(sql`now() + interval '24 hours'`),
+    /** The process that sends it now. */
+    holderId: uuid('holder_id'),
+    lastStatus: integer('last_status'),
+    lastError: text('last_error'),
+    createdAt: time('created_at').notNull().default(sql`now()`),
+    endedAt: time('ended_at'),
+  },
+  (table) => [unique().on(table.handoffId, table.eventSeq)],
 );
 
 /** The text of a turn while it is written. */
