@@ -44,6 +44,7 @@ export {
   type AgentFunction,
   type AgentRunner,
   checkHandoffOptions,
+  checkWebhookOptions,
   type HandoffAnswer,
   type HandoffInput,
   type HandoffPage,
@@ -52,9 +53,13 @@ export {
   type HandoffToolOptions,
   handoffForm,
   type ListHandoffsOptions,
+  type ListWebhooksOptions,
   listHandoffPage,
+  listWebhookPage,
   type NativeAdapterOptions,
   NativeHandoffAdapter,
+  retryWebhook,
+  type WebhookPage,
   waitForHandoff,
 } from './handoff/index.js';
 export {
@@ -167,4 +172,5 @@ export {
 export type { IsolatedTool, Tool, ToolContext } from './tool/index.js';
 export { type CommandAnswer, runTapeCommand } from './tool/index.js';
 export { ToolQueue } from './tool-queue/index.js';
+export type { WebhookSettings } from './webhook/index.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/index.js';

@@ -82,6 +82,7 @@ async function begin(
       task: oldest.task ?? '',
       context: oldest.context,
       payload: oldest.payload,
+      callbackUrl: oldest.callback_url,
       toolCallId: oldest.tool_call_id,
     }),
     policyVersion: ticket.policy_version,
@@ -159,6 +160,7 @@ async function askAgain(
       context: oldest.context ?? {},
       payload: oldest.payload,
       ...(oldest.run_id === null ? {} : { run_id: oldest.run_id }),
+      ...(oldest.callback_url === null ? {} : { callback: { url: oldest.callback_url } }),
     },
   });
   if (policy?.level === 'never')
@@ -205,6 +207,7 @@ async function askAnew(
       },
       platform: oldest.platform,
       targetAgent: oldest.target_agent,
+      callbackUrl: oldest.callback_url,
       policy,
       call:
         oldest.tool_call_id === null || oldest.parent_turn_id === null

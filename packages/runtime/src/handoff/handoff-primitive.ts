@@ -44,6 +44,7 @@ import { findNative, type NativeTarget } from './native-target.js';
 import type { HandoffParts } from './parts.js';
 import { requestTicket, type TicketRequest } from './request-ticket.js';
 import { QUEUE_ROOM_MS, turnOf } from './serving-turn.js';
+import { findWantedEnds, type WantedEnds } from './wanted-ends.js';
 
 /** What a tool may have of its own, in place of what its runtime has. */
 export interface HandoffRules {
@@ -164,9 +165,13 @@ class HandoffRequest {
     };
     const known = await this.#findFirst(asked);
     if (known !== undefined) return known;
+    const wanted = await findWantedEnds(this.#runtime, input, this.#tools);
     const place = await this.#findPlace(input);
-    const decided = await this.#decide(asked, place);
-    return this.#write(asked, place, decided);
+    const { callbackUrl } = wanted;
+    // A policy sees the address that is used.
+    const seen = callbackUrl === null ? input : { ...input, callback: { url: callbackUrl } };
+    const decided = await this.#decide({ ...asked, input: seen }, place);
+    return this.#write({ asked, place, decided, wanted });
   }
 
   async #findFirst({ key, hash }: Asked): Promise<JsonValue | undefined> {
@@ -307,7 +312,13 @@ class HandoffRequest {
     return { ...route, workerTarget };
   }
 
-  async #write(asked: Asked, place: HandoffPlace | undefined, decided: Decided): Promise<JsonValue> {
+  async #write(of: {
+    readonly asked: Asked;
+    readonly place: HandoffPlace | undefined;
+    readonly decided: Decided;
+    readonly wanted: WantedEnds;
+  }): Promise<JsonValue> {
+    const { asked, place, decided, wanted } = of;
     const tools = this.#tools;
     const { ctx } = tools;
     const { handoffId, sourceAgent, input } = asked;
@@ -317,7 +328,13 @@ class HandoffRequest {
       decided.kind === 'park'
         ? await requestTicket(
             { tools, approvalMs: decided.approvalMs },
-            { asked, platform: route.platform, targetAgent: route.targetAgent, policy: decided.policy },
+            {
+              asked,
+              platform: route.platform,
+              targetAgent: route.targetAgent,
+              callbackUrl: wanted.callbackUrl,
+              policy: decided.policy,
+            },
           )
         : undefined;
     const timeoutMs = Math.ceil((input.timeout ?? DEFAULT_HANDOFF_SECONDS) * 1000);
@@ -376,6 +393,9 @@ class HandoffRequest {
       },
       idempotencyKey: asked.key ?? null,
       requestHash: asked.hash,
+      callbackUrl: wanted.callbackUrl,
+      toldAgentId: wanted.toldAgentId,
+      notifies: wanted.toldAgentId === null ? null : true,
       events,
     });
     for (const { type, data } of events) tools.logLater(type, { handoff_id: handoffId, ...data });

@@ -23,6 +23,10 @@ export interface HandoffInput {
   readonly context_box_id?: string | readonly string[] | undefined;
   /** Default true: the call resolves with the result. */
   readonly wait?: boolean | undefined;
+  /** Where the end is sent to, signed. */
+  readonly callback?: { readonly url: string } | undefined;
+  /** True: the end is told on the tape of `source_agent`, an agent of the project. */
+  readonly notify?: boolean | undefined;
 }
 
 export interface HandoffAnswer {

@@ -12,3 +12,10 @@ export {
 export type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 export { AGDDHandoffAdapter, type NativeAdapterOptions, NativeHandoffAdapter } from './native-adapter.js';
 export { HandoffParts, type HandoffSettings } from './parts.js';
+export {
+  checkWebhookOptions,
+  type ListWebhooksOptions,
+  listWebhookPage,
+  retryWebhook,
+  type WebhookPage,
+} from './webhook-lists.js';

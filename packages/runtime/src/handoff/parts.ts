@@ -15,6 +15,7 @@ import {
   type PreparedHandoff,
   type RuntimeCore,
 } from '../core/index.js';
+import type { WebhookSettings } from '../webhook/index.js';
 import {
   type AgentContext,
   type AgentRunner,
@@ -70,6 +71,8 @@ export interface HandoffSettings {
   readonly targets?: unknown;
   /** False: this process decides about approvals without knowing the policy, and leaves it to workers to begin what was approved. */
   readonly beginsApproved?: boolean | undefined;
+  /** How callbacks are sent. Without them there are none. */
+  readonly webhooks?: WebhookSettings | undefined;
 }
 
 export class HandoffParts implements Handoffs {

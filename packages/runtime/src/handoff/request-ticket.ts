@@ -7,6 +7,7 @@ import {
   type JsonValue,
   maskArguments,
   type TicketId,
+  withoutQuery,
 } from '@boxcar/kernel';
 import { requestApproval } from '@boxcar/store';
 import type { KernelTools } from '../handler/index.js';
@@ -25,12 +26,27 @@ export interface HandoffWords {
   readonly task: string;
   readonly context: JsonObject | null | undefined;
   readonly payload: JsonValue | undefined;
+  /** Who gets the result outside. */
+  readonly callbackUrl: string | null;
   /** Two calls of turns never share a ticket: who approves one has not approved the other. */
   readonly toolCallId: string | null;
 }
 
-export const hashesOf = ({ targetAgent, platform, task, context, payload, toolCallId }: HandoffWords) => ({
-  argsHash: argsHash({ target_agent: targetAgent, platform, task }),
+export const hashesOf = ({
+  targetAgent,
+  platform,
+  task,
+  context,
+  payload,
+  callbackUrl,
+  toolCallId,
+}: HandoffWords) => ({
+  argsHash: argsHash({
+    target_agent: targetAgent,
+    platform,
+    task,
+    ...(callbackUrl === null ? {} : { callback: { url: callbackUrl } }),
+  }),
   contextHash:
     toolCallId === null
       ? context === null || context === undefined
@@ -56,16 +72,22 @@ export async function requestTicket(
     };
     readonly platform: string;
     readonly targetAgent: string;
+    readonly callbackUrl: string | null;
     readonly policy: PolicyDecision;
     /** In place of those of the running call: of a handoff whose first ticket is void. */
     readonly call?: { readonly turnId: string; readonly toolCallId: string } | undefined;
   },
 ): Promise<TicketRequest> {
-  const { asked, platform, targetAgent, policy } = of;
+  const { asked, platform, targetAgent, callbackUrl, policy } = of;
   const { ctx, tx } = tools;
   const { task, context, payload, run_id } = asked.input;
   const toolCallId = (of.call?.toolCallId ?? tools.toolCallId ?? null) as typeof tools.toolCallId | null;
-  const shown = maskArguments({ target_agent: targetAgent, task, platform });
+  const shown = maskArguments({
+    target_agent: targetAgent,
+    task,
+    platform,
+    ...(callbackUrl === null ? {} : { callback: { url: withoutQuery(callbackUrl) } }),
+  });
   const card = buildCard(
     {
       type: 'approval.request',
@@ -91,6 +113,7 @@ export async function requestTicket(
       task,
       context: isEmpty(context) ? null : context,
       payload,
+      callbackUrl,
       toolCallId: toolCallId ?? null,
     }),
     policyVersion: policy.policy_version,
