@@ -287,6 +287,31 @@ const BREAKS: readonly Break[] = [
     ['handoff-log'],
   ],
   [
+    'a callback that nothing was sent for',
+    'boss',
+    (f) => handoffOf(f.child, "callback_url = 'http://a.example/'"),
+    ['handoff-callback'],
+  ],
+  [
+    'a delivery that nobody has asked for',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, 'attempts = 0'),
+      `insert into boxcar.webhook_deliveries (project_id, handoff_id, event_seq, url, host) select project_id, id, 2, 'http://a.example/', 'a.example' from boxcar.handoffs`,
+    ],
+    ['handoff-callback'],
+  ],
+  [
+    'a delivery of another event than the end',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, "callback_url = 'http://a.example/'"),
+      `insert into boxcar.webhook_deliveries (project_id, handoff_id, event_seq, url, host) select project_id, id, 1, 'http://a.example/', 'a.example' from boxcar.handoffs`,
+    ],
+    ['handoff-callback'],
+  ],
+  ['an end that nobody has told', 'boss', (f) => handoffOf(f.child, 'notifies = true'), ['handoff-told']],
+  [
     'parts of two rounds that stand between each other',
     'boss',
     (f) => [

@@ -32,6 +32,8 @@ export interface SendingLimits {
   readonly maxInFlight?: number;
   readonly perHost?: number;
   readonly attemptMs?: number;
+  /** Over the time of an attempt: for the record of what came of it. */
+  readonly recordMs?: number;
   /** In place of Node's own. */
   readonly lookUp?: typeof lookup;
 }
@@ -39,7 +41,6 @@ export interface SendingLimits {
 const MAX_IN_FLIGHT = 20;
 const PER_HOST = 4;
 const ATTEMPT_MS = 10_000;
-/** Over the time of an attempt: for the record of what came of it. */
 const RECORD_MS = 20_000;
 /** How long a process that stops waits for what is being sent. */
 const GRACE_MS = 1_000;
@@ -125,7 +126,7 @@ export class WebhookSender implements Webhooks {
   async #claimAll(): Promise<void> {
     while (this.#isAsked && this.#members > 0) {
       this.#isAsked = false;
-      const { maxInFlight = MAX_IN_FLIGHT, perHost = PER_HOST } = this.limits;
+      const { maxInFlight = MAX_IN_FLIGHT, perHost = PER_HOST, recordMs = RECORD_MS } = this.limits;
       const limit = maxInFlight - this.#running.size;
       if (limit <= 0) {
         this.#hasMore = true;
@@ -137,7 +138,7 @@ export class WebhookSender implements Webhooks {
         limit,
         perHost,
         busy: this.#busy,
-        leaseMs: sending.attemptMs + RECORD_MS,
+        leaseMs: sending.attemptMs + recordMs,
       });
       for (const delivery of claimed) this.#start(delivery, sending);
       this.#hasMore = claimed.length === limit || [...this.#busy.values()].some((count) => count >= perHost);
