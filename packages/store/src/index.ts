@@ -444,11 +444,9 @@ export { findViewStarts, type HiddenView, type ViewStart, type ViewWish } from '
 export {
   type ClaimedDelivery,
   claimDeliveries,
-  type DeliveryFilters,
   type DeliveryOutcome,
   findDelivery,
   findDeliveryTrouble,
-  type ListedDelivery,
   listDeliveries,
   type RecordedDelivery,
   recordDeliveries,

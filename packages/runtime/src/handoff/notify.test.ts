@@ -142,6 +142,7 @@ describe('from outside', () => {
     await settled();
     // As if that process had died before it told anything.
     const { handoff_id } = await quietHandoff();
+    await expect(checkInvariants(h.database.pool)).rejects.toThrow('handoff-told');
     const sweeper = new Sweeper(h.runtime, {
       lostRingMs: 3_600_000,
       claimFromRows: async () => undefined,

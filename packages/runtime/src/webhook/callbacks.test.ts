@@ -147,21 +147,21 @@ describe('an end', () => {
     );
   });
 
-  test('is sent with all keys of a change of the secret', async () => {
+  test('is sent with all keys of a change of the secret, and a text is a key as it is', async () => {
+    const old = `whsec_${Buffer.from('another secret').toString('base64')}`;
+    const allowPrivate = ['127.0.0.0/8'];
     await open({
-      handoffs: {
-        enabled: true,
-        webhooks: {
-          secret: `an old text ${WEBHOOK_SECRET}`.replace('an old text', 'old-text'),
-          allowPrivate: ['127.0.0.0/8'],
-        },
-      },
+      handoffs: { enabled: true, webhooks: { secret: `${old} ${WEBHOOK_SECRET}`, allowPrivate } },
     });
-    await using other = await openReceiver([], new Webhook(Buffer.from('old-text'), { format: 'raw' }));
+    await using other = await openReceiver([], new Webhook(old));
     await tool.handoff(ask('echo'));
     await tool.handoff(ask('echo', { callback: { url: other.url } }));
     expect((await receiver.reached(1))[0]?.isGenuine).toBe(true);
     expect((await other.reached(1))[0]?.isGenuine).toBe(true);
+    h.runtime.webhooks.configure({ secret: 'words with blanks', allowPrivate });
+    await using plain = await openReceiver([], new Webhook('words with blanks', { format: 'raw' }));
+    await tool.handoff(ask('echo', { callback: { url: plain.url } }));
+    expect((await plain.reached(1))[0]?.isGenuine).toBe(true);
   });
 
   test('is sent under its id again when the first answer was an error, until it is taken', async () => {

@@ -24,7 +24,7 @@ export interface Sending {
 export type Attempt = Pick<DeliveryOutcome, 'outcome' | 'lastStatus' | 'lastError'>;
 
 /** The final event as the log of the handoff shows it, with the result or the error. */
-export function bodyOf(delivery: ClaimedDelivery): string {
+function bodyOf(delivery: ClaimedDelivery): string {
   const { event_type, handoff_id, event_data, event_seq, event_at, phase, result, error } = delivery;
   return JSON.stringify({
     event_type,

@@ -4,8 +4,8 @@ import { MAX_DURATION_MS } from '@boxcar/kernel/base';
 
 export interface WebhookSettings {
   /**
-   * Signs what is sent: `whsec_` and base64, or any text, whose bytes are the key. Several with a space between them: each signs, so that
-   * receivers can change from one to the other.
+   * Signs what is sent: `whsec_` and base64, or any text, whose bytes are the key. Several of the first kind with a space between them: each
+   * signs, so that receivers can change from one to the other.
    */
   readonly secret: string;
   /** Hosts, addresses and networks that receivers may have although they are not public. */
@@ -31,17 +31,23 @@ const badConfig = (variable: string, problem: string): KernelError =>
   new KernelError('bad_config', { message: `${variable}: ${problem}.`, details: { variable } });
 
 function keyOf(secret: string): Uint8Array {
-  if (!secret.startsWith(PREFIX)) return Buffer.from(secret);
   const encoded = secret.slice(PREFIX.length);
   // The secret itself is not repeated.
-  if (!BASE64.test(encoded)) throw badConfig(SECRET_VARIABLE, `must be base64 after ${PREFIX}`);
+  if (!secret.startsWith(PREFIX) || !BASE64.test(encoded))
+    throw badConfig(SECRET_VARIABLE, `must be base64 after ${PREFIX}`);
   return Buffer.from(encoded, 'base64');
+}
+
+function keysOf(secret: string): readonly Uint8Array[] {
+  const text = secret.trim();
+  if (!text.startsWith(PREFIX)) return text === '' ? [] : [Buffer.from(text)];
+  return text.split(/\s+/).map(keyOf);
 }
 
 /** @throws KernelError `bad_config`. */
 export function checkWebhooks(settings: WebhookSettings): CheckedWebhooks {
   const { secret, allowPrivate = [], retrySeconds = DEFAULT_RETRY_SECONDS } = settings;
-  const keys = typeof secret === 'string' ? secret.split(/\s+/).filter(Boolean).map(keyOf) : [];
+  const keys = typeof secret === 'string' ? keysOf(secret) : [];
   if (keys.length === 0) throw badConfig(SECRET_VARIABLE, 'must not be blank');
   if (!(retrySeconds > 0 && retrySeconds <= MAX_DURATION_MS / 1000))
     throw badConfig(RETRY_VARIABLE, 'must be a number of seconds, more than 0 and at most 2592000');

@@ -45,7 +45,6 @@ export {
   dueHandoffNotices,
   findDueHandoffNotices,
   type HandoffNotice,
-  type HandoffTold,
   loadHandoffNotice,
   tellHandoffEnd,
 } from './handoff-notices.js';

@@ -6,10 +6,8 @@ export {
   recordDeliveries,
 } from './deliveries.js';
 export {
-  type DeliveryFilters,
   findDelivery,
   findDeliveryTrouble,
-  type ListedDelivery,
   listDeliveries,
   sendAgain,
 } from './delivery-lists.js';

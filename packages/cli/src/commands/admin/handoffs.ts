@@ -1,7 +1,12 @@
 /** `boxcar handoffs ls|show`. */
 import { settingSchemas } from '@boxcar/host/config';
 import { HANDOFF_STATUSES, type HandoffStatus, KernelError } from '@boxcar/kernel';
-import { checkHandoffOptions, type ListHandoffsOptions, listHandoffPage } from '@boxcar/runtime';
+import {
+  checkHandoffOptions,
+  type ListHandoffsOptions,
+  listHandoffPage,
+  listWebhookPage,
+} from '@boxcar/runtime';
 import { findHandoff, findHandoffId, findProjectByRef, loadHandoffEvents } from '@boxcar/store';
 import { type Command, Option } from 'commander';
 import { EXIT, flag, helpOf, type Run } from '../../command.js';
@@ -83,7 +88,8 @@ async function showHandoff(
   const handoff = await findHandoff(pool, found);
   if (handoff === undefined) throw new KernelError('not_found', { message: `No handoff '${ref}'.` });
   const events = await loadHandoffEvents(pool, found.handoffId);
-  context.answer({ handoff, events }, () => describeHandoff(handoff, events));
+  const { webhooks } = await listWebhookPage(reader, found.projectId, { handoff_id: found.handoffId });
+  context.answer({ handoff, events, webhooks }, () => describeHandoff(handoff, { events, webhooks }));
   return EXIT.success;
 }
 
