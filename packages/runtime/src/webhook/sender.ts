@@ -205,7 +205,7 @@ export class WebhookSender implements Webhooks {
 
   async #load(): Promise<Sending> {
     const { keys = [], allowPrivate = [] } = this.#settings ?? {};
-    const { Webhook } = await import('standardwebhooks');
+    const { signersOf } = await import('./signers.js');
     const { AddressRules, createFetch } = await import('@boxcar/adapters/wire');
     const { lookUp, attemptMs = ATTEMPT_MS } = this.limits;
     return {
@@ -213,7 +213,7 @@ export class WebhookSender implements Webhooks {
         what: 'The address of the callback',
         ...(lookUp === undefined ? {} : { lookUp }),
       }),
-      signers: keys.map((key) => new Webhook(key, { format: 'raw' })),
+      signers: signersOf(keys),
       attemptMs,
       stop: this.#stop.signal,
     };
