@@ -54,3 +54,25 @@ rules:
   const allowed = { timeout: 60, retry: { max_attempts: 2 }, idempotency_key: 'test-1', run_id: 'test-1' };
   expect(await hand(allowed)).toMatchObject({ result: 'served' });
 });
+
+test('what a function hands on is judged by the tool of its process', async () => {
+  await using h = await harness();
+  await using tool = new HandoffTool({
+    runtime: h.runtime,
+    permissionEvaluator: new PermissionEvaluator({
+      text: 'tools:\n  handoff: { permission: ALWAYS }\nrules:\n  - { condition: { context: { target_agent: bank } }, permission: NEVER }\n',
+      environment: 'production',
+    }),
+  });
+  tool.registerAgent('clerk', () => 'served');
+  tool.registerAgent('bank', () => 'paid');
+  tool.registerAgent('boss', async (to, { handoff }) => {
+    const { result } = await handoff({ target_agent: String(to), task: 'do it' });
+    return `${to} ${result}`;
+  });
+  const hand = (payload: string) =>
+    tool.handoff({ source_agent: 'main', target_agent: 'boss', task: 'do it', payload });
+  expect(await hand('clerk')).toMatchObject({ result: 'clerk served' });
+  const error = await failureOf(hand('bank'));
+  expect(error.message).toContain('Handoff to bank not allowed by policy');
+});

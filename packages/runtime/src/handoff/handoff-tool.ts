@@ -188,6 +188,8 @@ export class HandoffTool implements AsyncDisposable {
       isEnabled: this.#isEnabled,
       gate: { evaluator, approvalMs },
     })) as Handler;
+    // What functions of this process hand on is judged as what it asks for.
+    handoffs.handler = this.#handler;
   }
 
   /**

@@ -15,6 +15,7 @@ import {
   type PreparedHandoff,
   type RuntimeCore,
 } from '../core/index.js';
+import type { Handler } from '../handler/index.js';
 import type { WebhookSettings } from '../webhook/index.js';
 import {
   type AgentContext,
@@ -80,6 +81,8 @@ export class HandoffParts implements Handoffs {
   readonly beginsApproved: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
+  /** By which functions of this process hand on: that of a tool, else that of the runtime. */
+  handler: Handler | undefined;
   /** Those that can start serving a worker target in this process. */
   readonly servers = new Set<(...workerTargets: readonly string[]) => Promise<void>>();
   readonly #runtime: RuntimeCore;
@@ -236,7 +239,11 @@ export class HandoffParts implements Handoffs {
       handOff(
         this.#runtime,
         { ...request, source_agent: target_agent, parent_handoff_id: handoff_id },
-        { projectId: project_id as ProjectId, parts: this },
+        {
+          projectId: project_id as ProjectId,
+          ...(this.handler === undefined ? {} : { handler: this.handler }),
+          parts: this,
+        },
       );
   }
 
