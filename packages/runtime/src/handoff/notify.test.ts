@@ -276,3 +276,70 @@ describe('from a turn', () => {
     expect(await woken(agentId)).toEqual([]);
   });
 });
+
+describe('the right to give turns', () => {
+  /** An agent that may hand off, and another one's agent. */
+  async function two(): Promise<{ readonly asking: string; readonly told: string }> {
+    await h.worker();
+    await h.profile('helper', [{ say: 'helped' }], HANDS_OFF);
+    const made = async (agent_id: string, shared: boolean) =>
+      (
+        (await h.runtime.submit('provision_agent', {
+          action: 'ensure',
+          agent_id,
+          profile_name: 'helper',
+          shared,
+        })) as { agent_id: string }
+      ).agent_id;
+    return { asking: await made('asking', false), told: await made('told', true) };
+  }
+  const askFor = (told: string, asking: string) =>
+    h.runtime.submit(
+      'handoff',
+      { source_agent: told, target_agent: 'echo', task: 'x', payload: 'said', notify: true, wait: false },
+      { sourceAgentId: asking },
+    ) as Promise<{ handoff_id: string }>;
+  const grant = async (told: string, asking: string) => {
+    const [agent] = await h.rows<{ tape_box_id: string }>(
+      'select tape_box_id from boxcar.agents where id = $1',
+      [told],
+    );
+    await h.runtime.submit('grant_box', { box_id: agent?.tape_box_id, grantee: asking, mode: 'append' });
+  };
+
+  test('is asked for at the request, and again at the end', async () => {
+    await open();
+    const { asking, told } = await two();
+    const refused = await failureOf(askFor('told', asking));
+    expect(refused.code).toBe('box_not_authorized');
+    expect(await h.rows('select from boxcar.handoffs')).toEqual([]);
+    await grant(told, asking);
+    const free: (() => void)[] = [];
+    tool.registerAgent('echo', () => new Promise((settle) => void free.push(() => settle('said'))));
+    const { handoff_id } = await askFor('told', asking);
+    const ended = tool.waitForHandoff(handoff_id);
+    await waitFor(() => Promise.resolve(free.length === 1 || undefined), { message: 'the function runs' });
+    // The right is lost before the end.
+    await h.rows("delete from boxcar.grants where agent_id = $1 and mode = 'append'", [asking]);
+    free[0]?.();
+    await ended;
+    await settled();
+    expect(await messages()).toEqual([]);
+    expect(h.log.map(({ event }) => event)).toContain('handoff.not_told');
+    expect(
+      await h.rows("select from boxcar.tape_entries where payload->>'name' = 'turn.not_started'"),
+    ).toHaveLength(1);
+    expect(await h.rows('select from boxcar.turns where agent_id = $1', [told])).toEqual([]);
+  });
+
+  test('which the asking agent has lets it tell another one', async () => {
+    await open();
+    const { asking, told } = await two();
+    await grant(told, asking);
+    const { handoff_id } = await askFor(told, asking);
+    await tool.waitForHandoff(handoff_id);
+    await settled();
+    expect(await messages()).toHaveLength(1);
+    expect(await h.rows('select from boxcar.turns where agent_id = $1', [told])).toHaveLength(1);
+  });
+});
