@@ -43,6 +43,13 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
         'takes the id of a ticket of one database; packages/cli/src/commands/admin/approvals.test.ts runs it',
       ] as const,
   ),
+  ...['show', 'retry'].map(
+    (verb) =>
+      [
+        `boxcar webhooks ${verb}`,
+        'takes the id of a delivery of one database; packages/cli/src/commands/admin/webhooks.test.ts runs it',
+      ] as const,
+  ),
   ['boxcar submit handoff', 'needs the feature on; packages/cli/src/commands/admin/handoffs.test.ts runs it'],
   [
     'boxcar handoffs show',

@@ -117,6 +117,11 @@ export const COMMANDS: readonly ListedCommand[] = [
     load: async () => (await import('./commands/admin/handoffs.js')).addHandoffs,
   },
   {
+    name: 'webhooks',
+    description: 'Ends of handoffs that are sent to receivers of callbacks.',
+    load: async () => (await import('./commands/admin/webhooks.js')).addWebhooks,
+  },
+  {
     name: 'providers',
     description: 'Limits of the providers of models.',
     load: async () => (await import('./commands/admin/providers.js')).addProviders,

@@ -45,6 +45,9 @@ Environment:
                                 also AGDD_HANDOFF_ENABLED)
   BOXCAR_TARGETS_FILE           agents and models of other platforms, by name
   BOXCAR_TARGETS_ALLOW_PRIVATE  hosts and networks that A2A agents may have
+  BOXCAR_WEBHOOK_SECRET         signs the callbacks of handoffs
+  BOXCAR_WEBHOOK_ALLOW_PRIVATE  hosts and networks that callbacks may have
+  BOXCAR_WEBHOOK_RETRY_SECONDS  first pause after a failed callback (5)
   BOXCAR_APPROVALS_ENABLED      false: what needs an approval is refused (true;
                                 also AGDD_APPROVALS_ENABLED)
   BOXCAR_APPROVAL_MINUTES       how long a call waits for its approval (30)

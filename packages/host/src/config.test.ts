@@ -79,6 +79,9 @@ describe('the configuration', () => {
         BOXCAR_ENVIRONMENT: ' staging ',
         BOXCAR_HANDOFF_ENABLED: 'true',
         BOXCAR_TARGETS_FILE: '/etc/boxcar/targets.yaml',
+        BOXCAR_WEBHOOK_SECRET: ' whsec_YQ== ',
+        BOXCAR_WEBHOOK_ALLOW_PRIVATE: '10.0.0.0/8, hooks.internal',
+        BOXCAR_WEBHOOK_RETRY_SECONDS: '0.5',
         BOXCAR_PLUGINS: './a.js, ./b.js',
         BOXCAR_CONCURRENCY: '50',
         BOXCAR_WORKER_TARGETS: ',gpu',
@@ -118,6 +121,11 @@ describe('the configuration', () => {
       approvalMs: 30_000,
       handoffEnabled: true,
       targetsFile: '/etc/boxcar/targets.yaml',
+      webhooks: {
+        secret: 'whsec_YQ==',
+        allowPrivate: ['10.0.0.0/8', 'hooks.internal'],
+        retrySeconds: 0.5,
+      },
       databaseWaitMs: 5_000,
       models: {
         openai: { apiKey: 'sk-1' },
@@ -130,6 +138,19 @@ describe('the configuration', () => {
       },
       limits: { maxCardBytes: 2_000, maxInstructionBytes: 3_000, maxContextCards: 4, maxBoxBytes: 5_000 },
     });
+  });
+
+  it('names a secret of callbacks that is none, without repeating it', () => {
+    for (const [name, value] of [
+      ['BOXCAR_WEBHOOK_SECRET', 'whsec_no/base64!'],
+      ['BOXCAR_WEBHOOK_RETRY_SECONDS', '0'],
+      ['BOXCAR_WEBHOOK_ALLOW_PRIVATE', 'a,,b'],
+    ] as const) {
+      const parse = () => parseConfig({ BOXCAR_WEBHOOK_SECRET: 'x', [name]: value });
+      expect(parse).toThrow(name);
+      if (name === 'BOXCAR_WEBHOOK_SECRET') expect(parse).not.toThrow(value);
+    }
+    expect(parseConfig({ BOXCAR_WEBHOOK_RETRY_SECONDS: '1' }).webhooks).toBeUndefined();
   });
 
   it('has no gate when either name says so, the first one before the second', () => {

@@ -9,7 +9,7 @@ import {
 } from '@boxcar/kernel/base';
 import { isPlainName, PLAIN_NAME, type PriceTable, pricesSchema } from '@boxcar/kernel/settings';
 import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm/settings';
-import type { PackLimits } from '@boxcar/runtime';
+import type { PackLimits, WebhookSettings } from '@boxcar/runtime';
 import type { LogLevel } from '@boxcar/runtime/log';
 import { z } from 'zod';
 import { type Environment, processEnvironment } from './environment.js';
@@ -54,6 +54,8 @@ export interface Config {
   readonly handoffEnabled: boolean;
   /** The agents and models of other platforms; undefined: none. */
   readonly targetsFile: string | undefined;
+  /** How callbacks are signed and sent; undefined: there are none. */
+  readonly webhooks: WebhookSettings | undefined;
   /** Prices of models, before the built-in ones. */
   readonly prices: PriceTable | undefined;
 }
@@ -151,6 +153,16 @@ const pricesFile = z.string().transform((path, context): PriceTable => {
   return refuse(findingWords(findingsOf(parsed.error)).replace(/\.$/, ''));
 });
 
+/** Base64 after its prefix, or any text. The value itself is not repeated. */
+const webhookSecret = z
+  .string()
+  .trim()
+  .refine(
+    (text) =>
+      !text.startsWith('whsec_') || text.split(/ +/).every((one) => /^whsec_[A-Za-z0-9+/]+={0,2}$/.test(one)),
+    'must be base64 after whsec_',
+  );
+
 const environmentSchema = z
   .object({
     DATABASE_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
@@ -175,6 +187,11 @@ const environmentSchema = z
     BOXCAR_HANDOFF_ENABLED: settingSchemas.yesNo.optional(),
     AGDD_HANDOFF_ENABLED: settingSchemas.yesNo.optional(),
     BOXCAR_TARGETS_FILE: z.string().optional(),
+    BOXCAR_WEBHOOK_SECRET: webhookSecret.optional(),
+    BOXCAR_WEBHOOK_ALLOW_PRIVATE: listOf(
+      z.string().min(1, 'must be hosts or networks with a comma between them'),
+    ).default([]),
+    BOXCAR_WEBHOOK_RETRY_SECONDS: settingSchemas.seconds.default(5),
     BOXCAR_PLUGINS: listOf(z.string().min(1, 'must be paths with a comma between them')).default([]),
     BOXCAR_CONCURRENCY: settingSchemas.concurrency.default(10),
     BOXCAR_WORKER_TARGETS: listOf(settingSchemas.workerTarget).default(['']),
@@ -244,6 +261,14 @@ export function parseConfig(env?: Environment): Config {
     environment: data.BOXCAR_ENVIRONMENT,
     handoffEnabled: data.BOXCAR_HANDOFF_ENABLED ?? data.AGDD_HANDOFF_ENABLED ?? false,
     targetsFile: data.BOXCAR_TARGETS_FILE,
+    webhooks:
+      data.BOXCAR_WEBHOOK_SECRET === undefined
+        ? undefined
+        : Object.freeze({
+            secret: data.BOXCAR_WEBHOOK_SECRET,
+            allowPrivate: Object.freeze(data.BOXCAR_WEBHOOK_ALLOW_PRIVATE),
+            retrySeconds: data.BOXCAR_WEBHOOK_RETRY_SECONDS,
+          }),
     plugins: Object.freeze(data.BOXCAR_PLUGINS),
     concurrency: data.BOXCAR_CONCURRENCY,
     workerTargets: Object.freeze(data.BOXCAR_WORKER_TARGETS),

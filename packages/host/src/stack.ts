@@ -8,7 +8,7 @@ import type { Model } from '@boxcar/kernel';
 import { errorText, KernelError } from '@boxcar/kernel/base';
 import type { ModelRouterOptions } from '@boxcar/llm';
 import type { PermissionEvaluator } from '@boxcar/policy';
-import type { OpenRuntime } from '@boxcar/runtime';
+import type { OpenRuntime, WebhookSettings } from '@boxcar/runtime';
 import { type Log, silentLog } from '@boxcar/runtime/log';
 import type { MigrateResult } from '@boxcar/store';
 import { checkSchemaVersion, type createPool } from '@boxcar/store/health';
@@ -131,6 +131,14 @@ async function openTargets({ targetsFile }: Pick<Config, 'targetsFile'>): Promis
   return readTargetsFile(targetsFile);
 }
 
+/** @throws KernelError `bad_config`: a program does not start with exceptions for addresses that are none. */
+async function openWebhooks({ webhooks }: Pick<Config, 'webhooks'>): Promise<WebhookSettings | undefined> {
+  if (webhooks?.allowPrivate === undefined || webhooks.allowPrivate.length === 0) return webhooks;
+  const { AddressRules } = await import('@boxcar/adapters/wire');
+  new AddressRules(webhooks.allowPrivate, 'BOXCAR_WEBHOOK_ALLOW_PRIVATE');
+  return webhooks;
+}
+
 export interface StackOptions {
   readonly log?: Log;
   /** In place of the router over the models below. */
@@ -196,6 +204,7 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
         enabled: config.handoffEnabled,
         targets: await openTargets(config),
         beginsApproved: policy !== null,
+        webhooks: await openWebhooks(config),
       },
       model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
       log: (...entry) => log(...entry),

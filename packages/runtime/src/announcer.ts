@@ -4,7 +4,7 @@
  * It owns the work in the background and what the same turn of the event loop gathers. Its methods return at once and never fail: the rows
  * say what is due, and the sweep finds what is lost here.
  */
-import type { BatchId, Ring, TurnId } from '@boxcar/kernel';
+import type { BatchId, HandoffId, Ring, TurnId } from '@boxcar/kernel';
 import {
   findJobsWaitingFor,
   findWarmedTargets,
@@ -13,7 +13,7 @@ import {
   promote,
 } from '@boxcar/store';
 import type { Ends, RuntimeCore } from './core/index.js';
-import { finishBatch, tellParent } from './end/index.js';
+import { finishBatch, tellParent, tellSource } from './end/index.js';
 import { OnceAtATime } from './lib/index.js';
 
 export class Announcer {
@@ -95,6 +95,14 @@ export class Announcer {
     this.#inBackground(() =>
       tellParent(this.#runtime, turnId).catch((error: unknown) => {
         this.#runtime.log('warn', 'session.tell_failed', { turn_id: turnId, error });
+      }),
+    );
+  }
+
+  tellSourceSoon(handoffId: HandoffId): void {
+    this.#inBackground(() =>
+      tellSource(this.#runtime, handoffId).catch((error: unknown) => {
+        this.#runtime.log('warn', 'handoff.tell_failed', { handoff_id: handoffId, error });
       }),
     );
   }

@@ -48,6 +48,7 @@ export {
   type ChainOptions,
   chainForm,
   checkHandoffOptions,
+  checkWebhookOptions,
   type HandoffAnswer,
   type HandoffInput,
   type HandoffPage,
@@ -57,12 +58,16 @@ export {
   handoffForm,
   handoffsOfRoot,
   type ListHandoffsOptions,
+  type ListWebhooksOptions,
   listHandoffPage,
+  listWebhookPage,
   messagesOf,
   type NativeAdapterOptions,
   NativeHandoffAdapter,
   type ReplyOptions,
   replyTo,
+  retryWebhook,
+  type WebhookPage,
   waitForHandoff,
 } from './handoff/index.js';
 export {
@@ -175,4 +180,5 @@ export {
 export type { IsolatedTool, Tool, ToolContext } from './tool/index.js';
 export { type CommandAnswer, runTapeCommand } from './tool/index.js';
 export { ToolQueue } from './tool-queue/index.js';
+export type { WebhookSettings } from './webhook/index.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/index.js';

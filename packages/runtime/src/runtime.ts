@@ -3,6 +3,7 @@ import {
   BUILT_IN_PRICES,
   checkDuration,
   type Doorbell,
+  type HandoffId,
   type JsonValue,
   KernelError,
   type Model,
@@ -122,6 +123,7 @@ import {
 import type { IsolatedTool, Tool } from './tool/index.js';
 import type { ToolQueue } from './tool-queue/index.js';
 import { OutsideCalls } from './tool-queue/index.js';
+import { WebhookSender } from './webhook/index.js';
 
 /** How long each part of closing a runtime may take. */
 const CLOSE_LIMIT_MS = 3_000;
@@ -181,6 +183,8 @@ export class Runtime implements RuntimeCore {
   readonly gate: CallGateOptions;
   /** @internal Programs use `HandoffTool`. */
   readonly handoffs: HandoffParts;
+  /** @internal */
+  readonly webhooks: WebhookSender;
   readonly builds: BuildWatch;
   readonly open: RuntimeCore['open'];
   readonly write: RuntimeCore['write'];
@@ -206,6 +210,7 @@ export class Runtime implements RuntimeCore {
     this.limits = options.limits ?? {};
     this.handlerTimeoutMs = checkDuration(options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, 'handlerTimeoutMs');
     this.handoffs = new HandoffParts(this, options.handoffs);
+    this.webhooks = new WebhookSender(this, options.handoffs?.webhooks);
     this.#registry = new Registry(options, handoffHandlers(this, this.handoffs), handoffModels(options.pool));
     const { model, strategies, selectors, ownHandlers } = this.#registry;
     this.model = model;
@@ -668,6 +673,9 @@ export class Runtime implements RuntimeCore {
   finishSoon(batchIds: readonly BatchId[]): void {
     this.#announcer.finishSoon(batchIds);
   }
+
+  /** A field, so that those who tell ends can take it apart. */
+  readonly tellSourceSoon = (handoffId: HandoffId): void => this.#announcer.tellSourceSoon(handoffId);
 
   wakeDoorJobsSoon(ids: readonly (TurnId | BatchId)[]): void {
     this.#announcer.wakeDoorJobsSoon(ids);

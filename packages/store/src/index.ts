@@ -221,6 +221,7 @@ export {
   findAgents,
   findBoxId,
   findBoxIdsNextTo,
+  findDeliveryId,
   findHandoffId,
   findIdsNextTo,
   findNamed,
@@ -280,6 +281,7 @@ export {
   archiveTape,
   beginImport,
   beginTape,
+  closeHandoffNotice,
   closeNotice,
   countAnchors,
   createTape,
@@ -292,6 +294,7 @@ export {
   type ForkStatus,
   findAnchor,
   findCurrentTape,
+  findDueHandoffNotices,
   findDueNotices,
   findFork,
   findImport,
@@ -301,6 +304,7 @@ export {
   findTape,
   findTapePlace,
   findWords,
+  type HandoffNotice,
   handOverTape,
   type ImportKey,
   insertImportedSession,
@@ -315,6 +319,7 @@ export {
   listWorkspaceTapes,
   loadEntries,
   loadFolderFacts,
+  loadHandoffNotice,
   loadNotice,
   loadParts,
   loadTapeFacts,
@@ -351,6 +356,7 @@ export {
   type TapePlace,
   type TapeRow,
   tellEnd,
+  tellHandoffEnd,
   withAsked,
 } from './tape/index.js';
 export type {
@@ -454,6 +460,17 @@ export {
 } from './turn/index.js';
 export type { KnownTape, KnownTapes } from './visible/index.js';
 export { findViewStarts, type HiddenView, type ViewStart, type ViewWish } from './visible/index.js';
+export {
+  type ClaimedDelivery,
+  claimDeliveries,
+  type DeliveryOutcome,
+  findDelivery,
+  findDeliveryTrouble,
+  listDeliveries,
+  type RecordedDelivery,
+  recordDeliveries,
+  sendAgain,
+} from './webhook/index.js';
 export {
   announceDoor,
   announceWorker,

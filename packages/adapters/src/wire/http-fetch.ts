@@ -23,9 +23,9 @@ class RefusedAddress extends Error {
 
 /** Looks a name up, and keeps the addresses that may be connected to (W3). */
 const lookupWith =
-  (rules: AddressRules): LookupFunction =>
+  (rules: AddressRules, lookUp: typeof lookup): LookupFunction =>
   (hostname, options, callback) => {
-    lookup(hostname, { ...options, all: true }, (error, found) => {
+    lookUp(hostname, { ...options, all: true }, (error, found) => {
       if (error !== null) return callback(error, '');
       const allowed = found.filter(({ address }) => rules.allows(hostname, address));
       const [first] = allowed;
@@ -52,14 +52,19 @@ function toResponse(answer: IncomingMessage): Response {
 
 /**
  * @param rules - Which addresses may be used. Default: all, for addresses that an operator has configured.
+ * @param options.what - What a refusal calls the address.
+ * @param options.lookUp - In place of Node's own.
  * @returns A `fetch` that takes a URL and a body of text.
  */
 export const createFetch =
-  (rules?: AddressRules): typeof globalThis.fetch =>
+  (
+    rules?: AddressRules,
+    { what = 'The address of the agent', lookUp = lookup }: { what?: string; lookUp?: typeof lookup } = {},
+  ): typeof globalThis.fetch =>
   (input, init = {}) =>
     new Promise((resolve, reject) => {
       const given = input instanceof Request ? input.url : String(input);
-      const url = rules === undefined ? new URL(given) : rules.check(given, 'The address of the agent');
+      const url = rules === undefined ? new URL(given) : rules.check(given, what);
       const { method = 'GET', body, signal } = init;
       if (body !== undefined && body !== null && typeof body !== 'string')
         throw new TypeError('only a text can be sent');
@@ -72,7 +77,7 @@ export const createFetch =
         // A connection of its own: a kept one may be closed just when it is used again.
         agent: false,
         ...(signal ? { signal } : {}),
-        ...(rules === undefined ? {} : { lookup: lookupWith(rules) }),
+        ...(rules === undefined ? {} : { lookup: lookupWith(rules, lookUp) }),
       });
       outgoing.once('response', (answer) => {
         try {

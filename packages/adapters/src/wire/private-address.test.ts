@@ -60,6 +60,14 @@ test('public addresses and names are not refused by their notation', () => {
     expect([host, isRefused(rules, `https://${host}/card`)]).toEqual([host, false]);
 });
 
+test('names of the machine itself are refused by their notation, unless they are allowed', () => {
+  for (const host of ['localhost', 'LOCALHOST', 'localhost.', 'a.localhost'])
+    expect([host, isRefused(new AddressRules(), `http://${host}:8080/card`)]).toEqual([host, true]);
+  for (const allowed of ['localhost', '127.0.0.1', '::1'])
+    expect(isRefused(new AddressRules([allowed]), 'http://localhost:8080/card')).toBe(false);
+  expect(isRefused(new AddressRules(), 'http://notlocalhost/card')).toBe(false);
+});
+
 test('other schemes and URLs with a user are refused', () => {
   const rules = new AddressRules();
   for (const url of [

@@ -1,5 +1,5 @@
 /**
- * Which addresses an A2A agent may have. A card is a document of others: what it names must not lead into the operator's own network.
+ * Which addresses an A2A agent or a receiver of callbacks may have. What others name must not lead into the operator's own network.
  *
  * P1  An address is judged as it is used, never as it is written: `0x7f.1`, `2130706433` and `[::ffff:127.0.0.1]` are all loopback.
  * P2  A name is judged by the address it leads to, at the moment of the connection.
@@ -61,23 +61,30 @@ for (const range of NOT_PUBLIC) addRange(notPublic, range);
 /** The host of a URL without the brackets of IPv6. */
 const bareHost = (host: string): string => host.replace(/^\[|\]$/g, '').toLowerCase();
 
+/** Names that lead to the machine itself, whoever is asked. */
+const LOCAL_NAME = /(^|\.)localhost\.?$/;
+const LOOPBACK = ['127.0.0.1', '::1'];
+
 const HOST_NAME = /^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$/;
 
 export class AddressRules {
   readonly #hosts = new Set<string>();
   readonly #ranges = new BlockList();
+  readonly #variable: string;
 
   /**
    * @param allowPrivate - Host names, addresses and networks (`10.1.0.0/16`) that are allowed all the same.
+   * @param variable - Where the operator says so. Default: that of targets.
    * @throws KernelError `bad_config` for a word that is none of them.
    */
-  constructor(allowPrivate: readonly string[] = []) {
+  constructor(allowPrivate: readonly string[] = [], variable?: string) {
+    this.#variable = variable ?? 'BOXCAR_TARGETS_ALLOW_PRIVATE';
     for (const given of allowPrivate) {
       const word = bareHost(given.trim());
       if (addRange(this.#ranges, word)) continue;
       if (!HOST_NAME.test(word) || /^[\d.]+$/.test(word))
         throw new KernelError('bad_config', {
-          message: `allowPrivate: '${given}' is not a host, an address or a network.`,
+          message: `${variable ?? 'allowPrivate'}: '${given}' is not a host, an address or a network.`,
           details: { field: 'allowPrivate' },
         });
       this.#hosts.add(word);
@@ -103,7 +110,7 @@ export class AddressRules {
     const refuse = (why: string): never => {
       throw new KernelError('bad_request', {
         message: `${what} ${why}.`,
-        next: 'Correct the agent, or allow its address by BOXCAR_TARGETS_ALLOW_PRIVATE.',
+        next: `Correct the address, or have the operator allow it by ${this.#variable}.`,
       });
     };
     if (!URL.canParse(url)) return refuse('is not a URL');
@@ -113,6 +120,8 @@ export class AddressRules {
     if (parsed.username !== '' || parsed.password !== '') return refuse('holds a user or a password');
     const host = bareHost(parsed.hostname);
     if (isIP(host) !== 0 && !this.allows(host, host)) return refuse('is at an address that is not public');
+    if (LOCAL_NAME.test(host) && !LOOPBACK.some((address) => this.allows(host, address)))
+      return refuse('is at an address that is not public');
     return parsed;
   }
 }

@@ -269,6 +269,36 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
 }
 
 /** @param letters - As many as are looked at; those that were given up first. */
+/** Ends of handoffs that receivers have not got. */
+export function judgeWebhooks({
+  failed,
+  late,
+}: {
+  readonly failed: readonly string[];
+  readonly late: readonly string[];
+}): Finding[] {
+  const findings: Finding[] = [];
+  if (failed.length > 0)
+    findings.push(
+      warn(
+        'webhooks',
+        `Callbacks were given up, the newest: ${failed[0]}`,
+        'Look why: boxcar webhooks ls --status failed. Then: boxcar webhooks retry <delivery>',
+        failed,
+      ),
+    );
+  if (late.length > 0)
+    findings.push(
+      warn(
+        'webhooks',
+        `Callbacks are due, and no process sends them, the oldest: ${late[0]}`,
+        'Start a worker with BOXCAR_WEBHOOK_SECRET.',
+        late,
+      ),
+    );
+  return findings;
+}
+
 export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
   const dead = letters.filter((letter) => letter.is_dead);
   const blocked = letters.filter((letter) => letter.kind === 'blocked_jobs');

@@ -7,6 +7,7 @@ import {
   isJsonObject,
   type JsonObject,
   type JsonValue,
+  type WebhookDelivery,
 } from '@boxcar/kernel';
 import { formatTrace, type ShownRule } from './policy-text.js';
 import { countOf, formatCount, formatDuration, formatFields, formatTable } from './text.js';
@@ -113,7 +114,21 @@ function logLines({ created_at }: Handoff, events: readonly HandoffEvent[]): str
   );
 }
 
-export function describeHandoff(handoff: Handoff, events: readonly HandoffEvent[]): string {
+/** Where its end is sent to, and how far that is. */
+const sentTo = (webhooks: readonly WebhookDelivery[]): string =>
+  formatTable(
+    [{ title: 'delivery' }, { title: 'status' }, { title: 'attempts', align: 'right' }, { title: 'url' }],
+    webhooks.map(({ delivery_id, status, attempts, url }) => [delivery_id, status, String(attempts), url]),
+    { indent: INDENT },
+  );
+
+export function describeHandoff(
+  handoff: Handoff,
+  {
+    events,
+    webhooks,
+  }: { readonly events: readonly HandoffEvent[]; readonly webhooks: readonly WebhookDelivery[] },
+): string {
   const parts = [head(handoff), section('task', valueText(handoff.task))];
   if (Object.keys(handoff.context).length > 0) parts.push(section('context', valueText(handoff.context)));
   if (handoff.payload !== null) parts.push(section('payload', valueText(handoff.payload)));
@@ -122,6 +137,7 @@ export function describeHandoff(handoff: Handoff, events: readonly HandoffEvent[
   const loss = lossSection(handoff);
   if (loss !== undefined) parts.push(loss);
   if (handoff.status === 'completed') parts.push(section('result', valueText(handoff.result)));
+  if (webhooks.length > 0) parts.push(section('callback', sentTo(webhooks)));
   parts.push(section('log', logLines(handoff, events)));
   return parts.join('\n');
 }

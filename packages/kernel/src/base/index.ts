@@ -22,6 +22,7 @@ export {
   type BatchId,
   type BoxId,
   type CardId,
+  type DeliveryId,
   type HandoffId,
   type Id,
   type NewId,

@@ -38,6 +38,8 @@ export const chainArgumentsSchema = z.strictObject({
   run_id: shape.run_id,
   idempotency_key: shape.idempotency_key,
   parent_handoff_id: shape.parent_handoff_id,
+  callback: shape.callback,
+  notify: shape.notify,
   wait: shape.wait,
 });
 export type ChainArguments = z.output<typeof chainArgumentsSchema>;

@@ -6,6 +6,11 @@ export {
   chainArgumentsSchema,
   nextMove,
 } from './chain.js';
+export {
+  HANDOFF_RESULT_INSTRUCTION,
+  handoffResultText,
+  UNREAD_RESULTS_INSTRUCTION,
+} from './handoff-result.js';
 export { maskArguments } from './mask-arguments.js';
 export {
   HANDOFF_STATUSES,
@@ -45,3 +50,10 @@ export {
   platformOf,
   readHandoffCall,
 } from './tool-schemas.js';
+export {
+  DELIVERY_STATUSES,
+  type DeliveryStatus,
+  deliveryPauseMs,
+  type WebhookDelivery,
+  withoutQuery,
+} from './webhooks.js';

@@ -13,6 +13,7 @@ const MAX_SECONDS = MAX_DURATION_MS / 1000;
 const MAX_ATTEMPTS = 100;
 /** Characters of an idempotency key. */
 export const MAX_HANDOFF_KEY = 500;
+const MAX_URL = 2_000;
 
 const filled = (most: number) =>
   z
@@ -62,6 +63,10 @@ export const handoffArgumentsSchema = z.strictObject({
   cache: z.strictObject({ ttl_seconds: z.int().min(1).max(MAX_SECONDS) }).optional(),
   /** True: the answer is the result. */
   wait: z.boolean().optional(),
+  /** Where the end is sent to. */
+  callback: z.strictObject({ url: filled(MAX_URL) }).optional(),
+  /** True: the end is told on the tape of the agent that asks. */
+  notify: z.boolean().optional(),
 });
 export type HandoffArguments = z.output<typeof handoffArgumentsSchema>;
 

@@ -3,6 +3,7 @@ import type {
   BatchId,
   Doorbell,
   ErrorBody,
+  HandoffId,
   Model,
   PackingStrategies,
   PriceTable,
@@ -30,6 +31,7 @@ import type { TurnWatcher } from '../queue/index.js';
 import type { Tool } from '../tool/index.js';
 import type { Handoffs } from './handoffs.js';
 import type { Accepted, InnerSubmitOptions, SubmitOptions } from './submit-options.js';
+import type { Webhooks } from './webhooks.js';
 
 /** Calls of tools that workers outside run. */
 export interface QueueToolCalls {
@@ -100,6 +102,7 @@ export interface RuntimeCore {
   /** What decides about calls before they begin. */
   readonly gate: CallGateOptions;
   readonly handoffs: Handoffs;
+  readonly webhooks: Webhooks;
   readonly isClosed: boolean;
   /** @throws KernelError `internal_error` once the runtime is closed. */
   checkOpen(): void;
@@ -126,6 +129,8 @@ export interface RuntimeCore {
   announceEnds(ends: Ends): void;
   /** Ends these batches soon, or does whatever is due about them. */
   finishSoon(batchIds: readonly BatchId[]): void;
+  /** Tells the end of a handoff to the agent that asked for it: soon, and never failing. */
+  tellSourceSoon(handoffId: HandoffId): void;
   /** Wakes the jobs at the queue door that wait for these turns and batches. */
   wakeDoorJobsSoon(ids: readonly (TurnId | BatchId)[]): void;
 }

@@ -15,3 +15,4 @@ export {
   type ParsedSubmission,
   type SubmitOptions,
 } from './submit-options.js';
+export type { Webhooks } from './webhooks.js';

@@ -66,6 +66,8 @@ export interface InnerSubmitOptions {
   readonly handler?: Handler;
   /** What a call of a turn asked for begins now, after its approval: the call waits for the turn that is made. */
   readonly begins?: { readonly toolCallId: ToolCallId | null };
+  /** The key is one of those that only the kernel makes. */
+  readonly isKernelKey?: boolean;
   /** The turn whose end starts the new turns. They are its children: of its run, in its account. */
   readonly wokenBy?: TurnId;
 }

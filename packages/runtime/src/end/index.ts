@@ -23,3 +23,4 @@ export { finishBatch } from './finish-batch.js';
 export { leaveBatch } from './leave-batch.js';
 export { answerForLost, type RowHandling } from './lost-turns.js';
 export { closeHandoffs, tellParent } from './tell-parent.js';
+export { announceEnds as announceHandoffEnds, announceHandoffs, tellSource } from './tell-source.js';

@@ -7,6 +7,7 @@ import {
   jsonText,
   KernelError,
   type TurnId,
+  UNREAD_RESULTS_INSTRUCTION,
 } from '@boxcar/kernel';
 import {
   closeNotice,
@@ -22,6 +23,8 @@ import {
 import type { RuntimeCore } from '../core/index.js';
 import { deliverableOf } from '../lib/index.js';
 import { toNewEntry } from '../tape/index.js';
+import { announceHandoffs, type HandoffTeller } from './tell-source.js';
+import { REFUSALS } from './wake-refusals.js';
 
 /** What is told and what was not read are two notices of one turn; a reset between look and lock needs another look. */
 const MAX_ROUNDS = 10;
@@ -47,15 +50,6 @@ function messageOf(notice: Notice, session: NonNullable<Notice['session']>): New
   return toNewEntry({ kind: 'message', content, meta: { fork_result: { turn_id: notice.turnId } } }, author);
 }
 
-/** With these no turn is started. What was told stays on the tape, for the next turn of its agent. */
-const REFUSALS: readonly string[] = [
-  'canceled',
-  'budget_exceeded',
-  'depth_exceeded',
-  'delegation_denied',
-  'box_not_authorized',
-];
-
 /** A turn that is not started, and why. */
 interface Refused {
   readonly causeId: TurnId;
@@ -71,7 +65,8 @@ async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promi
   const { session, turnId, projectId, channelId, unseenPosition, causeIds } = notice;
   const agentId = session === null ? notice.agentId : session.parentAgentId;
   const key = session === null ? `unseen:${turnId}:${unseenPosition}` : `fork-result:${turnId}`;
-  const args = { target_strategy: 'reuse', target_ref: agentId, instruction: FORK_RESULT_INSTRUCTION };
+  const instruction = notice.hasHandoffs ? UNREAD_RESULTS_INSTRUCTION : FORK_RESULT_INSTRUCTION;
+  const args = { target_strategy: 'reuse', target_ref: agentId, instruction };
   const refused: Refused[] = [];
   for (const causeId of causeIds) {
     try {
@@ -97,18 +92,17 @@ const notStarted = (notice: Notice, { causeId, error: { code, message } }: Refus
     { projectId: notice.projectId, actorId: notice.agentId },
   );
 
-/** Records the end of what a turn has served, and writes it to the log. */
+/** Records the end of what a turn has served, and tells it. */
 export async function closeHandoffs(
-  { pool, log }: Pick<RuntimeCore, 'pool' | 'log'>,
+  runtime: HandoffTeller & Pick<RuntimeCore, 'pool'>,
   turnId: TurnId,
 ): Promise<void> {
-  for (const { type, handoff_id, data } of await closeOfTurn(pool, turnId))
-    log('info', type, { handoff_id, ...data });
+  announceHandoffs(runtime, await closeOfTurn(runtime.pool, turnId));
 }
 
 /** Does what is due about the end of a turn; nothing when nothing is. */
 export async function tellParent(
-  runtime: Pick<RuntimeCore, 'pool' | 'accept' | 'log'>,
+  runtime: HandoffTeller & Pick<RuntimeCore, 'pool' | 'accept'>,
   turnId: TurnId,
   limit: LockLimit = {},
 ): Promise<void> {

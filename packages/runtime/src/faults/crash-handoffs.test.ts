@@ -3,6 +3,7 @@ import { delegations } from '../testing/faults/scenarios.js';
 import { approvals } from '../testing/faults/scenarios-approvals.js';
 import {
   handoffChains,
+  handoffEnds,
   handoffOnce,
   handoffQuestions,
   handoffStreams,
@@ -14,7 +15,7 @@ describe('handoffs, cut at every kind of statement, are served once, and never b
   timeout: 600_000,
 }, () => {
   const ELSEWHERE = [delegations, approvals];
-  const SCENARIOS = [handoffs, handoffOnce, handoffChains, handoffQuestions, handoffStreams];
+  const SCENARIOS = [handoffs, handoffOnce, handoffChains, handoffQuestions, handoffStreams, handoffEnds];
   let survival: Survival;
   beforeAll(async () => {
     survival = await Survival.open([...ELSEWHERE, ...SCENARIOS]);

@@ -7,14 +7,14 @@ import { deathsAtCommits } from '../testing/faults/crash-points.js';
 import { delegations } from '../testing/faults/scenarios.js';
 import { approvals } from '../testing/faults/scenarios-approvals.js';
 import { cancelTree } from '../testing/faults/scenarios-ends.js';
-import { handoffOnce, handoffs } from '../testing/faults/scenarios-handoffs.js';
+import { handoffEnds, handoffOnce, handoffs } from '../testing/faults/scenarios-handoffs.js';
 import { forkJoin } from '../testing/faults/scenarios-joins.js';
 import { Survival } from '../testing/faults/survival.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
 
 /** The cuts of the other files do not know who rings; these leave jobs behind that a dead process had in hand. */
 describe.each(queueBackends())('rung by queues on %s, killed after what it has written', (kind) => {
-  const SCENARIOS = [delegations, forkJoin, cancelTree, approvals, handoffs, handoffOnce];
+  const SCENARIOS = [delegations, forkJoin, cancelTree, approvals, handoffs, handoffOnce, handoffEnds];
   let backend: TestBackend;
   let survival: Survival;
   beforeAll(async () => {

@@ -83,6 +83,7 @@ async function begin(
       context: oldest.context,
       payload: oldest.payload,
       boxIds: boxIdsOf(ticket),
+      callbackUrl: oldest.callback_url,
       asker: askerOf({ toolCallId: oldest.tool_call_id, runId: oldest.run_id, handoffId: oldest.handoff_id }),
     }),
     policyVersion: ticket.policy_version,
@@ -163,6 +164,7 @@ async function askAgain(
       context: oldest.context ?? {},
       payload: oldest.payload,
       ...(oldest.run_id === null ? {} : { run_id: oldest.run_id }),
+      ...(oldest.callback_url === null ? {} : { callback: { url: oldest.callback_url } }),
     },
   });
   if (policy?.level === 'never')
@@ -210,6 +212,7 @@ async function askAnew(
       },
       platform: oldest.platform,
       targetAgent: oldest.target_agent,
+      callbackUrl: oldest.callback_url,
       policy,
       isAwaited: oldest.is_awaited,
       call:

@@ -14,3 +14,15 @@ test('the files are as they are named', () => {
   const env = { BOXCAR_TARGETS_FILE: '/t.yaml', BOXCAR_POLICY_FILE: ' ' };
   expect(readHandoffEnvironment(env)).toMatchObject({ targetsFile: '/t.yaml', policyFile: undefined });
 });
+
+test('callbacks need a secret; blank counts as unset', () => {
+  const webhooks = (env: Readonly<Record<string, string>>) => readHandoffEnvironment(env).webhooks;
+  expect(webhooks({ BOXCAR_WEBHOOK_SECRET: ' ', BOXCAR_WEBHOOK_RETRY_SECONDS: '1' })).toBeUndefined();
+  expect(
+    webhooks({
+      BOXCAR_WEBHOOK_SECRET: 's',
+      BOXCAR_WEBHOOK_RETRY_SECONDS: '0.5',
+      BOXCAR_WEBHOOK_ALLOW_PRIVATE: '10.0.0.0/8, hooks.internal,',
+    }),
+  ).toEqual({ secret: 's', retrySeconds: 0.5, allowPrivate: ['10.0.0.0/8', 'hooks.internal'] });
+});

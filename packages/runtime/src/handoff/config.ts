@@ -1,5 +1,6 @@
 /** What the environment says of handoffs, for a program that says nothing itself. A variable that is set to nothing counts as unset. */
 import { KernelError } from '@boxcar/kernel';
+import { readWebhookEnvironment, type WebhookSettings } from '../webhook/index.js';
 
 export interface HandoffEnvironment {
   /** `BOXCAR_HANDOFF_ENABLED`, else its alias `AGDD_HANDOFF_ENABLED`. */
@@ -8,6 +9,8 @@ export interface HandoffEnvironment {
   readonly targetsFile: string | undefined;
   /** `BOXCAR_POLICY_FILE`. */
   readonly policyFile: string | undefined;
+  /** `BOXCAR_WEBHOOK_SECRET` and the variables beside it. */
+  readonly webhooks: WebhookSettings | undefined;
 }
 
 type Environment = Readonly<Record<string, string | undefined>>;
@@ -30,5 +33,6 @@ export function readHandoffEnvironment(env: Environment = process.env): HandoffE
     isEnabled: flagOf('BOXCAR_HANDOFF_ENABLED') ?? flagOf('AGDD_HANDOFF_ENABLED'),
     targetsFile: given('BOXCAR_TARGETS_FILE'),
     policyFile: given('BOXCAR_POLICY_FILE'),
+    webhooks: readWebhookEnvironment(env),
   };
 }

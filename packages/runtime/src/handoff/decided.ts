@@ -20,7 +20,7 @@ import {
   transaction,
 } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
-import { buildResult, toFailure } from '../end/index.js';
+import { announceHandoffs, buildResult, toFailure } from '../end/index.js';
 import { beginApproved } from './begin-approved.js';
 
 const updated = ({ id, status, resolved_by }: TicketRow): NewHandoffEvent => ({
@@ -116,7 +116,7 @@ async function refuse(
 
 /** Ends handoffs that no turn serves, and answers the calls that wait for them. */
 async function end(
-  runtime: Pick<RuntimeCore, 'pool' | 'log' | 'ring'>,
+  runtime: Pick<RuntimeCore, 'pool' | 'log' | 'ring' | 'tellSourceSoon' | 'webhooks'>,
   of: {
     readonly parked: readonly ParkedHandoff[];
     readonly ticket: TicketRow;
@@ -149,7 +149,7 @@ async function end(
     throw failure;
   });
   runtime.ring(rings);
-  for (const { type, handoff_id, data } of logged) runtime.log('info', type, { handoff_id, ...data });
+  announceHandoffs(runtime, logged);
 }
 
 /** Nothing waits any more. */

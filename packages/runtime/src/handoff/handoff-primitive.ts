@@ -50,6 +50,7 @@ import { findNative, type NativeTarget } from './native-target.js';
 import type { HandoffParts } from './parts.js';
 import { requestTicket, type TicketRequest } from './request-ticket.js';
 import { QUEUE_ROOM_MS, turnOf } from './serving-turn.js';
+import { findWantedEnds, type WantedEnds } from './wanted-ends.js';
 
 /** In whose place a request is made, and where in a chain. */
 export interface MadeAs {
@@ -186,9 +187,14 @@ export class HandoffRequest {
     };
     const known = await this.#findFirst(asked);
     if (known !== undefined) return known;
+    const wanted = await findWantedEnds(this.#runtime, input, this.#tools);
     const place = await this.#findPlace(input);
-    const decided = as.mode === 'chain' ? chainOf(input) : await this.#decide(asked, place);
-    return this.#write(asked, place, await this.#fromCache(asked, decided));
+    const { callbackUrl } = wanted;
+    // A policy sees the address that is used.
+    const seen = callbackUrl === null ? input : { ...input, callback: { url: callbackUrl } };
+    const decided =
+      as.mode === 'chain' ? chainOf(input) : await this.#decide({ ...asked, input: seen }, place);
+    return this.#write({ asked, place, decided: await this.#fromCache(asked, decided), wanted });
   }
 
   async #findFirst({ key, hash }: Asked): Promise<JsonValue | undefined> {
@@ -341,7 +347,13 @@ export class HandoffRequest {
     return { ...route, workerTarget };
   }
 
-  async #write(asked: Asked, place: HandoffPlace | undefined, decided: Decided): Promise<JsonValue> {
+  async #write(of: {
+    readonly asked: Asked;
+    readonly place: HandoffPlace | undefined;
+    readonly decided: Decided;
+    readonly wanted: WantedEnds;
+  }): Promise<JsonValue> {
+    const { asked, place, decided, wanted } = of;
     const tools = this.#tools;
     const { ctx } = tools;
     const { handoffId, sourceAgent, input } = asked;
@@ -356,6 +368,7 @@ export class HandoffRequest {
               asked,
               platform: route.platform,
               targetAgent: route.targetAgent,
+              callbackUrl: wanted.callbackUrl,
               policy: decided.policy,
               isAwaited,
             },
@@ -423,6 +436,9 @@ export class HandoffRequest {
       },
       idempotencyKey: asked.key ?? null,
       requestHash: asked.hash,
+      callbackUrl: wanted.callbackUrl,
+      toldAgentId: wanted.toldAgentId,
+      notifies: wanted.toldAgentId === null ? null : true,
       events,
     });
     for (const { type, data } of events) tools.logLater(type, { handoff_id: handoffId, ...data });

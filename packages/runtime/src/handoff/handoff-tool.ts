@@ -23,6 +23,7 @@ import {
   toBadRequest,
   toHandoffRequest,
   toHandoffResponse,
+  type WebhookDelivery,
 } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { findHandoff, listHandoffs, loadHandoffEvents } from '@boxcar/store';
@@ -31,6 +32,7 @@ import { type ApprovalGate, DEFAULT_PROJECT } from '../approval/index.js';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
 import { type PagePlace, readCursor } from '../lib/index.js';
+import type { WebhookSender } from '../webhook/index.js';
 import { createWorker, type Worker } from '../worker/index.js';
 import type { AgentFunction, AgentRunner } from './agents.js';
 import { chainPrimitive } from './chain-primitives.js';
@@ -43,10 +45,17 @@ import { messagesOf, type ReplyOptions, replyTo } from './messages.js';
 import type { HandoffParts } from './parts.js';
 import { retryCompensation } from './retry-compensation.js';
 import { type StreamOptions, streamHandoff } from './stream-handoff.js';
+import {
+  type ListWebhooksOptions,
+  listWebhookPage,
+  retryWebhook,
+  type WebhookPage,
+} from './webhook-lists.js';
 
 /** What a tool needs of a runtime; `Runtime` is one. */
 export interface HandoffRuntime extends RuntimeCore {
   readonly handoffs: HandoffParts;
+  readonly webhooks: WebhookSender;
   /** Does work before the runtime closes. @returns Takes it back. */
   beforeClose(work: () => Promise<void>): () => void;
 }
@@ -173,6 +182,8 @@ export class HandoffTool implements AsyncDisposable {
     if (targets !== undefined) handoffs.addTargets(targets);
     else if (!handoffs.hasTargets && environment.targetsFile !== undefined)
       handoffs.addTargetsFile(environment.targetsFile);
+    if (!runtime.webhooks.isConfigured && environment.webhooks !== undefined)
+      runtime.webhooks.configure(environment.webhooks);
     if (agentRunner !== undefined) handoffs.runner = agentRunner;
     const evaluator =
       permissionEvaluator === undefined
@@ -343,6 +354,20 @@ export class HandoffTool implements AsyncDisposable {
     // It may be one that only this process can serve.
     await this.#serve(...this.#runtime.handoffs.workerTargets);
     yield* streamHandoff(this.#runtime, id, { projectId: this.#projectId, ...options });
+  }
+
+  /** Events that are sent to receivers of callbacks, the newest first. @throws KernelError `bad_request`. */
+  listWebhooks(options: ListWebhooksOptions = {}): Promise<WebhookPage> {
+    return listWebhookPage(this.#runtime, this.#projectId, options);
+  }
+
+  /**
+   * Has an event sent now, and again for a day if that fails.
+   *
+   * @throws KernelError `bad_request`, `not_found`; `conflict`: it was delivered.
+   */
+  async retryWebhook(deliveryId: string): Promise<WebhookDelivery> {
+    return retryWebhook(this.#runtime, parseId<'delivery'>(deliveryId, 'delivery_id'), this.#projectId);
   }
 
   /** The tool in the exact shape of a platform. @throws KernelError `bad_request` for an unknown platform. */

@@ -25,6 +25,10 @@ export interface HandoffInput {
   readonly cache?: { readonly ttl_seconds: number } | undefined;
   /** Default true: the call resolves with the result. */
   readonly wait?: boolean | undefined;
+  /** Where the end is sent to, signed. */
+  readonly callback?: { readonly url: string } | undefined;
+  /** True: the end is told on the tape of `source_agent`, an agent of the project. */
+  readonly notify?: boolean | undefined;
 }
 
 export interface HandoffAnswer {
@@ -47,7 +51,10 @@ export interface ChainHopInput
 }
 
 export interface ChainInput
-  extends Pick<HandoffInput, 'source_agent' | 'run_id' | 'idempotency_key' | 'parent_handoff_id' | 'wait'> {
+  extends Pick<
+    HandoffInput,
+    'source_agent' | 'run_id' | 'idempotency_key' | 'parent_handoff_id' | 'callback' | 'notify' | 'wait'
+  > {
   readonly hops: readonly ChainHopInput[];
 }
 

@@ -21,3 +21,10 @@ export type {
 export { messagesOf, type ReplyOptions, replyTo } from './messages.js';
 export { AGDDHandoffAdapter, type NativeAdapterOptions, NativeHandoffAdapter } from './native-adapter.js';
 export { HandoffParts, type HandoffSettings } from './parts.js';
+export {
+  checkWebhookOptions,
+  type ListWebhooksOptions,
+  listWebhookPage,
+  retryWebhook,
+  type WebhookPage,
+} from './webhook-lists.js';

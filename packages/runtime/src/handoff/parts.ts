@@ -11,6 +11,7 @@ import {
   type RuntimeCore,
 } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
+import type { WebhookSettings } from '../webhook/index.js';
 import {
   type AgentRunner,
   agentTarget,
@@ -67,6 +68,8 @@ export interface HandoffSettings {
   readonly targets?: unknown;
   /** False: this process decides about approvals without knowing the policy, and leaves it to workers to begin what was approved. */
   readonly beginsApproved?: boolean | undefined;
+  /** How callbacks are sent. Without them there are none. */
+  readonly webhooks?: WebhookSettings | undefined;
 }
 
 export class HandoffParts implements Handoffs {

@@ -12,6 +12,7 @@ import { failureOf } from '../testing/failure-of.js';
 import type { HandoffProcessOptions } from '../testing/handoff-process.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
+import { openReceiver, WEBHOOK_SECRET } from '../testing/receiver.js';
 import { HandoffTool } from './handoff-tool.js';
 
 /** Short, so that a death is noticed soon; long enough for a machine that is busy with other tests. */
@@ -21,6 +22,8 @@ const SOON = { deadlineMs: 60_000 };
 
 /** An adapter that no process here has: what it would do is never asked for. */
 const TARGETS = { writer: { platform: 'openai', model: 'm' } };
+
+const WEBHOOKS = { secret: WEBHOOK_SECRET, allowPrivate: ['127.0.0.1'] };
 
 interface Served {
   readonly url: string;
@@ -60,6 +63,7 @@ class Pool implements AsyncDisposable {
       ...backend.urls,
       model: createModelRouter({}),
       ...(permissionEvaluator === undefined ? {} : { permissionEvaluator }),
+      handoffs: { webhooks: WEBHOOKS },
     });
     const { runtime } = this.asking;
     this.tool = new HandoffTool({ runtime, concurrency: 0, targets: TARGETS });
@@ -69,7 +73,9 @@ class Pool implements AsyncDisposable {
     return new Pool(await testBackend(kind), evaluator);
   }
 
-  async spawn(options: Pick<HandoffProcessOptions, 'targets' | 'courierUrl'>): Promise<NodeChild> {
+  async spawn(
+    options: Pick<HandoffProcessOptions, 'targets' | 'courierUrl' | 'webhooks'>,
+  ): Promise<NodeChild> {
     const all = { ...this.backend.urls, worker: QUICK, ...options };
     const child = spawnNode(
       new URL('../testing/handoff-process.ts', import.meta.url),
@@ -172,6 +178,36 @@ function courierTool({ asking: { runtime } }: Pool, url: string): HandoffTool {
   });
   return tool;
 }
+
+test('a callback whose sender is killed in the middle is sent by another process, under the same id', async () => {
+  // The receiver has the first request, and its sender never learns of it.
+  await using receiver = await openReceiver([() => undefined]);
+  await using pool = await Pool.open('postgres');
+  const { database } = pool.backend;
+  await pool.asking.runtime.applyProfile({
+    name: 'helper',
+    instructions: 'Help.',
+    model: 'scripted',
+    script: [{ say: 'helped' }],
+  });
+  const options = { targets: {}, courierUrl: NOBODY, webhooks: WEBHOOKS };
+  const victim = await pool.spawn(options);
+  const { handoff_id } = await pool.tool.handoff(ask('helper', { callback: { url: receiver.url } }));
+  await receiver.reached(1);
+  await victim.kill('SIGKILL');
+  await pool.spawn(options);
+  // As if the time of the dead sender were over.
+  await database.pool.query('update boxcar.webhook_deliveries set next_at = now()');
+  const got = await receiver.reached(2);
+  expect(got.map(({ id, isGenuine, body }) => [id, isGenuine, body.handoff_id])).toEqual(
+    Array(2).fill([got[0]?.id, true, handoff_id]),
+  );
+  await waitFor(async () => (await pool.tool.listWebhooks({ status: 'delivered' })).webhooks[0], {
+    message: 'it is delivered',
+    ...SOON,
+  });
+  expect((await pool.tool.listWebhooks()).webhooks).toMatchObject([{ attempts: 2, status: 'delivered' }]);
+});
 
 test('an approval in another process wakes a caller that waits', async () => {
   await using pool = await Pool.open(

@@ -8,6 +8,7 @@ import {
   maskArguments,
   type TicketId,
   type ToolCallId,
+  withoutQuery,
 } from '@boxcar/kernel';
 import { requestApproval, type TicketRow } from '@boxcar/store';
 import type { KernelTools } from '../handler/index.js';
@@ -28,6 +29,8 @@ export interface HandoffWords {
   readonly payload: JsonValue | undefined;
   /** Whose cards go along. */
   readonly boxIds: readonly string[];
+  /** Who gets the result outside. */
+  readonly callbackUrl: string | null;
   /** The only one that may use the ticket, a call or a handoff; null: identical requests share it. */
   readonly asker: string | null;
 }
@@ -45,11 +48,13 @@ const argumentsOf = ({
   platform,
   task,
   boxIds,
-}: Pick<HandoffWords, 'targetAgent' | 'platform' | 'task' | 'boxIds'>): JsonObject => ({
+  callbackUrl,
+}: Pick<HandoffWords, 'targetAgent' | 'platform' | 'task' | 'boxIds' | 'callbackUrl'>): JsonObject => ({
   target_agent: targetAgent,
   task,
   platform,
   ...(boxIds.length === 0 ? {} : { context_box_id: boxIds }),
+  ...(callbackUrl === null ? {} : { callback: { url: callbackUrl } }),
 });
 
 export const hashesOf = ({ context, payload, asker, ...named }: HandoffWords) => ({
@@ -80,6 +85,7 @@ export async function requestTicket(
     };
     readonly platform: string;
     readonly targetAgent: string;
+    readonly callbackUrl: string | null;
     readonly policy: PolicyDecision;
     /** The call that asks waits for the result: its ticket ends with it. */
     readonly isAwaited: boolean;
@@ -87,12 +93,14 @@ export async function requestTicket(
     readonly call?: { readonly turnId: string; readonly toolCallId: string } | undefined;
   },
 ): Promise<TicketRequest> {
-  const { asked, platform, targetAgent, policy } = of;
+  const { asked, platform, targetAgent, callbackUrl, policy } = of;
   const { ctx, tx } = tools;
   const { task, context, payload, run_id, context_box_id = [] } = asked.input;
-  const named = { targetAgent, platform, task, boxIds: [context_box_id].flat() };
+  const named = { targetAgent, platform, task, boxIds: [context_box_id].flat(), callbackUrl };
   const toolCallId = (of.call?.toolCallId ?? tools.toolCallId ?? null) as ToolCallId | null;
-  const shown = maskArguments(argumentsOf(named));
+  const shown = maskArguments(
+    argumentsOf({ ...named, callbackUrl: callbackUrl === null ? null : withoutQuery(callbackUrl) }),
+  );
   const card = buildCard(
     {
       type: 'approval.request',

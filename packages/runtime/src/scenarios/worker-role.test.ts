@@ -20,7 +20,11 @@ import type { Scenario } from '../testing/faults/scenario.js';
 import { delegations, overflows, queueTools, tapeCommands, tools } from '../testing/faults/scenarios.js';
 import { approvals } from '../testing/faults/scenarios-approvals.js';
 import * as ends from '../testing/faults/scenarios-ends.js';
-import { handoffOnce, handoffs as servedHandoffs } from '../testing/faults/scenarios-handoffs.js';
+import {
+  handoffEnds,
+  handoffOnce,
+  handoffs as servedHandoffs,
+} from '../testing/faults/scenarios-handoffs.js';
 import * as joins from '../testing/faults/scenarios-joins.js';
 import { handoffs } from '../testing/faults/scenarios-tape.js';
 import { tapeFiles } from '../testing/faults/scenarios-tape-files.js';
@@ -39,6 +43,7 @@ const SCENARIOS: readonly Scenario[] = [
   approvals,
   servedHandoffs,
   handoffOnce,
+  handoffEnds,
   tapeFiles,
   ...Object.values(tapes),
   ...Object.values(joins),

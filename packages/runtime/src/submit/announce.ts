@@ -2,7 +2,7 @@
 import { canonicalJson, type JsonValue, type Ring } from '@boxcar/kernel';
 import { afterTransaction, findRings, findSubmitted, ringsOf, type SubmittedTurn } from '@boxcar/store';
 import type { Accepted, InnerSubmitOptions, RuntimeCore } from '../core/index.js';
-import { announceEnds, announceTries } from '../end/index.js';
+import { announceEnds, announceHandoffEnds, announceTries } from '../end/index.js';
 import type { DraftOutcome } from './draft.js';
 
 /** What a try of a submission writes, and announces after its commit. */
@@ -56,17 +56,18 @@ export async function announceFirst(
 export function announceWritten(
   runtime: RuntimeCore,
   { call, within }: InnerSubmitOptions,
-  written: Pick<DraftOutcome, 'turnIds' | 'rings' | 'ended' | 'dueBatchIds' | 'lines'> & {
+  written: Pick<DraftOutcome, 'turnIds' | 'rings' | 'ended' | 'dueBatchIds' | 'lines' | 'endedHandoffs'> & {
     readonly turns: readonly SubmittedTurn[];
   },
 ): void {
-  const { turnIds, rings, ended, dueBatchIds, lines } = written;
+  const { turnIds, rings, ended, dueBatchIds, lines, endedHandoffs } = written;
   const tell = (turns: readonly SubmittedTurn[]): void => {
     announce(runtime, turns, call?.ring);
     runtime.ring(rings);
     for (const ends of ended) announceEnds(runtime, ends);
     runtime.finishSoon(dueBatchIds);
     for (const { event, fields } of lines) runtime.log('info', event, fields);
+    announceHandoffEnds(runtime, endedHandoffs);
   };
   if (within === undefined) tell(written.turns);
   else

@@ -16,6 +16,7 @@ export type CallerOptions = SubmitOptions & {
   readonly wokenBy?: TurnId;
   readonly within?: CallerTransaction;
   readonly isJobKey?: boolean;
+  readonly isKernelKey?: boolean;
   readonly doorJobId?: string;
   readonly doorNoteId?: string;
   readonly handler?: InnerSubmitOptions['handler'];

@@ -10,7 +10,17 @@
  *     decided at the end, and boxes that are held back while their owner is decided.
  * D4  Each try has a draft of its own.
  */
-import type { AgentId, BatchId, BoxId, KernelError, ProjectId, Ring, RunId, TurnId } from '@boxcar/kernel';
+import type {
+  AgentId,
+  BatchId,
+  BoxId,
+  HandoffId,
+  KernelError,
+  ProjectId,
+  Ring,
+  RunId,
+  TurnId,
+} from '@boxcar/kernel';
 import {
   type AgentRow,
   emptySubmission,
@@ -75,6 +85,12 @@ export interface DraftOutcome {
   /** Batches that are due as they are made: all members have ended. */
   readonly dueBatchIds: readonly BatchId[];
   readonly lines: readonly LogLine[];
+  /** Handoffs that are refused at once, and what is wanted at their ends. */
+  readonly endedHandoffs: readonly {
+    readonly handoffId: HandoffId;
+    readonly callsBack: boolean;
+    readonly notifies: boolean;
+  }[];
 }
 
 export class SubmissionDraft {
@@ -266,6 +282,9 @@ export class SubmissionDraft {
       ended: this.#ended,
       dueBatchIds: this.#dueBatchIds,
       lines: this.#lines,
+      endedHandoffs: this.#rows.handoffs.flatMap(({ id, isEnded, callbackUrl, notifies }) =>
+        isEnded ? [{ handoffId: id, callsBack: callbackUrl !== null, notifies: notifies === true }] : [],
+      ),
     };
   }
 

@@ -44,7 +44,7 @@ export function readInput<I>(
 }
 
 /** Keys that begin like this are made by the kernel only. */
-const KERNEL_KEYS = /^(agent|auto|call|fork-result|handoff-begin|unseen):/;
+const KERNEL_KEYS = /^(agent|auto|call|fork-result|handoff-begin|handoff-result|unseen):/;
 
 /**
  * Begins to accept a primitive. For a call it may be done beside the commit of the call: what is looked up is decided again by the
@@ -74,11 +74,12 @@ export function parseSubmission(
     options.idempotencyKey !== undefined &&
     options.wokenBy === undefined &&
     options.begins === undefined &&
+    options.isKernelKey !== true &&
     KERNEL_KEYS.test(options.idempotencyKey)
   )
     throw new KernelError('bad_request', {
       message:
-        'idempotency_key: keys that begin with agent:, auto:, call:, fork-result:, handoff-begin: or unseen: are made by the kernel only.',
+        'idempotency_key: keys that begin with agent:, auto:, call:, fork-result:, handoff-begin:, handoff-result: or unseen: are made by the kernel only.',
       details: { field: 'idempotency_key' },
     });
   const key =
@@ -89,6 +90,7 @@ export function parseSubmission(
     options.idempotencyKey !== undefined &&
     options.call === undefined &&
     options.wokenBy === undefined &&
+    options.isKernelKey !== true &&
     options.isJobKey !== true;
   const profileNames = outside(code, () => handler.profileNames?.(input) ?? []);
   const request = { key, isOwnKey, profileNames };

@@ -4,6 +4,7 @@ import {
   discardFork,
   findDeadTurns,
   findDueBatches,
+  findDueHandoffNotices,
   findDueNotices,
   findExhaustedTurns,
   findFailedTurns,
@@ -19,7 +20,14 @@ import {
   takeOver,
 } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
-import { buildResult, type EndSubtrees, finishBatch, fromCause, tellParent } from '../end/index.js';
+import {
+  buildResult,
+  type EndSubtrees,
+  finishBatch,
+  fromCause,
+  tellParent,
+  tellSource,
+} from '../end/index.js';
 import { MAX_ATTEMPTS } from '../turn/index.js';
 import type { Clock, SweepContext } from './sweep-rows.js';
 
@@ -148,6 +156,15 @@ export class Overdue {
       rows: await findDueNotices(this.#runtime.pool, clock),
       key: 'turn_id',
       work: ({ turn_id: turnId }, limit) => tellParent(this.#runtime, turnId, limit),
+    });
+  }
+
+  /** Ends of handoffs that nobody came to tell to the agents that asked. */
+  async tellSources(clock: Clock): Promise<void> {
+    await this.#rows.each('handoff_notices', clock, {
+      rows: await findDueHandoffNotices(this.#runtime.pool, clock),
+      key: 'id',
+      work: ({ id }, limit) => tellSource(this.#runtime, id, limit),
     });
   }
 

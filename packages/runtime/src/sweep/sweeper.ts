@@ -108,7 +108,9 @@ export class Sweeper {
     } else if (this.#options.hasOlder?.() === true) {
       await this.#options.claimFromRows({ isOnlyNewer: true });
     }
-    const found = await probe(pool, { ...options, lostRingMs: this.#options.lostRingMs });
+    const { webhooks, ...found } = await probe(pool, { ...options, lostRingMs: this.#options.lostRingMs });
+    // Also when another worker is elected: each sends.
+    if (webhooks) this.#runtime.webhooks.wake();
     if (!Object.values(found).some(Boolean)) return;
     // Also when another worker is elected: each takes for itself.
     if (found.selector_waits) await this.#options.takeForSelectors?.();
@@ -126,7 +128,7 @@ export class Sweeper {
     this.#isDoorbellUnavailable = true;
   }
 
-  async #sweepFound(found: SweepFindings, options: { readonly now?: Date }): Promise<void> {
+  async #sweepFound(found: Omit<SweepFindings, 'webhooks'>, options: { readonly now?: Date }): Promise<void> {
     const clock = { ...options, limit: LIMIT };
     this.#rows.renew();
     const parts: [boolean, string, () => Promise<void>][] = [
@@ -144,6 +146,7 @@ export class Sweeper {
       [found.failed_turns, 'failed_turns', () => this.#overdue.endFailed(clock)],
       [found.lost_turns, 'lost_turns', () => answerForLost(this.#runtime, clock, this.#rows.handling(clock))],
       [found.notices, 'notices', () => this.#overdue.tell(clock)],
+      [found.handoff_notices, 'handoff_notices', () => this.#overdue.tellSources(clock)],
       [found.approvals, 'approvals', () => this.#approvals.act(clock)],
       [found.left_forks, 'left_forks', () => this.#overdue.discardForks(clock)],
       [found.settled_failures, 'settled_failures', () => forgetSettledFailures(this.#runtime.pool, options)],

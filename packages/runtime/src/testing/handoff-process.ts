@@ -9,7 +9,7 @@ import type { HandoffAdapter } from '@boxcar/adapters';
 import { errorText } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { ApprovalGate } from '../approval/index.js';
-import { HandoffTool } from '../handoff/index.js';
+import { type HandoffSettings, HandoffTool } from '../handoff/index.js';
 import { createLog } from '../lib/log.js';
 import { openRuntime } from '../open.js';
 import { createWorker, type WorkerOptions } from '../worker/worker.js';
@@ -20,6 +20,8 @@ export interface HandoffProcessOptions {
   readonly worker: WorkerOptions;
   /** As `HandoffSettings` has them. */
   readonly targets: unknown;
+  /** As `HandoffSettings` has them. */
+  readonly webhooks?: HandoffSettings['webhooks'];
   /** Where the courier is. */
   readonly courierUrl: string;
 }
@@ -53,7 +55,7 @@ const { runtime } = openRuntime({
   redisUrl: options.redisUrl,
   model: createModelRouter({}),
   log: createLog('debug'),
-  handoffs: { enabled: true, targets: options.targets },
+  handoffs: { enabled: true, targets: options.targets, webhooks: options.webhooks },
 });
 new HandoffTool({ runtime, concurrency: 0 }).registerAdapter(courier);
 const gate = new ApprovalGate({ runtime });

@@ -287,6 +287,30 @@ const BREAKS: readonly Break[] = [
     ['handoff-log'],
   ],
   [
+    'a callback that nothing was sent for',
+    'boss',
+    (f) => handoffOf(f.child, "callback_url = 'http://a.example/'"),
+    ['handoff-callback'],
+  ],
+  [
+    'a delivery that nobody has asked for',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, 'attempts = 0'),
+      `insert into boxcar.webhook_deliveries (project_id, handoff_id, event_seq, url, host) select project_id, id, 2, 'http://a.example/', 'a.example' from boxcar.handoffs`,
+    ],
+    ['handoff-callback'],
+  ],
+  [
+    'a delivery of another event than the end',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, "callback_url = 'http://a.example/'"),
+      `insert into boxcar.webhook_deliveries (project_id, handoff_id, event_seq, url, host) select project_id, id, 1, 'http://a.example/', 'a.example' from boxcar.handoffs`,
+    ],
+    ['handoff-callback'],
+  ],
+  [
     'parts of two rounds that stand between each other',
     'boss',
     (f) => [
@@ -1046,6 +1070,6 @@ describe('of a run that was ended and one that is under way', () => {
 test('each of them is broken above', () => {
   const broken = new Set(BREAKS.flatMap(([, , , names]) => names));
   const missing = INVARIANTS.filter(({ name }) => !broken.has(name)).map(({ name }) => name);
-  // Of what has ended alone: tested above.
-  expect(missing).toEqual(['all-ended', 'told']);
+  // Of what has ended alone: tested above, and with what is told of handoffs.
+  expect(missing).toEqual(['all-ended', 'told', 'handoff-told']);
 });

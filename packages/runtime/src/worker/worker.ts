@@ -116,6 +116,8 @@ export class Worker implements AsyncDisposable {
   /** Why the process ends, when an error did that nothing caught: W7. */
   #crash: KernelError | undefined;
   #unwatchBuild: () => void = () => undefined;
+  /** Stops sending what the process has to send to receivers outside. */
+  #stopSending: () => Promise<void> = () => Promise.resolve();
   /**
    * Settles when the worker must end by itself; the worker then also closes itself. The reason is a migration that has
    * shut out builds like this one, or a pool that no longer reaches the server (`database_unavailable`).
@@ -246,6 +248,7 @@ export class Worker implements AsyncDisposable {
         ),
       );
     }
+    this.#stopSending = this.#runtime.webhooks.join();
     this.#sweeper.start(this.#options.sweepMs);
     this.#unwatchBuild = this.#runtime.builds.onOutdated((error) => this.#retire(error));
     this.#runtime.log('info', 'worker.started', {
@@ -313,7 +316,7 @@ export class Worker implements AsyncDisposable {
     noting?.catch(() => undefined);
     // Takes no new rings from here on, which would be lost here; settles once those in hand are done.
     const unsubscribing = Promise.all(this.#subscriptions.map((subscription) => subscription.close()));
-    const stopping = Promise.all([this.#sweeper.stop(), this.#peerWatch.stop()]);
+    const stopping = Promise.all([this.#sweeper.stop(), this.#peerWatch.stop(), this.#stopSending()]);
     for (const early of [unsubscribing, stopping]) early.catch(() => undefined);
     await this.#finishTurns(goodbye, { graceMs, isCutOff });
     await goodbye.attempt('the note of a job that left an error', noting, GOODBYE_MS);
@@ -328,7 +331,7 @@ export class Worker implements AsyncDisposable {
     );
     this.#lease.stopRenewing();
     if (!isCutOff) await this.#handBack(goodbye);
-    await goodbye.attempt('the sweep and the watch of other workers', stopping);
+    await goodbye.attempt('the sweep, the watch of other workers and callbacks', stopping);
     await goodbye.attempt('the direct connection', this.#lease.relocking);
     await goodbye.attempt('the direct connection', this.#lease.disconnect());
     await goodbye.attempt('the watchdog', this.#watchdog?.stop());

@@ -35,6 +35,9 @@ export interface LoggedEvent extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly type: string;
   readonly data: JsonObject;
+  /** Of a handoff that has ended by this change: its end is to be sent to a receiver, and told to the agent that asked. */
+  readonly calls_back: boolean;
+  readonly notifies: boolean;
 }
 
 /** The events of rows `c (id, seq)`: `seq` is the number before the first of them, `events` a list of `{type, data}`. */
@@ -42,8 +45,11 @@ export const writeEvents = (changed: string, events: string): string => `
   logged as (
     insert into boxcar.handoff_events (handoff_id, seq, type, data)
     select c.id, c.seq + e.n, e.value->>'type', coalesce(e.value->'data', '{}') from ${changed} c cross join lateral jsonb_array_elements(${events}) with ordinality as e(value, n)
-    returning handoff_id, type, data
+    returning handoff_id, seq, type, data
   )`;
+
+/** What is wanted at the end of handoff `h`. */
+const WANTS = 'h.callback_url is not null as calls_back, h.notifies is true as notifies';
 
 const CLOSE = statement(`
   with /* handoff-changes.close */ t as materialized (select t.* from boxcar.turns t where t.id = $1 and t.ended_at is not null),
@@ -53,14 +59,14 @@ const CLOSE = statement(`
   c as (
     update boxcar.handoffs h set phase = ${END_PHASE}, ended_at = t.ended_at, is_attempt_open = false, is_leading = false, event_count = h.event_count + 1
     from t, ids where h.id = ids.id and h.ended_at is null
-    returning h.id, h.event_count - 1 as seq, h.phase, t.error, floor(extract(epoch from t.ended_at - h.created_at) * 1000)::bigint as duration_ms, h.ended_at
+    returning h.id, h.event_count - 1 as seq, h.phase, ${WANTS}, t.error, floor(extract(epoch from t.ended_at - h.created_at) * 1000)::bigint as duration_ms, h.ended_at
   ),
   told as (
     select c.id, c.seq, jsonb_build_array(jsonb_build_object('type', case c.phase when 'completed' then 'handoff.completed' else 'handoff.failed' end, 'data',
       jsonb_strip_nulls(jsonb_build_object('status', case c.phase when 'completed' then 'completed' else 'failed' end, 'phase', c.phase, 'duration_ms', c.duration_ms, 'completed_at', c.ended_at, 'code', c.error->>'code')))) as events
     from c
   ), ${writeEvents('told', 'c.events')}
-  select handoff_id, type, data from logged`);
+  select l.handoff_id, l.type, l.data, c.calls_back, c.notifies from logged l join c on c.id = l.handoff_id`);
 
 /** Records the end of the handoff that a turn served, and of those that were joined to it (C3). @returns What it has written. */
 export function closeOfTurn(db: Queryable, turnId: TurnId): Promise<LoggedEvent[]> {
@@ -81,9 +87,9 @@ const MOVE = statement(`
       error = jsonb_set($4::jsonb, '{details}', coalesce($4::jsonb->'details', '{}') || jsonb_build_object('handoff_id', h.id)), turn_id = coalesce($5, h.turn_id), ticket_id = coalesce($6, h.ticket_id),
       joined_to = coalesce($7, h.joined_to), decision = coalesce($8::jsonb, h.decision), event_count = h.event_count + jsonb_array_length($9::jsonb)
     from lk where h.id = lk.id
-    returning h.id, h.event_count - jsonb_array_length($9::jsonb) as seq
+    returning h.id, h.event_count - jsonb_array_length($9::jsonb) as seq, ${WANTS}
   ), ${writeEvents('c', '$9::jsonb')}
-  select handoff_id, type, data from logged`);
+  select l.handoff_id, l.type, l.data, $3 and c.calls_back as calls_back, $3 and c.notifies as notifies from logged l join c on c.id = l.handoff_id order by l.handoff_id, l.seq`);
 
 /** Moves handoffs that no turn serves (C1, C2). @returns What it has written: nothing of one that has moved on meanwhile. */
 export function moveHandoffs(
@@ -149,6 +155,7 @@ export interface BeginningHandoff extends ParkedHandoff {
   readonly timeout_ms: number;
   readonly run_id: string | null;
   readonly hop: number | null;
+  readonly callback_url: string | null;
   /** Null after erasure. */
   readonly task: string | null;
   readonly context: JsonObject | null;
@@ -158,7 +165,7 @@ export interface BeginningHandoff extends ParkedHandoff {
 
 // The ticket's hashes were made of what was asked: the cards have the same words.
 const LOCK_PARKED = statement(`
-  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.hop, h.decision,
+  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.hop, h.callback_url, h.decision,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload

@@ -252,11 +252,16 @@ export interface HandoffPlace extends pg.QueryResultRow {
   }[];
 }
 
+// A turn that was started by the end of a handoff is below the turn that has served it, and serves none of those above.
 const PLACE = statement(`
-  with recursive /* handoffs.place */ start as (
+  with recursive /* handoffs.place */ woken as (
+    select min(u.n) as n from unnest($3::uuid[]) with ordinality as u(id, n) join boxcar.turns t on t.id = u.id where t.is_woken
+  ),
+  start as (
     (select h.id, 0 as n from boxcar.handoffs h where h.id = $2 and h.project_id = $1)
     union all
-    (select h.id, u.n::int from unnest($3::uuid[]) with ordinality as u(id, n) join boxcar.handoffs h on h.turn_id = u.id where $2::uuid is null order by u.n limit 1)
+    (select h.id, u.n::int from unnest($3::uuid[]) with ordinality as u(id, n) join boxcar.handoffs h on h.turn_id = u.id cross join woken
+      where $2::uuid is null and (woken.n is null or u.n <= woken.n) order by u.n limit 1)
   ),
   up as (
     select h.*, 1 as n from boxcar.handoffs h join start on start.id = h.id

@@ -12,6 +12,8 @@ export type SweepKind =
   | 'lost_rings'
   | 'wait_cycles'
   | 'notices'
+  /** The end of a handoff could not be told to the agent that asked. The row is the handoff. */
+  | 'handoff_notices'
   | 'left_forks'
   /** A turn could not be claimed, loaded or run. */
   | 'turn_runs'

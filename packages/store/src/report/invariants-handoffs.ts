@@ -39,6 +39,22 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
       where e.n <> h.event_count or e.last <> h.event_count or e.started <> h.attempts or e.ends <> case when h.ended_at is null then 0 else 1 end`,
   },
   {
+    name: 'handoff-callback',
+    rule: 'a handoff with a callback has one delivery once it has ended, of the event of its end, and none before; other handoffs have none',
+    when: 'always',
+    broken: `select h.id, 'is ' || h.phase || case when h.callback_url is null then ' without' else ' with' end || ' a callback, and has ' || d.n || ' deliveries, ' || d.of_end || ' of its end' as what
+      from (${HANDOFFS}) h cross join lateral (
+        select count(*) as n, count(*) filter (where d.url = h.callback_url and e.type in ('handoff.completed', 'handoff.failed', 'handoff.rejected')) as of_end
+        from boxcar.webhook_deliveries d left join boxcar.handoff_events e on e.handoff_id = d.handoff_id and e.seq = d.event_seq where d.handoff_id = h.id) d
+      where d.n <> d.of_end or d.n <> case when h.callback_url is not null and h.ended_at is not null then 1 else 0 end`,
+  },
+  {
+    name: 'handoff-told',
+    rule: 'the end of a handoff has been told to the agent that asked, where that was wanted',
+    when: 'settled',
+    broken: `select h.id, 'has ended untold' as what from (${HANDOFFS}) h where h.ended_at is not null and h.notifies`,
+  },
+  {
     name: 'handoff-parts',
     rule: 'the parts of a turn are numbered without gaps, and those of a round stand together, in order',
     when: 'always',

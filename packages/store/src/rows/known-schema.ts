@@ -4,7 +4,7 @@
  */
 
 /** The newest migration that this build knows. */
-export const SCHEMA_VERSION = 39;
+export const SCHEMA_VERSION = 41;
 
 /** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
 type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
@@ -42,6 +42,7 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   turn_parts: ['insert'],
   turns: ['insert', 'update'],
   waits: ['insert', 'update', 'delete'],
+  webhook_deliveries: ['update'],
   workers: ['insert', 'update', 'delete'],
 };
 

@@ -75,10 +75,14 @@ export async function findNotifyRefusal(
 }
 
 const MAKER = statement(`
-  select /* notify-rights.maker */ a.owner_agent_id as id from boxcar.turns t join boxcar.agents a on a.id = t.agent_id
-  where t.id = $1 and exists (select from boxcar.sessions s where s.agent_id = a.id)`);
+  select /* notify-rights.maker */ m.id from (
+    select a.owner_agent_id as id, 1 as rank from boxcar.turns t join boxcar.agents a on a.id = t.agent_id
+    where t.id = $1 and exists (select from boxcar.sessions s where s.agent_id = a.id)
+    union all
+    select h.source_agent_id, 2 from boxcar.handoffs h where h.turn_id = $1 and h.notifies) m
+  order by m.rank limit 1`);
 
-/** The maker of the session that a turn belongs to; undefined for a turn of no session. */
+/** The maker of the session that a turn belongs to, or of the handoff that it served and that is to be told; undefined for other turns. */
 export async function findSessionMaker(db: Queryable, turnId: TurnId): Promise<AgentId | undefined> {
   const [row] = await run<{ id: AgentId | null }>(db, MAKER, [turnId]);
   return row?.id ?? undefined;

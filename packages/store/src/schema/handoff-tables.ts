@@ -3,6 +3,8 @@ import type {
   AgentId,
   BoxId,
   CardId,
+  DeliveryId,
+  DeliveryStatus,
   ErrorBody,
   HandoffId,
   HandoffMode,
@@ -79,6 +81,12 @@ export const handoffs = boxcar.table('handoffs', {
   isLeading: boolean('is_leading').notNull().default(false),
   /** It waits for a reply since then, and its time does not run. */
   askingSince: time('asking_since'),
+  /** Where its end is sent to; null: nowhere. */
+  callbackUrl: text('callback_url'),
+  /** The agent on whose tape its end is told; null: none. */
+  toldAgentId: uuid('told_agent_id').$type<AgentId>(),
+  /** True: its end is to be told to that agent; false: it was told, or may not be. */
+  notifies: boolean('notifies'),
 });
 
 /** What happened to a handoff, in order; no words of its task or result. */
@@ -116,6 +124,36 @@ export const handoffMessages = boxcar.table(
     unique().on(table.handoffId, table.askKey),
     unique().on(table.handoffId, table.repliesTo),
   ],
+);
+
+/** Events that are sent to receivers outside; the body is read when it is sent. A trigger makes them. */
+export const webhookDeliveries = boxcar.table(
+  'webhook_deliveries',
+  {
+    /** The id of the event, the same in all attempts. */
+    id: uuid('id').$type<DeliveryId>().primaryKey().default(sql`gen_random_uuid()`),
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
+    /** The event in the log of the handoff. */
+    eventSeq: integer('event_seq').notNull(),
+    url: text('url').notNull(),
+    /** Of the url, with its port. */
+    host: text('host').notNull(),
+    status: text('status').$type<DeliveryStatus>().notNull().default('pending'),
+    attempts: integer('attempts').notNull().default(0),
+    /** Since it was made, or since a person has had it sent again. */
+    failures: integer('failures').notNull().default(0),
+    /** When it may be sent next; while it is sent, when others may send it if nothing is heard of it. */
+    nextAt: time('next_at').notNull().default(sql`now()`),
+    giveUpAt: time('give_up_at').notNull().default(sql`now() + interval '24 hours'`),
+    /** The process that sends it now. */
+    holderId: uuid('holder_id'),
+    lastStatus: integer('last_status'),
+    lastError: text('last_error'),
+    createdAt: time('created_at').notNull().default(sql`now()`),
+    endedAt: time('ended_at'),
+  },
+  (table) => [unique().on(table.handoffId, table.eventSeq)],
 );
 
 /** The text of a turn while it is written. */

@@ -60,6 +60,7 @@ export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';
 export {
   findBoxId,
   findBoxIdsNextTo,
+  findDeliveryId,
   findHandoffId,
   findTicketId,
   findTurnId,

@@ -226,6 +226,12 @@ export interface NewHandoff {
   readonly retry: JsonObject;
   readonly idempotencyKey: string | null;
   readonly requestHash: string;
+  /** Where its end is sent to; null: nowhere. */
+  readonly callbackUrl: string | null;
+  /** The agent on whose tape its end is told; null: none. */
+  readonly toldAgentId: AgentId | null;
+  /** True with such an agent, else null. */
+  readonly notifies: true | null;
   readonly events: readonly { readonly type: string; readonly data: JsonObject }[];
 }
 

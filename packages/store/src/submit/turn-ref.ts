@@ -1,5 +1,6 @@
 import {
   type BoxId,
+  type DeliveryId,
   type HandoffId,
   type Id,
   KernelError,
@@ -19,7 +20,7 @@ const digitsOf = (ref: string): string => ref.toLowerCase().replaceAll('-', '');
 const rangeOf = (digits: string): (string | undefined)[] =>
   ['0', 'f'].map((fill) => tryParseId(digits.padEnd(32, fill)));
 
-const findIn = (table: 'turns' | 'boxes' | 'approvals' | 'handoffs'): Statement =>
+const findIn = (table: 'turns' | 'boxes' | 'approvals' | 'handoffs' | 'webhook_deliveries'): Statement =>
   statement(`
   select /* turn-ref.find_${table} */ p.id as project_id, f.id
   from (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1) p
@@ -32,6 +33,7 @@ const FIND = {
   box: findIn('boxes'),
   ticket: findIn('approvals'),
   handoff: findIn('handoffs'),
+  delivery: findIn('webhook_deliveries'),
 } as const;
 
 interface Found<K extends string> {
@@ -134,6 +136,16 @@ export async function findHandoffId(
 ): Promise<{ readonly handoffId: HandoffId; readonly projectId: ProjectId }> {
   const { id, projectId } = await findByBeginning(db, ref, { kind: 'handoff', project });
   return { handoffId: id, projectId };
+}
+
+/** A delivery of a project, as `findTurnId` finds a turn. */
+export async function findDeliveryId(
+  db: Queryable,
+  ref: string,
+  project: string,
+): Promise<{ readonly deliveryId: DeliveryId; readonly projectId: ProjectId }> {
+  const { id, projectId } = await findByBeginning(db, ref, { kind: 'delivery', project });
+  return { deliveryId: id, projectId };
 }
 
 const FIND_EITHER = statement(`

@@ -40,6 +40,14 @@ export {
   listForks,
   makeFork,
 } from './forks.js';
+export {
+  closeHandoffNotice,
+  dueHandoffNotices,
+  findDueHandoffNotices,
+  type HandoffNotice,
+  loadHandoffNotice,
+  tellHandoffEnd,
+} from './handoff-notices.js';
 export { countAnchors, loadTapeFacts } from './info.js';
 export { findListedTape, type ListedTape, listTapes, listWorkspaceTapes } from './list.js';
 export {

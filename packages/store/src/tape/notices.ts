@@ -70,8 +70,10 @@ export interface Notice {
   readonly isTold: boolean;
   /** It serves a handoff, whose end is to be recorded. */
   readonly isHandoff: boolean;
-  /** What came to its tape from sessions it was not under way long enough to read; null: nothing. */
+  /** What came to its tape from sessions and handoffs that it was not under way long enough to read; null: nothing. */
   readonly unseenPosition: number | null;
+  /** Among it, or what came before it, are ends of handoffs. */
+  readonly hasHandoffs: boolean;
   /**
    * The sessions' turns whose ends are to be read, the newest first: what is told here, or what was told there and has not been read.
    * The turn itself when those have been purged. At most {@link MAX_CAUSES}.
@@ -87,14 +89,19 @@ const lastRead = (box: string): string => `
   coalesce((select r.at from boxcar.tape_entries x cross join lateral (select max(s.to_position) as at from boxcar.steps s where s.turn_id = x.turn_id and s.committed_at is not null) r
     where x.box_id = ${box} and x.kind = 'event' and x.payload->>'name' = 'turn.started' and r.at is not null order by x.position desc limit 1), 0)`;
 
+/** The turn of a handoff `h`: the one that served it, or else the one that asked for it. */
+export const TURN_OF_HANDOFF =
+  'coalesce(h.turn_id, (select o.turn_id from boxcar.handoffs o where o.id = h.joined_to), h.parent_turn_id)';
+
 /**
- * The turns of sessions whose ends turn `t` should have read on its tape, and that no turn has read; the newest first. Only the kernel
- * writes their keys; callers can write the rest of an entry.
+ * The turns of sessions and handoffs whose ends turn `t` should have read on its tape, and that no turn has read; the newest first. Only the
+ * kernel writes their keys; callers can write the rest of an entry.
  */
 export const UNREAD_CAUSES = `
   select s.id, s.run_id from (select ${lastRead('t.output_box_id')} as at) r cross join lateral (
-      select e.position, substr(e.dedup_key, 13)::uuid as turn_id from boxcar.tape_entries e
-      where e.box_id = t.output_box_id and e.kind = 'message' and e.position > r.at and e.position <= t.unseen_position and e.dedup_key ~ '^fork-result:[0-9a-f-]{36}$'
+      select e.position, case when e.dedup_key like 'fork-%' then substr(e.dedup_key, 13)::uuid
+          else (select ${TURN_OF_HANDOFF} from boxcar.handoffs h where h.id = substr(e.dedup_key, 16)::uuid) end as turn_id from boxcar.tape_entries e
+      where e.box_id = t.output_box_id and e.kind = 'message' and e.position > r.at and e.position <= t.unseen_position and e.dedup_key ~ '^(fork|handoff)-result:[0-9a-f-]{36}$'
       order by e.position desc limit ${MAX_CAUSES}) e
     join boxcar.turns s on s.id = e.turn_id
   order by e.position desc`;
@@ -125,7 +132,8 @@ const LOAD = statement(`
     case when t.notifies then (
       select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'makerId', coalesce((select a.owner_agent_id from boxcar.agents a where a.id = t.agent_id), t.agent_id), 'isAwaited', ${IS_AWAITED})
       from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${TOLD_ON} where s.agent_id = t.agent_id) end as session,
-    t.unseen_position as "unseenPosition", t.notifies is true as "isTold", exists (select from boxcar.handoffs h where h.turn_id = t.id) as "isHandoff",
+    t.unseen_position as "unseenPosition",
+    t.unseen_position is not null and exists (select from boxcar.tape_entries e where e.box_id = t.output_box_id and e.position between t.start_position and t.unseen_position and e.dedup_key like 'handoff-result:%') as "hasHandoffs", t.notifies is true as "isTold", exists (select from boxcar.handoffs h where h.turn_id = t.id) as "isHandoff",
     case when t.notifies then array[t.id] else array(select c.id from (${UNREAD_CAUSES}) c) end as "causeIds"
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = $1 and ${IS_DUE}`);
@@ -136,13 +144,13 @@ export async function loadNotice(db: Queryable, turnId: TurnId): Promise<Notice 
   return row && (row.causeIds.length > 0 ? row : { ...row, causeIds: [row.turnId] });
 }
 
-const LOCK_AGENT = statement(
+export const LOCK_AGENT = statement(
   'select /* notices.lock_agent */ a.id from boxcar.agents a where a.id = $1 and a.tape_box_id = $2 for no key update',
 );
 const LOCK_TURNS = statement(
   'select /* notices.lock_turns */ t.id, t.ended_at is not null as is_ended, t.notifies, t.unseen_position from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update',
 );
-const SET_UNSEEN = statement(
+export const SET_UNSEEN = statement(
   'update /* notices.set_unseen */ boxcar.turns set unseen_position = greatest(unseen_position, $2) where id = $1',
 );
 const TOLD = statement(
@@ -157,16 +165,16 @@ const HAS_READ = statement(
 );
 type LockedTurn = Row<'turns', 'id' | 'notifies' | 'unseen_position'> & { readonly is_ended: boolean };
 
-/** The turn of an agent that will read what is on its tape now, locked together with `turnId`; null when there is none. */
-async function lockReader(
+/** The turn of an agent that will read what is on its tape now, locked together with `turnId`, if given; null when there is none. */
+export async function lockReader(
   tx: Tx,
-  turnId: TurnId,
+  turnId: TurnId | null,
   boxId: BoxId,
 ): Promise<{ readonly told: LockedTurn | undefined; readonly reader: TurnId | null }> {
   for (;;) {
     const active = await findActiveTurn(tx, boxId);
-    const ids = active === null ? [turnId] : [turnId, active];
-    const turns = await run<LockedTurn>(tx, LOCK_TURNS, [ids]);
+    const ids = [turnId, active].filter((id) => id !== null);
+    const turns = ids.length === 0 ? [] : await run<LockedTurn>(tx, LOCK_TURNS, [ids]);
     const told = turns.find(({ id }) => id === turnId);
     // One that has ended since will not read it; no other can have come, the agent is locked.
     if (active === null || turns.find(({ id }) => id === active)?.is_ended === false)

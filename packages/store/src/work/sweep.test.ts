@@ -50,6 +50,8 @@ const NOTHING = {
   settled_failures: false,
   long_waits: false,
   notices: false,
+  handoff_notices: false,
+  webhooks: false,
   left_forks: false,
   selector_waits: false,
   approvals: false,

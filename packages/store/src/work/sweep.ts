@@ -7,7 +7,7 @@ import type { BatchId, ProjectId, Ring, ToolCallId, TurnId } from '@boxcar/kerne
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from '../db/index.js';
 import { mayRun, notSetAside, settledFailure } from '../rows/index.js';
-import { dueNotices, leftForks } from '../tape/index.js';
+import { dueHandoffNotices, dueNotices, leftForks } from '../tape/index.js';
 import {
   ENDABLE,
   type EndableTurn,
@@ -67,6 +67,8 @@ const PROBE = statement(`
     ${hasFailedTurns} as failed_turns,
     ${hasLostTurns} as lost_turns,
     exists (${dueNotices(NOW)}) as notices,
+    exists (${dueHandoffNotices(NOW)}) as handoff_notices,
+    exists (select from boxcar.webhook_deliveries d where d.status = 'pending' and d.next_at <= ${NOW}) as webhooks,
     exists (${leftForks(NOW)}) as left_forks,
     exists (select from boxcar.waits w where w.kind = 'selector') as selector_waits,
     exists (select from boxcar.approvals a where a.status = 'pending' and a.expires_at <= ${NOW})
@@ -98,6 +100,10 @@ export interface SweepFindings {
   readonly lost_turns: boolean;
   /** Ends of sessions' turns that are to be told. */
   readonly notices: boolean;
+  /** Ends of handoffs that are to be told to the agents that asked. */
+  readonly handoff_notices: boolean;
+  /** Events that are to be sent to receivers outside. */
+  readonly webhooks: boolean;
   /** Open forks whose turn has ended. */
   readonly left_forks: boolean;
   /** Turns wait for a worker with their selector. */
@@ -122,6 +128,8 @@ const NOTHING: SweepFindings = {
   failed_turns: false,
   lost_turns: false,
   notices: false,
+  handoff_notices: false,
+  webhooks: false,
   left_forks: false,
   selector_waits: false,
   approvals: false,

@@ -7,6 +7,7 @@ import {
   checkSchemaVersion,
   createPool,
   endPool,
+  findDeliveryTrouble,
   hasQueueTables,
   listDeadLetters,
   listUsedModels,
@@ -33,6 +34,7 @@ import {
   judgeRedis,
   judgeServer,
   judgeToolQueues,
+  judgeWebhooks,
   judgeWork,
   worstOf,
 } from '../../text/doctor-findings.js';
@@ -152,6 +154,9 @@ async function examineRows(context: Context, server: Server, extent: Extent): Pr
   const letters = await attempt('dead letters', async () =>
     judgeDeadLetters(await listDeadLetters(pool, LISTED_LETTERS)),
   );
+  const webhooks = await attempt('webhooks', async () =>
+    judgeWebhooks(await findDeliveryTrouble(pool, { lateMs: 2 * LATE_MS, limit: LISTED_IDS })),
+  );
   const toolQueues = await attempt('tool queues', async () =>
     judgeToolQueues(await stack.runtime.outside?.findUnserved(LATE_MS)),
   );
@@ -159,7 +164,7 @@ async function examineRows(context: Context, server: Server, extent: Extent): Pr
     judgePrices(await listUsedModels(pool), stack.runtime.prices),
   );
   const invariants = await attempt('invariants', () => examineInvariants(context, pool, extent));
-  return [...work, ...letters, ...toolQueues, ...prices, ...invariants];
+  return [...work, ...letters, ...webhooks, ...toolQueues, ...prices, ...invariants];
 }
 
 async function examine(context: Context, server: Server, extent: Extent): Promise<readonly Finding[]> {

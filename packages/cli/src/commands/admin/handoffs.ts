@@ -8,6 +8,7 @@ import {
   handoffsOfRoot,
   type ListHandoffsOptions,
   listHandoffPage,
+  listWebhookPage,
   messagesOf,
   replyTo,
 } from '@boxcar/runtime';
@@ -100,7 +101,8 @@ async function showHandoff(
     return EXIT.success;
   }
   const events = await loadHandoffEvents(pool, found.handoffId);
-  context.answer({ handoff, events }, () => describeHandoff(handoff, events));
+  const { webhooks } = await listWebhookPage(reader, found.projectId, { handoff_id: found.handoffId });
+  context.answer({ handoff, events, webhooks }, () => describeHandoff(handoff, { events, webhooks }));
   return EXIT.success;
 }
 

@@ -102,12 +102,14 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'turns.status',
     'unsealed.allows',
     'waits.kind',
+    'webhook_deliveries.status',
   ],
   // Names that operators of the pool give.
   names: [
     'approvals.agent',
     'approvals.tool_name',
     'batches.primitive',
+    'handoffs.callback_url',
     'handoffs.platform',
     'handoffs.source_agent',
     'handoffs.target_agent',
@@ -130,6 +132,8 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'turns.selector_version',
     'turns.worker_target',
     'waits.provider',
+    'webhook_deliveries.host',
+    'webhook_deliveries.url',
     'workers.targets',
   ],
   // Ids, and keys made of ids.
@@ -185,6 +189,7 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'schema_version.name',
     'sweep_failures.last_error',
     'toolsets.schemas',
+    'webhook_deliveries.last_error',
     'workers.answers',
     'workers.info',
   ],

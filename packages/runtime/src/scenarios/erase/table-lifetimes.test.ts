@@ -19,7 +19,7 @@ let h: Harness;
 let gate: ApprovalGate;
 
 beforeAll(async () => {
-  h = await harness();
+  h = await harness({ handoffs: { webhooks: { secret: 'a secret', allowPrivate: ['127.0.0.1'] } } });
   h.runtime.registerTool({
     name: 'look',
     description: 'Looks.',
@@ -144,7 +144,11 @@ async function handOff(): Promise<void> {
   await gate.approve((await ticketOf('r1')).ticket_id);
   await gate.deny((await ticketOf('r2')).ticket_id);
   expect((await ended).map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected']);
-  await expect(tool.handoff(ask('external-x', 'r'))).rejects.toThrow('not allowed by policy');
+  // Nobody listens there.
+  const callback = { url: 'http://127.0.0.1:9/' };
+  await expect(tool.handoff({ ...ask('external-x', 'r'), callback })).rejects.toThrow(
+    'not allowed by policy',
+  );
   await tool.close();
 }
 

@@ -5,12 +5,13 @@ import { checkInvariants } from '../invariants.js';
 import { type Outcome, readOutcome, readRepeatedEffects } from './outcome.js';
 import type { Scenario, Watcher } from './scenario.js';
 
-/** Turns, batches (one whose members have all ended may still have to be ended itself), handoffs, and ends that are to be told. */
+/** Turns, batches (one whose members have all ended may still have to be ended itself), handoffs, and ends that are to be told or sent. */
 export async function countUnfinished(pool: pg.Pool): Promise<number> {
   const { rows } = await pool.query<{ n: number }>(
     `select (select count(*)::int from boxcar.turns where ended_at is null)
        + (select count(*)::int from boxcar.batches where status = 'running')
-       + (select count(*)::int from boxcar.handoffs where ended_at is null)
+       + (select count(*)::int from boxcar.handoffs where ended_at is null or notifies)
+       + (select count(*)::int from boxcar.webhook_deliveries where status = 'pending')
        + (select count(*)::int from boxcar.turns where ended_at is not null and (notifies or unseen_position is not null)) as n`,
   );
   return rows[0]?.n ?? 0;

@@ -2,7 +2,8 @@
 import { type HandoffPart, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { HandoffTool } from '../../handoff/handoff-tool.js';
-import type { Scenario } from './scenario.js';
+import { openReceiver } from '../receiver.js';
+import type { Scenario, ScenarioAgent } from './scenario.js';
 import { decide } from './scenarios-approvals.js';
 
 const policy = new PermissionEvaluator({
@@ -21,6 +22,8 @@ const handing = (target_agent: string) => ({
   arguments: { target_agent, task: `work as ${target_agent}`, context: { from: 'chief' } },
 });
 
+const lookup: ScenarioAgent = { name: 'lookup', retry: 'safe', answer: () => ({ found: 3 }) };
+
 /** One step hands off three times; a program waits for a fourth handoff. */
 export const handoffs: Scenario = {
   name: 'handoffs',
@@ -37,7 +40,7 @@ export const handoffs: Scenario = {
       ],
     },
   ],
-  agents: [{ name: 'lookup', retry: 'safe', answer: () => ({ found: 3 }) }],
+  agents: [lookup],
   drive: async (client, watcher) => {
     await client.submit('launch_principal', { profile_name: 'chief', instruction: 'go' });
     const { id } = await watcher.until(
@@ -190,5 +193,41 @@ export const handoffStreams: Scenario = {
       };
     };
     return [await read('poet'), await read('scribe')];
+  },
+};
+
+/**
+ * A program hands off in the name of an agent. The end is sent to a receiver, which does not take it at first, and told to the agent, which
+ * gets a turn for it.
+ */
+export const handoffEnds: Scenario = {
+  name: 'handoffs whose ends are sent and told',
+  policy,
+  profiles: [{ name: 'asker', script: [{ say: 'ready' }] }],
+  agents: [lookup],
+  drive: async (client, watcher) => {
+    await using receiver = await openReceiver([500]);
+    const { agent_id } = (await client.submit('launch_principal', {
+      profile_name: 'asker',
+      instruction: 'go',
+    })) as { agent_id: string };
+    await watcher.until('select id from boxcar.turns where ended_at is not null');
+    const { handoff_id } = (await client.submit('handoff', {
+      source_agent: agent_id,
+      target_agent: 'lookup',
+      task: 'count',
+      callback: { url: receiver.url },
+      notify: true,
+      wait: false,
+    })) as { handoff_id: string };
+    await watcher.until("select id from boxcar.webhook_deliveries where status = 'delivered'");
+    await watcher.until(
+      `select id from boxcar.turns where agent_id = '${agent_id}' and ended_at is not null offset 1`,
+    );
+    const { received } = receiver;
+    const ids = new Set(received.map(({ id }) => id));
+    const isRight = received.every(({ isGenuine, body }) => isGenuine && body.handoff_id === handoff_id);
+    if (ids.size !== 1 || !isRight) throw new Error(`was sent: ${JSON.stringify(received)}`);
+    return { isSent: true };
   },
 };

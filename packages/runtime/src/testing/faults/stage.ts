@@ -10,6 +10,7 @@ import type { ToolContext } from '../../tool/tool.js';
 import type { ToolQueue } from '../../tool-queue/tool-queue.js';
 import { createWorker, type Worker } from '../../worker/worker.js';
 import { keptInFolder } from '../kept-prompts.js';
+import { WEBHOOK_SECRET } from '../receiver.js';
 import type { Cast, ScenarioTool } from './scenario.js';
 
 /** Timers that never fire in a test: who sweeps, and when, is up to the driver. */
@@ -59,10 +60,15 @@ export function openStage(options: StageOptions): Stage {
     doorbell: options.doorbell ?? new InProcessDoorbell(),
     model: options.model?.(model) ?? model,
     permissionEvaluator: cast.policy,
-    handoffs: { enabled: (cast.agents ?? []).length > 0 },
+    handoffs: {
+      enabled: (cast.agents ?? []).length > 0,
+      webhooks: { secret: WEBHOOK_SECRET, allowPrivate: ['127.0.0.1'], retrySeconds: 0.05 },
+    },
     ...(options.toolQueue === undefined ? {} : { toolQueue: options.toolQueue }),
     ...(options.log === undefined ? {} : { log: options.log }),
   });
+  // What a dead process was sending is sent by others soon.
+  runtime.webhooks.limits = { attemptMs: 2_000, recordMs: 0 };
   for (const tool of cast.tools ?? []) {
     runtime.registerTool({
       ...tool,

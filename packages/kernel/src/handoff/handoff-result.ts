@@ -1,0 +1,27 @@
+/** What the agent that asked for a handoff is told of its end. Rule: docs/handoff.md, "Telling the source agent". */
+import type { HandoffStatus } from './phases.js';
+
+/** The instruction of the turn that an agent gets for the end of a handoff that it would otherwise not read. */
+export const HANDOFF_RESULT_INSTRUCTION =
+  'A handoff that you asked for has ended: see the message that begins with [HANDOFF RESULT]. Go on with your work from there.';
+
+/** The same where sessions may have reported, too. */
+export const UNREAD_RESULTS_INSTRUCTION =
+  'Results that you have not read have come to your tape: see the messages that begin with [HANDOFF RESULT] or [FORK RESULT]. Go on with your work from there.';
+
+/** The row of the handoff has the rest. */
+const MAX_RESULT = 32_000;
+
+export function handoffResultText(handoff: {
+  readonly handoffId: string;
+  readonly targetAgent: string;
+  readonly status: HandoffStatus;
+  /** The result, or what it has failed with. */
+  readonly outcome: { readonly result: string } | { readonly error: string };
+}): string {
+  const { handoffId, targetAgent, status, outcome } = handoff;
+  const [word, text] = 'result' in outcome ? ['Result', outcome.result] : ['Error', outcome.error];
+  const isLong = text.length > MAX_RESULT;
+  const shown = isLong ? `${text.slice(0, MAX_RESULT).toWellFormed()} […]` : text;
+  return `[HANDOFF RESULT] ${targetAgent}: ${status}\nHandoff: ${handoffId}\n${word}: ${shown}`;
+}

@@ -1,0 +1,8 @@
+/** With these no turn is started for what was told. It stays on the tape, for the next turn of its agent. */
+export const REFUSALS: readonly string[] = [
+  'canceled',
+  'budget_exceeded',
+  'depth_exceeded',
+  'delegation_denied',
+  'box_not_authorized',
+];

@@ -1,0 +1,88 @@
+/** Who sends a delivery, and whose word about it counts. */
+import { claimDeliveries, type DeliveryOutcome, recordDeliveries } from '@boxcar/store';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { HandoffTool } from '../handoff/index.js';
+import { newId } from '../lib/index.js';
+import { type Harness, harness } from '../testing/harness.js';
+
+let h: Harness;
+
+beforeEach(async () => {
+  h = await harness({
+    connections: 8,
+    handoffs: { enabled: true, webhooks: { secret: 'a secret', allowPrivate: ['127.0.0.0/8'] } },
+  });
+});
+afterEach(() => h[Symbol.asyncDispose]());
+
+/** Ends of handoffs that were refused at once; no process sends them. */
+async function end(count: number, host: string): Promise<void> {
+  const tool = new HandoffTool({ runtime: h.runtime, concurrency: 0 });
+  for (let n = 0; n < count; n += 1)
+    await tool
+      .handoff({
+        source_agent: 'x',
+        target_agent: 'nobody',
+        task: 't',
+        callback: { url: `http://${host}/` },
+      })
+      .catch(() => undefined);
+}
+const claim = (holderId: string, more: object = {}) =>
+  claimDeliveries(h.database.pool, {
+    holderId,
+    limit: 20,
+    perHost: 20,
+    busy: new Map(),
+    leaseMs: 60_000,
+    ...more,
+  });
+const outcome = (of: { id: DeliveryOutcome['id']; attempts: number }, holderId: string): DeliveryOutcome => ({
+  id: of.id,
+  holderId,
+  attempts: of.attempts,
+  outcome: 'delivered',
+  lastStatus: 200,
+  lastError: null,
+  pauseMs: 0,
+});
+
+test('of many that claim at the same moment, each delivery goes to one', async () => {
+  await end(12, '127.0.0.1:9');
+  const holders = Array.from({ length: 6 }, () => newId());
+  const claimed = (await Promise.all(holders.map((holder) => claim(holder, { limit: 4 })))).flat();
+  const rest = (await Promise.all(holders.map((holder) => claim(holder)))).flat();
+  const ids = [...claimed, ...rest].map(({ id }) => id);
+  expect(ids).toHaveLength(12);
+  expect(new Set(ids).size).toBe(12);
+});
+
+test('a host gets no more than its share, and those of other hosts are found all the same', async () => {
+  await end(5, '127.0.0.1:9');
+  await end(2, '127.0.0.2:9');
+  const me = newId();
+  const hosts = (await claim(me, { perHost: 2, busy: new Map([['127.0.0.1:9', 1]]) })).map(
+    ({ host }) => host,
+  );
+  expect(hosts.sort()).toEqual(['127.0.0.1:9', '127.0.0.2:9', '127.0.0.2:9']);
+});
+
+test('the word of a sender counts only while its claim does', async () => {
+  await end(1, '127.0.0.1:9');
+  const [first, second] = [newId(), newId()];
+  const [slow] = await claim(first);
+  if (slow === undefined) throw new Error('nothing was claimed');
+  expect(await claim(second)).toEqual([]);
+  // The time of the first claim is over.
+  await h.rows('update boxcar.webhook_deliveries set next_at = now()');
+  const [again] = await claim(second);
+  expect(again).toMatchObject({ id: slow.id, attempts: 2 });
+  expect(await recordDeliveries(h.database.pool, [outcome(slow, first)])).toEqual([]);
+  // Nor does the word about an earlier claim of the same sender.
+  expect(await recordDeliveries(h.database.pool, [outcome(slow, second)])).toEqual([]);
+  if (again === undefined) throw new Error('nothing was claimed again');
+  expect(await recordDeliveries(h.database.pool, [outcome(again, second)])).toMatchObject([
+    { id: slow.id, status: 'delivered' },
+  ]);
+  expect(await claim(first)).toEqual([]);
+});

@@ -1,0 +1,2 @@
+export { WebhookSender } from './sender.js';
+export { readWebhookEnvironment, type WebhookSettings } from './settings.js';
