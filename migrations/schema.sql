@@ -425,6 +425,21 @@ create table boxcar.agents (
   is_shared boolean
 );
 
+create table boxcar.api_keys (
+  id uuid not null,
+  project_id uuid not null,
+  agent_id uuid,
+  name text not null,
+  key_sha256 bytea not null,
+  hint text not null,
+  scopes text[] not null,
+  created_at timestamp with time zone default now() not null,
+  expires_at timestamp with time zone,
+  last_used_at timestamp with time zone,
+  revoked_at timestamp with time zone,
+  rotated_from uuid
+);
+
 create table boxcar.approvals (
   id uuid not null,
   project_id uuid not null,
@@ -934,6 +949,18 @@ alter table only boxcar.agents add constraint agents_pkey PRIMARY KEY (id);
 
 alter table only boxcar.agents add constraint agents_project_id_name_key UNIQUE (project_id, name);
 
+alter table only boxcar.api_keys add constraint api_keys_key_sha256_check CHECK ((octet_length(key_sha256) = 32));
+
+alter table only boxcar.api_keys add constraint api_keys_name_check CHECK ((name <> ''::text));
+
+alter table only boxcar.api_keys add constraint api_keys_scopes_check CHECK ((cardinality(scopes) > 0));
+
+alter table only boxcar.api_keys add constraint api_keys_pkey PRIMARY KEY (id);
+
+alter table only boxcar.api_keys add constraint api_keys_key_sha256_key UNIQUE (key_sha256);
+
+alter table only boxcar.api_keys add constraint api_keys_rotated_from_key UNIQUE (rotated_from);
+
 alter table only boxcar.approvals add constraint approvals_agent_check CHECK ((agent <> ''::text));
 
 alter table only boxcar.approvals add constraint approvals_args_hash_check CHECK ((args_hash ~ '^[0-9a-f]{64}$'::text));
@@ -1218,6 +1245,12 @@ alter table only boxcar.workers add constraint workers_lock_key_key UNIQUE (lock
 
 -- Foreign keys
 
+alter table only boxcar.api_keys add constraint api_keys_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES boxcar.agents(id) ON DELETE CASCADE;
+
+alter table only boxcar.api_keys add constraint api_keys_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
+
+alter table only boxcar.api_keys add constraint api_keys_rotated_from_fkey FOREIGN KEY (rotated_from) REFERENCES boxcar.api_keys(id) ON DELETE SET NULL;
+
 alter table only boxcar.approvals add constraint approvals_card_id_fkey FOREIGN KEY (card_id) REFERENCES boxcar.cards(id);
 
 alter table only boxcar.approvals add constraint approvals_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
@@ -1265,6 +1298,10 @@ CREATE INDEX agents_newest ON boxcar.agents USING btree (project_id, created_at,
 CREATE INDEX agents_owner ON boxcar.agents USING btree (owner_agent_id) WHERE (owner_agent_id IS NOT NULL);
 
 CREATE INDEX agents_profile ON boxcar.agents USING btree (profile_id, created_at, id) WHERE (profile_id IS NOT NULL);
+
+CREATE INDEX api_keys_agent ON boxcar.api_keys USING btree (agent_id);
+
+CREATE INDEX api_keys_newest ON boxcar.api_keys USING btree (project_id, created_at, id);
 
 CREATE INDEX approvals_card ON boxcar.approvals USING btree (card_id);
 
@@ -1489,6 +1526,18 @@ CREATE TRIGGER tape_entries_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON box
 CREATE TRIGGER unsealed_guarded BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON boxcar.unsealed FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_unsealing();
 
 -- Comments
+
+comment on table boxcar.api_keys is 'keys of the HTTP frame';
+
+comment on column boxcar.api_keys.agent_id is 'whose key it is; null: of the project';
+
+comment on column boxcar.api_keys.hint is 'the last characters of its text, by which people know it';
+
+comment on column boxcar.api_keys.last_used_at is 'written at most once a minute';
+
+comment on column boxcar.api_keys.revoked_at is 'from when it is refused; after a rotation this may be later';
+
+comment on column boxcar.api_keys.rotated_from is 'the key in whose place it was made, which has one successor';
 
 comment on column boxcar.approvals.call_ms is 'how long its call may take once it is begun';
 

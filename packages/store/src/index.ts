@@ -152,6 +152,21 @@ export {
   type WaitedHandoff,
 } from './handoff/index.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';
+export {
+  findKeyRow,
+  findUsableKey,
+  hasUsableKey,
+  insertKey,
+  type KeyRow,
+  type ListedKey,
+  type LocalKeyWork,
+  listKeyRows,
+  noteKeyUse,
+  revokeKeyRow,
+  rotateKeyRow,
+  type UsableKey,
+  withLocalKey,
+} from './key/index.js';
 export type { OfferedTool, SweepKind } from './kinds/row-kinds.js';
 export type { KeptByPurge } from './purge/index.js';
 export {

@@ -17,6 +17,7 @@ export type WorkerId = Id<'worker'>;
 export type BatchId = Id<'batch'>;
 export type TicketId = Id<'ticket'>;
 export type HandoffId = Id<'handoff'>;
+export type KeyId = Id<'key'>;
 
 /** Mints a new uuidv7 of any kind; handed in, so that the kernel does no I/O. */
 export type NewId = <K extends string>() => Id<K>;

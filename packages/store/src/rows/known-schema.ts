@@ -4,7 +4,7 @@
  */
 
 /** The newest migration that this build knows. */
-export const SCHEMA_VERSION = 36;
+export const SCHEMA_VERSION = 37;
 
 /** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
 type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
@@ -12,6 +12,7 @@ type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
 /** What is needed on each table of the schema `boxcar` beside `select`. */
 export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   agents: ['insert', 'update'],
+  api_keys: ['insert', 'update'],
   approvals: ['insert', 'update'],
   batches: ['insert', 'update'],
   boxes: ['insert', 'update'],

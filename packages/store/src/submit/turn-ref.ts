@@ -3,6 +3,7 @@ import {
   type HandoffId,
   type Id,
   KernelError,
+  type KeyId,
   type ProjectId,
   type RunId,
   type TicketId,
@@ -19,7 +20,7 @@ const digitsOf = (ref: string): string => ref.toLowerCase().replaceAll('-', '');
 const rangeOf = (digits: string): (string | undefined)[] =>
   ['0', 'f'].map((fill) => tryParseId(digits.padEnd(32, fill)));
 
-const findIn = (table: 'turns' | 'boxes' | 'approvals' | 'handoffs'): Statement =>
+const findIn = (table: 'turns' | 'boxes' | 'approvals' | 'handoffs' | 'api_keys'): Statement =>
   statement(`
   select /* turn-ref.find_${table} */ p.id as project_id, f.id
   from (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1) p
@@ -32,6 +33,7 @@ const FIND = {
   box: findIn('boxes'),
   ticket: findIn('approvals'),
   handoff: findIn('handoffs'),
+  key: findIn('api_keys'),
 } as const;
 
 interface Found<K extends string> {

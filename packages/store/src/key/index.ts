@@ -1,0 +1,15 @@
+export {
+  findKeyRow,
+  findUsableKey,
+  hasUsableKey,
+  insertKey,
+  type KeyRow,
+  type ListedKey,
+  type LocalKeyWork,
+  listKeyRows,
+  noteKeyUse,
+  revokeKeyRow,
+  rotateKeyRow,
+  type UsableKey,
+  withLocalKey,
+} from './keys.js';
