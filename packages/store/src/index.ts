@@ -219,6 +219,7 @@ export {
   findBoxIdsNextTo,
   findHandoffId,
   findIdsNextTo,
+  findKeyId,
   findNamed,
   findProfileHashes,
   findProfiles,

@@ -61,6 +61,7 @@ export {
   findBoxId,
   findBoxIdsNextTo,
   findHandoffId,
+  findKeyId,
   findTicketId,
   findTurnId,
   findTurnOrRun,

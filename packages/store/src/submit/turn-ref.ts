@@ -138,6 +138,16 @@ export async function findHandoffId(
   return { handoffId: id, projectId };
 }
 
+/** A key of the HTTP frame of a project, as `findTurnId` finds a turn. */
+export async function findKeyId(
+  db: Queryable,
+  ref: string,
+  project: string,
+): Promise<{ readonly keyId: KeyId; readonly projectId: ProjectId }> {
+  const { id, projectId } = await findByBeginning(db, ref, { kind: 'key', project });
+  return { keyId: id, projectId };
+}
+
 const FIND_EITHER = statement(`
   with /* turn-ref.find_turn_or_run */ p as (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1)
   select p.id as project_id, f.kind, f.id from p left join lateral (
