@@ -62,7 +62,7 @@ export {
   type CreatedKey,
   type CreateKeyOptions,
   createKey,
-  isKeyText,
+  digestKey,
   type Key,
   type KeyList,
   type KeyPrincipal,

@@ -6,6 +6,7 @@ export {
   decideTicket,
   expireDueTickets,
   findCallTicket,
+  findPending,
   findTicket,
   findUnwoken,
   keepPolicy,

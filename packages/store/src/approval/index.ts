@@ -14,6 +14,7 @@ export {
   consumeTicket,
   decideTicket,
   expireDueTickets,
+  findPending,
   findTicket,
   keepPolicy,
   listTickets,
