@@ -1,11 +1,5 @@
 /** How programs of this machine ask a server: the command line, without a database. */
-import {
-  ERROR_CATALOGUE,
-  type ErrorCode,
-  type ErrorDetails,
-  errorText,
-  KernelError,
-} from '@boxcar/kernel/base';
+import { ERROR_CATALOGUE, type ErrorCode, errorText, KernelError } from '@boxcar/kernel/base';
 import { z } from 'zod';
 import { keyOfServer } from './local-state.js';
 import { isLoopbackAddress } from './loopback.js';
