@@ -433,6 +433,7 @@ create table boxcar.api_keys (
   key_sha256 bytea not null,
   hint text not null,
   scopes text[] not null,
+  is_local boolean default false not null,
   created_at timestamp with time zone default now() not null,
   expires_at timestamp with time zone,
   last_used_at timestamp with time zone,
@@ -1532,6 +1533,8 @@ comment on table boxcar.api_keys is 'keys of the HTTP frame';
 comment on column boxcar.api_keys.agent_id is 'whose key it is; null: of the project';
 
 comment on column boxcar.api_keys.hint is 'the last characters of its text, by which people know it';
+
+comment on column boxcar.api_keys.is_local is 'of a machine, whose servers made it for themselves; valid on loopback addresses alone';
 
 comment on column boxcar.api_keys.last_used_at is 'written at most once a minute';
 

@@ -2,6 +2,7 @@
 import { KernelError, type Scope } from '@boxcar/kernel';
 import { authenticateKey, type KeyPrincipal } from '@boxcar/runtime';
 import type pg from 'pg';
+import type { Binding } from './loopback.js';
 
 const BEARER = /^bearer +(\S+)$/i;
 
@@ -26,7 +27,11 @@ export function challengeFor(error: unknown): Readonly<Record<string, string>> {
  *
  * @throws KernelError `unauthorized`, `permission_denied`; `database_unavailable`.
  */
-export async function authenticate(pool: pg.Pool, headers: Headers, scope: Scope): Promise<KeyPrincipal> {
+export async function authenticate(
+  pool: pg.Pool,
+  headers: Headers,
+  { scope, isLoopback }: { readonly scope: Scope } & Pick<Binding, 'isLoopback'>,
+): Promise<KeyPrincipal> {
   const text = keyTextIn(headers);
   if (text === undefined)
     throw new KernelError('unauthorized', {
@@ -35,7 +40,7 @@ export async function authenticate(pool: pg.Pool, headers: Headers, scope: Scope
         : 'The request has no API key.',
     });
   const principal = await authenticateKey(pool, text);
-  if (principal === undefined)
+  if (principal === undefined || (principal.isLocal && !isLoopback))
     throw new KernelError('unauthorized', {
       message: 'The API key is not valid: it is unknown, revoked or expired, or its project is archived.',
       details: { has_key: true },

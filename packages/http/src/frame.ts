@@ -8,7 +8,7 @@
  * F5  Every error is answered as problem details. What is not known by a code says `internal_error` and no more.
  * Rule: docs/http.md.
  */
-import { KernelError } from '@boxcar/kernel';
+import { KernelError, type Scope } from '@boxcar/kernel';
 import { type KeyPrincipal, type Log, type Runtime, silentLog } from '@boxcar/runtime';
 import { hasUsableKey } from '@boxcar/store';
 import { getRequestListener, type HttpBindings } from '@hono/node-server';
@@ -29,7 +29,7 @@ import {
   readAllowedHosts,
   readAllowedOrigins,
 } from './host-check.js';
-import { type Binding, resolveBinding } from './loopback.js';
+import { type Binding, DEFAULT_HOST, resolveBinding } from './loopback.js';
 import { problemResponse, toProblem } from './problem.js';
 import { requestIdOf } from './request-id.js';
 import { checkRoute, type PublicCall, type Route, readParams } from './route.js';
@@ -147,7 +147,7 @@ export class HttpFrame {
    * @throws KernelError `bad_config`, `port_in_use`; `database_unavailable`.
    */
   async listen(): Promise<HttpAddress> {
-    const binding = await resolveBinding(this.#options.host ?? '127.0.0.1');
+    const binding = await resolveBinding(this.#options.host ?? DEFAULT_HOST);
     if (!binding.isLoopback && !(await hasUsableKey(this.#options.runtime.pool)))
       throw new KernelError('bad_config', {
         message: `host: '${binding.host}' can be reached from other machines, and there is no API key that a client could use.`,
@@ -253,12 +253,25 @@ export class HttpFrame {
     { env, seen }: { readonly env: HttpBindings; readonly seen: Seen },
   ): Promise<Response> {
     if (route.scope === 'public') return route.handle(this.#callOf(route, request, { env, seen }));
-    const { pool } = this.#options.runtime;
-    const { scope } = route;
-    const principal = await authenticate(pool, request.headers, scope);
+    const principal = await this.#authenticate(request, route.scope);
     seen.principal = principal;
     principal.noteUse?.().catch((error: unknown) => seen.log('warn', 'http.use_not_noted', { error }));
     return route.handle({ ...this.#callOf(route, request, { env, seen }), principal });
+  }
+
+  #authenticate({ headers }: Request, scope: Scope): Promise<KeyPrincipal> {
+    const { isLoopback = false } = this.#binding ?? {};
+    return authenticate(this.#options.runtime.pool, headers, { scope, isLoopback });
+  }
+
+  /** A database that is away ends no stream. */
+  async #isStillAllowed(request: Request, scope: Scope): Promise<boolean> {
+    try {
+      await this.#authenticate(request, scope);
+      return true;
+    } catch (error) {
+      return !isRefusal(error);
+    }
   }
 
   #callOf(
@@ -289,18 +302,13 @@ export class HttpFrame {
       seen,
     }: { readonly route: Route; readonly request: Request; readonly env: HttpBindings; readonly seen: Seen },
   ): Response {
-    const { heartbeatMs = HEARTBEAT_MS, stallMs = STALL_MS, runtime } = this.#options;
+    const { heartbeatMs = HEARTBEAT_MS, stallMs = STALL_MS } = this.#options;
     return eventStreamResponse(source, {
       heartbeatMs,
       stallMs,
       lastEventId: readLastEventId(request.headers),
       signals: [request.signal, this.#closing.signal],
-      isAllowed: async () =>
-        route.scope === 'public' ||
-        (await authenticate(runtime.pool, request.headers, route.scope).then(
-          () => true,
-          (error: unknown) => !isRefusal(error),
-        )),
+      isAllowed: async () => route.scope === 'public' || this.#isStillAllowed(request, route.scope),
       drop: () => {
         seen.log('warn', 'http.reader_dropped', { stall_ms: stallMs });
         env.outgoing.destroy();

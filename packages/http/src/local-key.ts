@@ -22,7 +22,7 @@ const nameOf = (database: string, projectId: ProjectId): string =>
 
 /** One that an older build has made may lack a scope. */
 const isComplete = (found: UsableKey, projectId: ProjectId): boolean =>
-  found.project_id === projectId && SCOPES.every((scope) => found.scopes.includes(scope));
+  found.project_id === projectId && found.is_local && SCOPES.every((scope) => found.scopes.includes(scope));
 
 /**
  * The local key of a project, with all scopes: that of its file as long as it is valid, else a new one. Several starts at once come to one
@@ -51,7 +51,17 @@ export async function openLocalKey(
     const { text, sha256, hint } = makeKeyText();
     const id = newId<'key'>();
     await insert({
-      ...{ id, projectId, agentId: null, name: NAME, sha256, hint, scopes: SCOPES, lifetimeMs: null },
+      ...{
+        id,
+        projectId,
+        agentId: null,
+        name: NAME,
+        sha256,
+        hint,
+        scopes: SCOPES,
+        isLocal: true,
+        lifetimeMs: null,
+      },
     });
     // Before the commit: a file that cannot be written leaves no key behind, and a key that is not committed is made anew.
     writeKeptKey(path, { key_id: id, key: text, project: name, project_id: projectId });

@@ -30,6 +30,10 @@ export interface Binding {
   readonly isLoopback: boolean;
 }
 
+/** Of `boxcar serve`. */
+export const DEFAULT_PORT = 7420;
+export const DEFAULT_HOST = '127.0.0.1';
+
 export type Lookup = (host: string) => Promise<readonly { readonly address: string }[]>;
 
 /**
@@ -47,6 +51,10 @@ export async function resolveBinding(
   if (address === undefined) throw unresolved(host, 'it has no address');
   return { host, address, isLoopback: found.every(isLoopbackAddress) };
 }
+
+/** Whether only this machine reaches a host. @throws KernelError as `resolveBinding`. */
+export const isLoopbackHost = async (host: string = DEFAULT_HOST): Promise<boolean> =>
+  (await resolveBinding(host)).isLoopback;
 
 async function resolve(name: string, lookup: Lookup): Promise<readonly string[]> {
   try {

@@ -1,10 +1,15 @@
 /** Where a frame listens, and how it ends. */
 import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { Agent, request } from 'node:http';
 import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { createKey, revokeKey } from '@boxcar/runtime';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { approvalRoutes } from './approvals/approval-routes.js';
 import { createHttpFrame } from './frame.js';
+import { openLocalKey } from './local-key.js';
 import { isLoopbackAddress, resolveBinding } from './loopback.js';
 import type { Route } from './route.js';
 import { bearer, openStage, type Stage } from './testing/stage.js';
@@ -69,6 +74,21 @@ test('on an address of other machines it starts with a key that can be used, and
   }
   await revokeKey(stage.database.pool, key_id);
   await expect(frameAt('0.0.0.0').listen()).rejects.toMatchObject({ code: 'bad_config' });
+});
+
+test('the key of a machine is valid where only this machine reaches the server, and counts nowhere else', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'boxcar-machine-'));
+  const { key } = await openLocalKey(stage.database.pool, { project: 'default', folder });
+  expect((await fetch(`${stage.url}/approvals`, { headers: bearer(key) })).status).toBe(200);
+  await expect(frameAt('0.0.0.0').listen()).rejects.toMatchObject({ code: 'bad_config' });
+  const other = await createKey(stage.database.pool, { scopes: ['approvals:read'] });
+  await using frame = frameAt('0.0.0.0').mount(approvalRoutes(stage.opened.runtime));
+  const { port } = await frame.listen();
+  const ask = async (text: string) =>
+    (await fetch(`http://127.0.0.1:${port}/approvals`, { headers: bearer(text) })).status;
+  expect([await ask(other.key), await ask(key)]).toEqual([200, 401]);
+  await revokeKey(stage.database.pool, other.key_id);
+  rmSync(folder, { recursive: true });
 });
 
 test('a port that is taken, and an address of another machine', async () => {

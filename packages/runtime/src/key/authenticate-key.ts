@@ -10,6 +10,8 @@ export interface KeyPrincipal extends Principal {
   readonly name: string;
   readonly projectId: ProjectId;
   readonly agent: { readonly id: AgentId; readonly name: string } | null;
+  /** Of a machine, whose servers made it for themselves. */
+  readonly isLocal: boolean;
   /** Notes the use, at most once a minute; undefined when it was noted a moment ago. Not for the way of a request. */
   readonly noteUse: (() => Promise<void>) | undefined;
 }
@@ -19,7 +21,7 @@ export async function authenticateKey(pool: pg.Pool, text: string): Promise<KeyP
   if (!isKeyText(text)) return undefined;
   const row = await findUsableKey(pool, digestOf(text));
   if (row === undefined) return undefined;
-  const { id, name, project_id, agent_id, agent, scopes, is_use_due } = row;
+  const { id, name, project_id, agent_id, agent, scopes, is_local, is_use_due } = row;
   return {
     id: agent_id ?? id,
     kind: agent_id === null ? 'key' : 'agent',
@@ -28,6 +30,7 @@ export async function authenticateKey(pool: pg.Pool, text: string): Promise<KeyP
     name,
     projectId: project_id,
     agent: agent_id === null ? null : { id: agent_id, name: agent ?? '' },
+    isLocal: is_local,
     noteUse: is_use_due ? () => noteKeyUse(pool, id) : undefined,
   };
 }

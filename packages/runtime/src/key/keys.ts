@@ -41,6 +41,8 @@ export interface Key {
   /** The last characters of its text. */
   readonly hint: string;
   readonly scopes: readonly Scope[];
+  /** Of a machine, whose servers made it for themselves; valid on loopback addresses alone. */
+  readonly is_local: boolean;
   readonly status: 'usable' | 'revoked' | 'expired';
   readonly created_at: Date;
   readonly expires_at: Date | null;
@@ -67,6 +69,7 @@ const toKey = ({ id, ...row }: KeyRow): Key => ({
   name: row.name,
   hint: row.hint,
   scopes: row.scopes,
+  is_local: row.is_local,
   status: row.status,
   created_at: row.created_at,
   expires_at: row.expires_at,
@@ -126,6 +129,7 @@ export async function createKey(pool: pg.Pool, options: CreateKeyOptions): Promi
     sha256,
     hint,
     scopes,
+    isLocal: false,
     lifetimeMs: lifetimeMs ?? null,
   });
   return { ...toKey(row), key: text, project: project.name };

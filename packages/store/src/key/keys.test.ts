@@ -32,6 +32,7 @@ const keyOf = (text: string, rest: Partial<NewKey> = {}): NewKey => ({
   sha256: sha256(text),
   hint: text.slice(-4),
   scopes: ['approvals:read'] satisfies Scope[],
+  isLocal: false,
   lifetimeMs: null,
   ...rest,
 });

@@ -4,6 +4,7 @@
  * K1  The text of a key is in no row and no log: a key is found by the sha256 of its text.
  * K2  A key is usable until it is revoked or expires, while its project takes submissions. Each request asks the row.
  * K3  A key has one successor at most. Making it and ending the key are one statement.
+ * K4  The key of a machine is valid at servers that only this machine reaches, and counts nowhere else.
  * Rule: docs/http.md, "Keys".
  */
 import type { AgentId, KeyId, ProjectId, Scope } from '@boxcar/kernel';
@@ -19,6 +20,7 @@ export interface KeyRow extends pg.QueryResultRow {
   readonly name: string;
   readonly hint: string;
   readonly scopes: readonly Scope[];
+  readonly is_local: boolean;
   readonly created_at: Date;
   readonly expires_at: Date | null;
   readonly last_used_at: Date | null;
@@ -35,6 +37,8 @@ export interface NewKey {
   readonly sha256: Buffer;
   readonly hint: string;
   readonly scopes: readonly Scope[];
+  /** Of a machine (K4). */
+  readonly isLocal: boolean;
   /** Null: it does not expire. */
   readonly lifetimeMs: number | null;
 }
@@ -43,13 +47,13 @@ const IS_USABLE =
   '(k.revoked_at is null or k.revoked_at > now()) and (k.expires_at is null or k.expires_at > now())';
 const STATUS = `case when k.revoked_at <= now() then 'revoked' when k.expires_at <= now() then 'expired' else 'usable' end`;
 /** Of a key `k` and its agent `a`. */
-const KEY = `k.id, k.project_id, k.agent_id, a.name as agent, k.name, k.hint, k.scopes, k.created_at, k.expires_at, k.last_used_at, k.revoked_at, k.rotated_from, ${STATUS} as status`;
+const KEY = `k.id, k.project_id, k.agent_id, a.name as agent, k.name, k.hint, k.scopes, k.is_local, k.created_at, k.expires_at, k.last_used_at, k.revoked_at, k.rotated_from, ${STATUS} as status`;
 const AGENT = 'left join boxcar.agents a on a.id = k.agent_id';
 
 const MAKE = statement(`
   with /* keys.make */ k as (
-    insert into boxcar.api_keys (id, project_id, agent_id, name, key_sha256, hint, scopes, expires_at)
-    values ($1, $2, $3, $4, $5, $6, $7, now() + $8::bigint * interval '1 millisecond')
+    insert into boxcar.api_keys (id, project_id, agent_id, name, key_sha256, hint, scopes, expires_at, is_local)
+    values ($1, $2, $3, $4, $5, $6, $7, now() + $8::bigint * interval '1 millisecond', $9)
     on conflict (id) do update set name = excluded.name returning *)
   select ${KEY} from k ${AGENT}`);
 
@@ -62,6 +66,7 @@ const valuesOf = (key: NewKey): unknown[] => [
   key.hint,
   key.scopes,
   key.lifetimeMs,
+  key.isLocal,
 ];
 
 const onlyRow = (rows: readonly KeyRow[]): KeyRow => {
@@ -82,6 +87,7 @@ export interface UsableKey extends pg.QueryResultRow {
   readonly agent: string | null;
   readonly name: string;
   readonly scopes: readonly Scope[];
+  readonly is_local: boolean;
   /** Its last use was noted longer ago than a minute. */
   readonly is_use_due: boolean;
 }
@@ -89,7 +95,7 @@ export interface UsableKey extends pg.QueryResultRow {
 const USE_NOTED = `interval '1 minute'`;
 
 const FIND_USABLE = statement(`
-  select /* keys.find_usable */ k.id, k.project_id, k.agent_id, a.name as agent, k.name, k.scopes, coalesce(k.last_used_at < now() - ${USE_NOTED}, true) as is_use_due
+  select /* keys.find_usable */ k.id, k.project_id, k.agent_id, a.name as agent, k.name, k.scopes, k.is_local, coalesce(k.last_used_at < now() - ${USE_NOTED}, true) as is_use_due
   from boxcar.api_keys k join boxcar.projects p on p.id = k.project_id and p.archived_at is null ${AGENT}
   where k.key_sha256 = $1 and ${IS_USABLE}`);
 
@@ -109,9 +115,9 @@ export async function noteKeyUse(db: Queryable, keyId: KeyId): Promise<void> {
 
 const HAS_USABLE = statement(`
   select /* keys.has_usable */ exists (
-    select from boxcar.api_keys k join boxcar.projects p on p.id = k.project_id and p.archived_at is null where ${IS_USABLE}) as has_usable`);
+    select from boxcar.api_keys k join boxcar.projects p on p.id = k.project_id and p.archived_at is null where not k.is_local and ${IS_USABLE}) as has_usable`);
 
-/** Whether there is a key, of any project, that may be used now. */
+/** Whether there is a key, of any project, that may be used from another machine now. */
 export async function hasUsableKey(db: Queryable): Promise<boolean> {
   const [row] = await run<{ has_usable: boolean }>(db, HAS_USABLE, []);
   return row?.has_usable === true;
@@ -161,8 +167,8 @@ const ROTATE = statement(`
     select k.* from boxcar.api_keys k where k.id = $1 and k.project_id = $2 and ${IS_USABLE}
       and not exists (select from boxcar.api_keys s where s.rotated_from = k.id) for update),
   made as (
-    insert into boxcar.api_keys (id, project_id, agent_id, name, key_sha256, hint, scopes, expires_at, rotated_from)
-    select $3, o.project_id, o.agent_id, o.name, $4, $5, o.scopes, now() + (o.expires_at - o.created_at), o.id from old o
+    insert into boxcar.api_keys (id, project_id, agent_id, name, key_sha256, hint, scopes, expires_at, rotated_from, is_local)
+    select $3, o.project_id, o.agent_id, o.name, $4, $5, o.scopes, now() + (o.expires_at - o.created_at), o.id, o.is_local from old o
     on conflict (rotated_from) do nothing returning *),
   ended as (
     update boxcar.api_keys k set revoked_at = least(k.revoked_at, now() + $6::bigint * interval '1 millisecond') from made m where k.id = m.rotated_from)

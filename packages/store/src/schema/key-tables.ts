@@ -1,6 +1,6 @@
 /** Keys of the HTTP frame. */
 import type { AgentId, KeyId, ProjectId, Scope } from '@boxcar/kernel';
-import { text, uuid } from 'drizzle-orm/pg-core';
+import { boolean, text, uuid } from 'drizzle-orm/pg-core';
 import { boxcar, bytea, createdAt, time } from './columns.js';
 
 export const apiKeys = boxcar.table('api_keys', {
@@ -14,6 +14,8 @@ export const apiKeys = boxcar.table('api_keys', {
   /** The last characters of its text. */
   hint: text('hint').notNull(),
   scopes: text('scopes').array().$type<Scope[]>().notNull(),
+  /** Of a machine, whose servers made it for themselves; valid on loopback addresses alone. */
+  isLocal: boolean('is_local').notNull().default(false),
   createdAt: createdAt(),
   expiresAt: time('expires_at'),
   /** Written at most once a minute. */
