@@ -6,7 +6,7 @@ import type { Binding } from './loopback.js';
 
 const BEARER = /^bearer +(\S+)$/i;
 
-export const keyTextIn = (headers: Headers): string | undefined =>
+const keyTextIn = (headers: Headers): string | undefined =>
   BEARER.exec(headers.get('authorization') ?? '')?.[1];
 
 /** What else the answer says to a client that has no valid key. */

@@ -1,7 +1,7 @@
 /** Errors as problem details (RFC 9457), made in this one place. */
 import { KernelError } from '@boxcar/kernel/base';
 
-export const PROBLEM_TYPE = 'application/problem+json';
+const PROBLEM_TYPE = 'application/problem+json';
 /** An address is repeated to its caller as far as this. */
 const MAX_INSTANCE = 500;
 

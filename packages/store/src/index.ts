@@ -159,8 +159,6 @@ export {
   hasUsableKey,
   insertKey,
   type KeyRow,
-  type ListedKey,
-  type LocalKeyWork,
   listKeyRows,
   noteKeyUse,
   revokeKeyRow,

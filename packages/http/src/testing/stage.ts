@@ -7,7 +7,7 @@ import { approvalRoutes } from '../approvals/approval-routes.js';
 import { createHttpFrame, type HttpFrame, type HttpFrameOptions } from '../frame.js';
 import type { Route } from '../route.js';
 
-export const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
+const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 
 export interface LogLine {
   readonly level: string;

@@ -4,8 +4,6 @@ export {
   hasUsableKey,
   insertKey,
   type KeyRow,
-  type ListedKey,
-  type LocalKeyWork,
   listKeyRows,
   noteKeyUse,
   revokeKeyRow,

@@ -135,7 +135,7 @@ describe('other addresses', () => {
       DATABASE_URL: own.url,
     });
     expect(code).toBe(1);
-    expect(stderr).toMatch(/bad_config: host: '0\.0\.0\.0' .* boxcar keys create/);
+    expect(stderr).toMatch(/bad_config: host: '0\.0\.0\.0' .*boxcar keys create/);
     expect(readdirSync(folder)).toEqual([]);
     await own.close();
   });
