@@ -1,4 +1,5 @@
 /** The key of a server that only its machine reaches. */
+import { spawnSync } from 'node:child_process';
 import {
   chmodSync,
   mkdtempSync,
@@ -144,6 +145,19 @@ test('clients of the account find the key by the port, until the server is gone,
   }
   chmodSync(path, 0o600);
   expect(find(stage.url)).toBeUndefined();
+});
+
+test('the key of a server that has died is sent to nobody who has its port now', async () => {
+  const { key, path } = await open();
+  using _announced = announceServer(folder, { url: stage.url, port: stage.port, keyPath: path });
+  const find = () => localKeyFor(readServerUrl(stage.url), folder);
+  expect(find()).toBe(key);
+  const { pid } = spawnSync(process.execPath, ['-e', '']);
+  writeFileSync(
+    join(folder, 'servers', `${stage.port}.json`),
+    JSON.stringify({ url: stage.url, pid, key_file: path }),
+  );
+  expect(find()).toBeUndefined();
 });
 
 test('a server that is away, and one that is none of ours', async () => {

@@ -116,10 +116,19 @@ export function announceServer(
   };
 }
 
-/** The key of the server that was started on this port by this account. */
+/** Whether a process of this account has this number. */
+function isRunning(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+}
+
+/** The key of the server that this account has on this port. After the death of that server, somebody else may have the port. */
 export function keyOfServer(folder: string, port: number): KeptKey | undefined {
   const server = readPrivate(serverFile(folder, port), serverSchema);
-  if (server?.isPrivate !== true) return undefined;
+  if (server?.isPrivate !== true || !isRunning(server.value.pid)) return undefined;
   const key = readKeptKey(server.value.key_file);
   return key?.isPrivate === true ? key.value : undefined;
 }

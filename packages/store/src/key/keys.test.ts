@@ -108,6 +108,12 @@ test('a rotation makes one successor with the rights and the lifetime of the key
   expect(await find('old-1')).toBeUndefined();
   expect(await find('new-1')).toMatchObject({ id: made?.id });
 
+  // A statement whose answer was lost is sent again.
+  const repeated = { keyId: made?.id ?? old.id, id: newId<'key'>(), hint: 'ew-r', graceMs: 0 };
+  const rotation = { ...repeated, projectId: DEFAULT_PROJECT, sha256: sha256('new-r') };
+  const first = await rotateKeyRow(world.pool, rotation);
+  expect(await rotateKeyRow(world.pool, rotation)).toEqual(first);
+
   const kept = await make('old-2');
   const results = await Promise.all(['a', 'b', 'c'].map((text) => rotate(kept.id, `new-2${text}`, 60_000)));
   expect(results.filter((result) => result !== undefined)).toHaveLength(1);
