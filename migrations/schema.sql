@@ -26,6 +26,18 @@ AS $function$
   where s.thought_card_id is not null
 $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.call_back()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  insert into boxcar.webhook_deliveries (project_id, handoff_id, event_seq, url, host)
+  values (new.project_id, new.id, new.event_count, new.callback_url, substring(new.callback_url from '^[a-z]+://([^/?#]+)'));
+  return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION boxcar.erase_cards(ids uuid[], reason text)
  RETURNS TABLE(card_id uuid, outcome text)
  LANGUAGE plpgsql
@@ -425,6 +437,22 @@ create table boxcar.agents (
   is_shared boolean
 );
 
+create table boxcar.api_keys (
+  id uuid not null,
+  project_id uuid not null,
+  agent_id uuid,
+  name text not null,
+  key_sha256 bytea not null,
+  hint text not null,
+  scopes text[] not null,
+  is_local boolean default false not null,
+  created_at timestamp with time zone default now() not null,
+  expires_at timestamp with time zone,
+  last_used_at timestamp with time zone,
+  revoked_at timestamp with time zone,
+  rotated_from uuid
+);
+
 create table boxcar.approvals (
   id uuid not null,
   project_id uuid not null,
@@ -649,7 +677,10 @@ create table boxcar.handoffs (
   cache_key text,
   cache_seconds integer,
   cached_from uuid,
-  is_leading boolean default false not null
+  is_leading boolean default false not null,
+  callback_url text,
+  told_agent_id uuid,
+  notifies boolean
 );
 
 create table boxcar.operations (
@@ -932,6 +963,25 @@ create table boxcar.waits (
   created_at timestamp with time zone default clock_timestamp() not null
 );
 
+create table boxcar.webhook_deliveries (
+  id uuid default gen_random_uuid() not null,
+  project_id uuid not null,
+  handoff_id uuid not null,
+  event_seq integer not null,
+  url text not null,
+  host text not null,
+  status text default 'pending'::text not null,
+  attempts integer default 0 not null,
+  failures integer default 0 not null,
+  next_at timestamp with time zone default now() not null,
+  give_up_at timestamp with time zone default (now() + '24:00:00'::interval) not null,
+  holder_id uuid,
+  last_status integer,
+  last_error text,
+  created_at timestamp with time zone default now() not null,
+  ended_at timestamp with time zone
+);
+
 create table boxcar.workers (
   id uuid not null,
   lock_key bigint not null,
@@ -953,6 +1003,18 @@ alter table only boxcar.agents add constraint agents_check CHECK (((profile_id I
 alter table only boxcar.agents add constraint agents_pkey PRIMARY KEY (id);
 
 alter table only boxcar.agents add constraint agents_project_id_name_key UNIQUE (project_id, name);
+
+alter table only boxcar.api_keys add constraint api_keys_key_sha256_check CHECK ((octet_length(key_sha256) = 32));
+
+alter table only boxcar.api_keys add constraint api_keys_name_check CHECK ((name <> ''::text));
+
+alter table only boxcar.api_keys add constraint api_keys_scopes_check CHECK ((cardinality(scopes) > 0));
+
+alter table only boxcar.api_keys add constraint api_keys_pkey PRIMARY KEY (id);
+
+alter table only boxcar.api_keys add constraint api_keys_key_sha256_key UNIQUE (key_sha256);
+
+alter table only boxcar.api_keys add constraint api_keys_rotated_from_key UNIQUE (rotated_from);
 
 alter table only boxcar.approvals add constraint approvals_agent_check CHECK ((agent <> ''::text));
 
@@ -1071,6 +1133,8 @@ alter table only boxcar.handoff_messages add constraint handoff_messages_handoff
 alter table only boxcar.handoff_messages add constraint handoff_messages_handoff_id_replies_to_key UNIQUE (handoff_id, replies_to);
 
 alter table only boxcar.handoffs add constraint handoffs_cache_seconds_check CHECK ((cache_seconds > 0));
+
+alter table only boxcar.handoffs add constraint handoffs_callback_url_check CHECK ((callback_url <> ''::text));
 
 alter table only boxcar.handoffs add constraint handoffs_check CHECK (((ended_at IS NULL) = (phase = ANY (ARRAY['pending'::text, 'awaiting_approval'::text, 'queued'::text, 'in_progress'::text, 'waiting_input'::text]))));
 
@@ -1250,6 +1314,26 @@ alter table only boxcar.waits add constraint waits_kind_check CHECK ((kind = ANY
 
 alter table only boxcar.waits add constraint waits_pkey PRIMARY KEY (turn_id);
 
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_attempts_check CHECK ((attempts >= 0));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_check CHECK (((status = 'pending'::text) = (ended_at IS NULL)));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_check1 CHECK (((holder_id IS NULL) OR (status = 'pending'::text)));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_event_seq_check CHECK ((event_seq > 0));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_failures_check CHECK ((failures >= 0));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_host_check CHECK ((host <> ''::text));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'failed'::text])));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_url_check CHECK ((url <> ''::text));
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_pkey PRIMARY KEY (id);
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_handoff_id_event_seq_key UNIQUE (handoff_id, event_seq);
+
 alter table only boxcar.workers add constraint workers_concurrency_check CHECK ((concurrency > 0));
 
 alter table only boxcar.workers add constraint workers_pkey PRIMARY KEY (id);
@@ -1257,6 +1341,12 @@ alter table only boxcar.workers add constraint workers_pkey PRIMARY KEY (id);
 alter table only boxcar.workers add constraint workers_lock_key_key UNIQUE (lock_key);
 
 -- Foreign keys
+
+alter table only boxcar.api_keys add constraint api_keys_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES boxcar.agents(id) ON DELETE CASCADE;
+
+alter table only boxcar.api_keys add constraint api_keys_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
+
+alter table only boxcar.api_keys add constraint api_keys_rotated_from_fkey FOREIGN KEY (rotated_from) REFERENCES boxcar.api_keys(id) ON DELETE SET NULL;
 
 alter table only boxcar.approvals add constraint approvals_card_id_fkey FOREIGN KEY (card_id) REFERENCES boxcar.cards(id);
 
@@ -1300,6 +1390,10 @@ alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN
 
 alter table only boxcar.turn_parts add constraint turn_parts_turn_id_fkey FOREIGN KEY (turn_id) REFERENCES boxcar.turns(id) ON DELETE CASCADE;
 
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_handoff_id_fkey FOREIGN KEY (handoff_id) REFERENCES boxcar.handoffs(id) ON DELETE CASCADE;
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
+
 -- Indexes
 
 CREATE INDEX agents_derived ON boxcar.agents USING btree (derived_from) WHERE (derived_from IS NOT NULL);
@@ -1309,6 +1403,10 @@ CREATE INDEX agents_newest ON boxcar.agents USING btree (project_id, created_at,
 CREATE INDEX agents_owner ON boxcar.agents USING btree (owner_agent_id) WHERE (owner_agent_id IS NOT NULL);
 
 CREATE INDEX agents_profile ON boxcar.agents USING btree (profile_id, created_at, id) WHERE (profile_id IS NOT NULL);
+
+CREATE INDEX api_keys_agent ON boxcar.api_keys USING btree (agent_id);
+
+CREATE INDEX api_keys_newest ON boxcar.api_keys USING btree (project_id, created_at, id);
 
 CREATE INDEX approvals_card ON boxcar.approvals USING btree (card_id);
 
@@ -1403,6 +1501,8 @@ CREATE INDEX handoffs_of_ticket ON boxcar.handoffs USING btree (ticket_id) WHERE
 CREATE INDEX handoffs_of_turn ON boxcar.handoffs USING btree (turn_id) WHERE (turn_id IS NOT NULL);
 
 CREATE INDEX handoffs_open ON boxcar.handoffs USING btree (project_id, created_at, id) WHERE (ended_at IS NULL);
+
+CREATE INDEX handoffs_to_tell ON boxcar.handoffs USING btree (id) WHERE ((ended_at IS NOT NULL) AND notifies);
 
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
 
@@ -1504,6 +1604,14 @@ CREATE INDEX waits_provider ON boxcar.waits USING btree (provider, created_at, t
 
 CREATE INDEX waits_selectors ON boxcar.waits USING btree (created_at) WHERE (kind = 'selector'::text);
 
+CREATE INDEX webhook_deliveries_due ON boxcar.webhook_deliveries USING btree (next_at) WHERE (status = 'pending'::text);
+
+CREATE INDEX webhook_deliveries_due_of_host ON boxcar.webhook_deliveries USING btree (host, next_at) WHERE (status = 'pending'::text);
+
+CREATE INDEX webhook_deliveries_failed ON boxcar.webhook_deliveries USING btree (project_id, created_at, id) WHERE (status = 'failed'::text);
+
+CREATE INDEX webhook_deliveries_newest ON boxcar.webhook_deliveries USING btree (project_id, created_at, id);
+
 -- Triggers
 
 CREATE TRIGGER agents_hold_owners AFTER INSERT ON boxcar.agents REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION boxcar.hold_agents();
@@ -1536,11 +1644,29 @@ CREATE TRIGGER grants_refer_to_existing AFTER INSERT ON boxcar.grants FOR EACH R
 
 CREATE TRIGGER grants_refer_to_lasting BEFORE INSERT ON boxcar.grants FOR EACH ROW EXECUTE FUNCTION boxcar.refuse_purging();
 
+CREATE TRIGGER handoffs_call_back AFTER UPDATE OF ended_at ON boxcar.handoffs FOR EACH ROW WHEN (((old.ended_at IS NULL) AND (new.ended_at IS NOT NULL) AND (new.callback_url IS NOT NULL))) EXECUTE FUNCTION boxcar.call_back();
+
+CREATE TRIGGER handoffs_call_back_at_once AFTER INSERT ON boxcar.handoffs FOR EACH ROW WHEN (((new.ended_at IS NOT NULL) AND (new.callback_url IS NOT NULL))) EXECUTE FUNCTION boxcar.call_back();
+
 CREATE TRIGGER tape_entries_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.tape_entries FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 
 CREATE TRIGGER unsealed_guarded BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON boxcar.unsealed FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_unsealing();
 
 -- Comments
+
+comment on table boxcar.api_keys is 'keys of the HTTP frame';
+
+comment on column boxcar.api_keys.agent_id is 'whose key it is; null: of the project';
+
+comment on column boxcar.api_keys.hint is 'the last characters of its text, by which people know it';
+
+comment on column boxcar.api_keys.is_local is 'of a machine, whose servers made it for themselves; valid on loopback addresses alone';
+
+comment on column boxcar.api_keys.last_used_at is 'written at most once a minute';
+
+comment on column boxcar.api_keys.revoked_at is 'from when it is refused; after a rotation this may be later';
+
+comment on column boxcar.api_keys.rotated_from is 'the key in whose place it was made, which has one successor';
 
 comment on column boxcar.approvals.call_ms is 'how long its call may take once it is begun';
 
@@ -1572,6 +1698,8 @@ comment on column boxcar.handoffs.cache_seconds is 'how old a result may be';
 
 comment on column boxcar.handoffs.cached_from is 'the handoff whose result it has';
 
+comment on column boxcar.handoffs.callback_url is 'where its end is sent to; null: nowhere';
+
 comment on column boxcar.handoffs.compensates is 'the hop that it undoes';
 
 comment on column boxcar.handoffs.deadline_at is 'set when the first attempt begins';
@@ -1590,11 +1718,15 @@ comment on column boxcar.handoffs.joined_to is 'the identical handoff whose resu
 
 comment on column boxcar.handoffs.mode is 'a chain has hops; compensate: undoes a hop';
 
+comment on column boxcar.handoffs.notifies is 'true: its end is to be told to that agent; false: it was told, or may not be';
+
 comment on column boxcar.handoffs.phase is 'as far as it was recorded: while a turn serves it, the turn says more';
 
 comment on column boxcar.handoffs.run_id is 'any text of the caller';
 
 comment on column boxcar.handoffs.source_agent is 'from outside any text of the caller';
+
+comment on column boxcar.handoffs.told_agent_id is 'the agent on whose tape its end is told; null: none';
 
 comment on column boxcar.handoffs.tool_call_id is 'the call of a turn that asked for it';
 
@@ -1609,3 +1741,17 @@ comment on column boxcar.turn_parts.n is 'within the round; number 0 voids what 
 comment on column boxcar.turn_parts.round is 'one answer of a model or one attempt at a platform: its epoch and its number';
 
 comment on column boxcar.turn_parts.text is 'null: what rounds before have said is void; empty after erasure';
+
+comment on table boxcar.webhook_deliveries is 'events that are sent to receivers outside; the body is read when it is sent';
+
+comment on column boxcar.webhook_deliveries.event_seq is 'the event in the log of the handoff';
+
+comment on column boxcar.webhook_deliveries.failures is 'since it was made, or since a person has had it sent again';
+
+comment on column boxcar.webhook_deliveries.holder_id is 'the process that sends it now';
+
+comment on column boxcar.webhook_deliveries.host is 'of the url, with its port';
+
+comment on column boxcar.webhook_deliveries.id is 'the id of the event, the same in all attempts';
+
+comment on column boxcar.webhook_deliveries.next_at is 'when it may be sent next; while it is sent, when others may send it if nothing is heard of it';

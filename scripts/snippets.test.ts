@@ -55,6 +55,16 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
     'boxcar handoffs show',
     'takes the id of a handoff of one database; packages/cli/src/commands/admin/handoffs.test.ts runs it',
   ],
+  ['boxcar serve', 'answers until it is stopped; packages/cli/src/commands/serve/serve.test.ts starts it'],
+  ['boxcar approvals ls --url', 'asks a server; packages/cli/src/commands/serve/serve.test.ts runs it'],
+  ...['rotate', 'revoke'].map(
+    (verb) =>
+      [
+        `boxcar keys ${verb}`,
+        'takes the id of a key of one database; packages/cli/src/commands/serve/serve.test.ts runs it',
+      ] as const,
+  ),
+  ['curl ', 'asks a server; packages/http/src/approvals/approval-routes.test.ts sends the same'],
   ['boxcar worker', 'works until it is stopped; scripts/outside.test.ts starts it with a plugin'],
 ];
 

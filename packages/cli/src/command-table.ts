@@ -27,6 +27,11 @@ export const COMMANDS: readonly ListedCommand[] = [
     load: async () => (await import('./commands/worker/worker.js')).addWorker,
   },
   {
+    name: 'serve',
+    description: 'Answer HTTP requests under API keys, until told to stop.',
+    load: async () => (await import('./commands/serve/serve.js')).addServe,
+  },
+  {
     name: 'submit',
     description: 'Submit a primitive. When the receipt is printed it is accepted and cannot get lost.',
     load: async () => (await import('./commands/turn/submit.js')).addSubmit,
@@ -110,6 +115,11 @@ export const COMMANDS: readonly ListedCommand[] = [
     name: 'approvals',
     description: 'Calls that wait for the approval of a person, and the decisions.',
     load: async () => (await import('./commands/admin/approvals.js')).addApprovals,
+  },
+  {
+    name: 'keys',
+    description: 'Keys for the HTTP server.',
+    load: async () => (await import('./commands/admin/keys.js')).addKeys,
   },
   {
     name: 'handoffs',

@@ -51,6 +51,8 @@ Environment:
   BOXCAR_APPROVALS_ENABLED      false: what needs an approval is refused (true;
                                 also AGDD_APPROVALS_ENABLED)
   BOXCAR_APPROVAL_MINUTES       how long a call waits for its approval (30)
+  BOXCAR_API_KEY                key for commands that ask a server (--url); else
+                                the one that the server has left on this machine
   BOXCAR_PLUGINS                plugins to load, with a comma between them
   BOXCAR_CONCURRENCY            worker: turns at once (10)
   BOXCAR_WORKER_TARGETS         worker: pools it serves; '' is the default pool
@@ -77,7 +79,8 @@ Environment:
   BOXCAR_MODEL_IDLE_SECONDS     worker: how long a model's stream may be
                                 silent (120)
   BOXCAR_LOG_LEVEL              debug, info, warn, error; debug prints stacks
-  BOXCAR_DATA_DIR               where the embedded Postgres keeps its data
+  BOXCAR_DATA_DIR               where the embedded Postgres keeps its data, and
+                                servers the key of this machine
   BOXCAR_POSTGRES_PORT          its port (any free one)
   BOXCAR_POSTGRES_KEEP_SECONDS  how long it is kept after the last command (60)`;
 

@@ -56,6 +56,8 @@ export interface Config {
   readonly targetsFile: string | undefined;
   /** How callbacks are signed and sent; undefined: there are none. */
   readonly webhooks: WebhookSettings | undefined;
+  /** For commands that ask a server; undefined: the key that the server has left on this machine. */
+  readonly apiKey: string | undefined;
   /** Prices of models, before the built-in ones. */
   readonly prices: PriceTable | undefined;
 }
@@ -125,6 +127,10 @@ export const settingSchemas = {
     .string()
     .regex(/^-?\d+(\.\d+)?$/, 'must be a number')
     .transform(Number),
+  /** 30 days at most. */
+  graceSeconds: wholeNumber(0, 2_592_000),
+  /** 0: any free one. */
+  port: wholeNumber(0, 65_535),
   pid: wholeNumber(1, 2 ** 31),
   turns: wholeNumber(1, 10_000_000),
   position: wholeNumber(0, 1_000_000_000),
@@ -201,6 +207,7 @@ const environmentSchema = z
     BOXCAR_APPROVAL_MINUTES: settingSchemas.minutes.default(30),
     BOXCAR_APPROVALS_ENABLED: settingSchemas.yesNo.optional(),
     AGDD_APPROVALS_ENABLED: settingSchemas.yesNo.optional(),
+    BOXCAR_API_KEY: z.string().trim().optional(),
     BOXCAR_DATABASE_WAIT_SECONDS: settingSchemas.databaseWait.default(30),
     ...modelEnvironment,
     BOXCAR_PRICES: pricesFile.optional(),
@@ -281,6 +288,7 @@ export function parseConfig(env?: Environment): Config {
         : null,
     databaseWaitMs: data.BOXCAR_DATABASE_WAIT_SECONDS * 1000,
     models: Object.freeze(toModelSettings(data)),
+    apiKey: data.BOXCAR_API_KEY,
     prices: data.BOXCAR_PRICES,
     limits: Object.freeze({
       ...(data.BOXCAR_MAX_CARD_BYTES === undefined ? {} : { maxCardBytes: data.BOXCAR_MAX_CARD_BYTES }),

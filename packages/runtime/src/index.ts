@@ -71,6 +71,22 @@ export {
   waitForHandoff,
 } from './handoff/index.js';
 export {
+  authenticateKey,
+  type CreatedKey,
+  type CreateKeyOptions,
+  createKey,
+  digestKey,
+  type Key,
+  type KeyList,
+  type KeyPrincipal,
+  type ListKeysOptions,
+  listKeys,
+  makeKeyText,
+  type RotateKeyOptions,
+  revokeKey,
+  rotateKey,
+} from './key/index.js';
+export {
   createLog,
   failStrayCall,
   type Log,

@@ -7,6 +7,7 @@ export {
   decideTicket,
   expireDueTickets,
   findCallTicket,
+  findPending,
   findTicket,
   findUnwoken,
   keepPolicy,
@@ -171,6 +172,19 @@ export {
   writeReply,
 } from './handoff/index.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';
+export {
+  findKeyRow,
+  findUsableKey,
+  hasUsableKey,
+  insertKey,
+  type KeyRow,
+  listKeyRows,
+  noteKeyUse,
+  revokeKeyRow,
+  rotateKeyRow,
+  type UsableKey,
+  withLocalKey,
+} from './key/index.js';
 export type { OfferedTool, SweepKind } from './kinds/row-kinds.js';
 export type { KeptByPurge } from './purge/index.js';
 export {
@@ -224,6 +238,7 @@ export {
   findDeliveryId,
   findHandoffId,
   findIdsNextTo,
+  findKeyId,
   findNamed,
   findProfileHashes,
   findProfiles,

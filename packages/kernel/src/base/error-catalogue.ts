@@ -56,8 +56,32 @@ export const ERROR_CATALOGUE = {
     'A policy or a person does not allow this.',
     'Look at the decision: boxcar approvals show, boxcar policy explain.',
   ),
-  feature_disabled: entry(
+  unauthorized: entry(
+    401,
+    false,
+    'The request has no API key, or one that is not valid here.',
+    'Send the header authorization: Bearer <key>; boxcar keys create makes a key.',
+  ),
+  origin_denied: entry(
     403,
+    false,
+    'The server does not answer requests by this host name or from this web page.',
+    'Use an address that the server is bound to, or start it with --allow-host or --allow-origin.',
+  ),
+  method_not_allowed: entry(
+    405,
+    false,
+    'This address does not have this method.',
+    'Use one of the methods that the header allow lists.',
+  ),
+  server_unavailable: entry(
+    503,
+    true,
+    'The HTTP server of Boxcar cannot be reached, or its answer cannot be read.',
+    'Check the address, and that boxcar serve runs there.',
+  ),
+  feature_disabled: entry(
+    503,
     false,
     'This feature is switched off.',
     'Set the variable that the message or the manual names, and start the process anew.',

@@ -18,6 +18,7 @@ export type BatchId = Id<'batch'>;
 export type TicketId = Id<'ticket'>;
 export type HandoffId = Id<'handoff'>;
 export type DeliveryId = Id<'delivery'>;
+export type KeyId = Id<'key'>;
 
 /** Mints a new uuidv7 of any kind; handed in, so that the kernel does no I/O. */
 export type NewId = <K extends string>() => Id<K>;

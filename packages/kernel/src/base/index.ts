@@ -25,6 +25,7 @@ export {
   type DeliveryId,
   type HandoffId,
   type Id,
+  type KeyId,
   type NewId,
   type ProfileId,
   type ProjectId,
@@ -71,6 +72,7 @@ export {
 export { pythonJson, pythonJsonAt, pythonJsonItems, pythonJsonText, readPythonJson } from './python-json.js';
 export { parseRelaxedJson } from './relaxed-json.js';
 export { decideRetry, type RetryLimits } from './retry.js';
+export { SCOPES, type Scope } from './scopes.js';
 export { declareSecrets, maskSecrets, warnOfSecrets } from './secrets.js';
 export { suggest } from './suggest.js';
 export { LONGEST_TIMER_MS, startTimer, type Timer } from './timer.js';

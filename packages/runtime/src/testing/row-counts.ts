@@ -2,6 +2,7 @@ import type pg from 'pg';
 
 /** Tables whose rows outlive the runs that wrote them, and why. Every other table is as a run found it once the run is purged. */
 export const OUTLIVES_RUNS: Readonly<Record<string, string>> = {
+  api_keys: 'people make them; a purge removes those that have ended',
   policies: 'a version of an operator’s file, by which several runs may have been decided',
   profiles: 'turns of later runs are made of them',
   projects: 'they are archived, never deleted',

@@ -15,6 +15,7 @@ export {
   consumeTicket,
   decideTicket,
   expireDueTickets,
+  findPending,
   findTicket,
   keepPolicy,
   listTickets,

@@ -307,6 +307,14 @@ export async function findTicket(
   return row;
 }
 
+const PENDING = statement(
+  "select /* tickets.pending */ a.id from boxcar.approvals a where a.id = any ($1::uuid[]) and a.status = 'pending' and a.expires_at > now()",
+);
+
+/** Those of the tickets that wait for their decision still. */
+export const findPending = async (db: Queryable, ids: readonly TicketId[]): Promise<readonly TicketId[]> =>
+  (await run<{ id: TicketId }>(db, PENDING, [ids])).map(({ id }) => id);
+
 const KEEP_POLICY = statement(
   'insert /* tickets.keep_policy */ into boxcar.policies (version, content) values ($1, $2) on conflict (version) do nothing',
 );

@@ -15,6 +15,7 @@ import { runRetrying, statement } from '../db/index.js';
 import { explainRight } from '../erase/erasure.js';
 import { queryRetrying } from '../query/query.js';
 import { removeBatch } from './purge-batch.js';
+import { purgeKeys } from './purge-keys.js';
 import { MARK_MS, PurgeMarks } from './purge-marks.js';
 import {
   type KeptByPurge,
@@ -102,7 +103,7 @@ function checkBefore({ before }: PurgeOptions): void {
 }
 
 /**
- * Removes the finished runs of before `options.before`, and handoffs from outside that ended before it without a turn. Safe beside workers, and to be stopped at any moment.
+ * Removes the finished runs of before `options.before`, handoffs from outside that ended before it without a turn, and API keys that were revoked or expired before it. Safe beside workers, and to be stopped at any moment.
  *
  * @throws KernelError `bad_request` for a moment that Postgres cannot hold.
  */
@@ -116,6 +117,7 @@ export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<P
     unfinished.map(({ run_id }) => ({ run_id, cause: 'unfinished', holder: null })),
   );
   if (report.isStopped) return report;
+  if (options.isDryRun !== true) await purgeKeys(pool, options);
   // What was never begun has no run. What refers to it keeps it, and the next purge looks again.
   const { removed, isStopped } = await purge(
     pool,

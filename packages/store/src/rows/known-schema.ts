@@ -12,6 +12,7 @@ type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
 /** What is needed on each table of the schema `boxcar` beside `select`. */
 export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   agents: ['insert', 'update'],
+  api_keys: ['insert', 'update'],
   approvals: ['insert', 'update'],
   batches: ['insert', 'update'],
   boxes: ['insert', 'update'],

@@ -47,6 +47,7 @@ const NOT_SENT = new Set([
   'migrate.ts',
   'purge.ts',
   'purge-batch.ts',
+  'purge-keys.ts',
   'purge-marks.ts',
   'purge-plan.ts',
 ]);

@@ -62,6 +62,7 @@ export {
   findBoxIdsNextTo,
   findDeliveryId,
   findHandoffId,
+  findKeyId,
   findTicketId,
   findTurnId,
   findTurnOrRun,

@@ -4,6 +4,7 @@ import {
   type HandoffId,
   type Id,
   KernelError,
+  type KeyId,
   type ProjectId,
   type RunId,
   type TicketId,
@@ -20,7 +21,9 @@ const digitsOf = (ref: string): string => ref.toLowerCase().replaceAll('-', '');
 const rangeOf = (digits: string): (string | undefined)[] =>
   ['0', 'f'].map((fill) => tryParseId(digits.padEnd(32, fill)));
 
-const findIn = (table: 'turns' | 'boxes' | 'approvals' | 'handoffs' | 'webhook_deliveries'): Statement =>
+const findIn = (
+  table: 'turns' | 'boxes' | 'approvals' | 'handoffs' | 'webhook_deliveries' | 'api_keys',
+): Statement =>
   statement(`
   select /* turn-ref.find_${table} */ p.id as project_id, f.id
   from (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1) p
@@ -34,6 +37,7 @@ const FIND = {
   ticket: findIn('approvals'),
   handoff: findIn('handoffs'),
   delivery: findIn('webhook_deliveries'),
+  key: findIn('api_keys'),
 } as const;
 
 interface Found<K extends string> {
@@ -146,6 +150,16 @@ export async function findDeliveryId(
 ): Promise<{ readonly deliveryId: DeliveryId; readonly projectId: ProjectId }> {
   const { id, projectId } = await findByBeginning(db, ref, { kind: 'delivery', project });
   return { deliveryId: id, projectId };
+}
+
+/** A key of the HTTP frame of a project, as `findTurnId` finds a turn. */
+export async function findKeyId(
+  db: Queryable,
+  ref: string,
+  project: string,
+): Promise<{ readonly keyId: KeyId; readonly projectId: ProjectId }> {
+  const { id, projectId } = await findByBeginning(db, ref, { kind: 'key', project });
+  return { keyId: id, projectId };
 }
 
 const FIND_EITHER = statement(`

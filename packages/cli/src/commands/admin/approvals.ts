@@ -1,24 +1,21 @@
 /** `boxcar approvals ls|show|approve|deny`. */
 import { toLine } from '@boxcar/host/base';
 import { settingSchemas } from '@boxcar/host/config';
-import { openStack } from '@boxcar/host/open';
 import { type ApprovalTicket, TICKET_STATUSES, type TicketStatus } from '@boxcar/kernel';
-import { ApprovalGate } from '@boxcar/runtime';
-import { findTicketId } from '@boxcar/store';
 import { type Command, Option } from 'commander';
 import { EXIT, flag, helpOf, type Run } from '../../command.js';
 import type { Context } from '../../context.js';
 import { readId } from '../../input/id-argument.js';
 import { shortIds } from '../../text/short-ids.js';
 import { countOf, formatShortDuration, formatTable } from '../../text/text.js';
+import { openTickets, type TicketsFlags } from './tickets.js';
 
-interface ListFlags {
+interface ListFlags extends TicketsFlags {
   readonly status?: TicketStatus;
   readonly run?: string;
   readonly agent?: string;
   readonly limit?: number;
   readonly cursor?: string;
-  readonly project?: string;
 }
 
 /** What is left of its time, or when it was decided. */
@@ -32,17 +29,9 @@ function timeOf({ status, expires_at, resolved_at }: ApprovalTicket): string {
 
 /** `boxcar approvals ls`. */
 async function listApprovals(context: Context, flags: ListFlags): Promise<number> {
-  await using stack = await openStack(context.config, { log: context.log('warn'), policy: false });
-  const { runtime } = stack;
-  const { project_id: projectId } = await runtime.getProject(flags.project ?? context.config.project);
   const { status, run, agent, limit, cursor } = flags;
-  const page = await new ApprovalGate({ runtime, projectId }).list({
-    status,
-    run_id: run,
-    agent,
-    limit,
-    cursor,
-  });
+  await using tickets = await openTickets(context, flags, false);
+  const page = await tickets.list({ status, run_id: run, agent, limit, cursor });
   const short = shortIds(page.approvals.map(({ ticket_id }) => ticket_id));
   context.answer(page, () =>
     page.approvals.length === 0
@@ -87,26 +76,32 @@ const linesOf = (ticket: ApprovalTicket): string =>
         ]),
   ].join('\n');
 
-interface DecideFlags {
+interface DecideFlags extends TicketsFlags {
   readonly reason?: string;
-  readonly project?: string;
 }
 
-/** Opens the gate of a ticket's project. */
-async function withTicket(
-  context: Context,
-  of: { readonly ref: string; readonly project: string | undefined; readonly policy: false | 'decides' },
-  work: (gate: ApprovalGate, ticketId: string) => Promise<ApprovalTicket>,
-): Promise<number> {
-  const { ref, project, policy } = of;
-  await using stack = await openStack(context.config, { log: context.log('warn'), policy });
-  const { runtime } = stack;
-  const { ticketId, projectId } = await findTicketId(runtime.pool, ref, project ?? context.config.project);
-  const ticket = await work(new ApprovalGate({ runtime, projectId }), ticketId);
+function answerTicket(context: Context, ticket: ApprovalTicket): number {
   context.answer({ approval: ticket }, () => linesOf(ticket));
   return EXIT.success;
 }
 
+/** `boxcar approvals show`. */
+async function showApproval(context: Context, ref: string, flags: TicketsFlags): Promise<number> {
+  await using tickets = await openTickets(context, flags, false);
+  return answerTicket(context, await tickets.get(ref));
+}
+
+/** `boxcar approvals approve` and `deny`. */
+async function decideApproval(
+  context: Context,
+  verb: 'approve' | 'deny',
+  { ref, ...flags }: DecideFlags & { readonly ref: string },
+): Promise<number> {
+  await using tickets = await openTickets(context, flags, true);
+  return answerTicket(context, await tickets.decide(verb, ref, flags.reason));
+}
+
+const URL_FLAG = ['--url <address>', 'a server to ask, in place of the database'] as const;
 const TICKET = 'id of a ticket, or at least the first 8 digits of it';
 
 export function addApprovals(program: Command, run: Run): void {
@@ -116,6 +111,7 @@ export function addApprovals(program: Command, run: Run): void {
       examples: [
         'boxcar approvals ls --status pending',
         "boxcar approvals deny 0198c1f2 --reason 'too much'",
+        'boxcar approvals ls --url http://127.0.0.1:7420',
       ],
     }),
   );
@@ -128,6 +124,7 @@ export function addApprovals(program: Command, run: Run): void {
     .option('--limit <n>', 'rows at most (default: 50)', flag(settingSchemas.pageSize))
     .option('--cursor <cursor>', 'next_cursor of the page before')
     .option('--project <name>', 'project, by id or name')
+    .option(...URL_FLAG)
     .addHelpText(
       'after',
       helpOf({
@@ -143,10 +140,9 @@ export function addApprovals(program: Command, run: Run): void {
     .description('One request: who asks for what, and who decided.')
     .argument('<ticket>', TICKET, readId)
     .option('--project <name>', 'project, by id or name')
+    .option(...URL_FLAG)
     .addHelpText('after', helpOf({ examples: ['boxcar approvals show 0198c1f2'] }))
-    .action((ref: string, { project }: DecideFlags) =>
-      run((context) => withTicket(context, { ref, project, policy: false }, (gate, id) => gate.get(id))),
-    );
+    .action((ref: string, flags: TicketsFlags) => run((context) => showApproval(context, ref, flags)));
   for (const [verb, description, example] of [
     [
       'approve',
@@ -165,13 +161,12 @@ export function addApprovals(program: Command, run: Run): void {
       .argument('<ticket>', TICKET, readId)
       .option('--reason <text>', 'why; kept with the ticket')
       .option('--project <name>', 'project, by id or name')
+      .option(...URL_FLAG)
       .addHelpText(
         'after',
         helpOf({ remarks: 'A ticket is decided once. After its time it is expired.', examples: [example] }),
       )
-      .action((ref: string, { reason, project }: DecideFlags) =>
-        run((context) =>
-          withTicket(context, { ref, project, policy: 'decides' }, (gate, id) => gate[verb](id, { reason })),
-        ),
+      .action((ref: string, flags: DecideFlags) =>
+        run((context) => decideApproval(context, verb, { ref, ...flags })),
       );
 }

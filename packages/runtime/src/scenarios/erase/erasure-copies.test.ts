@@ -106,6 +106,7 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   ],
   // Names that operators of the pool give.
   names: [
+    'api_keys.name',
     'approvals.agent',
     'approvals.tool_name',
     'batches.primitive',
@@ -138,6 +139,8 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   ],
   // Ids, and keys made of ids.
   ids: [
+    'api_keys.hint',
+    'api_keys.scopes',
     'approvals.args_hash',
     'approvals.context_hash',
     'approvals.payload_hash',

@@ -1,0 +1,96 @@
+/** How programs of this machine ask a server: the command line, without a database. */
+import { ERROR_CATALOGUE, type ErrorCode, errorText, KernelError } from '@boxcar/kernel/base';
+import { z } from 'zod';
+import { keyOfServer } from './local-state.js';
+import { isLoopbackAddress } from './loopback.js';
+
+const ANSWER_MS = 30_000;
+
+/** @throws KernelError `bad_request` for what is not the address of a server. */
+export function readServerUrl(text: string): URL {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  const isPlain = url !== undefined && url.username === '' && url.search === '' && url.hash === '';
+  if (isPlain && /^https?:$/.test(url.protocol)) return url;
+  throw new KernelError('bad_request', {
+    message: 'url: must be the address of a server, such as http://127.0.0.1:7420.',
+    details: { field: 'url' },
+  });
+}
+
+const isLocal = ({ protocol, hostname }: URL): boolean =>
+  protocol === 'http:' && (hostname === 'localhost' || isLoopbackAddress(hostname));
+
+/** The key that the server on a port of this machine has left for this account. It is sent to no other machine. */
+export const localKeyFor = (url: URL, folder: string): string | undefined =>
+  isLocal(url) ? keyOfServer(folder, Number(url.port || 80))?.key : undefined;
+
+const problemSchema = z.object({
+  code: z.string(),
+  detail: z.string(),
+  next: z.string().optional(),
+  details: z.record(z.string(), z.json()).optional(),
+});
+
+const isCode = (code: string): code is ErrorCode => Object.hasOwn(ERROR_CATALOGUE, code);
+
+const unavailable = (url: URL, why: string, cause?: unknown): KernelError =>
+  new KernelError('server_unavailable', {
+    message: `${url.origin}: ${why}.`,
+    details: { url: url.origin },
+    cause,
+  });
+
+/** The failure that a server reports, as it was thrown there. */
+function toError(url: URL, status: number, body: unknown): KernelError {
+  const parsed = problemSchema.safeParse(body);
+  if (!parsed.success || !isCode(parsed.data.code))
+    return unavailable(url, `it answers with status ${status}`);
+  const { code, detail, next, details } = parsed.data;
+  return new KernelError(code, {
+    message: detail,
+    ...(next === undefined ? {} : { next }),
+    details: details ?? {},
+  });
+}
+
+export interface ServerRequest {
+  readonly path: string;
+  readonly query?: Readonly<Record<string, string | number | undefined>>;
+  /** With a body it is a POST. */
+  readonly body?: unknown;
+}
+
+/**
+ * Asks a server. It is not asked again.
+ *
+ * @throws KernelError as the server reports it; `server_unavailable`.
+ */
+export async function askServer<Answer>(
+  { url, key }: { readonly url: URL; readonly key: string },
+  { path, query = {}, body }: ServerRequest,
+): Promise<Answer> {
+  const target = new URL(url.href.replace(/\/$/, '') + path);
+  for (const [name, value] of Object.entries(query))
+    if (value !== undefined) target.searchParams.set(name, String(value));
+  let response: Response;
+  let answer: unknown;
+  try {
+    response = await fetch(target, {
+      method: body === undefined ? 'GET' : 'POST',
+      // The key is for this server alone.
+      redirect: 'manual',
+      signal: AbortSignal.timeout(ANSWER_MS),
+      headers: {
+        authorization: `Bearer ${key}`,
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+      },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    });
+    answer = await response.json().catch(() => undefined);
+  } catch (error) {
+    const { cause } = error as { readonly cause?: unknown };
+    throw unavailable(url, errorText(cause ?? error), error);
+  }
+  if (response.ok && answer !== undefined) return answer as Answer;
+  throw toError(url, response.status, answer);
+}

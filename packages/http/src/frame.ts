@@ -1,0 +1,390 @@
+/**
+ * The HTTP frame: whatever speaks HTTP is mounted on it. Each request passes these checks, in this order, before its route sees it.
+ *
+ * F1  It gets an id, which is in each of its log lines and in its answer.
+ * F2  Host and origin: pages of the web do not reach this server unless they are allowed to.
+ * F3  A body that is larger than the limit is refused by its length; one without a length ends at the limit, once its key is known.
+ * F4  The key, read from its row, and its scope. Each route has a scope; few are public.
+ * F5  Every error is answered as problem details. What is not known by a code says `internal_error` and no more.
+ * Rule: docs/http.md.
+ */
+import { KernelError, type Scope } from '@boxcar/kernel';
+import { type KeyPrincipal, type Log, type Runtime, silentLog } from '@boxcar/runtime';
+import { hasUsableKey } from '@boxcar/store';
+import { getRequestListener, type HttpBindings, RequestError } from '@hono/node-server';
+import { Hono } from 'hono';
+import { authenticate, challengeFor } from './authenticate.js';
+import { checkLength, limitBody, readJson } from './body.js';
+import {
+  type EventSource,
+  type EventStreamLimits,
+  eventStreamResponse,
+  readLastEventId,
+} from './event-stream.js';
+import {
+  checkHost,
+  checkOrigin,
+  corsHeaders,
+  preflightHeaders,
+  readAllowedHosts,
+  readAllowedOrigins,
+} from './host-check.js';
+import { type Binding, DEFAULT_HOST, resolveBinding } from './loopback.js';
+import { problemResponse, toProblem } from './problem.js';
+import { requestIdOf } from './request-id.js';
+import { checkRoute, type PublicCall, type Route, readParams } from './route.js';
+import { HttpServer, type ServerLimits } from './server.js';
+
+const MAX_BODY_BYTES = 1_048_576;
+const HEADERS_MS = 10_000;
+const REQUEST_MS = 30_000;
+const HEARTBEAT_MS = 15_000;
+const STALL_MS = 30_000;
+const GRACE_MS = 10_000;
+
+export interface HttpFrameOptions extends Partial<ServerLimits>, Partial<EventStreamLimits> {
+  readonly runtime: Pick<Runtime, 'pool'>;
+  /** An address or a name of this machine. Default: 127.0.0.1. */
+  readonly host?: string | undefined;
+  /** 0: any free one. */
+  readonly port: number;
+  /** Names by which clients reach it, beside its own address. */
+  readonly allowedHosts?: readonly string[] | undefined;
+  /** Pages that may use it. Default: none. */
+  readonly allowedOrigins?: readonly string[] | undefined;
+  /** Default: 1 MiB. */
+  readonly bodyLimitBytes?: number | undefined;
+  readonly log?: Log | undefined;
+}
+
+export interface HttpAddress {
+  /** With its port, without a slash at the end. */
+  readonly url: string;
+  readonly port: number;
+  readonly isLoopback: boolean;
+}
+
+interface Env {
+  readonly Bindings: HttpBindings;
+}
+
+/** What the checks have found out about a request so far. */
+interface Seen {
+  readonly requestId: string;
+  readonly log: Log;
+  readonly startedAt: number;
+  /** Of a page that may read the answer. */
+  origin: string | undefined;
+  principal: KeyPrincipal | undefined;
+}
+
+const HEALTH: Route = {
+  method: 'GET',
+  path: '/healthz',
+  scope: 'public',
+  handle: () => Response.json({ status: 'ok' }, { headers: { 'cache-control': 'no-store' } }),
+};
+
+const urlOf = (address: string, port: number): string =>
+  `http://${address.includes(':') ? `[${address}]` : address}:${port}`;
+
+/** Serves the routes that are mounted on it. */
+export class HttpFrame {
+  readonly #options: HttpFrameOptions;
+  readonly #log: Log;
+  readonly #hosts: ReadonlySet<string>;
+  readonly #origins: ReadonlySet<string>;
+  readonly #bodyLimitBytes: number;
+  readonly #routes: Route[] = [];
+  readonly #closing = new AbortController();
+  readonly #server: HttpServer;
+  #app: Hono<Env> | undefined;
+  #binding: Binding | undefined;
+  #close: Promise<void> | undefined;
+
+  /** @throws KernelError `bad_config` for hosts and origins that are none. */
+  constructor(options: HttpFrameOptions) {
+    this.#options = options;
+    this.#log = options.log ?? silentLog;
+    this.#hosts = readAllowedHosts(options.allowedHosts ?? []);
+    this.#origins = readAllowedOrigins(options.allowedOrigins ?? []);
+    this.#bodyLimitBytes = options.bodyLimitBytes ?? MAX_BODY_BYTES;
+    const listener = getRequestListener((request, env) => this.#answer(request, env as HttpBindings), {
+      overrideGlobalObjects: false,
+      errorHandler: (error) => this.#refuseUnreadable(error),
+    });
+    this.#server = new HttpServer(listener, {
+      headersMs: options.headersMs ?? HEADERS_MS,
+      requestMs: options.requestMs ?? REQUEST_MS,
+    });
+    this.mount([HEALTH]);
+  }
+
+  /** All that are mounted. */
+  get routes(): readonly Route[] {
+    return this.#routes;
+  }
+
+  /** @throws KernelError `bad_config` for a route without a scope, for one that is mounted already, and once the frame listens. */
+  mount(routes: readonly Route[]): this {
+    for (const route of routes) {
+      checkRoute(route);
+      const { method, path } = route;
+      const isDouble = this.#routes.some((other) => other.method === method && other.path === path);
+      if (isDouble || this.#app !== undefined)
+        throw new KernelError('bad_config', {
+          message: `Route ${method} ${path}: ${isDouble ? 'it is mounted already' : 'the server has begun to listen'}.`,
+          next: 'Mount each route once, before the server listens.',
+        });
+      this.#routes.push(route);
+    }
+    return this;
+  }
+
+  /**
+   * Begins to answer. On an address that other machines reach there must be a key.
+   *
+   * @throws KernelError `bad_config`, `port_in_use`; `database_unavailable`.
+   */
+  async listen(): Promise<HttpAddress> {
+    const binding = await resolveBinding(this.#options.host ?? DEFAULT_HOST);
+    if (!binding.isLoopback && !(await hasUsableKey(this.#options.runtime.pool)))
+      throw new KernelError('bad_config', {
+        message: `host: '${binding.host}' can be reached from other machines, and there is no API key that a client could use.`,
+        next: 'Make a key first (boxcar keys create), or listen on 127.0.0.1.',
+        details: { field: 'host' },
+      });
+    this.#binding = binding;
+    this.#app = this.#build();
+    const { address, port } = await this.#server.listen(binding, this.#options.port);
+    return { url: urlOf(address, port), port, isLoopback: binding.isLoopback };
+  }
+
+  /**
+   * Takes no new requests, ends the streams of events, waits for the other requests and cuts those that take longer.
+   *
+   * @param options.graceMs - Default: 10 s.
+   */
+  close({ graceMs = GRACE_MS }: { readonly graceMs?: number | undefined } = {}): Promise<void> {
+    this.#closing.abort();
+    this.#close ??= this.#server.close(graceMs);
+    return this.#close;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  #build(): Hono<Env> {
+    const app = new Hono<Env>();
+    const methods = new Map<string, string[]>();
+    for (const route of this.#routes) {
+      app.on(route.method, route.path, (context) =>
+        this.#serve(route, context.req.raw, { env: context.env, seen: seenIn(context.env) }),
+      );
+      methods.set(route.path, [...(methods.get(route.path) ?? []), route.method]);
+    }
+    for (const [path, allowed] of methods)
+      app.all(path, (context) => {
+        throw new NotAllowed(context.req.method, allowed);
+      });
+    app.notFound((context) => {
+      throw new KernelError('not_found', {
+        message: `There is nothing at ${new URL(context.req.url).pathname}.`,
+        next: 'Check the address; docs/http.md lists all of them.',
+      });
+    });
+    app.onError((error) => {
+      throw error;
+    });
+    return app;
+  }
+
+  /** F1, F2, and the answer whatever happens. */
+  async #answer(request: Request, env: HttpBindings): Promise<Response> {
+    const requestId = requestIdOf(request.headers.get('x-request-id') ?? undefined);
+    const seen: Seen = {
+      requestId,
+      log: (level, event, fields) => this.#log(level, event, { request_id: requestId, ...fields }),
+      startedAt: performance.now(),
+      origin: undefined,
+      principal: undefined,
+    };
+    SEEN.set(env.outgoing, seen);
+    const response = await this.#respond(request, env, seen);
+    this.#note(request, response.status, seen);
+    return withHeaders(response, {
+      'x-request-id': requestId,
+      'x-content-type-options': 'nosniff',
+      ...(seen.origin === undefined ? {} : corsHeaders(seen.origin)),
+    });
+  }
+
+  async #respond(request: Request, env: HttpBindings, seen: Seen): Promise<Response> {
+    try {
+      this.#checkSource(request, env, seen);
+      if (isPreflight(request, seen)) return new Response(null, { status: 204, headers: preflightHeaders() });
+      checkLength(request.headers, this.#bodyLimitBytes);
+      if (this.#app === undefined) throw new KernelError('internal_error');
+      return await this.#app.fetch(request, env);
+    } catch (error) {
+      return this.#refuse(error, request, seen);
+    }
+  }
+
+  #checkSource({ headers }: Request, env: HttpBindings, seen: Seen): void {
+    const { incoming } = env;
+    if (this.#binding === undefined) throw new KernelError('internal_error');
+    checkHost(incoming.headers.host, {
+      binding: this.#binding,
+      localAddress: incoming.socket.localAddress,
+      allowed: this.#hosts,
+    });
+    seen.origin = checkOrigin(
+      { origin: headers.get('origin') ?? undefined, fetchSite: headers.get('sec-fetch-site') ?? undefined },
+      this.#origins,
+    );
+  }
+
+  /** F3 and F4, then the route itself. */
+  async #serve(
+    route: Route,
+    request: Request,
+    { env, seen }: { readonly env: HttpBindings; readonly seen: Seen },
+  ): Promise<Response> {
+    if (route.scope === 'public') return route.handle(this.#callOf(route, request, { env, seen }));
+    const principal = await this.#authenticate(request, route.scope);
+    seen.principal = principal;
+    principal.noteUse?.().catch((error: unknown) => seen.log('warn', 'http.use_not_noted', { error }));
+    return route.handle({ ...this.#callOf(route, request, { env, seen }), principal });
+  }
+
+  #authenticate({ headers }: Request, scope: Scope): Promise<KeyPrincipal> {
+    const { isLoopback = false } = this.#binding ?? {};
+    return authenticate(this.#options.runtime.pool, headers, { scope, isLoopback });
+  }
+
+  /** A database that is away ends no stream. */
+  async #isStillAllowed(request: Request, scope: Scope): Promise<boolean> {
+    try {
+      await this.#authenticate(request, scope);
+      return true;
+    } catch (error) {
+      return !isRefusal(error);
+    }
+  }
+
+  #callOf(
+    route: Route,
+    request: Request,
+    { env, seen }: { readonly env: HttpBindings; readonly seen: Seen },
+  ): PublicCall {
+    const url = new URL(request.url);
+    const limited = limitBody(request, this.#bodyLimitBytes);
+    return {
+      request: limited,
+      url,
+      params: readParams(route.path, url),
+      requestId: seen.requestId,
+      signal: request.signal,
+      log: seen.log,
+      json: () => readJson(limited),
+      events: (source) => this.#stream(source, { route, request, env, seen }),
+    };
+  }
+
+  #stream(
+    source: EventSource,
+    {
+      route,
+      request,
+      env,
+      seen,
+    }: { readonly route: Route; readonly request: Request; readonly env: HttpBindings; readonly seen: Seen },
+  ): Response {
+    const { heartbeatMs = HEARTBEAT_MS, stallMs = STALL_MS } = this.#options;
+    return eventStreamResponse(source, {
+      heartbeatMs,
+      stallMs,
+      lastEventId: readLastEventId(request.headers),
+      signals: [request.signal, this.#closing.signal],
+      isAllowed: async () => route.scope === 'public' || this.#isStillAllowed(request, route.scope),
+      drop: () => {
+        seen.log('warn', 'http.reader_dropped', { stall_ms: stallMs });
+        env.outgoing.destroy();
+      },
+      onError: (error) => seen.log('error', 'http.stream_failed', { error }),
+    });
+  }
+
+  /** F5. */
+  #refuse(error: unknown, request: Request, seen: Seen): Response {
+    const path = new URL(request.url).pathname;
+    const given = error instanceof NotAllowed ? error.cause : error;
+    const problem = toProblem(given, { requestId: seen.requestId, path });
+    if (problem.status >= 500) seen.log('error', 'http.failed', { code: problem.code, error: given });
+    return problemResponse(problem, {
+      ...challengeFor(given),
+      ...(error instanceof NotAllowed ? { allow: error.allowed.join(', ') } : {}),
+    });
+  }
+
+  /** A request whose address or host is not one; whatever else fails before there is an answer is an error of ours. */
+  #refuseUnreadable(error: unknown): Response {
+    const requestId = requestIdOf(undefined);
+    this.#log('info', 'http.unreadable', { request_id: requestId, error });
+    const refused =
+      error instanceof RequestError
+        ? new KernelError('bad_request', { message: 'The address of the request is not valid.' })
+        : error;
+    return problemResponse(toProblem(refused, { requestId, path: '' }), { 'x-request-id': requestId });
+  }
+
+  /** The query may hold what belongs in no log. */
+  #note(request: Request, status: number, { log, startedAt, principal }: Seen): void {
+    log('info', 'http.request', {
+      method: request.method,
+      path: new URL(request.url).pathname,
+      status,
+      ms: Math.round(performance.now() - startedAt),
+      ...(principal === undefined ? {} : { key_id: principal.keyId, project_id: principal.projectId }),
+    });
+  }
+}
+
+/** What is known of a request, by its answer. */
+const SEEN = new WeakMap<HttpBindings['outgoing'], Seen>();
+
+function seenIn(env: HttpBindings): Seen {
+  const seen = SEEN.get(env.outgoing);
+  if (seen === undefined) throw new Error('the request was not seen');
+  return seen;
+}
+
+/** The headers of an answer that a route has fetched cannot be changed. */
+function withHeaders(response: Response, more: Readonly<Record<string, string>>): Response {
+  const { status, statusText } = response;
+  const headers = new Headers(response.headers);
+  for (const [name, value] of Object.entries(more)) headers.set(name, value);
+  return new Response(response.body, { status, statusText, headers });
+}
+
+const isPreflight = ({ method, headers }: Request, { origin }: Seen): boolean =>
+  method === 'OPTIONS' && origin !== undefined && headers.has('access-control-request-method');
+
+const isRefusal = (error: unknown): boolean =>
+  error instanceof KernelError && ['unauthorized', 'permission_denied'].includes(error.code);
+
+/** The address is known, and its methods are others. */
+class NotAllowed extends Error {
+  readonly allowed: readonly string[];
+
+  constructor(method: string, allowed: readonly string[]) {
+    super('method not allowed', {
+      cause: new KernelError('method_not_allowed', { message: `This address does not have ${method}.` }),
+    });
+    this.allowed = allowed;
+  }
+}
+
+export const createHttpFrame = (options: HttpFrameOptions): HttpFrame => new HttpFrame(options);

@@ -1,0 +1,70 @@
+/** The key of a server that only its machine reaches: made at its first start, and kept for the clients of its account. */
+import { createHash } from 'node:crypto';
+import { KernelError, type ProjectId, SCOPES } from '@boxcar/kernel';
+import { digestKey, getProject, makeKeyText, newId } from '@boxcar/runtime';
+import { type UsableKey, withLocalKey } from '@boxcar/store';
+import type pg from 'pg';
+import { keyFile, readKeptKey, writeKeptKey } from './local-state.js';
+
+const NAME = 'local';
+
+export interface LocalKey {
+  readonly keyId: string;
+  readonly key: string;
+  /** Where it is kept. */
+  readonly path: string;
+  /** This start has made it. */
+  readonly isNew: boolean;
+}
+
+const nameOf = (database: string, projectId: ProjectId): string =>
+  createHash('sha256').update(`${database}:${projectId}`).digest('hex').slice(0, 32);
+
+/** One that an older build has made may lack a scope. */
+const isComplete = (found: UsableKey, projectId: ProjectId): boolean =>
+  found.project_id === projectId && found.is_local && SCOPES.every((scope) => found.scopes.includes(scope));
+
+/**
+ * The local key of a project, with all scopes: that of its file as long as it is valid, else a new one. Several starts at once come to one
+ * key. A file that others could read is replaced, and its key ends.
+ *
+ * @param of.project - Id or name.
+ * @throws KernelError `not_found`, `project_archived`; `bad_config` for a folder that cannot be used.
+ */
+export async function openLocalKey(
+  pool: pg.Pool,
+  { project, folder }: { readonly project: string; readonly folder: string },
+): Promise<LocalKey> {
+  const { project_id: projectId, name, archived_at } = await getProject(pool, project);
+  if (archived_at !== null)
+    throw new KernelError('project_archived', {
+      message: `Project '${name}' is archived: its keys are not valid.`,
+      details: { project_id: projectId },
+    });
+  return withLocalKey(pool, projectId, async ({ database, findUsable, insert, revoke }) => {
+    const path = keyFile(folder, nameOf(database, projectId));
+    const kept = readKeptKey(path);
+    const found = kept && (await findUsable(digestKey(kept.value.key)));
+    if (kept?.isPrivate === true && found !== undefined && isComplete(found, projectId))
+      return { keyId: found.id, key: kept.value.key, path, isNew: false };
+    if (found?.project_id === projectId) await revoke(found.id);
+    const { text, sha256, hint } = makeKeyText();
+    const id = newId<'key'>();
+    await insert({
+      ...{
+        id,
+        projectId,
+        agentId: null,
+        name: NAME,
+        sha256,
+        hint,
+        scopes: SCOPES,
+        isLocal: true,
+        lifetimeMs: null,
+      },
+    });
+    // Before the commit: a file that cannot be written leaves no key behind, and a key that is not committed is made anew.
+    writeKeptKey(path, { key_id: id, key: text, project: name, project_id: projectId });
+    return { keyId: id, key: text, path, isNew: true };
+  });
+}

@@ -1,0 +1,51 @@
+/** Errors as problem details (RFC 9457), made in this one place. */
+import { KernelError } from '@boxcar/kernel/base';
+
+const PROBLEM_TYPE = 'application/problem+json';
+/** An address is repeated to its caller as far as this. */
+const MAX_INSTANCE = 500;
+
+/** The body of every error. */
+export interface Problem {
+  readonly type: string;
+  /** What the code means. */
+  readonly title: string;
+  readonly status: number;
+  /** What is wrong here. */
+  readonly detail: string;
+  /** The path of the request. */
+  readonly instance: string;
+  readonly code: string;
+  readonly request_id: string;
+  /** What to do. */
+  readonly next: string;
+  readonly details?: unknown;
+}
+
+/** What is not known by a code is an error of ours: its text is for the log. */
+const known = (error: unknown): KernelError =>
+  error instanceof KernelError && error.code !== 'internal_error' ? error : new KernelError('internal_error');
+
+export function toProblem(
+  error: unknown,
+  { requestId, path }: { readonly requestId: string; readonly path: string },
+): Problem {
+  const { code, entry, problem, next, details } = known(error);
+  return {
+    type: `urn:boxcar:error:${code}`,
+    title: entry.message,
+    status: entry.httpStatus,
+    detail: problem,
+    instance: path.slice(0, MAX_INSTANCE),
+    code,
+    request_id: requestId,
+    next,
+    ...(Object.keys(details).length === 0 ? {} : { details }),
+  };
+}
+
+export const problemResponse = (problem: Problem, headers: Readonly<Record<string, string>> = {}): Response =>
+  new Response(JSON.stringify(problem), {
+    status: problem.status,
+    headers: { 'content-type': PROBLEM_TYPE, 'cache-control': 'no-store', ...headers },
+  });

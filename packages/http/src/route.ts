@@ -1,0 +1,100 @@
+/** What a part of the program puts on the HTTP frame. */
+import { type JsonValue, KernelError, SCOPES, type Scope } from '@boxcar/kernel';
+import type { KeyPrincipal, Log } from '@boxcar/runtime';
+import type { EventSource } from './event-stream.js';
+
+export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
+
+/** A request that has passed the checks. */
+export interface PublicCall {
+  /** Its body ends in `payload_too_large` beyond the limit. */
+  readonly request: Request;
+  readonly url: URL;
+  /** The parts of the path that the route names, decoded. */
+  readonly params: Readonly<Record<string, string>>;
+  readonly requestId: string;
+  /** Fires when the client is gone. */
+  readonly signal: AbortSignal;
+  /** Each line has the id of the request. */
+  readonly log: Log;
+  /** @throws KernelError `bad_request`, `payload_too_large`. */
+  json(): Promise<JsonValue>;
+  /** Answers with server-sent events. */
+  events(source: EventSource): Response;
+}
+
+export interface Call extends PublicCall {
+  readonly principal: KeyPrincipal;
+}
+
+interface RouteBase {
+  readonly method: Method;
+  /** `/runs/:run_id/approvals`. */
+  readonly path: string;
+}
+
+/** A route without a scope does not compile, and is refused when it is mounted. */
+export type Route =
+  | (RouteBase & { readonly scope: Scope; handle(call: Call): Response | Promise<Response> })
+  | (RouteBase & { readonly scope: 'public'; handle(call: PublicCall): Response | Promise<Response> });
+
+/** All that is answered without a key. */
+const PUBLIC_PATHS: ReadonlySet<string> = new Set(['/healthz']);
+
+const PATH = /^(?:\/:?[A-Za-z0-9._-]+)+$/;
+
+/** Programs without types mount routes too. @throws KernelError `bad_config`. */
+export function checkRoute({ method, path, scope }: Route): void {
+  const refuse = (why: string): never => {
+    throw new KernelError('bad_config', {
+      message: `Route ${method} ${path}: ${why}.`,
+      next: `Give it one of these scopes: ${SCOPES.join(', ')}.`,
+      details: { field: 'scope' },
+    });
+  };
+  if (!PATH.test(path)) refuse('its path must consist of words and parameters such as /runs/:run_id');
+  if (scope === 'public' && !PUBLIC_PATHS.has(path)) refuse('it may not be public');
+  if (scope !== 'public' && !SCOPES.includes(scope)) refuse('it has no scope');
+}
+
+/**
+ * The parameters of a path, each decoded once.
+ *
+ * @throws KernelError `bad_request` for a part that is not percent-encoded UTF-8.
+ */
+export function readParams(path: string, url: URL): Readonly<Record<string, string>> {
+  const given = url.pathname.split('/');
+  const named = path
+    .split('/')
+    .flatMap((part, at) => (part.startsWith(':') ? [[part.slice(1), given[at] ?? ''] as const] : []));
+  return Object.fromEntries(
+    named.map(([name, text]) => {
+      try {
+        return [name, decodeURIComponent(text)];
+      } catch {
+        throw new KernelError('bad_request', {
+          message: `${name}: must be percent-encoded UTF-8.`,
+          details: { field: name },
+        });
+      }
+    }),
+  );
+}
+
+/**
+ * The query of a URL, each name once.
+ *
+ * @throws KernelError `bad_request` for a name that is given twice.
+ */
+export function readQuery(url: URL): Readonly<Record<string, string>> {
+  const query: Record<string, string> = Object.create(null);
+  for (const [name, value] of url.searchParams) {
+    if (name in query)
+      throw new KernelError('bad_request', {
+        message: `${name}: must be given once.`,
+        details: { field: name },
+      });
+    query[name] = value;
+  }
+  return { ...query };
+}

@@ -1,0 +1,10 @@
+/** What a principal may be allowed. Routes, API keys and decisions name these scopes and no others. */
+export const SCOPES = [
+  'approvals:read',
+  'approvals:write',
+  'handoffs:read',
+  'handoffs:write',
+  'a2a:call',
+] as const;
+
+export type Scope = (typeof SCOPES)[number];

@@ -1,0 +1,13 @@
+export {
+  findKeyRow,
+  findUsableKey,
+  hasUsableKey,
+  insertKey,
+  type KeyRow,
+  listKeyRows,
+  noteKeyUse,
+  revokeKeyRow,
+  rotateKeyRow,
+  type UsableKey,
+  withLocalKey,
+} from './keys.js';
