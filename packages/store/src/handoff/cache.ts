@@ -61,17 +61,19 @@ export const findFlight = async (db: Queryable, turnId: TurnId): Promise<Flight 
 const CLEAR = statement(`
   update /* cache.clear */ boxcar.handoffs h set is_leading = false from boxcar.handoffs me join boxcar.turns mt on mt.id = me.turn_id, boxcar.turns t
   where me.turn_id = $1 and h.project_id = me.project_id and h.cache_key = me.cache_key and h.is_leading and t.id = h.turn_id and t.ended_at is not null`);
+// Another one may have led and ended since the look.
 const LEAD = statement(`
-  update /* cache.lead */ boxcar.handoffs h set is_leading = true where h.turn_id = $1 and h.ended_at is null
-    and not exists (select from boxcar.handoffs o where o.project_id = h.project_id and o.cache_key = h.cache_key and o.is_leading)
-  returning h.id`);
+  update /* cache.lead */ boxcar.handoffs me set is_leading = true where me.turn_id = $1 and me.ended_at is null
+    and not exists (select from boxcar.handoffs o where o.project_id = me.project_id and o.cache_key = me.cache_key and o.is_leading)
+    and not exists (select from (${results('me.project_id', 'me.cache_key', 'me.cache_seconds')}) r)
+  returning me.id`);
 
 // Identical ones come to a decision one after the other.
 const LOCK = statement(
   "select /* cache.lock */ pg_advisory_xact_lock(hashtextextended(h.project_id::text || ' ' || h.cache_key, 39)) from boxcar.handoffs h where h.turn_id = $1",
 );
 
-/** Has a handoff lead (C2). @returns False: another one was quicker. */
+/** Has a handoff lead (C2). @returns False: another one was quicker, and leads or has ended. */
 export const lead = (pool: pg.Pool, turnId: TurnId): Promise<boolean> =>
   transaction(pool, async (tx) => {
     await run(tx, LOCK, [turnId]);
