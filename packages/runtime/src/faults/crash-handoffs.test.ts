@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, test } from 'vitest';
 import { delegations } from '../testing/faults/scenarios.js';
 import { approvals } from '../testing/faults/scenarios-approvals.js';
 import {
+  handoffCache,
   handoffChains,
   handoffEnds,
   handoffOnce,
@@ -15,7 +16,15 @@ describe('handoffs, cut at every kind of statement, are served once, and never b
   timeout: 600_000,
 }, () => {
   const ELSEWHERE = [delegations, approvals];
-  const SCENARIOS = [handoffs, handoffOnce, handoffChains, handoffQuestions, handoffStreams, handoffEnds];
+  const SCENARIOS = [
+    handoffs,
+    handoffOnce,
+    handoffChains,
+    handoffCache,
+    handoffQuestions,
+    handoffStreams,
+    handoffEnds,
+  ];
   let survival: Survival;
   beforeAll(async () => {
     survival = await Survival.open([...ELSEWHERE, ...SCENARIOS]);

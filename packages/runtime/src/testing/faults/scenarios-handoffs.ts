@@ -159,6 +159,40 @@ export const handoffQuestions: Scenario = {
   },
 };
 
+/** Three identical requests, which come as they come: the one that leads may die, and the others still have its result. */
+export const handoffCache: Scenario = {
+  name: 'handoffs that have a cached result',
+  policy,
+  profiles: [],
+  agents: [{ name: 'counter', retry: 'safe', answer: () => ({ counted: 3 }) }],
+  drive: async (client) => {
+    const ask = async (): Promise<JsonValue> => {
+      const answer = await client.submit('handoff', {
+        source_agent: 'program',
+        target_agent: 'counter',
+        task: 'count',
+        cache: { ttl_seconds: 3600 },
+        wait: false,
+      });
+      return (answer as { handoff_id: string }).handoff_id;
+    };
+    const ids = [await ask(), await ask(), await ask()];
+    return client.use(async (runtime) => {
+      const tool = new HandoffTool({ runtime, concurrency: 0 });
+      const ends = await Promise.all(ids.map((id) => tool.waitForHandoff(String(id))));
+      return ends.map(({ status, result, cached }) => ({ status, result, cached }));
+    });
+  },
+  judge: ({ driven }) => {
+    const ends = driven as unknown as readonly { status: string; result: JsonValue; cached: boolean }[];
+    const right = (end: (typeof ends)[number]): boolean =>
+      end.status === 'completed' && JSON.stringify(end.result) === '{"counted":3}';
+    return ends.length === 3 && ends.every(right) && ends.filter(({ cached }) => !cached).length === 1
+      ? []
+      : [`the handoffs ended as ${JSON.stringify(ends)}`];
+  },
+};
+
 /** A reader whose connections break goes on after the last part that it saw, whoever writes the rest. */
 export const handoffStreams: Scenario = {
   name: 'handoffs that are read while they are written',
