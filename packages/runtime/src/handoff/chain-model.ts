@@ -7,7 +7,14 @@ import {
   nextMove,
   type TurnId,
 } from '@boxcar/kernel';
-import { type ChainMoveRow, type ChainRow, type ChainStep, findChainOfTurn } from '@boxcar/store';
+import {
+  type ChainMoveRow,
+  type ChainRow,
+  type ChainStep,
+  findChainOfTurn,
+  isServerTrouble,
+  retryTransient,
+} from '@boxcar/store';
 import type pg from 'pg';
 import { hopsOf, stepOf } from './chain-primitives.js';
 import { CHAIN_TOOL } from './handoff-profile.js';
@@ -71,11 +78,24 @@ function decide(chain: ChainRow): ModelReply {
   }
 }
 
+/** A database that is away is no failure of the chain: the turn tries again, as it does when a provider is away. */
+async function load(pool: pg.Pool, turnId: TurnId): Promise<ChainRow | undefined> {
+  try {
+    return await retryTransient(() => findChainOfTurn(pool, turnId));
+  } catch (error) {
+    if (!isServerTrouble(error)) throw error;
+    throw new ModelError('model_unavailable', 'The rows of the chain cannot be read now.', {
+      canRetry: true,
+      cause: error,
+    });
+  }
+}
+
 export function chainModel(pool: pg.Pool): Model {
   return {
     async generate({ turn }, { signal }) {
       signal.throwIfAborted();
-      const chain = await findChainOfTurn(pool, turn.turnId as TurnId);
+      const chain = await load(pool, turn.turnId as TurnId);
       if (chain === undefined) throw new ModelError('model_unknown', 'This turn drives no chain.');
       return decide(chain);
     },
