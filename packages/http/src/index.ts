@@ -1,6 +1,7 @@
 export { approvalRoutes } from './approvals/approval-routes.js';
 export type { EventSource, ServerEvent } from './event-stream.js';
 export { createHttpFrame, type HttpAddress, type HttpFrame, type HttpFrameOptions } from './frame.js';
+export { handoffRoutes } from './handoffs/handoff-routes.js';
 export { type LocalKey, openLocalKey } from './local-key.js';
 export { announceServer } from './local-state.js';
 export { DEFAULT_PORT, isLoopbackHost } from './loopback.js';

@@ -5,6 +5,7 @@ import { requestApproval } from '@boxcar/store';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { approvalRoutes } from '../approvals/approval-routes.js';
 import { createHttpFrame, type HttpFrame, type HttpFrameOptions } from '../frame.js';
+import { handoffRoutes } from '../handoffs/handoff-routes.js';
 import type { Route } from '../route.js';
 
 const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
@@ -35,19 +36,27 @@ export interface Stage extends AsyncDisposable {
 export interface StageOptions extends Partial<Omit<HttpFrameOptions, 'runtime' | 'log'>> {
   readonly routes?: readonly Route[];
   readonly approvalMs?: number | null;
+  /** Default false, as everywhere. */
+  readonly handoffs?: boolean;
 }
 
 const noModel = {
   generate: () => Promise.reject(new Error('no model')),
 };
 
-export async function openStage({ routes = [], approvalMs, ...options }: StageOptions = {}): Promise<Stage> {
+export async function openStage({
+  routes = [],
+  approvalMs,
+  handoffs = false,
+  ...options
+}: StageOptions = {}): Promise<Stage> {
   const database = await testDatabase();
   const log: LogLine[] = [];
   const opened = openRuntime({
     databaseUrl: database.url,
     directUrl: database.url,
     model: noModel,
+    handoffs: { enabled: handoffs },
     ...(approvalMs === undefined ? {} : { approvalMs }),
   });
   const { runtime } = opened;
@@ -56,7 +65,7 @@ export async function openStage({ routes = [], approvalMs, ...options }: StageOp
     port: 0,
     ...options,
     log: (level, event, fields = {}) => void log.push({ level, event, fields }),
-  }).mount([...approvalRoutes(runtime), ...routes]);
+  }).mount([...approvalRoutes(runtime), ...handoffRoutes(runtime), ...routes]);
   const { url, port } = await frame.listen();
   return {
     database,

@@ -7,6 +7,7 @@ import {
   createHttpFrame,
   DEFAULT_PORT,
   type HttpFrame,
+  handoffRoutes,
   isLoopbackHost,
   type LocalKey,
   openLocalKey,
@@ -81,7 +82,7 @@ const createHttpFrameOf = (
     allowedHosts: flags.allowHost,
     allowedOrigins: flags.allowOrigin,
     log,
-  }).mount(approvalRoutes(runtime));
+  }).mount([...approvalRoutes(runtime), ...handoffRoutes(runtime)]);
 
 export function addServe(program: Command, run: Run): void {
   program
