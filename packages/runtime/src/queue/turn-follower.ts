@@ -11,12 +11,14 @@ export class TurnFollower {
     this.#forget = forget;
   }
 
-  /** Resolves when there has been news since the last time, at once if there has, and after `ms` in any case. @throws The signal's reason; why the runtime is closed. */
-  async news(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  /** Resolves when there has been news since the last time, at once if there has, and after `ms` in any case. @returns Whether there was. @throws The signal's reason; why the runtime is closed. */
+  async news(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
     signal?.throwIfAborted();
     if (this.#closed !== undefined) throw this.#closed;
     if (!this.#hasNews) await this.#wait(ms, signal);
+    const hadNews = this.#hasNews;
     this.#hasNews = false;
+    return hadNews;
   }
 
   #wait(ms: number, signal: AbortSignal | undefined): Promise<void> {

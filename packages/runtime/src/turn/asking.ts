@@ -2,7 +2,8 @@
  * Questions of a function that serves a handoff.
  *
  * Q1  A question is a row before anybody waits for its reply. While it waits it holds no slot of its worker, and the time of the handoff stands.
- * Q2  A function that begins anew asks again, and gets the replies that are there: the same text, for the same time, is the same question.
+ * Q2  A worker that closes does not wait for replies: the turn is given back, and its function begins anew elsewhere.
+ * Q3  A function that begins anew asks again, and gets the replies that are there: the same text, for the same time, is the same question.
  * Rule: docs/handoff.md, "Questions".
  */
 import { createHash } from 'node:crypto';
@@ -22,6 +23,8 @@ import type { HeldTurn, TurnHost } from './held-turn.js';
 
 /** How often the rows are read without a notice. */
 const LOOK_MS = 30_000;
+/** How soon a worker that closes is rid of it. */
+const CLOSE_MS = 500;
 
 export class Asking {
   readonly #host: TurnHost;
@@ -31,11 +34,23 @@ export class Asking {
   /** How often each question was asked by this attempt. */
   readonly #asked = new Map<string, number>();
 
-  constructor(host: TurnHost, of: { held: HeldTurn; handoff: ServedHandoff; time: AttemptTime }) {
+  readonly #leave: () => void;
+
+  /** @param of.leave - Ends the attempt, whose turn is given back. */
+  constructor(
+    host: TurnHost,
+    of: {
+      readonly held: HeldTurn;
+      readonly handoff: ServedHandoff;
+      readonly time: AttemptTime;
+      readonly leave: () => void;
+    },
+  ) {
     this.#host = host;
     this.#held = of.held;
     this.#handoff = of.handoff;
     this.#time = of.time;
+    this.#leave = of.leave;
   }
 
   /** @throws KernelError `question_expired`, `payload_too_large`; the signal's reason. */
@@ -93,7 +108,7 @@ export class Asking {
     const { handoff_id } = this.#handoff;
     using follower = watcher.follow(this.#held.turn.turnId);
     for (let leftMs = LOOK_MS; ; ) {
-      await follower.news(leftMs, signal);
+      await this.#news(follower, { leftMs, signal });
       const question = await retryTransient(() => findQuestion(pool, handoff_id, askKey));
       if (question === undefined) throw new KernelError('not_found', { details: { handoff_id } });
       if (question.is_closed) return this.#replyOf(question);
@@ -104,6 +119,18 @@ export class Asking {
           await retryTransient(() => expireQuestion(pool, { handoffId: handoff_id, seq: question.seq })),
         );
       leftMs = Math.max(leftMs, 1);
+    }
+  }
+
+  /** Resolves when there is news, and after `leftMs` in any case. @throws The signal's reason. */
+  async #news(
+    follower: ReturnType<TurnHost['runtime']['watcher']['follow']>,
+    { leftMs, signal }: { readonly leftMs: number; readonly signal: AbortSignal },
+  ): Promise<void> {
+    const until = performance.now() + leftMs;
+    for (let left = leftMs; left > 0; left = until - performance.now()) {
+      if (this.#host.isDraining()) this.#leave();
+      if (await follower.news(Math.min(left, CLOSE_MS), signal)) return;
     }
   }
 

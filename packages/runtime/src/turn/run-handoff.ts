@@ -174,7 +174,13 @@ class HandoffRun {
     const stop = (): void => limit.abort(signal.reason);
     signal.addEventListener('abort', stop, { once: true });
     const time = new AttemptTime(remainingMs, () => limit.abort(new KernelError(...this.#timeoutWords())));
-    const asking = new Asking(this.#host, { held: this.#held, handoff: this.#handoff, time });
+    const left = new Error('the worker closes');
+    const asking = new Asking(this.#host, {
+      held: this.#held,
+      handoff: this.#handoff,
+      time,
+      leave: () => limit.abort(left),
+    });
     const parts = new PartWriter(this.#host.runtime, this.#held).open({ masks: true });
     let remoteId: string | undefined;
     let done: Done;
@@ -197,6 +203,8 @@ class HandoffRun {
     } catch (error) {
       if (limit.signal.aborted) this.#tellToStop(prepared, remoteId);
       if (signal.aborted) throw error;
+      // The function asks again elsewhere.
+      if (limit.signal.reason === left) return 'released';
       if (limit.signal.aborted) return await this.#fail(this.#timeout(), 'timeout');
       return await this.#afterFailure(prepared, error, { attempt, leftMs: time.leftMs });
     } finally {
