@@ -37,7 +37,8 @@ suites
   chain   what each delegated hop costs, in a chain of ten: p50
   steps   what each further step of a turn costs, without a tool and with a tool call: p50
   handoff approve → model call ÷ submit → model call; a native handoff ÷ a plain delegation;
-          the first part of a handoff, from its model to a reader: p50
+          a cached result ÷ a plain delegation; from the model of a handoff to
+          the receiver of its callback, and to a reader of its first part: p50
   fanout  fork_join of 1,000 and of 10,000 children: submit → parent's answer; memory of the worker
   pack    a context of 1,000 and 9,000 cards from three boxes that overlap: p50
   view    the messages of a context of 1,000 and 9,000 cards, loaded and built: p50

@@ -15,5 +15,8 @@ const talk: ScriptedFunction = async (_request, { write, pause }) => {
 };
 
 /** Of callers and workers alike: a caller checks the profiles that it applies. */
+/** Callbacks go to a receiver of this machine. */
+export const WEBHOOKS = { secret: 'bench', allowPrivate: ['127.0.0.1'] };
+
 export const createBenchModel = () =>
   createModelRouter({ scripted: { functions: { [CLOCK]: () => ({ text: String(now()) }), [TALK]: talk } } });

@@ -3,7 +3,7 @@ import { createLog, openRuntime, type Runtime } from '@boxcar/runtime';
 import { Cleanup } from '../cleanup.js';
 import { ANSWER, PROMPT, type System, type Target } from '../system.js';
 import { forkWorker, type WorkerProcess } from '../worker-process.js';
-import { createBenchModel } from './model.js';
+import { createBenchModel, WEBHOOKS } from './model.js';
 
 /** Boxcar with its default settings, called through the library. */
 export interface Boxcar extends System {
@@ -24,7 +24,13 @@ export const PROFILE = {
 /** The caller's end alone: a runtime in this process, no worker. */
 export function openCaller(target: Target): { readonly runtime: Runtime; close(): Promise<void> } {
   const { databaseUrl, redisUrl } = target;
-  return openRuntime({ databaseUrl, redisUrl, model: createBenchModel(), log: createLog('warn') });
+  return openRuntime({
+    databaseUrl,
+    redisUrl,
+    model: createBenchModel(),
+    log: createLog('warn'),
+    handoffs: { webhooks: WEBHOOKS },
+  });
 }
 
 export const forkBoxcarWorker = (target: Target): Promise<WorkerProcess> =>

@@ -2,10 +2,16 @@
 import { createLog, createWorker, openRuntime } from '@boxcar/runtime';
 import { z } from 'zod';
 import { serveWorker } from '../worker-process.js';
-import { createBenchModel } from './model.js';
+import { createBenchModel, WEBHOOKS } from './model.js';
 
 serveWorker(async ({ databaseUrl, redisUrl, concurrency }) => {
-  const open = openRuntime({ databaseUrl, redisUrl, model: createBenchModel(), log: createLog('warn') });
+  const open = openRuntime({
+    databaseUrl,
+    redisUrl,
+    model: createBenchModel(),
+    log: createLog('warn'),
+    handoffs: { webhooks: WEBHOOKS },
+  });
   open.runtime.registerTool({
     name: 'count_wagons',
     description: 'Counts the wagons of a train.',

@@ -21,11 +21,17 @@ const TIMED = `handoff-${CLOCK}`;
 const TALKING = `handoff-${TALK}`;
 
 type Measures = Readonly<
-  Record<'approved' | 'idle' | 'native' | 'plain' | 'streamed' | 'relayed', () => Promise<number>>
+  Record<
+    'approved' | 'idle' | 'native' | 'plain' | 'cached' | 'streamed' | 'relayed' | 'called',
+    () => Promise<number>
+  >
 >;
 
 /** Milliseconds of each kind, once. */
-function measuresOf(boxcar: Boxcar, relay: Relay): Measures {
+function measuresOf(
+  boxcar: Boxcar,
+  { relay, receiver }: { readonly relay: Relay; readonly receiver: Receiver },
+): Measures {
   const { runtime } = boxcar;
   const permissionEvaluator = new PermissionEvaluator({
     text: `
@@ -37,6 +43,7 @@ rules:
     environment: 'production',
   });
   const tool = new HandoffTool({ runtime, permissionEvaluator, concurrency: 0 });
+  const unjudged = new HandoffTool({ runtime, permissionEvaluator: null, concurrency: 0 });
   const gate = new ApprovalGate({ runtime });
   const request = { source_agent: 'caller', task: PROMPT };
   return {
@@ -59,6 +66,12 @@ rules:
         if (result !== ANSWER) throw new Error(`a handoff ended with ${JSON.stringify(result)}`);
       }),
     plain: () => timed(() => boxcar.answer()),
+    cached: () =>
+      timed(async () => {
+        const cache = { ttl_seconds: 86_400 };
+        const { result } = await tool.handoff({ ...request, target_agent: PROFILE.name, cache });
+        if (result !== ANSWER) throw new Error(`a handoff ended with ${JSON.stringify(result)}`);
+      }),
     streamed: async () => {
       const { handoff_id } = await tool.handoff({ ...request, target_agent: TALKING, wait: false });
       let ms = Number.NaN;
@@ -67,6 +80,16 @@ rules:
       return ms;
     },
     relayed: () => relay.first(),
+    called: async () => {
+      const called = receiver.next();
+      await unjudged.handoff({
+        ...request,
+        target_agent: TIMED,
+        callback: { url: receiver.url },
+        wait: false,
+      });
+      return called;
+    },
   };
 }
 
@@ -101,6 +124,43 @@ class Relay implements AsyncDisposable {
   }
 }
 
+/** Gets callbacks: how long after the call of its model each comes. */
+class Receiver implements AsyncDisposable {
+  #onCall: ((ms: number) => void) | undefined;
+  readonly #server = createServer((request, response) => {
+    const chunks: Buffer[] = [];
+    request.on('data', (chunk: Buffer) => chunks.push(chunk));
+    request.on('end', () => {
+      const at = now();
+      response.end();
+      const { result } = JSON.parse(Buffer.concat(chunks).toString()) as { result: string };
+      this.#onCall?.(at - Number(result));
+    });
+  });
+
+  async open(): Promise<this> {
+    this.#server.listen(0, '127.0.0.1');
+    await once(this.#server, 'listening');
+    return this;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}/`;
+  }
+
+  next(): Promise<number> {
+    return new Promise((resolve) => {
+      this.#onCall = resolve;
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#server.closeAllConnections();
+    this.#server.close();
+    await once(this.#server, 'close');
+  }
+}
+
 /** Everything comes to rest; of uneven length, as between idle turns. */
 const rest = (): Promise<void> => delay(5 + Math.random() * 15);
 
@@ -122,15 +182,18 @@ export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figu
     model: `scripted:${TALK}`,
   });
   await using relay = await new Relay().open();
-  const measures = measuresOf(boxcar, relay);
+  await using receiver = await new Receiver().open();
+  const measures = measuresOf(boxcar, { relay, receiver });
   const names = Object.keys(measures) as (keyof Measures)[];
   const found: Record<keyof Measures, number[]> = {
     approved: [],
     idle: [],
     native: [],
     plain: [],
+    cached: [],
     streamed: [],
     relayed: [],
+    called: [],
   };
   const sample = async (count: number, keep: boolean): Promise<void> => {
     for (let at = 0; at < count; at += 1)
@@ -148,6 +211,8 @@ export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figu
   return {
     'approved ÷ idle': { value: p50('approved') / p50('idle'), floor: 1 },
     'native ÷ plain': { value: p50('native') / p50('plain'), floor: 1 },
+    'cached ÷ plain': { value: p50('cached') / p50('plain'), floor: 1 },
+    'callback after its model': { value: p50('called'), floor: p50('idle') },
     'first part beyond a relay': { value: p50('streamed') - p50('relayed'), floor: p50('relayed') },
   };
 }

@@ -13,7 +13,8 @@ export interface CachedResult {
 /** Waits while an identical handoff is carried out, without a slot of the worker. @throws The signal's reason. */
 export async function awaitCached(host: TurnHost, held: HeldTurn): Promise<CachedResult | undefined> {
   const { pool, watcher, log } = host.runtime;
-  const { turnId } = held.turn;
+  const { turnId, mayBeCached } = held.turn;
+  if (!mayBeCached) return undefined;
   for (;;) {
     held.signal.throwIfAborted();
     const flight = await retryTransient(() => findFlight(pool, turnId));

@@ -105,7 +105,7 @@ class TurnLoop {
   async run(): Promise<TurnRun> {
     const { turn, signal } = this.#held;
     const progress = this.#progress;
-    if (progress.step === 0 && progress.open === 'none' && HANDOFF_PRIMITIVES.has(turn.primitive)) {
+    if (progress.step === 0 && progress.open === 'none') {
       const cached = await awaitCached(this.#host, this.#held);
       if (cached !== undefined) return this.#commits.end(cachedEnding(cached));
     }

@@ -16,6 +16,7 @@ import type {
   TurnId,
   WorkerId,
 } from '@boxcar/kernel';
+import { HANDOFF_PRIMITIVES } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, retryTransient, run, skipping, statement } from '../db/index.js';
 import { type Build, NOT_GIVEN_UP, THIS_BUILD } from '../rows/index.js';
@@ -55,6 +56,8 @@ export interface ClaimedTurn {
   readonly warmsCache: boolean;
   /** Batches wait for it. */
   readonly isMember: boolean;
+  /** It serves a handoff that may be answered from the cache. */
+  readonly mayBeCached: boolean;
   /** Null when nothing limits what it spends. */
   readonly purse: Purse | null;
   /** What makes its prompts; its version is null until its first step. */
@@ -80,7 +83,8 @@ const claimedColumns = (
 ): string => `${of}.id, ${of}.project_id, ${of}.run_id, ${of}.agent_id, ${of}.profile_id, ${of}.epoch, ${of}.parent_turn_id, ${of}.parent_tool_call_id, ${of}.is_awaited, ${of}.primitive,
     ${of}.context_box_id, ${of}.output_box_id, ${of}.channel_id, ${of}.worker_target, ${of}.traceparent, ${of}.max_steps, ${of}.deadline_at, ${of}.step_count,
     ${of}.empty_replies, ${of}.pending_calls, ${of}.attempt, ${of}.retries, ${of}.losses, ${of}.batch_ids is not null as is_member, coalesce(${of}.warm_turn_id = ${of}.id and ${of}.step_count = 0, false) as warms_cache,
-    ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8, ${of}.selector, ${of}.selector_version`;
+    ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8, ${of}.selector, ${of}.selector_version,
+    ${of}.primitive in (${[...HANDOFF_PRIMITIVES].map((name) => `'${name}'`).join(', ')}) and exists (select from boxcar.handoffs h where h.turn_id = ${of}.id and h.cache_key is not null) as may_be_cached`;
 
 // Each part reads the one before it, so that no two lists of a batch are joined by going through both.
 const claimText = (leavesLocked: boolean): string => `
@@ -148,6 +152,7 @@ type ClaimRow = Row<
 > & {
   warms_cache: boolean;
   is_member: boolean;
+  may_be_cached: boolean;
   allotted_tokens: number | null;
   allotted_cost: number | null;
   spent_tokens: number | null;
@@ -258,6 +263,7 @@ export async function claimOnce(
         losses: row.losses,
         warmsCache: row.warms_cache,
         isMember: row.is_member,
+        mayBeCached: row.may_be_cached,
         purse: toPurse(row),
         selector: row.selector === null ? null : { name: row.selector, version: row.selector_version },
       },
