@@ -373,7 +373,7 @@ export const ERROR_CATALOGUE = {
     'The call is not one that a tool worker answers.',
     'Answer with the tool_call_id of a job of your own queue.',
   ),
-  chain_failed: entry(
+  chain_failed: detailed(
     502,
     false,
     'A hop of the chain failed.',

@@ -152,6 +152,7 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'forks.fork_key',
     'forks.receipt',
     'handoff_messages.ask_key',
+    'handoffs.cache_key',
     'handoffs.request_hash',
     'handoffs.run_id',
     'operations.door_job_id',
