@@ -323,6 +323,14 @@ describe('a chain', () => {
     expect(await h.rows('select from boxcar.handoffs')).toEqual([]);
   });
 
+  test('passes on results of any length', async () => {
+    // Each of them is more than the prompt of a model may be.
+    record('big', () => 'x'.repeat(900_000));
+    const hops = [1, 2, 3].map((n) => ({ target_agent: 'big', task: `Part ${n}.` }));
+    expect(await tool.chain(hops, desk)).toMatchObject({ status: 'completed' });
+    expect(calls).toHaveLength(3);
+  });
+
   test('its tool is for chains alone', async () => {
     expect(await failureOf(h.runtime.submit('handoff_hop', { hop: 1 }))).toMatchObject({
       code: 'bad_request',
