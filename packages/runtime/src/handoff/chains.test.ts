@@ -331,6 +331,52 @@ describe('a chain', () => {
     expect(calls).toHaveLength(3);
   });
 
+  test('of which a person retries a compensation that another person has under way undoes it once', async () => {
+    let isBroken = true;
+    let go = (): void => undefined;
+    const gone = new Promise<void>((settle) => {
+      go = settle;
+    });
+    record('flight');
+    record('hotel', fail);
+    tool.registerAgent('unflight', async () => {
+      if (isBroken) fail();
+      calls.push(['unflight', null, null]);
+      await gone;
+      return 'given back';
+    });
+    const error = await failureOf(
+      tool.chain(
+        [
+          {
+            target_agent: 'flight',
+            task: 'Book.',
+            compensate: { target_agent: 'unflight', task: 'Give back.' },
+          },
+          { target_agent: 'hotel', task: 'Book.' },
+        ],
+        desk,
+      ),
+    );
+    const id = String(error.details.handoff_id);
+    isBroken = false;
+    const first = tool.retryCompensation(id);
+    await waitFor(() => Promise.resolve(calls.length === 3), { message: 'the compensation runs' });
+    const stop = new AbortController();
+    const second = tool.retryCompensation(id);
+    const left = failureOf(tool.retryCompensation(id, { signal: stop.signal }));
+    await h.rows('select pg_sleep(0.5)');
+    stop.abort(new KernelError('bad_request', { message: 'enough' }));
+    await left;
+    go();
+    expect(await Promise.all([first, second])).toMatchObject([
+      { phase: 'rolled_back' },
+      { phase: 'rolled_back' },
+    ]);
+    expect(calls.map(([name]) => name)).toEqual(['flight', 'hotel', 'unflight']);
+    expect((await below(id)).filter(({ mode }) => mode === 'compensate')).toHaveLength(2);
+  });
+
   test('its tool is for chains alone', async () => {
     expect(await failureOf(h.runtime.submit('handoff_hop', { hop: 1 }))).toMatchObject({
       code: 'bad_request',
