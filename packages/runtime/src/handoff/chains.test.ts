@@ -377,6 +377,33 @@ describe('a chain', () => {
     expect((await below(id)).filter(({ mode }) => mode === 'compensate')).toHaveLength(2);
   });
 
+  test('a key in the context of a hop is for its target: each chain has hops of its own', async () => {
+    let go = (): void => undefined;
+    const gone = new Promise<void>((settle) => {
+      go = settle;
+    });
+    tool.registerAgent('one', async (_input, { context }) => {
+      calls.push(['one', context.idempotency_key ?? null, null]);
+      await gone;
+      return 'done';
+    });
+    record('two');
+    const hops = [
+      { target_agent: 'one', task: 'x', context: { idempotency_key: 'k' } },
+      { target_agent: 'two', task: 'y' },
+    ];
+    const both = [tool.chain(hops, desk), tool.chain(hops, desk)];
+    await waitFor(() => Promise.resolve(calls.length >= 2), { message: 'the first hop of both runs' });
+    go();
+    expect(await Promise.all(both)).toMatchObject([{ result: 'done' }, { result: 'done' }]);
+    expect(calls.map(([name, input]) => [name, input])).toEqual([
+      ['one', 'k'],
+      ['one', 'k'],
+      ['two', 'done'],
+      ['two', 'done'],
+    ]);
+  });
+
   test('its tool is for chains alone', async () => {
     expect(await failureOf(h.runtime.submit('handoff_hop', { hop: 1 }))).toMatchObject({
       code: 'bad_request',
