@@ -404,6 +404,39 @@ describe('a chain', () => {
     ]);
   });
 
+  test('nothing is passed on in the place of a result that was erased', async () => {
+    record('flight', () => ({ booking: 7 }));
+    record('unflight');
+    record('after');
+    tool.registerAgent('hotel', async () => {
+      const [card] = await h.rows<{ id: string }>(
+        'select t.deliverable_card_id as id from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id where h.hop = 1',
+      );
+      await h.rows("select boxcar.erase_cards(array[$1::uuid], 'asked for')", [card?.id]);
+      return fail();
+    });
+    const error = await failureOf(
+      tool.chain(
+        [
+          {
+            target_agent: 'flight',
+            task: 'Book.',
+            compensate: { target_agent: 'unflight', task: 'Give back.' },
+          },
+          { target_agent: 'hotel', task: 'Book.' },
+        ],
+        desk,
+      ),
+    );
+    // Without the booking nobody knows what to give back.
+    expect(error.details.phase).toBe('compensation_failed');
+    expect(calls.map(([name]) => name)).toEqual(['flight']);
+    expect(await failureOf(tool.retryCompensation(String(error.details.handoff_id)))).toMatchObject({
+      code: 'card_damaged',
+      message: expect.stringContaining('The result of hop 1 was erased.'),
+    });
+  });
+
   test('its tool is for chains alone', async () => {
     expect(await failureOf(h.runtime.submit('handoff_hop', { hop: 1 }))).toMatchObject({
       code: 'bad_request',
