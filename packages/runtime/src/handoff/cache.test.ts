@@ -146,6 +146,21 @@ describe('an identical handoff', () => {
     expect(await tool.waitForHandoff(first.handoff_id)).toMatchObject({ phase: 'canceled' });
   });
 
+  test('several parts of the same handoff are carried out once', async () => {
+    tool.registerAgent('slow', async () => {
+      runs.push('slow');
+      await h.rows('select pg_sleep(0.3)');
+      return 'done';
+    });
+    tool.registerAgent('boss', async (_input, { handoff }) => {
+      const parts = Array.from({ length: 5 }, () => handoff({ target_agent: 'slow', task: 'x', cache }));
+      return (await Promise.all(parts)).map(({ result }) => result);
+    });
+    const { result } = await ask({ target_agent: 'boss', cache: undefined });
+    expect(result).toEqual(Array(5).fill('done'));
+    expect(runs).toEqual(['slow']);
+  });
+
   test('parts of two that lead never wait for each other', async () => {
     let ready = 0;
     const both = new Promise<void>((settle) => {

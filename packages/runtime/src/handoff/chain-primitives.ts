@@ -99,12 +99,22 @@ export const stepOf = (
 const resultOf = (step: ChainStep | undefined): Exclude<JsonValue, null> | undefined =>
   step === undefined || step.phase !== 'completed' ? undefined : (step.result ?? undefined);
 
+/** What goes along with another request. @throws KernelError `card_damaged` after an erasure: what is left is not what was done. */
+function passedOn(step: ChainStep | undefined): Exclude<JsonValue, null> | undefined {
+  if (step?.is_erased === true)
+    throw new KernelError('card_damaged', {
+      message: `The result of hop ${step.hop} was erased.`,
+      details: { handoff_id: step.handoff_id, hop: step.hop },
+    });
+  return resultOf(step);
+}
+
 /** The request of a hop: the result of the one before is its payload, or beside it. */
 function hopRequest(chain: ChainRow, hop: number): HandoffArguments {
   const asked = hopsOf(chain)[hop - 1];
   if (asked === undefined) throw new KernelError('bad_request', { message: `handoff_hop: no hop ${hop}.` });
   const { compensate: _later, context, payload, ...rest } = asked;
-  const before = resultOf(stepOf(chain, hop - 1));
+  const before = passedOn(stepOf(chain, hop - 1));
   const also: JsonObject = payload === undefined || before === undefined ? {} : { previous_result: before };
   return {
     ...rest,
@@ -119,7 +129,7 @@ export function undoRequest(chain: ChainRow, hop: number): HandoffArguments {
   const compensate = hopsOf(chain)[hop - 1]?.compensate;
   if (compensate === undefined)
     throw new KernelError('bad_request', { message: `handoff_hop: hop ${hop} has no compensation.` });
-  const result = resultOf(stepOf(chain, hop));
+  const result = passedOn(stepOf(chain, hop));
   return {
     ...compensate,
     context: { ...compensate.context, compensates: stepOf(chain, hop)?.handoff_id ?? null },

@@ -323,6 +323,120 @@ describe('a chain', () => {
     expect(await h.rows('select from boxcar.handoffs')).toEqual([]);
   });
 
+  test('passes on results of any length', async () => {
+    // Each of them is more than the prompt of a model may be.
+    record('big', () => 'x'.repeat(900_000));
+    const hops = [1, 2, 3].map((n) => ({ target_agent: 'big', task: `Part ${n}.` }));
+    expect(await tool.chain(hops, desk)).toMatchObject({ status: 'completed' });
+    expect(calls).toHaveLength(3);
+  });
+
+  test('of which a person retries a compensation that another person has under way undoes it once', async () => {
+    let isBroken = true;
+    let go = (): void => undefined;
+    const gone = new Promise<void>((settle) => {
+      go = settle;
+    });
+    record('flight');
+    record('hotel', fail);
+    tool.registerAgent('unflight', async () => {
+      if (isBroken) fail();
+      calls.push(['unflight', null, null]);
+      await gone;
+      return 'given back';
+    });
+    const error = await failureOf(
+      tool.chain(
+        [
+          {
+            target_agent: 'flight',
+            task: 'Book.',
+            compensate: { target_agent: 'unflight', task: 'Give back.' },
+          },
+          { target_agent: 'hotel', task: 'Book.' },
+        ],
+        desk,
+      ),
+    );
+    const id = String(error.details.handoff_id);
+    isBroken = false;
+    const first = tool.retryCompensation(id);
+    await waitFor(() => Promise.resolve(calls.length === 3), { message: 'the compensation runs' });
+    const stop = new AbortController();
+    const second = tool.retryCompensation(id);
+    const left = failureOf(tool.retryCompensation(id, { signal: stop.signal }));
+    await h.rows('select pg_sleep(0.5)');
+    stop.abort(new KernelError('bad_request', { message: 'enough' }));
+    await left;
+    go();
+    expect(await Promise.all([first, second])).toMatchObject([
+      { phase: 'rolled_back' },
+      { phase: 'rolled_back' },
+    ]);
+    expect(calls.map(([name]) => name)).toEqual(['flight', 'hotel', 'unflight']);
+    expect((await below(id)).filter(({ mode }) => mode === 'compensate')).toHaveLength(2);
+  });
+
+  test('a key in the context of a hop is for its target: each chain has hops of its own', async () => {
+    let go = (): void => undefined;
+    const gone = new Promise<void>((settle) => {
+      go = settle;
+    });
+    tool.registerAgent('one', async (_input, { context }) => {
+      calls.push(['one', context.idempotency_key ?? null, null]);
+      await gone;
+      return 'done';
+    });
+    record('two');
+    const hops = [
+      { target_agent: 'one', task: 'x', context: { idempotency_key: 'k' } },
+      { target_agent: 'two', task: 'y' },
+    ];
+    const both = [tool.chain(hops, desk), tool.chain(hops, desk)];
+    await waitFor(() => Promise.resolve(calls.length >= 2), { message: 'the first hop of both runs' });
+    go();
+    expect(await Promise.all(both)).toMatchObject([{ result: 'done' }, { result: 'done' }]);
+    expect(calls.map(([name, input]) => [name, input])).toEqual([
+      ['one', 'k'],
+      ['one', 'k'],
+      ['two', 'done'],
+      ['two', 'done'],
+    ]);
+  });
+
+  test('nothing is passed on in the place of a result that was erased', async () => {
+    record('flight', () => ({ booking: 7 }));
+    record('unflight');
+    record('after');
+    tool.registerAgent('hotel', async () => {
+      const [card] = await h.rows<{ id: string }>(
+        'select t.deliverable_card_id as id from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id where h.hop = 1',
+      );
+      await h.rows("select boxcar.erase_cards(array[$1::uuid], 'asked for')", [card?.id]);
+      return fail();
+    });
+    const error = await failureOf(
+      tool.chain(
+        [
+          {
+            target_agent: 'flight',
+            task: 'Book.',
+            compensate: { target_agent: 'unflight', task: 'Give back.' },
+          },
+          { target_agent: 'hotel', task: 'Book.' },
+        ],
+        desk,
+      ),
+    );
+    // Without the booking nobody knows what to give back.
+    expect(error.details.phase).toBe('compensation_failed');
+    expect(calls.map(([name]) => name)).toEqual(['flight']);
+    expect(await failureOf(tool.retryCompensation(String(error.details.handoff_id)))).toMatchObject({
+      code: 'card_damaged',
+      message: expect.stringContaining('The result of hop 1 was erased.'),
+    });
+  });
+
   test('its tool is for chains alone', async () => {
     expect(await failureOf(h.runtime.submit('handoff_hop', { hop: 1 }))).toMatchObject({
       code: 'bad_request',

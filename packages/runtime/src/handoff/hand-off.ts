@@ -92,11 +92,18 @@ export async function handOff(
   }
   const { handoff_id: handoffId, served_by } = answer as { handoff_id: HandoffId; served_by?: string };
   if (served_by !== undefined) await parts.ensureServed(served_by);
-  const handoff =
-    (request.wait ?? true)
-      ? await waitForHandoff(runtime, handoffId, { projectId, signal })
-      : await loadHandoff(runtime, handoffId, projectId);
-  return toAnswer(handoff);
+  return (request.wait ?? true)
+    ? waitForAnswer(runtime, handoffId, { projectId, signal })
+    : toAnswer(await loadHandoff(runtime, handoffId, projectId));
+}
+
+/** Waits for the end of a handoff that was made before. @throws KernelError what it has failed with; the signal's reason. */
+export async function waitForAnswer(
+  runtime: RuntimeCore,
+  handoffId: HandoffId,
+  options: Pick<HandOffOptions, 'projectId' | 'signal'>,
+): Promise<HandoffAnswer> {
+  return toAnswer(await waitForHandoff(runtime, handoffId, options));
 }
 
 export async function loadHandoff(

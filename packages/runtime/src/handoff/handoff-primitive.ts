@@ -178,7 +178,8 @@ export class HandoffRequest {
       handoffId: newId<'handoff'>(),
       sourceAgent,
       input,
-      key: keyOf(input),
+      // What a hop has in its context is for its target: each hop is a handoff of its own.
+      key: as.hop === null ? keyOf(input) : input.idempotency_key,
       hash: argsHash({
         ...rest,
         ...(first === undefined ? {} : { platform: first }),

@@ -32,8 +32,8 @@ const PROFILES = {
       tools: [CHAIN_TOOL],
       repeatable: [CHAIN_TOOL],
       delegation_policy: { target_profiles: null },
-      // Each hop, what undoes it, and the end.
-      limits: { max_steps: 120 },
+      // Each hop, what undoes it, and the end. No model reads its prompts: results of any length fit.
+      limits: { max_steps: 120, context_tokens: 1e9 },
     }),
     worker_target: CHAIN_TARGET,
   },

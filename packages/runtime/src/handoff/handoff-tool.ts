@@ -253,6 +253,8 @@ export class HandoffTool implements AsyncDisposable {
   ): Promise<Handoff> {
     const id = parseId<'handoff'>(handoffId, 'handoff_id');
     if (this.#concurrency > 0) this.#runtime.handoffs.servers.add(this.#serve);
+    // A compensation may be under way already that only this process can serve.
+    await this.#serve(...this.#runtime.handoffs.workerTargets);
     await retryCompensation(this.#runtime, id, {
       projectId: this.#projectId,
       parts: this.#runtime.handoffs,

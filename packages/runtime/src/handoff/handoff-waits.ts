@@ -32,6 +32,7 @@ export class HandoffWaits {
       timeoutMs,
     }: { readonly signal?: AbortSignal | undefined; readonly timeoutMs?: number | undefined },
   ): Promise<void> {
+    if (signal?.aborted === true) return Promise.reject(signal.reason);
     return new Promise((resolve, reject) => {
       const done = (error?: unknown): void => {
         timer?.clear();

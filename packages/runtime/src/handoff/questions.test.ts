@@ -200,6 +200,31 @@ test('twenty questions wait in one process that serves two handoffs at a time', 
   expect(new Set(ended.map(({ result }) => result))).toEqual(new Set(['yes']));
 });
 
+test('its time stands still until it has a place of its worker again', async () => {
+  await using one = new HandoffTool({ runtime: h.runtime, concurrency: 1 });
+  const ask = async (target_agent: string, timeout: number) =>
+    (await one.handoff({ source_agent: 'main', target_agent, task: 'x', timeout, wait: false })).handoff_id;
+  one.registerAgent('clerk', async (_input, { ask }) => ask('Well?'), { retry: 'safe' });
+  let go = (): void => undefined;
+  const gone = new Promise<void>((settle) => {
+    go = settle;
+  });
+  one.registerAgent('busy', async () => {
+    await gone;
+    return 'done';
+  });
+  const id = await ask('clerk', 1);
+  await questionOf(id);
+  const busy = await ask('busy', 60);
+  await waitFor(async () => (await one.getHandoff(busy))?.phase === 'in_progress', {
+    message: 'another one has the only place',
+  });
+  await one.reply(id, 'yes');
+  await new Promise((settle) => setTimeout(settle, 1_500));
+  go();
+  expect(await one.waitForHandoff(id)).toMatchObject({ status: 'completed', result: 'yes' });
+});
+
 test('the process that waits dies, and another one asks the same question and has its reply', async () => {
   let asked = 0;
   register(async (_input, { ask }) => {

@@ -5,7 +5,7 @@ import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
 import { hopsOf, stepOf, undoRequest } from './chain-primitives.js';
-import { handOff } from './hand-off.js';
+import { handOff, waitForAnswer } from './hand-off.js';
 import { failureOf, HandoffRequest } from './handoff-primitive.js';
 import type { HandoffRules } from './handoff-rules.js';
 import type { HandoffParts } from './parts.js';
@@ -52,18 +52,20 @@ export async function retryCompensation(
   await markRolledBack(runtime.pool, handoffId);
 }
 
-/** Two people who try at once make one handoff: they count the same attempts. */
+/** Two people who try at once make one handoff: they count the same attempts, and wait for one that is under way. */
 function undo(
   runtime: RuntimeCore,
   chain: ChainRow,
   { hop, parts, rules, projectId, signal }: RetryOptions & { readonly hop: number },
 ): Promise<unknown> {
-  const tried = chain.steps.filter((step) => step.mode === 'compensate' && step.hop === hop).length;
+  const tries = chain.steps.filter((step) => step.mode === 'compensate' && step.hop === hop);
+  const open = tries.find(({ phase }) => !isFinalPhase(phase));
+  if (open !== undefined) return waitForAnswer(runtime, open.handoff_id, { projectId, signal });
   const request = {
     ...undoRequest(chain, hop),
     source_agent: chain.source_agent,
     parent_handoff_id: chain.handoff_id,
-    idempotency_key: `compensate:${chain.handoff_id}:${hop}:${tried + 1}`,
+    idempotency_key: `compensate:${chain.handoff_id}:${hop}:${tries.length + 1}`,
   };
   const handler: Handler = {
     description: 'Carries out a compensation again.',

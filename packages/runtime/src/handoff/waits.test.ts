@@ -1,9 +1,11 @@
 /** Waits for handoffs: they end with what they wait for, with their time, or with the runtime. */
+import type { HandoffId } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { HandoffTool } from './handoff-tool.js';
+import { HandoffWaits } from './handoff-waits.js';
 
 let h: Harness;
 let tool: HandoffTool;
@@ -41,6 +43,12 @@ test('a wait that has used up its time says so, whether a turn serves the handof
       code: 'wait_timeout',
       details: { handoff_id: id },
     });
+});
+
+test('a reader that has left already does not wait', async () => {
+  const waits = new HandoffWaits({ read: async () => [], isClosed: () => false });
+  const left = waits.wait(parked as HandoffId, { signal: AbortSignal.abort(new Error('left')) });
+  await expect(left).rejects.toThrow('left');
 });
 
 test('a wait for an approval ends when the runtime is closed, and leaves no timer', async () => {

@@ -78,7 +78,8 @@ export class Asking {
       });
     this.#log(known.logged);
     if (known.question.is_closed) return this.#replyOf(known.question);
-    return this.#host.whileWaiting(() => this.#time.standStill(() => this.#wait(askKey, signal)));
+    // It waits for its slot, too, before it goes on.
+    return this.#time.standStill(() => this.#host.whileWaiting(() => this.#wait(askKey, signal)));
   };
 
   #keyOf(text: string): string {

@@ -4,7 +4,7 @@
  * C1  A result counts while it is young enough for the one that asks, whole, and was carried out itself: what was taken from the cache is not
  *     taken again.
  * C2  Of identical handoffs one at a time is carried out; the others wait for it. It leads until its turn ends, whichever process has it.
- * C3  One that is a part of a leading handoff waits for nothing, so that two never wait for each other.
+ * C3  One that is a part of a leading handoff, at whatever depth, waits for nothing, so that two never wait for each other.
  * Rule: docs/handoff.md, "Cached results".
  */
 import type { CardContent, HandoffId, JsonValue, ProjectId, TurnId } from '@boxcar/kernel';
@@ -47,8 +47,13 @@ export interface Flight extends pg.QueryResultRow {
 }
 
 const LOOK = statement(`
-  with /* cache.look */ me as (select h.* from boxcar.handoffs h where h.turn_id = $1 and h.cache_key is not null)
-  select me.id as handoff_id, me.is_leading or me.attempts > 0 or exists (select from boxcar.handoffs o where o.root_handoff_id = me.root_handoff_id and o.is_leading and o.ended_at is null and o.id <> me.id) as is_free,
+  with recursive /* cache.look */ me as (select h.* from boxcar.handoffs h where h.turn_id = $1 and h.cache_key is not null),
+  above as (
+    select o.parent_handoff_id, o.is_leading and o.ended_at is null as leads from me join boxcar.handoffs o on o.id = me.parent_handoff_id
+    union all
+    select o.parent_handoff_id, o.is_leading and o.ended_at is null from above a join boxcar.handoffs o on o.id = a.parent_handoff_id
+  )
+  select me.id as handoff_id, me.is_leading or me.attempts > 0 or exists (select from above where leads) as is_free,
     r.handoff_id as cached_from, r.content, l.turn_id as leader_turn_id
   from me left join lateral (${results('me.project_id', 'me.cache_key', 'me.cache_seconds')}) r on true
     left join lateral (select o.turn_id from boxcar.handoffs o join boxcar.turns t on t.id = o.turn_id where o.project_id = me.project_id and o.cache_key = me.cache_key and o.is_leading and t.ended_at is null) l on true`);

@@ -20,6 +20,8 @@ export interface ChainStep {
   readonly target_agent: string;
   readonly phase: HandoffPhase;
   readonly result: JsonValue;
+  /** It had a result, which is gone. */
+  readonly is_erased: boolean;
   readonly error: ErrorBody | null;
 }
 
@@ -49,7 +51,7 @@ const loadBy = (label: string, where: string): string => `
     (select d.content->'data' from boxcar.cards d where d.id = c.payload_card_id) as definition,
     coalesce((select json_agg(json_build_object('arguments', k.arguments, 'status', k.status, 'error', r.content->'error') order by k.step, k.ordinal)
       from boxcar.tool_calls k left join boxcar.cards r on r.id = k.result_card_id where k.turn_id = c.turn_id), '[]') as moves,
-    coalesce((select json_agg(json_build_object('handoff_id', h.id, 'hop', h.hop, 'mode', h.mode, 'target_agent', h.target_agent, 'phase', ${PHASE}, 'result', ${CARD_VALUE('d')}, 'error', coalesce(h.error, t.error)) order by h.created_at, h.id)
+    coalesce((select json_agg(json_build_object('handoff_id', h.id, 'hop', h.hop, 'mode', h.mode, 'target_agent', h.target_agent, 'phase', ${PHASE}, 'result', ${CARD_VALUE('d')}, 'is_erased', d.id is not null and d.content is null, 'error', coalesce(h.error, t.error)) order by h.created_at, h.id)
       from boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id where h.parent_handoff_id = c.id and h.hop is not null), '[]') as steps
   from boxcar.handoffs c where ${where} and c.mode = 'chain'`;
 
