@@ -80,6 +80,15 @@ test('other schemes and URLs with a user are refused', () => {
     expect([url, isRefused(rules, url)]).toEqual([url, true]);
 });
 
+test('a host that is longer than any name may be is refused', () => {
+  const rules = new AddressRules();
+  const longest = `${'a'.repeat(61)}.`.repeat(4);
+  expect(isRefused(rules, `https://${longest}agent`)).toBe(false);
+  expect(isRefused(rules, `https://${longest}agents`)).toBe(true);
+  // Two thousand characters that become six thousand.
+  expect(isRefused(rules, `https://${'\u{4e00}\u{5143}\u{7532}.'.repeat(400)}example/`)).toBe(true);
+});
+
 test('a name is judged by the address that it leads to', () => {
   const rules = new AddressRules();
   expect(rules.allows('agents.example', '93.184.215.14')).toBe(true);

@@ -65,6 +65,9 @@ const bareHost = (host: string): string => host.replace(/^\[|\]$/g, '').toLowerC
 const LOCAL_NAME = /(^|\.)localhost\.?$/;
 const LOOPBACK = ['127.0.0.1', '::1'];
 
+/** The limit of DNS. The host of a callback is in an index, whose rows have a limit too. */
+const MAX_HOST = 253;
+
 const HOST_NAME = /^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$/;
 
 export class AddressRules {
@@ -104,7 +107,8 @@ export class AddressRules {
   /**
    * Judges a URL before anything is asked of it; the names of hosts are judged at the connection.
    *
-   * @throws KernelError `bad_request` for another scheme, a user in the URL, and a literal address that is not public.
+   * @throws KernelError `bad_request` for another scheme, a user in the URL, a host longer than a name may be, and a literal
+   *   address that is not public.
    */
   check(url: string, what: string): URL {
     const refuse = (why: string): never => {
@@ -119,6 +123,7 @@ export class AddressRules {
       return refuse('has another scheme than http or https');
     if (parsed.username !== '' || parsed.password !== '') return refuse('holds a user or a password');
     const host = bareHost(parsed.hostname);
+    if (host.length > MAX_HOST) return refuse('has a host that is longer than a name may be');
     if (isIP(host) !== 0 && !this.allows(host, host)) return refuse('is at an address that is not public');
     if (LOCAL_NAME.test(host) && !LOOPBACK.some((address) => this.allows(host, address)))
       return refuse('is at an address that is not public');

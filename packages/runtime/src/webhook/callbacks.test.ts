@@ -327,6 +327,7 @@ describe('a request', () => {
       'ftp://receiver.example/',
       'http://user:password@receiver.example/',
       'not a url',
+      `https://${Array.from({ length: 1_900 }, (_, at) => (at % 50 === 49 ? '.' : String.fromCodePoint(0x4e00 + ((at * at * 7_919) % 20_000)))).join('')}.example/`,
     ])
       expect(await refused(url)).toEqual([url, 'bad_request', 'arguments.callback.url']);
     expect(await h.rows('select from boxcar.handoffs')).toEqual([]);
