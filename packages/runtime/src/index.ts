@@ -47,6 +47,7 @@ export {
   type HandoffAnswer,
   type HandoffInput,
   type HandoffPage,
+  type HandoffRuntime,
   type HandoffSettings,
   HandoffTool,
   type HandoffToolOptions,
@@ -130,6 +131,13 @@ export {
   createProject,
   getProject,
 } from './profile/index.js';
+export {
+  AgentDoor,
+  type ListTasksOptions,
+  openAgentDoor,
+  type PublicMessage,
+  type TaskPage,
+} from './public-agent/index.js';
 export type { TurnResult } from './queue/index.js';
 export {
   BullMqDoorbell,

@@ -1,9 +1,13 @@
 export type { AgentContext, AgentFunction, AgentRunner } from './agents.js';
-export { waitForHandoff } from './hand-off.js';
+export { cancelHandoff } from './cancel-handoff.js';
+export { readHandoffEnvironment } from './config.js';
+export type { TaskOrigin } from './conversation-agent.js';
+export { logRefused, waitForHandoff } from './hand-off.js';
 export { handoffForm, handoffPrimitive } from './handoff-primitive.js';
 export {
   checkHandoffOptions,
   type HandoffPage,
+  type HandoffRuntime,
   HandoffTool,
   type HandoffToolOptions,
   type ListHandoffsOptions,
@@ -12,3 +16,4 @@ export {
 export type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 export { AGDDHandoffAdapter, type NativeAdapterOptions, NativeHandoffAdapter } from './native-adapter.js';
 export { HandoffParts, type HandoffSettings } from './parts.js';
+export { streamHandoff } from './stream-handoff.js';

@@ -32,16 +32,16 @@ export const END_PHASE = `case t.status when 'success' then 'completed' when 'pa
     when 'timeout' then 'timed_out' when 'canceled' then 'canceled' else 'failed' end`;
 
 /** The phase of handoff `h`, served by turn `t` or by none (H1). */
-const PHASE = `case when h.ended_at is not null or t.id is null then h.phase when t.ended_at is not null then ${END_PHASE}
+export const PHASE = `case when h.ended_at is not null or t.id is null then h.phase when t.ended_at is not null then ${END_PHASE}
     when t.start_position is null then 'pending' when h.worker_target is not null and t.status <> 'running' then 'queued' else 'in_progress' end`;
 
-const ON_TURN =
+export const ON_TURN =
   'left join boxcar.handoffs j on j.id = h.joined_to left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)';
 
 const CARD_VALUE = (card: string): string =>
   `case ${card}.content->>'kind' when 'text' then to_json(${card}.content->>'text') else ${card}.content->'data' end`;
 
-const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
+export const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
   (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
   (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
   (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
@@ -49,9 +49,9 @@ const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform,
   (select p.run_id from boxcar.turns p where p.id = h.parent_turn_id) as calling_run_id,
   h.root_handoff_id, h.parent_handoff_id, h.depth, h.decision, h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
 
-const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id`;
+export const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id`;
 
-interface HandoffRow extends pg.QueryResultRow {
+export interface HandoffRow extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly source_agent: string;
   readonly target_agent: string;
@@ -84,7 +84,7 @@ interface HandoffRow extends pg.QueryResultRow {
 
 const ERASED = '(erased)';
 
-const toHandoff = (row: HandoffRow): Handoff => ({
+export const toHandoff = (row: HandoffRow): Handoff => ({
   handoff_id: row.handoff_id,
   source_agent: row.source_agent,
   target_agent: row.target_agent,

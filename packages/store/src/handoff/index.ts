@@ -26,4 +26,17 @@ export {
   type ServedHandoff,
   type WaitedHandoff,
 } from './handoffs.js';
+export {
+  countPublicTasks,
+  findPublicAgent,
+  findPublicTask,
+  listPublicAgents,
+  listPublicTasks,
+  lockConversation,
+  MAX_COUNTED_TASKS,
+  type PublicAgent,
+  type PublicTask,
+  type TaskFilters,
+  type TaskScope,
+} from './public-tasks.js';
 export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type TurnPart } from './turn-parts.js';

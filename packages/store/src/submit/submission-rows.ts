@@ -216,6 +216,11 @@ export interface NewHandoff {
   readonly retry: JsonObject;
   readonly idempotencyKey: string | null;
   readonly requestHash: string;
+  /** Of a task that another platform gives; else all of them are null. */
+  readonly publicAgent: string | null;
+  readonly conversation: string | null;
+  readonly messageId: string | null;
+  readonly servingAgentId: AgentId | null;
   readonly events: readonly { readonly type: string; readonly data: JsonObject }[];
 }
 

@@ -33,7 +33,7 @@ const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid, is_end
 const TURN_COLUMNS =
   'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint, is_waited_for boolean, is_woken boolean, own_view_anchor int, own_view_position int, selector text, warm_turn_id uuid, is_told boolean';
 const HANDOFF_COLUMNS =
-  'id uuid, project_id uuid, phase text, is_ended boolean, source_agent text, source_agent_id uuid, target_agent text, platform text, run_id text, parent_turn_id uuid, tool_call_id uuid, is_awaited boolean, context_box_id uuid, task_card_id uuid, context_card_id uuid, payload_card_id uuid, worker_target text, turn_id uuid, ticket_id uuid, root_handoff_id uuid, parent_handoff_id uuid, depth int, decision jsonb, error jsonb, timeout_ms bigint, retry jsonb, idempotency_key text, request_hash text, events jsonb';
+  'id uuid, project_id uuid, phase text, is_ended boolean, source_agent text, source_agent_id uuid, target_agent text, platform text, run_id text, parent_turn_id uuid, tool_call_id uuid, is_awaited boolean, context_box_id uuid, task_card_id uuid, context_card_id uuid, payload_card_id uuid, worker_target text, turn_id uuid, ticket_id uuid, root_handoff_id uuid, parent_handoff_id uuid, depth int, decision jsonb, error jsonb, timeout_ms bigint, retry jsonb, idempotency_key text, request_hash text, public_agent text, conversation text, message_id text, serving_agent_id uuid, events jsonb';
 const TURN_NAMES = TURN_COLUMNS.replace(
   / (uuid\[\]|uuid|boolean|smallint|int|text|float8|bigint|timestamptz)/g,
   '',
@@ -202,9 +202,9 @@ function buildText(records: SubmissionRecords): string {
   }
   if (has('handoffs')) {
     ctes.push(`new_handoffs as (insert into boxcar.handoffs (id, project_id, phase, ended_at, source_agent, source_agent_id, target_agent, platform, run_id, parent_turn_id, tool_call_id, is_awaited, context_box_id, task_card_id, context_card_id, payload_card_id,
-        worker_target, turn_id, ticket_id, root_handoff_id, parent_handoff_id, depth, decision, error, timeout_ms, retry, idempotency_key, request_hash, event_count)
+        worker_target, turn_id, ticket_id, root_handoff_id, parent_handoff_id, depth, decision, error, timeout_ms, retry, idempotency_key, request_hash, public_agent, conversation, message_id, serving_agent_id, event_count)
       select x.id, x.project_id, x.phase, case when x.is_ended then statement_timestamp() end, x.source_agent, x.source_agent_id, x.target_agent, x.platform, x.run_id, x.parent_turn_id, x.tool_call_id, x.is_awaited, x.context_box_id, x.task_card_id, x.context_card_id, x.payload_card_id,
-        x.worker_target, x.turn_id, x.ticket_id, x.root_handoff_id, x.parent_handoff_id, x.depth, x.decision, x.error, x.timeout_ms, x.retry, x.idempotency_key, x.request_hash, jsonb_array_length(x.events)
+        x.worker_target, x.turn_id, x.ticket_id, x.root_handoff_id, x.parent_handoff_id, x.depth, x.decision, x.error, x.timeout_ms, x.retry, x.idempotency_key, x.request_hash, x.public_agent, x.conversation, x.message_id, x.serving_agent_id, jsonb_array_length(x.events)
       from ${from('handoffs', `item int, ${HANDOFF_COLUMNS}`)} ${gate}),
     new_handoff_events as (insert into boxcar.handoff_events (handoff_id, seq, type, data)
       select x.id, e.n, e.value->>'type', e.value->'data' from ${from('handoffs', `item int, ${HANDOFF_COLUMNS}`)} cross join lateral jsonb_array_elements(x.events) with ordinality as e(value, n) ${gate})`);
