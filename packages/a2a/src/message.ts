@@ -14,8 +14,12 @@ export const DATA_TASK = 'Do what the data of this message asks for.';
 
 const MAX_NAME = 500;
 
+// What the SDK translates from protocol 0.3 may have any type.
+const isText = (value: unknown): value is string => typeof value === 'string';
+
 function checkName(name: string, field: string): string {
-  if (name.length > 0 && name.length <= MAX_NAME && isPlainName(name) && isCleanText(name)) return name;
+  if (isText(name) && name.length > 0 && name.length <= MAX_NAME && isPlainName(name) && isCleanText(name))
+    return name;
   throw malformed(`${field}: must have 1 to ${MAX_NAME} characters, without control characters.`);
 }
 
@@ -42,6 +46,7 @@ function readParts(parts: readonly Part[]): {
   for (const { content } of parts)
     switch (content?.$case) {
       case 'text':
+        if (!isText(content.value)) throw malformed('message.parts: text must be a text.');
         if (content.value.trim() !== '') texts.push(content.value);
         break;
       case 'data':
@@ -59,6 +64,7 @@ function readParts(parts: readonly Part[]): {
 /** The message of a request. @throws A2AError for a request that has none, and for what this agent does not do. */
 export function messageOf({ message, configuration }: SendMessageRequest): Message {
   if (message === undefined) throw malformed('message: is missing.');
+  if (!isText(message.taskId)) throw malformed('message.taskId: must be a text.');
   if (message.role !== Role.ROLE_USER) throw malformed('message.role: must be that of the user.');
   if (configuration?.taskPushNotificationConfig !== undefined)
     throw new PushNotificationNotSupportedError({

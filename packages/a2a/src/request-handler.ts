@@ -186,7 +186,8 @@ export class RequestHandler implements A2ARequestHandler {
   }
 
   async #load(id: string): Promise<PublicTask> {
-    if (id.trim() === '') throw malformed('id: must be that of a task.');
+    // What the SDK translates from protocol 0.3 may have any type.
+    if (typeof id !== 'string' || id.trim() === '') throw malformed('id: must be that of a task.');
     const task = await this.#door.get(id);
     if (task === undefined) throw noTask(id);
     return task;
