@@ -35,7 +35,7 @@ export const END_PHASE = `case t.status when 'success' then 'completed' when 'pa
 export const PHASE = `case when h.ended_at is not null or t.id is null then h.phase when t.ended_at is not null then ${END_PHASE}
     when t.start_position is null then 'pending' when h.worker_target is not null and t.status <> 'running' then 'queued' else 'in_progress' end`;
 
-export const ON_TURN =
+const ON_TURN =
   'left join boxcar.handoffs j on j.id = h.joined_to left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)';
 
 const CARD_VALUE = (card: string): string =>

@@ -33,10 +33,8 @@ export {
   listPublicAgents,
   listPublicTasks,
   lockConversation,
-  MAX_COUNTED_TASKS,
   type PublicAgent,
   type PublicTask,
-  type TaskFilters,
   type TaskScope,
 } from './public-tasks.js';
 export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type TurnPart } from './turn-parts.js';

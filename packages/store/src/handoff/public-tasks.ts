@@ -96,7 +96,7 @@ export async function listPublicTasks(
 }
 
 /** A list is counted no further than this. */
-export const MAX_COUNTED_TASKS = 10_000;
+const MAX_COUNTED_TASKS = 10_000;
 
 const COUNT = statement(
   `select /* public-tasks.count */ count(*)::int as n from (select from ${FROM} where ${IS_WANTED} limit ${MAX_COUNTED_TASKS}) x`,
