@@ -33,6 +33,12 @@ const ROUTES: readonly Route[] = [
   },
   {
     method: 'GET',
+    path: '/elsewhere',
+    scope: 'handoffs:read',
+    handle: () => Response.redirect('http://127.0.0.1/there', 303),
+  },
+  {
+    method: 'GET',
     path: '/broken',
     scope: 'handoffs:read',
     handle: () => {
@@ -255,6 +261,13 @@ describe('request ids', () => {
     const lines = stage.log.filter(({ fields }) => fields.request_id === 'desk:1.a_b-c');
     expect(lines.map(({ event }) => event)).toEqual(['echo.said', 'http.request']);
     expect(lines[1]?.fields).toMatchObject({ method: 'POST', path: '/echo', status: 200 });
+  });
+
+  test('the answer of a route whose headers cannot be changed has it too', async () => {
+    expect(await send('/elsewhere', { 'x-request-id': 'r3', ...bearer(key) })).toMatchObject({
+      status: 303,
+      headers: { 'x-request-id': 'r3', location: 'http://127.0.0.1/there' },
+    });
   });
 
   test.each(['a b', 'a\tb', 'x'.repeat(129), 'ü', '{"a":1}'])('%o is replaced', async (id) => {

@@ -11,7 +11,7 @@
 import { KernelError, type Scope } from '@boxcar/kernel';
 import { type KeyPrincipal, type Log, type Runtime, silentLog } from '@boxcar/runtime';
 import { hasUsableKey } from '@boxcar/store';
-import { getRequestListener, type HttpBindings } from '@hono/node-server';
+import { getRequestListener, type HttpBindings, RequestError } from '@hono/node-server';
 import { Hono } from 'hono';
 import { authenticate, challengeFor } from './authenticate.js';
 import { checkLength, limitBody, readJson } from './body.js';
@@ -212,12 +212,12 @@ export class HttpFrame {
     };
     SEEN.set(env.outgoing, seen);
     const response = await this.#respond(request, env, seen);
-    response.headers.set('x-request-id', requestId);
-    response.headers.set('x-content-type-options', 'nosniff');
-    if (seen.origin !== undefined)
-      for (const [name, value] of Object.entries(corsHeaders(seen.origin))) response.headers.set(name, value);
     this.#note(request, response.status, seen);
-    return response;
+    return withHeaders(response, {
+      'x-request-id': requestId,
+      'x-content-type-options': 'nosniff',
+      ...(seen.origin === undefined ? {} : corsHeaders(seen.origin)),
+    });
   }
 
   async #respond(request: Request, env: HttpBindings, seen: Seen): Promise<Response> {
@@ -330,11 +330,14 @@ export class HttpFrame {
     });
   }
 
-  /** A request whose address or host is not one. */
+  /** A request whose address or host is not one; whatever else fails before there is an answer is an error of ours. */
   #refuseUnreadable(error: unknown): Response {
     const requestId = requestIdOf(undefined);
     this.#log('info', 'http.unreadable', { request_id: requestId, error });
-    const refused = new KernelError('bad_request', { message: 'The address of the request is not valid.' });
+    const refused =
+      error instanceof RequestError
+        ? new KernelError('bad_request', { message: 'The address of the request is not valid.' })
+        : error;
     return problemResponse(toProblem(refused, { requestId, path: '' }), { 'x-request-id': requestId });
   }
 
@@ -357,6 +360,14 @@ function seenIn(env: HttpBindings): Seen {
   const seen = SEEN.get(env.outgoing);
   if (seen === undefined) throw new Error('the request was not seen');
   return seen;
+}
+
+/** The headers of an answer that a route has fetched cannot be changed. */
+function withHeaders(response: Response, more: Readonly<Record<string, string>>): Response {
+  const { status, statusText } = response;
+  const headers = new Headers(response.headers);
+  for (const [name, value] of Object.entries(more)) headers.set(name, value);
+  return new Response(response.body, { status, statusText, headers });
 }
 
 const isPreflight = ({ method, headers }: Request, { origin }: Seen): boolean =>
