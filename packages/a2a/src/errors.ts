@@ -4,8 +4,7 @@ import { KernelError } from '@boxcar/kernel';
 import type { Log } from '@boxcar/runtime';
 
 /** What is told of an error without a code: its text is for the log. */
-const INTERNAL =
-  'Something went wrong in this installation; its log says what, under the id of the request.';
+const INTERNAL = 'Something went wrong in this installation; its log says what, under the id of the request.';
 
 export const malformed = (message: string): A2AError => new RequestMalformedError({ message });
 

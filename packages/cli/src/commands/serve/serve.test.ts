@@ -192,9 +192,12 @@ test('the public agents are named at the start, and their cards say how other pl
   };
   expect(public_agents).toEqual([{ project: 'default', name: 'desk clerk', path: '/a2a/desk%20clerk' }]);
   await using plain = startCli(['serve', '--port', '0'], env);
-  await waitFor(async () => plain.stderr.includes('public agent desk clerk of default: /a2a/desk%20clerk') || undefined, {
-    message: 'the agent to be named',
-  });
+  await waitFor(
+    async () => plain.stderr.includes('public agent desk clerk of default: /a2a/desk%20clerk') || undefined,
+    {
+      message: 'the agent to be named',
+    },
+  );
   const headers = { authorization: `Bearer ${readFileSync(key_file ?? '', 'utf8').trim()}` };
   const card = await fetch(`${url}${public_agents[0]?.path}/.well-known/agent-card.json`, { headers });
   expect(await card.json()).toMatchObject({ url: 'https://agents.example/a2a/desk%20clerk' });
