@@ -1,14 +1,14 @@
 import { afterAll, beforeAll, describe, test } from 'vitest';
 import { delegations } from '../testing/faults/scenarios.js';
 import { approvals } from '../testing/faults/scenarios-approvals.js';
-import { handoffOnce, handoffStreams, handoffs } from '../testing/faults/scenarios-handoffs.js';
+import { handoffOnce, handoffStreams, handoffs, publicTasks } from '../testing/faults/scenarios-handoffs.js';
 import { Survival } from '../testing/faults/survival.js';
 
 describe('handoffs, cut at every kind of statement, are served once, and never before their approval', {
   timeout: 600_000,
 }, () => {
   const ELSEWHERE = [delegations, approvals];
-  const SCENARIOS = [handoffs, handoffOnce, handoffStreams];
+  const SCENARIOS = [handoffs, handoffOnce, handoffStreams, publicTasks];
   let survival: Survival;
   beforeAll(async () => {
     survival = await Survival.open([...ELSEWHERE, ...SCENARIOS]);

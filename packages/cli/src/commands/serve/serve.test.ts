@@ -187,7 +187,8 @@ test('the public agents are named at the start, and their cards say how other pl
   await started.runtime.applyProfile({ ...shared, name: 'inner', public: false });
   await started.close();
   await using server = serve('--public-url', 'https://agents.example');
-  const { url, key_file, public_agents } = (await readyOf(server)) as Ready & {
+  const { key } = await json(['keys', 'create', '--scope', 'a2a:call']);
+  const { url, public_agents } = (await readyOf(server)) as Ready & {
     public_agents: { path: string }[];
   };
   expect(public_agents).toEqual([{ project: 'default', name: 'desk clerk', path: '/a2a/desk%20clerk' }]);
@@ -198,7 +199,7 @@ test('the public agents are named at the start, and their cards say how other pl
       message: 'the agent to be named',
     },
   );
-  const headers = { authorization: `Bearer ${readFileSync(key_file ?? '', 'utf8').trim()}` };
+  const headers = { authorization: `Bearer ${key}` };
   const card = await fetch(`${url}${public_agents[0]?.path}/.well-known/agent-card.json`, { headers });
   expect(await card.json()).toMatchObject({ url: 'https://agents.example/a2a/desk%20clerk' });
   const wrong = await cli(['serve', '--port', '0', '--public-url', 'agents.example', '--json'], env);
