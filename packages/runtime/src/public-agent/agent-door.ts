@@ -149,6 +149,8 @@ export class AgentDoor {
       const { answer } = await runtime.accept('handoff', request, {
         projectId: this.#projectId,
         ...(sourceAgentId === null ? {} : { sourceAgentId }),
+        // The same words again find their first answer, and leave no row of their own.
+        idempotencyKey: `a2a:${digestOf(this.#words(origin.conversation, origin.messageId))}`,
         handler: handler as Handler,
       });
       return (answer as { handoff_id: string }).handoff_id;
