@@ -195,7 +195,8 @@ export class RequestHandler implements A2ARequestHandler {
 
   /** The task at its end, or as it is when the time is over. */
   async #wait(task: PublicTask): Promise<PublicTask> {
-    const { waitMs: timeoutMs, signal, closing } = this.#options;
+    const { waitMs: timeoutMs, signal, closing, log } = this.#options;
+    log('debug', 'a2a.waits', { handoff_id: task.handoff_id });
     try {
       return await this.#door.wait(task, { timeoutMs, signal: AbortSignal.any([signal, closing]) });
     } catch (error) {

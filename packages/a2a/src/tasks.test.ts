@@ -276,6 +276,36 @@ test('tasks are listed by context and state, page by page', async () => {
     });
 });
 
+test('a message that waits is answered with its task as it is when the time is over, and when the server stops', async () => {
+  const begun = gate();
+  const said = gate();
+  functions.slow = async () => {
+    begun.open();
+    await said.opened;
+    return { text: 'late' };
+  };
+  const states = [TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING];
+  const message = request('wait', { contextId: 'stops' });
+  {
+    await using hasty = await openStage({ database: stage.database, works: false, waitMs: 1 });
+    const task = taskOf(await (await hasty.client('slow', key)).sendMessage(message));
+    expect(states).toContain(task.status?.state);
+  }
+  await begun.opened;
+  await using stopping = await openStage({ database: stage.database, works: false });
+  const client = await stopping.client('slow', key);
+  const waiting = client.sendMessage(message);
+  await waitFor(async () => stopping.log.some(({ event }) => event === 'a2a.waits') || undefined, {
+    message: 'the message to wait',
+  });
+  await stopping.frame.close({ graceMs: 60_000 });
+  const { id, status } = taskOf(await waiting);
+  expect(states).toContain(status?.state);
+  said.open();
+  const agent = await stage.client('slow', key);
+  expect(resultOf(await untilEnded(() => agent.getTask({ tenant: '', id })))).toBe('late');
+});
+
 async function untilEnded<T extends { status?: { state: TaskState } | undefined }>(
   look: () => Promise<T>,
 ): Promise<T> {
