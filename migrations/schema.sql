@@ -680,7 +680,11 @@ create table boxcar.handoffs (
   is_leading boolean default false not null,
   callback_url text,
   told_agent_id uuid,
-  notifies boolean
+  notifies boolean,
+  public_agent text,
+  conversation text,
+  message_id text,
+  serving_agent_id uuid
 );
 
 create table boxcar.operations (
@@ -1138,17 +1142,23 @@ alter table only boxcar.handoffs add constraint handoffs_callback_url_check CHEC
 
 alter table only boxcar.handoffs add constraint handoffs_check CHECK (((ended_at IS NULL) = (phase = ANY (ARRAY['pending'::text, 'awaiting_approval'::text, 'queued'::text, 'in_progress'::text, 'waiting_input'::text]))));
 
+alter table only boxcar.handoffs add constraint handoffs_conversation_check CHECK ((conversation <> ''::text));
+
 alter table only boxcar.handoffs add constraint handoffs_depth_check CHECK ((depth >= 0));
 
 alter table only boxcar.handoffs add constraint handoffs_hop_check CHECK ((hop > 0));
 
 alter table only boxcar.handoffs add constraint handoffs_idempotency_key_check CHECK ((idempotency_key <> ''::text));
 
+alter table only boxcar.handoffs add constraint handoffs_message_id_check CHECK ((message_id <> ''::text));
+
 alter table only boxcar.handoffs add constraint handoffs_mode_check CHECK ((mode = ANY (ARRAY['handoff'::text, 'chain'::text, 'compensate'::text])));
 
 alter table only boxcar.handoffs add constraint handoffs_phase_check CHECK ((phase = ANY (ARRAY['pending'::text, 'awaiting_approval'::text, 'queued'::text, 'in_progress'::text, 'waiting_input'::text, 'completed'::text, 'failed'::text, 'timed_out'::text, 'canceled'::text, 'rejected'::text, 'rolled_back'::text, 'compensation_failed'::text])));
 
 alter table only boxcar.handoffs add constraint handoffs_platform_check CHECK ((platform <> ''::text));
+
+alter table only boxcar.handoffs add constraint handoffs_public_agent_check CHECK ((public_agent <> ''::text));
 
 alter table only boxcar.handoffs add constraint handoffs_request_hash_check CHECK ((request_hash ~ '^[0-9a-f]{64}$'::text));
 
@@ -1502,6 +1512,8 @@ CREATE INDEX handoffs_of_turn ON boxcar.handoffs USING btree (turn_id) WHERE (tu
 
 CREATE INDEX handoffs_open ON boxcar.handoffs USING btree (project_id, created_at, id) WHERE (ended_at IS NULL);
 
+CREATE INDEX handoffs_public ON boxcar.handoffs USING btree (project_id, public_agent, source_agent, created_at, id) WHERE (public_agent IS NOT NULL);
+
 CREATE INDEX handoffs_to_tell ON boxcar.handoffs USING btree (id) WHERE ((ended_at IS NOT NULL) AND notifies);
 
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
@@ -1702,6 +1714,8 @@ comment on column boxcar.handoffs.callback_url is 'where its end is sent to; nul
 
 comment on column boxcar.handoffs.compensates is 'the hop that it undoes';
 
+comment on column boxcar.handoffs.conversation is 'by which the caller knows tasks that belong together';
+
 comment on column boxcar.handoffs.deadline_at is 'set when the first attempt begins';
 
 comment on column boxcar.handoffs.decision is 'what the policy said: level, rule, version and trace';
@@ -1716,13 +1730,19 @@ comment on column boxcar.handoffs.is_leading is 'it is carried out, and identica
 
 comment on column boxcar.handoffs.joined_to is 'the identical handoff whose result it has';
 
+comment on column boxcar.handoffs.message_id is 'the caller''s name of the message';
+
 comment on column boxcar.handoffs.mode is 'a chain has hops; compensate: undoes a hop';
 
 comment on column boxcar.handoffs.notifies is 'true: its end is to be told to that agent; false: it was told, or may not be';
 
 comment on column boxcar.handoffs.phase is 'as far as it was recorded: while a turn serves it, the turn says more';
 
+comment on column boxcar.handoffs.public_agent is 'the public profile that another platform has called; null: it did not come this way';
+
 comment on column boxcar.handoffs.run_id is 'any text of the caller';
+
+comment on column boxcar.handoffs.serving_agent_id is 'the agent of the conversation, made with its first turn';
 
 comment on column boxcar.handoffs.source_agent is 'from outside any text of the caller';
 

@@ -9,7 +9,7 @@ import { readScriptArguments } from './script-arguments.mjs';
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const PAGE = 'docs/api.md';
 /** In the order of the page: what programs import first. */
-const PACKAGES = ['runtime', 'host', 'http', 'llm', 'policy', 'embedded', 'cli', 'kernel', 'store'];
+const PACKAGES = ['runtime', 'host', 'http', 'a2a', 'llm', 'policy', 'embedded', 'cli', 'kernel', 'store'];
 
 const INTRODUCTION = `# Exports
 

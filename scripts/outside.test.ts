@@ -253,6 +253,7 @@ const PRINTS: readonly (readonly [name: string, stdout: RegExp, stderr?: RegExp]
   ['registerShop', /^success Order 42 is paid\.\n\{.* result: 'Order 42 is paid\.'/s],
   ['ask_expert', /It is safe\./],
   ['packContext', /^[0-9a-f-]{36} \[/],
+  ['a2aRoutes', /^401\n$/],
   ['createHttpFrame', /^200\n$/],
   [
     'startEmbeddedPostgres',

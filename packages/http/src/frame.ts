@@ -287,6 +287,7 @@ export class HttpFrame {
       params: readParams(route.path, url),
       requestId: seen.requestId,
       signal: request.signal,
+      closing: this.#closing.signal,
       log: seen.log,
       json: () => readJson(limited),
       events: (source) => this.#stream(source, { route, request, env, seen }),

@@ -15,6 +15,8 @@ export interface PublicCall {
   readonly requestId: string;
   /** Fires when the client is gone. */
   readonly signal: AbortSignal;
+  /** Fires when the server stops: what waits for something answers now. */
+  readonly closing: AbortSignal;
   /** Each line has the id of the request. */
   readonly log: Log;
   /** @throws KernelError `bad_request`, `payload_too_large`. */

@@ -52,6 +52,7 @@ export {
   type HandoffAnswer,
   type HandoffInput,
   type HandoffPage,
+  type HandoffRuntime,
   type HandoffSettings,
   HandoffTool,
   type HandoffToolOptions,
@@ -143,6 +144,13 @@ export {
   createProject,
   getProject,
 } from './profile/index.js';
+export {
+  AgentDoor,
+  type ListTasksOptions,
+  openAgentDoor,
+  type PublicMessage,
+  type TaskPage,
+} from './public-agent/index.js';
 export type { TurnResult } from './queue/index.js';
 export {
   BullMqDoorbell,

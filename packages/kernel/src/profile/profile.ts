@@ -79,6 +79,8 @@ export const profileSchema = z.strictObject({
   /** A turn may end only by a successful call of one of these tools; empty = plain text ends it. */
   must_end_with: z.array(name).default([]),
   tags: z.array(name).default([]),
+  /** True: other platforms reach it by A2A, with a key (docs/a2a.md). */
+  public: z.boolean().optional(),
   /** Which workers run its turns; empty = the default pool. */
   worker_target: z.string().regex(WORKER_TARGET, 'lower-case letters, digits, - and _ only').default(''),
   limits: profileLimitsSchema.prefault({}),

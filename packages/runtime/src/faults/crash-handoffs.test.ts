@@ -9,6 +9,7 @@ import {
   handoffQuestions,
   handoffStreams,
   handoffs,
+  publicTasks,
 } from '../testing/faults/scenarios-handoffs.js';
 import { Survival } from '../testing/faults/survival.js';
 
@@ -24,6 +25,7 @@ describe('handoffs, cut at every kind of statement, are served once, and never b
     handoffQuestions,
     handoffStreams,
     handoffEnds,
+    publicTasks,
   ];
   let survival: Survival;
   beforeAll(async () => {

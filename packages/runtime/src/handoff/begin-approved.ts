@@ -14,6 +14,7 @@ import {
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
+import { withConversationAgent } from './conversation-agent.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
 import { findNative } from './native-target.js';
 import { askerOf, boxIdsOf, hashesOf, requestTicket } from './request-ticket.js';
@@ -126,13 +127,21 @@ async function begin(
   return { handoff_id: oldest.handoff_id, turn_id: turn.turnId };
 }
 
-async function routeOf(
+/** An agent of the same name may have been made since: what another platform has called is a profile. */
+async function findTarget(
   runtime: RuntimeCore,
   tools: KernelTools,
-  { target_agent, worker_target, hop }: BeginningHandoff,
-) {
-  if (worker_target !== null) return { workerTarget: worker_target, native: undefined };
-  const found = await findNative(runtime, target_agent, tools, { isTrusted: hop !== null });
+  { target_agent, serving_agent_id, hop }: BeginningHandoff,
+): ReturnType<typeof findNative> {
+  if (serving_agent_id === null) return findNative(runtime, target_agent, tools, { isTrusted: hop !== null });
+  const found = await findNative(runtime, `profile:${target_agent}`, tools);
+  if (found.kind !== 'found') return found;
+  return { kind: 'found', target: await withConversationAgent(tools, found.target, serving_agent_id) };
+}
+
+async function routeOf(runtime: RuntimeCore, tools: KernelTools, oldest: BeginningHandoff) {
+  if (oldest.worker_target !== null) return { workerTarget: oldest.worker_target, native: undefined };
+  const found = await findTarget(runtime, tools, oldest);
   if (found.kind === 'found') return { workerTarget: null, native: found.target };
   throw found.kind === 'none' ? found.error : new KernelError('not_found');
 }
@@ -150,10 +159,7 @@ async function askAgain(
 ): Promise<undefined | string | PolicyDecision> {
   const { ticket, oldest, evaluator } = of;
   if (evaluator === undefined || ticket.policy_version === evaluator.policy.version) return undefined;
-  const found =
-    oldest.worker_target === null
-      ? await findNative(runtime, oldest.target_agent, tools, { isTrusted: oldest.hop !== null })
-      : undefined;
+  const found = oldest.worker_target === null ? await findTarget(runtime, tools, oldest) : undefined;
   const names = found?.kind === 'found' ? found.target.names : [];
   const policy = await decidePolicy(runtime, evaluator, {
     platform: oldest.platform,

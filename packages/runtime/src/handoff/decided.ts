@@ -50,7 +50,7 @@ export async function decided(runtime: RuntimeCore, ticketId: TicketId, begins: 
   const orphans = parked.filter(({ is_orphan }) => is_orphan);
   if (orphans.length > 0) {
     const error = new KernelError('canceled', { message: 'The call that asked for this handoff is over.' });
-    await end(runtime, {
+    await endParked(runtime, {
       parked: orphans,
       ticket,
       phase: 'canceled',
@@ -77,7 +77,7 @@ export async function decided(runtime: RuntimeCore, ticketId: TicketId, begins: 
     if (!(error instanceof KernelError) || error.entry.canRetry) throw error;
     const phase = PHASE_OF[error.code] ?? 'failed';
     const event = phase === 'rejected' ? 'handoff.rejected' : 'handoff.failed';
-    await end(runtime, { parked: rest, ticket, phase, error: toErrorBody(error), event });
+    await endParked(runtime, { parked: rest, ticket, phase, error: toErrorBody(error), event });
   }
 }
 
@@ -111,11 +111,17 @@ async function refuse(
     next: '',
     details: { ticket_id: ticket.id, resolved_by: ticket.resolved_by },
   });
-  await end(runtime, { parked, ticket, phase: 'rejected', error: error.toJSON(), event: 'handoff.rejected' });
+  await endParked(runtime, {
+    parked,
+    ticket,
+    phase: 'rejected',
+    error: error.toJSON(),
+    event: 'handoff.rejected',
+  });
 }
 
 /** Ends handoffs that no turn serves, and answers the calls that wait for them. */
-async function end(
+export async function endParked(
   runtime: Pick<RuntimeCore, 'pool' | 'log' | 'ring' | 'tellSourceSoon' | 'webhooks'>,
   of: {
     readonly parked: readonly ParkedHandoff[];

@@ -44,6 +44,7 @@ import { type CallGateOptions, CHAIN_TARGET, type RuntimeCore } from '../core/in
 import type { Handler, KernelTools, SubmitTurnRequest } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import { agentTarget, platformTarget, RUNNER_TARGET } from './agents.js';
+import { type TaskOrigin, withConversationAgent } from './conversation-agent.js';
 import { decidePolicy, type PolicyDecision } from './decide-policy.js';
 import type { HandoffRules } from './handoff-rules.js';
 import { findNative, type NativeTarget } from './native-target.js';
@@ -99,6 +100,7 @@ export function handoffPrimitive(
   runtime: RuntimeCore,
   parts: HandoffParts,
   rules: () => HandoffRules,
+  origin?: TaskOrigin,
 ): Handler<HandoffArguments> {
   return {
     ...handoffForm,
@@ -110,7 +112,7 @@ export function handoffPrimitive(
     handle: async (input, tools) => {
       const { isEnabled, gate } = rules();
       if (!isEnabled) throw featureDisabled();
-      return new HandoffRequest(runtime, { parts, gate, tools: tools as KernelTools }).make(input);
+      return new HandoffRequest(runtime, { parts, gate, tools: tools as KernelTools, origin }).make(input);
     },
   };
 }
@@ -157,11 +159,18 @@ export class HandoffRequest {
   readonly #parts: HandoffParts;
   readonly #gate: CallGateOptions;
   readonly #tools: KernelTools;
+  readonly #origin: TaskOrigin | undefined;
 
   constructor(
     runtime: RuntimeCore,
-    of: { readonly parts: HandoffParts; readonly gate: CallGateOptions; readonly tools: KernelTools },
+    of: {
+      readonly parts: HandoffParts;
+      readonly gate: CallGateOptions;
+      readonly tools: KernelTools;
+      readonly origin?: TaskOrigin | undefined;
+    },
   ) {
+    this.#origin = of.origin;
     this.#runtime = runtime;
     this.#parts = of.parts;
     this.#gate = of.gate;
@@ -184,6 +193,7 @@ export class HandoffRequest {
         ...rest,
         ...(first === undefined ? {} : { platform: first }),
         source_agent: sourceAgent,
+        ...(this.#origin === undefined ? {} : { conversation: this.#origin.conversation }),
       }),
     };
     const known = await this.#findFirst(asked);
@@ -337,7 +347,13 @@ export class HandoffRequest {
     if (this.#parts.agents.has(given)) return this.#toFunction(route, agentTarget(given));
     const native = await findNative(this.#runtime, given, this.#tools, { isTrusted: isOfChain(asked) });
     if (native.kind === 'elsewhere') return this.#toFunction(route, agentTarget(given));
-    if (native.kind === 'found') return { ...route, targetAgent: native.target.name, native: native.target };
+    if (native.kind === 'found') {
+      const target =
+        this.#origin === undefined
+          ? native.target
+          : await withConversationAgent(this.#tools, native.target, this.#origin.servingAgentId);
+      return { ...route, targetAgent: target.name, native: target };
+    }
     if (this.#parts.runner !== undefined) return this.#toFunction(route, RUNNER_TARGET);
     throw native.error;
   }
@@ -440,6 +456,10 @@ export class HandoffRequest {
       callbackUrl: wanted.callbackUrl,
       toldAgentId: wanted.toldAgentId,
       notifies: wanted.toldAgentId === null ? null : true,
+      publicAgent: this.#origin?.publicAgent ?? null,
+      conversation: this.#origin?.conversation ?? null,
+      messageId: this.#origin?.messageId ?? null,
+      servingAgentId: this.#origin?.servingAgentId ?? null,
       events,
     });
     for (const { type, data } of events) tools.logLater(type, { handoff_id: handoffId, ...data });

@@ -1,11 +1,15 @@
 export type { AgentContext, AgentFunction, AgentRunner } from './agents.js';
+export { cancelHandoff } from './cancel-handoff.js';
 export { chainForm } from './chain-primitives.js';
-export { handoffsOfRoot, waitForHandoff } from './hand-off.js';
+export { readHandoffEnvironment } from './config.js';
+export type { TaskOrigin } from './conversation-agent.js';
+export { handoffsOfRoot, logRefused, waitForHandoff } from './hand-off.js';
 export { handoffHandlers, handoffModels } from './handlers.js';
-export { handoffForm } from './handoff-primitive.js';
+export { handoffForm, handoffPrimitive } from './handoff-primitive.js';
 export {
   checkHandoffOptions,
   type HandoffPage,
+  type HandoffRuntime,
   HandoffTool,
   type HandoffToolOptions,
   type ListHandoffsOptions,
@@ -21,6 +25,7 @@ export type {
 export { messagesOf, type ReplyOptions, replyTo } from './messages.js';
 export { AGDDHandoffAdapter, type NativeAdapterOptions, NativeHandoffAdapter } from './native-adapter.js';
 export { HandoffParts, type HandoffSettings } from './parts.js';
+export { streamHandoff } from './stream-handoff.js';
 export {
   checkWebhookOptions,
   type ListWebhooksOptions,

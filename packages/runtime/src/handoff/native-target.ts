@@ -1,5 +1,5 @@
 /** Agents of this installation by the name that a handoff gives: an agent, a profile, or a function of another process. */
-import { KernelError } from '@boxcar/kernel';
+import { type AgentId, KernelError } from '@boxcar/kernel';
 import { type AgentRow, findLiveWorkers, type ProfileRow } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { HandlerTools } from '../handler/index.js';
@@ -14,6 +14,8 @@ export interface NativeTarget {
   readonly names: readonly string[];
   readonly agent: AgentRow | undefined;
   readonly profile: ProfileRow | undefined;
+  /** Of the agent that is made, where its id must be known before. */
+  readonly newAgentId?: AgentId | undefined;
 }
 
 type FoundNative =

@@ -60,8 +60,8 @@ export async function turnOf(
   };
 }
 
-const targetOf = ({ agent, profile }: NativeTarget): SubmitTurnRequest['target'] => {
+const targetOf = ({ agent, profile, newAgentId }: NativeTarget): SubmitTurnRequest['target'] => {
   if (agent !== undefined) return { kind: 'reuse', agent: agent satisfies AgentRow };
-  if (profile !== undefined) return { kind: 'new', profile };
+  if (profile !== undefined) return { kind: 'new', profile, agentId: newAgentId };
   throw new KernelError('internal_error', { message: 'A native target is neither agent nor profile.' });
 };

@@ -43,7 +43,7 @@ export const ON_TURN =
 export const CARD_VALUE = (card: string): string =>
   `case ${card}.content->>'kind' when 'text' then to_json(${card}.content->>'text') else ${card}.content->'data' end`;
 
-const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
+export const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
   (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
   (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
   (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
@@ -51,9 +51,9 @@ const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform,
   (select p.run_id from boxcar.turns p where p.id = h.parent_turn_id) as calling_run_id,
   h.root_handoff_id, h.parent_handoff_id, h.depth, h.mode, h.hop, h.compensates, h.cached_from, h.decision, h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
 
-const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id`;
+export const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id`;
 
-interface HandoffRow extends pg.QueryResultRow {
+export interface HandoffRow extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly source_agent: string;
   readonly target_agent: string;
@@ -90,7 +90,7 @@ interface HandoffRow extends pg.QueryResultRow {
 
 const ERASED = '(erased)';
 
-const toHandoff = (row: HandoffRow): Handoff => ({
+export const toHandoff = (row: HandoffRow): Handoff => ({
   handoff_id: row.handoff_id,
   source_agent: row.source_agent,
   target_agent: row.target_agent,

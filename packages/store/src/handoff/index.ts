@@ -44,4 +44,15 @@ export {
   type ReplyPlace,
   writeReply,
 } from './messages.js';
+export {
+  countPublicTasks,
+  findPublicAgent,
+  findPublicTask,
+  listPublicAgents,
+  listPublicTasks,
+  lockConversation,
+  type PublicAgent,
+  type PublicTask,
+  type TaskScope,
+} from './public-tasks.js';
 export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type TurnPart } from './turn-parts.js';

@@ -64,6 +64,14 @@ export const handoffs = boxcar.table('handoffs', {
   isAttemptOpen: boolean('is_attempt_open').notNull().default(false),
   idempotencyKey: text('idempotency_key'),
   requestHash: text('request_hash').notNull(),
+  /** The public profile that another platform has called; null: it did not come this way. */
+  publicAgent: text('public_agent'),
+  /** By which the caller knows tasks that belong together. */
+  conversation: text('conversation'),
+  /** The caller's name of the message. */
+  messageId: text('message_id'),
+  /** The agent of the conversation, made with its first turn. */
+  servingAgentId: uuid('serving_agent_id').$type<AgentId>(),
   eventCount: integer('event_count').notNull().default(0),
   /** A chain has hops; compensate: undoes a hop. */
   mode: text('mode').$type<HandoffMode>().notNull().default('handoff'),

@@ -232,6 +232,11 @@ export interface NewHandoff {
   readonly toldAgentId: AgentId | null;
   /** True with such an agent, else null. */
   readonly notifies: true | null;
+  /** Of a task that another platform gives; else all of them are null. */
+  readonly publicAgent: string | null;
+  readonly conversation: string | null;
+  readonly messageId: string | null;
+  readonly servingAgentId: AgentId | null;
   readonly events: readonly { readonly type: string; readonly data: JsonObject }[];
 }
 

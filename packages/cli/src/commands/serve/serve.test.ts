@@ -179,3 +179,29 @@ test('keys are made, listed, rotated and revoked, and wrong use is said', async 
   ])
     expect([args, (await cli(args, env)).code]).toEqual([args, 2]);
 }, 60_000);
+
+test('the public agents are named at the start, and their cards say how other platforms reach them', async () => {
+  const started = await prepare({ DATABASE_URL: database.url });
+  const shared = { instructions: '', model: 'scripted', script: [{ say: 'x' }] };
+  await started.runtime.applyProfile({ ...shared, name: 'desk clerk', public: true });
+  await started.runtime.applyProfile({ ...shared, name: 'inner', public: false });
+  await started.close();
+  await using server = serve('--public-url', 'https://agents.example');
+  const { key } = await json(['keys', 'create', '--scope', 'a2a:call']);
+  const { url, public_agents } = (await readyOf(server)) as Ready & {
+    public_agents: { path: string }[];
+  };
+  expect(public_agents).toEqual([{ project: 'default', name: 'desk clerk', path: '/a2a/desk%20clerk' }]);
+  await using plain = startCli(['serve', '--port', '0'], env);
+  await waitFor(
+    async () => plain.stderr.includes('public agent desk clerk of default: /a2a/desk%20clerk') || undefined,
+    {
+      message: 'the agent to be named',
+    },
+  );
+  const headers = { authorization: `Bearer ${key}` };
+  const card = await fetch(`${url}${public_agents[0]?.path}/.well-known/agent-card.json`, { headers });
+  expect(await card.json()).toMatchObject({ url: 'https://agents.example/a2a/desk%20clerk' });
+  const wrong = await cli(['serve', '--port', '0', '--public-url', 'agents.example', '--json'], env);
+  expect([wrong.code === 0, wrong.stderr.includes('bad_config')]).toEqual([false, true]);
+});

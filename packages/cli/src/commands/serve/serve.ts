@@ -1,4 +1,5 @@
 /** `boxcar serve`. */
+import { a2aRoutes } from '@boxcar/a2a';
 import { settingSchemas } from '@boxcar/host/config';
 import { openStack, type Stack } from '@boxcar/host/open';
 import {
@@ -12,6 +13,7 @@ import {
   type LocalKey,
   openLocalKey,
 } from '@boxcar/http';
+import { listPublicAgents } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, notBlank, type Run } from '../../command.js';
 import { type Context, untilStopped } from '../../context.js';
@@ -23,6 +25,7 @@ interface ServeFlags {
   readonly allowHost?: readonly string[];
   readonly allowOrigin?: readonly string[];
   readonly graceMs?: number;
+  readonly publicUrl?: string;
   readonly project?: string;
 }
 
@@ -51,15 +54,20 @@ async function runServe(context: Context, flags: ServeFlags): Promise<number> {
   const log = context.log('info');
   const graceMs = flags.graceMs ?? config.graceMs;
   const stack = await openStack({ ...config, embeddedKeepMs: undefined }, { log, policy: 'decides' });
-  const frame = createHttpFrameOf(stack, flags, log);
+  const frame = await createHttpFrameOf(stack, flags, log).catch(async (error: unknown) => {
+    await stack.close();
+    throw error;
+  });
   try {
     const key = await localKeyOf(context, stack, flags);
     const { url, port } = await frame.listen();
     using _announced =
       key === undefined ? undefined : announceServer(localFolder(), { url, port, keyPath: key.path });
-    const ready = { url, pid: process.pid, key_file: key?.path ?? null };
+    const agents = await publicAgentsOf(stack);
+    const ready = { url, pid: process.pid, key_file: key?.path ?? null, public_agents: agents };
     if (isJson) context.answer({ event: 'serve.ready', ...ready }, () => '');
     context.note(`${url} answers${key === undefined ? '' : `; the key of this machine is in ${key.path}`}`);
+    for (const { project, name, path } of agents) context.note(`public agent ${name} of ${project}: ${path}`);
     await untilStopped(stop);
     context.note('stopping (again to stop at once)');
   } finally {
@@ -70,11 +78,20 @@ async function runServe(context: Context, flags: ServeFlags): Promise<number> {
   return EXIT.success;
 }
 
-const createHttpFrameOf = (
+/** So many are named; all are served, and those that are applied later too. */
+const MAX_NAMED = 50;
+
+async function publicAgentsOf({ runtime }: Stack) {
+  const agents = await listPublicAgents(runtime.pool, MAX_NAMED);
+  return agents.map(({ project, name }) => ({ project, name, path: `/a2a/${encodeURIComponent(name)}` }));
+}
+
+/** @throws KernelError `bad_config` for addresses and names that are none. */
+const createHttpFrameOf = async (
   { runtime }: Stack,
   flags: ServeFlags,
   log: ReturnType<Context['log']>,
-): HttpFrame =>
+): Promise<HttpFrame> =>
   createHttpFrame({
     runtime,
     host: flags.host,
@@ -82,7 +99,11 @@ const createHttpFrameOf = (
     allowedHosts: flags.allowHost,
     allowedOrigins: flags.allowOrigin,
     log,
-  }).mount([...approvalRoutes(runtime), ...handoffRoutes(runtime)]);
+  }).mount([
+    ...approvalRoutes(runtime),
+    ...handoffRoutes(runtime),
+    ...a2aRoutes(runtime, { publicUrl: flags.publicUrl }),
+  ]);
 
 export function addServe(program: Command, run: Run): void {
   program
@@ -98,6 +119,11 @@ export function addServe(program: Command, run: Run): void {
       '--allow-origin <origin>',
       'an origin whose pages may use it, such as https://desk.example, repeatable',
       collect(notBlank),
+    )
+    .option(
+      '--public-url <url>',
+      'address by which other platforms reach it, for the cards of public agents',
+      notBlank,
     )
     .option('--grace-ms <ms>', 'how long a stop waits for running requests', flag(settingSchemas.graceMs))
     .option('--project <name>', 'project of the key of this machine, by id or name')

@@ -1,7 +1,11 @@
 /** Handoffs of a model and of a program: to an agent, to functions, and after an approval. */
 import { type HandoffPart, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
+import type { PublicTask } from '@boxcar/store';
+import { DEFAULT_PROJECT } from '../../approval/index.js';
 import { HandoffTool } from '../../handoff/handoff-tool.js';
+import type { KeyPrincipal } from '../../key/index.js';
+import { openAgentDoor } from '../../public-agent/index.js';
 import { openReceiver } from '../receiver.js';
 import type { Scenario, ScenarioAgent } from './scenario.js';
 import { decide } from './scenarios-approvals.js';
@@ -263,5 +267,52 @@ export const handoffEnds: Scenario = {
     const isRight = received.every(({ isGenuine, body }) => isGenuine && body.handoff_id === handoff_id);
     if (ids.size !== 1 || !isRight) throw new Error(`was sent: ${JSON.stringify(received)}`);
     return { isSent: true };
+  },
+};
+
+/** A key that another platform uses. */
+const caller: KeyPrincipal = {
+  id: '00000000-0000-7000-8000-00000000d001',
+  kind: 'key',
+  scopes: ['a2a:call'],
+  keyId: '00000000-0000-7000-8000-00000000d001' as KeyPrincipal['keyId'],
+  name: 'outside',
+  projectId: DEFAULT_PROJECT,
+  agent: null,
+  isLocal: false,
+  noteUse: undefined,
+};
+
+/** A conversation of another platform: a message, one that waits for an approval, and one that is canceled while it waits. */
+export const publicTasks: Scenario = {
+  name: 'tasks that another platform gives',
+  policy,
+  profiles: [
+    { name: 'helper', public: true, script: [{ say: 'helped {{instruction}}' }] },
+    { name: 'guarded', public: true, script: [{ say: 'allowed {{instruction}}' }] },
+  ],
+  drive: async (client, watcher) => {
+    const send = (agent: string, task: string, ends: boolean): Promise<PublicTask> =>
+      client.use(async (runtime) => {
+        const door = await openAgentDoor(runtime, agent, caller);
+        const sent = await door.send({ messageId: task, conversation: 'talk', task });
+        const rest = { timeoutMs: 60_000, signal: new AbortController().signal };
+        return ends ? door.wait(sent, rest) : sent;
+      });
+    const results = [(await send('helper', 'one', true)).result, (await send('helper', 'two', true)).result];
+    await send('guarded', 'three', false);
+    const { id } = await watcher.until(
+      "select id from boxcar.approvals where tool_name = 'handoff' and voided_at is null",
+    );
+    await decide(client, String(id), 'approve');
+    results.push((await send('guarded', 'three', true)).result);
+    const { handoff_id } = await send('guarded', 'four', false);
+    const phase = await client.use(async (runtime) => {
+      const door = await openAgentDoor(runtime, 'guarded', caller);
+      const task = await door.get(handoff_id);
+      if (task !== undefined) await door.cancel(task);
+      return (await door.get(handoff_id))?.phase ?? null;
+    });
+    return { results, phase };
   },
 };

@@ -1,0 +1,11 @@
+-- min_compatible: 15
+-- Tasks that other platforms give to public agents: handoffs, with what their protocol knows them by.
+alter table boxcar.handoffs add column public_agent text check (public_agent <> '');
+alter table boxcar.handoffs add column conversation text check (conversation <> '');
+alter table boxcar.handoffs add column message_id text check (message_id <> '');
+alter table boxcar.handoffs add column serving_agent_id uuid;
+comment on column boxcar.handoffs.public_agent is 'the public profile that another platform has called; null: it did not come this way';
+comment on column boxcar.handoffs.conversation is 'by which the caller knows tasks that belong together';
+comment on column boxcar.handoffs.message_id is 'the caller''s name of the message';
+comment on column boxcar.handoffs.serving_agent_id is 'the agent of the conversation, made with its first turn';
+create index handoffs_public on boxcar.handoffs (project_id, public_agent, source_agent, created_at, id) where public_agent is not null;

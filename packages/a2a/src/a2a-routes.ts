@@ -1,0 +1,206 @@
+/**
+ * Public agents over HTTP: card and JSON-RPC of each, on the frame.
+ *
+ * R1  Both need a key: the name of an agent is one of its project. What is wrong with key or name is told by the frame (401, 403, 404), what
+ *     is wrong with a message by the protocol.
+ * R2  Everything that is open is a connection. What it shows is read from rows, so any process answers any request.
+ * Rule: docs/a2a.md.
+ */
+import { A2A_VERSION_HEADER } from '@a2a-js/sdk';
+import { LegacyJsonRpcTransportHandler } from '@a2a-js/sdk/compat/v0_3/server';
+import { ContentTypeNotSupportedError } from '@a2a-js/sdk/errors';
+import { JsonRpcTransportHandler, ServerCallContext, validateVersion } from '@a2a-js/sdk/server';
+import type { Call, Route, ServerEvent } from '@boxcar/http';
+import { isJsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
+import { type AgentDoor, type HandoffRuntime, openAgentDoor } from '@boxcar/runtime';
+import { cardJson, cardOf, JSON_TYPE, LEGACY_VERSION, legacyCardJson } from './card.js';
+import { malformed, toA2AError } from './errors.js';
+import { RequestHandler } from './request-handler.js';
+
+const WAIT_MS = 300_000;
+const PARSE_ERROR = -32700;
+const INTERNAL_ERROR = -32603;
+
+export interface A2ARoutesOptions {
+  /** Where other platforms reach the server, such as `https://agents.example`. Default: the address of each request. */
+  readonly publicUrl?: string | undefined;
+  /** How long a message that asks for its end waits for it. Default: five minutes. */
+  readonly waitMs?: number | undefined;
+}
+
+type Envelope = object;
+
+/** `1.0.2` is 1.0. A request without a version is of 0.3. */
+function versionOf({ headers }: Request): string {
+  const given = headers.get(A2A_VERSION_HEADER)?.trim() ?? '';
+  if (given === '') return LEGACY_VERSION;
+  return /^(\d{1,4}\.\d{1,4})(?:\.\d{1,9})?$/.exec(given)?.[1] ?? given;
+}
+
+const isLegacy = (version: string): boolean => version === LEGACY_VERSION;
+
+const reply = (value: unknown): Response =>
+  Response.json(value, { headers: { 'cache-control': 'no-store', vary: A2A_VERSION_HEADER } });
+
+const isStream = (answer: Envelope): answer is AsyncGenerator<Envelope, void> =>
+  Symbol.asyncIterator in answer;
+
+/** The id of a request, where it has one. */
+const idIn = (body: JsonValue): string | number | null => {
+  const id = isJsonObject(body) ? body.id : null;
+  return typeof id === 'string' || typeof id === 'number' ? id : null;
+};
+
+/** An error in the form of a protocol version. */
+const mapError = (error: unknown, version: string): unknown =>
+  isLegacy(version)
+    ? LegacyJsonRpcTransportHandler.mapToLegacyJSONRPCError(error)
+    : JsonRpcTransportHandler.mapToJSONRPCError(error);
+
+/** The SDK reads parameters before it calls the handler: what fails there does not have the form of the protocol. */
+const isUnreadable = (answer: Envelope, handler: RequestHandler): boolean => {
+  const { error } = answer as { error?: { code?: unknown } };
+  return error?.code === INTERNAL_ERROR && !handler.isReached;
+};
+
+/** One request to an agent. */
+class Exchange {
+  readonly #call: Call;
+  readonly #version: string;
+  readonly #ending = new AbortController();
+
+  constructor(call: Call) {
+    this.#call = call;
+    this.#version = versionOf(call.request);
+    this.#endWith(call.signal);
+  }
+
+  /** @throws KernelError what the frame answers. */
+  async answer(door: AgentDoor, of: { readonly url: string; readonly waitMs: number }): Promise<Response> {
+    let id: JsonValue = null;
+    const { log, closing } = this.#call;
+    try {
+      this.#checkType();
+      const body = await this.#read();
+      if (body === undefined) return reply(this.#error(new NotJson(), null));
+      id = idIn(body);
+      validateVersion(this.#version, cardOf(door.agent, of.url), 'JSONRPC');
+      const handler = new RequestHandler(door, { ...of, signal: this.#ending.signal, closing, log });
+      const answer = await this.#transport(handler).handle(body as never, this.#context());
+      if (isStream(answer)) return await this.#stream(answer, id);
+      if (isUnreadable(answer, handler)) throw malformed('params: must have the form of the protocol.');
+      return reply(answer);
+    } catch (error) {
+      if (error instanceof KernelError) throw error;
+      return reply(this.#error(error, id));
+    }
+  }
+
+  #transport(handler: RequestHandler): JsonRpcTransportHandler | LegacyJsonRpcTransportHandler {
+    return isLegacy(this.#version)
+      ? new LegacyJsonRpcTransportHandler(handler)
+      : new JsonRpcTransportHandler(handler);
+  }
+
+  #context(): ServerCallContext {
+    const user = { isAuthenticated: true, userName: this.#call.principal.id };
+    return new ServerCallContext({ requestedVersion: this.#version, user });
+  }
+
+  #checkType(): void {
+    const [type] = (this.#call.request.headers.get('content-type') ?? JSON_TYPE).split(';');
+    if (type?.trim().toLowerCase() !== JSON_TYPE)
+      throw new ContentTypeNotSupportedError({ message: `The body must be ${JSON_TYPE}.` });
+  }
+
+  /** Undefined: the body is not JSON. */
+  async #read(): Promise<JsonValue | undefined> {
+    try {
+      return await this.#call.json();
+    } catch (error) {
+      if (error instanceof KernelError && error.code === 'bad_request') return undefined;
+      throw error;
+    }
+  }
+
+  #error(given: unknown, id: JsonValue): Envelope {
+    const error =
+      given instanceof NotJson
+        ? { code: PARSE_ERROR, message: 'The body must be JSON in UTF-8.' }
+        : mapError(toA2AError(given, this.#call.log), this.#version);
+    return { jsonrpc: '2.0', id, error };
+  }
+
+  /** What fails before the first event is answered as an error, and no stream begins. */
+  async #stream(answer: AsyncGenerator<Envelope, void>, id: JsonValue): Promise<Response> {
+    const first = await answer.next();
+    return this.#call.events(({ signal }) => {
+      this.#endWith(signal);
+      return this.#events(answer, { first, id });
+    });
+  }
+
+  async *#events(
+    answer: AsyncGenerator<Envelope, void>,
+    of: { readonly first: IteratorResult<Envelope, void>; readonly id: JsonValue },
+  ): AsyncGenerator<ServerEvent> {
+    try {
+      for (let step = of.first; step.done !== true; step = await answer.next()) yield { data: step.value };
+    } catch (error) {
+      yield { event: 'error', data: this.#error(error, of.id) };
+    } finally {
+      this.#ending.abort();
+    }
+  }
+
+  /** Nobody reads the answer any more. */
+  #endWith(signal: AbortSignal): void {
+    if (signal.aborted) this.#ending.abort();
+    signal.addEventListener('abort', () => this.#ending.abort(), { once: true });
+  }
+}
+
+class NotJson extends Error {}
+
+/** The routes of all public agents, to be mounted. */
+export function a2aRoutes(runtime: HandoffRuntime, options: A2ARoutesOptions = {}): readonly Route[] {
+  const { waitMs = WAIT_MS } = options;
+  const base = options.publicUrl === undefined ? undefined : readPublicUrl(options.publicUrl);
+  const urlOf = ({ url }: Call, name: string): string =>
+    `${base ?? url.origin}/a2a/${encodeURIComponent(name)}`;
+  const open = ({ params, principal }: Call): Promise<AgentDoor> =>
+    openAgentDoor(runtime, params.agent ?? '', principal);
+  return [
+    {
+      method: 'GET',
+      path: '/a2a/:agent/.well-known/agent-card.json',
+      scope: 'a2a:call',
+      handle: async (call) => {
+        const { agent } = await open(call);
+        const url = urlOf(call, agent.name);
+        return reply(isLegacy(versionOf(call.request)) ? legacyCardJson(agent, url) : cardJson(agent, url));
+      },
+    },
+    {
+      method: 'POST',
+      path: '/a2a/:agent',
+      scope: 'a2a:call',
+      handle: async (call) => {
+        const door = await open(call);
+        return new Exchange(call).answer(door, { url: urlOf(call, door.agent.name), waitMs });
+      },
+    },
+  ];
+}
+
+/** @throws KernelError `bad_config`. */
+function readPublicUrl(text: string): string {
+  const url = URL.canParse(text) ? new URL(text) : null;
+  const isPlain = url !== null && url.search === '' && url.hash === '' && url.username === '';
+  if (isPlain && ['http:', 'https:'].includes(url.protocol)) return url.href.replace(/\/$/, '');
+  throw new KernelError('bad_config', {
+    message: `publicUrl: '${text}' must be an http:// or https:// address without a query.`,
+    next: 'Give the address by which other platforms reach this server.',
+    details: { field: 'publicUrl' },
+  });
+}

@@ -1,0 +1,79 @@
+/** The card of a public agent: what other platforms know of it. Nothing of its instructions, tools and model is in it. */
+import { A2A_PROTOCOL_VERSION, AgentCard } from '@a2a-js/sdk';
+import type { PublicAgent } from '@boxcar/store';
+
+export const LEGACY_VERSION = '0.3';
+/** As cards of that protocol name it. */
+const LEGACY_CARD_VERSION = '0.3.0';
+const BINDING = 'JSONRPC';
+export const TEXT_TYPE = 'text/plain';
+export const JSON_TYPE = 'application/json';
+const MODES = [TEXT_TYPE, JSON_TYPE];
+
+/** @param url - Of the agent, where messages are sent. */
+export function cardOf({ name, version, description, tags }: PublicAgent, url: string): AgentCard {
+  const words = description ?? '';
+  const face = { url, protocolBinding: BINDING, tenant: '' };
+  return {
+    name,
+    description: words,
+    version: String(version),
+    supportedInterfaces: [
+      { ...face, protocolVersion: A2A_PROTOCOL_VERSION },
+      { ...face, protocolVersion: LEGACY_VERSION },
+    ],
+    provider: undefined,
+    capabilities: { streaming: true, pushNotifications: false, extendedAgentCard: false, extensions: [] },
+    securitySchemes: {
+      key: {
+        scheme: {
+          $case: 'httpAuthSecurityScheme',
+          value: { description: '', scheme: 'Bearer', bearerFormat: '' },
+        },
+      },
+    },
+    securityRequirements: [{ schemes: { key: { list: [] } } }],
+    defaultInputModes: [...MODES],
+    defaultOutputModes: [...MODES],
+    skills: [
+      {
+        id: name,
+        name,
+        description: words,
+        tags: [...tags],
+        examples: [],
+        inputModes: [],
+        outputModes: [],
+        securityRequirements: [],
+      },
+    ],
+    signatures: [],
+  };
+}
+
+/** The card on the wire of protocol 1.0. */
+export const cardJson = (agent: PublicAgent, url: string): unknown => AgentCard.toJSON(cardOf(agent, url));
+
+/** The card on the wire of protocol 0.3. It names the interfaces of 1.0 as well, for peers that speak both. */
+export function legacyCardJson({ name, version, description, tags }: PublicAgent, url: string): unknown {
+  const words = description ?? '';
+  return {
+    name,
+    description: words,
+    version: String(version),
+    url,
+    preferredTransport: BINDING,
+    protocolVersion: LEGACY_CARD_VERSION,
+    supportedInterfaces: [
+      { url, protocolBinding: BINDING, protocolVersion: A2A_PROTOCOL_VERSION },
+      { url, protocolBinding: BINDING, protocolVersion: LEGACY_VERSION },
+    ],
+    capabilities: { streaming: true, pushNotifications: false },
+    securitySchemes: { key: { type: 'http', scheme: 'bearer' } },
+    security: [{ key: [] }],
+    supportsAuthenticatedExtendedCard: false,
+    defaultInputModes: MODES,
+    defaultOutputModes: MODES,
+    skills: [{ id: name, name, description: words, tags }],
+  };
+}

@@ -1,0 +1,1 @@
+export { type A2ARoutesOptions, a2aRoutes } from './a2a-routes.js';

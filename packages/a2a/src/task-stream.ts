@@ -1,0 +1,92 @@
+/**
+ * A task as it goes on: first the task, then what changes, in order.
+ *
+ * S1  Everything that the task says comes from its rows, from the first word: a reader that joins late gets all of it.
+ * S2  What an agent has said may turn out void. The next piece of the result then takes the place of those before (`append: false`).
+ * S3  The last event has the state at the end.
+ */
+import { type StreamResponse, TaskState } from '@a2a-js/sdk';
+import type { HandoffPart } from '@boxcar/kernel';
+import type { AgentDoor } from '@boxcar/runtime';
+import type { PublicTask } from '@boxcar/store';
+import { resultArtifact, resultPart, stateOf, statusOf, textPart, toTask } from './task.js';
+
+type Payload = NonNullable<StreamResponse['payload']>;
+
+const eventOf = (payload: Payload): StreamResponse => ({ payload });
+
+/** What the reader has been told. */
+class Told {
+  readonly #ids: { readonly taskId: string; readonly contextId: string };
+  #isWorking: boolean;
+  /** There is a result that pieces are added to. */
+  #hasPieces = false;
+  /** The reader holds pieces that are void. */
+  #hasVoid = false;
+
+  constructor(task: PublicTask) {
+    this.#ids = { taskId: task.handoff_id, contextId: task.conversation };
+    this.#isWorking = stateOf(task) === TaskState.TASK_STATE_WORKING;
+  }
+
+  *takePart(part: HandoffPart): Generator<StreamResponse> {
+    if (part.type === 'text') {
+      yield* this.#begin();
+      yield this.#piece(textPart(part.text), false);
+    } else if (part.type === 'reset') {
+      this.#hasVoid ||= this.#hasPieces;
+      this.#hasPieces = false;
+    } else if (part.type === 'result' && !this.#hasPieces) {
+      const isEmpty = part.result === null || part.result === '';
+      if (!isEmpty || this.#hasVoid) yield this.#piece(resultPart(part.result ?? ''), true);
+    }
+  }
+
+  status(task: PublicTask): StreamResponse {
+    return eventOf({
+      $case: 'statusUpdate',
+      value: { ...this.#ids, status: statusOf(task), metadata: undefined },
+    });
+  }
+
+  *#begin(): Generator<StreamResponse> {
+    if (this.#isWorking) return;
+    this.#isWorking = true;
+    const status = {
+      state: TaskState.TASK_STATE_WORKING,
+      message: undefined,
+      timestamp: new Date().toISOString(),
+    };
+    yield eventOf({ $case: 'statusUpdate', value: { ...this.#ids, status, metadata: undefined } });
+  }
+
+  #piece(part: ReturnType<typeof resultPart>, lastChunk: boolean): StreamResponse {
+    const append = this.#hasPieces;
+    this.#hasPieces = true;
+    this.#hasVoid = false;
+    const artifact = resultArtifact([part]);
+    return eventOf({
+      $case: 'artifactUpdate',
+      value: { ...this.#ids, artifact, append, lastChunk, metadata: undefined },
+    });
+  }
+}
+
+/** Ends with the task, or quietly when the signal fires. */
+export async function* followTask(
+  door: AgentDoor,
+  task: PublicTask,
+  { signal, historyLength }: { readonly signal: AbortSignal; readonly historyLength?: number | undefined },
+): AsyncGenerator<StreamResponse, void> {
+  const told = new Told(task);
+  yield eventOf({ $case: 'task', value: toTask(task, { historyLength }) });
+  if (task.ended_at === null)
+    try {
+      for await (const part of door.stream(task.handoff_id, signal)) yield* told.takePart(part);
+    } catch (error) {
+      if (signal.aborted) return;
+      throw error;
+    }
+  const ended = task.ended_at === null ? await door.get(task.handoff_id) : task;
+  if (ended !== undefined) yield told.status(ended);
+}

@@ -1,0 +1,154 @@
+/**
+ * Tasks that other platforms give to public agents, and those agents.
+ *
+ * P1  A task is a handoff. A caller sees the tasks that it has given to an agent itself, and no others.
+ * P2  The agent of a conversation is made with the first turn of one of its tasks. Whoever makes a turn for the conversation holds its lock.
+ * Rule: docs/a2a.md.
+ */
+import type { AgentId, Handoff, HandoffId, HandoffPhase, ProjectId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement, type Tx } from '../db/index.js';
+import { FROM, HANDOFF, type HandoffRow, PHASE, toHandoff } from './handoffs.js';
+
+/** Whose tasks are meant. */
+export interface TaskScope {
+  readonly projectId: ProjectId;
+  /** The name of its profile. */
+  readonly publicAgent: string;
+  readonly sourceAgent: string;
+  /** Null: the operator of the project. */
+  readonly sourceAgentId: AgentId | null;
+}
+
+/** A handoff as its caller from outside knows it. */
+export interface PublicTask extends Handoff {
+  readonly conversation: string;
+  readonly message_id: string;
+}
+
+interface TaskRow extends HandoffRow {
+  readonly conversation: string;
+  readonly message_id: string;
+}
+
+const TASK = `${HANDOFF}, h.conversation, h.message_id`;
+const IS_OURS = `h.project_id = $1 and h.public_agent = $2 and h.source_agent = $3
+    and h.source_agent_id = coalesce($4::uuid, (select p.operator_agent_id from boxcar.projects p where p.id = $1))`;
+
+const toTask = (row: TaskRow): PublicTask => ({
+  ...toHandoff(row),
+  conversation: row.conversation,
+  message_id: row.message_id,
+});
+const valuesOf = ({ projectId, publicAgent, sourceAgent, sourceAgentId }: TaskScope): unknown[] => [
+  projectId,
+  publicAgent,
+  sourceAgent,
+  sourceAgentId,
+];
+
+const FIND = statement(`select /* public-tasks.find */ ${TASK} from ${FROM} where ${IS_OURS} and h.id = $5`);
+
+export async function findPublicTask(
+  db: Queryable,
+  scope: TaskScope,
+  handoffId: HandoffId,
+): Promise<PublicTask | undefined> {
+  const [row] = await run<TaskRow>(db, FIND, [...valuesOf(scope), handoffId]);
+  return row && toTask(row);
+}
+
+/** What is wanted of tasks. */
+export interface TaskFilters {
+  readonly conversation?: string | undefined;
+  readonly phases?: readonly HandoffPhase[] | undefined;
+  /** Those whose state has changed since. */
+  readonly since?: Date | undefined;
+}
+
+const IS_WANTED = `${IS_OURS} and (h.conversation = $5 or $5 is null) and ($6::text[] is null or ${PHASE} = any ($6))
+    and ($7::timestamptz is null or coalesce(h.ended_at, t.ended_at, h.created_at) >= $7)`;
+const filterValues = (scope: TaskScope, { conversation, phases, since }: TaskFilters): unknown[] => [
+  ...valuesOf(scope),
+  conversation ?? null,
+  phases ?? null,
+  since ?? null,
+];
+
+const LIST = statement(`
+  select /* public-tasks.list */ ${TASK}, to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
+  from ${FROM} where ${IS_WANTED} and ($8::timestamptz is null or (h.created_at, h.id) < ($8, $9::uuid))
+  order by h.created_at desc, h.id desc limit $10`);
+
+/** Tasks of a caller, the newest first. */
+export async function listPublicTasks(
+  db: Queryable,
+  scope: TaskScope,
+  of: TaskFilters & {
+    readonly limit: number;
+    /** The last task of the page before. */
+    readonly after?: { readonly at: string; readonly id: string } | undefined;
+  },
+): Promise<readonly (PublicTask & { readonly place_at: string })[]> {
+  const values = [...filterValues(scope, of), of.after?.at ?? null, of.after?.id ?? null, of.limit];
+  const rows = await run<TaskRow & { place_at: string }>(db, LIST, values);
+  return rows.map((row) => ({ ...toTask(row), place_at: row.place_at }));
+}
+
+/** A list is counted no further than this. */
+const MAX_COUNTED_TASKS = 10_000;
+
+const COUNT = statement(
+  `select /* public-tasks.count */ count(*)::int as n from (select from ${FROM} where ${IS_WANTED} limit ${MAX_COUNTED_TASKS}) x`,
+);
+
+export async function countPublicTasks(
+  db: Queryable,
+  scope: TaskScope,
+  filters: TaskFilters,
+): Promise<number> {
+  const [row] = await run<{ n: number }>(db, COUNT, filterValues(scope, filters));
+  return row?.n ?? 0;
+}
+
+/** A profile that other platforms reach. */
+export interface PublicAgent extends pg.QueryResultRow {
+  readonly name: string;
+  readonly version: number;
+  readonly description: string | null;
+  readonly tags: readonly string[];
+}
+
+const IS_PUBLIC = `f.is_current and c.content->'data'->>'public' = 'true'`;
+const AGENT = `f.name, f.version, c.content->'data'->>'description' as description, f.tags`;
+
+const FIND_AGENT = statement(
+  `select /* public-tasks.find_agent */ ${AGENT} from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.project_id = $1 and f.name = $2 and ${IS_PUBLIC}`,
+);
+
+/** Undefined: there is no such profile, or it is not public. */
+export const findPublicAgent = async (
+  db: Queryable,
+  projectId: ProjectId,
+  name: string,
+): Promise<PublicAgent | undefined> => (await run<PublicAgent>(db, FIND_AGENT, [projectId, name]))[0];
+
+const LIST_AGENTS = statement(
+  `select /* public-tasks.list_agents */ p.name as project, ${AGENT} from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where ${IS_PUBLIC} order by p.name, f.name limit $1`,
+);
+
+/** The public agents of all projects. */
+export const listPublicAgents = (
+  db: Queryable,
+  limit: number,
+): Promise<(PublicAgent & { readonly project: string })[]> =>
+  run<PublicAgent & { project: string }>(db, LIST_AGENTS, [limit]);
+
+const LOCK = statement(
+  'select /* public-tasks.lock_conversation */ pg_advisory_xact_lock(hashtextextended($1::text, 38))',
+);
+
+/** Of those who make turns for a conversation, one at a time goes on (P2). */
+export async function lockConversation(tx: Tx, servingAgentId: AgentId): Promise<void> {
+  await run(tx, LOCK, [servingAgentId]);
+}
