@@ -19,6 +19,7 @@ export const SHIPPED = [
   'adapters',
   'embedded',
   'host',
+  'http',
   'cli',
 ] as const;
 
@@ -72,7 +73,7 @@ export async function makeOutsideProject(): Promise<string> {
   );
   const packages = Object.fromEntries(
     readdirSync(tarballs).map((file) => [
-      `@boxcar/${/^boxcar-([a-z]+)-/.exec(file)?.[1] ?? file}`,
+      `@boxcar/${/^boxcar-([a-z0-9]+)-/.exec(file)?.[1] ?? file}`,
       `file:tarballs/${file}`,
     ]),
   );
