@@ -331,6 +331,16 @@ describe('a chain', () => {
     expect(calls).toHaveLength(3);
   });
 
+  test('leaves the budget to its hops', async () => {
+    // The prompt of a model is paid for before it is sent; what decides for a chain has none.
+    await h.rows(
+      `update boxcar.projects set limits = '{"run_budget": {"tokens": 20000}}' where name = 'default'`,
+    );
+    record('big', () => 'x'.repeat(100_000));
+    const hops = [1, 2, 3].map((n) => ({ target_agent: 'big', task: `Part ${n}.` }));
+    expect(await tool.chain(hops, desk)).toMatchObject({ status: 'completed' });
+  });
+
   test('of which a person retries a compensation that another person has under way undoes it once', async () => {
     let isBroken = true;
     let go = (): void => undefined;
