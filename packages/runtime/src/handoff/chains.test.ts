@@ -312,6 +312,18 @@ describe('a chain', () => {
     ['a hop without a target', [{ task: 'x' }], 'hops.0.target_agent'],
     ['an unknown member', [{ target_agent: 'a', task: 'x', undo: {} }], 'undo'],
     [
+      'a hop that would undo what another chain may have done',
+      [
+        {
+          target_agent: 'a',
+          task: 'x',
+          cache: { ttl_seconds: 60 },
+          compensate: { target_agent: 'b', task: 'y' },
+        },
+      ],
+      'hops.0.cache',
+    ],
+    [
       'a compensation without a task',
       [{ target_agent: 'a', task: 'x', compensate: { target_agent: 'b' } }],
       'compensate.task',
