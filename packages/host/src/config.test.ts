@@ -143,6 +143,7 @@ describe('the configuration', () => {
   it('names a secret of callbacks that is none, without repeating it', () => {
     for (const [name, value] of [
       ['BOXCAR_WEBHOOK_SECRET', 'whsec_no/base64!'],
+      ['BOXCAR_WEBHOOK_SECRET', 'whsec_A'],
       ['BOXCAR_WEBHOOK_RETRY_SECONDS', '0'],
       ['BOXCAR_WEBHOOK_ALLOW_PRIVATE', 'a,,b'],
     ] as const) {

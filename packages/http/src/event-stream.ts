@@ -105,6 +105,8 @@ class EventStream {
   async #step(): Promise<Step> {
     const { heartbeatMs, isAllowed, onError } = this.#options;
     let timer: NodeJS.Timeout | undefined;
+    // A client may have gone before there was a stream: its source is never begun.
+    if (this.#ending.signal.aborted) return 'ended';
     try {
       if (performance.now() - this.#checkedAt >= heartbeatMs) {
         this.#checkedAt = performance.now();

@@ -22,9 +22,14 @@ export interface Problem {
   readonly details?: unknown;
 }
 
-/** What is not known by a code is an error of ours: its text is for the log. */
-const known = (error: unknown): KernelError =>
-  error instanceof KernelError && error.code !== 'internal_error' ? error : new KernelError('internal_error');
+/** Their texts say what is inside, such as the address of the database: they are for the log. */
+const INSIDE: ReadonlySet<string> = new Set(['internal_error', 'database_unavailable']);
+
+/** What is not known by a code is an error of ours. */
+function known(error: unknown): KernelError {
+  if (!(error instanceof KernelError)) return new KernelError('internal_error');
+  return INSIDE.has(error.code) ? new KernelError(error.code) : error;
+}
 
 export function toProblem(
   error: unknown,

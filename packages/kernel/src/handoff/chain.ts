@@ -22,14 +22,19 @@ const compensateSchema = z.strictObject({
   retry: shape.retry,
 });
 
-const hopSchema = z.strictObject({
-  ...compensateSchema.shape,
-  /** Default: the result of the hop before. */
-  payload: shape.payload,
-  cache: shape.cache,
-  /** What undoes it when a later hop fails. Its payload is the result of the hop. */
-  compensate: compensateSchema.optional(),
-});
+const hopSchema = z
+  .strictObject({
+    ...compensateSchema.shape,
+    /** Default: the result of the hop before. */
+    payload: shape.payload,
+    cache: shape.cache,
+    /** What undoes it when a later hop fails. Its payload is the result of the hop. */
+    compensate: compensateSchema.optional(),
+  })
+  .refine(({ cache, compensate }) => cache === undefined || compensate === undefined, {
+    path: ['cache'],
+    message: 'cannot be together with compensate: the result may be that of another chain, which needs it',
+  });
 export type ChainHop = z.output<typeof hopSchema>;
 
 export const chainArgumentsSchema = z.strictObject({

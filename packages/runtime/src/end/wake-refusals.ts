@@ -5,4 +5,5 @@ export const REFUSALS: readonly string[] = [
   'depth_exceeded',
   'delegation_denied',
   'box_not_authorized',
+  'project_archived',
 ];

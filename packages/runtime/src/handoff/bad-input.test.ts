@@ -2,6 +2,7 @@
 import type { HandoffAdapter } from '@boxcar/adapters';
 import { KernelError } from '@boxcar/kernel';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { newId } from '../lib/index.js';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { HandoffTool } from './handoff-tool.js';
@@ -72,6 +73,7 @@ test('a tool that is switched off says so of every call', async () => {
   const disabled = { code: 'feature_disabled', message: 'Handoff feature is disabled' };
   expect(await failureOf(off.handoff(good))).toMatchObject(disabled);
   expect(await failureOf(off.callTool('openai', {}, { source_agent: 'main' }))).toMatchObject(disabled);
+  expect(await failureOf(off.retryCompensation(newId()))).toMatchObject(disabled);
 });
 
 test('a platform that is not a text is an unknown one', () => {

@@ -312,6 +312,18 @@ describe('a chain', () => {
     ['a hop without a target', [{ task: 'x' }], 'hops.0.target_agent'],
     ['an unknown member', [{ target_agent: 'a', task: 'x', undo: {} }], 'undo'],
     [
+      'a hop that would undo what another chain may have done',
+      [
+        {
+          target_agent: 'a',
+          task: 'x',
+          cache: { ttl_seconds: 60 },
+          compensate: { target_agent: 'b', task: 'y' },
+        },
+      ],
+      'hops.0.cache',
+    ],
+    [
       'a compensation without a task',
       [{ target_agent: 'a', task: 'x', compensate: { target_agent: 'b' } }],
       'compensate.task',
@@ -329,6 +341,16 @@ describe('a chain', () => {
     const hops = [1, 2, 3].map((n) => ({ target_agent: 'big', task: `Part ${n}.` }));
     expect(await tool.chain(hops, desk)).toMatchObject({ status: 'completed' });
     expect(calls).toHaveLength(3);
+  });
+
+  test('leaves the budget to its hops', async () => {
+    // The prompt of a model is paid for before it is sent; what decides for a chain has none.
+    await h.rows(
+      `update boxcar.projects set limits = '{"run_budget": {"tokens": 20000}}' where name = 'default'`,
+    );
+    record('big', () => 'x'.repeat(100_000));
+    const hops = [1, 2, 3].map((n) => ({ target_agent: 'big', task: `Part ${n}.` }));
+    expect(await tool.chain(hops, desk)).toMatchObject({ status: 'completed' });
   });
 
   test('of which a person retries a compensation that another person has under way undoes it once', async () => {

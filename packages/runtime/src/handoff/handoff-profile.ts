@@ -34,6 +34,7 @@ const PROFILES = {
       delegation_policy: { target_profiles: null },
       // Each hop, what undoes it, and the end. No model reads its prompts: results of any length fit.
       limits: { max_steps: 120, context_tokens: 1e9 },
+      model_settings: { max_output_tokens: 1 },
     }),
     worker_target: CHAIN_TARGET,
   },

@@ -245,12 +245,14 @@ export class HandoffTool implements AsyncDisposable {
   /**
    * Undoes, in reverse, what a chain that failed or was canceled has left. Resolves with the chain once everything is undone.
    *
-   * @throws KernelError why a compensation has failed; `conflict` for a chain that is under way or has completed; `not_found`.
+   * @throws KernelError why a compensation has failed; `conflict` for a chain that is under way or has completed; `not_found`,
+   *   `feature_disabled`.
    */
   async retryCompensation(
     handoffId: string,
     options: { readonly signal?: AbortSignal | undefined } = {},
   ): Promise<Handoff> {
+    if (!this.#isEnabled) throw featureDisabled();
     const id = parseId<'handoff'>(handoffId, 'handoff_id');
     if (this.#concurrency > 0) this.#runtime.handoffs.servers.add(this.#serve);
     // A compensation may be under way already that only this process can serve.

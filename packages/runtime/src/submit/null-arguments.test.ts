@@ -53,6 +53,8 @@ const FULL: Readonly<Record<string, JsonObject>> = {
   raise_budget: { target: 't', budget: { turns: 1 } },
   context_handoff: { target_ref: 'expert', reason: 'r', summary: 's' },
   handoff: { target_agent: 'expert', task: 'go' },
+  handoff_chain: { source_agent: 's', hops: [{ target_agent: 'expert', task: 'go' }] },
+  handoff_hop: {},
   submit_result: { result: null },
   create_box: { card_ids: ['c'] },
   'tape.handoff': {},

@@ -258,7 +258,8 @@ class TurnLoop {
   async #pay(budget: StepBudget, { view, tools, step }: HeldPrompt): Promise<TurnRun | undefined> {
     const { turn } = this.#held;
     const paid = await budget.pay({
-      promptTokens: estimatePrompt(view.estimateTokens, tools),
+      // What decides for a chain reads rows, and its prompt costs nothing.
+      promptTokens: turn.workerTarget === CHAIN_TARGET ? 0 : estimatePrompt(view.estimateTokens, tools),
       step,
       attempt: this.#progress.attempt,
     });

@@ -35,7 +35,10 @@ function keyOf(secret: string): Uint8Array {
   // The secret itself is not repeated.
   if (!secret.startsWith(PREFIX) || !BASE64.test(encoded))
     throw badConfig(SECRET_VARIABLE, `must be base64 after ${PREFIX}`);
-  return Buffer.from(encoded, 'base64');
+  const key = Buffer.from(encoded, 'base64');
+  // One character of base64 is less than a byte.
+  if (key.length === 0) throw badConfig(SECRET_VARIABLE, `must be a key after ${PREFIX}`);
+  return key;
 }
 
 function keysOf(secret: string): readonly Uint8Array[] {

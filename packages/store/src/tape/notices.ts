@@ -21,7 +21,6 @@ import {
   transactWithin,
 } from '../db/index.js';
 import { findNotifyRefusal, notSetAside } from '../rows/index.js';
-import type { Row } from '../schema/index.js';
 import { appendWithin, type NewTapeEntry } from './appends.js';
 import { currentOf } from './forks.js';
 import { lockGrants } from './refs.js';
@@ -163,7 +162,12 @@ const SEEN = statement(
 const HAS_READ = statement(
   'select /* notices.has_read */ coalesce(max(s.to_position), 0) >= $2 as has_read from boxcar.steps s where s.turn_id = $1 and s.committed_at is not null',
 );
-type LockedTurn = Row<'turns', 'id' | 'notifies' | 'unseen_position'> & { readonly is_ended: boolean };
+interface LockedTurn extends pg.QueryResultRow {
+  readonly id: TurnId;
+  readonly notifies: boolean | null;
+  readonly unseen_position: number | null;
+  readonly is_ended: boolean;
+}
 
 /** The turn of an agent that will read what is on its tape now, locked together with `turnId`, if given; null when there is none. */
 export async function lockReader(
