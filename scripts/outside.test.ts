@@ -59,7 +59,7 @@ describe.each(SHIPPED)('the tarball of %s', (name) => {
       typeof entry === 'string' || entry.types === undefined ? [] : [join(installed(name), entry.types)],
     );
     const reached = types.flatMap((entry) => [...reachableTypes(entry)]);
-    expect(reached.length).toBeGreaterThan(3);
+    expect(reached.length).toBeGreaterThan(1);
     const declarations = readdirSync(join(installed(name), 'dist'), { recursive: true, encoding: 'utf8' })
       .filter((file) => file.endsWith('.d.ts'))
       .map((file) => join(installed(name), 'dist', file));
