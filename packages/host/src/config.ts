@@ -165,7 +165,8 @@ const webhookSecret = z
   .trim()
   .refine(
     (text) =>
-      !text.startsWith('whsec_') || text.split(/ +/).every((one) => /^whsec_[A-Za-z0-9+/]{2,}={0,2}$/.test(one)),
+      !text.startsWith('whsec_') ||
+      text.split(/ +/).every((one) => /^whsec_[A-Za-z0-9+/]{2,}={0,2}$/.test(one)),
     'must be base64 after whsec_',
   );
 
