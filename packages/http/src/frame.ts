@@ -267,7 +267,10 @@ export class HttpFrame {
     const principal = await this.#authenticate(request, route.scope);
     seen.principal = principal;
     principal.noteUse?.().catch((error: unknown) => seen.log('warn', 'http.use_not_noted', { error }));
-    return route.handle({ ...this.#callOf(route, request, { env, seen }), principal });
+    const response = await route.handle({ ...this.#callOf(route, request, { env, seen }), principal });
+    // Nobody reads the body: a stream of events would never learn of its end.
+    if (request.method === 'HEAD') await response.body?.cancel();
+    return response;
   }
 
   #authenticate({ headers }: Request, scope: Scope): Promise<KeyPrincipal> {
