@@ -13,8 +13,23 @@ let source: EventSource;
 /** What the source was asked for, and how it ended. */
 const seen = { given: 0, ended: 0, from: [] as (string | undefined)[] };
 
+let signals: AbortSignal[] = [];
+
+async function* counted(of: Parameters<EventSource>[0]): AsyncGenerator<ServerEvent> {
+  seen.from.push(of.lastEventId);
+  try {
+    for await (const event of source(of)) {
+      seen.given += 1;
+      yield event;
+    }
+  } finally {
+    seen.ended += 1;
+  }
+}
+
 beforeEach(async () => {
   Object.assign(seen, { given: 0, ended: 0, from: [] });
+  signals = [];
   stage = await openStage({
     heartbeatMs: 50,
     stallMs: 300,
@@ -24,16 +39,9 @@ beforeEach(async () => {
         path: '/stream',
         scope: 'handoffs:read',
         handle: (call) =>
-          call.events(async function* (of) {
-            seen.from.push(of.lastEventId);
-            try {
-              for await (const event of source(of)) {
-                seen.given += 1;
-                yield event;
-              }
-            } finally {
-              seen.ended += 1;
-            }
+          call.events((of) => {
+            signals.push(of.signal);
+            return counted(of);
           }),
       },
     ],
@@ -106,6 +114,16 @@ test('a reader that never reads is dropped, and the source is asked for no more 
   expect(seen.given).toBeLessThan(1_000);
   expect(stage.log.map(({ event }) => event)).toContain('http.reader_dropped');
   socket.destroy();
+});
+
+test('a question for the headers alone ends its stream at once', async () => {
+  const response = await fetch(`${stage.url}/stream`, { method: 'HEAD', headers: bearer(key) });
+  expect([response.status, response.headers.get('content-type')]).toEqual([
+    200,
+    'text/event-stream; charset=utf-8',
+  ]);
+  expect(signals.map(({ aborted }) => aborted)).toEqual([true]);
+  expect(seen.from).toEqual([]);
 });
 
 test('a reader that is slow gets everything', async () => {

@@ -147,6 +147,7 @@ export class HttpFrame {
    * @throws KernelError `bad_config`, `port_in_use`; `database_unavailable`.
    */
   async listen(): Promise<HttpAddress> {
+    this.#checkOpen();
     const binding = await resolveBinding(this.#options.host ?? DEFAULT_HOST);
     if (!binding.isLoopback && !(await hasUsableKey(this.#options.runtime.pool)))
       throw new KernelError('bad_config', {
@@ -154,6 +155,7 @@ export class HttpFrame {
         next: 'Make a key first (boxcar keys create), or listen on 127.0.0.1.',
         details: { field: 'host' },
       });
+    this.#checkOpen();
     this.#binding = binding;
     this.#app = this.#build();
     const { address, port } = await this.#server.listen(binding, this.#options.port);
@@ -173,6 +175,15 @@ export class HttpFrame {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
+  }
+
+  /** A server that is closed while it starts would listen with nobody to close it. */
+  #checkOpen(): void {
+    if (!this.#closing.signal.aborted) return;
+    throw new KernelError('bad_config', {
+      message: 'The server was closed before it could listen.',
+      next: 'Make a new one.',
+    });
   }
 
   #build(): Hono<Env> {
@@ -256,7 +267,10 @@ export class HttpFrame {
     const principal = await this.#authenticate(request, route.scope);
     seen.principal = principal;
     principal.noteUse?.().catch((error: unknown) => seen.log('warn', 'http.use_not_noted', { error }));
-    return route.handle({ ...this.#callOf(route, request, { env, seen }), principal });
+    const response = await route.handle({ ...this.#callOf(route, request, { env, seen }), principal });
+    // Nobody reads the body: a stream of events would never learn of its end.
+    if (request.method === 'HEAD') await response.body?.cancel();
+    return response;
   }
 
   #authenticate({ headers }: Request, scope: Scope): Promise<KeyPrincipal> {

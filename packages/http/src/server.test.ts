@@ -147,6 +147,15 @@ test('an end waits for the requests that run, takes no others, and closes idle c
   agent.destroy();
 });
 
+test('a server that is closed while it starts does not start, nor later', async () => {
+  await using own = await openStage();
+  const frame = createHttpFrame({ runtime: own.opened.runtime, port: 0 });
+  const listening = frame.listen();
+  await frame.close();
+  await expect(listening).rejects.toMatchObject({ code: 'bad_config' });
+  await expect(frame.listen()).rejects.toMatchObject({ code: 'bad_config' });
+});
+
 test('requests that take longer than the grace are cut', async () => {
   const held = heldRoute();
   await using own = await openStage({ routes: [held.route] });
