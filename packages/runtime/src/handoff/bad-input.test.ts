@@ -68,7 +68,7 @@ test('a call with other arguments than those of the schema leaves a line in the 
   expect(refusals()[0]?.fields).toMatchObject({ source_agent: 'main' });
 });
 
-test('a tool that is switched off says so of every call', async () => {
+test('every call of a tool that is switched off is refused for that reason', async () => {
   const off = new HandoffTool({ runtime: h.runtime, handoffEnabled: false });
   const disabled = { code: 'feature_disabled', message: 'Handoff feature is disabled' };
   expect(await failureOf(off.handoff(good))).toMatchObject(disabled);
@@ -76,7 +76,7 @@ test('a tool that is switched off says so of every call', async () => {
   expect(await failureOf(off.retryCompensation(newId()))).toMatchObject(disabled);
 });
 
-test('a platform that is not a text is an unknown one', () => {
+test('a platform that is not a text is refused as unknown', () => {
   expect(thrownBy(() => tool.getToolSchema(null as never))).toMatchObject({
     ...badRequest,
     message: 'Unsupported platform: null',
@@ -111,7 +111,7 @@ test('a page is asked for by a cursor that names a place, and by names that a ro
     ]);
 });
 
-test('an adapter that is none is refused where it is registered, and spoils no handoff', async () => {
+test('a value that is not an adapter is refused when it is registered, and harms no handoff', async () => {
   const acme: HandoffAdapter = {
     platform: 'Acme',
     retry: 'safe',

@@ -24,7 +24,7 @@ function keepOnce({ pool }: Pick<RuntimeCore, 'pool'>, policy: PermissionEvaluat
   return keeping;
 }
 
-/** Without what only spells it: a function that serves any name may read it in the same way as the kernel does. */
+/** The name without spaces around it and without `agent:` or `profile:` in front. A runner may read the name as the kernel does. */
 const bareName = (target: string): string => readHandoffTarget(target.trim()).name;
 
 /**

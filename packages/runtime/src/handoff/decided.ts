@@ -39,7 +39,7 @@ const PHASE_OF: Readonly<Record<string, 'rejected' | 'canceled'>> = {
 export interface Begins {
   /** False: workers do. */
   readonly beginsApproved: boolean;
-  /** Who is asked again. Undefined: this process has no policy. */
+  /** The evaluator that is asked again. Undefined: this process has no policy. */
   askerOf(policyVersion: string): PermissionEvaluator | undefined;
 }
 

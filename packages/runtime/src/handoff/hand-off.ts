@@ -48,7 +48,7 @@ function toAnswer(handoff: Handoff): HandoffAnswer {
   };
 }
 
-/** What a log line shows of a name, which may be anything of any size. */
+/** A name as a log line shows it: the request may have any value in its place. */
 const nameIn = (request: unknown, key: 'source_agent' | 'target_agent'): string | undefined => {
   const name: unknown = Object(request)[key];
   return typeof name === 'string' ? name.slice(0, 500) : undefined;
@@ -64,7 +64,7 @@ export function logRefused(runtime: Pick<RuntimeCore, 'log'>, request: unknown, 
   });
 }
 
-/** The arguments of the primitive, which never waits here. What is no request, or no word about waiting, is for its schema to refuse. */
+/** The arguments of the primitive, which never waits here. The schema refuses a request that is not an object, and a `wait` that is not a boolean. */
 function argumentsOf(request: unknown): unknown {
   if (typeof request !== 'object' || request === null || Array.isArray(request)) return request;
   const { wait } = request as { wait?: unknown };

@@ -189,6 +189,7 @@ export class HandoffTool implements AsyncDisposable {
       permissionEvaluator === undefined
         ? ownPolicy(runtime, environment)
         : (permissionEvaluator ?? undefined);
+    if (evaluator !== undefined && evaluator !== runtime.gate.evaluator) handoffs.addEvaluator(evaluator);
     const approvalMs =
       approvalGate === null ? undefined : (approvalGate?.timeoutMs ?? runtime.gate.approvalMs);
     const rules = (): HandoffRules => ({ isEnabled: this.#isEnabled, gate: { evaluator, approvalMs } });
@@ -422,7 +423,7 @@ export class HandoffTool implements AsyncDisposable {
   /**
    * Adds an adapter, or puts it in the place of the one that its platform has.
    *
-   * @throws KernelError `bad_request` for what is no adapter, and for a platform under another name than its first.
+   * @throws KernelError `bad_request` for a value that is not an adapter, and for a platform that is not named by its first name.
    */
   registerAdapter(adapter: HandoffAdapter): void {
     this.#runtime.handoffs.addAdapter(adapter);

@@ -225,7 +225,7 @@ describe('under a policy that asks', () => {
     expect(await end(turnId)).toMatchObject({ result: 'done' });
   });
 
-  test('the end of a turn takes along what it did not wait for, with the request for its approval', async () => {
+  test('the end of a turn cancels the handoff that it did not wait for, and its ticket expires', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile('main', [{ calls: [handing('helper', { wait: false })] }, { say: 'done' }], HANDS_OFF);
     await h.worker();

@@ -40,7 +40,7 @@ class TargetsFile {
   }
 }
 
-/** What is wrong with an adapter; undefined: nothing. */
+/** Names what is wrong with an adapter; undefined: nothing is. */
 function findingOf(adapter: unknown): { readonly field: string; readonly message: string } | undefined {
   const { platform, supportsPlatform, executeHandoff } = Object(adapter) as Partial<HandoffAdapter>;
   if (typeof supportsPlatform !== 'function' || typeof executeHandoff !== 'function')
@@ -53,7 +53,7 @@ function findingOf(adapter: unknown): { readonly field: string; readonly message
     : { field: 'platform', message: `platform: '${platform}' must be '${first}'` };
 }
 
-/** Here already: the registry would refuse it only when a handoff needs one of the adapters, whichever. */
+/** Checks an adapter when it is added. The registry would refuse it at the first handoff that needs any adapter. */
 function checkAdapter(adapter: unknown): void {
   const finding = findingOf(adapter);
   if (finding === undefined) return;
@@ -84,7 +84,9 @@ export class HandoffParts implements Handoffs {
   readonly #runtime: RuntimeCore;
   readonly #adapters: HandoffAdapter[] = [];
   readonly #targets: unknown[] = [];
-  /** Those that only one tool has, by the version of the policy under which they have asked for an approval. */
+  /** Evaluators of tools, where these have others than the runtime; the newest tool last. */
+  readonly #evaluators = new Set<PermissionEvaluator>();
+  /** By the version of the policy under which they have asked for an approval. */
   readonly #askers = new Map<string, PermissionEvaluator>();
   #loaded: Promise<{ readonly registry: AdapterRegistry; readonly targets: Targets }> | undefined;
 
@@ -111,17 +113,31 @@ export class HandoffParts implements Handoffs {
     this.addTargets(new TargetsFile(file));
   }
 
-  /** Has the evaluator of one tool asked again before what it wants approved begins. */
+  /** Has the policy of a tool asked again before an approved handoff begins. */
+  addEvaluator(evaluator: PermissionEvaluator): void {
+    this.#evaluators.add(evaluator);
+  }
+
+  /** Remembers under which version of its policy an evaluator has asked for an approval. */
   addAsker(version: string, evaluator: PermissionEvaluator): void {
     this.#askers.set(version, evaluator);
   }
 
-  /** Who is asked again before a handoff begins that was approved under this version of a policy. */
+  /**
+   * The evaluator that is asked again before a handoff begins that was approved under this version of a policy. After a restart nothing
+   * says which evaluator asked, and its policy may have another version by now: then that of the runtime is asked, else that of a tool.
+   */
   askerOf(version: string): PermissionEvaluator | undefined {
-    return this.#askers.get(version) ?? this.#runtime.gate.evaluator;
+    const evaluators = [...this.#evaluators];
+    return (
+      this.#askers.get(version) ??
+      evaluators.find(({ policy }) => policy.version === version) ??
+      this.#runtime.gate.evaluator ??
+      evaluators.at(-1)
+    );
   }
 
-  /** @throws KernelError `bad_request` for what is no adapter, and for a platform under another name than its first. */
+  /** @throws KernelError `bad_request` for a value that is not an adapter, and for a platform that is not named by its first name. */
   addAdapter(adapter: HandoffAdapter): void {
     checkAdapter(adapter);
     this.#adapters.push(adapter);

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { expect, test } from 'vitest';
 import { ApprovalGate } from '../approval/index.js';
+import { openRuntime } from '../open.js';
 import { harness } from '../testing/harness.js';
 import { HandoffTool } from './handoff-tool.js';
 
@@ -20,6 +21,7 @@ function changing(text: string) {
   const clock = { monotonicMs: () => performance.now() + aheadMs, wallMs: () => Date.now() + aheadMs };
   const evaluator = new PermissionEvaluator({ file, environment: 'production', clock });
   return {
+    file,
     evaluator,
     change: (changed: string): void => {
       writeFileSync(file, changed);
@@ -37,6 +39,30 @@ test('the policy that only the tool has is asked again', async () => {
   const { handoff_id, ticket_id } = await tool.handoff(asking);
   policy.change('tools:\n  handoff: { permission: NEVER }\n');
   await new ApprovalGate({ runtime: h.runtime }).approve(String(ticket_id));
+  expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 })).toMatchObject({
+    phase: 'rejected',
+    attempts: 0,
+    error: { message: 'Handoff to desk not allowed by policy' },
+  });
+});
+
+test('the policy of a tool is asked again after a restart of its process, also when it has changed meanwhile', async () => {
+  using policy = changing(ASKS);
+  await using h = await harness();
+  const { handoff_id, ticket_id } = await (async () => {
+    await using tool = new HandoffTool({ runtime: h.runtime, permissionEvaluator: policy.evaluator });
+    tool.registerAgent('desk', () => 'refunded');
+    return await tool.handoff(asking);
+  })();
+  policy.change('tools:\n  handoff: { permission: NEVER }\n');
+  await using process = openRuntime({ databaseUrl: h.database.url, model: h.runtime.model });
+  const { runtime } = process;
+  await using tool = new HandoffTool({
+    runtime,
+    permissionEvaluator: new PermissionEvaluator({ file: policy.file, environment: 'production' }),
+  });
+  tool.registerAgent('desk', () => 'refunded');
+  await new ApprovalGate({ runtime }).approve(String(ticket_id));
   expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 })).toMatchObject({
     phase: 'rejected',
     attempts: 0,

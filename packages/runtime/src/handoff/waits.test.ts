@@ -29,7 +29,7 @@ afterAll(() => h[Symbol.asyncDispose]());
 const ask = (target_agent: string) =>
   ({ source_agent: 'main', target_agent, task: 'do it', wait: false }) as const;
 
-test('a time that is none is refused', async () => {
+test('a time limit that is not valid is refused', async () => {
   for (const timeoutMs of [0, -1, Number.NaN, 1e15, '5' as never])
     expect(await failureOf(tool.waitForHandoff(parked, { timeoutMs }))).toMatchObject({
       code: 'bad_request',

@@ -10,7 +10,7 @@ export interface PagePlace {
 const FORM =
   /^(?<kind>[a-z]+):(?<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?<fraction>\.\d{6}Z):(?<id>[0-9a-f-]{36})$/;
 
-/** Undefined: it is not a cursor of this kind. Days that there are not have the form of a time, too. */
+/** Undefined: it is not a cursor of this kind. The pattern alone would let a day pass that does not exist, such as 31 February. */
 export function readCursor(kind: string, text: string): PagePlace | undefined {
   const { kind: given, at = '', fraction = '', id = '' } = FORM.exec(text)?.groups ?? {};
   const time = new Date(`${at}Z`);

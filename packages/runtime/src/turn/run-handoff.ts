@@ -46,7 +46,7 @@ interface Spent {
   readonly costMicros: number;
 }
 
-/** What an attempt has come to. */
+/** The end of a turn whose target has answered, and what the attempt has used. */
 interface Done {
   readonly ending: Ending;
   readonly spent: Spent | undefined;

@@ -177,7 +177,7 @@ const listOf = (which: string): string => `
   order by h.created_at desc, h.id desc limit $9`;
 
 const LIST = statement(listOf(''));
-/** What has not ended is little beside what has, and has an index of its own. */
+/** Few handoffs are open beside those that have ended, and open ones have an index of their own. */
 const LIST_OPEN = statement(listOf(' and h.ended_at is null'));
 
 /** Handoffs of a project, the newest first. */

@@ -43,11 +43,11 @@ export const RINGABLE = `${notSetAside('lost_rings', 't.id', NOW)} and ${mayRun(
 export const IS_LEFT = `a.tool_call_id is not null and a.consumed_at is null and a.voided_at is null and a.status <> 'pending'
     and a.resolved_at < ${NOW} - interval '2 seconds'`;
 
-/** True for a handoff `h` that nobody wants any more: the turn that asked has ended, or the call that waits for it has its answer. */
+/** True for a handoff `h` that nobody waits for any more: the turn that asked has ended, or the call that waits for it has its answer. */
 export const IS_ORPHAN = `(h.parent_turn_id is not null and (exists (select from boxcar.turns p where p.id = h.parent_turn_id and p.ended_at is not null)
     or (h.is_awaited and h.tool_call_id is not null and not exists (select from boxcar.tool_calls k where k.id = h.tool_call_id and k.status = 'pending'))))`;
 
-/** True for a handoff `h` that waits for a ticket `a` which was decided a while ago, or that nobody wants any more. */
+/** True for a handoff `h` that waits for a ticket `a` which was decided a while ago, or that nobody waits for any more. */
 export const IS_LEFT_HANDOFF = `h.ended_at is null and h.phase = 'awaiting_approval' and (a.resolved_at < ${NOW} - interval '2 seconds' or a.voided_at is not null or ${IS_ORPHAN})`;
 
 const PROBE = statement(`

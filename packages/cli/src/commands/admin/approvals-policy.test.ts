@@ -36,7 +36,7 @@ const ask = (task: string) =>
   );
 const phaseOf = async (id: string): Promise<string> => (await json('handoffs', 'show', id)).handoff.phase;
 
-test('what the policy forbids by now does not begin, although a person approves it', async () => {
+test('a handoff that the policy forbids by now does not begin, although a person approves it', async () => {
   const { handoff_id, ticket_id } = await ask('forbidden by now');
   writeFileSync(policy, policyOf('NEVER'));
   await cliHere(['approvals', 'approve', ticket_id], env);
@@ -48,7 +48,7 @@ test('what the policy forbids by now does not begin, although a person approves 
   });
 });
 
-test('an approval under a broken policy is kept, and what begins the handoff is a process that has read the policy', async () => {
+test('an approval under a broken policy is kept, and a process that has read the policy begins the handoff', async () => {
   const { handoff_id, ticket_id } = await ask('under a broken policy');
   writeFileSync(policy, 'tools: nothing\n');
   const approved = await cliHere(['approvals', 'approve', ticket_id], env);
@@ -63,7 +63,7 @@ test('under the policy of the request it begins at once', async () => {
   expect(await phaseOf(handoff_id)).toBe('pending');
 });
 
-test('words of those who decide stay in their line', async () => {
+test('the reason of a decision stays in its line', async () => {
   const { ticket_id } = await ask('by somebody');
   await using stack = await openStack(parseConfig(env));
   await new ApprovalGate({ runtime: stack.runtime }).approve(ticket_id, {
