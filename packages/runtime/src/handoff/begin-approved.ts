@@ -161,6 +161,7 @@ async function askAgain(
   if (evaluator === undefined || ticket.policy_version === evaluator.policy.version) return undefined;
   const found = oldest.worker_target === null ? await findTarget(runtime, tools, oldest) : undefined;
   const names = found?.kind === 'found' ? found.target.names : [];
+  const [box, ...more] = boxIdsOf(ticket);
   const policy = await decidePolicy(runtime, evaluator, {
     platform: oldest.platform,
     sourceAgent: oldest.source_agent,
@@ -171,6 +172,8 @@ async function askAgain(
       payload: oldest.payload,
       ...(oldest.run_id === null ? {} : { run_id: oldest.run_id }),
       ...(oldest.callback_url === null ? {} : { callback: { url: oldest.callback_url } }),
+      // A rule can match the id of a single box, and nothing of a list.
+      ...(box === undefined ? {} : { context_box_id: more.length === 0 ? box : [box, ...more] }),
     },
   });
   if (policy?.level === 'never') throw forbidden(oldest.target_agent, policy);
