@@ -33,6 +33,7 @@ import { type Binding, DEFAULT_HOST, resolveBinding } from './loopback.js';
 import { problemResponse, toProblem } from './problem.js';
 import { requestIdOf } from './request-id.js';
 import { checkRoute, type PublicCall, type Route, readParams } from './route.js';
+import { keepSeen, type Seen, seenIn } from './seen.js';
 import { HttpServer, type ServerLimits } from './server.js';
 
 const MAX_BODY_BYTES = 1_048_576;
@@ -66,16 +67,6 @@ export interface HttpAddress {
 
 interface Env {
   readonly Bindings: HttpBindings;
-}
-
-/** What the checks have found out about a request so far. */
-interface Seen {
-  readonly requestId: string;
-  readonly log: Log;
-  readonly startedAt: number;
-  /** Of a page that may read the answer. */
-  origin: string | undefined;
-  principal: KeyPrincipal | undefined;
 }
 
 const HEALTH: Route = {
@@ -221,7 +212,7 @@ export class HttpFrame {
       origin: undefined,
       principal: undefined,
     };
-    SEEN.set(env.outgoing, seen);
+    keepSeen(env, seen);
     const response = await this.#respond(request, env, seen);
     this.#note(request, response.status, seen);
     return withHeaders(response, {
@@ -365,15 +356,6 @@ export class HttpFrame {
       ...(principal === undefined ? {} : { key_id: principal.keyId, project_id: principal.projectId }),
     });
   }
-}
-
-/** What is known of a request, by its answer. */
-const SEEN = new WeakMap<HttpBindings['outgoing'], Seen>();
-
-function seenIn(env: HttpBindings): Seen {
-  const seen = SEEN.get(env.outgoing);
-  if (seen === undefined) throw new Error('the request was not seen');
-  return seen;
 }
 
 /** The headers of an answer that a route has fetched cannot be changed. */

@@ -41,30 +41,27 @@ export async function openLocalKey(
       message: `Project '${name}' is archived: its keys are not valid.`,
       details: { project_id: projectId },
     });
-  return withLocalKey(pool, projectId, async ({ database, findUsable, insert, revoke }) => {
-    const path = keyFile(folder, nameOf(database, projectId));
-    const kept = readKeptKey(path);
-    const found = kept && (await findUsable(digestKey(kept.value.key)));
-    if (kept?.isPrivate === true && found !== undefined && isComplete(found, projectId))
-      return { keyId: found.id, key: kept.value.key, path, isNew: false };
-    if (found?.project_id === projectId) await revoke(found.id);
-    const { text, sha256, hint } = makeKeyText();
-    const id = newId<'key'>();
-    await insert({
-      ...{
-        id,
-        projectId,
-        agentId: null,
-        name: NAME,
-        sha256,
-        hint,
-        scopes: SCOPES,
-        isLocal: true,
-        lifetimeMs: null,
-      },
+  const open = () =>
+    withLocalKey(pool, projectId, async ({ database, findUsable, insert, revoke }) => {
+      const path = keyFile(folder, nameOf(database, projectId));
+      const kept = readKeptKey(path);
+      const found = kept && (await findUsable(digestKey(kept.value.key)));
+      if (kept?.isPrivate === true && found !== undefined && isComplete(found, projectId))
+        return { keyId: found.id, key: kept.value.key, path, isNew: false };
+      if (found?.project_id === projectId) {
+        await revoke(found.id);
+        return undefined;
+      }
+      const { text, sha256, hint } = makeKeyText();
+      const id = newId<'key'>();
+      await insert({
+        ...{ id, projectId, agentId: null, name: NAME, sha256, hint },
+        ...{ scopes: SCOPES, isLocal: true, lifetimeMs: null },
+      });
+      // Before the commit: a file that cannot be written leaves no key behind, and a key that is not committed is made again.
+      writeKeptKey(path, { key_id: id, key: text, project: name, project_id: projectId });
+      return { keyId: id, key: text, path, isNew: true };
     });
-    // Before the commit: a file that cannot be written leaves no key behind, and a key that is not committed is made anew.
-    writeKeptKey(path, { key_id: id, key: text, project: name, project_id: projectId });
-    return { keyId: id, key: text, path, isNew: true };
-  });
+  // The key of a file is revoked, and that is committed, before its file is replaced: once the file is gone, nothing names the key any more.
+  for (let key = await open(); ; key = await open()) if (key !== undefined) return key;
 }

@@ -1,141 +1,9 @@
-/** What the facts that `boxcar doctor` has read mean, and what to do next. Pure. */
+/** What the facts that `boxcar doctor` has read about the work mean, and what to do next. Pure. */
 import { findPrice, needsPrice, type PriceTable, priceTables, WINDOW_FACTOR } from '@boxcar/kernel';
-import { type DeadLetter, type LateTarget, OLDEST_SERVER, type UsedModel } from '@boxcar/store';
-import type { Counted, DirectFacts, InvariantReport, ServerFacts, WorkFacts } from '@boxcar/store/report';
+import type { DeadLetter, LateTarget, UsedModel } from '@boxcar/store';
+import type { Counted, InvariantReport, WorkFacts } from '@boxcar/store/report';
+import { type Finding, fail, ok, quoteWord, warn } from './doctor-finding.js';
 import { formatCount } from './text.js';
-
-/** A word of a command line that can be pasted into a shell. */
-const quoteWord = (word: string): string =>
-  /^[\w.-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
-
-export type Level = 'ok' | 'warn' | 'fail';
-
-export interface Finding {
-  readonly check: string;
-  readonly level: Level;
-  readonly message: string;
-  /** What to do; absent when there is nothing to do. */
-  readonly next?: string;
-  /** Ids involved; a few of them. */
-  readonly ids?: readonly string[];
-}
-
-const OLDEST_REDIS = [6, 2] as const;
-const SKEW_WARN_MS = 2_000;
-const SKEW_FAIL_MS = 60_000;
-
-const ok = (check: string, message: string): Finding => ({ check, level: 'ok', message });
-const warn = (check: string, message: string, next: string, ids?: readonly string[]): Finding => ({
-  check,
-  level: 'warn',
-  message,
-  next,
-  ...(ids === undefined || ids.length === 0 ? {} : { ids }),
-});
-const fail = (check: string, message: string, next: string, ids?: readonly string[]): Finding => ({
-  ...warn(check, message, next, ids),
-  level: 'fail',
-});
-
-/** The worst of them, as the answer to all. */
-export const worstOf = (findings: readonly Finding[]): Level =>
-  findings.some(({ level }) => level === 'fail')
-    ? 'fail'
-    : findings.some(({ level }) => level === 'warn')
-      ? 'warn'
-      : 'ok';
-
-export function judgeServer(facts: ServerFacts): Finding[] {
-  const findings: Finding[] = [];
-  const { version, connections, maxConnections } = facts;
-  if (facts.versionNumber < OLDEST_SERVER) {
-    findings.push(
-      fail(
-        'database',
-        `Postgres ${version} is too old.`,
-        `Move to Postgres ${OLDEST_SERVER / 10_000} or newer.`,
-      ),
-    );
-  } else if (facts.isReadOnly) {
-    findings.push(
-      fail('database', `Postgres ${version} only reads.`, 'Point DATABASE_URL to the primary server.'),
-    );
-  } else if (connections > maxConnections * 0.9) {
-    findings.push(
-      warn(
-        'database',
-        `Postgres ${version}; ${connections} of ${maxConnections} connections are taken.`,
-        'Raise max_connections, run fewer workers (eight each), or put a pooler in between.',
-      ),
-    );
-  } else {
-    findings.push(ok('database', `Postgres ${version}; ${connections} of ${maxConnections} connections.`));
-  }
-  findings.push(
-    facts.missingRights.length === 0
-      ? ok('permissions', `Role ${facts.role} has the rights that a worker needs.`)
-      : fail(
-          'permissions',
-          `Role ${facts.role} lacks ${facts.missingRights.slice(0, 5).join(', ')}${facts.missingRights.length > 5 ? ` and ${facts.missingRights.length - 5} more` : ''}.`,
-          `Grant it, with DATABASE_URL of the role that migrates: boxcar migrate --grant-worker ${quoteWord(facts.role)}`,
-        ),
-  );
-  const skew = Math.abs(facts.clockSkewMs);
-  const side = facts.clockSkewMs > 0 ? 'ahead of' : 'behind';
-  const clock = `The clock of this machine is ${formatCount(skew)} ms ${side} that of Postgres.`;
-  const next = 'Let a time service set both clocks: new ids carry the time of this machine, and sort by it.';
-  findings.push(
-    skew >= SKEW_FAIL_MS
-      ? fail('clock', clock, next)
-      : skew >= SKEW_WARN_MS
-        ? warn('clock', clock, next)
-        : ok('clock', clock),
-  );
-  return findings;
-}
-
-export function judgeDirect(facts: DirectFacts): Finding {
-  if (facts.isOneSession && facts.locksHold && facts.isNotified)
-    return ok('direct connection', 'Session locks hold and LISTEN is heard.');
-  const broken = [
-    ...(facts.isOneSession ? [] : ['statements of one connection run in several sessions']),
-    ...(facts.locksHold ? [] : ['session locks do not hold']),
-    ...(facts.isNotified ? [] : ['LISTEN is not heard']),
-  ];
-  return fail(
-    'direct connection',
-    `It goes through a pooler that gives sessions away between transactions: ${broken.join('; ')}.`,
-    'Set DATABASE_DIRECT_URL to Postgres itself, or to a pooler in session mode.',
-  );
-}
-
-export interface RedisFacts {
-  readonly version: string;
-  readonly policy: string;
-  readonly maxMemory: number;
-  readonly isPersistent: boolean;
-}
-
-export function judgeRedis(facts: RedisFacts): Finding[] {
-  const { version, policy } = facts;
-  const [major = 0, minor = 0] = version.split('.').map(Number);
-  const isOld = major < OLDEST_REDIS[0] || (major === OLDEST_REDIS[0] && minor < OLDEST_REDIS[1]);
-  const keeps = facts.isPersistent
-    ? 'It keeps its data over a restart.'
-    : 'It keeps nothing over a restart, which costs time, never work.';
-  return [
-    isOld
-      ? fail('queue', `Redis ${version} is too old.`, `Move to Redis ${OLDEST_REDIS.join('.')} or newer.`)
-      : ok('queue', `Redis ${version}. ${keeps}`),
-    policy === 'noeviction'
-      ? ok('queue memory', 'maxmemory-policy is noeviction.')
-      : warn(
-          'queue memory',
-          `maxmemory-policy is ${policy}: ${facts.maxMemory === 0 ? 'without maxmemory it has no effect yet' : 'jobs vanish when the memory is full, and wait for the sweep'}.`,
-          'Set maxmemory-policy noeviction.',
-        ),
-  ];
-}
 
 const many = ({ count, hasMore }: Counted): string =>
   hasMore ? `more than ${formatCount(count)}` : formatCount(count);
@@ -268,7 +136,6 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
   return findings;
 }
 
-/** @param letters - As many as are looked at; those that were given up first. */
 /** Ends of handoffs that receivers have not got. */
 export function judgeWebhooks({
   failed,
@@ -299,6 +166,7 @@ export function judgeWebhooks({
   return findings;
 }
 
+/** @param letters - As many as are looked at; those that were given up first. */
 export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
   const dead = letters.filter((letter) => letter.is_dead);
   const blocked = letters.filter((letter) => letter.kind === 'blocked_jobs');

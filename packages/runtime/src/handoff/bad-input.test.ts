@@ -54,6 +54,8 @@ test('a call with other arguments than those of the schema leaves a line in the 
   const by = { source_agent: 'main' };
   for (const [platform, args] of [
     ['openai', { agent_id: 'desk' }],
+    ['openai', { agent_id: 'desk', instructions: 'do it', more: 1 }],
+    ['openai', { target_agent: 'desk', task: 'do it' }],
     ['openai', '{"agent_id":"desk","instructions":"do it"}'],
     ['agdd', null],
     ['no-such-platform', { target_agent: 'desk', task: 'do it' }],
@@ -64,7 +66,7 @@ test('a call with other arguments than those of the schema leaves a line in the 
       platform,
       badRequest,
     ]);
-  expect(refusals()).toHaveLength(6);
+  expect(refusals()).toHaveLength(8);
   expect(refusals()[0]?.fields).toMatchObject({ source_agent: 'main' });
 });
 

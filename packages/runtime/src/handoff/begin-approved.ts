@@ -15,7 +15,7 @@ import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
 import { withConversationAgent } from './conversation-agent.js';
-import { decidePolicy, type PolicyDecision } from './decide-policy.js';
+import { decidePolicy, forbidden, noGate, type PolicyDecision } from './decide-policy.js';
 import { findNative } from './native-target.js';
 import { askerOf, boxIdsOf, hashesOf, requestTicket } from './request-ticket.js';
 import { turnOf } from './serving-turn.js';
@@ -161,6 +161,7 @@ async function askAgain(
   if (evaluator === undefined || ticket.policy_version === evaluator.policy.version) return undefined;
   const found = oldest.worker_target === null ? await findTarget(runtime, tools, oldest) : undefined;
   const names = found?.kind === 'found' ? found.target.names : [];
+  const [box, ...more] = boxIdsOf(ticket);
   const policy = await decidePolicy(runtime, evaluator, {
     platform: oldest.platform,
     sourceAgent: oldest.source_agent,
@@ -171,14 +172,11 @@ async function askAgain(
       payload: oldest.payload,
       ...(oldest.run_id === null ? {} : { run_id: oldest.run_id }),
       ...(oldest.callback_url === null ? {} : { callback: { url: oldest.callback_url } }),
+      // A rule can match the id of a single box, and nothing of a list.
+      ...(box === undefined ? {} : { context_box_id: more.length === 0 ? box : [box, ...more] }),
     },
   });
-  if (policy?.level === 'never')
-    throw new KernelError('permission_denied', {
-      message: `Handoff to ${oldest.target_agent} not allowed by policy`,
-      next: '',
-      details: { rule_id: policy.rule_id, policy_version: policy.policy_version },
-    });
+  if (policy?.level === 'never') throw forbidden(oldest.target_agent, policy);
   return policy === undefined || policy.level === 'always' ? policy?.policy_version : policy;
 }
 
@@ -189,18 +187,15 @@ async function askAnew(
   of: {
     readonly ticket: TicketRow;
     readonly event: NewHandoffEvent;
-    readonly parked: readonly BeginningHandoff[];
+    /** The oldest first. */
+    readonly parked: readonly [BeginningHandoff, ...BeginningHandoff[]];
     readonly policy: PolicyDecision;
   },
 ): Promise<JsonValue> {
   const { ticket, event, parked, policy } = of;
   const [oldest] = parked;
   const { approvalMs } = runtime.gate;
-  if (oldest === undefined || approvalMs === undefined)
-    throw new KernelError('permission_denied', {
-      message: `Handoff to ${oldest?.target_agent ?? ''} requires approval but approval gate is not configured`,
-      next: '',
-    });
+  if (approvalMs === undefined) throw noGate(oldest.target_agent);
   await voidTicket(tools.tx, { ticketId: ticket.id, projectId: oldest.project_id });
   const fresh = await requestTicket(
     { tools, approvalMs },
@@ -221,10 +216,7 @@ async function askAnew(
       callbackUrl: oldest.callback_url,
       policy,
       isAwaited: oldest.is_awaited,
-      call:
-        oldest.tool_call_id === null || oldest.parent_turn_id === null
-          ? undefined
-          : { turnId: oldest.parent_turn_id, toolCallId: oldest.tool_call_id },
+      toolCallId: oldest.tool_call_id,
     },
   );
   const logged = await moveHandoffs(

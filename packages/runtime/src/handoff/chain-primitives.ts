@@ -19,9 +19,9 @@ import { type ChainRow, type ChainStep, findChainOfTurn } from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
-import { failureOf, featureDisabled, HandoffRequest } from './handoff-primitive.js';
-import type { HandoffRules } from './handoff-rules.js';
-import type { HandoffParts } from './parts.js';
+import { failureOf, featureDisabled, makeHandoff } from './handoff-primitive.js';
+import type { MadeAs } from './handoff-request.js';
+import type { HandoffParts, HandoffRules } from './parts.js';
 import { QUEUE_ROOM_MS } from './serving-turn.js';
 
 const MAX_NAME = 500;
@@ -68,8 +68,8 @@ export function chainPrimitive(
           message: 'handoff_chain: is begun from outside.',
           next: 'An agent hands off step by step, with the tool handoff.',
         });
-      const request = new HandoffRequest(runtime, { parts, gate, tools: tools as KernelTools });
-      return request.make(requestOf(input, gate.approvalMs ?? 0), {
+      const scope = { runtime, parts, gate, tools: tools as KernelTools };
+      return makeHandoff(scope, requestOf(input, gate.approvalMs ?? 0), {
         mode: 'chain',
         hop: null,
         compensates: null,
@@ -124,6 +124,20 @@ function hopRequest(chain: ChainRow, hop: number): HandoffArguments {
   };
 }
 
+const asHop = ({ source_agent }: ChainRow, hop: number): MadeAs => ({
+  mode: 'handoff',
+  hop,
+  compensates: null,
+  sourceAgent: source_agent,
+});
+
+export const asUndo = (chain: ChainRow, hop: number): MadeAs => ({
+  mode: 'compensate',
+  hop,
+  compensates: stepOf(chain, hop)?.handoff_id ?? null,
+  sourceAgent: chain.source_agent,
+});
+
 /** The request that undoes a hop. */
 export function undoRequest(chain: ChainRow, hop: number): HandoffArguments {
   const compensate = hopsOf(chain)[hop - 1]?.compensate;
@@ -162,15 +176,10 @@ export function hopPrimitive(
         return null;
       }
       const { gate } = parts.rules();
-      const answer = await new HandoffRequest(runtime, { parts, gate, tools: tools as KernelTools }).make(
-        undo ? undoRequest(chain, hop) : hopRequest(chain, hop),
-        {
-          mode: undo ? 'compensate' : 'handoff',
-          hop,
-          compensates: undo ? ((stepOf(chain, hop)?.handoff_id ?? null) as never) : null,
-          sourceAgent: chain.source_agent,
-        },
-      );
+      const scope = { runtime, parts, gate, tools: tools as KernelTools };
+      const answer = undo
+        ? await makeHandoff(scope, undoRequest(chain, hop), asUndo(chain, hop))
+        : await makeHandoff(scope, hopRequest(chain, hop), asHop(chain, hop));
       const { served_by } = answer as { readonly served_by?: string };
       if (served_by !== undefined) parts.serveSoon(served_by);
       return answer;

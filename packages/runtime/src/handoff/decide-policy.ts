@@ -1,11 +1,26 @@
 /** What the policy says of a handoff, under all names of its target. */
-import { type HandoffArguments, readHandoffTarget } from '@boxcar/kernel';
+import { type HandoffArguments, KernelError, readHandoffTarget } from '@boxcar/kernel';
 import type { PermissionEvaluator, PolicyAnswer } from '@boxcar/policy';
 import { keepPolicy } from '@boxcar/store';
 import type pg from 'pg';
 import type { RuntimeCore } from '../core/index.js';
 
 export type PolicyDecision = PolicyAnswer;
+
+/** The refusal of a handoff that the policy forbids. */
+export const forbidden = (target: string, { rule_id, policy_version }: PolicyDecision): KernelError =>
+  new KernelError('permission_denied', {
+    message: `Handoff to ${target} not allowed by policy`,
+    next: '',
+    details: { rule_id, policy_version },
+  });
+
+/** The refusal of a handoff that needs an approval where nobody can give one. */
+export const noGate = (target: string): KernelError =>
+  new KernelError('permission_denied', {
+    message: `Handoff to ${target} requires approval but approval gate is not configured`,
+    next: '',
+  });
 
 const RANK = { always: 0, require_approval: 1, never: 2 } as const;
 

@@ -1,48 +1,38 @@
 /** Handing off from a program: the interface of the source system, on durable rows. */
 import type { HandoffAdapter } from '@boxcar/adapters';
 import {
-  HANDOFF_STATUSES,
   type Handoff,
   type HandoffEvent,
   type HandoffMessage,
   type HandoffPart,
-  type HandoffPhase,
   type HandoffRequest,
   type HandoffResponse,
-  type HandoffStatus,
   type HandoffToolSchema,
   handoffToolSchema,
-  isCleanText,
   KernelError,
-  normalizePlatform,
   type ProjectId,
   parseId,
-  phasesOf,
   readHandoffCall,
-  safeParse,
-  toBadRequest,
   toHandoffRequest,
   toHandoffResponse,
   type WebhookDelivery,
 } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
-import { findHandoff, listHandoffs, loadHandoffEvents } from '@boxcar/store';
-import { z } from 'zod';
+import { findHandoff, loadHandoffEvents } from '@boxcar/store';
 import { type ApprovalGate, DEFAULT_PROJECT } from '../approval/index.js';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
-import { type PagePlace, readCursor } from '../lib/index.js';
 import type { WebhookSender } from '../webhook/index.js';
 import { createWorker, type Worker } from '../worker/index.js';
 import type { AgentFunction, AgentRunner } from './agents.js';
 import { chainPrimitive } from './chain-primitives.js';
 import { type HandoffEnvironment, readHandoffEnvironment } from './config.js';
 import { handOff, handoffsOfRoot, loadHandoff, logRefused, waitForHandoff } from './hand-off.js';
+import { type HandoffPage, type ListHandoffsOptions, listHandoffPage } from './handoff-lists.js';
 import { featureDisabled, handoffPrimitive } from './handoff-primitive.js';
-import type { HandoffRules } from './handoff-rules.js';
 import type { ChainHopInput, ChainOptions, HandoffAnswer, HandoffInput } from './handoff-types.js';
 import { messagesOf, type ReplyOptions, replyTo } from './messages.js';
-import type { HandoffParts } from './parts.js';
+import type { HandoffParts, HandoffRules } from './parts.js';
 import { retryCompensation } from './retry-compensation.js';
 import { type StreamOptions, streamHandoff } from './stream-handoff.js';
 import {
@@ -75,77 +65,6 @@ export interface HandoffToolOptions {
   readonly handoffEnabled?: boolean | undefined;
   /** Handoffs that this process serves at once, by adapters and functions. Default 10; 0: other processes serve them. */
   readonly concurrency?: number | undefined;
-}
-
-export interface ListHandoffsOptions {
-  readonly source_agent?: string | undefined;
-  readonly target_agent?: string | undefined;
-  readonly status?: HandoffStatus | undefined;
-  /** Any name of the platform. */
-  readonly platform?: string | undefined;
-  /** The caller's run, or the run of the turn that asked or serves. */
-  readonly run?: string | undefined;
-  /** 1 to 1,000; default 50. */
-  readonly limit?: number | undefined;
-  /** `next_cursor` of the page before. */
-  readonly cursor?: string | undefined;
-}
-
-const placeIn = (cursor: string): PagePlace | undefined => readCursor('handoffs', cursor);
-
-const cleanText = z.string().min(1).refine(isCleanText, 'must be without NUL characters and lone surrogates');
-
-const listSchema = z.strictObject({
-  source_agent: cleanText.optional(),
-  target_agent: cleanText.optional(),
-  status: z.enum(HANDOFF_STATUSES).optional(),
-  platform: cleanText.optional(),
-  run: cleanText.optional(),
-  limit: z.int().min(1).max(1_000).default(50),
-  cursor: z
-    .string()
-    .refine((text) => placeIn(text) !== undefined, 'must be the next_cursor of a page of handoffs')
-    .optional(),
-});
-
-/** A page of handoffs, the newest first. */
-export interface HandoffPage {
-  readonly handoffs: readonly Handoff[];
-  /** Null: there is no more. */
-  readonly next_cursor: string | null;
-}
-
-/** The options of a list, with their defaults; asks nothing of the database. @throws KernelError `bad_request`. */
-export function checkHandoffOptions(options: ListHandoffsOptions): z.output<typeof listSchema> {
-  const parsed = safeParse(listSchema, options);
-  if (!parsed.success) throw toBadRequest(parsed.error, 'options');
-  return parsed.data;
-}
-
-/** @throws KernelError `bad_request`. */
-export async function listHandoffPage(
-  runtime: Pick<RuntimeCore, 'pool'>,
-  projectId: ProjectId,
-  options: ListHandoffsOptions = {},
-): Promise<HandoffPage> {
-  const { source_agent, target_agent, status, platform, run, limit, cursor } = checkHandoffOptions(options);
-  const phases: readonly HandoffPhase[] | undefined = status && phasesOf(status);
-  const rows = await listHandoffs(runtime.pool, {
-    projectId,
-    sourceAgent: source_agent,
-    targetAgent: target_agent,
-    platform: platform === undefined ? undefined : (normalizePlatform(platform) ?? platform.toLowerCase()),
-    phases,
-    run,
-    limit: limit + 1,
-    after: cursor === undefined ? undefined : placeIn(cursor),
-  });
-  const shown = rows.slice(0, limit);
-  const last = rows.length > limit ? shown.at(-1) : undefined;
-  return {
-    handoffs: shown.map(({ place_at: _place, ...handoff }) => handoff),
-    next_cursor: last === undefined ? null : `handoffs:${last.place_at}:${last.handoff_id}`,
-  };
 }
 
 /** That of the runtime, else that of the environment. @throws KernelError `policy_invalid`, `bad_config`. */

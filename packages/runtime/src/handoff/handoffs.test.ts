@@ -690,7 +690,7 @@ describe('a function', () => {
     expect(calls).toBe(1);
   });
 
-  test('that was cut off in the middle is not run again, unless it says that this does no harm', async () => {
+  test('that is cut off by the close of its tool is not run again', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     let calls = 0;
     const hang = (): Promise<never> => {

@@ -5,16 +5,14 @@ export { readHandoffEnvironment } from './config.js';
 export type { TaskOrigin } from './conversation-agent.js';
 export { handoffsOfRoot, logRefused, waitForHandoff } from './hand-off.js';
 export { handoffHandlers, handoffModels } from './handlers.js';
-export { handoffForm, handoffPrimitive } from './handoff-primitive.js';
 export {
   checkHandoffOptions,
   type HandoffPage,
-  type HandoffRuntime,
-  HandoffTool,
-  type HandoffToolOptions,
   type ListHandoffsOptions,
   listHandoffPage,
-} from './handoff-tool.js';
+} from './handoff-lists.js';
+export { handoffForm, handoffPrimitive } from './handoff-primitive.js';
+export { type HandoffRuntime, HandoffTool, type HandoffToolOptions } from './handoff-tool.js';
 export type {
   ChainHopInput,
   ChainInput,

@@ -3,6 +3,7 @@ import type { AdapterRegistry, HandoffAdapter, Target, Targets } from '@boxcar/a
 import { errorText, type JsonObject, KernelError, normalizePlatform, type TicketId } from '@boxcar/kernel';
 import type { PermissionEvaluator } from '@boxcar/policy';
 import {
+  type CallGateOptions,
   CHAIN_TARGET,
   HANDOFF_TARGET,
   type Handoffs,
@@ -23,7 +24,6 @@ import {
 } from './agents.js';
 import { decided } from './decided.js';
 import { handOff } from './hand-off.js';
-import type { HandoffRules } from './handoff-rules.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 
 /** Adapters bring SDKs along: they are loaded by the first process that needs one. */
@@ -59,6 +59,12 @@ function checkAdapter(adapter: unknown): void {
   if (finding === undefined) return;
   const { field, message } = finding;
   throw new KernelError('bad_request', { message: `registerAdapter: ${message}.`, details: { field } });
+}
+
+/** What decides about handoffs: that of a tool, else that of its runtime. */
+export interface HandoffRules {
+  readonly isEnabled: boolean;
+  readonly gate: CallGateOptions;
 }
 
 export interface HandoffSettings {

@@ -85,3 +85,24 @@ test('a rule about the run of the caller is asked again', async () => {
     error: { message: 'Handoff to desk not allowed by policy' },
   });
 });
+
+test('a rule about the box that goes along is asked again', async () => {
+  using policy = changing(ASKS);
+  await using h = await harness({ permissionEvaluator: policy.evaluator });
+  await using tool = new HandoffTool({ runtime: h.runtime });
+  tool.registerAgent('desk', () => 'refunded');
+  const box = await h.runtime.packer.createBox({
+    projectId: 'default',
+    sourceAgentId: 'operator',
+    cards: [{ type: 'note', content: { kind: 'text', text: 'For this office alone.' } }],
+  });
+  const { handoff_id, ticket_id } = await tool.handoff({ ...asking, context_box_id: box });
+  policy.change(
+    `${ASKS}rules:\n  - { condition: { context: { args: { context_box_id: "${box}" } } }, permission: NEVER }\n`,
+  );
+  await new ApprovalGate({ runtime: h.runtime }).approve(String(ticket_id));
+  expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 })).toMatchObject({
+    phase: 'rejected',
+    error: { message: 'Handoff to desk not allowed by policy' },
+  });
+});

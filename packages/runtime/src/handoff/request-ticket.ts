@@ -89,15 +89,14 @@ export async function requestTicket(
     readonly policy: PolicyDecision;
     /** The call that asks waits for the result: its ticket ends with it. */
     readonly isAwaited: boolean;
-    /** In place of those of the running call: of a handoff whose first ticket is void. */
-    readonly call?: { readonly turnId: string; readonly toolCallId: string } | undefined;
+    /** The call that asks. */
+    readonly toolCallId: ToolCallId | null;
   },
 ): Promise<TicketRequest> {
-  const { asked, platform, targetAgent, callbackUrl, policy } = of;
+  const { asked, platform, targetAgent, callbackUrl, policy, toolCallId } = of;
   const { ctx, tx } = tools;
   const { task, context, payload, run_id, context_box_id = [] } = asked.input;
   const named = { targetAgent, platform, task, boxIds: [context_box_id].flat(), callbackUrl };
-  const toolCallId = (of.call?.toolCallId ?? tools.toolCallId ?? null) as ToolCallId | null;
   const shown = maskArguments(
     argumentsOf({ ...named, callbackUrl: callbackUrl === null ? null : withoutQuery(callbackUrl) }),
   );

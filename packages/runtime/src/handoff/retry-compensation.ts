@@ -4,11 +4,10 @@ import { type ChainRow, findChain, markRolledBack } from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
-import { hopsOf, stepOf, undoRequest } from './chain-primitives.js';
+import { asUndo, hopsOf, stepOf, undoRequest } from './chain-primitives.js';
 import { handOff, waitForAnswer } from './hand-off.js';
-import { failureOf, HandoffRequest } from './handoff-primitive.js';
-import type { HandoffRules } from './handoff-rules.js';
-import type { HandoffParts } from './parts.js';
+import { failureOf, makeHandoff } from './handoff-primitive.js';
+import type { HandoffParts, HandoffRules } from './parts.js';
 
 interface RetryOptions {
   readonly projectId: ProjectId;
@@ -71,12 +70,10 @@ function undo(
     description: 'Carries out a compensation again.',
     input: z.unknown(),
     failureOf,
-    handle: (_input, tools) =>
-      new HandoffRequest(runtime, { parts, gate: rules().gate, tools: tools as KernelTools }).make(request, {
-        mode: 'compensate',
-        hop,
-        compensates: (stepOf(chain, hop)?.handoff_id ?? null) as HandoffId | null,
-      }),
+    handle: (_input, tools) => {
+      const scope = { runtime, parts, gate: rules().gate, tools: tools as KernelTools };
+      return makeHandoff(scope, request, asUndo(chain, hop));
+    },
   };
   return handOff(runtime, request as never, { projectId, handler, signal, parts });
 }

@@ -225,11 +225,12 @@ export async function rotateKey(
 ): Promise<CreatedKey> {
   checkDuration(graceMs, 'graceMs', { allowsZero: true });
   const { keyId, projectId } = await findKeyId(pool, keyRef, project);
+  // Before the rotation: nothing that can fail comes between the end of the old key and the answer.
+  const { name } = await findProjectByRef(pool, projectId);
   const { text, sha256, hint } = makeKeyText();
   const id = newId<'key'>();
   const row = await rotateKeyRow(pool, { keyId, projectId, id, sha256, hint, graceMs: Math.round(graceMs) });
   if (row === undefined) throw await whyNotRotated(pool, { keyId, projectId });
-  const { name } = await findProjectByRef(pool, projectId);
   return { ...toKey(row), key: text, project: name };
 }
 

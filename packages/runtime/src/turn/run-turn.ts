@@ -8,15 +8,12 @@ import {
   bindProfile,
   budgetExceeded,
   buildView,
-  dearestOf,
   type ErrorBody,
   estimatePrompt,
   findAnswerFinding,
-  foldManifest,
   HANDOFF_PRIMITIVES,
   type JsonValue,
   type ModelReply,
-  type ModelUsage,
   mayExpand,
   priceUnknown,
   providerOf,
@@ -27,16 +24,10 @@ import {
 import { dropUnasked, findLastWords, findServedHandoff } from '@boxcar/store';
 import { CHAIN_TARGET, HANDOFF_TARGET } from '../core/index.js';
 import { fallbackDeliverable } from '../end/index.js';
-import {
-  askModel,
-  describeModelFailure,
-  usageRow,
-  warningsRow,
-  withCommandCalls,
-  withoutCutCall,
-} from '../model/index.js';
+import { askModel, describeModelFailure, withCommandCalls, withoutCutCall } from '../model/index.js';
 import { findNoEnd } from '../toolbox/index.js';
 import type { PricedProfile } from '../view/index.js';
+import { closeStep, type EndedCall } from './close-step.js';
 import { commitNext } from './commit-next.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { endExhausted } from './end-exhausted.js';
@@ -194,13 +185,13 @@ class TurnLoop {
       if (this.#held.signal.aborted) throw error;
       const body = describeModelFailure(error);
       const used = usageOfFailure(this.#profile, sent, error);
-      const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, error: body, ...used });
+      const closed = this.#close(sent, { modelMs: performance.now() - startedAt, error: body, ...used });
       return this.#afterFailure(sent, closed, { error, body, used });
     }
     const { usage, finishReason, warnings = [] } = reply;
     const modelMs = performance.now() - startedAt;
     const own = findAnswerFinding(this.#profile)?.message ?? [];
-    const closed = this.#closeStep(sent, { modelMs, usage, finishReason, warnings: [own, warnings].flat() });
+    const closed = this.#close(sent, { modelMs, usage, finishReason, warnings: [own, warnings].flat() });
     const outcome = await this.#commitReply(sent, closed, reply);
     if (outcome === 'fenced') await this.#keepReply(reply, prompt.step);
     return outcome;
@@ -319,35 +310,9 @@ class TurnLoop {
     return parts === undefined ? asked : asked.finally(() => parts.stop());
   }
 
-  #closeStep(
-    { step, view, hash, toolset }: SentPrompt,
-    done: {
-      readonly modelMs: number;
-      readonly usage?: ModelUsage;
-      readonly isLost?: boolean;
-      readonly finishReason?: ModelReply['finishReason'];
-      readonly warnings?: readonly string[];
-      readonly error?: ErrorBody;
-    },
-  ): ClosedStep {
-    const { usage, isLost = false } = done;
-    const price = isLost && this.#price !== undefined ? dearestOf(this.#price) : this.#price;
-    return {
-      step,
-      attempt: this.#progress.attempt,
-      model: this.#profile.model,
-      promptHash: hash,
-      toolsetHash: toolset,
-      manifest: foldManifest(view) as unknown as JsonValue,
-      thoughtCardId: null,
-      usage:
-        usage === undefined
-          ? null
-          : { ...usageRow(usage, price), ...(isLost ? { lost: true } : {}), ...warningsRow(done) },
-      finishReason: done.finishReason ?? 'error',
-      modelMs: Math.round(done.modelMs),
-      error: done.error ?? null,
-    };
+  #close(sent: SentPrompt, call: EndedCall): ClosedStep {
+    const { attempt } = this.#progress;
+    return closeStep(sent, call, { attempt, model: this.#profile.model, price: this.#price });
   }
 
   /** A shorter prompt for one that was too long, another try later, or the end. */

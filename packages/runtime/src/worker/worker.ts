@@ -43,6 +43,7 @@ import { Sweeper } from '../sweep/sweeper.js';
 import { LeftTurns } from '../turn/index.js';
 import { INLINE_VIEW_BYTES, KeptViews, TurnLoader, ViewRoom } from '../view/index.js';
 import { Claims } from './claims.js';
+import { Goodbye } from './goodbye.js';
 import { Lease } from './lease.js';
 import { createLeaseClock, type LeaseClock } from './lease-clock.js';
 import { Orphans } from './orphans.js';
@@ -55,12 +56,8 @@ import { completeOptions, type WorkerOptions, type WorkerState } from './worker-
 
 export type { WorkerOptions } from './worker-options.js';
 
-/**
- * How long all parts of the shutdown together may take after the turns are done, and the minimum for each part after that
- * time.
- */
+/** How long all parts of the shutdown together may take after the turns are done. */
 const GOODBYE_MS = 2_000;
-const SHORTEST_GOODBYE_MS = 100;
 /** Extra time, in addition to the time limit of each queue. */
 const QUEUES_MS = 500;
 
@@ -68,29 +65,6 @@ const toCrash = (error: unknown): KernelError =>
   error instanceof KernelError && error.code === 'worker_crashed'
     ? error
     : new KernelError('worker_crashed', { message: `Nothing caught: ${errorText(error)}.`, cause: error });
-
-/** Parts of a shutdown, one after another. A server that is away never answers, so each part is given up at its limit. */
-class Goodbye {
-  readonly failures: unknown[] = [];
-  #until = 0;
-
-  /** The parts from here on share this time. */
-  limit(ms: number): void {
-    this.#until = performance.now() + ms;
-  }
-
-  get leftMs(): number {
-    return Math.max(this.#until - performance.now(), SHORTEST_GOODBYE_MS);
-  }
-
-  async attempt(part: string, work: Promise<unknown> | undefined, limitMs = this.leftMs): Promise<void> {
-    try {
-      if (work !== undefined) await withinTime(work, limitMs, part);
-    } catch (error) {
-      this.failures.push(error);
-    }
-  }
-}
 
 export class Worker implements AsyncDisposable {
   readonly #runtime: RuntimeCore;

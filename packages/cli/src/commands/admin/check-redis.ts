@@ -1,6 +1,6 @@
 import { KernelError } from '@boxcar/kernel';
 import { Redis } from 'ioredis';
-import type { RedisFacts } from '../../text/doctor-findings.js';
+import type { RedisFacts } from '../../text/doctor-servers.js';
 
 /** Connects, asks and disconnects; the reason of a failure says what Redis or the network said. */
 async function ask<T>(url: string, timeoutMs: number, question: (client: Redis) => Promise<T>): Promise<T> {

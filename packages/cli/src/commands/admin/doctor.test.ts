@@ -15,15 +15,9 @@ import {
 } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest';
 import { cliHere, type Env, prepare } from '../../testing/cli.js';
-import {
-  type Finding,
-  judgeDirect,
-  judgeInvariants,
-  judgeRedis,
-  judgeServer,
-  judgeToolQueues,
-  worstOf,
-} from '../../text/doctor-findings.js';
+import { type Finding, worstOf } from '../../text/doctor-finding.js';
+import { judgeInvariants, judgeToolQueues } from '../../text/doctor-findings.js';
+import { judgeDirect, judgeRedis, judgeServer } from '../../text/doctor-servers.js';
 
 interface Answer {
   readonly status: string;

@@ -25,19 +25,16 @@ import { type Command, Option } from 'commander';
 import { EXIT, flag, helpOf, type Run } from '../../command.js';
 import type { Context } from '../../context.js';
 import { openReader, type Reader } from '../../reader.js';
+import { type Finding, worstOf } from '../../text/doctor-finding.js';
 import {
-  type Finding,
   judgeDeadLetters,
-  judgeDirect,
   judgeInvariants,
   judgePrices,
-  judgeRedis,
-  judgeServer,
   judgeToolQueues,
   judgeWebhooks,
   judgeWork,
-  worstOf,
 } from '../../text/doctor-findings.js';
+import { judgeDirect, judgeRedis, judgeServer } from '../../text/doctor-servers.js';
 import { createProgress } from '../../text/progress.js';
 import { countOf, formatCount, wrap } from '../../text/text.js';
 import { readRedisFacts } from './check-redis.js';

@@ -1,0 +1,27 @@
+import { withinTime } from '../lib/index.js';
+
+/** The minimum for each part once the time that they share is over. */
+const SHORTEST_GOODBYE_MS = 100;
+
+/** Parts of a shutdown, one after another. A server that is away never answers, so each part is given up at its limit. */
+export class Goodbye {
+  readonly failures: unknown[] = [];
+  #until = 0;
+
+  /** The parts from here on share this time. */
+  limit(ms: number): void {
+    this.#until = performance.now() + ms;
+  }
+
+  get leftMs(): number {
+    return Math.max(this.#until - performance.now(), SHORTEST_GOODBYE_MS);
+  }
+
+  async attempt(part: string, work: Promise<unknown> | undefined, limitMs = this.leftMs): Promise<void> {
+    try {
+      if (work !== undefined) await withinTime(work, limitMs, part);
+    } catch (error) {
+      this.failures.push(error);
+    }
+  }
+}
