@@ -540,7 +540,8 @@ describe('a function', () => {
       budget: { tokens: 100_000 },
     })) as unknown as { turn_id: TurnId };
     await waitFor(
-      async () => (await h.rows("select from boxcar.turns where status = 'running'")).length === 2,
+      async () =>
+        (await h.rows("select from boxcar.turns where status = 'running' and depth > 0")).length === 2,
       { message: 'both functions run' },
     );
     expect(
