@@ -57,6 +57,9 @@ export interface Handoff {
   readonly loss: JsonObject | null;
 }
 
+/** A handoff without what was handed on, each of which may be large. */
+export type HandoffOutline = Omit<Handoff, 'context' | 'payload' | 'result'>;
+
 /** One line of the log of a handoff. Further members say what happened. */
 export interface HandoffEvent {
   /** Such as `handoff.requested`. */

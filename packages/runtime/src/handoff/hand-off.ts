@@ -5,6 +5,7 @@ import {
   errorText,
   type Handoff,
   type HandoffId,
+  type HandoffOutline,
   KernelError,
   type ProjectId,
   type TurnId,
@@ -126,12 +127,12 @@ export async function loadHandoff(
 /** More than that are not shown. */
 const MAX_CHAIN = 1_000;
 
-/** All handoffs of the same root, the oldest first, 1,000 at most. @throws KernelError `not_found`. */
+/** All handoffs of the same root, the oldest first, 1,000 at most, without what they have handed on. @throws KernelError `not_found`. */
 export async function handoffsOfRoot(
   runtime: Pick<RuntimeCore, 'pool'>,
   handoffId: HandoffId,
   projectId: ProjectId,
-): Promise<readonly Handoff[]> {
+): Promise<readonly HandoffOutline[]> {
   const { root_handoff_id } = await loadHandoff(runtime, handoffId, projectId);
   return loadChain(runtime.pool, { rootId: root_handoff_id as HandoffId, projectId, limit: MAX_CHAIN });
 }

@@ -4,7 +4,7 @@ import { type ChainRow, findChain, markRolledBack } from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
-import { hopsOf, stepOf, undoRequest } from './chain-primitives.js';
+import { hopsOf, readMove, stepOf } from './chain-primitives.js';
 import { handOff, waitForAnswer } from './hand-off.js';
 import { failureOf, HandoffRequest } from './handoff-primitive.js';
 import type { HandoffRules } from './handoff-rules.js';
@@ -20,7 +20,7 @@ interface RetryOptions {
 /** Completed hops that nothing has undone, the last one first. */
 const leftHops = (chain: ChainRow): readonly number[] =>
   hopsOf(chain)
-    .flatMap(({ compensate }, at) => (compensate === undefined ? [] : [at + 1]))
+    .flatMap(({ has_compensation }, at) => (has_compensation ? [at + 1] : []))
     .filter((hop) => stepOf(chain, hop)?.phase === 'completed')
     .filter(
       (hop) =>
@@ -53,7 +53,7 @@ export async function retryCompensation(
 }
 
 /** Two people who try at once make one handoff: they count the same attempts, and wait for one that is under way. */
-function undo(
+async function undo(
   runtime: RuntimeCore,
   chain: ChainRow,
   { hop, parts, rules, projectId, signal }: RetryOptions & { readonly hop: number },
@@ -61,8 +61,13 @@ function undo(
   const tries = chain.steps.filter((step) => step.mode === 'compensate' && step.hop === hop);
   const open = tries.find(({ phase }) => !isFinalPhase(phase));
   if (open !== undefined) return waitForAnswer(runtime, open.handoff_id, { projectId, signal });
+  const { request: asked, place } = await readMove(
+    runtime.pool,
+    { handoffId: chain.handoff_id },
+    { hop, isUndo: true },
+  );
   const request = {
-    ...undoRequest(chain, hop),
+    ...asked,
     source_agent: chain.source_agent,
     parent_handoff_id: chain.handoff_id,
     idempotency_key: `compensate:${chain.handoff_id}:${hop}:${tries.length + 1}`,
@@ -72,11 +77,10 @@ function undo(
     input: z.unknown(),
     failureOf,
     handle: (_input, tools) =>
-      new HandoffRequest(runtime, { parts, gate: rules().gate, tools: tools as KernelTools }).make(request, {
-        mode: 'compensate',
-        hop,
-        compensates: (stepOf(chain, hop)?.handoff_id ?? null) as HandoffId | null,
-      }),
+      new HandoffRequest(runtime, { parts, gate: rules().gate, tools: tools as KernelTools }).make(
+        request,
+        place,
+      ),
   };
   return handOff(runtime, request as never, { projectId, handler, signal, parts });
 }

@@ -1,9 +1,12 @@
 export { type Flight, findCached, findFlight, lead, takeCached } from './cache.js';
 export {
+  type ChainHopRow,
+  type ChainMatter,
   type ChainMoveRow,
   type ChainRow,
   type ChainStep,
   findChain,
+  findChainMatter,
   findChainOfTurn,
   markRolledBack,
 } from './chains.js';
