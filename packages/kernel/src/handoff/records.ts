@@ -106,7 +106,7 @@ export interface HandoffMessage {
   readonly created_at: Date;
   /** Of a question: nobody may reply later. */
   readonly expires_at: Date | null;
-  /** Of a question; closed: its handoff has ended. */
+  /** Of a question; closed: nobody waits for its reply, since its handoff or the attempt that asked it has ended. */
   readonly state: 'open' | 'answered' | 'expired' | 'closed' | null;
 }
 
