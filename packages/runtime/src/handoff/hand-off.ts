@@ -26,6 +26,8 @@ export interface HandOffOptions {
   /** The turn that serves the function which hands on. */
   readonly parentTurnId?: TurnId | undefined;
   readonly signal?: AbortSignal | undefined;
+  /** It has a row, before its end is waited for. */
+  readonly onMade?: ((handoffId: HandoffId) => void) | undefined;
   /** What may serve it in this process. */
   readonly parts: { ensureServed(workerTarget: string): Promise<void> };
 }
@@ -76,7 +78,7 @@ function argumentsOf(request: unknown): unknown {
 export async function handOff(
   runtime: RuntimeCore,
   request: HandoffInput | ChainInput,
-  { primitive = 'handoff', projectId, handler, parentTurnId, signal, parts }: HandOffOptions,
+  { primitive = 'handoff', projectId, handler, parentTurnId, signal, onMade, parts }: HandOffOptions,
 ): Promise<HandoffAnswer> {
   signal?.throwIfAborted();
   let answer: unknown;
@@ -92,6 +94,7 @@ export async function handOff(
     throw error;
   }
   const { handoff_id: handoffId, served_by } = answer as { handoff_id: HandoffId; served_by?: string };
+  onMade?.(handoffId);
   if (served_by !== undefined) await parts.ensureServed(served_by);
   return (request.wait ?? true)
     ? waitForAnswer(runtime, handoffId, { projectId, signal })

@@ -302,6 +302,20 @@ test('its time stands still until it has a place of its worker again', async () 
   expect(await one.waitForHandoff(id)).toMatchObject({ status: 'completed', result: 'yes' });
 });
 
+test('the part that a function waits for ends with the time of the function, and nobody is asked any more', async () => {
+  register(async (_input, { ask }) => ask('Well?'));
+  tool.registerAgent(
+    'outer',
+    async (_input, { handoff }) => (await handoff({ target_agent: 'clerk', task: 'y' })).result,
+  );
+  const id = await begin({ target_agent: 'outer', timeout: 1 });
+  const part = await waitFor(async () => (await tool.getChain(id))[1]?.handoff_id, { message: 'the part' });
+  await questionOf(part);
+  expect(await tool.waitForHandoff(id)).toMatchObject({ phase: 'timed_out' });
+  expect(await tool.waitForHandoff(part)).toMatchObject({ phase: 'canceled' });
+  expect(await tool.messages(part)).toMatchObject([{ state: 'closed' }]);
+});
+
 test('the process that waits dies, and another one asks the same question and has its reply', async () => {
   let asked = 0;
   register(async (_input, { ask }) => {
