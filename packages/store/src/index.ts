@@ -176,6 +176,7 @@ export {
   type PublicTask,
   type ReplyPlace,
   retryAttempt,
+  type Said,
   type ServedHandoff,
   type TaskScope,
   type TurnPart,

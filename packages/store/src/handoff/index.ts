@@ -58,4 +58,4 @@ export {
   type PublicTask,
   type TaskScope,
 } from './public-tasks.js';
-export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type TurnPart } from './turn-parts.js';
+export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type Said, type TurnPart } from './turn-parts.js';
