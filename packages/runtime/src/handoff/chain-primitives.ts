@@ -194,6 +194,7 @@ export function hopPrimitive(
 ): Handler<z.output<typeof moveSchema>> {
   return {
     description: 'The next move of a chain of handoffs; no profile of a user can have it',
+    isInternal: true,
     input: moveSchema,
     failureOf,
     handle: async ({ hop, undo = false }, tools) => {
