@@ -38,7 +38,7 @@ test('a look for an identical result reads none of those that are too old', asyn
     request: async () => expect(await findCached(pool, { projectId, cacheKey, seconds: 60 })).toBeUndefined(),
     turn: async () => expect(await findFlight(pool, turnId)).toMatchObject({ cached_from: null }),
     lead: async () => {
-      await h.rows('update boxcar.handoffs set is_leading = false where is_leading');
+      await h.rows('update boxcar.handoffs set is_leading = false where id = $1', [handoff_id]);
       expect(await lead(pool, turnId)).toBe(true);
     },
   };

@@ -187,7 +187,7 @@ describe('a question that an attempt has left open', () => {
       go = settle;
     });
   });
-  const retry = { max_attempts: 2, base_seconds: 1, max_seconds: 1 };
+  const retry = { max_attempts: 2, base_seconds: 2, max_seconds: 2 };
   /** Asks, and fails before there is a reply. */
   const failAsking = async (id: string, asked: Promise<string>): Promise<never> => {
     asked.catch(() => undefined);
