@@ -18,7 +18,7 @@ create table boxcar.handoff_messages (
 );
 comment on table boxcar.handoff_messages is 'questions of handoffs and their replies';
 comment on column boxcar.handoff_messages.ask_key is 'of a question: the same question of the same handoff, asked again by another attempt, has the same';
-comment on column boxcar.handoff_messages.closed_at is 'of a question: it was answered, or its time is over';
+comment on column boxcar.handoff_messages.closed_at is 'of a question: it was answered, its time is over, or the attempt that asked it has ended';
 comment on column boxcar.handoff_messages.author is 'who replied';
 create index handoff_messages_card on boxcar.handoff_messages (card_id);
 alter table boxcar.handoffs add column asking_since timestamptz;

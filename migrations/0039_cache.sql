@@ -9,4 +9,5 @@ comment on column boxcar.handoffs.cache_seconds is 'how old a result may be';
 comment on column boxcar.handoffs.cached_from is 'the handoff whose result it has';
 comment on column boxcar.handoffs.is_leading is 'it is carried out, and identical ones wait for its result';
 create unique index handoffs_leading on boxcar.handoffs (project_id, cache_key) where is_leading;
-create index handoffs_of_cache_key on boxcar.handoffs (project_id, cache_key, created_at) where cache_key is not null and cached_from is null;
+create index handoffs_cached on boxcar.handoffs (project_id, cache_key, ended_at) where cache_key is not null and cached_from is null and phase = 'completed';
+create index handoffs_to_cache on boxcar.handoffs (project_id, cache_key) where cache_key is not null and ended_at is null;

@@ -1478,6 +1478,8 @@ CREATE INDEX grants_box ON boxcar.grants USING btree (box_id);
 
 CREATE INDEX handoff_messages_card ON boxcar.handoff_messages USING btree (card_id);
 
+CREATE INDEX handoffs_cached ON boxcar.handoffs USING btree (project_id, cache_key, ended_at) WHERE ((cache_key IS NOT NULL) AND (cached_from IS NULL) AND (phase = 'completed'::text));
+
 CREATE INDEX handoffs_joined ON boxcar.handoffs USING btree (joined_to) WHERE (joined_to IS NOT NULL);
 
 CREATE UNIQUE INDEX handoffs_key ON boxcar.handoffs USING btree (project_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
@@ -1487,8 +1489,6 @@ CREATE UNIQUE INDEX handoffs_leading ON boxcar.handoffs USING btree (project_id,
 CREATE INDEX handoffs_newest ON boxcar.handoffs USING btree (project_id, created_at, id);
 
 CREATE INDEX handoffs_of_box ON boxcar.handoffs USING btree (context_box_id);
-
-CREATE INDEX handoffs_of_cache_key ON boxcar.handoffs USING btree (project_id, cache_key, created_at) WHERE ((cache_key IS NOT NULL) AND (cached_from IS NULL));
 
 CREATE INDEX handoffs_of_context ON boxcar.handoffs USING btree (context_card_id);
 
@@ -1513,6 +1513,8 @@ CREATE INDEX handoffs_of_turn ON boxcar.handoffs USING btree (turn_id) WHERE (tu
 CREATE INDEX handoffs_open ON boxcar.handoffs USING btree (project_id, created_at, id) WHERE (ended_at IS NULL);
 
 CREATE INDEX handoffs_public ON boxcar.handoffs USING btree (project_id, public_agent, source_agent, created_at, id) WHERE (public_agent IS NOT NULL);
+
+CREATE INDEX handoffs_to_cache ON boxcar.handoffs USING btree (project_id, cache_key) WHERE ((cache_key IS NOT NULL) AND (ended_at IS NULL));
 
 CREATE INDEX handoffs_to_tell ON boxcar.handoffs USING btree (id) WHERE ((ended_at IS NOT NULL) AND notifies);
 
@@ -1700,7 +1702,7 @@ comment on column boxcar.handoff_messages.ask_key is 'of a question: the same qu
 
 comment on column boxcar.handoff_messages.author is 'who replied';
 
-comment on column boxcar.handoff_messages.closed_at is 'of a question: it was answered, or its time is over';
+comment on column boxcar.handoff_messages.closed_at is 'of a question: it was answered, its time is over, or the attempt that asked it has ended';
 
 comment on column boxcar.handoffs.asking_since is 'it waits for a reply since then, and its time does not run';
 

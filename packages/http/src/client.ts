@@ -17,12 +17,29 @@ export function readServerUrl(text: string): URL {
   });
 }
 
-const isLocal = ({ protocol, hostname }: URL): boolean =>
-  protocol === 'http:' && (hostname === 'localhost' || isLoopbackAddress(hostname));
+/** Where a name may lead on this machine. Another account may listen on the same port of another of its addresses. */
+function loopbacksOf({ protocol, hostname }: URL): readonly string[] {
+  if (protocol !== 'http:') return [];
+  if (hostname === 'localhost') return ['127.0.0.1', '[::1]'];
+  return isLoopbackAddress(hostname) ? [hostname] : [];
+}
 
-/** The key that the server on a port of this machine has left for this account. It is sent to no other machine. */
-export const localKeyFor = (url: URL, folder: string): string | undefined =>
-  isLocal(url) ? keyOfServer(folder, Number(url.port || 80))?.key : undefined;
+/**
+ * The key that a server of this account has left for its clients, and the address of that server: there it is sent, and nowhere else. Undefined:
+ * no server of this account has announced itself where the address leads.
+ */
+export function localAccessFor(
+  url: URL,
+  folder: string,
+): { readonly url: URL; readonly key: string } | undefined {
+  for (const hostname of loopbacksOf(url)) {
+    const there = new URL(url);
+    there.hostname = hostname;
+    const found = keyOfServer(folder, there);
+    if (found !== undefined) return { url: there, key: found.key };
+  }
+  return undefined;
+}
 
 const problemSchema = z.object({
   code: z.string(),

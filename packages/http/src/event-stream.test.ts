@@ -116,6 +116,33 @@ test('a reader that never reads is dropped, and the source is asked for no more 
   socket.destroy();
 });
 
+test('a client that leaves while its key is looked at leaves no source behind', async () => {
+  source = silent;
+  const { pool } = stage.database;
+  const db = await pool.connect();
+  await db.query('begin');
+  await db.query('lock table boxcar.api_keys');
+  const socket = connect(stage.port, '127.0.0.1');
+  socket.write(`GET /stream HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${key}\r\n\r\n`);
+  const isLookedAt =
+    "select from pg_stat_activity where wait_event_type = 'Lock' and query like '%keys.find_usable%'";
+  await waitFor(async () => (await pool.query(isLookedAt)).rowCount === 1, {
+    message: 'the key to be looked at',
+  });
+  const gone = once(socket, 'close');
+  socket.destroy();
+  await gone;
+  // The server hears of it before it answers the next client.
+  await fetch(`${stage.url}/healthz`);
+  await db.query('rollback');
+  db.release();
+  await waitFor(() => Promise.resolve(signals.length === 1), { message: 'the stream' });
+  expect(signals.map(({ aborted }) => aborted)).toEqual([true]);
+  // Whatever has begun has ended, also after all that was to come has come.
+  await stage.frame.close({ graceMs: 60_000 });
+  expect([seen.from.length, seen.ended]).toEqual([0, 0]);
+});
+
 test('a question for the headers alone ends its stream at once', async () => {
   const response = await fetch(`${stage.url}/stream`, { method: 'HEAD', headers: bearer(key) });
   expect([response.status, response.headers.get('content-type')]).toEqual([

@@ -11,7 +11,7 @@
 import { KernelError, type Scope } from '@boxcar/kernel';
 import { type KeyPrincipal, type Log, type Runtime, silentLog } from '@boxcar/runtime';
 import { hasUsableKey } from '@boxcar/store';
-import { getRequestListener, type HttpBindings, RequestError } from '@hono/node-server';
+import { getRequestListener, type HttpBindings } from '@hono/node-server';
 import { Hono } from 'hono';
 import { authenticate, challengeFor } from './authenticate.js';
 import { checkLength, limitBody, readJson } from './body.js';
@@ -35,6 +35,7 @@ import { requestIdOf } from './request-id.js';
 import { checkRoute, type PublicCall, type Route, readParams } from './route.js';
 import { keepSeen, type Seen, seenIn } from './seen.js';
 import { HttpServer, type ServerLimits } from './server.js';
+import { Unreadable } from './unreadable.js';
 
 const MAX_BODY_BYTES = 1_048_576;
 const HEADERS_MS = 10_000;
@@ -100,13 +101,15 @@ export class HttpFrame {
     this.#hosts = readAllowedHosts(options.allowedHosts ?? []);
     this.#origins = readAllowedOrigins(options.allowedOrigins ?? []);
     this.#bodyLimitBytes = options.bodyLimitBytes ?? MAX_BODY_BYTES;
+    const unreadable = new Unreadable(this.#log);
     const listener = getRequestListener((request, env) => this.#answer(request, env as HttpBindings), {
       overrideGlobalObjects: false,
-      errorHandler: (error) => this.#refuseUnreadable(error),
+      errorHandler: (error) => unreadable.refuseRequest(error),
     });
     this.#server = new HttpServer(listener, {
       headersMs: options.headersMs ?? HEADERS_MS,
       requestMs: options.requestMs ?? REQUEST_MS,
+      unreadable,
     });
     this.mount([HEALTH]);
   }
@@ -333,17 +336,6 @@ export class HttpFrame {
       ...challengeFor(given),
       ...(error instanceof NotAllowed ? { allow: error.allowed.join(', ') } : {}),
     });
-  }
-
-  /** A request whose address or host is not one; whatever else fails before there is an answer is an error of ours. */
-  #refuseUnreadable(error: unknown): Response {
-    const requestId = requestIdOf(undefined);
-    this.#log('info', 'http.unreadable', { request_id: requestId, error });
-    const refused =
-      error instanceof RequestError
-        ? new KernelError('bad_request', { message: 'The address of the request is not valid.' })
-        : error;
-    return problemResponse(toProblem(refused, { requestId, path: '' }), { 'x-request-id': requestId });
   }
 
   /** The query may hold what belongs in no log. */

@@ -15,7 +15,7 @@ import { dirname, join } from 'node:path';
 import { SCOPES } from '@boxcar/kernel';
 import { listKeys, revokeKey } from '@boxcar/runtime';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
-import { askServer, localKeyFor, readServerUrl } from './client.js';
+import { askServer, localAccessFor, readServerUrl } from './client.js';
 import { openLocalKey } from './local-key.js';
 import { announceServer } from './local-state.js';
 import { bearer, openStage, type Stage } from './testing/stage.js';
@@ -120,20 +120,27 @@ test('an archived project has no local key', async () => {
   await expect(open('old')).rejects.toMatchObject({ code: 'project_archived' });
 });
 
-test('clients of the account find the key by the port, until the server is gone, and send it to no other machine', async () => {
+/** The key that is offered at an address, and where it would be sent. */
+const offered = (url: string): readonly [string, string] | undefined => {
+  const found = localAccessFor(readServerUrl(url), folder);
+  return found && [found.key, found.url.origin];
+};
+
+test('clients of the account find the key by the address of the server, until it is gone, and send it nowhere else', async () => {
   const { key, path } = await open();
-  const find = (url: string) => localKeyFor(readServerUrl(url), folder);
+  const { port } = stage;
   {
-    using _announced = announceServer(folder, { url: stage.url, port: stage.port, keyPath: path });
-    for (const host of ['127.0.0.1', 'localhost', '[::1]'])
-      expect(find(`http://${host}:${stage.port}`)).toBe(key);
+    using _announced = announceServer(folder, { url: stage.url, keyPath: path });
+    for (const host of ['127.0.0.1', 'localhost', '2130706433'])
+      expect(offered(`http://${host}:${port}`)).toEqual([key, `http://127.0.0.1:${port}`]);
+    // Another account may have the same port of the other addresses of this machine.
     for (const url of [
-      `http://10.0.0.1:${stage.port}`,
-      `http://localhost.evil.example:${stage.port}`,
-      `https://127.0.0.1:${stage.port}`,
-      `http://127.0.0.1:${stage.port === 1 ? 2 : 1}`,
-    ])
-      expect(find(url)).toBeUndefined();
+      ...['127.0.0.2', '127.1.2.3', '[::1]', '[::ffff:127.0.0.1]', '0.0.0.0', '10.0.0.1'],
+      'localhost.evil.example',
+    ].map((host) => `http://${host}:${port}`))
+      expect([url, offered(url)]).toEqual([url, undefined]);
+    for (const url of [`https://127.0.0.1:${port}`, `http://127.0.0.1:${port === 1 ? 2 : 1}`])
+      expect(offered(url)).toBeUndefined();
     const url = readServerUrl(stage.url);
     expect(await askServer({ url, key }, { path: '/approvals', query: { limit: 1 } })).toEqual({
       approvals: [],
@@ -143,23 +150,38 @@ test('clients of the account find the key by the port, until the server is gone,
       code: 'unauthorized',
     });
     chmodSync(path, 0o640);
-    expect(find(stage.url)).toBeUndefined();
+    expect(offered(stage.url)).toBeUndefined();
   }
   chmodSync(path, 0o600);
-  expect(find(stage.url)).toBeUndefined();
+  expect(offered(stage.url)).toBeUndefined();
+});
+
+test('a server at another address of this machine is found there, and servers on one port are told apart', async () => {
+  const [first, second] = [await open(), await open('team')];
+  using _six = announceServer(folder, { url: 'http://[::1]:7420', keyPath: first.path });
+  expect(offered('http://[::1]:7420')).toEqual([first.key, 'http://[::1]:7420']);
+  expect(offered('http://localhost:7420/')).toEqual([first.key, 'http://[::1]:7420']);
+  expect(offered('http://127.0.0.1:7420')).toBeUndefined();
+  {
+    using _four = announceServer(folder, { url: 'http://127.0.0.1:7420', keyPath: second.path });
+    expect(offered('http://[::1]:7420')).toEqual([first.key, 'http://[::1]:7420']);
+    for (const host of ['127.0.0.1', 'localhost'])
+      expect(offered(`http://${host}:7420`)).toEqual([second.key, 'http://127.0.0.1:7420']);
+  }
+  expect(offered('http://localhost:7420')).toEqual([first.key, 'http://[::1]:7420']);
 });
 
 test('the key of a server that has died is sent to nobody who has its port now', async () => {
   const { key, path } = await open();
-  using _announced = announceServer(folder, { url: stage.url, port: stage.port, keyPath: path });
-  const find = () => localKeyFor(readServerUrl(stage.url), folder);
-  expect(find()).toBe(key);
+  using _announced = announceServer(folder, { url: stage.url, keyPath: path });
+  expect(offered(stage.url)?.[0]).toBe(key);
   const { pid } = spawnSync(process.execPath, ['-e', '']);
+  const [name] = readdirSync(join(folder, 'servers'));
   writeFileSync(
-    join(folder, 'servers', `${stage.port}.json`),
+    join(folder, 'servers', String(name)),
     JSON.stringify({ url: stage.url, pid, key_file: path }),
   );
-  expect(find()).toBeUndefined();
+  expect(offered(stage.url)).toBeUndefined();
 });
 
 test('a server that is away, and one that is none of ours', async () => {

@@ -1,5 +1,5 @@
 /**
- * What a server leaves on its machine for clients of the same account: its local keys, and which of them is for which port.
+ * What a server leaves on its machine for clients of the same account: its local keys, and which of them is for which address and port.
  *
  * L1  Only the account reads it: files of mode 0600 in a folder of mode 0700 that belongs to the account. What others could read is not
  *     trusted.
@@ -90,7 +90,9 @@ function readPrivate<T>(
   }
 }
 
-const serverFile = (folder: string, port: number): string => join(folder, 'servers', `${port}.json`);
+/** @param url - With the address that the server listens on. */
+const serverFile = (folder: string, { hostname, port }: URL): string =>
+  join(folder, 'servers', `${hostname.replace(/[^0-9a-z.]/g, '_')}-${port === '' ? '80' : port}.json`);
 
 export const keyFile = (folder: string, name: string): string => join(folder, 'keys', `${name}.json`);
 
@@ -101,16 +103,16 @@ export const readKeptKey = (
 /** @throws KernelError `bad_config`. */
 export const writeKeptKey = (path: string, key: KeptKey): void => writePrivate(path, key);
 
-/** Says which key is for the server on a port, until that is taken back. @throws KernelError `bad_config`. */
+/** Says which key is for the server at an address, until that is taken back. @throws KernelError `bad_config`. */
 export function announceServer(
   folder: string,
-  { url, port, keyPath }: { readonly url: string; readonly port: number; readonly keyPath: string },
+  { url, keyPath }: { readonly url: string; readonly keyPath: string },
 ): Disposable {
-  const path = serverFile(folder, port);
+  const path = serverFile(folder, new URL(url));
   writePrivate(path, { url, pid: process.pid, key_file: keyPath });
   return {
     [Symbol.dispose]: () => {
-      // Another server may have the port by now.
+      // Another server may have the address by now.
       if (readPrivate(path, serverSchema)?.value.pid === process.pid) rmSync(path, { force: true });
     },
   };
@@ -125,10 +127,11 @@ function isRunning(pid: number): boolean {
   }
 }
 
-/** The key of the server that this account has on this port. After the death of that server, somebody else may have the port. */
-export function keyOfServer(folder: string, port: number): KeptKey | undefined {
-  const server = readPrivate(serverFile(folder, port), serverSchema);
+/** The key of the server that this account has at this address. After the death of that server, somebody else may have the port. */
+export function keyOfServer(folder: string, url: URL): KeptKey | undefined {
+  const server = readPrivate(serverFile(folder, url), serverSchema);
   if (server?.isPrivate !== true || !isRunning(server.value.pid)) return undefined;
+  if (!URL.canParse(server.value.url) || new URL(server.value.url).host !== url.host) return undefined;
   const key = readKeptKey(server.value.key_file);
   return key?.isPrivate === true ? key.value : undefined;
 }

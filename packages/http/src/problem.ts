@@ -1,7 +1,7 @@
 /** Errors as problem details (RFC 9457), made in this one place. */
 import { KernelError } from '@boxcar/kernel/base';
 
-const PROBLEM_TYPE = 'application/problem+json';
+export const PROBLEM_HEADERS = { 'content-type': 'application/problem+json', 'cache-control': 'no-store' };
 /** An address is repeated to its caller as far as this. */
 const MAX_INSTANCE = 500;
 
@@ -52,5 +52,5 @@ export function toProblem(
 export const problemResponse = (problem: Problem, headers: Readonly<Record<string, string>> = {}): Response =>
   new Response(JSON.stringify(problem), {
     status: problem.status,
-    headers: { 'content-type': PROBLEM_TYPE, 'cache-control': 'no-store', ...headers },
+    headers: { ...PROBLEM_HEADERS, ...headers },
   });

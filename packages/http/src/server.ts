@@ -1,9 +1,11 @@
 /** The server below the frame: limits for slow clients, and an end in a limited time. */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import type { Duplex } from 'node:stream';
 import { KernelError } from '@boxcar/kernel/base';
 import { withinTime } from '@boxcar/runtime';
 import type { Binding } from './loopback.js';
+import type { Unreadable } from './unreadable.js';
 
 export interface ServerLimits {
   /** How long the headers of a request may take. */
@@ -25,19 +27,35 @@ export class HttpServer {
   #isClosing = false;
   #whenIdle: (() => void) | undefined;
 
-  constructor(listener: Listener, limits: ServerLimits) {
+  constructor(
+    listener: Listener,
+    { unreadable, ...limits }: ServerLimits & { readonly unreadable: Unreadable },
+  ) {
     this.#server = createServer(
       {
         headersTimeout: limits.headersMs,
         requestTimeout: limits.requestMs,
         keepAliveTimeout: KEEP_ALIVE_MS,
         connectionsCheckingInterval: Math.min(LOOK_MS, limits.headersMs),
+        // The frame says so in its own words.
+        requireHostHeader: false,
       },
       (incoming, outgoing) => {
         this.#watch(outgoing);
         listener(incoming, outgoing);
       },
     );
+    this.#server.on('clientError', (error, socket) =>
+      unreadable.refuseBytes(error, socket, this.#hasBegun(socket)),
+    );
+    this.#server.on('checkExpectation', (incoming, outgoing) => {
+      this.#watch(outgoing);
+      unreadable.refuseExpectation(incoming, outgoing);
+    });
+  }
+
+  #hasBegun(socket: Duplex): boolean {
+    return [...this.#open].some((outgoing) => outgoing.socket === socket && outgoing.headersSent);
   }
 
   #watch(outgoing: ServerResponse): void {

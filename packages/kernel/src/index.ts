@@ -199,6 +199,7 @@ export {
   type HandoffEvent,
   type HandoffMessage,
   type HandoffMode,
+  type HandoffOutline,
   type HandoffPart,
   type HandoffPhase,
   type HandoffRequest,

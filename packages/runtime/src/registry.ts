@@ -178,7 +178,7 @@ export class Registry {
     const tools = [
       ...findMissing(this, profile).map((tool) => ({
         tool,
-        message: `no registered tool or primitive has this name, and the profile does not declare it${meant(tool, [...this.tools.keys(), ...this.handlers.keys()]) || '; a plugin of the workers must bring it'}`,
+        message: `no registered tool or primitive has this name, and the profile does not declare it${meant(tool, [...this.tools.keys(), ...this.#shownHandlers]) || '; a plugin of the workers must bring it'}`,
       })),
       ...unlisted.map((tool) => ({ tool, message: 'must_end_with names it, and tools does not list it' })),
       ...unguarded.map((tool) => ({
@@ -193,6 +193,10 @@ export class Registry {
     const sent = { ...settings, max_output_tokens: answerTokensOf(profile) };
     const others = (await this.model.checkSettings?.(model, sent)) ?? [];
     return [...tools, ...(answer === undefined ? [] : [answer]), ...others];
+  }
+
+  get #shownHandlers(): readonly string[] {
+    return [...this.handlers].flatMap(([name, { isInternal }]) => (isInternal === true ? [] : [name]));
   }
 
   #selectorFindings({ view }: Profile): readonly SelectorFinding[] {

@@ -1,24 +1,25 @@
 /** Handoffs of one root as lines for a terminal: who handed what on to whom, and what undid it. */
 import { toLine } from '@boxcar/host/base';
-import type { Handoff } from '@boxcar/kernel';
+import type { HandoffOutline } from '@boxcar/kernel';
 import { shortIds } from './short-ids.js';
 import { formatDuration, formatTable } from './text.js';
 
 /** `2. hotel on openai`, `undo 1: flight`. */
-function labelOf({ mode, hop, target_agent, platform }: Handoff): string {
+function labelOf({ mode, hop, target_agent, platform }: HandoffOutline): string {
   const place = hop === null ? '' : mode === 'compensate' ? `undo ${hop}: ` : `${hop}. `;
   return `${place}${target_agent}${platform === 'agdd' ? '' : ` on ${platform}`}`;
 }
 
 /** Of one that failed its error says more. */
-const phaseOf = ({ phase, error }: Handoff): string => (phase === 'failed' ? (error?.code ?? phase) : phase);
+const phaseOf = ({ phase, error }: HandoffOutline): string =>
+  phase === 'failed' ? (error?.code ?? phase) : phase;
 
-const takenOf = ({ created_at, ended_at }: Handoff): string =>
+const takenOf = ({ created_at, ended_at }: HandoffOutline): string =>
   formatDuration(Math.max((ended_at ?? new Date()).getTime() - created_at.getTime(), 0));
 
 /** Each with those below it, in the order in which they were made. */
-function inOrder(handoffs: readonly Handoff[]): readonly Handoff[] {
-  const below = new Map<string | null, Handoff[]>();
+function inOrder(handoffs: readonly HandoffOutline[]): readonly HandoffOutline[] {
+  const below = new Map<string | null, HandoffOutline[]>();
   for (const handoff of handoffs) {
     const siblings = below.get(handoff.parent_handoff_id) ?? [];
     siblings.push(handoff);
@@ -26,7 +27,7 @@ function inOrder(handoffs: readonly Handoff[]): readonly Handoff[] {
   }
   const known = new Set(handoffs.map(({ handoff_id }) => handoff_id));
   const roots = handoffs.filter(({ parent_handoff_id: id }) => id === null || !known.has(id));
-  const ordered: Handoff[] = [];
+  const ordered: HandoffOutline[] = [];
   const open = roots.toReversed();
   for (let next = open.pop(); next !== undefined; next = open.pop()) {
     ordered.push(next);
@@ -36,7 +37,7 @@ function inOrder(handoffs: readonly Handoff[]): readonly Handoff[] {
 }
 
 /** @param handoffs - Of one root, the oldest first. */
-export function describeChain(handoffs: readonly Handoff[]): string {
+export function describeChain(handoffs: readonly HandoffOutline[]): string {
   const short = shortIds(handoffs.map(({ handoff_id }) => handoff_id));
   return formatTable(
     [{ title: 'handoff' }, { title: 'phase', max: 20 }, { title: 'took', align: 'right' }, { title: 'to' }],

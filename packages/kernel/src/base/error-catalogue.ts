@@ -389,7 +389,7 @@ export const ERROR_CATALOGUE = {
     409,
     false,
     'This question takes no reply.',
-    'Look at boxcar handoffs messages: it was answered, its time is over, or its handoff has ended.',
+    'Look at boxcar handoffs messages: it was answered, its time is over, or nobody waits for its reply any more.',
   ),
   outcome_unknown: entry(
     500,

@@ -69,7 +69,10 @@ type ChainMove =
     };
 
 /** What comes next (K1, K2). @param calls - In the order in which they were made. */
-export function nextMove(hops: readonly ChainHop[], calls: readonly ChainCall[]): ChainMove {
+export function nextMove(
+  hops: readonly { readonly has_compensation: boolean }[],
+  calls: readonly ChainCall[],
+): ChainMove {
   const forward = calls.filter(({ isUndo }) => !isUndo);
   const failed = forward.find(({ status }) => status === 'failed');
   const done = forward.filter(({ status }) => status === 'success').length;
@@ -77,7 +80,7 @@ export function nextMove(hops: readonly ChainHop[], calls: readonly ChainCall[])
     return done < hops.length ? { kind: 'hop', hop: done + 1, isUndo: false } : { kind: 'end' };
   const undone = calls.filter(({ isUndo }) => isUndo);
   for (let hop = done; hop > 0; hop -= 1) {
-    const isDue = hops[hop - 1]?.compensate !== undefined && !undone.some((call) => call.hop === hop);
+    const isDue = hops[hop - 1]?.has_compensation === true && !undone.some((call) => call.hop === hop);
     if (isDue) return { kind: 'hop', hop, isUndo: true };
   }
   const isWhole = undone.every(({ status }) => status === 'success');

@@ -28,6 +28,7 @@ export {
   type HandoffEvent,
   type HandoffMessage,
   type HandoffMode,
+  type HandoffOutline,
   type HandoffPart,
   type HandoffRequest,
   type HandoffResponse,

@@ -57,6 +57,9 @@ export interface Handoff {
   readonly loss: JsonObject | null;
 }
 
+/** A handoff without what was handed on, each of which may be large. */
+export type HandoffOutline = Omit<Handoff, 'context' | 'payload' | 'result'>;
+
 /** One line of the log of a handoff. Further members say what happened. */
 export interface HandoffEvent {
   /** Such as `handoff.requested`. */
@@ -103,7 +106,7 @@ export interface HandoffMessage {
   readonly created_at: Date;
   /** Of a question: nobody may reply later. */
   readonly expires_at: Date | null;
-  /** Of a question; closed: its handoff has ended. */
+  /** Of a question; closed: nobody waits for its reply, since its handoff or the attempt that asked it has ended. */
   readonly state: 'open' | 'answered' | 'expired' | 'closed' | null;
 }
 

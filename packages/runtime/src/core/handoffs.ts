@@ -67,3 +67,5 @@ export const HANDOFF_TARGET = 'handoff-';
 
 /** Who takes chains: processes that may hand off. */
 export const CHAIN_TARGET = `${HANDOFF_TARGET}chain`;
+/** The tool of chains alone: makes their next move. */
+export const CHAIN_TOOL = 'handoff_hop';

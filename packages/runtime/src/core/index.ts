@@ -1,6 +1,7 @@
 export type { CallGateOptions, Ends, QueueToolCalls, RuntimeCore } from './core.js';
 export {
   CHAIN_TARGET,
+  CHAIN_TOOL,
   HANDOFF_TARGET,
   type Handoffs,
   type PackedHandoff,

@@ -15,6 +15,7 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import type { CallSettlement, NewEntry, StepCommit, TurnEnding } from '@boxcar/store';
+import { CHAIN_TOOL } from '../core/index.js';
 import { deliverableOf, newId } from '../lib/index.js';
 
 /** What an end needs to know of its turn. */
@@ -107,7 +108,8 @@ function settlementOf(turn: EndingTurn, ending: Ending): TurnEnding['settles'] {
     agent_id: turn.agentId,
     context_box_id: turn.contextBoxId,
     output_box_id: turn.outputBoxId,
-    result: deliverableOf(ending.deliverable as JsonValue),
+    // A chain reads the results that it hands on where they are: its own tape would have all of them.
+    ...(turn.primitive === CHAIN_TOOL ? {} : { result: deliverableOf(ending.deliverable as JsonValue) }),
     ...(ending.error === null ? {} : { error: { code: ending.error.code, message: ending.error.message } }),
   };
   return buildResult(call, { status: 'success', result }, { authorId: turn.agentId });

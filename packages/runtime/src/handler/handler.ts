@@ -242,6 +242,8 @@ export interface Handler<I = unknown> {
   failureOf?(answer: JsonValue): ErrorBody | undefined;
   /** True: models are not shown it, and their calls are refused. @internal */
   isOff?(): boolean;
+  /** True: for turns of the kernel's own alone. No list has it, and no door takes it. @internal */
+  readonly isInternal?: boolean;
   /** True: its arguments name profiles. Models are then told which profiles their agent may reach. */
   readonly namesProfiles?: boolean;
   /** The profiles it will ask `findProfile` for, as far as the arguments tell: they are then loaded with the caller. */

@@ -120,6 +120,15 @@ export function prepareAgent(
     execute: async ({ signal, onText, ask, whileWaiting }) => {
       const handingOn = (request: HandoffInput): Promise<HandoffAnswer> =>
         request?.wait === false ? handOn(request, signal) : whileWaiting(() => handOn(request, signal));
+      const asking = (
+        text: unknown,
+        options: { readonly timeout?: number | undefined } = {},
+      ): Promise<string> => {
+        const reply = (async () => ask(checkQuestion(agent, text), { timeoutMs: timeOf(options) }))();
+        // A function may end without having waited for it.
+        reply.catch(() => undefined);
+        return reply;
+      };
       const running = (async () =>
         agent.run(payload === null ? { task, context: context ?? {} } : payload, {
           handoff_id,
@@ -127,7 +136,7 @@ export function prepareAgent(
           context: contextOf(handoff),
           signal,
           write: onText,
-          ask: async (text, options = {}) => ask(checkQuestion(agent, text), { timeoutMs: timeOf(options) }),
+          ask: asking,
           handoff: handingOn,
         }))();
       const result = (await unlessAborted(running, signal)) ?? null;

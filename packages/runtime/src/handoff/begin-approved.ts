@@ -12,7 +12,7 @@ import {
   voidTicket,
 } from '@boxcar/store';
 import { z } from 'zod';
-import type { RuntimeCore } from '../core/index.js';
+import { CHAIN_TOOL, type RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
 import { withConversationAgent } from './conversation-agent.js';
 import { decidePolicy, forbidden, noGate, type PolicyDecision } from './decide-policy.js';
@@ -35,7 +35,8 @@ export async function beginApproved(
 ): Promise<void> {
   const { ticket } = approved;
   const beginning = runtime.accept(
-    'handoff',
+    // The turn answers the call that asked for it.
+    oldest.hop === null ? 'handoff' : CHAIN_TOOL,
     { ticket_id: ticket.id },
     {
       projectId: oldest.project_id,

@@ -16,8 +16,8 @@ import {
   retryTransient,
 } from '@boxcar/store';
 import type pg from 'pg';
+import { CHAIN_TOOL } from '../core/index.js';
 import { hopsOf, stepOf } from './chain-primitives.js';
-import { CHAIN_TOOL } from './handoff-profile.js';
 
 /** How a move ended: as its handoff has, and where there is none as the call that was to make it. */
 function endOf(

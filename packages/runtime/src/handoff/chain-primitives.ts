@@ -11,11 +11,20 @@ import {
   chainArgumentsSchema,
   DEFAULT_HANDOFF_SECONDS,
   type HandoffArguments,
+  type HandoffId,
   type JsonObject,
   type JsonValue,
   KernelError,
+  type TurnId,
 } from '@boxcar/kernel';
-import { type ChainRow, type ChainStep, findChainOfTurn } from '@boxcar/store';
+import {
+  type ChainHopRow,
+  type ChainMatter,
+  type ChainRow,
+  type ChainStep,
+  findChainMatter,
+  type Queryable,
+} from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
@@ -79,14 +88,16 @@ export function chainPrimitive(
   };
 }
 
+const damaged = (handoffId: HandoffId): KernelError =>
+  new KernelError('card_damaged', {
+    message: 'What this chain was to do was erased.',
+    details: { handoff_id: handoffId },
+  });
+
 /** The hops of a chain. @throws KernelError `card_damaged` after an erasure. */
-export function hopsOf({ handoff_id, definition }: ChainRow): readonly ChainHop[] {
-  if (definition === null || !Array.isArray(definition.hops))
-    throw new KernelError('card_damaged', {
-      message: 'What this chain was to do was erased.',
-      details: { handoff_id },
-    });
-  return definition.hops as unknown as readonly ChainHop[];
+export function hopsOf({ handoff_id, hops }: ChainRow): readonly ChainHopRow[] {
+  if (hops === null) throw damaged(handoff_id);
+  return hops;
 }
 
 /** The handoff of a hop, or the last one that was to undo it. */
@@ -96,61 +107,80 @@ export const stepOf = (
   mode: ChainStep['mode'] = 'handoff',
 ): ChainStep | undefined => steps.findLast((step) => step.mode === mode && step.hop === hop);
 
-const resultOf = (step: ChainStep | undefined): Exclude<JsonValue, null> | undefined =>
-  step === undefined || step.phase !== 'completed' ? undefined : (step.result ?? undefined);
+const resultOf = ({ result }: ChainMatter): Exclude<JsonValue, null> | undefined => result ?? undefined;
 
 /** What goes along with another request. @throws KernelError `card_damaged` after an erasure: what is left is not what was done. */
-function passedOn(step: ChainStep | undefined): Exclude<JsonValue, null> | undefined {
-  if (step?.is_erased === true)
+function passedOn(matter: ChainMatter, hop: number): Exclude<JsonValue, null> | undefined {
+  if (matter.is_erased === true)
     throw new KernelError('card_damaged', {
-      message: `The result of hop ${step.hop} was erased.`,
-      details: { handoff_id: step.handoff_id, hop: step.hop },
+      message: `The result of hop ${hop} was erased.`,
+      details: { handoff_id: matter.given_by, hop },
     });
-  return resultOf(step);
+  return resultOf(matter);
 }
 
+/** @throws KernelError `card_damaged`, `bad_request`. */
+function askedOf({ handoff_id, is_whole, asked }: ChainMatter, hop: number): ChainHop {
+  if (!is_whole) throw damaged(handoff_id);
+  if (asked === null) throw new KernelError('bad_request', { message: `handoff_hop: no hop ${hop}.` });
+  return asked as unknown as ChainHop;
+}
+
+const runOf = ({ run_id }: ChainMatter): { readonly run_id?: string } => (run_id === null ? {} : { run_id });
+
 /** The request of a hop: the result of the one before is its payload, or beside it. */
-function hopRequest(chain: ChainRow, hop: number): HandoffArguments {
-  const asked = hopsOf(chain)[hop - 1];
-  if (asked === undefined) throw new KernelError('bad_request', { message: `handoff_hop: no hop ${hop}.` });
-  const { compensate: _later, context, payload, ...rest } = asked;
-  const before = passedOn(stepOf(chain, hop - 1));
+function hopRequest(matter: ChainMatter, hop: number): HandoffArguments {
+  const { compensate: _later, context, payload, ...rest } = askedOf(matter, hop);
+  const before = passedOn(matter, hop - 1);
   const also: JsonObject = payload === undefined || before === undefined ? {} : { previous_result: before };
   return {
     ...rest,
     context: { ...context, ...also },
     ...((payload ?? before) === undefined ? {} : { payload: payload ?? before }),
-    ...(chain.run_id === null ? {} : { run_id: chain.run_id }),
+    ...runOf(matter),
   };
 }
-
-const asHop = ({ source_agent }: ChainRow, hop: number): MadeAs => ({
-  mode: 'handoff',
-  hop,
-  compensates: null,
-  sourceAgent: source_agent,
-});
-
-export const asUndo = (chain: ChainRow, hop: number): MadeAs => ({
-  mode: 'compensate',
-  hop,
-  compensates: stepOf(chain, hop)?.handoff_id ?? null,
-  sourceAgent: chain.source_agent,
-});
 
 /** The request that undoes a hop. */
-export function undoRequest(chain: ChainRow, hop: number): HandoffArguments {
-  const compensate = hopsOf(chain)[hop - 1]?.compensate;
+function undoRequest(matter: ChainMatter, hop: number): HandoffArguments {
+  const { compensate } = askedOf(matter, hop);
   if (compensate === undefined)
     throw new KernelError('bad_request', { message: `handoff_hop: hop ${hop} has no compensation.` });
-  const result = passedOn(stepOf(chain, hop));
+  const result = passedOn(matter, hop);
   return {
     ...compensate,
-    context: { ...compensate.context, compensates: stepOf(chain, hop)?.handoff_id ?? null },
+    context: { ...compensate.context, compensates: matter.given_by },
     ...(result === undefined ? {} : { payload: result }),
-    ...(chain.run_id === null ? {} : { run_id: chain.run_id }),
+    ...runOf(matter),
   };
 }
+
+/**
+ * The handoff of a move: its request, and its place in the chain. Of all results only the one that it hands on is read.
+ *
+ * @param move.isUndo - It undoes the hop.
+ * @throws KernelError `bad_request`; `card_damaged` after an erasure.
+ */
+export async function readMove(
+  db: Queryable,
+  chain: { readonly turnId: TurnId } | { readonly handoffId: HandoffId },
+  { hop, isUndo }: { readonly hop: number; readonly isUndo: boolean },
+): Promise<{ readonly request: HandoffArguments; readonly place: MadeAs }> {
+  const matter = await findChainMatter(db, { ...chain, hop, resultOf: isUndo ? hop : hop - 1 });
+  if (matter === undefined) throw notOfChain();
+  return {
+    request: isUndo ? undoRequest(matter, hop) : hopRequest(matter, hop),
+    place: {
+      mode: isUndo ? 'compensate' : 'handoff',
+      hop,
+      compensates: isUndo ? matter.given_by : null,
+      sourceAgent: matter.source_agent,
+    },
+  };
+}
+
+const notOfChain = (): KernelError =>
+  new KernelError('bad_request', { message: 'handoff_hop: is a move of chains alone.' });
 
 const moveSchema = z.strictObject({
   /** Left out: the chain ends. */
@@ -164,24 +194,26 @@ export function hopPrimitive(
 ): Handler<z.output<typeof moveSchema>> {
   return {
     description: 'The next move of a chain of handoffs; no profile of a user can have it',
+    isInternal: true,
     input: moveSchema,
     failureOf,
     handle: async ({ hop, undo = false }, tools) => {
       const { db, ctx } = tools;
-      const chain = ctx.parent && (await findChainOfTurn(db, ctx.parent.turnId));
-      if (chain === undefined)
-        throw new KernelError('bad_request', { message: 'handoff_hop: is a move of chains alone.' });
+      if (ctx.parent === undefined) throw notOfChain();
+      const { turnId } = ctx.parent;
       if (hop === undefined) {
-        tools.endTurn(resultOf(stepOf(chain, hopsOf(chain).length)) ?? null);
+        const last = await findChainMatter(db, { turnId, hop: null, resultOf: null });
+        if (last === undefined) throw notOfChain();
+        tools.endTurn(resultOf(last) ?? null);
         return null;
       }
+      const { request, place } = await readMove(db, { turnId }, { hop, isUndo: undo });
       const { gate } = parts.rules();
       const scope = { runtime, parts, gate, tools: tools as KernelTools };
-      const answer = undo
-        ? await makeHandoff(scope, undoRequest(chain, hop), asUndo(chain, hop))
-        : await makeHandoff(scope, hopRequest(chain, hop), asHop(chain, hop));
-      const { served_by } = answer as { readonly served_by?: string };
-      if (served_by !== undefined) parts.serveSoon(served_by);
+      // The next move reads it from its handoff.
+      const { result: _result, ...answer } = (await makeHandoff(scope, request, place)) as JsonObject;
+      const { served_by } = answer;
+      if (typeof served_by === 'string') parts.serveSoon(served_by);
       return answer;
     },
   };

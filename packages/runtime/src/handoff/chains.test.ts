@@ -460,14 +460,20 @@ describe('a chain', () => {
   });
 
   test('its tool is for chains alone', async () => {
-    expect(await failureOf(h.runtime.submit('handoff_hop', { hop: 1 }))).toMatchObject({
-      code: 'bad_request',
-    });
+    record('one');
+    const { handoff_id } = await tool.chain([{ target_agent: 'one', task: 'x' }], desk);
+    const { turn_id: parentTurnId } = (await tool.getHandoff(handoff_id)) ?? {};
+    for (const options of [{}, { parentTurnId: String(parentTurnId) }]) {
+      const { code, message } = await failureOf(h.runtime.submit('handoff_hop', { hop: 1 }, options));
+      expect(code).toBe('unknown_primitive');
+      expect(message).toMatch(/^No primitive 'handoff_hop'.* Known are .*handoff, handoff_chain, /);
+      expect(message.match(/handoff_hop/g)).toHaveLength(1);
+    }
     await h.profile('sly', [{ calls: [{ tool: 'handoff_hop', arguments: { hop: 1 } }] }, { say: 'tried' }], {
       tools: ['handoff_hop'],
     });
     await h.worker();
     await h.runtime.submit('launch_principal', { profile_name: 'sly', instruction: 'Go.', wait: true });
-    expect(await h.rows('select from boxcar.handoffs')).toEqual([]);
+    expect(await h.rows('select from boxcar.handoffs')).toHaveLength(2);
   });
 });

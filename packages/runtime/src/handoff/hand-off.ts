@@ -5,6 +5,7 @@ import {
   errorText,
   type Handoff,
   type HandoffId,
+  type HandoffOutline,
   KernelError,
   type ProjectId,
   type TurnId,
@@ -25,6 +26,8 @@ export interface HandOffOptions {
   /** The turn that serves the function which hands on. */
   readonly parentTurnId?: TurnId | undefined;
   readonly signal?: AbortSignal | undefined;
+  /** It has a row, before its end is waited for. */
+  readonly onMade?: ((handoffId: HandoffId) => void) | undefined;
   /** What may serve it in this process. */
   readonly parts: { ensureServed(workerTarget: string): Promise<void> };
 }
@@ -75,7 +78,7 @@ function argumentsOf(request: unknown): unknown {
 export async function handOff(
   runtime: RuntimeCore,
   request: HandoffInput | ChainInput,
-  { primitive = 'handoff', projectId, handler, parentTurnId, signal, parts }: HandOffOptions,
+  { primitive = 'handoff', projectId, handler, parentTurnId, signal, onMade, parts }: HandOffOptions,
 ): Promise<HandoffAnswer> {
   signal?.throwIfAborted();
   let answer: unknown;
@@ -91,6 +94,7 @@ export async function handOff(
     throw error;
   }
   const { handoff_id: handoffId, served_by } = answer as { handoff_id: HandoffId; served_by?: string };
+  onMade?.(handoffId);
   if (served_by !== undefined) await parts.ensureServed(served_by);
   return (request.wait ?? true)
     ? waitForAnswer(runtime, handoffId, { projectId, signal })
@@ -126,12 +130,12 @@ export async function loadHandoff(
 /** More than that are not shown. */
 const MAX_CHAIN = 1_000;
 
-/** All handoffs of the same root, the oldest first, 1,000 at most. @throws KernelError `not_found`. */
+/** All handoffs of the same root, the oldest first, 1,000 at most, without what they have handed on. @throws KernelError `not_found`. */
 export async function handoffsOfRoot(
   runtime: Pick<RuntimeCore, 'pool'>,
   handoffId: HandoffId,
   projectId: ProjectId,
-): Promise<readonly Handoff[]> {
+): Promise<readonly HandoffOutline[]> {
   const { root_handoff_id } = await loadHandoff(runtime, handoffId, projectId);
   return loadChain(runtime.pool, { rootId: root_handoff_id as HandoffId, projectId, limit: MAX_CHAIN });
 }

@@ -1,12 +1,12 @@
 /** What handoffs add to a runtime: primitives, and what decides for chains. */
 import type { Model } from '@boxcar/kernel';
 import type pg from 'pg';
-import type { RuntimeCore } from '../core/index.js';
+import { CHAIN_TOOL, type RuntimeCore } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
 import { chainModel } from './chain-model.js';
 import { chainPrimitive, hopPrimitive } from './chain-primitives.js';
 import { handoffPrimitive } from './handoff-primitive.js';
-import { CHAIN_MODEL, CHAIN_TOOL } from './handoff-profile.js';
+import { CHAIN_MODEL } from './handoff-profile.js';
 import type { HandoffParts } from './parts.js';
 
 export function handoffHandlers(runtime: RuntimeCore, parts: HandoffParts): ReadonlyMap<string, Handler> {

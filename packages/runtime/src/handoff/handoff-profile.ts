@@ -8,15 +8,13 @@ import {
   type ProfileRow,
   writeSubmission,
 } from '@boxcar/store';
-import { CHAIN_TARGET, HANDOFF_TARGET } from '../core/index.js';
+import { CHAIN_TARGET, CHAIN_TOOL, HANDOFF_TARGET } from '../core/index.js';
 import type { HandlerTools } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import { buildProfileCard } from '../profile/index.js';
 
 /** Decides for chains what a model decides for agents. */
 export const CHAIN_MODEL = 'scripted:handoff-chain';
-/** The tool of chains alone: makes their next move. */
-export const CHAIN_TOOL = 'handoff_hop';
 
 const PROFILES = {
   /** Nothing of it is sent anywhere: what serves such a turn is not a model. */

@@ -4,6 +4,7 @@ import {
   type Handoff,
   type HandoffEvent,
   type HandoffMessage,
+  type HandoffOutline,
   type HandoffPart,
   type HandoffRequest,
   type HandoffResponse,
@@ -193,11 +194,12 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /**
-   * All handoffs of which this one is a part, the oldest first: those of a chain, or those that an agent handed on.
+   * All handoffs of which this one is a part, the oldest first, without context, payload and result: those of a chain, or those that an
+   * agent handed on.
    *
    * @throws KernelError `bad_request`, `not_found`.
    */
-  async getChain(handoffId: string): Promise<readonly Handoff[]> {
+  async getChain(handoffId: string): Promise<readonly HandoffOutline[]> {
     return handoffsOfRoot(this.#runtime, parseId<'handoff'>(handoffId, 'handoff_id'), this.#projectId);
   }
 

@@ -51,7 +51,7 @@ export async function messagesOf(
 /**
  * Replies to a question, once. Resolves with the messages as they are then.
  *
- * @throws KernelError `not_found`; `question_closed`: none is open, or the one that is named was answered, is late, or its handoff has ended;
+ * @throws KernelError `not_found`; `question_closed`: none is open, or the one that is named was answered, is late, or nobody waits for its reply;
  *   `bad_request`, `payload_too_large`.
  */
 export async function replyTo(
@@ -107,7 +107,7 @@ function judge(
       : place.has_ended
         ? `Handoff ${handoffId} has ended.`
         : place.is_closed === true || place.is_late === true
-          ? `Question ${place.question} of handoff ${handoffId} was answered, or its time is over.`
+          ? `Question ${place.question} of handoff ${handoffId} was answered, its time is over, or nobody waits for its reply now.`
           : undefined;
   if (why !== undefined) throw closed(why, details);
   return place.question as number;

@@ -1,6 +1,13 @@
 /** What a process knows of handoffs: adapters, targets, functions. It owns them; programs add to them through `HandoffTool`. */
 import type { AdapterRegistry, HandoffAdapter, Target, Targets } from '@boxcar/adapters';
-import { errorText, type JsonObject, KernelError, normalizePlatform, type TicketId } from '@boxcar/kernel';
+import {
+  errorText,
+  type HandoffId,
+  type JsonObject,
+  KernelError,
+  normalizePlatform,
+  type TicketId,
+} from '@boxcar/kernel';
 import type { PermissionEvaluator } from '@boxcar/policy';
 import {
   type CallGateOptions,
@@ -22,8 +29,9 @@ import {
   RUNNER_TARGET,
   runnerFunction,
 } from './agents.js';
+import { cancelHandoff } from './cancel-handoff.js';
 import { decided } from './decided.js';
-import { handOff } from './hand-off.js';
+import { handOff, loadHandoff } from './hand-off.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 
 /** Adapters bring SDKs along: they are loaded by the first process that needs one. */
@@ -77,6 +85,9 @@ export interface HandoffSettings {
   /** How callbacks are sent. Without them there are none. */
   readonly webhooks?: WebhookSettings | undefined;
 }
+
+const isTimeout = ({ reason }: AbortSignal): boolean =>
+  reason instanceof KernelError && reason.code === 'handoff_timeout';
 
 export class HandoffParts implements Handoffs {
   readonly isEnabled: boolean;
@@ -267,16 +278,36 @@ export class HandoffParts implements Handoffs {
   }
 
   /** In the tree of the turn that serves the function: a cancel, a budget and a limit of depth reach what it hands on. */
-  #handOn(
-    { turn_id, target_agent, project_id }: PackedHandoff,
+  async #handOn(
+    handoff: PackedHandoff,
     request: HandoffInput,
     by: { readonly handler: Handler | undefined; readonly signal: AbortSignal },
   ): Promise<HandoffAnswer> {
-    return handOff(
-      this.#runtime,
-      { ...request, source_agent: target_agent },
-      { projectId: project_id, parts: this, parentTurnId: turn_id, ...by },
-    );
+    const { turn_id, target_agent, project_id } = handoff;
+    let made: HandoffId | undefined;
+    const onMade = (id: HandoffId): void => {
+      made = id;
+    };
+    try {
+      return await handOff(
+        this.#runtime,
+        { ...request, source_agent: target_agent },
+        { projectId: project_id, parts: this, parentTurnId: turn_id, onMade, ...by },
+      );
+    } catch (error) {
+      if (made !== undefined && isTimeout(by.signal)) this.#cancelPart(handoff, made);
+      throw error;
+    }
+  }
+
+  /** The time of the handoff is over, and nobody waits for this part of it any more. */
+  #cancelPart({ handoff_id, project_id }: PackedHandoff, partId: HandoffId): void {
+    const runtime = this.#runtime;
+    runtime.afterwards(async () => {
+      const part = await loadHandoff(runtime, partId, project_id);
+      // By its key it may be that of another caller.
+      if (part.parent_handoff_id === handoff_id) await cancelHandoff(runtime, partId, project_id);
+    });
   }
 
   async #prepareAdapter(handoff: PackedHandoff): Promise<PreparedHandoff> {

@@ -176,6 +176,83 @@ describe('a question', () => {
   });
 });
 
+describe('a question that an attempt has left open', () => {
+  let go = (): void => undefined;
+  let gone: Promise<void>;
+  let attempts: number;
+
+  beforeEach(() => {
+    attempts = 0;
+    gone = new Promise((settle) => {
+      go = settle;
+    });
+  });
+  const retry = { max_attempts: 2, base_seconds: 2, max_seconds: 2 };
+  /** Asks, and fails before there is a reply. */
+  const failAsking = async (id: string, asked: Promise<string>): Promise<never> => {
+    asked.catch(() => undefined);
+    await questionOf(id);
+    throw Object.assign(new Error('cut off'), { retryable: true });
+  };
+  const inPhase = (id: string, phase: string): Promise<unknown> =>
+    waitFor(async () => (await tool.getHandoff(id))?.phase === phase, { message: `the phase ${phase}` });
+  const isClosed = async (id: string): Promise<void> => {
+    expect(await tool.messages(id)).toMatchObject([{ state: 'closed' }]);
+    for (const options of [{}, { question: 1 }])
+      expect(await failureOf(tool.reply(id, 'late', options))).toMatchObject({ code: 'question_closed' });
+  };
+
+  test('is closed when the attempt fails: the handoff waits for nobody', async () => {
+    register(async (_input, { ask, handoff_id }) => {
+      attempts += 1;
+      if (attempts === 1) return failAsking(handoff_id, ask('Which?'));
+      await gone;
+      return 'done';
+    });
+    const id = await begin({ retry });
+    await inPhase(id, 'queued');
+    await isClosed(id);
+    await inPhase(id, 'in_progress');
+    await isClosed(id);
+    go();
+    expect(await tool.waitForHandoff(id)).toMatchObject({ status: 'completed', attempts: 2 });
+  });
+
+  test('is open again when the next attempt asks it, and is the same one', async () => {
+    register(async (_input, { ask, handoff_id }) => {
+      attempts += 1;
+      const asked = ask('Which?');
+      return attempts === 1 ? failAsking(handoff_id, asked) : asked;
+    });
+    const id = await begin({ retry });
+    await inPhase(id, 'queued');
+    await inPhase(id, 'waiting_input');
+    expect(await tool.messages(id)).toMatchObject([{ seq: 1, state: 'open' }]);
+    await tool.reply(id, 'this');
+    expect(await tool.waitForHandoff(id)).toMatchObject({ result: 'this', attempts: 2 });
+    expect(await tool.messages(id)).toMatchObject([{ state: 'answered' }, { text: 'this' }]);
+  });
+
+  test('is closed by the next attempt when its process has died', async () => {
+    register(async (_input, { ask }) => {
+      attempts += 1;
+      if (attempts === 1) return ask('Which?');
+      await gone;
+      return 'done';
+    });
+    const id = await begin();
+    await questionOf(id);
+    // Its worker is closed while it waits: the turn is given back.
+    await tool.close();
+    expect(await tool.getHandoff(id)).toMatchObject({ phase: 'waiting_input' });
+    const ended = tool.waitForHandoff(id);
+    await inPhase(id, 'in_progress');
+    await isClosed(id);
+    go();
+    expect(await ended).toMatchObject({ status: 'completed', attempts: 2 });
+  });
+});
+
 test('twenty questions wait in one process that serves two handoffs at a time', async () => {
   await using one = new HandoffTool({ runtime: h.runtime, concurrency: 2 });
   one.registerAgent('clerk', async (input, { ask }) => ask(`${input}?`), { retry: 'safe' });
@@ -223,6 +300,20 @@ test('its time stands still until it has a place of its worker again', async () 
   await new Promise((settle) => setTimeout(settle, 1_500));
   go();
   expect(await one.waitForHandoff(id)).toMatchObject({ status: 'completed', result: 'yes' });
+});
+
+test('the part that a function waits for ends with the time of the function, and nobody is asked any more', async () => {
+  register(async (_input, { ask }) => ask('Well?'));
+  tool.registerAgent(
+    'outer',
+    async (_input, { handoff }) => (await handoff({ target_agent: 'clerk', task: 'y' })).result,
+  );
+  const id = await begin({ target_agent: 'outer', timeout: 1 });
+  const part = await waitFor(async () => (await tool.getChain(id))[1]?.handoff_id, { message: 'the part' });
+  await questionOf(part);
+  expect(await tool.waitForHandoff(id)).toMatchObject({ phase: 'timed_out' });
+  expect(await tool.waitForHandoff(part)).toMatchObject({ phase: 'canceled' });
+  expect(await tool.messages(part)).toMatchObject([{ state: 'closed' }]);
 });
 
 test('the process that waits dies, and another one asks the same question and has its reply', async () => {

@@ -4,7 +4,7 @@ import { type ChainRow, findChain, markRolledBack } from '@boxcar/store';
 import { z } from 'zod';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler, KernelTools } from '../handler/index.js';
-import { asUndo, hopsOf, stepOf, undoRequest } from './chain-primitives.js';
+import { hopsOf, readMove, stepOf } from './chain-primitives.js';
 import { handOff, waitForAnswer } from './hand-off.js';
 import { failureOf, makeHandoff } from './handoff-primitive.js';
 import type { HandoffParts, HandoffRules } from './parts.js';
@@ -19,7 +19,7 @@ interface RetryOptions {
 /** Completed hops that nothing has undone, the last one first. */
 const leftHops = (chain: ChainRow): readonly number[] =>
   hopsOf(chain)
-    .flatMap(({ compensate }, at) => (compensate === undefined ? [] : [at + 1]))
+    .flatMap(({ has_compensation }, at) => (has_compensation ? [at + 1] : []))
     .filter((hop) => stepOf(chain, hop)?.phase === 'completed')
     .filter(
       (hop) =>
@@ -52,7 +52,7 @@ export async function retryCompensation(
 }
 
 /** Two people who try at once make one handoff: they count the same attempts, and wait for one that is under way. */
-function undo(
+async function undo(
   runtime: RuntimeCore,
   chain: ChainRow,
   { hop, parts, rules, projectId, signal }: RetryOptions & { readonly hop: number },
@@ -60,8 +60,13 @@ function undo(
   const tries = chain.steps.filter((step) => step.mode === 'compensate' && step.hop === hop);
   const open = tries.find(({ phase }) => !isFinalPhase(phase));
   if (open !== undefined) return waitForAnswer(runtime, open.handoff_id, { projectId, signal });
+  const { request: asked, place } = await readMove(
+    runtime.pool,
+    { handoffId: chain.handoff_id },
+    { hop, isUndo: true },
+  );
   const request = {
-    ...undoRequest(chain, hop),
+    ...asked,
     source_agent: chain.source_agent,
     parent_handoff_id: chain.handoff_id,
     idempotency_key: `compensate:${chain.handoff_id}:${hop}:${tries.length + 1}`,
@@ -72,7 +77,7 @@ function undo(
     failureOf,
     handle: (_input, tools) => {
       const scope = { runtime, parts, gate: rules().gate, tools: tools as KernelTools };
-      return makeHandoff(scope, request, asUndo(chain, hop));
+      return makeHandoff(scope, request, place);
     },
   };
   return handOff(runtime, request as never, { projectId, handler, signal, parts });

@@ -7,7 +7,7 @@ import {
   openPlatform,
   PLATFORM_KEY,
 } from '@boxcar/adapters/testing';
-import type { CardId, HandoffPart, ProjectId } from '@boxcar/kernel';
+import type { CardId, HandoffPart, JsonValue, ProjectId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { eraseCards } from '@boxcar/store';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
@@ -314,5 +314,39 @@ describe('a reader', () => {
     await eraseCards(h.database.pool, [turn.card], { projectId: turn.project, reason: 'asked for' });
     expect(JSON.stringify(await all(id))).not.toContain('Roses');
     expect(JSON.stringify(await h.rows('select * from boxcar.turn_parts'))).not.toContain('Roses');
+  });
+
+  test.each<[string, string, JsonValue]>([
+    ['a text of which no piece was written', '', 'Roses are red.'],
+    ['a text of which a piece was written', 'Roses ', 'Roses are red.'],
+    ['another text than its pieces', 'Violets', 'Roses are red.'],
+    ['an object', 'Roses', { text: 'Roses are red.' }],
+  ])('a reader that comes back after the erasure of %s gets the last part', async (_name, piece, result) => {
+    const written = gate();
+    tool.registerAgent('poet', async (_input, { write }) => {
+      if (piece !== '') {
+        write(piece);
+        await written.opened;
+      }
+      return result;
+    });
+    const id = await ask('poet');
+    if (piece !== '') await tool.stream(id).next();
+    written.open();
+    const before = await all(id);
+    expect(before.at(-1)).toMatchObject({ type: 'result', result });
+    const [turn] = await h.rows<{ card: CardId; project: ProjectId }>(
+      'select deliverable_card_id as card, project_id as project from boxcar.turns',
+    );
+    if (turn === undefined) throw new Error('no turn');
+    await eraseCards(h.database.pool, [turn.card], { projectId: turn.project, reason: 'asked for' });
+    // Wherever the reader was cut off.
+    for (let seen = 0; seen < before.length; seen += 1) {
+      const parts = await all(id, seen);
+      expect(parts.map(({ seq }) => seq)).toEqual(parts.map((_part, index) => seen + index + 1));
+      expect(parts.at(-1)).toMatchObject({ type: 'result', status: 'completed', result: null });
+      expect(JSON.stringify(parts)).not.toMatch(/Roses|Violets|red/);
+    }
+    expect(await all(id, before.length + 3)).toEqual([]);
   });
 });

@@ -4,6 +4,7 @@
  * S1  Numbers rise by one. A reader that asks for what came after the last part that it saw misses nothing, in any process, at any time.
  * S2  After the last `reset` the texts joined are the result, if it is a text: what was not written as a part follows from the result.
  * S3  The last part is `result` or `error`, as the row has it.
+ * S4  After an erasure nobody can say any more which parts followed from the result: the last part follows the last one that the reader saw.
  * Rule: docs/handoff.md, "Streams".
  */
 import {
@@ -13,11 +14,13 @@ import {
   type ProjectId,
   type TurnId,
 } from '@boxcar/kernel';
-import { loadSaid, loadTurnParts, type TurnPart } from '@boxcar/store';
+import { loadSaid, loadTurnParts, type Said, type TurnPart } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { loadHandoff, waitForTurnOf } from './hand-off.js';
 
 const PAGE = 200;
+/** A reset, a text and the result may follow from the row. */
+const MAX_END_PARTS = 3;
 /** How often the rows are read without a notice. */
 const LOOK_MS = 500;
 
@@ -39,7 +42,7 @@ export async function* streamHandoff(
   checkWholeNumber(afterSeq, 'afterSeq', { min: 0, max: 2 ** 31 - 1 });
   const waiting = await waitForTurnOf(runtime, handoffId, { projectId, signal });
   if (waiting.turn_id === null) {
-    yield* endOf(waiting, { seq: 0, text: '' }, afterSeq);
+    yield* endOf(waiting, { seq: 0, text: '', is_erased: false }, afterSeq);
     return;
   }
   const turnId = waiting.turn_id as TurnId;
@@ -64,14 +67,14 @@ export async function* streamHandoff(
 }
 
 /** What follows from the row of a handoff that has ended: it never stood in a part (S2, S3). */
-function endOf(
-  { status, result, error }: Handoff,
-  said: { readonly seq: number; readonly text: string },
-  after: number,
-): readonly HandoffPart[] {
+function endOf({ status, result, error }: Handoff, said: Said, after: number): readonly HandoffPart[] {
+  const isDone = status === 'completed';
+  if (isDone && said.is_erased)
+    return after < said.seq + MAX_END_PARTS
+      ? [{ seq: Math.max(said.seq, after) + 1, type: 'result', status, result }]
+      : [];
   let { seq } = said;
   const parts: HandoffPart[] = [];
-  const isDone = status === 'completed';
   const text = typeof result === 'string' ? result : '';
   if (isDone && !text.startsWith(said.text)) parts.push({ seq: ++seq, type: 'reset' });
   const rest = text.startsWith(said.text) ? text.slice(said.text.length) : text;

@@ -46,6 +46,12 @@ export function readInput<I>(
 /** Keys that begin like this are made by the kernel only. */
 const KERNEL_KEYS = /^(agent|auto|call|fork-result|handoff-begin|handoff-result|unseen):/;
 
+/** Undefined: there is none, or only turns may call it. */
+function findHandler(runtime: RuntimeCore, primitive: string, { call }: CallerOptions): Handler | undefined {
+  const found = runtime.handlers.get(primitive);
+  return found?.isInternal === true && call === undefined ? undefined : found;
+}
+
 /**
  * Begins to accept a primitive. For a call it may be done beside the commit of the call: what is looked up is decided again by the
  * write, under the fence of the turn.
@@ -58,10 +64,12 @@ export function parseSubmission(
   args: unknown,
   options: CallerOptions,
 ): ParsedSubmission {
-  const handler = options.handler ?? runtime.handlers.get(primitive);
+  const handler = options.handler ?? findHandler(runtime, primitive, options);
   if (handler === undefined) {
     const name = String(primitive).slice(0, 80);
-    const known = [...runtime.handlers.keys()].sort();
+    const known = [...runtime.handlers]
+      .flatMap(([one, { isInternal }]) => (isInternal === true ? [] : [one]))
+      .sort();
     throw new KernelError('unknown_primitive', {
       message: `No primitive '${name}'${meant(name, known) || '.'} Known are ${known.join(', ')}.`,
       details: { primitive },

@@ -35,6 +35,7 @@ export class Asking {
   readonly #asked = new Map<string, number>();
 
   readonly #leave: () => void;
+  readonly #ended = new AbortController();
 
   /** @param of.leave - Ends the attempt, whose turn is given back. */
   constructor(
@@ -79,8 +80,14 @@ export class Asking {
     this.#log(known.logged);
     if (known.question.is_closed) return this.#replyOf(known.question);
     // It waits for its slot, too, before it goes on.
-    return this.#time.standStill(() => this.#host.whileWaiting(() => this.#wait(askKey, signal)));
+    const either = AbortSignal.any([signal, this.#ended.signal]);
+    return this.#time.standStill(() => this.#host.whileWaiting(() => this.#wait(askKey, either)));
   };
+
+  /** The attempt is over: nobody waits for the replies to what it has asked. */
+  end(): void {
+    this.#ended.abort(new Error('the attempt is over'));
+  }
 
   #keyOf(text: string): string {
     const hash = createHash('sha256').update(text).digest('hex');

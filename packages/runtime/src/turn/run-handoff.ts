@@ -209,6 +209,7 @@ class HandoffRun {
       return await this.#afterFailure(prepared, error, { attempt, leftMs: time.leftMs });
     } finally {
       time.end();
+      asking.end();
       signal.removeEventListener('abort', stop);
     }
     return this.#keep(done);

@@ -11,15 +11,27 @@ import type { CardContent, HandoffId, JsonValue, ProjectId, TurnId } from '@boxc
 import type pg from 'pg';
 import { type Queryable, run, statement, transaction } from '../db/index.js';
 import { type LoggedEvent, writeEvents } from './handoff-changes.js';
-import { CARD_VALUE, ON_TURN, PHASE } from './handoffs.js';
+import { CARD_VALUE, END_PHASE, ON_TURN } from './handoffs.js';
 
-/** Results of key `key` in project `project` that are at most `seconds` old, the newest first (C1). */
+const VALUES = `h.id as handoff_id, ${CARD_VALUE('d')} as result, d.content`;
+
+/**
+ * The result of key `key` in project `project` that is the newest and at most `seconds` old (C1). However many there were before, one is read.
+ * The turn of another one may have ended a moment ago, and its end is not told yet.
+ */
 const results = (project: string, key: string, seconds: string): string => `
-  select h.id as handoff_id, ${CARD_VALUE('d')} as result, d.content
+  (select ${VALUES}
   from boxcar.handoffs h ${ON_TURN} join boxcar.cards d on d.id = t.deliverable_card_id
-  where h.project_id = ${project} and h.cache_key = ${key} and h.cached_from is null and ${PHASE} = 'completed' and d.content is not null
-    and coalesce(h.ended_at, t.ended_at) > now() - ${seconds} * interval '1 second'
-  order by h.created_at desc, h.id desc limit 1`;
+  where h.project_id = ${project} and h.cache_key = ${key} and h.cached_from is null and h.phase = 'completed' and d.content is not null
+    and h.ended_at > now() - ${seconds} * interval '1 second'
+  order by h.ended_at desc limit 1)
+  union all
+  (select ${VALUES}
+  from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id join boxcar.cards d on d.id = t.deliverable_card_id
+  where h.project_id = ${project} and h.cache_key = ${key} and h.cached_from is null and h.ended_at is null and ${END_PHASE} = 'completed' and d.content is not null
+    and t.ended_at > now() - ${seconds} * interval '1 second'
+  limit 1)
+  limit 1`;
 
 const FIND = statement(
   `select /* cache.find */ r.handoff_id, r.result from (${results('$1', '$2', '$3')}) r`,

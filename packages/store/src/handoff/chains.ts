@@ -12,16 +12,13 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 import { CARD_VALUE, ON_TURN, PHASE } from './handoffs.js';
 
-/** A handoff below a chain. */
+/** A handoff below a chain. What it has handed on is read by the move that needs it. */
 export interface ChainStep {
   readonly handoff_id: HandoffId;
   readonly hop: number;
   readonly mode: 'handoff' | 'compensate';
   readonly target_agent: string;
   readonly phase: HandoffPhase;
-  readonly result: JsonValue;
-  /** It had a result, which is gone. */
-  readonly is_erased: boolean;
   readonly error: ErrorBody | null;
 }
 
@@ -32,27 +29,35 @@ export interface ChainMoveRow {
   readonly error: ErrorBody | null;
 }
 
+/** A hop as it was asked for, without what it is to do. */
+export interface ChainHopRow {
+  readonly target_agent: string;
+  readonly has_compensation: boolean;
+}
+
 export interface ChainRow extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly project_id: ProjectId;
   readonly source_agent: string;
   readonly run_id: string | null;
   readonly phase: HandoffPhase;
-  /** `{hops}` as it was asked; null after erasure. */
-  readonly definition: JsonObject | null;
+  /** Null after erasure. */
+  readonly hops: readonly ChainHopRow[] | null;
   /** In the order in which they were made. */
   readonly moves: readonly ChainMoveRow[];
   /** In the order in which they were made. */
   readonly steps: readonly ChainStep[];
 }
 
+// Only a call that failed has an error, and the result of any other may be large.
 const loadBy = (label: string, where: string): string => `
   select /* chains.${label} */ c.id as handoff_id, c.project_id, c.source_agent, c.run_id, (select ${PHASE} from boxcar.handoffs h ${ON_TURN} where h.id = c.id) as phase,
-    (select d.content->'data' from boxcar.cards d where d.id = c.payload_card_id) as definition,
-    coalesce((select json_agg(json_build_object('arguments', k.arguments, 'status', k.status, 'error', r.content->'error') order by k.step, k.ordinal)
+    (select json_agg(json_build_object('target_agent', e.hop->>'target_agent', 'has_compensation', e.hop->'compensate' is not null) order by e.n)
+      from boxcar.cards d cross join json_array_elements(d.content->'data'->'hops') with ordinality as e(hop, n) where d.id = c.payload_card_id) as hops,
+    coalesce((select json_agg(json_build_object('arguments', k.arguments, 'status', k.status, 'error', case when k.status <> 'success' then r.content->'error' end) order by k.step, k.ordinal)
       from boxcar.tool_calls k left join boxcar.cards r on r.id = k.result_card_id where k.turn_id = c.turn_id), '[]') as moves,
-    coalesce((select json_agg(json_build_object('handoff_id', h.id, 'hop', h.hop, 'mode', h.mode, 'target_agent', h.target_agent, 'phase', ${PHASE}, 'result', ${CARD_VALUE('d')}, 'is_erased', d.id is not null and d.content is null, 'error', coalesce(h.error, t.error)) order by h.created_at, h.id)
-      from boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id where h.parent_handoff_id = c.id and h.hop is not null), '[]') as steps
+    coalesce((select json_agg(json_build_object('handoff_id', h.id, 'hop', h.hop, 'mode', h.mode, 'target_agent', h.target_agent, 'phase', ${PHASE}, 'error', coalesce(h.error, t.error)) order by h.created_at, h.id)
+      from boxcar.handoffs h ${ON_TURN} where h.parent_handoff_id = c.id and h.hop is not null), '[]') as steps
   from boxcar.handoffs c where ${where} and c.mode = 'chain'`;
 
 const OF_TURN = statement(loadBy('of_turn', 'c.turn_id = $1'));
@@ -67,6 +72,54 @@ export const findChain = async (
   db: Queryable,
   of: { readonly handoffId: HandoffId; readonly projectId: ProjectId },
 ): Promise<ChainRow | undefined> => (await run<ChainRow>(db, FIND, [of.handoffId, of.projectId]))[0];
+
+/** What one move of a chain needs: what was asked of its hop, and the result that it hands on. */
+export interface ChainMatter extends pg.QueryResultRow {
+  readonly handoff_id: HandoffId;
+  readonly source_agent: string;
+  readonly run_id: string | null;
+  /** False after erasure. */
+  readonly is_whole: boolean;
+  /** Null: there is no such hop. */
+  readonly asked: JsonObject | null;
+  /** The handoff that has given the result; null: none has. */
+  readonly given_by: HandoffId | null;
+  /** Null also while that one has not completed. */
+  readonly result: JsonValue;
+  /** It had a result, which is gone. */
+  readonly is_erased: boolean | null;
+}
+
+const matterOf = (label: string, where: string): string => `
+  select /* chains.${label} */ c.id as handoff_id, c.source_agent, c.run_id, p.hops is not null as is_whole, p.hops->($2::int - 1) as asked,
+    g.id as given_by, g.result, g.is_erased
+  from boxcar.handoffs c left join boxcar.cards pc on pc.id = c.payload_card_id
+    cross join lateral (select pc.content->'data'->'hops' as hops) p
+    left join lateral (
+      select h.id, case when ${PHASE} = 'completed' then ${CARD_VALUE('d')} end as result, d.id is not null and d.content is null as is_erased
+      from boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id
+      where h.parent_handoff_id = c.id and h.mode = 'handoff' and h.hop = coalesce($3, json_array_length(p.hops))
+      order by h.created_at desc, h.id desc limit 1
+    ) g on true
+  where ${where} and c.mode = 'chain'`;
+
+const MATTER_OF_TURN = statement(matterOf('matter_of_turn', 'c.turn_id = $1'));
+const MATTER = statement(matterOf('matter', 'c.id = $1'));
+
+/**
+ * @param of.hop - Whose request is wanted; null: none.
+ * @param of.resultOf - The hop whose result is wanted; null: the last one.
+ */
+export async function findChainMatter(
+  db: Queryable,
+  of: ({ readonly turnId: TurnId } | { readonly handoffId: HandoffId }) & {
+    readonly hop: number | null;
+    readonly resultOf: number | null;
+  },
+): Promise<ChainMatter | undefined> {
+  const [text, id] = 'turnId' in of ? [MATTER_OF_TURN, of.turnId] : [MATTER, of.handoffId];
+  return (await run<ChainMatter>(db, text, [id, of.hop, of.resultOf]))[0];
+}
 
 const ROLLED_BACK = statement(`
   with /* chains.rolled_back */ c as (

@@ -128,6 +128,7 @@ export interface ParkedHandoff extends pg.QueryResultRow {
   readonly project_id: ProjectId;
   readonly ticket_id: TicketId;
   readonly source_agent_id: string;
+  readonly hop: number | null;
   readonly parent_turn_id: TurnId | null;
   readonly tool_call_id: ToolCallId | null;
   /** The call waits for its result. */
@@ -136,7 +137,7 @@ export interface ParkedHandoff extends pg.QueryResultRow {
   readonly is_orphan: boolean;
 }
 
-const PARKED_COLUMNS = `h.id as handoff_id, h.project_id, h.ticket_id, h.source_agent_id, h.parent_turn_id, h.tool_call_id, h.is_awaited, ${IS_ORPHAN} as is_orphan`;
+const PARKED_COLUMNS = `h.id as handoff_id, h.project_id, h.ticket_id, h.source_agent_id, h.hop, h.parent_turn_id, h.tool_call_id, h.is_awaited, ${IS_ORPHAN} as is_orphan`;
 
 const PARKED = statement(
   `select /* handoff-changes.parked */ ${PARKED_COLUMNS} from boxcar.handoffs h where h.ticket_id = $1 and h.phase = 'awaiting_approval' order by h.created_at, h.id`,
@@ -155,7 +156,6 @@ export interface BeginningHandoff extends ParkedHandoff {
   readonly worker_target: string | null;
   readonly timeout_ms: number;
   readonly run_id: string | null;
-  readonly hop: number | null;
   readonly callback_url: string | null;
   /** Null after erasure. */
   readonly task: string | null;
@@ -168,7 +168,7 @@ export interface BeginningHandoff extends ParkedHandoff {
 
 // The ticket's hashes were made of what was asked: the cards have the same words.
 const LOCK_PARKED = statement(`
-  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.hop, h.callback_url, h.decision, h.serving_agent_id,
+  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.callback_url, h.decision, h.serving_agent_id,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload
@@ -192,18 +192,27 @@ export async function findLeftTickets(
   return rows.map(({ ticket_id }) => ticket_id);
 }
 
+/** When the time of handoff `h` is over, if it waits for no reply any more from now on. */
+const DEADLINE_FROM_NOW = `h.deadline_at + coalesce(now() - h.asking_since, interval '0')`;
+
+/** Nobody waits for the replies to questions of handoffs `c` any more: another attempt asks anew (`messages.ts`, Q2). */
+const leaveQuestions = (changed: string): string => `
+  left_open as (
+    update boxcar.handoff_messages q set closed_at = now() from ${changed} c where q.handoff_id = c.id and q.replies_to is null and q.closed_at is null
+  )`;
+
 // After a lost answer the same claim asks again: the attempt is counted already.
 const BEGIN_ATTEMPT = statement(`
   with /* handoff-changes.begin_attempt */ lk as (
-    select h.id, h.attempts, d.deadline_at, (extract(epoch from d.deadline_at - coalesce(h.asking_since, clock_timestamp())) * 1000)::float8 as remaining_ms
-    from boxcar.handoffs h cross join lateral (select coalesce(h.deadline_at, now() + h.timeout_ms * interval '1 millisecond') as deadline_at) d join boxcar.turns t on t.id = h.turn_id
+    select h.id, h.attempts, d.deadline_at, (extract(epoch from d.deadline_at - clock_timestamp()) * 1000)::float8 as remaining_ms
+    from boxcar.handoffs h cross join lateral (select coalesce(${DEADLINE_FROM_NOW}, now() + h.timeout_ms * interval '1 millisecond') as deadline_at) d join boxcar.turns t on t.id = h.turn_id
     where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and h.ended_at is null and h.attempts between $4 - 1 and $4 for no key update of h
   ),
   c as (
-    update boxcar.handoffs h set attempts = $4, is_attempt_open = true, phase = 'in_progress', event_count = h.event_count + 1, deadline_at = lk.deadline_at
+    update boxcar.handoffs h set attempts = $4, is_attempt_open = true, phase = 'in_progress', event_count = h.event_count + 1, deadline_at = lk.deadline_at, asking_since = null
     from lk where h.id = lk.id and lk.attempts < $4 and lk.remaining_ms > 0
     returning h.id, h.event_count - 1 as seq, h.attempts
-  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.started', 'data', jsonb_build_object('attempt', c.attempts)))")}
+  ), ${leaveQuestions('c')}, ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.started', 'data', jsonb_build_object('attempt', c.attempts)))")}
   select lk.remaining_ms from lk`);
 
 /** Begins an attempt, under the fence of the turn, if there is time left. @returns How long it may take; undefined: the turn is in other hands. */
@@ -234,9 +243,10 @@ const RETRY_ATTEMPT = statement(`
     from lk where t.id = lk.id
   ),
   c as (
-    update boxcar.handoffs h set is_attempt_open = false, phase = 'queued', event_count = h.event_count + 1 from lk where h.turn_id = lk.id and h.ended_at is null
+    update boxcar.handoffs h set is_attempt_open = false, phase = 'queued', event_count = h.event_count + 1, deadline_at = ${DEADLINE_FROM_NOW}, asking_since = null
+    from lk where h.turn_id = lk.id and h.ended_at is null
     returning h.id, h.event_count - 1 as seq, h.attempts
-  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.retrying', 'data', jsonb_build_object('attempt', c.attempts, 'code', $4::jsonb->>'code', 'delay_ms', round($7::float8))))")}
+  ), ${leaveQuestions('c')}, ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.retrying', 'data', jsonb_build_object('attempt', c.attempts, 'code', $4::jsonb->>'code', 'delay_ms', round($7::float8))))")}
   insert into boxcar.waits (turn_id, project_id, kind, due_at, detail)
   select lk.id, lk.project_id, 'retry', clock_timestamp() + $7::float8 * interval '1 millisecond',
     jsonb_build_object('step', $5::int, 'retry', (select attempts from c), 'attempt', $6::int, 'code', $4::jsonb->>'code', 'message', left($4::jsonb->>'message', 300))

@@ -16,6 +16,7 @@ import type {
   HandoffEvent,
   HandoffId,
   HandoffMode,
+  HandoffOutline,
   HandoffPhase,
   JsonObject,
   JsonValue,
@@ -43,17 +44,21 @@ export const ON_TURN =
 export const CARD_VALUE = (card: string): string =>
   `case ${card}.content->>'kind' when 'text' then to_json(${card}.content->>'text') else ${card}.content->'data' end`;
 
-export const HANDOFF = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
+/** All of it but what was handed on: context, payload and result, each of which may be large. */
+const OUTLINE = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
   (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
-  (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
-  (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
-  ${CARD_VALUE('d')} as result, coalesce(h.error, t.error) as error, h.run_id, h.parent_turn_id, h.tool_call_id, t.run_id as target_run_id, t.id as turn_id, h.ticket_id, h.joined_to,
+  coalesce(h.error, t.error) as error, h.run_id, h.parent_turn_id, h.tool_call_id, t.run_id as target_run_id, t.id as turn_id, h.ticket_id, h.joined_to,
   (select p.run_id from boxcar.turns p where p.id = h.parent_turn_id) as calling_run_id,
   h.root_handoff_id, h.parent_handoff_id, h.depth, h.mode, h.hop, h.compensates, h.cached_from, h.decision, h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
 
+export const HANDOFF = `${OUTLINE},
+  (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
+  (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
+  ${CARD_VALUE('d')} as result`;
+
 export const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id`;
 
-export interface HandoffRow extends pg.QueryResultRow {
+interface OutlineRow extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly source_agent: string;
   readonly target_agent: string;
@@ -63,9 +68,6 @@ export interface HandoffRow extends pg.QueryResultRow {
   readonly ended_at: Date | null;
   /** Null after erasure, as all contents. */
   readonly task: string | null;
-  readonly context: JsonObject | null;
-  readonly payload: JsonValue;
-  readonly result: JsonValue;
   readonly error: ErrorBody | null;
   readonly run_id: string | null;
   readonly parent_turn_id: TurnId | null;
@@ -88,22 +90,25 @@ export interface HandoffRow extends pg.QueryResultRow {
   readonly context_box_id: BoxId;
 }
 
+export interface HandoffRow extends OutlineRow {
+  /** Null after erasure, too. */
+  readonly context: JsonObject | null;
+  readonly payload: JsonValue;
+  readonly result: JsonValue;
+}
+
 const ERASED = '(erased)';
 
-export const toHandoff = (row: HandoffRow): Handoff => ({
+const toOutline = (row: OutlineRow): HandoffOutline => ({
   handoff_id: row.handoff_id,
   source_agent: row.source_agent,
   target_agent: row.target_agent,
   task: row.task ?? ERASED,
-  context: isJsonObject(row.context) ? row.context : {},
-  payload: row.payload,
   platform: row.platform,
   phase: row.phase,
   status: handoffStatusOf(row.phase),
   created_at: row.created_at,
   ended_at: row.ended_at,
-  // What a turn left that did not come to its end is in its deliverable.
-  result: row.phase === 'completed' ? row.result : null,
   error: row.error,
   run_id: row.run_id,
   calling_run_id: row.calling_run_id,
@@ -124,6 +129,14 @@ export const toHandoff = (row: HandoffRow): Handoff => ({
   loss: row.loss,
 });
 
+export const toHandoff = (row: HandoffRow): Handoff => ({
+  ...toOutline(row),
+  context: isJsonObject(row.context) ? row.context : {},
+  payload: row.payload,
+  // What a turn left that did not come to its end is in its deliverable.
+  result: row.phase === 'completed' ? row.result : null,
+});
+
 const FIND = statement(
   `select /* handoffs.find */ ${HANDOFF} from ${FROM} where h.id = $1 and h.project_id = $2`,
 );
@@ -137,15 +150,15 @@ export async function findHandoff(
 }
 
 const CHAIN = statement(
-  `select /* handoffs.chain */ ${HANDOFF} from ${FROM} where h.root_handoff_id = $1 and h.project_id = $2 order by h.created_at, h.id limit $3`,
+  `select /* handoffs.chain */ ${OUTLINE} from ${FROM} where h.root_handoff_id = $1 and h.project_id = $2 order by h.created_at, h.id limit $3`,
 );
 
-/** All handoffs that come from the same first one, the oldest first. */
+/** All handoffs that come from the same first one, the oldest first, without what they have handed on. */
 export const loadChain = async (
   db: Queryable,
   of: { readonly rootId: HandoffId; readonly projectId: ProjectId; readonly limit: number },
-): Promise<Handoff[]> =>
-  (await run<HandoffRow>(db, CHAIN, [of.rootId, of.projectId, of.limit])).map(toHandoff);
+): Promise<HandoffOutline[]> =>
+  (await run<OutlineRow>(db, CHAIN, [of.rootId, of.projectId, of.limit])).map(toOutline);
 
 /** What is wanted of handoffs. */
 export interface HandoffFilters {

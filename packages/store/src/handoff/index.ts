@@ -1,9 +1,12 @@
 export { type Flight, findCached, findFlight, lead, takeCached } from './cache.js';
 export {
+  type ChainHopRow,
+  type ChainMatter,
   type ChainMoveRow,
   type ChainRow,
   type ChainStep,
   findChain,
+  findChainMatter,
   findChainOfTurn,
   markRolledBack,
 } from './chains.js';
@@ -55,4 +58,4 @@ export {
   type PublicTask,
   type TaskScope,
 } from './public-tasks.js';
-export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type TurnPart } from './turn-parts.js';
+export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type Said, type TurnPart } from './turn-parts.js';

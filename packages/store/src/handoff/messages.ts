@@ -3,7 +3,8 @@
  *
  * Q1  Messages of a handoff are numbered from 1 without gaps. A question has one reply at most, and none after its time or after the end of
  *     its handoff.
- * Q2  Only the worker that holds the turn asks. The same question, asked again by another attempt, is the same row, with its reply.
+ * Q2  Only the worker that holds the turn asks. An attempt that begins or fails closes what was left open: nobody waits for a reply. The same
+ *     question, asked again by another attempt, is the same row: with its reply, or open again for the rest of its time.
  * Q3  While a question is open the time of the handoff does not run: its deadline moves by what the wait took.
  * Rule: docs/handoff.md, "Questions".
  */
@@ -41,9 +42,16 @@ const ASK = statement(`
   cards as (
     insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($5) as x(${CARD_COLUMNS}) join question q on q.card_id = x.id
   ),
+  again as (
+    update boxcar.handoff_messages q set closed_at = null
+    where q.handoff_id = $1 and q.ask_key = $3 and q.closed_at is not null and q.expires_at > now()
+      and not exists (select from boxcar.handoff_messages a where a.handoff_id = q.handoff_id and a.replies_to = q.seq)
+    returning q.seq, q.expires_at
+  ),
+  asked as (select q.seq, q.expires_at from question q union all select a.seq, a.expires_at from again a),
   c as (
-    update boxcar.handoffs h set asking_since = coalesce(h.asking_since, now()), event_count = h.event_count + 1 from question where h.id = $1
-    returning h.id, h.event_count - 1 as seq, question.seq as question, question.expires_at
+    update boxcar.handoffs h set asking_since = coalesce(h.asking_since, now()), event_count = h.event_count + 1 from asked where h.id = $1
+    returning h.id, h.event_count - 1 as seq, asked.seq as question, asked.expires_at
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question', 'data', jsonb_build_object('question', c.question, 'expires_at', c.expires_at)))")}
   select handoff_id, type, data from logged`);
 
@@ -188,8 +196,8 @@ export function writeReply(
 
 const LIST = statement(`
   select /* messages.list */ m.seq, case when m.replies_to is null then 'question' else 'reply' end as type, c.content->>'text' as text, m.card_id, m.replies_to, m.author as by, m.created_at, m.expires_at,
-    case when m.replies_to is not null then null when a.seq is not null then 'answered' when m.closed_at is not null or m.expires_at <= now() then 'expired'
-      when h.ended_at is not null or t.ended_at is not null then 'closed' else 'open' end as state
+    case when m.replies_to is not null then null when a.seq is not null then 'answered' when m.expires_at <= coalesce(h.ended_at, t.ended_at, now()) then 'expired'
+      when m.closed_at is not null or h.ended_at is not null or t.ended_at is not null then 'closed' else 'open' end as state
   from boxcar.handoffs h join boxcar.handoff_messages m on m.handoff_id = h.id join boxcar.cards c on c.id = m.card_id
     left join boxcar.turns t on t.id = h.turn_id left join boxcar.handoff_messages a on a.handoff_id = m.handoff_id and a.replies_to = m.seq
   where h.id = $1 and h.project_id = $2 order by m.seq`);

@@ -70,14 +70,21 @@ export const loadTurnParts = (
 
 const SAID = statement(`
   select /* turn-parts.said */ coalesce(max(p.seq), 0) as seq,
-    coalesce(string_agg(p.text, '' order by p.seq) filter (where p.seq > coalesce((select max(v.seq) from boxcar.turn_parts v where v.turn_id = $1 and v.text is null), 0)), '') as text
+    coalesce(string_agg(p.text, '' order by p.seq) filter (where p.seq > coalesce((select max(v.seq) from boxcar.turn_parts v where v.turn_id = $1 and v.text is null), 0)), '') as text,
+    coalesce(bool_or(p.text = ''), false) or exists (select from boxcar.turns t join boxcar.cards d on d.id = t.deliverable_card_id where t.id = $1 and d.content is null) as is_erased
   from boxcar.turn_parts p where p.turn_id = $1`);
 
-/** The last number, and what the round at the end has said. Of a turn that has ended this changes by erasure only. */
-export async function loadSaid(
-  db: Queryable,
-  turnId: TurnId,
-): Promise<{ readonly seq: number; readonly text: string }> {
-  const [row] = await run<{ seq: number; text: string }>(db, SAID, [turnId]);
-  return row ?? { seq: 0, text: '' };
+/** What the parts of a turn come to. Of a turn that has ended this changes by erasure only. */
+export interface Said {
+  /** The last number. */
+  readonly seq: number;
+  /** What the round at the end has said. */
+  readonly text: string;
+  /** Words of its parts or its result are gone. */
+  readonly is_erased: boolean;
+}
+
+export async function loadSaid(db: Queryable, turnId: TurnId): Promise<Said> {
+  const [row] = await run<Said & pg.QueryResultRow>(db, SAID, [turnId]);
+  return row ?? { seq: 0, text: '', is_erased: false };
 }

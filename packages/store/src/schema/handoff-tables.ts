@@ -120,7 +120,7 @@ export const handoffMessages = boxcar.table(
     /** Of a question: the same one, asked again by another attempt, has the same. */
     askKey: text('ask_key'),
     expiresAt: time('expires_at'),
-    /** Of a question: it was answered, or its time is over. */
+    /** Of a question: it was answered, its time is over, or the attempt that asked it has ended. */
     closedAt: time('closed_at'),
     repliesTo: integer('replies_to'),
     /** Who replied. */

@@ -59,19 +59,19 @@ async function ticketsOfServer(
   address: string,
   project: string | undefined,
 ): Promise<Tickets> {
-  const { askServer, localKeyFor, readServerUrl } = await import('@boxcar/http/client');
+  const { askServer, localAccessFor, readServerUrl } = await import('@boxcar/http/client');
   const { localFolder } = await import('../serve/local-folder.js');
   if (project !== undefined)
     throw wrongUsage('--project and --url exclude each other: the project is that of the key', 'project');
   const url = readFlag(() => readServerUrl(address));
-  const key = config.apiKey ?? localKeyFor(url, localFolder());
-  if (key === undefined)
+  const server =
+    config.apiKey === undefined ? localAccessFor(url, localFolder()) : { url, key: config.apiKey };
+  if (server === undefined)
     throw new KernelError('unauthorized', {
       message: `There is no key for ${url.origin}: BOXCAR_API_KEY is not set, and no server of this account runs there.`,
       next: 'Set BOXCAR_API_KEY to a key that boxcar keys create has made.',
       details: { url: url.origin },
     });
-  const server = { url, key };
   const pathOf = (ref: string): string => `/approvals/${encodeURIComponent(ref)}`;
   return {
     list: ({ run_id: run, ...query }) =>

@@ -60,9 +60,9 @@ async function runServe(context: Context, flags: ServeFlags): Promise<number> {
   });
   try {
     const key = await localKeyOf(context, stack, flags);
-    const { url, port } = await frame.listen();
+    const { url } = await frame.listen();
     using _announced =
-      key === undefined ? undefined : announceServer(localFolder(), { url, port, keyPath: key.path });
+      key === undefined ? undefined : announceServer(localFolder(), { url, keyPath: key.path });
     const agents = await publicAgentsOf(stack);
     const ready = { url, pid: process.pid, key_file: key?.path ?? null, public_agents: agents };
     if (isJson) context.answer({ event: 'serve.ready', ...ready }, () => '');

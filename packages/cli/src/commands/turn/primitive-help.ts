@@ -116,9 +116,11 @@ async function findForm(context: Context, name: string, plugins: readonly string
       stack.runtime,
       plugins.map((path) => resolve(path)),
     );
-    const found = stack.runtime.handlers.get(name);
-    if (found !== undefined) return found;
-    names.push(...[...stack.runtime.handlers.keys()].filter((one) => !builtIn.has(one)));
+    const { handlers } = stack.runtime;
+    const found = handlers.get(name);
+    if (found !== undefined && found.isInternal !== true) return found;
+    for (const [one, { isInternal }] of handlers)
+      if (isInternal !== true && !builtIn.has(one)) names.push(one);
   }
   const where = plugins.length > 0 ? 'nor in the plugins' : 'and no --plugin is given';
   throw wrongUsage(

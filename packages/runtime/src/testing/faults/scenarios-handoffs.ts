@@ -140,17 +140,23 @@ export const handoffQuestions: Scenario = {
       task: 'ask',
       wait: false,
     })) as { handoff_id: string };
+    const answered =
+      'exists (select from boxcar.handoff_messages a where a.handoff_id = q.handoff_id and a.replies_to = q.seq)';
     for (const seq of [1, 3]) {
-      await watcher.until(
-        `select 1 as one from boxcar.handoff_messages where seq = ${seq} and replies_to is null`,
-      );
-      await client.use(async (runtime) => {
-        const tool = new HandoffTool({ runtime, concurrency: 0 });
-        // After a lost answer the question has its reply.
-        await tool.reply(handoff_id, `reply ${seq}`, { question: seq }).catch((error: unknown) => {
-          if ((error as KernelError).code !== 'question_closed') throw error;
+      // A question whose process has died is closed until another one asks it again. After a lost answer it has its reply.
+      for (let isAnswered = false; !isAnswered; ) {
+        await watcher.until(
+          `select 1 as one from boxcar.handoff_messages q where q.seq = ${seq} and q.replies_to is null and (q.closed_at is null or ${answered})`,
+        );
+        isAnswered = await client.use(async (runtime) => {
+          const tool = new HandoffTool({ runtime, concurrency: 0 });
+          await tool.reply(handoff_id, `reply ${seq}`, { question: seq }).catch((error: unknown) => {
+            if ((error as KernelError).code !== 'question_closed') throw error;
+          });
+          const messages = await tool.messages(handoff_id);
+          return messages.some(({ replies_to }) => replies_to === seq);
         });
-      });
+      }
     }
     return client.use(async (runtime) => {
       const tool = new HandoffTool({ runtime, concurrency: 0 });

@@ -1,0 +1,133 @@
+/** What is not a request is answered as every other error: with problem details. */
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { waitFor } from '@boxcar/testkit';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { openStage, type Stage } from './testing/stage.js';
+
+const SECRET = 'boxcar_00000000000000000000000000000000';
+
+let stage: Stage;
+beforeAll(async () => {
+  stage = await openStage({
+    headersMs: 200,
+    requestMs: 300,
+    routes: [
+      {
+        method: 'POST',
+        path: '/echo',
+        scope: 'public',
+        handle: async ({ json }) => Response.json(await json()),
+      },
+      {
+        method: 'GET',
+        path: '/stream',
+        scope: 'public',
+        handle: ({ events }) =>
+          events(async function* ({ signal }) {
+            yield { data: 'first' };
+            await once(signal, 'abort');
+          }),
+      },
+    ],
+  });
+});
+afterAll(() => stage[Symbol.asyncDispose]());
+
+/** What comes back until the server closes the connection. */
+async function answerTo(
+  text: string,
+  more?: { readonly after: string; readonly text: string },
+): Promise<string> {
+  const socket = connect(stage.port, '127.0.0.1');
+  socket.on('error', () => undefined);
+  let answer = '';
+  socket.setEncoding('utf8').on('data', (chunk: string) => {
+    answer += chunk;
+  });
+  const closed = once(socket, 'close');
+  socket.write(text);
+  if (more !== undefined) {
+    await waitFor(() => Promise.resolve(answer.includes(more.after)), { message: more.after });
+    socket.write(more.text);
+  }
+  await closed;
+  return answer;
+}
+
+interface Answer {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: Readonly<Record<string, unknown>>;
+}
+
+function read(answer: string): Answer {
+  const [head = '', body = ''] = answer.split('\r\n\r\n');
+  const [first = '', ...lines] = head.split('\r\n');
+  return {
+    status: Number(first.split(' ')[1]),
+    headers: Object.fromEntries(
+      lines.map((line) => {
+        const at = line.indexOf(':');
+        return [line.slice(0, at).toLowerCase(), line.slice(at + 1).trim()];
+      }),
+    ),
+    body: JSON.parse(body) as Answer['body'],
+  };
+}
+
+const HEAD = `host: localhost\r\nauthorization: Bearer ${SECRET}\r\n`;
+const POST = `POST /echo HTTP/1.1\r\n${HEAD}`;
+
+test.each<[string, string, number, string]>([
+  ['is not HTTP', `hello ${SECRET}\r\n\r\n`, 400, 'bad_request'],
+  ['has a header that is not one', `GET /healthz HTTP/1.1\r\n${HEAD}a b\r\n\r\n`, 400, 'bad_request'],
+  ['has two lengths', `${POST}content-length: 1\r\ncontent-length: 2\r\n\r\n1`, 400, 'bad_request'],
+  ['has no host', `GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n`, 400, 'bad_request'],
+  ['has headers that never end', `GET /healthz HTTP/1.1\r\n${HEAD}`, 408, 'bad_request'],
+  ['has a body that never ends', `${POST}content-length: 100\r\n\r\n{`, 408, 'bad_request'],
+  [
+    'has long words between its chunks',
+    `${POST}transfer-encoding: chunked\r\n\r\n2;${'x'.repeat(20_000)}\r\n{}\r\n0\r\n\r\n`,
+    413,
+    'payload_too_large',
+  ],
+  ['expects too much', `GET /healthz HTTP/1.1\r\n${HEAD}expect: wonders\r\n\r\n`, 417, 'bad_request'],
+  [
+    'has headers that are too long',
+    `GET /healthz HTTP/1.1\r\n${HEAD}x-long: ${'x'.repeat(20_000)}\r\n\r\n`,
+    431,
+    'bad_request',
+  ],
+])('what %s is refused with problem details, and its connection ends', async (_name, text, status, code) => {
+  stage.log.length = 0;
+  const { headers, body, ...answer } = read(await answerTo(text));
+  expect(answer.status).toBe(status);
+  expect(headers).toMatchObject({
+    'content-type': 'application/problem+json',
+    'cache-control': 'no-store',
+    connection: 'close',
+    'x-request-id': body.request_id,
+  });
+  expect(body).toMatchObject({
+    type: `urn:boxcar:error:${code}`,
+    status,
+    code,
+    detail: expect.stringMatching(/\.$/),
+    next: expect.stringMatching(/\.$/),
+    request_id: expect.any(String),
+  });
+  expect(JSON.stringify(body)).not.toContain(SECRET);
+  const lines = stage.log.filter(({ event }) => event === 'http.unreadable');
+  expect(lines.map(({ fields }) => fields.request_id)).toEqual([body.request_id]);
+  expect(JSON.stringify(lines)).not.toContain(SECRET);
+  expect(await (await fetch(`${stage.url}/healthz`)).json()).toEqual({ status: 'ok' });
+});
+
+test('an answer that has begun is cut, and no other one is put into it', async () => {
+  const answer = await answerTo(`GET /stream HTTP/1.1\r\n${HEAD}\r\n`, {
+    after: 'data: "first"',
+    text: 'hello\r\n\r\n',
+  });
+  expect(answer.match(/HTTP\/1\.1/g)).toEqual(['HTTP/1.1']);
+});
