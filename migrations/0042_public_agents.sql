@@ -8,4 +8,6 @@ comment on column boxcar.handoffs.public_agent is 'the public profile that anoth
 comment on column boxcar.handoffs.conversation is 'by which the caller knows tasks that belong together';
 comment on column boxcar.handoffs.message_id is 'the caller''s name of the message';
 comment on column boxcar.handoffs.serving_agent_id is 'the agent of the conversation, made with its first turn';
+alter table boxcar.handoff_messages add column reply_key text unique check (reply_key <> '');
+comment on column boxcar.handoff_messages.reply_key is 'of a reply by another platform: the same message is the same reply';
 create index handoffs_public on boxcar.handoffs (project_id, public_agent, source_agent, created_at, id) where public_agent is not null;

@@ -6,7 +6,7 @@ import {
   PushNotificationNotSupportedError,
 } from '@a2a-js/sdk/errors';
 import { isCleanText, isPlainName, type JsonValue, parseJsonValue } from '@boxcar/kernel';
-import type { PublicMessage } from '@boxcar/runtime';
+import type { PublicMessage, PublicReply } from '@boxcar/runtime';
 import { malformed } from './errors.js';
 
 /** The task of a message that has data and no words. */
@@ -71,6 +71,14 @@ export function messageOf({ message, configuration }: SendMessageRequest): Messa
       message: 'This agent sends no push notifications: follow the stream of the task, or ask for it.',
     });
   return message;
+}
+
+/** The words of a reply: its texts, and its data as JSON. @throws A2AError for a message without any. */
+export function readReply(message: Message): PublicReply {
+  const messageId = checkName(message.messageId, 'message.messageId');
+  const { texts, data } = readParts(message.parts);
+  if (texts.length === 0 && data.length === 0) throw malformed('message.parts: must have text or data.');
+  return { messageId, text: [...texts, ...data.map((value) => JSON.stringify(value))].join('\n\n') };
 }
 
 /** @throws A2AError for a message that asks for nothing, or has what this agent does not take. */

@@ -5,6 +5,7 @@ import {
   type GetTaskRequest,
   type ListTasksRequest,
   type ListTasksResponse,
+  type Message,
   type SendMessageRequest,
   type StreamResponse,
   type SubscribeToTaskRequest,
@@ -23,9 +24,9 @@ import type { AgentDoor, Log } from '@boxcar/runtime';
 import type { PublicTask } from '@boxcar/store';
 import { cardOf } from './card.js';
 import { malformed, toA2AError } from './errors.js';
-import { messageOf, readMessage } from './message.js';
+import { messageOf, readMessage, readReply } from './message.js';
 import { phasesOfState, toTask } from './task.js';
-import { followTask } from './task-stream.js';
+import { type FollowOptions, followTask } from './task-stream.js';
 
 const PAGE = 50;
 const MAX_PAGE = 100;
@@ -104,7 +105,7 @@ export class RequestHandler implements A2ARequestHandler {
       historyLength: checkHistory(request.configuration?.historyLength),
       task: await this.#send(request),
     }));
-    yield* this.#follow(task, historyLength);
+    yield* this.#follow(task, { historyLength, asked: null });
   }
 
   getTask({ id, historyLength }: GetTaskRequest): Promise<Task> {
@@ -149,7 +150,7 @@ export class RequestHandler implements A2ARequestHandler {
     const task = await this.#run(() => this.#load(id));
     if (hasEnded(task))
       throw new UnsupportedOperationError({ message: `Task ${id} has ended; ask for it instead.` });
-    yield* this.#follow(task, undefined);
+    yield* this.#follow(task, { historyLength: undefined, asked: task.question });
   }
 
   createTaskPushNotificationConfig(): Promise<TaskPushNotificationConfig> {
@@ -170,18 +171,20 @@ export class RequestHandler implements A2ARequestHandler {
 
   async #send(request: SendMessageRequest): Promise<PublicTask> {
     const message = messageOf(request);
-    const read = readMessage(message);
-    if (message.taskId !== '') await this.#refuseTask(message.taskId, message.contextId);
-    return this.#door.send(read);
+    return message.taskId === '' ? this.#door.send(readMessage(message)) : this.#reply(message);
   }
 
-  /** A message to a task: none takes one, since agents ask nothing while they work. @throws A2AError why. */
-  async #refuseTask(taskId: string, contextId: string): Promise<never> {
+  /** A message to a task answers what the task asks. @throws A2AError for a task that asks nothing. */
+  async #reply(message: Message): Promise<PublicTask> {
+    const { taskId, contextId } = message;
+    const reply = readReply(message);
     const task = await this.#load(taskId);
     if (contextId !== '' && contextId !== task.conversation)
       throw malformed(`message.contextId: task ${taskId} is in another context.`);
+    const replied = await this.#door.reply(task, reply);
+    if (replied !== undefined) return replied;
     throw new UnsupportedOperationError({
-      message: `Task ${taskId} ${hasEnded(task) ? 'has ended' : 'is at work'} and takes no message. To go on, send one without taskId in context ${task.conversation}.`,
+      message: `Task ${taskId} ${hasEnded(task) ? 'has ended' : 'asks nothing'} and takes no message. To go on, send one without taskId in context ${task.conversation}.`,
     });
   }
 
@@ -205,10 +208,10 @@ export class RequestHandler implements A2ARequestHandler {
     }
   }
 
-  async *#follow(task: PublicTask, historyLength: number | undefined): AsyncGenerator<StreamResponse, void> {
+  async *#follow(task: PublicTask, of: Omit<FollowOptions, 'signal'>): AsyncGenerator<StreamResponse, void> {
     const { signal, log } = this.#options;
     try {
-      yield* followTask(this.#door, task, { signal, historyLength });
+      yield* followTask(this.#door, task, { signal, ...of });
     } catch (error) {
       throw toA2AError(error, log);
     }

@@ -14,6 +14,7 @@ import { JSON_TYPE, TEXT_TYPE } from './card.js';
 import { DATA_TASK } from './message.js';
 
 const RESULT = 'result';
+const ERASED_QUESTION = '(erased)';
 
 const STATES: Readonly<Record<HandoffPhase, TaskState>> = {
   pending: TaskState.TASK_STATE_SUBMITTED,
@@ -64,21 +65,24 @@ const messageIn = (
 ): Message => ({ ...of, taskId, contextId, metadata: undefined, extensions: [], referenceTaskIds: [] });
 
 /** What is to say of a state: why it is no result, or what it waits for. */
-function wordsOf({ phase, error }: PublicTask): string | undefined {
+function wordsOf({ phase, error, question }: PublicTask): string | undefined {
+  if (question !== null) return question.text ?? ERASED_QUESTION;
   if (phase === 'awaiting_approval') return 'The task waits for an approval.';
   return error?.message;
 }
 
 export function statusOf(task: PublicTask): TaskStatus {
+  const { question } = task;
   const words = wordsOf(task);
-  const id = `${task.handoff_id}/status`;
+  // Each question is a message of its own.
+  const id = question === null ? `${task.handoff_id}/status` : `${question.handoff_id}/${question.seq}`;
   return {
     state: stateOf(task),
     message:
       words === undefined
         ? undefined
         : messageIn(task, { messageId: id, role: Role.ROLE_AGENT, parts: [textPart(words)] }),
-    timestamp: (task.ended_at ?? task.created_at).toISOString(),
+    timestamp: (task.ended_at ?? question?.asked_at ?? task.created_at).toISOString(),
   };
 }
 

@@ -149,6 +149,7 @@ export {
   type ListTasksOptions,
   openAgentDoor,
   type PublicMessage,
+  type PublicReply,
   type TaskPage,
 } from './public-agent/index.js';
 export type { TurnResult } from './queue/index.js';

@@ -3,5 +3,6 @@ export {
   type ListTasksOptions,
   openAgentDoor,
   type PublicMessage,
+  type PublicReply,
   type TaskPage,
 } from './agent-door.js';

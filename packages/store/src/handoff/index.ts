@@ -39,6 +39,7 @@ export {
   type AskedQuestion,
   askQuestion,
   expireQuestion,
+  findKeyedReply,
   findQuestion,
   loadHandoffMessages,
   type ReplyPlace,
@@ -53,6 +54,7 @@ export {
   lockConversation,
   type PublicAgent,
   type PublicTask,
+  type TaskQuestion,
   type TaskScope,
 } from './public-tasks.js';
 export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type TurnPart } from './turn-parts.js';

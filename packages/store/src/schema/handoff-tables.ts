@@ -126,6 +126,8 @@ export const handoffMessages = boxcar.table(
     /** Who replied. */
     author: text('author'),
     createdAt: time('created_at').notNull().default(sql`now()`),
+    /** Of a reply by another platform: the same message is the same reply. */
+    replyKey: text('reply_key').unique(),
   },
   (table) => [
     primaryKey({ columns: [table.handoffId, table.seq] }),
