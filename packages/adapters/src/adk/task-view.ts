@@ -93,6 +93,20 @@ export class TaskView {
     return textIn(this.#status?.message?.parts ?? []);
   }
 
+  /** The id of the message with these words; blank where there is none. */
+  get statusId(): string {
+    return this.#status?.message?.messageId ?? '';
+  }
+
+  /** What the agent asks: its words, else its data as JSON. */
+  get question(): string {
+    const { parts = [] } = this.#status?.message ?? {};
+    const data = parts.flatMap(({ content }) => (content?.$case === 'data' ? [content.value] : []));
+    return this.statusText.trim() === '' && data.length > 0
+      ? data.map((value) => JSON.stringify(value)).join(BETWEEN)
+      : this.statusText;
+  }
+
   /** Nothing more arrives without a further message. */
   get isSettled(): boolean {
     const waits =

@@ -234,7 +234,7 @@ const RETRY_ATTEMPT = statement(`
     from lk where t.id = lk.id
   ),
   c as (
-    update boxcar.handoffs h set is_attempt_open = false, phase = 'queued', event_count = h.event_count + 1 from lk where h.turn_id = lk.id and h.ended_at is null
+    update boxcar.handoffs h set is_attempt_open = false, remote_task = null, phase = 'queued', event_count = h.event_count + 1 from lk where h.turn_id = lk.id and h.ended_at is null
     returning h.id, h.event_count - 1 as seq, h.attempts
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.retrying', 'data', jsonb_build_object('attempt', c.attempts, 'code', $4::jsonb->>'code', 'delay_ms', round($7::float8))))")}
   insert into boxcar.waits (turn_id, project_id, kind, due_at, detail)

@@ -48,7 +48,7 @@ const ASK = statement(`
     insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($5) as x(${CARD_COLUMNS}) join question q on q.card_id = x.id
   ),
   c as (
-    update boxcar.handoffs h set asking_since = coalesce(h.asking_since, now()), event_count = h.event_count + 1 from question where h.id = $1
+    update boxcar.handoffs h set asking_since = coalesce(h.asking_since, now()), event_count = h.event_count + 1, remote_task = coalesce($6, h.remote_task) from question where h.id = $1
     returning h.id, h.event_count - 1 as seq, question.seq as question, question.expires_at
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question', 'data', jsonb_build_object('question', c.question, 'expires_at', c.expires_at)))")}, ${tellReaders('c')}
   select l.handoff_id, l.type, l.data, (select count(*) from told)::int as told from logged l`);
@@ -85,9 +85,11 @@ export function askQuestion(
     readonly askKey: string;
     readonly card: NewCard;
     readonly timeoutMs: number;
+    /** What a platform calls the task that waits for the reply. */
+    readonly remoteTask?: string | undefined;
   },
 ): Promise<{ readonly question: AskedQuestion; readonly logged: readonly LoggedEvent[] } | undefined> {
-  const { turnId, epoch, holderId, askKey, card, timeoutMs } = ask;
+  const { turnId, epoch, holderId, askKey, card, timeoutMs, remoteTask } = ask;
   return transaction(pool, async (tx) => {
     const [held] = await run<{ id: HandoffId }>(tx, LOCK_ASKING, [turnId, epoch, holderId, timeoutMs]);
     if (held === undefined) return undefined;
@@ -97,6 +99,7 @@ export function askQuestion(
       askKey,
       timeoutMs,
       JSON.stringify(cardRecord(card)),
+      remoteTask ?? null,
     ]);
     const question = await findQuestion(tx, held.id, askKey);
     return question && { question, logged };

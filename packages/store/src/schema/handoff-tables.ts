@@ -72,6 +72,8 @@ export const handoffs = boxcar.table('handoffs', {
   messageId: text('message_id'),
   /** The agent of the conversation, made with its first turn. */
   servingAgentId: uuid('serving_agent_id').$type<AgentId>(),
+  /** The task at the other platform that has asked in the open attempt. */
+  remoteTask: text('remote_task'),
   eventCount: integer('event_count').notNull().default(0),
   /** A chain has hops; compensate: undoes a hop. */
   mode: text('mode').$type<HandoffMode>().notNull().default('handoff'),
