@@ -2,7 +2,11 @@
 import {
   type AgentCard,
   type CancelTaskRequest,
+  type DeleteTaskPushNotificationConfigRequest,
+  type GetTaskPushNotificationConfigRequest,
   type GetTaskRequest,
+  type ListTaskPushNotificationConfigsRequest,
+  type ListTaskPushNotificationConfigsResponse,
   type ListTasksRequest,
   type ListTasksResponse,
   type Message,
@@ -20,12 +24,13 @@ import {
   UnsupportedOperationError,
 } from '@a2a-js/sdk/errors';
 import type { A2ARequestHandler } from '@a2a-js/sdk/server';
-import type { AgentDoor, Log } from '@boxcar/runtime';
+import { phasesOfState, toTask } from '@boxcar/adapters/a2a';
+import type { AgentDoor, Log, PushRequest } from '@boxcar/runtime';
 import type { PublicTask } from '@boxcar/store';
 import { cardOf } from './card.js';
 import { malformed, toA2AError } from './errors.js';
-import { messageOf, readMessage, readReply } from './message.js';
-import { phasesOfState, toTask } from './task.js';
+import { isText, messageOf, readMessage, readReply } from './message.js';
+import { readPush, toPush } from './push.js';
 import { type FollowOptions, followTask } from './task-stream.js';
 
 const PAGE = 50;
@@ -34,6 +39,8 @@ const MAX_PAGE = 100;
 export interface RequestOptions {
   /** Where the agent is reached. */
   readonly url: string;
+  /** Of the protocol of the request. */
+  readonly version: string;
   /** Of a message that waits for its end. */
   readonly waitMs: number;
   /** Fires when nobody waits for the answer any more. */
@@ -83,7 +90,7 @@ export class RequestHandler implements A2ARequestHandler {
   }
 
   async getAgentCard(): Promise<AgentCard> {
-    return cardOf(this.#door.agent, this.#options.url);
+    return cardOf(this.#door.agent, { url: this.#options.url, pushes: this.#door.pushes.isOffered });
   }
 
   getAuthenticatedExtendedAgentCard(): Promise<AgentCard> {
@@ -153,25 +160,71 @@ export class RequestHandler implements A2ARequestHandler {
     yield* this.#follow(task, { historyLength: undefined, asked: task.question });
   }
 
-  createTaskPushNotificationConfig(): Promise<TaskPushNotificationConfig> {
-    return this.#refuse(noNotifications());
+  createTaskPushNotificationConfig(config: TaskPushNotificationConfig): Promise<TaskPushNotificationConfig> {
+    return this.#run(async () => {
+      const push = await this.#checkPush(config);
+      const task = await this.#load(config.taskId);
+      return toPush(task.handoff_id, await this.#door.pushes.set(task, push));
+    });
   }
 
-  getTaskPushNotificationConfig(): Promise<TaskPushNotificationConfig> {
-    return this.#refuse(noNotifications());
+  getTaskPushNotificationConfig({
+    taskId,
+    id,
+  }: GetTaskPushNotificationConfigRequest): Promise<TaskPushNotificationConfig> {
+    return this.#run(async () => {
+      const configs = await this.#configsOf(taskId);
+      const config = configs.find((one) => one.id === (id || taskId));
+      if (config !== undefined) return config;
+      throw new TaskNotFoundError({
+        message: `Task ${taskId.slice(0, 100)} has no such push notification configuration.`,
+      });
+    });
   }
 
-  listTaskPushNotificationConfigs(): Promise<never> {
-    return this.#refuse(noNotifications());
+  listTaskPushNotificationConfigs({
+    taskId,
+  }: ListTaskPushNotificationConfigsRequest): Promise<ListTaskPushNotificationConfigsResponse> {
+    return this.#run(async () => ({ configs: [...(await this.#configsOf(taskId))], nextPageToken: '' }));
   }
 
-  deleteTaskPushNotificationConfig(): Promise<void> {
-    return this.#refuse(noNotifications());
+  deleteTaskPushNotificationConfig({ taskId, id }: DeleteTaskPushNotificationConfigRequest): Promise<void> {
+    return this.#run(async () => {
+      this.#checkOffer();
+      const task = await this.#load(taskId);
+      await this.#door.pushes.delete(task, isText(id) && id !== '' ? id : task.handoff_id);
+    });
   }
 
+  async #configsOf(taskId: string): Promise<readonly TaskPushNotificationConfig[]> {
+    this.#checkOffer();
+    const task = await this.#load(taskId);
+    return (await this.#door.pushes.list(task)).map((config) => toPush(task.handoff_id, config));
+  }
+
+  /** @throws A2AError. */
+  #checkOffer(): void {
+    if (!this.#door.pushes.isOffered)
+      throw new PushNotificationNotSupportedError({
+        message: 'This agent sends no push notifications: follow the stream of the task, or ask for it.',
+      });
+  }
+
+  /** @throws A2AError; KernelError `bad_request` for an address that nothing may be sent to. */
+  async #checkPush(config: TaskPushNotificationConfig): Promise<PushRequest> {
+    this.#checkOffer();
+    const push = readPush(config, this.#options.version);
+    return { ...push, url: await this.#door.pushes.check(push.url, 'pushNotificationConfig.url') };
+  }
+
+  /** What is wrong with a configuration is told before the message becomes a task. Sent again, the message finds its task, and sets it then. */
   async #send(request: SendMessageRequest): Promise<PublicTask> {
     const message = messageOf(request);
-    return message.taskId === '' ? this.#door.send(readMessage(message)) : this.#reply(message);
+    const config = request.configuration?.taskPushNotificationConfig;
+    const push = config && (await this.#checkPush(config));
+    const task = await (message.taskId === '' ? this.#door.send(readMessage(message)) : this.#reply(message));
+    if (push !== undefined) await this.#door.pushes.set(task, push);
+    return task;
   }
 
   /** A message to a task answers what the task asks. @throws A2AError for a task that asks nothing. */
@@ -231,8 +284,3 @@ export class RequestHandler implements A2ARequestHandler {
     return Promise.reject(error);
   }
 }
-
-const noNotifications = (): Error =>
-  new PushNotificationNotSupportedError({
-    message: 'This agent sends no push notifications: follow the stream of the task, or ask for it.',
-  });

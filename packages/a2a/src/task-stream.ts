@@ -6,10 +6,10 @@
  * S3  The last event has the state at the end. A question ends the stream too: whoever answers it begins another one.
  */
 import { type StreamResponse, TaskState } from '@a2a-js/sdk';
+import { resultArtifact, resultPart, stateOf, statusOf, textPart, toTask } from '@boxcar/adapters/a2a';
 import type { HandoffPart } from '@boxcar/kernel';
 import type { AgentDoor } from '@boxcar/runtime';
 import type { PublicTask } from '@boxcar/store';
-import { resultArtifact, resultPart, stateOf, statusOf, textPart, toTask } from './task.js';
 
 type Payload = NonNullable<StreamResponse['payload']>;
 

@@ -150,6 +150,8 @@ export {
   openAgentDoor,
   type PublicMessage,
   type PublicReply,
+  PushReceivers,
+  type PushRequest,
   type TaskPage,
 } from './public-agent/index.js';
 export type { TurnResult } from './queue/index.js';

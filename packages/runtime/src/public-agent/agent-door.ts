@@ -45,6 +45,7 @@ import {
 } from '../handoff/index.js';
 import type { KeyPrincipal } from '../key/index.js';
 import { type PagePlace, readCursor } from '../lib/index.js';
+import { PushReceivers } from './push-receivers.js';
 import { untilAsked } from './until-asked.js';
 
 /** What is asked of a public agent. */
@@ -111,6 +112,11 @@ export class AgentDoor {
       sourceAgent: caller === null ? `a2a:${name}`.slice(0, 200) : caller.name,
       sourceAgentId: caller?.id ?? null,
     };
+  }
+
+  /** Whoever has given a task is notified of its questions and its end. */
+  get pushes(): PushReceivers {
+    return new PushReceivers(this.#runtime);
   }
 
   get #projectId(): ProjectId {

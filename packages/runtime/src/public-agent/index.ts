@@ -6,3 +6,4 @@ export {
   type PublicReply,
   type TaskPage,
 } from './agent-door.js';
+export { PushReceivers, type PushRequest } from './push-receivers.js';

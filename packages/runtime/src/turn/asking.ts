@@ -86,6 +86,7 @@ export class Asking {
         details: { turn_id: turn.turnId },
       });
     this.#log(known.logged);
+    if (known.logged.some(({ calls_back }) => calls_back)) this.#host.runtime.webhooks.wake();
     this.#remoteTask = remoteTask;
     if (known.question.is_closed) return this.#replyOf(known.question);
     // It waits for its slot, too, before it goes on.

@@ -50,7 +50,8 @@ export const writeEvents = (changed: string, events: string): string => `
   )`;
 
 /** What is wanted at the end of handoff `h`. */
-const WANTS = 'h.callback_url is not null as calls_back, h.notifies is true as notifies';
+const WANTS = `(h.callback_url is not null or (h.public_agent is not null and exists (select from boxcar.push_configs p where p.handoff_id = h.id))) as calls_back,
+    h.notifies is true as notifies`;
 
 const CLOSE = statement(`
   with /* handoff-changes.close */ t as materialized (select t.* from boxcar.turns t where t.id = $1 and t.ended_at is not null),

@@ -57,4 +57,13 @@ export {
   type TaskQuestion,
   type TaskScope,
 } from './public-tasks.js';
+export {
+  deletePushConfig,
+  listPushConfigs,
+  loadPushes,
+  MAX_PUSH_CONFIGS,
+  type Push,
+  type PushConfig,
+  setPushConfig,
+} from './push-configs.js';
 export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type TurnPart } from './turn-parts.js';

@@ -51,7 +51,7 @@ const ASK = statement(`
     update boxcar.handoffs h set asking_since = coalesce(h.asking_since, now()), event_count = h.event_count + 1, remote_task = coalesce($6, h.remote_task) from question where h.id = $1
     returning h.id, h.event_count - 1 as seq, question.seq as question, question.expires_at
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question', 'data', jsonb_build_object('question', c.question, 'expires_at', c.expires_at)))")}, ${tellReaders('c')}
-  select l.handoff_id, l.type, l.data, (select count(*) from told)::int as told from logged l`);
+  select l.handoff_id, l.type, l.data, exists (select from boxcar.handoffs h join boxcar.push_configs p on p.handoff_id = h.root_handoff_id where h.id = l.handoff_id) as calls_back, (select count(*) from told)::int as told from logged l`);
 
 const FIND = statement(`
   select /* messages.find */ q.seq, (extract(epoch from q.expires_at - clock_timestamp()) * 1000)::float8 as remaining_ms, q.closed_at is not null as is_closed, a.seq as answer_seq, c.content->>'text' as answer

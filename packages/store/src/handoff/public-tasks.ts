@@ -40,7 +40,7 @@ export interface PublicTask extends Handoff {
   readonly question: TaskQuestion | null;
 }
 
-interface TaskRow extends HandoffRow {
+export interface TaskRow extends HandoffRow {
   readonly conversation: string;
   readonly message_id: string;
   readonly task_phase: HandoffPhase;
@@ -51,17 +51,17 @@ interface TaskRow extends HandoffRow {
 }
 
 /** Joins `q`, the oldest open question of task `h` (P2). */
-const FROM = `${HANDOFFS} left join lateral (
+export const TASK_FROM = `${HANDOFFS} left join lateral (
     select m.handoff_id, m.seq, m.card_id, m.created_at from boxcar.handoffs b join boxcar.handoff_messages m on m.handoff_id = b.id left join boxcar.turns bt on bt.id = b.turn_id
     where b.root_handoff_id = h.id and b.asking_since is not null and b.ended_at is null and bt.ended_at is null and m.replies_to is null and m.closed_at is null and m.expires_at > now()
     order by m.created_at, m.handoff_id, m.seq limit 1) q on h.ended_at is null and t.ended_at is null`;
 const TASK_PHASE = `case when q.seq is not null then 'waiting_input' else ${PHASE} end`;
-const TASK = `${HANDOFF}, h.conversation, h.message_id, ${TASK_PHASE} as task_phase,
+export const TASK = `${HANDOFF}, h.conversation, h.message_id, ${TASK_PHASE} as task_phase,
   q.handoff_id as asking_id, q.seq as question_seq, (select c.content->>'text' from boxcar.cards c where c.id = q.card_id) as question_text, q.created_at as asked_at`;
 const IS_OURS = `h.project_id = $1 and h.public_agent = $2 and h.source_agent = $3
     and h.source_agent_id = coalesce($4::uuid, (select p.operator_agent_id from boxcar.projects p where p.id = $1))`;
 
-const toTask = (row: TaskRow): PublicTask => ({
+export const toTask = (row: TaskRow): PublicTask => ({
   ...toHandoff(row),
   phase: row.task_phase,
   status: handoffStatusOf(row.task_phase),
@@ -84,7 +84,9 @@ const valuesOf = ({ projectId, publicAgent, sourceAgent, sourceAgentId }: TaskSc
   sourceAgentId,
 ];
 
-const FIND = statement(`select /* public-tasks.find */ ${TASK} from ${FROM} where ${IS_OURS} and h.id = $5`);
+const FIND = statement(
+  `select /* public-tasks.find */ ${TASK} from ${TASK_FROM} where ${IS_OURS} and h.id = $5`,
+);
 
 export async function findPublicTask(
   db: Queryable,
@@ -114,7 +116,7 @@ const filterValues = (scope: TaskScope, { conversation, phases, since }: TaskFil
 
 const LIST = statement(`
   select /* public-tasks.list */ ${TASK}, to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
-  from ${FROM} where ${IS_WANTED} and ($8::timestamptz is null or (h.created_at, h.id) < ($8, $9::uuid))
+  from ${TASK_FROM} where ${IS_WANTED} and ($8::timestamptz is null or (h.created_at, h.id) < ($8, $9::uuid))
   order by h.created_at desc, h.id desc limit $10`);
 
 /** Tasks of a caller, the newest first. */
@@ -136,7 +138,7 @@ export async function listPublicTasks(
 const MAX_COUNTED_TASKS = 10_000;
 
 const COUNT = statement(
-  `select /* public-tasks.count */ count(*)::int as n from (select from ${FROM} where ${IS_WANTED} limit ${MAX_COUNTED_TASKS}) x`,
+  `select /* public-tasks.count */ count(*)::int as n from (select from ${TASK_FROM} where ${IS_WANTED} limit ${MAX_COUNTED_TASKS}) x`,
 );
 
 export async function countPublicTasks(

@@ -146,8 +146,12 @@ export const webhookDeliveries = boxcar.table(
     id: uuid('id').$type<DeliveryId>().primaryKey().default(sql`gen_random_uuid()`),
     projectId: uuid('project_id').$type<ProjectId>().notNull(),
     handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
-    /** The event in the log of the handoff. */
+    /** Whose log has the event: the handoff, or one below it that asks. */
+    eventHandoffId: uuid('event_handoff_id').$type<HandoffId>().notNull(),
+    /** The event in that log. */
     eventSeq: integer('event_seq').notNull(),
+    /** Of a push notification: who is notified. Null: the callback of the handoff. */
+    pushConfig: text('push_config'),
     url: text('url').notNull(),
     /** Of the url, with its port. */
     host: text('host').notNull(),
@@ -165,7 +169,27 @@ export const webhookDeliveries = boxcar.table(
     createdAt: time('created_at').notNull().default(sql`now()`),
     endedAt: time('ended_at'),
   },
-  (table) => [unique().on(table.handoffId, table.eventSeq)],
+  (table) => [unique().on(table.eventHandoffId, table.eventSeq, table.pushConfig).nullsNotDistinct()],
+);
+
+/** Who is notified of the questions and the end of a task that another platform has given. */
+export const pushConfigs = boxcar.table(
+  'push_configs',
+  {
+    handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
+    /** The caller's name of it. */
+    id: text('id').notNull(),
+    url: text('url').notNull(),
+    /** Sent along, so that the receiver knows whose notification it is. */
+    token: text('token'),
+    /** Of the header authorization, with `credentials`. */
+    scheme: text('scheme'),
+    credentials: text('credentials'),
+    /** Of the protocol in which the notification is written. */
+    version: text('version').notNull(),
+    createdAt: time('created_at').notNull().default(sql`now()`),
+  },
+  (table) => [primaryKey({ columns: [table.handoffId, table.id] })],
 );
 
 /** The text of a turn while it is written. */
