@@ -9,6 +9,7 @@ import { idempotencyHeaders } from '../idempotency.js';
 import { fixedPieces, kindOf, type Piece, pieceOfCard } from '../pieces.js';
 import { type Caller, type Exchange, failureOf, shorten } from '../wire/exchange.js';
 import { type Agent, openAgent } from './a2a-agent.js';
+import { answerParts } from './answer-parts.js';
 import { type Arrived, TaskView } from './task-view.js';
 
 export interface AgentCall {
@@ -261,8 +262,9 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
         { code: 'platform_failed', retryable: false },
         `asked, and nobody is there to answer: ${shorten(text, caller)}`,
       );
+    const { askedWith } = view;
     const reply = await ask(text, { questionId, remoteId: view.taskId ?? '' });
-    view = await conversation.say([partOf({ $case: 'text', value: reply }, 'text/plain')], questionId);
+    view = await conversation.say(answerParts(reply, askedWith), questionId);
   }
   try {
     return { result: endOf(view, caller), remoteId: view.taskId, lost };

@@ -100,11 +100,13 @@ export class TaskView {
 
   /** What the agent asks: its words, else its data as JSON. */
   get question(): string {
-    const { parts = [] } = this.#status?.message ?? {};
-    const data = parts.flatMap(({ content }) => (content?.$case === 'data' ? [content.value] : []));
-    return this.statusText.trim() === '' && data.length > 0
-      ? data.map((value) => JSON.stringify(value)).join(BETWEEN)
-      : this.statusText;
+    const data = this.askedWith.map(({ content }) => JSON.stringify(content?.value));
+    return this.statusText.trim() === '' && data.length > 0 ? data.join(BETWEEN) : this.statusText;
+  }
+
+  /** The data that the agent asks with. */
+  get askedWith(): readonly Part[] {
+    return (this.#status?.message?.parts ?? []).filter(({ content }) => content?.$case === 'data');
   }
 
   /** Nothing more arrives without a further message. */
