@@ -33,7 +33,7 @@ const LOCK = statement(
 );
 
 const SET = statement(`
-  insert into boxcar.push_configs as p /* push-configs.set */ (handoff_id, id, url, token, scheme, credentials, version)
+  insert /* push-configs.set */ into boxcar.push_configs as p (handoff_id, id, url, token, scheme, credentials, version)
   select $1, $2, $3, $4, $5, $6, $7 where (select count(*) from boxcar.push_configs o where o.handoff_id = $1 and o.id <> $2) < ${MAX_PUSH_CONFIGS}
   on conflict (handoff_id, id) do update set url = excluded.url, token = excluded.token, scheme = excluded.scheme, credentials = excluded.credentials, version = excluded.version
   returning p.id`);
