@@ -12,7 +12,7 @@ import { openStage, type Stage } from './testing/stage.js';
 
 const folder = process.env.BOXCAR_ADK_DIR ?? '';
 const isWanted = folder !== '' || process.env.BOXCAR_REQUIRE_BACKENDS === '1';
-const fixture = fileURLToPath(new URL('./fixtures/adk/client.js', import.meta.url));
+const fixtures = fileURLToPath(new URL('./fixtures/adk', import.meta.url));
 
 interface Seen {
   readonly author: string;
@@ -28,7 +28,7 @@ describe.runIf(isWanted)('the remote agent of the ADK', () => {
     if (!existsSync(join(folder, 'node_modules', '@google', 'adk')))
       throw new Error('BOXCAR_ADK_DIR: run scripts/install-adk.mjs first');
     place = mkdtempSync(join(folder, 'client-'));
-    cpSync(fixture, join(place, 'client.js'));
+    cpSync(join(fixtures, 'client.js'), join(place, 'client.js'));
     stage = await openStage();
     await stage.agent('echo', [{ say: 'You said {{instruction}}' }]);
   });

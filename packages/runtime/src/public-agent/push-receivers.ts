@@ -8,7 +8,7 @@ import {
   type PushConfig,
   setPushConfig,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/index.js';
+import type { HandoffRuntime } from '../handoff/index.js';
 
 /** A receiver that is asked for. */
 export interface PushRequest extends Omit<PushConfig, 'id'> {
@@ -17,9 +17,9 @@ export interface PushRequest extends Omit<PushConfig, 'id'> {
 }
 
 export class PushReceivers {
-  readonly #runtime: Pick<RuntimeCore, 'pool' | 'webhooks'>;
+  readonly #runtime: Pick<HandoffRuntime, 'pool' | 'webhooks'>;
 
-  constructor(runtime: Pick<RuntimeCore, 'pool' | 'webhooks'>) {
+  constructor(runtime: Pick<HandoffRuntime, 'pool' | 'webhooks'>) {
     this.#runtime = runtime;
   }
 
