@@ -108,7 +108,7 @@ test('a question below an agent there is a question of the handoff here, and the
   await using clerks = new HandoffTool({ runtime: there.opened.runtime });
   clerks.registerAgent('clerk', async (_input, { ask }) => ask('Which quay?'), { retry: 'safe' });
   const call = { tool: 'handoff', arguments: { target_agent: 'clerk', task: 'Find out.' } };
-  await there.agent('porter', [{ calls: [call] }, { say: 'They say {{result}}' }], {
+  await there.agent('porter', [{ calls: [call] }, { say: 'They say {{results/handoff}}' }], {
     tools: ['handoff'],
     delegation_policy: { target_profiles: null },
   });

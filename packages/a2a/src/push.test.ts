@@ -27,7 +27,7 @@ beforeEach(async () => {
   tool.registerAgent('clerk', async (_input, { ask }) => ask('Which quay?'), { retry: 'safe' });
   await stage.agent('echo', [{ say: 'You said {{instruction}}' }]);
   const call = { tool: 'handoff', arguments: { target_agent: 'clerk', task: 'Find out.' } };
-  await stage.agent('porter', [{ calls: [call] }, { say: 'They say {{result}}' }], {
+  await stage.agent('porter', [{ calls: [call] }, { say: 'They say {{results/handoff}}' }], {
     tools: ['handoff'],
     delegation_policy: { target_profiles: null },
   });

@@ -14,7 +14,7 @@ const HANDS_ON = [
       },
     ],
   },
-  { say: 'The clerk says {{result}}' },
+  { say: 'The clerk says {{results/handoff}}' },
 ];
 
 let stage: Stage;

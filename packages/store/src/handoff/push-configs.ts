@@ -71,9 +71,9 @@ export interface Push {
 }
 
 const PUSHES = statement(`
-  select /* push-configs.pushes */ d.id as delivery_id, p.id as push_id, p.url, p.token, p.scheme, p.credentials, p.version, ${TASK}
-  from ${TASK_FROM} join boxcar.webhook_deliveries d on d.handoff_id = h.id join boxcar.push_configs p on p.handoff_id = h.id and p.id = d.push_config and p.url = d.url
-  where d.id = any ($1::uuid[])`);
+  select /* push-configs.pushes */ w.id as delivery_id, p.id as push_id, p.url, p.token, p.scheme, p.credentials, p.version, ${TASK}
+  from ${TASK_FROM} join boxcar.webhook_deliveries w on w.handoff_id = h.id join boxcar.push_configs p on p.handoff_id = h.id and p.id = w.push_config and p.url = w.url
+  where w.id = any ($1::uuid[])`);
 
 /** By delivery (N3). None of one whose receiver was taken back, or has another address now. */
 export async function loadPushes(
