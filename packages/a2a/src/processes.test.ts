@@ -104,9 +104,10 @@ test('two installations hand work to each other, and each keeps its own row of i
 test('a question below an agent there is a question of the handoff here, and the reply goes back', async () => {
   vi.stubEnv('BOXCAR_TARGETS_ALLOW_PRIVATE', '127.0.0.1');
   await using here = await openStage();
-  await using there = await openStage({ handoffs: { enabled: true } });
-  await using clerks = new HandoffTool({ runtime: there.opened.runtime });
-  clerks.registerAgent('clerk', async (_input, { ask }) => ask('Which quay?'), { retry: 'safe' });
+  await using there = await openStage({
+    handoffs: { enabled: true },
+    agents: { clerk: async (_input, { ask }) => ask('Which quay?') },
+  });
   const call = { tool: 'handoff', arguments: { target_agent: 'clerk', task: 'Find out.' } };
   await there.agent('porter', [{ calls: [call] }, { say: 'They say {{results/handoff}}' }], {
     tools: ['handoff'],

@@ -21,10 +21,12 @@ let tool: HandoffTool;
 let key: string;
 
 beforeEach(async () => {
-  stage = await openStage({ handoffs: { enabled: true, webhooks: WEBHOOKS } });
+  stage = await openStage({
+    handoffs: { enabled: true, webhooks: WEBHOOKS },
+    agents: { clerk: async (_input, { ask }) => ask('Which quay?') },
+  });
   key = await stage.key({ name: 'desk' });
-  tool = new HandoffTool({ runtime: stage.opened.runtime });
-  tool.registerAgent('clerk', async (_input, { ask }) => ask('Which quay?'), { retry: 'safe' });
+  tool = new HandoffTool({ runtime: stage.opened.runtime, concurrency: 0 });
   await stage.agent('echo', [{ say: 'You said {{instruction}}' }]);
   const call = { tool: 'handoff', arguments: { target_agent: 'clerk', task: 'Find out.' } };
   await stage.agent('porter', [{ calls: [call] }, { say: 'They say {{results/handoff}}' }], {

@@ -1,6 +1,6 @@
 /** Tasks that wait for input: what a function asks below a public agent, and the messages that answer it. */
 import { type StreamResponse, type Task, TaskState } from '@a2a-js/sdk';
-import { type AgentFunction, HandoffTool } from '@boxcar/runtime';
+import type { AgentFunction } from '@boxcar/runtime';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { gate, openStage, partOf, request, resultOf, type Stage, taskOf } from './testing/stage.js';
@@ -18,24 +18,21 @@ const HANDS_ON = [
 ];
 
 let stage: Stage;
-let tool: HandoffTool;
 let key: string;
 let clerk: AgentFunction;
 
 beforeAll(async () => {
-  stage = await openStage({ handoffs: { enabled: true } });
+  stage = await openStage({
+    handoffs: { enabled: true },
+    agents: { clerk: (input, context) => clerk(input, context) },
+  });
   key = await stage.key({ name: 'desk' });
-  tool = new HandoffTool({ runtime: stage.opened.runtime });
-  tool.registerAgent('clerk', (input, context) => clerk(input, context), { retry: 'safe' });
   await stage.agent('porter', HANDS_ON, {
     tools: ['handoff'],
     delegation_policy: { target_profiles: null },
   });
 });
-afterAll(async () => {
-  await tool.close();
-  await stage[Symbol.asyncDispose]();
-});
+afterAll(() => stage[Symbol.asyncDispose]());
 beforeEach(() => {
   clerk = async (_input, { ask }) => ask('Which harbour?');
 });
