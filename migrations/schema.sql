@@ -33,8 +33,8 @@ CREATE OR REPLACE FUNCTION boxcar.call_back()
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 begin
-  insert into boxcar.webhook_deliveries (project_id, handoff_id, event_seq, url, host)
-  values (new.project_id, new.id, new.event_count, new.callback_url, substring(new.callback_url from '^[a-z]+://([^/?#]+)'));
+  insert into boxcar.webhook_deliveries (project_id, handoff_id, event_handoff_id, event_seq, url, host)
+  values (new.project_id, new.id, new.id, new.event_count, new.callback_url, substring(new.callback_url from '^[a-z]+://([^/?#]+)'));
   return null;
 end $function$;
 
@@ -301,6 +301,72 @@ CREATE OR REPLACE FUNCTION boxcar.purge_words()
 AS $function$
 begin
   delete from boxcar.tape_words w using purged b where w.box_id = b.id;
+  return null;
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.push_at_once()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  task boxcar.handoffs;
+  asked record;
+begin
+  select h.* into task from boxcar.handoffs h where h.id = new.handoff_id;
+  if task.ended_at is not null then
+    perform boxcar.push_event(task.id, task.id, task.event_count);
+    return null;
+  end if;
+  select e.handoff_id, e.seq into asked from boxcar.handoffs h join boxcar.handoff_messages m on m.handoff_id = h.id
+    join boxcar.handoff_events e on e.handoff_id = m.handoff_id and e.type = 'handoff.question' and e.data->>'question' = m.seq::text
+  where h.root_handoff_id = task.id and h.asking_since is not null and h.ended_at is null and m.replies_to is null and m.closed_at is null and m.expires_at > now()
+  order by m.created_at, m.handoff_id, m.seq limit 1;
+  if found then
+    perform boxcar.push_event(task.id, asked.handoff_id, asked.seq);
+  end if;
+  return null;
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.push_end()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  perform boxcar.push_event(new.id, new.id, new.event_count);
+  return null;
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.push_event(task uuid, event_handoff uuid, event integer)
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  insert into boxcar.webhook_deliveries (project_id, handoff_id, event_handoff_id, event_seq, push_config, url, host)
+  select h.project_id, h.id, event_handoff, event, p.id, p.url, substring(p.url from '^[a-z]+://([^/?#]+)')
+  from boxcar.push_configs p join boxcar.handoffs h on h.id = p.handoff_id where p.handoff_id = task order by p.id
+  on conflict do nothing
+$function$;
+
+CREATE OR REPLACE FUNCTION boxcar.push_question()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  task uuid;
+  event integer;
+begin
+  select h.root_handoff_id, h.event_count into task, event from boxcar.handoffs h where h.id = new.handoff_id;
+  perform from boxcar.handoffs r where r.id = task and r.public_agent is not null for share;
+  if found then
+    perform boxcar.push_event(task, new.handoff_id, event);
+  end if;
   return null;
 end $function$;
 
@@ -632,7 +698,8 @@ create table boxcar.handoff_messages (
   closed_at timestamp with time zone,
   replies_to integer,
   author text,
-  created_at timestamp with time zone default now() not null
+  created_at timestamp with time zone default now() not null,
+  reply_key text
 );
 
 create table boxcar.handoffs (
@@ -684,7 +751,8 @@ create table boxcar.handoffs (
   public_agent text,
   conversation text,
   message_id text,
-  serving_agent_id uuid
+  serving_agent_id uuid,
+  remote_task text
 );
 
 create table boxcar.operations (
@@ -761,6 +829,17 @@ create table boxcar.purging (
   box_id uuid not null,
   until timestamp with time zone not null,
   purge_id uuid
+);
+
+create table boxcar.push_configs (
+  handoff_id uuid not null,
+  id text not null,
+  url text not null,
+  token text,
+  scheme text,
+  credentials text,
+  version text not null,
+  created_at timestamp with time zone default now() not null
 );
 
 create table boxcar.runs (
@@ -971,7 +1050,9 @@ create table boxcar.webhook_deliveries (
   id uuid default gen_random_uuid() not null,
   project_id uuid not null,
   handoff_id uuid not null,
+  event_handoff_id uuid not null,
   event_seq integer not null,
+  push_config text,
   url text not null,
   host text not null,
   status text default 'pending'::text not null,
@@ -1128,6 +1209,8 @@ alter table only boxcar.handoff_messages add constraint handoff_messages_check1 
 
 alter table only boxcar.handoff_messages add constraint handoff_messages_check2 CHECK (((replies_to IS NULL) = (author IS NULL)));
 
+alter table only boxcar.handoff_messages add constraint handoff_messages_reply_key_check CHECK ((reply_key <> ''::text));
+
 alter table only boxcar.handoff_messages add constraint handoff_messages_seq_check CHECK ((seq > 0));
 
 alter table only boxcar.handoff_messages add constraint handoff_messages_pkey PRIMARY KEY (handoff_id, seq);
@@ -1135,6 +1218,8 @@ alter table only boxcar.handoff_messages add constraint handoff_messages_pkey PR
 alter table only boxcar.handoff_messages add constraint handoff_messages_handoff_id_ask_key_key UNIQUE (handoff_id, ask_key);
 
 alter table only boxcar.handoff_messages add constraint handoff_messages_handoff_id_replies_to_key UNIQUE (handoff_id, replies_to);
+
+alter table only boxcar.handoff_messages add constraint handoff_messages_reply_key_key UNIQUE (reply_key);
 
 alter table only boxcar.handoffs add constraint handoffs_cache_seconds_check CHECK ((cache_seconds > 0));
 
@@ -1159,6 +1244,8 @@ alter table only boxcar.handoffs add constraint handoffs_phase_check CHECK ((pha
 alter table only boxcar.handoffs add constraint handoffs_platform_check CHECK ((platform <> ''::text));
 
 alter table only boxcar.handoffs add constraint handoffs_public_agent_check CHECK ((public_agent <> ''::text));
+
+alter table only boxcar.handoffs add constraint handoffs_remote_task_check CHECK ((remote_task <> ''::text));
 
 alter table only boxcar.handoffs add constraint handoffs_request_hash_check CHECK ((request_hash ~ '^[0-9a-f]{64}$'::text));
 
@@ -1207,6 +1294,14 @@ alter table only boxcar.providers add constraint providers_requests_per_minute_c
 alter table only boxcar.providers add constraint providers_pkey PRIMARY KEY (name);
 
 alter table only boxcar.purging add constraint purging_pkey PRIMARY KEY (box_id);
+
+alter table only boxcar.push_configs add constraint push_configs_id_check CHECK ((id <> ''::text));
+
+alter table only boxcar.push_configs add constraint push_configs_url_check CHECK ((url <> ''::text));
+
+alter table only boxcar.push_configs add constraint push_configs_version_check CHECK ((version <> ''::text));
+
+alter table only boxcar.push_configs add constraint push_configs_pkey PRIMARY KEY (handoff_id, id);
 
 alter table only boxcar.runs add constraint runs_pkey PRIMARY KEY (id);
 
@@ -1342,7 +1437,7 @@ alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_url
 
 alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_pkey PRIMARY KEY (id);
 
-alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_handoff_id_event_seq_key UNIQUE (handoff_id, event_seq);
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_event_handoff_id_event_seq_push_config_key UNIQUE NULLS NOT DISTINCT (event_handoff_id, event_seq, push_config);
 
 alter table only boxcar.workers add constraint workers_concurrency_check CHECK ((concurrency > 0));
 
@@ -1398,7 +1493,11 @@ alter table only boxcar.profiles add constraint profiles_card_id_fkey FOREIGN KE
 
 alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
 
+alter table only boxcar.push_configs add constraint push_configs_handoff_id_fkey FOREIGN KEY (handoff_id) REFERENCES boxcar.handoffs(id) ON DELETE CASCADE;
+
 alter table only boxcar.turn_parts add constraint turn_parts_turn_id_fkey FOREIGN KEY (turn_id) REFERENCES boxcar.turns(id) ON DELETE CASCADE;
+
+alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_event_handoff_id_fkey FOREIGN KEY (event_handoff_id) REFERENCES boxcar.handoffs(id) ON DELETE CASCADE;
 
 alter table only boxcar.webhook_deliveries add constraint webhook_deliveries_handoff_id_fkey FOREIGN KEY (handoff_id) REFERENCES boxcar.handoffs(id) ON DELETE CASCADE;
 
@@ -1626,6 +1725,8 @@ CREATE INDEX webhook_deliveries_failed ON boxcar.webhook_deliveries USING btree 
 
 CREATE INDEX webhook_deliveries_newest ON boxcar.webhook_deliveries USING btree (project_id, created_at, id);
 
+CREATE INDEX webhook_deliveries_of_handoff ON boxcar.webhook_deliveries USING btree (handoff_id);
+
 -- Triggers
 
 CREATE TRIGGER agents_hold_owners AFTER INSERT ON boxcar.agents REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION boxcar.hold_agents();
@@ -1658,9 +1759,15 @@ CREATE TRIGGER grants_refer_to_existing AFTER INSERT ON boxcar.grants FOR EACH R
 
 CREATE TRIGGER grants_refer_to_lasting BEFORE INSERT ON boxcar.grants FOR EACH ROW EXECUTE FUNCTION boxcar.refuse_purging();
 
+CREATE TRIGGER handoff_messages_push AFTER INSERT ON boxcar.handoff_messages FOR EACH ROW WHEN ((new.replies_to IS NULL)) EXECUTE FUNCTION boxcar.push_question();
+
 CREATE TRIGGER handoffs_call_back AFTER UPDATE OF ended_at ON boxcar.handoffs FOR EACH ROW WHEN (((old.ended_at IS NULL) AND (new.ended_at IS NOT NULL) AND (new.callback_url IS NOT NULL))) EXECUTE FUNCTION boxcar.call_back();
 
 CREATE TRIGGER handoffs_call_back_at_once AFTER INSERT ON boxcar.handoffs FOR EACH ROW WHEN (((new.ended_at IS NOT NULL) AND (new.callback_url IS NOT NULL))) EXECUTE FUNCTION boxcar.call_back();
+
+CREATE TRIGGER handoffs_push_end AFTER UPDATE OF ended_at ON boxcar.handoffs FOR EACH ROW WHEN (((old.ended_at IS NULL) AND (new.ended_at IS NOT NULL) AND (new.public_agent IS NOT NULL))) EXECUTE FUNCTION boxcar.push_end();
+
+CREATE TRIGGER push_configs_at_once AFTER INSERT OR UPDATE ON boxcar.push_configs FOR EACH ROW EXECUTE FUNCTION boxcar.push_at_once();
 
 CREATE TRIGGER tape_entries_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.tape_entries FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 
@@ -1704,6 +1811,8 @@ comment on column boxcar.handoff_messages.author is 'who replied';
 
 comment on column boxcar.handoff_messages.closed_at is 'of a question: it was answered, its time is over, or the attempt that asked it has ended';
 
+comment on column boxcar.handoff_messages.reply_key is 'of a reply by another platform: the same message is the same reply';
+
 comment on column boxcar.handoffs.asking_since is 'it waits for a reply since then, and its time does not run';
 
 comment on column boxcar.handoffs.cache_key is 'hash of what makes handoffs identical; only of those that may be answered from the cache';
@@ -1742,6 +1851,8 @@ comment on column boxcar.handoffs.phase is 'as far as it was recorded: while a t
 
 comment on column boxcar.handoffs.public_agent is 'the public profile that another platform has called; null: it did not come this way';
 
+comment on column boxcar.handoffs.remote_task is 'the task at the other platform that has asked in the open attempt: another attempt goes on with it';
+
 comment on column boxcar.handoffs.run_id is 'any text of the caller';
 
 comment on column boxcar.handoffs.serving_agent_id is 'the agent of the conversation, made with its first turn';
@@ -1756,6 +1867,16 @@ comment on column boxcar.handoffs.worker_target is 'who may serve it; null: the 
 
 comment on table boxcar.policies is 'the text of each version of a policy that a decision was made by';
 
+comment on table boxcar.push_configs is 'who is notified of the questions and the end of a task that another platform has given';
+
+comment on column boxcar.push_configs.id is 'the caller''s name of it';
+
+comment on column boxcar.push_configs.scheme is 'of the header authorization, with credentials';
+
+comment on column boxcar.push_configs.token is 'sent along, so that the receiver knows whose notification it is';
+
+comment on column boxcar.push_configs.version is 'of the protocol in which the notification is written';
+
 comment on table boxcar.turn_parts is 'the text of a turn while it is written';
 
 comment on column boxcar.turn_parts.n is 'within the round; number 0 voids what rounds before have said';
@@ -1766,7 +1887,9 @@ comment on column boxcar.turn_parts.text is 'null: what rounds before have said 
 
 comment on table boxcar.webhook_deliveries is 'events that are sent to receivers outside; the body is read when it is sent';
 
-comment on column boxcar.webhook_deliveries.event_seq is 'the event in the log of the handoff';
+comment on column boxcar.webhook_deliveries.event_handoff_id is 'whose log has the event: the handoff, or one below it that asks';
+
+comment on column boxcar.webhook_deliveries.event_seq is 'the event in that log';
 
 comment on column boxcar.webhook_deliveries.failures is 'since it was made, or since a person has had it sent again';
 
@@ -1777,3 +1900,5 @@ comment on column boxcar.webhook_deliveries.host is 'of the url, with its port';
 comment on column boxcar.webhook_deliveries.id is 'the id of the event, the same in all attempts';
 
 comment on column boxcar.webhook_deliveries.next_at is 'when it may be sent next; while it is sent, when others may send it if nothing is heard of it';
+
+comment on column boxcar.webhook_deliveries.push_config is 'of a push notification: who is notified (push_configs); null: the callback of the handoff';

@@ -10,10 +10,11 @@ import { A2A_VERSION_HEADER } from '@a2a-js/sdk';
 import { LegacyJsonRpcTransportHandler } from '@a2a-js/sdk/compat/v0_3/server';
 import { ContentTypeNotSupportedError } from '@a2a-js/sdk/errors';
 import { JsonRpcTransportHandler, ServerCallContext, validateVersion } from '@a2a-js/sdk/server';
+import { JSON_TYPE } from '@boxcar/adapters/a2a';
 import type { Call, Route, ServerEvent } from '@boxcar/http';
 import { isJsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import { type AgentDoor, type HandoffRuntime, openAgentDoor } from '@boxcar/runtime';
-import { cardJson, cardOf, JSON_TYPE, LEGACY_VERSION, legacyCardJson } from './card.js';
+import { cardJson, cardOf, LEGACY_VERSION, legacyCardJson } from './card.js';
 import { malformed, toA2AError } from './errors.js';
 import { RequestHandler } from './request-handler.js';
 
@@ -84,8 +85,15 @@ class Exchange {
       const body = await this.#read();
       if (body === undefined) return reply(this.#error(new NotJson(), null));
       id = idIn(body);
-      validateVersion(this.#version, cardOf(door.agent, of.url), 'JSONRPC');
-      const handler = new RequestHandler(door, { ...of, signal: this.#ending.signal, closing, log });
+      const card = cardOf(door.agent, { url: of.url, pushes: door.pushes.isOffered });
+      validateVersion(this.#version, card, 'JSONRPC');
+      const handler = new RequestHandler(door, {
+        ...of,
+        version: this.#version,
+        signal: this.#ending.signal,
+        closing,
+        log,
+      });
       const answer = await this.#transport(handler).handle(body as never, this.#context());
       if (isStream(answer)) return await this.#stream(answer, id);
       if (isUnreadable(answer, handler)) throw malformed('params: must have the form of the protocol.');
@@ -176,9 +184,11 @@ export function a2aRoutes(runtime: HandoffRuntime, options: A2ARoutesOptions = {
       path: '/a2a/:agent/.well-known/agent-card.json',
       scope: 'a2a:call',
       handle: async (call) => {
-        const { agent } = await open(call);
-        const url = urlOf(call, agent.name);
-        return reply(isLegacy(versionOf(call.request)) ? legacyCardJson(agent, url) : cardJson(agent, url));
+        const { agent, pushes } = await open(call);
+        const facts = { url: urlOf(call, agent.name), pushes: pushes.isOffered };
+        return reply(
+          isLegacy(versionOf(call.request)) ? legacyCardJson(agent, facts) : cardJson(agent, facts),
+        );
       },
     },
     {

@@ -1,17 +1,25 @@
 /** The card of a public agent: what other platforms know of it. Nothing of its instructions, tools and model is in it. */
 import { A2A_PROTOCOL_VERSION, AgentCard } from '@a2a-js/sdk';
+import { JSON_TYPE, TEXT_TYPE } from '@boxcar/adapters/a2a';
 import type { PublicAgent } from '@boxcar/store';
 
 export const LEGACY_VERSION = '0.3';
 /** As cards of that protocol name it. */
 const LEGACY_CARD_VERSION = '0.3.0';
 const BINDING = 'JSONRPC';
-export const TEXT_TYPE = 'text/plain';
-export const JSON_TYPE = 'application/json';
 const MODES = [TEXT_TYPE, JSON_TYPE];
 
-/** @param url - Of the agent, where messages are sent. */
-export function cardOf({ name, version, description, tags }: PublicAgent, url: string): AgentCard {
+export interface CardFacts {
+  /** Of the agent, where messages are sent. */
+  readonly url: string;
+  /** Whether it sends push notifications. */
+  readonly pushes: boolean;
+}
+
+export function cardOf(
+  { name, version, description, tags }: PublicAgent,
+  { url, pushes }: CardFacts,
+): AgentCard {
   const words = description ?? '';
   const face = { url, protocolBinding: BINDING, tenant: '' };
   return {
@@ -23,7 +31,7 @@ export function cardOf({ name, version, description, tags }: PublicAgent, url: s
       { ...face, protocolVersion: LEGACY_VERSION },
     ],
     provider: undefined,
-    capabilities: { streaming: true, pushNotifications: false, extendedAgentCard: false, extensions: [] },
+    capabilities: { streaming: true, pushNotifications: pushes, extendedAgentCard: false, extensions: [] },
     securitySchemes: {
       key: {
         scheme: {
@@ -52,10 +60,14 @@ export function cardOf({ name, version, description, tags }: PublicAgent, url: s
 }
 
 /** The card on the wire of protocol 1.0. */
-export const cardJson = (agent: PublicAgent, url: string): unknown => AgentCard.toJSON(cardOf(agent, url));
+export const cardJson = (agent: PublicAgent, facts: CardFacts): unknown =>
+  AgentCard.toJSON(cardOf(agent, facts));
 
 /** The card on the wire of protocol 0.3. It names the interfaces of 1.0 as well, for peers that speak both. */
-export function legacyCardJson({ name, version, description, tags }: PublicAgent, url: string): unknown {
+export function legacyCardJson(
+  { name, version, description, tags }: PublicAgent,
+  { url, pushes }: CardFacts,
+): unknown {
   const words = description ?? '';
   return {
     name,
@@ -68,7 +80,7 @@ export function legacyCardJson({ name, version, description, tags }: PublicAgent
       { url, protocolBinding: BINDING, protocolVersion: A2A_PROTOCOL_VERSION },
       { url, protocolBinding: BINDING, protocolVersion: LEGACY_VERSION },
     ],
-    capabilities: { streaming: true, pushNotifications: false },
+    capabilities: { streaming: true, pushNotifications: pushes },
     securitySchemes: { key: { type: 'http', scheme: 'bearer' } },
     security: [{ key: [] }],
     supportsAuthenticatedExtendedCard: false,

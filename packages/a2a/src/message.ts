@@ -1,23 +1,17 @@
 /** What a message asks of an agent. Rule: docs/a2a.md, "Messages". */
 import { type Message, type Part, Role, type SendMessageRequest } from '@a2a-js/sdk';
-import {
-  type A2AError,
-  ContentTypeNotSupportedError,
-  PushNotificationNotSupportedError,
-} from '@a2a-js/sdk/errors';
+import { type A2AError, ContentTypeNotSupportedError } from '@a2a-js/sdk/errors';
+import { DATA_TASK } from '@boxcar/adapters/a2a';
 import { isCleanText, isPlainName, type JsonValue, parseJsonValue } from '@boxcar/kernel';
-import type { PublicMessage } from '@boxcar/runtime';
+import type { PublicMessage, PublicReply } from '@boxcar/runtime';
 import { malformed } from './errors.js';
-
-/** The task of a message that has data and no words. */
-export const DATA_TASK = 'Do what the data of this message asks for.';
 
 const MAX_NAME = 500;
 
 // What the SDK translates from protocol 0.3 may have any type.
-const isText = (value: unknown): value is string => typeof value === 'string';
+export const isText = (value: unknown): value is string => typeof value === 'string';
 
-function checkName(name: string, field: string): string {
+export function checkName(name: string, field: string): string {
   if (isText(name) && name.length > 0 && name.length <= MAX_NAME && isPlainName(name) && isCleanText(name))
     return name;
   throw malformed(`${field}: must have 1 to ${MAX_NAME} characters, without control characters.`);
@@ -62,15 +56,19 @@ function readParts(parts: readonly Part[]): {
 }
 
 /** The message of a request. @throws A2AError for a request that has none, and for what this agent does not do. */
-export function messageOf({ message, configuration }: SendMessageRequest): Message {
+export function messageOf({ message }: SendMessageRequest): Message {
   if (message === undefined) throw malformed('message: is missing.');
   if (!isText(message.taskId)) throw malformed('message.taskId: must be a text.');
   if (message.role !== Role.ROLE_USER) throw malformed('message.role: must be that of the user.');
-  if (configuration?.taskPushNotificationConfig !== undefined)
-    throw new PushNotificationNotSupportedError({
-      message: 'This agent sends no push notifications: follow the stream of the task, or ask for it.',
-    });
   return message;
+}
+
+/** The words of a reply: its texts, and its data as JSON. @throws A2AError for a message without any. */
+export function readReply(message: Message): PublicReply {
+  const messageId = checkName(message.messageId, 'message.messageId');
+  const { texts, data } = readParts(message.parts);
+  if (texts.length === 0 && data.length === 0) throw malformed('message.parts: must have text or data.');
+  return { messageId, text: [...texts, ...data.map((value) => JSON.stringify(value))].join('\n\n') };
 }
 
 /** @throws A2AError for a message that asks for nothing, or has what this agent does not take. */

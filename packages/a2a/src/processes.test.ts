@@ -101,6 +101,35 @@ test('two installations hand work to each other, and each keeps its own row of i
   }
 });
 
+test('a question below an agent there is a question of the handoff here, and the reply goes back', async () => {
+  vi.stubEnv('BOXCAR_TARGETS_ALLOW_PRIVATE', '127.0.0.1');
+  await using here = await openStage();
+  await using there = await openStage({
+    handoffs: { enabled: true },
+    agents: { clerk: async (_input, { ask }) => ask('Which quay?') },
+  });
+  const call = { tool: 'handoff', arguments: { target_agent: 'clerk', task: 'Find out.' } };
+  await there.agent('porter', [{ calls: [call] }, { say: 'They say {{results/handoff}}' }], {
+    tools: ['handoff'],
+    delegation_policy: { target_profiles: null },
+  });
+  vi.stubEnv('THERE_KEY', await there.key());
+  await using tool = await toolTo(here, { other: there, agent: 'porter', keyEnv: 'THERE_KEY' });
+  const { handoff_id } = await tool.handoff({
+    source_agent: 'desk',
+    target_agent: 'porter',
+    task: 'go',
+    wait: false,
+  });
+  const question = await waitFor(async () => (await tool.messages(handoff_id))[0], {
+    message: 'the question has come',
+  });
+  expect(question.text).toBe('Which quay?');
+  await tool.reply(handoff_id, 'seven');
+  const { result } = await tool.waitForHandoff(handoff_id);
+  expect(String(result)).toContain('seven');
+});
+
 test('a handoff that is canceled here is canceled at the other installation', async () => {
   vi.stubEnv('BOXCAR_TARGETS_ALLOW_PRIVATE', '127.0.0.1');
   const begun = gate();

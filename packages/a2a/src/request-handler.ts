@@ -2,9 +2,14 @@
 import {
   type AgentCard,
   type CancelTaskRequest,
+  type DeleteTaskPushNotificationConfigRequest,
+  type GetTaskPushNotificationConfigRequest,
   type GetTaskRequest,
+  type ListTaskPushNotificationConfigsRequest,
+  type ListTaskPushNotificationConfigsResponse,
   type ListTasksRequest,
   type ListTasksResponse,
+  type Message,
   type SendMessageRequest,
   type StreamResponse,
   type SubscribeToTaskRequest,
@@ -19,13 +24,14 @@ import {
   UnsupportedOperationError,
 } from '@a2a-js/sdk/errors';
 import type { A2ARequestHandler } from '@a2a-js/sdk/server';
-import type { AgentDoor, Log } from '@boxcar/runtime';
+import { phasesOfState, toTask } from '@boxcar/adapters/a2a';
+import type { AgentDoor, Log, PushRequest } from '@boxcar/runtime';
 import type { PublicTask } from '@boxcar/store';
 import { cardOf } from './card.js';
 import { malformed, toA2AError } from './errors.js';
-import { messageOf, readMessage } from './message.js';
-import { phasesOfState, toTask } from './task.js';
-import { followTask } from './task-stream.js';
+import { isText, messageOf, readMessage, readReply } from './message.js';
+import { readPush, toPush } from './push.js';
+import { type FollowOptions, followTask } from './task-stream.js';
 
 const PAGE = 50;
 const MAX_PAGE = 100;
@@ -33,6 +39,8 @@ const MAX_PAGE = 100;
 export interface RequestOptions {
   /** Where the agent is reached. */
   readonly url: string;
+  /** Of the protocol of the request. */
+  readonly version: string;
   /** Of a message that waits for its end. */
   readonly waitMs: number;
   /** Fires when nobody waits for the answer any more. */
@@ -82,7 +90,7 @@ export class RequestHandler implements A2ARequestHandler {
   }
 
   async getAgentCard(): Promise<AgentCard> {
-    return cardOf(this.#door.agent, this.#options.url);
+    return cardOf(this.#door.agent, { url: this.#options.url, pushes: this.#door.pushes.isOffered });
   }
 
   getAuthenticatedExtendedAgentCard(): Promise<AgentCard> {
@@ -104,7 +112,7 @@ export class RequestHandler implements A2ARequestHandler {
       historyLength: checkHistory(request.configuration?.historyLength),
       task: await this.#send(request),
     }));
-    yield* this.#follow(task, historyLength);
+    yield* this.#follow(task, { historyLength, asked: null });
   }
 
   getTask({ id, historyLength }: GetTaskRequest): Promise<Task> {
@@ -149,39 +157,87 @@ export class RequestHandler implements A2ARequestHandler {
     const task = await this.#run(() => this.#load(id));
     if (hasEnded(task))
       throw new UnsupportedOperationError({ message: `Task ${id} has ended; ask for it instead.` });
-    yield* this.#follow(task, undefined);
+    yield* this.#follow(task, { historyLength: undefined, asked: task.question });
   }
 
-  createTaskPushNotificationConfig(): Promise<TaskPushNotificationConfig> {
-    return this.#refuse(noNotifications());
+  createTaskPushNotificationConfig(config: TaskPushNotificationConfig): Promise<TaskPushNotificationConfig> {
+    return this.#run(async () => {
+      const push = await this.#checkPush(config);
+      const task = await this.#load(config.taskId);
+      return toPush(task.handoff_id, await this.#door.pushes.set(task, push));
+    });
   }
 
-  getTaskPushNotificationConfig(): Promise<TaskPushNotificationConfig> {
-    return this.#refuse(noNotifications());
+  getTaskPushNotificationConfig({
+    taskId,
+    id,
+  }: GetTaskPushNotificationConfigRequest): Promise<TaskPushNotificationConfig> {
+    return this.#run(async () => {
+      const configs = await this.#configsOf(taskId);
+      const config = configs.find((one) => one.id === (id || taskId));
+      if (config !== undefined) return config;
+      throw new TaskNotFoundError({
+        message: `Task ${taskId.slice(0, 100)} has no such push notification configuration.`,
+      });
+    });
   }
 
-  listTaskPushNotificationConfigs(): Promise<never> {
-    return this.#refuse(noNotifications());
+  listTaskPushNotificationConfigs({
+    taskId,
+  }: ListTaskPushNotificationConfigsRequest): Promise<ListTaskPushNotificationConfigsResponse> {
+    return this.#run(async () => ({ configs: [...(await this.#configsOf(taskId))], nextPageToken: '' }));
   }
 
-  deleteTaskPushNotificationConfig(): Promise<void> {
-    return this.#refuse(noNotifications());
+  deleteTaskPushNotificationConfig({ taskId, id }: DeleteTaskPushNotificationConfigRequest): Promise<void> {
+    return this.#run(async () => {
+      this.#checkOffer();
+      const task = await this.#load(taskId);
+      await this.#door.pushes.delete(task, isText(id) && id !== '' ? id : task.handoff_id);
+    });
   }
 
+  async #configsOf(taskId: string): Promise<readonly TaskPushNotificationConfig[]> {
+    this.#checkOffer();
+    const task = await this.#load(taskId);
+    return (await this.#door.pushes.list(task)).map((config) => toPush(task.handoff_id, config));
+  }
+
+  /** @throws A2AError. */
+  #checkOffer(): void {
+    if (!this.#door.pushes.isOffered)
+      throw new PushNotificationNotSupportedError({
+        message: 'This agent sends no push notifications: follow the stream of the task, or ask for it.',
+      });
+  }
+
+  /** @throws A2AError; KernelError `bad_request` for an address that nothing may be sent to. */
+  async #checkPush(config: TaskPushNotificationConfig): Promise<PushRequest> {
+    this.#checkOffer();
+    const push = readPush(config, this.#options.version);
+    return { ...push, url: await this.#door.pushes.check(push.url, 'pushNotificationConfig.url') };
+  }
+
+  /** What is wrong with a configuration is told before the message becomes a task. Sent again, the message finds its task, and sets it then. */
   async #send(request: SendMessageRequest): Promise<PublicTask> {
     const message = messageOf(request);
-    const read = readMessage(message);
-    if (message.taskId !== '') await this.#refuseTask(message.taskId, message.contextId);
-    return this.#door.send(read);
+    const config = request.configuration?.taskPushNotificationConfig;
+    const push = config && (await this.#checkPush(config));
+    const task = await (message.taskId === '' ? this.#door.send(readMessage(message)) : this.#reply(message));
+    if (push !== undefined) await this.#door.pushes.set(task, push);
+    return task;
   }
 
-  /** A message to a task: none takes one, since agents ask nothing while they work. @throws A2AError why. */
-  async #refuseTask(taskId: string, contextId: string): Promise<never> {
+  /** A message to a task answers what the task asks. @throws A2AError for a task that asks nothing. */
+  async #reply(message: Message): Promise<PublicTask> {
+    const { taskId, contextId } = message;
+    const reply = readReply(message);
     const task = await this.#load(taskId);
     if (contextId !== '' && contextId !== task.conversation)
       throw malformed(`message.contextId: task ${taskId} is in another context.`);
+    const replied = await this.#door.reply(task, reply);
+    if (replied !== undefined) return replied;
     throw new UnsupportedOperationError({
-      message: `Task ${taskId} ${hasEnded(task) ? 'has ended' : 'is at work'} and takes no message. To go on, send one without taskId in context ${task.conversation}.`,
+      message: `Task ${taskId} ${hasEnded(task) ? 'has ended' : 'asks nothing'} and takes no message. To go on, send one without taskId in context ${task.conversation}.`,
     });
   }
 
@@ -205,10 +261,10 @@ export class RequestHandler implements A2ARequestHandler {
     }
   }
 
-  async *#follow(task: PublicTask, historyLength: number | undefined): AsyncGenerator<StreamResponse, void> {
+  async *#follow(task: PublicTask, of: Omit<FollowOptions, 'signal'>): AsyncGenerator<StreamResponse, void> {
     const { signal, log } = this.#options;
     try {
-      yield* followTask(this.#door, task, { signal, historyLength });
+      yield* followTask(this.#door, task, { signal, ...of });
     } catch (error) {
       throw toA2AError(error, log);
     }
@@ -228,8 +284,3 @@ export class RequestHandler implements A2ARequestHandler {
     return Promise.reject(error);
   }
 }
-
-const noNotifications = (): Error =>
-  new PushNotificationNotSupportedError({
-    message: 'This agent sends no push notifications: follow the stream of the task, or ask for it.',
-  });

@@ -3,13 +3,13 @@
  *
  * S1  Everything that the task says comes from its rows, from the first word: a reader that joins late gets all of it.
  * S2  What an agent has said may turn out void. The next piece of the result then takes the place of those before (`append: false`).
- * S3  The last event has the state at the end.
+ * S3  The last event has the state at the end. A question ends the stream too: whoever answers it begins another one.
  */
 import { type StreamResponse, TaskState } from '@a2a-js/sdk';
+import { resultArtifact, resultPart, stateOf, statusOf, textPart, toTask } from '@boxcar/adapters/a2a';
 import type { HandoffPart } from '@boxcar/kernel';
 import type { AgentDoor } from '@boxcar/runtime';
 import type { PublicTask } from '@boxcar/store';
-import { resultArtifact, resultPart, stateOf, statusOf, textPart, toTask } from './task.js';
 
 type Payload = NonNullable<StreamResponse['payload']>;
 
@@ -72,17 +72,24 @@ class Told {
   }
 }
 
-/** Ends with the task, or quietly when the signal fires. */
+export interface FollowOptions {
+  readonly signal: AbortSignal;
+  readonly historyLength: number | undefined;
+  /** A question that does not end the stream. */
+  readonly asked: PublicTask['question'];
+}
+
+/** Ends with the task or with a question, or quietly when the signal fires. */
 export async function* followTask(
   door: AgentDoor,
   task: PublicTask,
-  { signal, historyLength }: { readonly signal: AbortSignal; readonly historyLength?: number | undefined },
+  { signal, historyLength, asked }: FollowOptions,
 ): AsyncGenerator<StreamResponse, void> {
   const told = new Told(task);
   yield eventOf({ $case: 'task', value: toTask(task, { historyLength }) });
   if (task.ended_at === null)
     try {
-      for await (const part of door.stream(task.handoff_id, signal)) yield* told.takePart(part);
+      for await (const part of door.stream(task.handoff_id, { signal, asked })) yield* told.takePart(part);
     } catch (error) {
       if (signal.aborted) return;
       throw error;

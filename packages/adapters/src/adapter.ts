@@ -55,6 +55,14 @@ export interface ResultPart {
   readonly text: string;
 }
 
+/** What a question belongs to. */
+export interface AskedTask {
+  /** The same whenever this question is asked, also by another attempt. */
+  readonly questionId: string;
+  /** What the platform calls the task that waits for the answer. */
+  readonly remoteId: string;
+}
+
 export interface ExecuteOptions {
   readonly signal: AbortSignal;
   /** From 1. */
@@ -64,7 +72,9 @@ export interface ExecuteOptions {
   /** Parts of a text result in order; joined they are the result. */
   readonly onPart?: ((part: ResultPart) => void) | undefined;
   /** Puts a question of the target to the source agent. Without it, a question fails the handoff. */
-  readonly ask?: ((question: string) => Promise<string>) | undefined;
+  readonly ask?: ((question: string, of: AskedTask) => Promise<string>) | undefined;
+  /** The task of an earlier attempt, which has asked and was cut off: this attempt goes on with it, and begins none. */
+  readonly resumeId?: string | undefined;
   /** Called as soon as the platform has named its task, for a later `cancel`. */
   readonly onRemoteId?: ((id: string) => void) | undefined;
 }
@@ -108,6 +118,8 @@ export interface HandoffAdapter {
   readonly capabilities: AdapterCapabilities;
   /** `safe`: an attempt that was cut off may be followed by another one, since asking twice has no effect on the platform. */
   readonly retry: 'safe' | 'never';
+  /** True: it goes on with a task by `resumeId`. Only such an adapter, and one that is `safe`, is given `ask`. */
+  readonly resumes?: boolean | undefined;
   /** True for each name of its platform, in any case. */
   supportsPlatform(name: string): boolean;
   /** What it can do with this target. Default: `capabilities`. */

@@ -4,6 +4,7 @@ export {
   type AdapterRequest,
   type AdapterResult,
   type AdapterUsage,
+  type AskedTask,
   CARRIED_KINDS,
   type CancelOptions,
   type CarriedKind,

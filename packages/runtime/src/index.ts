@@ -149,6 +149,9 @@ export {
   type ListTasksOptions,
   openAgentDoor,
   type PublicMessage,
+  type PublicReply,
+  PushReceivers,
+  type PushRequest,
   type TaskPage,
 } from './public-agent/index.js';
 export type { TurnResult } from './queue/index.js';

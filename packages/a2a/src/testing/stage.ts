@@ -18,9 +18,11 @@ import type { JsonValue, Scope } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { PermissionEvaluator } from '@boxcar/policy';
 import {
+  type AgentFunction,
   createKey,
   createWorker,
   type HandoffSettings,
+  HandoffTool,
   type OpenRuntime,
   openRuntime,
 } from '@boxcar/runtime';
@@ -42,6 +44,8 @@ export interface StageOptions extends A2ARoutesOptions, Partial<Omit<HttpFrameOp
   readonly policy?: string;
   readonly functions?: Record<string, ScriptedFunction>;
   readonly handoffs?: HandoffSettings;
+  /** Functions that may begin again, served by the worker of the stage. */
+  readonly agents?: Readonly<Record<string, AgentFunction>>;
   /** False: nothing runs turns. */
   readonly works?: boolean;
 }
@@ -71,6 +75,7 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
     policy,
     functions = {},
     handoffs,
+    agents = {},
     works = true,
     publicUrl,
     waitMs,
@@ -89,6 +94,8 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
     ...(policy === undefined ? {} : { permissionEvaluator: new PermissionEvaluator({ text: policy }) }),
   });
   const { runtime } = opened;
+  const tool = new HandoffTool({ runtime, concurrency: 0 });
+  for (const [name, run] of Object.entries(agents)) tool.registerAgent(name, run, { retry: 'safe' });
   const worker = works ? await createWorker(runtime, { sweepMs: 200 }) : undefined;
   const frame = createHttpFrame({ runtime, port: 0, ...frameOptions, log: write }).mount([
     ...approvalRoutes(runtime),
@@ -116,6 +123,7 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
     client: (agent, key, version = '1.0') => openClient(`${url}/a2a/${agent}`, key, version),
     [Symbol.asyncDispose]: async () => {
       await frame.close({ graceMs: 0 });
+      await tool.close();
       await worker?.close({ graceMs: 1_000 });
       await opened.close();
       if (given === undefined) await database.close();

@@ -56,6 +56,7 @@ const DEFAULT_USER = 'boxcar';
 export class ADKHandoffAdapter implements HandoffAdapter {
   readonly platform = 'adk';
   readonly retry = 'never';
+  readonly resumes = true;
   readonly capabilities = AGENT;
   readonly #rules: AddressRules;
   readonly #pollMs: number;

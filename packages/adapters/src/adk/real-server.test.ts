@@ -52,6 +52,8 @@ describe.runIf(isWanted)('the API server of the ADK', () => {
     agents = mkdtempSync(join(folder, 'agents-'));
     mkdirSync(join(agents, 'harbour'));
     cpSync(join(fixtures, 'agent.js'), join(agents, 'harbour', 'agent.js'));
+    mkdirSync(join(agents, 'clerk'));
+    cpSync(join(fixtures, 'asking-agent.js'), join(agents, 'clerk', 'agent.js'));
     const port = await freePort();
     origin = `http://127.0.0.1:${port}`;
     const words: string[] = [];
@@ -86,6 +88,25 @@ describe.runIf(isWanted)('the API server of the ADK', () => {
     }
     expect(remote.result).toBe(app.result);
     expect([app.usage, remote.usage]).toEqual([{ input_tokens: 11, output_tokens: 3 }, null]);
+  });
+
+  test('an agent that asks by a tool gets the answer as the result of its call', async () => {
+    const card_url = `${origin}/a2a/clerk/.well-known/agent-card.json`;
+    const questions: string[] = [];
+    const { result } = await new ADKHandoffAdapter({ allowPrivate: ['127.0.0.1', '::1'] }).executeHandoff(
+      requestFor({ platform: 'adk', card_url }, { handoff_id: '0197c1a2-0000-7000-8000-0000000000a4' }),
+      {
+        signal: AbortSignal.timeout(60_000),
+        attempt: 1,
+        idempotencyKey: 'clerk',
+        ask: async (question) => {
+          questions.push(question);
+          return 'quay seven';
+        },
+      },
+    );
+    expect(questions).toEqual([expect.stringContaining('ask_person')]);
+    expect(result).toContain('They say quay seven');
   });
 
   test('an app that is not there is an unknown target', async () => {

@@ -1,5 +1,5 @@
 /** One attempt with an A2A agent: a message, the task that it becomes, and its questions. */
-
+import { createHash } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
 import { type Message, type Part, Role, type SendMessageConfiguration, TaskState } from '@a2a-js/sdk';
 import { type JsonValue, KernelError } from '@boxcar/kernel';
@@ -9,6 +9,7 @@ import { idempotencyHeaders } from '../idempotency.js';
 import { fixedPieces, kindOf, type Piece, pieceOfCard } from '../pieces.js';
 import { type Caller, type Exchange, failureOf, shorten } from '../wire/exchange.js';
 import { type Agent, openAgent } from './a2a-agent.js';
+import { answerParts } from './answer-parts.js';
 import { type Arrived, TaskView } from './task-view.js';
 
 export interface AgentCall {
@@ -85,7 +86,8 @@ class Conversation {
   readonly #call: AgentCall;
   readonly #agent: Agent;
   readonly #view: TaskView;
-  #sent = 0;
+  /** How often each question was asked. */
+  readonly #asked = new Map<string, number>();
 
   constructor(call: AgentCall, agent: Agent) {
     this.#call = call;
@@ -98,8 +100,28 @@ class Conversation {
     });
   }
 
-  /** Sends a message and follows the task until it is settled. */
-  async say(parts: readonly Part[]): Promise<TaskView> {
+  /** Follows the task of an earlier attempt until it is settled. */
+  async resume(taskId: string): Promise<TaskView> {
+    await this.#look(taskId);
+    await this.#poll();
+    return this.#view;
+  }
+
+  /** The question that is open: another attempt that is asked it again gives it the same id. */
+  takeQuestion(): { readonly text: string; readonly id: string } {
+    const text = this.#call.caller.concealer.text(this.#view.question);
+    const hash = createHash('sha256').update(`${this.#view.statusId}\n${text}`).digest('hex').slice(0, 32);
+    const n = (this.#asked.get(hash) ?? 0) + 1;
+    this.#asked.set(hash, n);
+    return { text, id: n === 1 ? hash : `${hash}-${n}` };
+  }
+
+  /**
+   * Sends a message and follows the task until it is settled.
+   *
+   * @param answered - The id of the question that the message answers.
+   */
+  async say(parts: readonly Part[], answered?: string): Promise<TaskView> {
     const view = this.#view;
     view.reopen();
     const { exchange, options } = this.#call;
@@ -107,7 +129,7 @@ class Conversation {
     const isAnswer = view.taskId !== null;
     const configuration = isStreaming || isAnswer ? undefined : AT_ONCE;
     const stream = client.sendMessageStream(
-      { tenant: '', message: this.#message(parts), configuration, metadata: undefined },
+      { tenant: '', message: this.#message(parts, answered), configuration, metadata: undefined },
       { signal: exchange.signal, serviceParameters: idempotencyHeaders(options.idempotencyKey) },
     );
     let isHeard = false;
@@ -129,10 +151,9 @@ class Conversation {
     return view;
   }
 
-  #message(parts: readonly Part[]): Message {
+  #message(parts: readonly Part[], answered: string | undefined): Message {
     const { options, request } = this.#call;
-    this.#sent += 1;
-    const suffix = this.#sent === 1 ? '' : `/${this.#sent}`;
+    const suffix = answered === undefined ? '' : `/${answered}`;
     return {
       // The same for all attempts: an agent can tell a message that it has had before.
       messageId: `${options.idempotencyKey}${suffix}`,
@@ -164,7 +185,6 @@ class Conversation {
 
   async #poll(): Promise<void> {
     const { exchange, caller, pollMs } = this.#call;
-    const { client } = this.#agent;
     const view = this.#view;
     for (let round = 0; !view.isSettled; round += 1) {
       if (view.taskId === null)
@@ -174,12 +194,17 @@ class Conversation {
           'broke its answer off before the end',
         );
       if (round > 0) await pause(pollMs, undefined, { signal: exchange.signal });
-      try {
-        const task = await client.getTask({ tenant: '', id: view.taskId }, { signal: exchange.signal });
-        view.take({ $case: 'task', value: task });
-      } catch (error) {
-        throw exchange.explain(error, (other) => explainAgent(other, caller));
-      }
+      await this.#look(view.taskId);
+    }
+  }
+
+  async #look(id: string): Promise<void> {
+    const { exchange, caller } = this.#call;
+    try {
+      const task = await this.#agent.client.getTask({ tenant: '', id }, { signal: exchange.signal });
+      this.#view.take({ $case: 'task', value: task });
+    } catch (error) {
+      throw exchange.explain(error, (other) => explainAgent(other, caller));
     }
   }
 }
@@ -209,7 +234,7 @@ function endOf(view: TaskView, caller: Caller): JsonValue {
 
 export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
   const { cardUrl, request, cards, exchange, caller } = call;
-  const { ask } = call.options;
+  const { ask, resumeId } = call.options;
   const agent = await openAgent(cardUrl, exchange, caller);
   const lost = findRuledOut(cards, agent);
   const kept = cards.filter(({ id }) => !lost.some(({ card_id }) => card_id === id));
@@ -225,16 +250,21 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
     ...fixedPieces(request),
   ];
   const conversation = new Conversation(call, agent);
-  let view = await conversation.say(pieces.map((piece) => toPart(piece, agent)));
+  let view =
+    resumeId === undefined
+      ? await conversation.say(pieces.map((piece) => toPart(piece, agent)))
+      : await conversation.resume(resumeId);
   while (isAsking(view)) {
-    const question = caller.concealer.text(view.statusText);
+    const { text, id: questionId } = conversation.takeQuestion();
     if (ask === undefined)
       throw failureOf(
         caller,
         { code: 'platform_failed', retryable: false },
-        `asked, and nobody is there to answer: ${shorten(question, caller)}`,
+        `asked, and nobody is there to answer: ${shorten(text, caller)}`,
       );
-    view = await conversation.say([partOf({ $case: 'text', value: await ask(question) }, 'text/plain')]);
+    const { askedWith } = view;
+    const reply = await ask(text, { questionId, remoteId: view.taskId ?? '' });
+    view = await conversation.say(answerParts(reply, askedWith), questionId);
   }
   try {
     return { result: endOf(view, caller), remoteId: view.taskId, lost };

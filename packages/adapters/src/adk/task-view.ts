@@ -93,6 +93,22 @@ export class TaskView {
     return textIn(this.#status?.message?.parts ?? []);
   }
 
+  /** The id of the message with these words; blank where there is none. */
+  get statusId(): string {
+    return this.#status?.message?.messageId ?? '';
+  }
+
+  /** What the agent asks: its words, else its data as JSON. */
+  get question(): string {
+    const data = this.askedWith.map(({ content }) => JSON.stringify(content?.value));
+    return this.statusText.trim() === '' && data.length > 0 ? data.join(BETWEEN) : this.statusText;
+  }
+
+  /** The data that the agent asks with. */
+  get askedWith(): readonly Part[] {
+    return (this.#status?.message?.parts ?? []).filter(({ content }) => content?.$case === 'data');
+  }
+
   /** Nothing more arrives without a further message. */
   get isSettled(): boolean {
     const waits =

@@ -114,6 +114,25 @@ export class Bus {
   }
 }
 
+/** Asks until it has an answer to each question, and repeats the last answer. */
+export const playQuestions =
+  (...questions: readonly string[]): Play =>
+  ({ task, userMessage }, bus, text) => {
+    const heard = new Set(
+      (task?.history ?? []).flatMap(({ role, messageId }) => (role === Role.ROLE_USER ? [messageId] : [])),
+    );
+    const next = questions[heard.add(userMessage.messageId).size - 1];
+    bus.task(TaskState.TASK_STATE_WORKING);
+    if (next !== undefined) {
+      bus.status(TaskState.TASK_STATE_INPUT_REQUIRED, next);
+      return;
+    }
+    const [part] = userMessage.parts;
+    const words = part?.content?.$case === 'text' ? part.content.value : '';
+    bus.artifact('answer', [textPart(`${words}: ${text}`)]);
+    bus.status(TaskState.TASK_STATE_COMPLETED);
+  };
+
 /** Writes an answer in three pieces. */
 const playAnswer: Play = (_context, bus, text) => {
   bus.task(TaskState.TASK_STATE_WORKING);

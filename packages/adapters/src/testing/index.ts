@@ -1,6 +1,6 @@
 /** The contract of adapters, for the adapters of other packages too. Not part of what is published. */
 
-export { a2aDialect } from './a2a-dialect.js';
+export { a2aDialect, playQuestions } from './a2a-dialect.js';
 export { type AdapterSubject, adapterContract } from './adapter-contract.js';
 export { adkDialect } from './adk-dialect.js';
 export { everyCard, requestFor, textCard } from './cards.js';

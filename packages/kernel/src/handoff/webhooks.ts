@@ -8,6 +8,8 @@ export interface WebhookDelivery {
   /** The id of the event: the header `webhook-id` of every attempt. */
   readonly delivery_id: string;
   readonly handoff_id: string;
+  /** Of a push notification: the caller's name of its receiver. Null: the callback of the handoff. */
+  readonly push_config: string | null;
   /** The type of the event, such as `handoff.completed`. */
   readonly event_type: string;
   /** Without its query, which may hold a secret of the receiver. */

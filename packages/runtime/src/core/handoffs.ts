@@ -23,10 +23,20 @@ export interface ServedResult {
   readonly loss: JsonObject | null;
 }
 
+export interface QuestionOptions {
+  readonly timeoutMs: number;
+  /** By which another attempt finds the question again. Default: its text. */
+  readonly key?: string | undefined;
+  /** The task of the platform that waits for the reply. */
+  readonly remoteTask?: string | undefined;
+}
+
 /** A handoff that this process can serve. */
 export interface PreparedHandoff {
   /** `safe`: an attempt that was cut off may be followed by another one. */
   readonly retry: 'safe' | 'never';
+  /** An attempt that was cut off while its platform waited for a reply is followed by one that goes on with its task. */
+  readonly resumes?: boolean | undefined;
   /** What is reserved before the call. `model` names the price; null: it costs nothing that is known. */
   readonly need: {
     readonly promptTokens: number;
@@ -41,7 +51,9 @@ export interface PreparedHandoff {
     /** Gets a text result while it is written. */
     readonly onText: (text: string) => void;
     /** Asks whoever follows the handoff, and waits for the reply without a slot of the worker. */
-    readonly ask: (text: string, options: { readonly timeoutMs: number }) => Promise<string>;
+    readonly ask: (text: string, options: QuestionOptions) => Promise<string>;
+    /** The task of the platform that this attempt goes on with. */
+    readonly resumeId: string | undefined;
     /** Waits for another handoff without a slot of the worker. */
     readonly whileWaiting: <T>(work: () => Promise<T>) => Promise<T>;
   }): Promise<ServedResult>;

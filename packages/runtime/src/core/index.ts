@@ -6,6 +6,7 @@ export {
   type Handoffs,
   type PackedHandoff,
   type PreparedHandoff,
+  type QuestionOptions,
   type ServedResult,
 } from './handoffs.js';
 export {

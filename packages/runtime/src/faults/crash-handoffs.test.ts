@@ -9,6 +9,7 @@ import {
   handoffQuestions,
   handoffStreams,
   handoffs,
+  publicPushes,
   publicTasks,
 } from '../testing/faults/scenarios-handoffs.js';
 import { Survival } from '../testing/faults/survival.js';
@@ -26,6 +27,7 @@ describe('handoffs, cut at every kind of statement, are served once, and never b
     handoffStreams,
     handoffEnds,
     publicTasks,
+    publicPushes,
   ];
   let survival: Survival;
   beforeAll(async () => {

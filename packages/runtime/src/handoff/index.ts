@@ -3,7 +3,7 @@ export { cancelHandoff } from './cancel-handoff.js';
 export { chainForm } from './chain-primitives.js';
 export { readHandoffEnvironment } from './config.js';
 export type { TaskOrigin } from './conversation-agent.js';
-export { handoffsOfRoot, logRefused, waitForHandoff } from './hand-off.js';
+export { handoffsOfRoot, logRefused, waitForHandoff, waitForTurnOf } from './hand-off.js';
 export { handoffHandlers, handoffModels } from './handlers.js';
 export {
   checkHandoffOptions,

@@ -22,6 +22,14 @@ export interface ReplyOptions {
   readonly by?: string | undefined;
 }
 
+/** A reply with the key of its message. */
+export interface KeyedReply extends ReplyOptions {
+  readonly projectId: ProjectId;
+  readonly text: string;
+  /** The same key is the same reply. */
+  readonly key?: string | undefined;
+}
+
 const cleanText = z
   .string()
   .refine((text) => text.trim() !== '', 'must not be blank')
@@ -57,7 +65,7 @@ export async function messagesOf(
 export async function replyTo(
   runtime: Pick<RuntimeCore, 'pool' | 'log' | 'limits'>,
   handoffId: HandoffId,
-  { projectId, text, ...options }: ReplyOptions & { readonly projectId: ProjectId; readonly text: string },
+  { projectId, text, key, ...options }: KeyedReply,
 ): Promise<readonly HandoffMessage[]> {
   const parsed = safeParse(replySchema, { text, ...options });
   if (!parsed.success) throw toBadRequest(parsed.error, 'reply');
@@ -75,7 +83,7 @@ export async function replyTo(
   );
   const logged = await writeReply(
     runtime.pool,
-    { handoffId, projectId, question, card, author: by },
+    { handoffId, projectId, question, card, author: by, key },
     (place) => judge(place, { handoffId, question }),
   );
   // Of two at the same moment the second one finds it closed.

@@ -1,11 +1,13 @@
 /** What a process knows of handoffs: adapters, targets, functions. It owns them; programs add to them through `HandoffTool`. */
-import type { AdapterRegistry, HandoffAdapter, Target, Targets } from '@boxcar/adapters';
+import type { AdapterRegistry, AskedTask, HandoffAdapter, Target, Targets } from '@boxcar/adapters';
 import {
   errorText,
   type HandoffId,
   type JsonObject,
   KernelError,
+  maskSecrets,
   normalizePlatform,
+  sanitizeJson,
   type TicketId,
 } from '@boxcar/kernel';
 import type { PermissionEvaluator } from '@boxcar/policy';
@@ -39,6 +41,15 @@ const loadAdapters = () => import('@boxcar/adapters');
 type AdapterLibrary = Awaited<ReturnType<typeof loadAdapters>>;
 
 const BUILT_IN_PLATFORMS = ['adk', 'openai', 'anthropic'] as const;
+
+/** How long a question of a platform waits for its reply. */
+const ASK_MS = 86_400_000;
+
+/** As a card can have it. */
+function questionText(question: string): string {
+  const text = maskSecrets(String(sanitizeJson(question).value));
+  return text.trim() === '' ? 'The agent waits for input, and does not say for what.' : text;
+}
 
 class TargetsFile {
   readonly path: string;
@@ -328,6 +339,7 @@ export class HandoffParts implements Handoffs {
     const { cancel } = adapter;
     return {
       retry: adapter.retry,
+      resumes: adapter.resumes,
       need: {
         promptTokens: library.estimateRequest(request),
         maxOutputTokens: target.max_output_tokens ?? 0,
@@ -338,11 +350,19 @@ export class HandoffParts implements Handoffs {
           ? undefined
           : (remoteId, signal) => cancel.call(adapter, { target }, { remoteId, signal }),
       adviseRetry: library.adviseRetry,
-      execute: async ({ signal, attempt, onRemoteId, onText }) => {
+      execute: async ({ signal, attempt, onRemoteId, onText, ask, resumeId }) => {
+        const putQuestion = (question: string, of?: Partial<AskedTask>): Promise<string> =>
+          ask(questionText(question), {
+            timeoutMs: ASK_MS,
+            key: of?.questionId,
+            remoteTask: of?.remoteId || undefined,
+          });
         const { result, usage, remote_id, loss } = await adapter.executeHandoff(request, {
           signal,
           attempt,
           idempotencyKey: handoff_id,
+          ...(adapter.retry === 'safe' || adapter.resumes === true ? { ask: putQuestion } : {}),
+          resumeId,
           onRemoteId,
           onPart: ({ text }) => onText(text),
         });

@@ -30,6 +30,12 @@ export interface StreamOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
+interface FollowOptions extends StreamOptions {
+  readonly projectId: ProjectId;
+  /** Whether the stream is over although the handoff goes on. Asked after each look. */
+  readonly isOver?: (() => Promise<boolean>) | undefined;
+}
+
 const toPart = ({ seq, text }: TurnPart): HandoffPart =>
   text === null ? { seq, type: 'reset' } : { seq, type: 'text', text };
 
@@ -37,7 +43,7 @@ const toPart = ({ seq, text }: TurnPart): HandoffPart =>
 export async function* streamHandoff(
   runtime: RuntimeCore,
   handoffId: Handoff['handoff_id'],
-  { projectId, afterSeq = 0, signal }: StreamOptions & { readonly projectId: ProjectId },
+  { projectId, afterSeq = 0, signal, isOver }: FollowOptions,
 ): AsyncGenerator<HandoffPart, void> {
   checkWholeNumber(afterSeq, 'afterSeq', { min: 0, max: 2 ** 31 - 1 });
   const waiting = await waitForTurnOf(runtime, handoffId, { projectId, signal });
@@ -60,7 +66,10 @@ export async function* streamHandoff(
       }
       if (page.length < PAGE) break;
     }
-    if (handoff.ended_at === null) continue;
+    if (handoff.ended_at === null) {
+      if ((await isOver?.()) === true) return;
+      continue;
+    }
     yield* endOf(handoff, await loadSaid(runtime.pool, turnId), after);
     return;
   }

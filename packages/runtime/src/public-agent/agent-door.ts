@@ -16,15 +16,18 @@ import {
   type JsonValue,
   KernelError,
   type ProjectId,
+  type TurnId,
   tryParseId,
 } from '@boxcar/kernel';
 import {
   countPublicTasks,
+  findKeyedReply,
   findPublicAgent,
   findPublicTask,
   listPublicTasks,
   type PublicAgent,
   type PublicTask,
+  type TaskQuestion,
   type TaskScope,
 } from '@boxcar/store';
 import type { Handler } from '../handler/index.js';
@@ -34,12 +37,16 @@ import {
   handoffPrimitive,
   logRefused,
   readHandoffEnvironment,
+  replyTo,
   streamHandoff,
   type TaskOrigin,
   waitForHandoff,
+  waitForTurnOf,
 } from '../handoff/index.js';
 import type { KeyPrincipal } from '../key/index.js';
 import { type PagePlace, readCursor } from '../lib/index.js';
+import { PushReceivers } from './push-receivers.js';
+import { untilAsked } from './until-asked.js';
 
 /** What is asked of a public agent. */
 export interface PublicMessage {
@@ -49,6 +56,13 @@ export interface PublicMessage {
   readonly conversation?: string | undefined;
   readonly task: string;
   readonly payload?: JsonValue | undefined;
+}
+
+/** What is answered to the question of a task. */
+export interface PublicReply {
+  /** The same id is the same reply. */
+  readonly messageId: string;
+  readonly text: string;
 }
 
 export interface ListTasksOptions {
@@ -79,6 +93,9 @@ function idOf(words: readonly string[]): string {
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-${variant}${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
 }
 
+const isSameQuestion = (one: TaskQuestion, other: TaskQuestion | null): boolean =>
+  one.handoff_id === other?.handoff_id && one.seq === other.seq;
+
 /** A public agent, as one caller reaches it. */
 export class AgentDoor {
   readonly agent: PublicAgent;
@@ -95,6 +112,11 @@ export class AgentDoor {
       sourceAgent: caller === null ? `a2a:${name}`.slice(0, 200) : caller.name,
       sourceAgentId: caller?.id ?? null,
     };
+  }
+
+  /** Whoever has given a task is notified of its questions and its end. */
+  get pushes(): PushReceivers {
+    return new PushReceivers(this.#runtime);
   }
 
   get #projectId(): ProjectId {
@@ -132,6 +154,48 @@ export class AgentDoor {
     const found = await this.get(await this.#accept(request, origin));
     if (found === undefined) throw new KernelError('internal_error', { message: 'The task has no row.' });
     return found;
+  }
+
+  /**
+   * Answers what a task asks. The same reply twice is one reply (D2).
+   *
+   * @returns The task after that. Undefined: it asks nothing, or its question was answered meanwhile.
+   * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`; `database_unavailable`.
+   */
+  async reply(task: PublicTask, { messageId, text }: PublicReply): Promise<PublicTask | undefined> {
+    const { handoff_id: taskId, question } = task;
+    const key = digestOf(this.#words('reply', `${taskId} ${messageId}`));
+    // Looked for after the question was read: a reply that is not found cannot have answered an earlier one.
+    const isDone = (await this.#isAnswered(key, text)) || (await this.#answer(question, { key, text }));
+    return isDone ? this.get(taskId) : undefined;
+  }
+
+  /** @returns False: there was no open question. */
+  async #answer(
+    question: PublicTask['question'],
+    { key, text }: { readonly key: string; readonly text: string },
+  ): Promise<boolean> {
+    if (question === null) return false;
+    const { sourceAgent: by } = this.#scope;
+    const reply = { projectId: this.#projectId, text, question: question.seq, by, key };
+    try {
+      await replyTo(this.#runtime, question.handoff_id, reply);
+      return true;
+    } catch (error) {
+      if (!(error instanceof KernelError && error.code === 'question_closed')) throw error;
+      return this.#isAnswered(key, text);
+    }
+  }
+
+  /** @throws KernelError `idempotency_conflict`: the id of the message was used for other words. */
+  async #isAnswered(key: string, text: string): Promise<boolean> {
+    const given = await findKeyedReply(this.#runtime.pool, key);
+    if (given === undefined) return false;
+    if (given.text === null || given.text === text) return true;
+    throw new KernelError('idempotency_conflict', {
+      message: 'A message with this id and other words has answered a question of this task.',
+      next: 'Give each message an id of its own.',
+    });
   }
 
   /** @returns The id of the handoff, whatever became of it. */
@@ -188,24 +252,53 @@ export class AgentDoor {
     return { tasks: tasks.map(({ place_at: _place, ...task }) => task), nextCursor, count };
   }
 
-  /** The task as it is at its end, or when the time is over. @throws The signal's reason. */
+  /** The task as it is at its end, when it asks something, or when the time is over. @throws The signal's reason. */
   async wait(
     task: PublicTask,
     { timeoutMs, signal }: { readonly timeoutMs: number; readonly signal: AbortSignal },
   ): Promise<PublicTask> {
-    if (task.ended_at !== null) return task;
+    if (task.ended_at !== null || task.question !== null) return task;
     const id = task.handoff_id as Parameters<typeof waitForHandoff>[1];
+    const stop = new AbortController();
+    const options = { projectId: this.#projectId, signal: AbortSignal.any([signal, stop.signal]) };
     try {
-      await waitForHandoff(this.#runtime, id, { projectId: this.#projectId, timeoutMs, signal });
+      await Promise.race([
+        waitForHandoff(this.#runtime, id, { ...options, timeoutMs }),
+        this.#untilAsked(task.handoff_id, options),
+      ]);
     } catch (error) {
       if (!(error instanceof KernelError && error.code === 'wait_timeout')) throw error;
+    } finally {
+      stop.abort();
     }
     return (await this.get(task.handoff_id)) ?? task;
   }
 
-  /** What a task says, from its first word to its end. @throws The signal's reason. */
-  stream(taskId: string, signal: AbortSignal): AsyncGenerator<HandoffPart, void> {
-    return streamHandoff(this.#runtime, taskId, { projectId: this.#projectId, signal });
+  /** Resolves when a task asks something, or has ended without a turn. @throws The signal's reason. */
+  async #untilAsked(
+    taskId: string,
+    options: { readonly projectId: ProjectId; readonly signal: AbortSignal },
+  ): Promise<void> {
+    const { turn_id: turnId } = await waitForTurnOf(this.#runtime, taskId, options);
+    if (turnId === null) return;
+    using follower = this.#runtime.watcher.follow(turnId as TurnId);
+    await untilAsked(follower, options.signal, async () => (await this.get(taskId))?.question !== null);
+  }
+
+  /**
+   * What a task says, from its first word to its end, or until it asks something else than `asked`.
+   *
+   * @throws The signal's reason.
+   */
+  stream(
+    taskId: string,
+    { signal, asked }: { readonly signal: AbortSignal; readonly asked: PublicTask['question'] },
+  ): AsyncGenerator<HandoffPart, void> {
+    const isOver = async (): Promise<boolean> => {
+      const question = (await this.get(taskId))?.question ?? null;
+      return question !== null && !isSameQuestion(question, asked);
+    };
+    return streamHandoff(this.#runtime, taskId, { projectId: this.#projectId, signal, isOver });
   }
 
   /** Ends a task, with everything below it. @returns False: it has ended otherwise. */

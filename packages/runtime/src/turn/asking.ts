@@ -1,9 +1,10 @@
 /**
- * Questions of a function that serves a handoff.
+ * Questions of what serves a handoff: a function, or an agent of another platform.
  *
  * Q1  A question is a row before anybody waits for its reply. While it waits it holds no slot of its worker, and the time of the handoff stands.
  * Q2  A worker that closes does not wait for replies: the turn is given back, and its function begins anew elsewhere.
  * Q3  A function that begins anew asks again, and gets the replies that are there: the same text, for the same time, is the same question.
+ * Q4  Which task of a platform waits is written with its question: another attempt goes on with that task, and begins none.
  * Rule: docs/handoff.md, "Questions".
  */
 import { createHash } from 'node:crypto';
@@ -17,6 +18,7 @@ import {
   retryTransient,
   type ServedHandoff,
 } from '@boxcar/store';
+import type { QuestionOptions } from '../core/index.js';
 import { newId } from '../lib/index.js';
 import type { AttemptTime } from './attempt-time.js';
 import type { HeldTurn, TurnHost } from './held-turn.js';
@@ -36,6 +38,7 @@ export class Asking {
 
   readonly #leave: () => void;
   readonly #ended = new AbortController();
+  #remoteTask: string | undefined;
 
   /** @param of.leave - Ends the attempt, whose turn is given back. */
   constructor(
@@ -54,14 +57,19 @@ export class Asking {
     this.#leave = of.leave;
   }
 
+  /** Another attempt can go on with the task of the platform. */
+  get canResume(): boolean {
+    return this.#remoteTask !== undefined;
+  }
+
   /** @throws KernelError `question_expired`, `payload_too_large`; the signal's reason. */
   readonly ask = async (
     text: string,
-    { timeoutMs, signal }: { readonly timeoutMs: number; readonly signal: AbortSignal },
+    { timeoutMs, key = text, remoteTask, signal }: QuestionOptions & { readonly signal: AbortSignal },
   ): Promise<string> => {
     const { turn, holderId } = this.#held;
     const { pool } = this.#host.runtime;
-    const askKey = this.#keyOf(text);
+    const askKey = this.#keyOf(key);
     const asked = {
       turnId: turn.turnId,
       epoch: turn.epoch,
@@ -69,6 +77,7 @@ export class Asking {
       askKey,
       card: this.#cardOf(text),
       timeoutMs,
+      remoteTask,
     };
     const known = await retryTransient(() => askQuestion(pool, asked));
     signal.throwIfAborted();
@@ -78,6 +87,8 @@ export class Asking {
         details: { turn_id: turn.turnId },
       });
     this.#log(known.logged);
+    if (known.logged.some(({ calls_back }) => calls_back)) this.#host.runtime.webhooks.wake();
+    this.#remoteTask = remoteTask;
     if (known.question.is_closed) return this.#replyOf(known.question);
     // It waits for its slot, too, before it goes on.
     const either = AbortSignal.any([signal, this.#ended.signal]);
@@ -89,8 +100,8 @@ export class Asking {
     this.#ended.abort(new Error('the attempt is over'));
   }
 
-  #keyOf(text: string): string {
-    const hash = createHash('sha256').update(text).digest('hex');
+  #keyOf(given: string): string {
+    const hash = createHash('sha256').update(given).digest('hex');
     const n = (this.#asked.get(hash) ?? 0) + 1;
     this.#asked.set(hash, n);
     return `${hash}:${n}`;

@@ -2,7 +2,7 @@
  * A turn that an adapter or a function serves.
  *
  * R1  An attempt is recorded before anything is sent. One whose end nobody knows, because its worker died, is followed by another one
- *     only where that does no harm; else the handoff ends as `outcome_unknown`.
+ *     only where that does no harm, or where the platform waits for a reply and its task can be gone on with; else the handoff ends as `outcome_unknown`.
  * R2  The result, what the platform could not carry and what it has used are written with the end of the turn, in one transaction.
  * R3  The time of a handoff begins with its first attempt and counts over all of them.
  * R4  A turn that has ended stops its attempt, and the platform is told to stop, where it can be told.
@@ -13,6 +13,7 @@ import {
   type ErrorBody,
   type ErrorCode,
   findPrice,
+  isFinal,
   type JsonObject,
   type JsonValue,
   KernelError,
@@ -23,7 +24,13 @@ import {
   sanitizeJson,
   toErrorBody,
 } from '@boxcar/kernel';
-import { beginAttempt, retryAttempt, retryTransient, type ServedHandoff } from '@boxcar/store';
+import {
+  beginAttempt,
+  loadTurnStates,
+  retryAttempt,
+  retryTransient,
+  type ServedHandoff,
+} from '@boxcar/store';
 import type { PackedHandoff, PreparedHandoff, ServedResult } from '../core/index.js';
 import { type Ending, fallbackDeliverable } from '../end/index.js';
 import { deliverableContent, unlessAborted } from '../lib/index.js';
@@ -86,7 +93,8 @@ class HandoffRun {
       if (this.#held.signal.aborted) throw error;
       return this.#fail(bodyOf(error));
     }
-    if (handoff.is_attempt_open && prepared.retry !== 'safe')
+    const resumeId = prepared.resumes === true ? (handoff.remote_task ?? undefined) : undefined;
+    if (handoff.is_attempt_open && prepared.retry !== 'safe' && resumeId === undefined)
       return this.#fail(
         new KernelError('outcome_unknown', {
           message:
@@ -111,7 +119,7 @@ class HandoffRun {
     if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
     const { handoff_id } = handoff;
     this.#host.runtime.log('info', 'handoff.started', { handoff_id, attempt });
-    return this.#attempt(prepared, { attempt, remainingMs });
+    return this.#attempt(prepared, { attempt, remainingMs, resumeId });
   }
 
   async #packed(): Promise<PackedHandoff> {
@@ -167,8 +175,13 @@ class HandoffRun {
 
   async #attempt(
     prepared: PreparedHandoff,
-    { attempt, remainingMs }: { readonly attempt: number; readonly remainingMs: number },
+    of: {
+      readonly attempt: number;
+      readonly remainingMs: number;
+      readonly resumeId: string | undefined;
+    },
   ): Promise<TurnRun> {
+    const { attempt, remainingMs, resumeId } = of;
     const { signal } = this.#held;
     const limit = new AbortController();
     const stop = (): void => limit.abort(signal.reason);
@@ -182,7 +195,7 @@ class HandoffRun {
       leave: () => limit.abort(left),
     });
     const parts = new PartWriter(this.#host.runtime, this.#held).open({ masks: true });
-    let remoteId: string | undefined;
+    let remoteId = resumeId;
     let done: Done;
     try {
       signal.throwIfAborted();
@@ -194,17 +207,19 @@ class HandoffRun {
             remoteId = id;
           },
           onText: parts.onText,
-          ask: (text, { timeoutMs }) => asking.ask(text, { timeoutMs, signal: limit.signal }),
+          ask: (text, options) => asking.ask(text, { ...options, signal: limit.signal }),
+          resumeId,
           whileWaiting: (work) => this.#host.whileWaiting(work),
         }),
         limit.signal,
       ).finally(() => parts.stop());
       done = this.#toDone(result, attempt);
     } catch (error) {
-      if (limit.signal.aborted) this.#tellToStop(prepared, remoteId);
-      if (signal.aborted) throw error;
-      // The function asks again elsewhere.
+      // It asks again elsewhere, and the platform still waits for the reply.
       if (limit.signal.reason === left) return 'released';
+      if (limit.signal.aborted || codeOf(error) === 'question_expired')
+        this.#tellToStop(prepared, { remoteId, canResume: signal.aborted && asking.canResume });
+      if (signal.aborted) throw error;
       if (limit.signal.aborted) return await this.#fail(this.#timeout(), 'timeout');
       return await this.#afterFailure(prepared, error, { attempt, leftMs: time.leftMs });
     } finally {
@@ -299,11 +314,18 @@ class HandoffRun {
   }
 
   /** R4: in the background, since nothing waits for the answer. */
-  #tellToStop({ cancel }: PreparedHandoff, remoteId: string | undefined): void {
+  #tellToStop(
+    { cancel }: PreparedHandoff,
+    { remoteId, canResume }: { readonly remoteId: string | undefined; readonly canResume: boolean },
+  ): void {
     if (cancel === undefined || remoteId === undefined) return;
     const { runtime } = this.#host;
     const { handoff_id } = this.#handoff;
+    const { turnId } = this.#held.turn;
     runtime.afterwards(async () => {
+      // Another worker may have the turn, and go on with the task.
+      const [turn] = canResume ? await loadTurnStates(runtime.pool, [turnId]) : [];
+      if (turn !== undefined && !isFinal(turn.status)) return;
       const isTold = await cancel(remoteId, AbortSignal.timeout(CANCEL_MS)).catch(() => false);
       runtime.log(isTold ? 'info' : 'warn', isTold ? 'handoff.stopped' : 'handoff.not_stopped', {
         handoff_id,
@@ -311,6 +333,9 @@ class HandoffRun {
     });
   }
 }
+
+const codeOf = (error: unknown): ErrorCode | undefined =>
+  error instanceof KernelError ? error.code : undefined;
 
 /** What platforms say, as Postgres can keep it: without NUL and lone surrogates. */
 const storable = <T extends JsonValue>(said: T): T => sanitizeJson(said).value as T;

@@ -1,6 +1,7 @@
 /** One attempt to send an event, and what it comes to. */
+import type { Notification } from '@boxcar/adapters/a2a';
 import { errorText, handoffStatusOf, KernelError, maskSecrets } from '@boxcar/kernel';
-import type { ClaimedDelivery, DeliveryOutcome } from '@boxcar/store';
+import type { ClaimedDelivery, DeliveryOutcome, Push } from '@boxcar/store';
 
 /** An answer is read so far, and thrown away. */
 const MAX_ANSWER_BYTES = 65_536;
@@ -13,6 +14,8 @@ export interface Signer {
 }
 
 export interface Sending {
+  /** In the words of the protocol that the receiver speaks. */
+  readonly notificationOf: (push: Push) => Promise<Notification>;
   readonly fetch: typeof globalThis.fetch;
   /** At least one. */
   readonly signers: readonly Signer[];
@@ -36,14 +39,25 @@ function bodyOf(delivery: ClaimedDelivery): string {
   });
 }
 
+/** Undefined: whoever was to be notified is to be notified no more. */
+async function messageOf(
+  delivery: ClaimedDelivery,
+  push: Push | undefined,
+  { notificationOf }: Sending,
+): Promise<Notification | undefined> {
+  if (delivery.push_config === null)
+    return { body: bodyOf(delivery), headers: { 'content-type': 'application/json' } };
+  return push && notificationOf(push);
+}
+
 function headersOf(
   { id }: ClaimedDelivery,
-  body: string,
+  { body, headers }: Notification,
   signers: readonly Signer[],
 ): Record<string, string> {
   const at = new Date();
   return {
-    'content-type': 'application/json',
+    ...headers,
     'user-agent': 'boxcar',
     'webhook-id': id,
     'webhook-timestamp': String(Math.floor(at.getTime() / 1000)),
@@ -96,15 +110,26 @@ function judgeFailure(error: unknown, { stop, attemptMs }: Sending): Attempt {
   );
 }
 
+const TAKEN_BACK: Attempt = {
+  outcome: 'failed',
+  lastStatus: null,
+  lastError: 'The receiver was taken back, or has another address now.',
+};
+
 /** Sends an event once. Never throws. */
-export async function deliver(delivery: ClaimedDelivery, sending: Sending): Promise<Attempt> {
+export async function deliver(
+  delivery: ClaimedDelivery,
+  push: Push | undefined,
+  sending: Sending,
+): Promise<Attempt> {
   const { fetch, signers, stop, attemptMs } = sending;
   try {
-    const body = bodyOf(delivery);
+    const message = await messageOf(delivery, push, sending);
+    if (message === undefined) return TAKEN_BACK;
     const answer = await fetch(delivery.url, {
       method: 'POST',
-      headers: headersOf(delivery, body, signers),
-      body,
+      headers: headersOf(delivery, message, signers),
+      body: message.body,
       redirect: 'manual',
       signal: AbortSignal.any([stop, AbortSignal.timeout(attemptMs)]),
     });

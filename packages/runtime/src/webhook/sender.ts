@@ -13,6 +13,8 @@ import {
   type ClaimedDelivery,
   claimDeliveries,
   type DeliveryOutcome,
+  loadPushes,
+  type Push,
   type RecordedDelivery,
   recordDeliveries,
 } from '@boxcar/store';
@@ -140,15 +142,22 @@ export class WebhookSender implements Webhooks {
         busy: this.#busy,
         leaseMs: sending.attemptMs + recordMs,
       });
-      for (const delivery of claimed) this.#start(delivery, sending);
+      const pushes = await this.#pushesOf(claimed);
+      for (const delivery of claimed) this.#start(delivery, pushes.get(delivery.id), sending);
       this.#hasMore = claimed.length === limit || [...this.#busy.values()].some((count) => count >= perHost);
     }
   }
 
-  #start(delivery: ClaimedDelivery, sending: Sending): void {
+  /** What is to be told to those who are to be notified, as it is now. */
+  async #pushesOf(claimed: readonly ClaimedDelivery[]): Promise<ReadonlyMap<string, Push>> {
+    const ids = claimed.flatMap(({ id, push_config }) => (push_config === null ? [] : [id]));
+    return ids.length === 0 ? new Map() : loadPushes(this.#runtime.pool, ids);
+  }
+
+  #start(delivery: ClaimedDelivery, push: Push | undefined, sending: Sending): void {
     const { host } = delivery;
     this.#busy.set(host, (this.#busy.get(host) ?? 0) + 1);
-    const running = this.#send(delivery, sending)
+    const running = this.#send(delivery, push, sending)
       // Nothing was recorded: it is sent again later.
       .catch((error: unknown) => {
         this.#runtime.log('warn', 'webhook.not_recorded', {
@@ -166,9 +175,9 @@ export class WebhookSender implements Webhooks {
     this.#running.add(running);
   }
 
-  async #send(delivery: ClaimedDelivery, sending: Sending): Promise<void> {
+  async #send(delivery: ClaimedDelivery, push: Push | undefined, sending: Sending): Promise<void> {
     const { id, handoff_id, host, attempts, failures } = delivery;
-    const attempt = await deliver(delivery, sending);
+    const attempt = await deliver(delivery, push, sending);
     const { baseMs = 0 } = this.#settings ?? {};
     const pauseMs =
       attempt.outcome === 'retry' ? deliveryPauseMs(failures + 1, { baseMs, random: Math.random() }) : 0;
@@ -209,6 +218,8 @@ export class WebhookSender implements Webhooks {
     const { AddressRules, createFetch } = await import('@boxcar/adapters/wire');
     const { lookUp, attemptMs = ATTEMPT_MS } = this.limits;
     return {
+      notificationOf: async ({ task, config }) =>
+        (await import('@boxcar/adapters/a2a')).notificationOf(task, config),
       fetch: createFetch(new AddressRules(allowPrivate, ALLOW_VARIABLE), {
         what: 'The address of the callback',
         ...(lookUp === undefined ? {} : { lookUp }),

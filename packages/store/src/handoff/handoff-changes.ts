@@ -50,7 +50,8 @@ export const writeEvents = (changed: string, events: string): string => `
   )`;
 
 /** What is wanted at the end of handoff `h`. */
-const WANTS = 'h.callback_url is not null as calls_back, h.notifies is true as notifies';
+const WANTS = `(h.callback_url is not null or (h.public_agent is not null and exists (select from boxcar.push_configs p where p.handoff_id = h.id))) as calls_back,
+    h.notifies is true as notifies`;
 
 const CLOSE = statement(`
   with /* handoff-changes.close */ t as materialized (select t.* from boxcar.turns t where t.id = $1 and t.ended_at is not null),
@@ -243,7 +244,7 @@ const RETRY_ATTEMPT = statement(`
     from lk where t.id = lk.id
   ),
   c as (
-    update boxcar.handoffs h set is_attempt_open = false, phase = 'queued', event_count = h.event_count + 1, deadline_at = ${DEADLINE_FROM_NOW}, asking_since = null
+    update boxcar.handoffs h set is_attempt_open = false, remote_task = null, phase = 'queued', event_count = h.event_count + 1, deadline_at = ${DEADLINE_FROM_NOW}, asking_since = null
     from lk where h.turn_id = lk.id and h.ended_at is null
     returning h.id, h.event_count - 1 as seq, h.attempts
   ), ${leaveQuestions('c')}, ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.retrying', 'data', jsonb_build_object('attempt', c.attempts, 'code', $4::jsonb->>'code', 'delay_ms', round($7::float8))))")}

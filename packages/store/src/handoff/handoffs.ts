@@ -340,6 +340,8 @@ export interface ServedHandoff extends pg.QueryResultRow {
   readonly parent_run_id: string | null;
   readonly attempts: number;
   readonly is_attempt_open: boolean;
+  /** The task of the platform that has asked in the open attempt. */
+  readonly remote_task: string | null;
   /** Task, context or payload is gone: what is left is not what was asked. */
   readonly is_erased: boolean;
   readonly retry: { readonly max_attempts: number; readonly base_ms: number; readonly max_ms: number };
@@ -348,7 +350,7 @@ export interface ServedHandoff extends pg.QueryResultRow {
 }
 
 const SERVED = statement(`
-  select /* handoffs.served */ h.id as handoff_id, h.turn_id, h.project_id, h.source_agent, h.target_agent, h.platform, h.attempts, h.is_attempt_open, h.retry,
+  select /* handoffs.served */ h.id as handoff_id, h.turn_id, h.project_id, h.source_agent, h.target_agent, h.platform, h.attempts, h.is_attempt_open, h.remote_task, h.retry,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,

@@ -42,6 +42,7 @@ export {
   type AskedQuestion,
   askQuestion,
   expireQuestion,
+  findKeyedReply,
   findQuestion,
   loadHandoffMessages,
   type ReplyPlace,
@@ -56,6 +57,16 @@ export {
   lockConversation,
   type PublicAgent,
   type PublicTask,
+  type TaskQuestion,
   type TaskScope,
 } from './public-tasks.js';
+export {
+  deletePushConfig,
+  listPushConfigs,
+  loadPushes,
+  MAX_PUSH_CONFIGS,
+  type Push,
+  type PushConfig,
+  setPushConfig,
+} from './push-configs.js';
 export { addPart, loadSaid, loadTurnParts, PARTS_CHANNEL, type Said, type TurnPart } from './turn-parts.js';

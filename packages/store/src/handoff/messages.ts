@@ -32,6 +32,12 @@ const LOCK_ASKING = statement(`
   )
   select h.id from boxcar.handoffs h join held on held.id = h.id for no key update of h`);
 
+/** Those that read a handoff of the same root learn that questions have changed: its turn, and that of the root. */
+const tellReaders = (changed: string): string => `
+  told as (
+    select pg_notify('${PARTS_CHANNEL}', r.turn_id::text) from ${changed} c join boxcar.handoffs h on h.id = c.id join boxcar.handoffs r on r.id in (h.id, h.root_handoff_id) where r.turn_id is not null
+  )`;
+
 const ASK = statement(`
   with /* messages.ask */ question as (
     insert into boxcar.handoff_messages (handoff_id, seq, card_id, ask_key, expires_at)
@@ -50,10 +56,10 @@ const ASK = statement(`
   ),
   asked as (select q.seq, q.expires_at from question q union all select a.seq, a.expires_at from again a),
   c as (
-    update boxcar.handoffs h set asking_since = coalesce(h.asking_since, now()), event_count = h.event_count + 1 from asked where h.id = $1
+    update boxcar.handoffs h set asking_since = coalesce(h.asking_since, now()), event_count = h.event_count + 1, remote_task = coalesce($6, h.remote_task) from asked where h.id = $1
     returning h.id, h.event_count - 1 as seq, asked.seq as question, asked.expires_at
-  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question', 'data', jsonb_build_object('question', c.question, 'expires_at', c.expires_at)))")}
-  select handoff_id, type, data from logged`);
+  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question', 'data', jsonb_build_object('question', c.question, 'expires_at', c.expires_at)))")}, ${tellReaders('c')}
+  select l.handoff_id, l.type, l.data, exists (select from boxcar.handoffs h join boxcar.push_configs p on p.handoff_id = h.root_handoff_id where h.id = l.handoff_id) as calls_back, (select count(*) from told)::int as told from logged l`);
 
 const FIND = statement(`
   select /* messages.find */ q.seq, (extract(epoch from q.expires_at - clock_timestamp()) * 1000)::float8 as remaining_ms, q.closed_at is not null as is_closed, a.seq as answer_seq, c.content->>'text' as answer
@@ -87,9 +93,11 @@ export function askQuestion(
     readonly askKey: string;
     readonly card: NewCard;
     readonly timeoutMs: number;
+    /** What a platform calls the task that waits for the reply. */
+    readonly remoteTask?: string | undefined;
   },
 ): Promise<{ readonly question: AskedQuestion; readonly logged: readonly LoggedEvent[] } | undefined> {
-  const { turnId, epoch, holderId, askKey, card, timeoutMs } = ask;
+  const { turnId, epoch, holderId, askKey, card, timeoutMs, remoteTask } = ask;
   return transaction(pool, async (tx) => {
     const [held] = await run<{ id: HandoffId }>(tx, LOCK_ASKING, [turnId, epoch, holderId, timeoutMs]);
     if (held === undefined) return undefined;
@@ -99,6 +107,7 @@ export function askQuestion(
       askKey,
       timeoutMs,
       JSON.stringify(cardRecord(card)),
+      remoteTask ?? null,
     ]);
     const question = await findQuestion(tx, held.id, askKey);
     return question && { question, logged };
@@ -121,8 +130,8 @@ const EXPIRE = statement(`
   c as (
     update boxcar.handoffs h set ${GOES_ON('late.seq')}, event_count = h.event_count + 1 from late where h.id = $1
     returning h.id, h.event_count - 1 as seq, late.seq as question
-  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question_expired', 'data', jsonb_build_object('question', c.question)))")}
-  select handoff_id, type, data from logged`);
+  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question_expired', 'data', jsonb_build_object('question', c.question)))")}, ${tellReaders('c')}
+  select l.handoff_id, l.type, l.data, (select count(*) from told)::int as told from logged l`);
 
 /** Closes a question whose time is over. @returns What it has written: nothing when it is closed already. */
 export function expireQuestion(
@@ -157,17 +166,16 @@ const REPLY = statement(`
     update boxcar.handoff_messages q set closed_at = now() where q.handoff_id = $1 and q.seq = $2 and q.closed_at is null returning q.seq
   ),
   answer as (
-    insert into boxcar.handoff_messages (handoff_id, seq, card_id, replies_to, author)
-    select $1, (select max(m.seq) from boxcar.handoff_messages m where m.handoff_id = $1) + 1, $3, closed.seq, $4 from closed returning seq, card_id, replies_to
+    insert into boxcar.handoff_messages (handoff_id, seq, card_id, replies_to, author, reply_key)
+    select $1, (select max(m.seq) from boxcar.handoff_messages m where m.handoff_id = $1) + 1, $3, closed.seq, $4, $6 from closed returning seq, card_id, replies_to
   ),
   cards as (
     insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($5) as x(${CARD_COLUMNS}) join answer a on a.card_id = x.id
   ),
   c as (
     update boxcar.handoffs h set ${GOES_ON('answer.replies_to')}, event_count = h.event_count + 1 from answer where h.id = $1
-    returning h.id, h.event_count - 1 as seq, h.turn_id, answer.seq as reply, answer.replies_to
-  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.reply', 'data', jsonb_build_object('question', c.replies_to, 'reply', c.reply, 'by', $4::text)))")},
-  told as (select pg_notify('${PARTS_CHANNEL}', c.turn_id::text) from c)
+    returning h.id, h.event_count - 1 as seq, answer.seq as reply, answer.replies_to
+  ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.reply', 'data', jsonb_build_object('question', c.replies_to, 'reply', c.reply, 'by', $4::text)))")}, ${tellReaders('c')}
   select l.handoff_id, l.type, l.data, (select count(*) from told)::int as told from logged l`);
 
 /**
@@ -183,16 +191,36 @@ export function writeReply(
     readonly question: number | undefined;
     readonly card: NewCard;
     readonly author: string;
+    /** The same key is the same reply. */
+    readonly key: string | undefined;
   },
   judge: (place: ReplyPlace | undefined) => number,
 ): Promise<readonly LoggedEvent[]> {
-  const { handoffId, projectId, question, card, author } = reply;
+  const { handoffId, projectId, question, card, author, key } = reply;
   return transaction(pool, async (tx: Tx) => {
     const [place] = await run<ReplyPlace>(tx, LOCK_REPLY, [handoffId, projectId, question ?? null]);
     const seq = judge(place);
-    return run<LoggedEvent>(tx, REPLY, [handoffId, seq, card.id, author, JSON.stringify(cardRecord(card))]);
+    return run<LoggedEvent>(tx, REPLY, [
+      handoffId,
+      seq,
+      card.id,
+      author,
+      JSON.stringify(cardRecord(card)),
+      key ?? null,
+    ]);
   });
 }
+
+const KEYED = statement(
+  "select /* messages.keyed */ c.content->>'text' as text from boxcar.handoff_messages m join boxcar.cards c on c.id = m.card_id where m.reply_key = $1",
+);
+
+/** The reply under a key. Its text is null after erasure. */
+export const findKeyedReply = async (
+  db: Queryable,
+  key: string,
+): Promise<{ readonly text: string | null } | undefined> =>
+  (await run<{ text: string | null }>(db, KEYED, [key]))[0];
 
 const LIST = statement(`
   select /* messages.list */ m.seq, case when m.replies_to is null then 'question' else 'reply' end as type, c.content->>'text' as text, m.card_id, m.replies_to, m.author as by, m.created_at, m.expires_at,

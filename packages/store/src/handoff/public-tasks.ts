@@ -2,13 +2,15 @@
  * Tasks that other platforms give to public agents, and those agents.
  *
  * P1  A task is a handoff. A caller sees the tasks that it has given to an agent itself, and no others.
- * P2  The agent of a conversation is made with the first turn of one of its tasks. Whoever makes a turn for the conversation holds its lock.
+ * P2  A task waits for input while a question of it, or of a handoff below it, is open. The oldest one is what it asks.
+ * P3  The agent of a conversation is made with the first turn of one of its tasks. Whoever makes a turn for the conversation holds its lock.
  * Rule: docs/a2a.md.
  */
 import type { AgentId, Handoff, HandoffId, HandoffPhase, ProjectId } from '@boxcar/kernel';
+import { handoffStatusOf } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
-import { FROM, HANDOFF, type HandoffRow, PHASE, toHandoff } from './handoffs.js';
+import { HANDOFF, FROM as HANDOFFS, type HandoffRow, PHASE, toHandoff } from './handoffs.js';
 
 /** Whose tasks are meant. */
 export interface TaskScope {
@@ -20,23 +22,58 @@ export interface TaskScope {
   readonly sourceAgentId: AgentId | null;
 }
 
+/** What a task waits for. */
+export interface TaskQuestion {
+  /** The handoff that asks: the task itself, or one below it. */
+  readonly handoff_id: HandoffId;
+  readonly seq: number;
+  /** Null after erasure. */
+  readonly text: string | null;
+  readonly asked_at: Date;
+}
+
 /** A handoff as its caller from outside knows it. */
 export interface PublicTask extends Handoff {
   readonly conversation: string;
   readonly message_id: string;
+  /** Null: it asks nothing. */
+  readonly question: TaskQuestion | null;
 }
 
-interface TaskRow extends HandoffRow {
+export interface TaskRow extends HandoffRow {
   readonly conversation: string;
   readonly message_id: string;
+  readonly task_phase: HandoffPhase;
+  readonly asking_id: HandoffId | null;
+  readonly question_seq: number;
+  readonly question_text: string | null;
+  readonly asked_at: Date;
 }
 
-const TASK = `${HANDOFF}, h.conversation, h.message_id`;
+/** Joins `q`, the oldest open question of task `h` (P2). */
+export const TASK_FROM = `${HANDOFFS} left join lateral (
+    select m.handoff_id, m.seq, m.card_id, m.created_at from boxcar.handoffs b join boxcar.handoff_messages m on m.handoff_id = b.id left join boxcar.turns bt on bt.id = b.turn_id
+    where b.root_handoff_id = h.id and b.asking_since is not null and b.ended_at is null and bt.ended_at is null and m.replies_to is null and m.closed_at is null and m.expires_at > now()
+    order by m.created_at, m.handoff_id, m.seq limit 1) q on h.ended_at is null and t.ended_at is null`;
+const TASK_PHASE = `case when q.seq is not null then 'waiting_input' else ${PHASE} end`;
+export const TASK = `${HANDOFF}, h.conversation, h.message_id, ${TASK_PHASE} as task_phase,
+  q.handoff_id as asking_id, q.seq as question_seq, (select c.content->>'text' from boxcar.cards c where c.id = q.card_id) as question_text, q.created_at as asked_at`;
 const IS_OURS = `h.project_id = $1 and h.public_agent = $2 and h.source_agent = $3
     and h.source_agent_id = coalesce($4::uuid, (select p.operator_agent_id from boxcar.projects p where p.id = $1))`;
 
-const toTask = (row: TaskRow): PublicTask => ({
+export const toTask = (row: TaskRow): PublicTask => ({
   ...toHandoff(row),
+  phase: row.task_phase,
+  status: handoffStatusOf(row.task_phase),
+  question:
+    row.asking_id === null
+      ? null
+      : {
+          handoff_id: row.asking_id,
+          seq: row.question_seq,
+          text: row.question_text,
+          asked_at: row.asked_at,
+        },
   conversation: row.conversation,
   message_id: row.message_id,
 });
@@ -47,7 +84,9 @@ const valuesOf = ({ projectId, publicAgent, sourceAgent, sourceAgentId }: TaskSc
   sourceAgentId,
 ];
 
-const FIND = statement(`select /* public-tasks.find */ ${TASK} from ${FROM} where ${IS_OURS} and h.id = $5`);
+const FIND = statement(
+  `select /* public-tasks.find */ ${TASK} from ${TASK_FROM} where ${IS_OURS} and h.id = $5`,
+);
 
 export async function findPublicTask(
   db: Queryable,
@@ -66,7 +105,7 @@ export interface TaskFilters {
   readonly since?: Date | undefined;
 }
 
-const IS_WANTED = `${IS_OURS} and (h.conversation = $5 or $5 is null) and ($6::text[] is null or ${PHASE} = any ($6))
+const IS_WANTED = `${IS_OURS} and (h.conversation = $5 or $5 is null) and ($6::text[] is null or ${TASK_PHASE} = any ($6))
     and ($7::timestamptz is null or coalesce(h.ended_at, t.ended_at, h.created_at) >= $7)`;
 const filterValues = (scope: TaskScope, { conversation, phases, since }: TaskFilters): unknown[] => [
   ...valuesOf(scope),
@@ -77,7 +116,7 @@ const filterValues = (scope: TaskScope, { conversation, phases, since }: TaskFil
 
 const LIST = statement(`
   select /* public-tasks.list */ ${TASK}, to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
-  from ${FROM} where ${IS_WANTED} and ($8::timestamptz is null or (h.created_at, h.id) < ($8, $9::uuid))
+  from ${TASK_FROM} where ${IS_WANTED} and ($8::timestamptz is null or (h.created_at, h.id) < ($8, $9::uuid))
   order by h.created_at desc, h.id desc limit $10`);
 
 /** Tasks of a caller, the newest first. */
@@ -99,7 +138,7 @@ export async function listPublicTasks(
 const MAX_COUNTED_TASKS = 10_000;
 
 const COUNT = statement(
-  `select /* public-tasks.count */ count(*)::int as n from (select from ${FROM} where ${IS_WANTED} limit ${MAX_COUNTED_TASKS}) x`,
+  `select /* public-tasks.count */ count(*)::int as n from (select from ${TASK_FROM} where ${IS_WANTED} limit ${MAX_COUNTED_TASKS}) x`,
 );
 
 export async function countPublicTasks(
@@ -148,7 +187,7 @@ const LOCK = statement(
   'select /* public-tasks.lock_conversation */ pg_advisory_xact_lock(hashtextextended($1::text, 38))',
 );
 
-/** Of those who make turns for a conversation, one at a time goes on (P2). */
+/** Of those who make turns for a conversation, one at a time goes on (P3). */
 export async function lockConversation(tx: Tx, servingAgentId: AgentId): Promise<void> {
   await run(tx, LOCK, [servingAgentId]);
 }

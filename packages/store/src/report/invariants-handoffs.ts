@@ -45,8 +45,15 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
     broken: `select h.id, 'is ' || h.phase || case when h.callback_url is null then ' without' else ' with' end || ' a callback, and has ' || d.n || ' deliveries, ' || d.of_end || ' of its end' as what
       from (${HANDOFFS}) h cross join lateral (
         select count(*) as n, count(*) filter (where d.url = h.callback_url and e.type in ('handoff.completed', 'handoff.failed', 'handoff.rejected')) as of_end
-        from boxcar.webhook_deliveries d left join boxcar.handoff_events e on e.handoff_id = d.handoff_id and e.seq = d.event_seq where d.handoff_id = h.id) d
+        from boxcar.webhook_deliveries d left join boxcar.handoff_events e on e.handoff_id = d.event_handoff_id and e.seq = d.event_seq where d.handoff_id = h.id and d.push_config is null) d
       where d.n <> d.of_end or d.n <> case when h.callback_url is not null and h.ended_at is not null then 1 else 0 end`,
+  },
+  {
+    name: 'handoff-pushed',
+    rule: 'whoever is to be notified of a task has one delivery of its end',
+    when: 'always',
+    broken: `select h.id, 'has ended, and ' || p.id || ' is not notified' as what from (${HANDOFFS}) h join boxcar.push_configs p on p.handoff_id = h.id
+      where h.ended_at is not null and not exists (select from boxcar.webhook_deliveries d where d.event_handoff_id = h.id and d.event_seq = h.event_count and d.push_config = p.id)`,
   },
   {
     name: 'handoff-told',

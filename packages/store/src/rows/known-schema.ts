@@ -28,6 +28,7 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   policies: ['insert'],
   profiles: ['insert', 'update'],
   projects: ['insert', 'update'],
+  push_configs: ['insert', 'update', 'delete'],
   provider_slots: ['insert', 'update', 'delete'],
   providers: ['insert', 'update'],
   runs: ['insert', 'update'],

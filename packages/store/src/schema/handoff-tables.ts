@@ -72,6 +72,8 @@ export const handoffs = boxcar.table('handoffs', {
   messageId: text('message_id'),
   /** The agent of the conversation, made with its first turn. */
   servingAgentId: uuid('serving_agent_id').$type<AgentId>(),
+  /** The task at the other platform that has asked in the open attempt. */
+  remoteTask: text('remote_task'),
   eventCount: integer('event_count').notNull().default(0),
   /** A chain has hops; compensate: undoes a hop. */
   mode: text('mode').$type<HandoffMode>().notNull().default('handoff'),
@@ -126,6 +128,8 @@ export const handoffMessages = boxcar.table(
     /** Who replied. */
     author: text('author'),
     createdAt: time('created_at').notNull().default(sql`now()`),
+    /** Of a reply by another platform: the same message is the same reply. */
+    replyKey: text('reply_key').unique(),
   },
   (table) => [
     primaryKey({ columns: [table.handoffId, table.seq] }),
@@ -142,8 +146,12 @@ export const webhookDeliveries = boxcar.table(
     id: uuid('id').$type<DeliveryId>().primaryKey().default(sql`gen_random_uuid()`),
     projectId: uuid('project_id').$type<ProjectId>().notNull(),
     handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
-    /** The event in the log of the handoff. */
+    /** Whose log has the event: the handoff, or one below it that asks. */
+    eventHandoffId: uuid('event_handoff_id').$type<HandoffId>().notNull(),
+    /** The event in that log. */
     eventSeq: integer('event_seq').notNull(),
+    /** Of a push notification: who is notified. Null: the callback of the handoff. */
+    pushConfig: text('push_config'),
     url: text('url').notNull(),
     /** Of the url, with its port. */
     host: text('host').notNull(),
@@ -161,7 +169,27 @@ export const webhookDeliveries = boxcar.table(
     createdAt: time('created_at').notNull().default(sql`now()`),
     endedAt: time('ended_at'),
   },
-  (table) => [unique().on(table.handoffId, table.eventSeq)],
+  (table) => [unique().on(table.eventHandoffId, table.eventSeq, table.pushConfig).nullsNotDistinct()],
+);
+
+/** Who is notified of the questions and the end of a task that another platform has given. */
+export const pushConfigs = boxcar.table(
+  'push_configs',
+  {
+    handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
+    /** The caller's name of it. */
+    id: text('id').notNull(),
+    url: text('url').notNull(),
+    /** Sent along, so that the receiver knows whose notification it is. */
+    token: text('token'),
+    /** Of the header authorization, with `credentials`. */
+    scheme: text('scheme'),
+    credentials: text('credentials'),
+    /** Of the protocol in which the notification is written. */
+    version: text('version').notNull(),
+    createdAt: time('created_at').notNull().default(sql`now()`),
+  },
+  (table) => [primaryKey({ columns: [table.handoffId, table.id] })],
 );
 
 /** The text of a turn while it is written. */

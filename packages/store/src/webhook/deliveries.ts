@@ -1,11 +1,12 @@
 /**
  * Events that are sent to receivers outside.
  *
- * W1  A delivery is made by the statement that ends its handoff, by a trigger: no end is without it, and none has two.
+ * W1  A delivery is made by the statement that ends its handoff, or asks a question of a task, by a trigger: no such event is without it,
+ *     and none has two for the same receiver.
  * W2  Who sends it claims it first, by compare-and-set, for a limited time. Of two that claim, one gets it.
  * W3  What came of an attempt is recorded only by its claim. An attempt of which nothing was recorded is repeated, under the same id.
  * W4  The body is read when it is sent, and stored nowhere: a result that was erased is not sent.
- * Rule: docs/handoff.md, "Callbacks".
+ * Rule: docs/handoff.md, "Callbacks"; docs/a2a.md, "Push notifications".
  */
 import type {
   DeliveryId,
@@ -27,6 +28,8 @@ export interface ClaimedDelivery extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly url: string;
   readonly host: string;
+  /** Of a push notification; null: a callback. */
+  readonly push_config: string | null;
   /** This attempt included. */
   readonly attempts: number;
   readonly failures: number;
@@ -60,9 +63,9 @@ const CLAIM = statement(`
     update boxcar.webhook_deliveries d set holder_id = $1, attempts = d.attempts + 1, next_at = now() + $5 * interval '1 millisecond' from held where d.id = held.id
     returning d.*
   )
-  select up.id, up.project_id, up.handoff_id, up.url, up.host, up.attempts, up.failures, up.event_seq, e.type as event_type, e.data as event_data, e.created_at as event_at, h.phase,
+  select up.id, up.project_id, up.handoff_id, up.url, up.host, up.push_config, up.attempts, up.failures, up.event_seq, e.type as event_type, e.data as event_data, e.created_at as event_at, h.phase,
     case c.content->>'kind' when 'text' then to_json(c.content->>'text') else c.content->'data' end as result, coalesce(h.error, t.error) as error
-  from up join boxcar.handoff_events e on e.handoff_id = up.handoff_id and e.seq = up.event_seq join boxcar.handoffs h on h.id = up.handoff_id
+  from up join boxcar.handoff_events e on e.handoff_id = up.event_handoff_id and e.seq = up.event_seq join boxcar.handoffs h on h.id = up.handoff_id
     left join boxcar.handoffs j on j.id = h.joined_to left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id) left join boxcar.cards c on c.id = t.deliverable_card_id
   order by up.created_at, up.id`);
 

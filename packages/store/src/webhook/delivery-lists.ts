@@ -14,6 +14,7 @@ import { type Queryable, run, statement } from '../db/index.js';
 interface DeliveryRow extends pg.QueryResultRow {
   readonly delivery_id: DeliveryId;
   readonly handoff_id: HandoffId;
+  readonly push_config: string | null;
   readonly event_type: string;
   readonly url: string;
   readonly status: DeliveryStatus;
@@ -26,14 +27,15 @@ interface DeliveryRow extends pg.QueryResultRow {
   readonly place_at: string;
 }
 
-const COLUMNS = `d.id as delivery_id, d.handoff_id, e.type as event_type, d.url, d.status, d.attempts, d.next_at, d.last_status, d.last_error, d.created_at, d.ended_at,
+const COLUMNS = `d.id as delivery_id, d.handoff_id, d.push_config, e.type as event_type, d.url, d.status, d.attempts, d.next_at, d.last_status, d.last_error, d.created_at, d.ended_at,
     to_char(d.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at`;
 const FROM =
-  'boxcar.webhook_deliveries d join boxcar.handoff_events e on e.handoff_id = d.handoff_id and e.seq = d.event_seq';
+  'boxcar.webhook_deliveries d join boxcar.handoff_events e on e.handoff_id = d.event_handoff_id and e.seq = d.event_seq';
 
 const toDelivery = (row: DeliveryRow): WebhookDelivery => ({
   delivery_id: row.delivery_id,
   handoff_id: row.handoff_id,
+  push_config: row.push_config,
   event_type: row.event_type,
   url: withoutQuery(row.url),
   status: row.status,

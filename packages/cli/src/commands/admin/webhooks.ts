@@ -86,6 +86,7 @@ const linesOf = (delivery: WebhookDelivery): string =>
     ['status', delivery.status],
     ['event', delivery.event_type],
     ['handoff', delivery.handoff_id],
+    ...(delivery.push_config === null ? [] : ([['push config', toLine(delivery.push_config)]] as const)),
     ['url', toLine(delivery.url)],
     ['attempts', String(delivery.attempts)],
     [delivery.next_at === null ? 'ended' : 'next', timeOf(delivery)],
@@ -116,7 +117,7 @@ export function addWebhooks(program: Command, run: Run): void {
     );
   webhooks
     .command('ls')
-    .description('Ends of handoffs that are sent, or were, newest first.')
+    .description('Ends and questions that are sent, or were, newest first.')
     .addOption(new Option('--status <status>', 'only these').choices(DELIVERY_STATUSES))
     .option('--handoff <handoff>', 'only of this handoff', readId)
     .option('--limit <n>', 'rows at most (default: 50)', flag(settingSchemas.pageSize))

@@ -230,6 +230,7 @@ const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
   // Of the whole database: several projects may have the same policy.
   policies: '',
   projects: 'id',
+  push_configs: 'handoff_id',
   provider_slots: 'turn_id',
   purging: 'box_id',
   tape_entries: 'box_id',

@@ -5,7 +5,7 @@ import type { PublicTask } from '@boxcar/store';
 import { DEFAULT_PROJECT } from '../../approval/index.js';
 import { HandoffTool } from '../../handoff/handoff-tool.js';
 import type { KeyPrincipal } from '../../key/index.js';
-import { openAgentDoor } from '../../public-agent/index.js';
+import { type AgentDoor, openAgentDoor } from '../../public-agent/index.js';
 import { openReceiver } from '../receiver.js';
 import type { Scenario, ScenarioAgent } from './scenario.js';
 import { decide } from './scenarios-approvals.js';
@@ -320,5 +320,49 @@ export const publicTasks: Scenario = {
       return (await door.get(handoff_id))?.phase ?? null;
     });
     return { results, phase };
+  },
+};
+
+/** A task that asks, and whose giver is notified of the question and of the end by a receiver that does not take it at first. */
+export const publicPushes: Scenario = {
+  name: 'tasks whose giver is notified',
+  policy,
+  profiles: [
+    { name: 'porter', public: true, ...HANDS_OFF, script: [{ calls: [handing('asker')] }, { say: 'done' }] },
+  ],
+  agents: [{ name: 'asker', retry: 'safe', asks: ['one?'], answer: () => null }],
+  drive: async (client, watcher) => {
+    await using receiver = await openReceiver([500]);
+    const atDoor = <T>(work: (door: AgentDoor) => Promise<T>): Promise<T> =>
+      client.use(async (runtime) => work(await openAgentDoor(runtime, 'porter', caller)));
+    const config = {
+      id: 'inbox',
+      url: receiver.url,
+      token: 't',
+      scheme: null,
+      credentials: null,
+      version: '1.0',
+    };
+    const { handoff_id } = await atDoor(async (door) => {
+      const sent = await door.send({ messageId: 'one', task: 'one' });
+      await door.pushes.set(sent, config);
+      return sent;
+    });
+    const sent = (count: number) =>
+      watcher.until(
+        `select id from boxcar.webhook_deliveries where status = 'delivered' offset ${count - 1}`,
+      );
+    await sent(1);
+    await atDoor(async (door) => {
+      const task = await door.get(handoff_id);
+      if (task !== undefined) await door.reply(task, { messageId: 'two', text: 'yes' });
+    });
+    await sent(2);
+    const { received } = receiver;
+    const ids = new Set(received.map(({ id }) => id));
+    if (ids.size !== 2 || !received.every(({ isGenuine }) => isGenuine))
+      throw new Error(`was sent: ${JSON.stringify(received)}`);
+    const { phase, result } = (await atDoor((door) => door.get(handoff_id))) ?? {};
+    return { phase: phase ?? null, result: result ?? null };
   },
 };

@@ -1,4 +1,4 @@
-/** Tasks as the protocol has them, made of rows. */
+/** Tasks of public agents as the protocol has them, made of rows. */
 import {
   type Artifact,
   type Message,
@@ -8,12 +8,34 @@ import {
   TaskState,
   type TaskStatus,
 } from '@a2a-js/sdk';
-import type { HandoffPhase, JsonValue } from '@boxcar/kernel';
-import type { PublicTask } from '@boxcar/store';
-import { JSON_TYPE, TEXT_TYPE } from './card.js';
-import { DATA_TASK } from './message.js';
+import type { Handoff, HandoffPhase, JsonValue } from '@boxcar/kernel';
+
+export const TEXT_TYPE = 'text/plain';
+export const JSON_TYPE = 'application/json';
+
+/** The task of a message that has data and no words. */
+export const DATA_TASK = 'Do what the data of this message asks for.';
+
+/** What a row of a task has. */
+export interface TaskRecord
+  extends Pick<
+    Handoff,
+    'handoff_id' | 'phase' | 'task' | 'payload' | 'result' | 'error' | 'created_at' | 'ended_at'
+  > {
+  readonly conversation: string;
+  readonly message_id: string;
+  /** What it asks; null: nothing. */
+  readonly question: {
+    readonly handoff_id: string;
+    readonly seq: number;
+    /** Null after erasure. */
+    readonly text: string | null;
+    readonly asked_at: Date;
+  } | null;
+}
 
 const RESULT = 'result';
+const ERASED_QUESTION = '(erased)';
 
 const STATES: Readonly<Record<HandoffPhase, TaskState>> = {
   pending: TaskState.TASK_STATE_SUBMITTED,
@@ -30,7 +52,7 @@ const STATES: Readonly<Record<HandoffPhase, TaskState>> = {
   compensation_failed: TaskState.TASK_STATE_FAILED,
 };
 
-export const stateOf = ({ phase }: Pick<PublicTask, 'phase'>): TaskState => STATES[phase];
+export const stateOf = ({ phase }: Pick<TaskRecord, 'phase'>): TaskState => STATES[phase];
 
 /** The phases that read as a state. */
 export const phasesOfState = (state: TaskState): readonly HandoffPhase[] =>
@@ -59,31 +81,34 @@ export const resultArtifact = (parts: readonly Part[]): Artifact => ({
 });
 
 const messageIn = (
-  { handoff_id: taskId, conversation: contextId }: PublicTask,
+  { handoff_id: taskId, conversation: contextId }: TaskRecord,
   of: Pick<Message, 'messageId' | 'role' | 'parts'>,
 ): Message => ({ ...of, taskId, contextId, metadata: undefined, extensions: [], referenceTaskIds: [] });
 
 /** What is to say of a state: why it is no result, or what it waits for. */
-function wordsOf({ phase, error }: PublicTask): string | undefined {
+function wordsOf({ phase, error, question }: TaskRecord): string | undefined {
+  if (question !== null) return question.text ?? ERASED_QUESTION;
   if (phase === 'awaiting_approval') return 'The task waits for an approval.';
   return error?.message;
 }
 
-export function statusOf(task: PublicTask): TaskStatus {
+export function statusOf(task: TaskRecord): TaskStatus {
+  const { question } = task;
   const words = wordsOf(task);
-  const id = `${task.handoff_id}/status`;
+  // Each question is a message of its own.
+  const id = question === null ? `${task.handoff_id}/status` : `${question.handoff_id}/${question.seq}`;
   return {
     state: stateOf(task),
     message:
       words === undefined
         ? undefined
         : messageIn(task, { messageId: id, role: Role.ROLE_AGENT, parts: [textPart(words)] }),
-    timestamp: (task.ended_at ?? task.created_at).toISOString(),
+    timestamp: (task.ended_at ?? question?.asked_at ?? task.created_at).toISOString(),
   };
 }
 
 /** What was asked, in the words of the row. */
-function historyOf(task: PublicTask): readonly Message[] {
+function historyOf(task: TaskRecord): readonly Message[] {
   const { payload, message_id: messageId } = task;
   const isWords = task.task !== DATA_TASK || payload === null;
   const parts = [...(isWords ? [textPart(task.task)] : []), ...(payload === null ? [] : [dataPart(payload)])];
@@ -96,7 +121,7 @@ export interface TaskView {
   readonly hasArtifacts?: boolean | undefined;
 }
 
-export function toTask(task: PublicTask, { historyLength, hasArtifacts = true }: TaskView = {}): Task {
+export function toTask(task: TaskRecord, { historyLength, hasArtifacts = true }: TaskView = {}): Task {
   const isDone = hasArtifacts && task.phase === 'completed' && task.result !== null;
   return {
     id: task.handoff_id,

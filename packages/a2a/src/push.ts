@@ -1,0 +1,51 @@
+/** Configurations of push notifications, as they come and go. Rule: docs/a2a.md, "Push notifications". */
+import type { TaskPushNotificationConfig } from '@a2a-js/sdk';
+import type { PushRequest } from '@boxcar/runtime';
+import { malformed } from './errors.js';
+import { checkName, isText } from './message.js';
+
+/** What a header may carry. */
+const VALUE = /^[\x21-\x7e](?:[\x20-\x7e]{0,4094}[\x21-\x7e])?$/;
+const SCHEME = /^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$/;
+
+function readValue(
+  given: unknown,
+  { field, form }: { readonly field: string; readonly form: RegExp },
+): string | null {
+  if (given === undefined || given === null || given === '') return null;
+  if (isText(given) && form.test(given)) return given;
+  throw malformed(`${field}: must be what a header may carry.`);
+}
+
+/** @throws A2AError for what does not have the form of the protocol. The address is not judged yet. */
+export function readPush(
+  { id, url, token, authentication }: TaskPushNotificationConfig,
+  version: string,
+): PushRequest {
+  const field = 'pushNotificationConfig';
+  if (!isText(url) || url === '') throw malformed(`${field}.url: is missing.`);
+  return {
+    id: isText(id) && id === '' ? undefined : checkName(id, `${field}.id`),
+    url,
+    token: readValue(token, { field: `${field}.token`, form: VALUE }),
+    scheme: readValue(authentication?.scheme, { field: `${field}.authentication.scheme`, form: SCHEME }),
+    credentials: readValue(authentication?.credentials, {
+      field: `${field}.authentication.credentials`,
+      form: VALUE,
+    }),
+    version,
+  };
+}
+
+/** As its caller has given it. */
+export const toPush = (
+  taskId: string,
+  { id, url, token, scheme, credentials }: Omit<PushRequest, 'id'> & { readonly id: string },
+): TaskPushNotificationConfig => ({
+  tenant: '',
+  id,
+  taskId,
+  url,
+  token: token ?? '',
+  authentication: scheme === null ? undefined : { scheme, credentials: credentials ?? '' },
+});
