@@ -294,6 +294,23 @@ describe('cards', () => {
     expect(one.headers.get('vary')?.toLowerCase()).toContain('a2a-version');
   });
 
+  test('a page that is allowed reads a card, whose answer varies by version and origin', async () => {
+    const origin = 'https://desk.example';
+    await using other = await openStage({
+      database: stage.database,
+      works: false,
+      allowedOrigins: [origin],
+    });
+    const address = `${other.url}/a2a/echo/.well-known/agent-card.json`;
+    const asked = await fetch(address, {
+      method: 'OPTIONS',
+      headers: { origin, 'access-control-request-method': 'GET' },
+    });
+    expect(asked.headers.get('access-control-allow-headers')).toContain('a2a-version');
+    const { headers } = await fetch(address, { headers: { ...bearer(key), origin } });
+    expect(headers.get('vary')?.toLowerCase()).toBe('a2a-version, origin');
+  });
+
   test('behind a proxy a card names the address that clients use', async () => {
     await using other = await openStage({
       database: stage.database,
