@@ -269,7 +269,10 @@ test('tasks are listed by context and state, page by page', async () => {
     { pageSize: 0 },
     { pageSize: 1_000 },
     { pageToken: 'x' },
+    { pageToken: `tasks:0000-01-01T00:00:00.000000Z:${made[0]}` },
     { statusTimestampAfter: 'x' },
+    { statusTimestampAfter: '0000-01-01T00:00:00.000Z' },
+    { statusTimestampAfter: '-271821-04-20T00:00:00.000Z' },
   ])
     await expect(agent.listTasks({ ...ask, ...wrong })).rejects.toMatchObject({
       name: 'RequestMalformedError',
