@@ -479,7 +479,22 @@ describe('bad input', () => {
     const client = await openClient(`${apart.url}/a2a/echo`, await apart.key(), '1.0');
     await apart.database.pool.query('alter table boxcar.handoffs rename column message_id to gone');
     await expect(client.sendMessage(request('x'))).rejects.toMatchObject({ envelopeCode: -32603 });
-    expect(apart.log.filter(({ event }) => event === 'a2a.failed')).toHaveLength(1);
+    const failed = apart.log.filter(({ event }) => event === 'a2a.failed');
+    expect(failed).toHaveLength(1);
+    await expect(client.sendMessage(request('y'))).rejects.toThrow(/^(?!.*message_id).*$/s);
+  });
+
+  test('what a budget refuses is told without the model and the account', async () => {
+    await using poor = await openStage({ works: false });
+    const project = 'poor';
+    await poor.opened.runtime.createProject({ name: project, limits: { run_budget: { cost_usd: 1 } } });
+    await poor.opened.runtime.applyProfile(
+      { name: 'echo', instructions: '', model: 'openai:gpt-unpriced', public: true },
+      { projectId: project },
+    );
+    const client = await poor.client('echo', await poor.key({ projectId: project }));
+    const refused = client.sendMessage(request('x'));
+    await expect(refused).rejects.toThrow(/^(?!.*(gpt-unpriced|boxcar prices|Budget 0)).*$/s);
   });
 });
 

@@ -8,7 +8,7 @@ import {
   TaskState,
   type TaskStatus,
 } from '@a2a-js/sdk';
-import type { HandoffPhase, JsonValue } from '@boxcar/kernel';
+import { ERROR_CATALOGUE, type HandoffPhase, type JsonValue } from '@boxcar/kernel';
 import type { PublicTask } from '@boxcar/store';
 import { JSON_TYPE, TEXT_TYPE } from './card.js';
 import { DATA_TASK } from './message.js';
@@ -64,9 +64,14 @@ const messageIn = (
 ): Message => ({ ...of, taskId, contextId, metadata: undefined, extensions: [], referenceTaskIds: [] });
 
 /** What is to say of a state: why it is no result, or what it waits for. */
-function wordsOf({ phase, error }: PublicTask): string | undefined {
+function wordsOf({ phase, error, turn_id }: PublicTask): string | undefined {
   if (phase === 'awaiting_approval') return 'The task waits for an approval.';
-  return error?.message;
+  if (error === null || turn_id === null || phase === 'canceled') return error?.message;
+  // What a turn has failed with may name models, addresses and files: it is for the operator.
+  return (
+    Object.entries(ERROR_CATALOGUE).find(([code]) => code === error.code)?.[1].message ??
+    'The agent has failed.'
+  );
 }
 
 export function statusOf(task: PublicTask): TaskStatus {
