@@ -150,6 +150,8 @@ class Exchange {
       yield { event: 'error', data: this.#error(error, of.id) };
     } finally {
       this.#ending.abort();
+      // A reader that is dropped between two events leaves the source in the middle of its work.
+      await answer.return();
     }
   }
 
