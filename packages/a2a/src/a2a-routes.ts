@@ -118,8 +118,10 @@ class Exchange {
     try {
       return await this.#call.json();
     } catch (error) {
-      if (error instanceof KernelError && error.code === 'bad_request') return undefined;
-      throw error;
+      if (!(error instanceof KernelError) || error.code !== 'bad_request') throw error;
+      if (error.details.field === 'body') return undefined;
+      // It is JSON, with something in it that no row can keep.
+      throw malformed(error.problem);
     }
   }
 

@@ -356,6 +356,8 @@ describe('bad input', () => {
       [{ jsonrpc: '2.0', id: 1, method: 'SendMessage', params: [] }, -32602],
       [{ jsonrpc: '2.0', id: 1, method: 'SendMessage', params: {} }, -32602],
       [{ jsonrpc: '2.0', id: 1, method: 'SendMessage', params: { message: 1 } }, -32602],
+      [message({ parts: [{ text: 'a\u0000' }] }), -32602],
+      [message({ parts: [{ text: 'a\ud800' }] }), -32602],
       [message({ messageId: '' }), -32602],
       [message({ messageId: 'a\nb' }), -32602],
       [message({ messageId: 'x'.repeat(501) }), -32602],
