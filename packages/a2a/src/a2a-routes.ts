@@ -126,8 +126,10 @@ class Exchange {
     try {
       return await this.#call.json();
     } catch (error) {
-      if (error instanceof KernelError && error.code === 'bad_request') return undefined;
-      throw error;
+      if (!(error instanceof KernelError) || error.code !== 'bad_request') throw error;
+      if (error.details.field === 'body') return undefined;
+      // It is JSON, with something in it that no row can keep.
+      throw malformed(error.problem);
     }
   }
 
@@ -158,6 +160,8 @@ class Exchange {
       yield { event: 'error', data: this.#error(error, of.id) };
     } finally {
       this.#ending.abort();
+      // A reader that is dropped between two events leaves the source in the middle of its work.
+      await answer.return();
     }
   }
 

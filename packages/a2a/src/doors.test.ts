@@ -294,6 +294,23 @@ describe('cards', () => {
     expect(one.headers.get('vary')?.toLowerCase()).toContain('a2a-version');
   });
 
+  test('a page that is allowed reads a card, whose answer varies by version and origin', async () => {
+    const origin = 'https://desk.example';
+    await using other = await openStage({
+      database: stage.database,
+      works: false,
+      allowedOrigins: [origin],
+    });
+    const address = `${other.url}/a2a/echo/.well-known/agent-card.json`;
+    const asked = await fetch(address, {
+      method: 'OPTIONS',
+      headers: { origin, 'access-control-request-method': 'GET' },
+    });
+    expect(asked.headers.get('access-control-allow-headers')).toContain('a2a-version');
+    const { headers } = await fetch(address, { headers: { ...bearer(key), origin } });
+    expect(headers.get('vary')?.toLowerCase()).toBe('a2a-version, origin');
+  });
+
   test('behind a proxy a card names the address that clients use', async () => {
     await using other = await openStage({
       database: stage.database,
@@ -339,6 +356,8 @@ describe('bad input', () => {
       [{ jsonrpc: '2.0', id: 1, method: 'SendMessage', params: [] }, -32602],
       [{ jsonrpc: '2.0', id: 1, method: 'SendMessage', params: {} }, -32602],
       [{ jsonrpc: '2.0', id: 1, method: 'SendMessage', params: { message: 1 } }, -32602],
+      [message({ parts: [{ text: 'a\u0000' }] }), -32602],
+      [message({ parts: [{ text: 'a\ud800' }] }), -32602],
       [message({ messageId: '' }), -32602],
       [message({ messageId: 'a\nb' }), -32602],
       [message({ messageId: 'x'.repeat(501) }), -32602],
@@ -462,7 +481,22 @@ describe('bad input', () => {
     const client = await openClient(`${apart.url}/a2a/echo`, await apart.key(), '1.0');
     await apart.database.pool.query('alter table boxcar.handoffs rename column message_id to gone');
     await expect(client.sendMessage(request('x'))).rejects.toMatchObject({ envelopeCode: -32603 });
-    expect(apart.log.filter(({ event }) => event === 'a2a.failed')).toHaveLength(1);
+    const failed = apart.log.filter(({ event }) => event === 'a2a.failed');
+    expect(failed).toHaveLength(1);
+    await expect(client.sendMessage(request('y'))).rejects.toThrow(/^(?!.*message_id).*$/s);
+  });
+
+  test('what a budget refuses is told without the model and the account', async () => {
+    await using poor = await openStage({ works: false });
+    const project = 'poor';
+    await poor.opened.runtime.createProject({ name: project, limits: { run_budget: { cost_usd: 1 } } });
+    await poor.opened.runtime.applyProfile(
+      { name: 'echo', instructions: '', model: 'openai:gpt-unpriced', public: true },
+      { projectId: project },
+    );
+    const client = await poor.client('echo', await poor.key({ projectId: project }));
+    const refused = client.sendMessage(request('x'));
+    await expect(refused).rejects.toThrow(/^(?!.*(gpt-unpriced|boxcar prices|Budget 0)).*$/s);
   });
 });
 

@@ -6,6 +6,9 @@ import type { Log } from '@boxcar/runtime';
 /** What is told of an error without a code: its text is for the log. */
 const INTERNAL = 'Something went wrong in this installation; its log says what, under the id of the request.';
 
+/** Their words name models, accounts and commands of the operator. */
+const INSIDE: ReadonlySet<string> = new Set(['price_unknown', 'budget_exceeded']);
+
 export const malformed = (message: string): A2AError => new RequestMalformedError({ message });
 
 const textOf = ({ problem, next }: KernelError): string =>
@@ -18,9 +21,11 @@ export function toA2AError(error: unknown, log: Log): Error {
     log('error', 'a2a.failed', { error });
     return new A2AError({ message: INTERNAL, metadata: { code: 'internal_error' } });
   }
-  const options = { message: textOf(error), metadata: { code: error.code } };
+  const message = INSIDE.has(error.code) ? error.entry.message : textOf(error);
+  const options = { message, metadata: { code: error.code } };
   if (error.code === 'feature_disabled') return new UnsupportedOperationError(options);
   if (error.entry.httpStatus < 500) return new RequestMalformedError(options);
+  // Its own words may say what is inside, such as the address of the database.
   log('error', 'a2a.failed', { code: error.code, error });
-  return new A2AError(options);
+  return new A2AError({ ...options, message: error.entry.message });
 }

@@ -63,8 +63,10 @@ function checkHistory(length: number | undefined): number | undefined {
 function readTime(text: string | undefined): Date | undefined {
   if (text === undefined || text === '') return undefined;
   const time = new Date(text);
-  if (Number.isNaN(time.valueOf())) throw malformed('statusTimestampAfter: must be a time.');
-  return time;
+  const year = time.getUTCFullYear();
+  // No task is older or younger, and Postgres knows no year 0.
+  if (year >= 1 && year <= 9999) return time;
+  throw malformed('statusTimestampAfter: must be a time.');
 }
 
 function readState(state: TaskState) {

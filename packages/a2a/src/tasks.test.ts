@@ -2,8 +2,8 @@
 import { type StreamResponse, TaskState } from '@a2a-js/sdk';
 import type { ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { gate, openStage, partOf, request, resultOf, type Stage, taskOf } from './testing/stage.js';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { bearer, gate, openStage, partOf, request, resultOf, type Stage, taskOf } from './testing/stage.js';
 
 const functions: Record<string, ScriptedFunction> = { slow: async () => ({ text: '' }) };
 let stage: Stage;
@@ -220,6 +220,10 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(task.status?.state).toBe(TaskState.TASK_STATE_FAILED);
     expect(task.status?.message?.parts[0]?.content?.value).not.toBe('');
     expect(task.artifacts).toEqual([]);
+    functions.slow = () => Promise.reject(new Error('connect ECONNREFUSED 10.1.2.3:5432 /srv/secrets.yaml'));
+    const inside = taskOf(await (await client('slow')).sendMessage(request('go')));
+    expect(inside.status?.state).toBe(TaskState.TASK_STATE_FAILED);
+    expect(JSON.stringify(inside)).not.toMatch(/10\.1\.2\.3|secrets|scripted/);
   });
 
   test('push notifications are not supported, and say so', async () => {
@@ -269,7 +273,10 @@ test('tasks are listed by context and state, page by page', async () => {
     { pageSize: 0 },
     { pageSize: 1_000 },
     { pageToken: 'x' },
+    { pageToken: `tasks:0000-01-01T00:00:00.000000Z:${made[0]}` },
     { statusTimestampAfter: 'x' },
+    { statusTimestampAfter: '0000-01-01T00:00:00.000Z' },
+    { statusTimestampAfter: '-271821-04-20T00:00:00.000Z' },
   ])
     await expect(agent.listTasks({ ...ask, ...wrong })).rejects.toMatchObject({
       name: 'RequestMalformedError',
@@ -319,3 +326,46 @@ async function untilEnded<T extends { status?: { state: TaskState } | undefined 
     { message: 'the task has ended' },
   );
 }
+
+test('a reader that is dropped leaves nothing that follows its task', async () => {
+  await using strict = await openStage({ functions, stallMs: 300 });
+  await strict.agent('slow', [], { model: 'scripted:slow', script: undefined });
+  const followers: { readonly isOpen: boolean }[] = [];
+  const { watcher } = strict.opened.runtime;
+  const follow = watcher.follow.bind(watcher);
+  vi.spyOn(watcher, 'follow').mockImplementation((id) => {
+    const follower = follow(id);
+    const forget = follower[Symbol.dispose].bind(follower);
+    const seen = { isOpen: true };
+    followers.push(seen);
+    follower[Symbol.dispose] = () => {
+      seen.isOpen = false;
+      forget();
+    };
+    return follower;
+  });
+  const said = gate();
+  functions.slow = async (_request, { write }) => {
+    for (let n = 0; n < 200; n += 1) write('x'.repeat(50_000));
+    await said.opened;
+    return { text: '' };
+  };
+  const { message } = request('much');
+  const body = JSON.stringify({
+    jsonrpc: '2.0',
+    id: 1,
+    method: 'SendStreamingMessage',
+    params: { message: { ...message, role: 'ROLE_USER', parts: [{ text: 'much' }] } },
+  });
+  const headers = { 'content-type': 'application/json', 'a2a-version': '1.0', ...bearer(await strict.key()) };
+  const response = await fetch(`${strict.url}/a2a/slow`, { method: 'POST', headers, body });
+  await waitFor(async () => strict.log.some(({ event }) => event === 'http.reader_dropped') || undefined, {
+    message: 'the reader to be dropped',
+  });
+  await waitFor(async () => followers.every(({ isOpen }) => !isOpen) || undefined, {
+    message: 'its follower to be gone',
+  });
+  expect(followers).toHaveLength(1);
+  said.open();
+  await response.body?.cancel().catch(() => undefined);
+});

@@ -354,7 +354,9 @@ export class HttpFrame {
 function withHeaders(response: Response, more: Readonly<Record<string, string>>): Response {
   const { status, statusText } = response;
   const headers = new Headers(response.headers);
-  for (const [name, value] of Object.entries(more)) headers.set(name, value);
+  for (const [name, value] of Object.entries(more))
+    if (name === 'vary') headers.append(name, value);
+    else headers.set(name, value);
   return new Response(response.body, { status, statusText, headers });
 }
 

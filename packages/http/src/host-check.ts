@@ -100,6 +100,7 @@ export const corsHeaders = (origin: string): Readonly<Record<string, string>> =>
 /** The answer to the question of a browser before it sends a request. */
 export const preflightHeaders = (): Readonly<Record<string, string>> => ({
   'access-control-allow-methods': 'GET, POST, PUT, PATCH, DELETE',
-  'access-control-allow-headers': 'authorization, content-type, last-event-id, x-request-id',
+  'access-control-allow-headers':
+    'authorization, content-type, last-event-id, x-request-id, a2a-version, a2a-extensions',
   'access-control-max-age': '600',
 });

@@ -8,7 +8,8 @@ import {
   TaskState,
   type TaskStatus,
 } from '@a2a-js/sdk';
-import type { Handoff, HandoffPhase, JsonValue } from '@boxcar/kernel';
+
+import { ERROR_CATALOGUE, type Handoff, type HandoffPhase, type JsonValue } from '@boxcar/kernel';
 
 export const TEXT_TYPE = 'text/plain';
 export const JSON_TYPE = 'application/json';
@@ -20,7 +21,7 @@ export const DATA_TASK = 'Do what the data of this message asks for.';
 export interface TaskRecord
   extends Pick<
     Handoff,
-    'handoff_id' | 'phase' | 'task' | 'payload' | 'result' | 'error' | 'created_at' | 'ended_at'
+    'handoff_id' | 'phase' | 'task' | 'payload' | 'result' | 'error' | 'turn_id' | 'created_at' | 'ended_at'
   > {
   readonly conversation: string;
   readonly message_id: string;
@@ -86,10 +87,15 @@ const messageIn = (
 ): Message => ({ ...of, taskId, contextId, metadata: undefined, extensions: [], referenceTaskIds: [] });
 
 /** What is to say of a state: why it is no result, or what it waits for. */
-function wordsOf({ phase, error, question }: TaskRecord): string | undefined {
+function wordsOf({ phase, error, turn_id, question }: TaskRecord): string | undefined {
   if (question !== null) return question.text ?? ERASED_QUESTION;
   if (phase === 'awaiting_approval') return 'The task waits for an approval.';
-  return error?.message;
+  if (error === null || turn_id === null || phase === 'canceled') return error?.message;
+  // What a turn has failed with may name models, addresses and files: it is for the operator.
+  return (
+    Object.entries(ERROR_CATALOGUE).find(([code]) => code === error.code)?.[1].message ??
+    'The agent has failed.'
+  );
 }
 
 export function statusOf(task: TaskRecord): TaskStatus {

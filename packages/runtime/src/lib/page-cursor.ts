@@ -15,6 +15,8 @@ export function readCursor(kind: string, text: string): PagePlace | undefined {
   const { kind: given, at = '', fraction = '', id = '' } = FORM.exec(text)?.groups ?? {};
   const time = new Date(`${at}Z`);
   if (given !== kind || tryParseId(id) === undefined) return undefined;
-  if (Number.isNaN(time.valueOf()) || !time.toISOString().startsWith(at)) return undefined;
+  // Postgres knows no year 0.
+  if (Number.isNaN(time.valueOf()) || !time.toISOString().startsWith(at) || at.startsWith('0000'))
+    return undefined;
   return { at: `${at}${fraction}`, id };
 }
