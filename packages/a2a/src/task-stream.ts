@@ -3,7 +3,8 @@
  *
  * S1  Everything that the task says comes from its rows, from the first word: a reader that joins late gets all of it.
  * S2  What an agent has said may turn out void. The next piece of the result then takes the place of those before (`append: false`).
- * S3  The last event has the state at the end. A question ends the stream too: whoever answers it begins another one.
+ * S3  The last piece says that it is the last one, if only with an empty text: some clients keep nothing of a result that goes on.
+ * S4  The last event has the state at the end. A question ends the stream too: whoever answers it begins another one.
  */
 import { type StreamResponse, TaskState } from '@a2a-js/sdk';
 import { resultArtifact, resultPart, stateOf, statusOf, textPart, toTask } from '@boxcar/adapters/a2a';
@@ -36,7 +37,9 @@ class Told {
     } else if (part.type === 'reset') {
       this.#hasVoid ||= this.#hasPieces;
       this.#hasPieces = false;
-    } else if (part.type === 'result' && !this.#hasPieces) {
+    } else if (part.type === 'result' && this.#hasPieces) {
+      yield this.#piece(textPart(''), true);
+    } else if (part.type === 'result') {
       const isEmpty = part.result === null || part.result === '';
       if (!isEmpty || this.#hasVoid) yield this.#piece(resultPart(part.result ?? ''), true);
     }

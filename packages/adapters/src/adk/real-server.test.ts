@@ -106,7 +106,7 @@ describe.runIf(isWanted)('the API server of the ADK', () => {
       },
     );
     expect(questions).toEqual([expect.stringContaining('ask_person')]);
-    expect(result).toContain('They say quay seven');
+    expect(JSON.stringify(result)).toContain('They say quay seven');
   });
 
   test('an app that is not there is an unknown target', async () => {
