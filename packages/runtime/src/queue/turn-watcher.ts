@@ -121,6 +121,7 @@ export class TurnWatcher {
   /** By the monotonic clock: when the listener was last checked. */
   #askedAt = 0;
   #timer: NodeJS.Timeout | undefined;
+  #again: ReturnType<typeof startTimer> | undefined;
   #isReading = false;
   #readAgain = new Set<string>();
   #isClosed = false;
@@ -235,7 +236,9 @@ export class TurnWatcher {
       queryMs: this.#options.answerMs ?? ANSWER_MS,
     });
     const drop = (): void => {
-      if (this.#listener === client) this.#listener = undefined;
+      if (this.#listener !== client) return;
+      this.#listener = undefined;
+      this.#listenSoon();
     };
     client.on('error', drop);
     client.on('end', drop);
@@ -258,9 +261,21 @@ export class TurnWatcher {
     } catch (error) {
       this.#options.log('debug', 'watcher.listen_failed', { error });
       void endClient(client);
+      this.#listenSoon();
     } finally {
       this.#connecting = false;
     }
+  }
+
+  /** Followers hear of news by notices alone, and no poll listens again for them. */
+  #listenSoon(): void {
+    if (this.#again !== undefined || this.#isClosed || this.#followers.size === 0) return;
+    outsideHandlers(() => {
+      this.#again = startTimer(POLL_MS, () => {
+        this.#again = undefined;
+        void this.#listen();
+      });
+    });
   }
 
   /** A connection that only listens would not notice the loss of its server. */
@@ -334,6 +349,7 @@ export class TurnWatcher {
   async close(): Promise<void> {
     this.#isClosed = true;
     this.#stopTimer();
+    this.#again?.clear();
     for (const waiters of [...this.#waiters.values(), ...this.#batchWaiters.values()]) {
       for (const waiter of [...waiters])
         waiter.reject(

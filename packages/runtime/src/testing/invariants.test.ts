@@ -297,7 +297,7 @@ const BREAKS: readonly Break[] = [
     'boss',
     (f) => [
       ...handoffOf(f.child, 'attempts = 0'),
-      `insert into boxcar.webhook_deliveries (project_id, handoff_id, event_seq, url, host) select project_id, id, 2, 'http://a.example/', 'a.example' from boxcar.handoffs`,
+      `insert into boxcar.webhook_deliveries (project_id, handoff_id, event_handoff_id, event_seq, url, host) select project_id, id, id, 2, 'http://a.example/', 'a.example' from boxcar.handoffs`,
     ],
     ['handoff-callback'],
   ],
@@ -306,9 +306,19 @@ const BREAKS: readonly Break[] = [
     'boss',
     (f) => [
       ...handoffOf(f.child, "callback_url = 'http://a.example/'"),
-      `insert into boxcar.webhook_deliveries (project_id, handoff_id, event_seq, url, host) select project_id, id, 1, 'http://a.example/', 'a.example' from boxcar.handoffs`,
+      `insert into boxcar.webhook_deliveries (project_id, handoff_id, event_handoff_id, event_seq, url, host) select project_id, id, id, 1, 'http://a.example/', 'a.example' from boxcar.handoffs`,
     ],
     ['handoff-callback'],
+  ],
+  [
+    'a task whose end is sent to nobody',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, 'attempts = 0'),
+      `insert into boxcar.push_configs (handoff_id, id, url, version) select id, 'inbox', 'http://a.example/', '1.0' from boxcar.handoffs`,
+      'delete from boxcar.webhook_deliveries',
+    ],
+    ['handoff-pushed'],
   ],
   [
     'parts of two rounds that stand between each other',

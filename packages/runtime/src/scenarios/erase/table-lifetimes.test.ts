@@ -2,9 +2,9 @@
  * Holds each table to its end: one run writes to all tables that go with runs, and after the purge of this run they are as before. A
  * table that the run does not write to fails here: add to the run what writes to it, or name it in `OUTLIVES_RUNS`.
  */
-import { ModelError, type ProjectId, type TurnId } from '@boxcar/kernel';
+import { type HandoffId, ModelError, type ProjectId, type TurnId } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
-import { keepEvidence, noteSweepFailure, purgeRuns, setProviderLimits } from '@boxcar/store';
+import { keepEvidence, noteSweepFailure, purgeRuns, setProviderLimits, setPushConfig } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -146,6 +146,8 @@ async function handOff(): Promise<void> {
   expect((await ended).map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected']);
   // Nobody listens there.
   const callback = { url: 'http://127.0.0.1:9/' };
+  const push = { id: 'inbox', ...callback, token: null, scheme: null, credentials: null, version: '1.0' };
+  await setPushConfig(h.database.pool, asking.handoff_id as HandoffId, push);
   await expect(tool.handoff({ ...ask('external-x', 'r'), callback })).rejects.toThrow(
     'not allowed by policy',
   );

@@ -328,9 +328,14 @@ export const publicPushes: Scenario = {
   name: 'tasks whose giver is notified',
   policy,
   profiles: [
-    { name: 'porter', public: true, ...HANDS_OFF, script: [{ calls: [handing('asker')] }, { say: 'done' }] },
+    {
+      name: 'porter',
+      public: true,
+      ...HANDS_OFF,
+      script: [{ calls: [handing('inquirer')] }, { say: 'done' }],
+    },
   ],
-  agents: [{ name: 'asker', retry: 'safe', asks: ['one?'], answer: () => null }],
+  agents: [{ name: 'inquirer', retry: 'safe', asks: ['one?'], answer: () => null }],
   drive: async (client, watcher) => {
     await using receiver = await openReceiver([500]);
     const atDoor = <T>(work: (door: AgentDoor) => Promise<T>): Promise<T> =>
