@@ -5,9 +5,11 @@ import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openStage, type Stage } from './testing/stage.js';
 
-const SECRET = 'boxcar_00000000000000000000000000000000';
+/** In its place a request has the key. */
+const KEY = '<key>';
 
 let stage: Stage;
+let key: string;
 beforeAll(async () => {
   stage = await openStage({
     headersMs: 200,
@@ -16,13 +18,13 @@ beforeAll(async () => {
       {
         method: 'POST',
         path: '/echo',
-        scope: 'public',
+        scope: 'handoffs:write',
         handle: async ({ json }) => Response.json(await json()),
       },
       {
         method: 'GET',
         path: '/stream',
-        scope: 'public',
+        scope: 'handoffs:read',
         handle: ({ events }) =>
           events(async function* ({ signal }) {
             yield { data: 'first' };
@@ -31,6 +33,7 @@ beforeAll(async () => {
       },
     ],
   });
+  key = await stage.key(['handoffs:write', 'handoffs:read']);
 });
 afterAll(() => stage[Symbol.asyncDispose]());
 
@@ -46,7 +49,7 @@ async function answerTo(
     answer += chunk;
   });
   const closed = once(socket, 'close');
-  socket.write(text);
+  socket.write(text.replaceAll(KEY, key));
   if (more !== undefined) {
     await waitFor(() => Promise.resolve(answer.includes(more.after)), { message: more.after });
     socket.write(more.text);
@@ -76,11 +79,11 @@ function read(answer: string): Answer {
   };
 }
 
-const HEAD = `host: localhost\r\nauthorization: Bearer ${SECRET}\r\n`;
+const HEAD = `host: localhost\r\nauthorization: Bearer ${KEY}\r\n`;
 const POST = `POST /echo HTTP/1.1\r\n${HEAD}`;
 
 test.each<[string, string, number, string]>([
-  ['is not HTTP', `hello ${SECRET}\r\n\r\n`, 400, 'bad_request'],
+  ['is not HTTP', `hello ${KEY}\r\n\r\n`, 400, 'bad_request'],
   ['has a header that is not one', `GET /healthz HTTP/1.1\r\n${HEAD}a b\r\n\r\n`, 400, 'bad_request'],
   ['has two lengths', `${POST}content-length: 1\r\ncontent-length: 2\r\n\r\n1`, 400, 'bad_request'],
   ['has no host', `GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n`, 400, 'bad_request'],
@@ -117,10 +120,10 @@ test.each<[string, string, number, string]>([
     next: expect.stringMatching(/\.$/),
     request_id: expect.any(String),
   });
-  expect(JSON.stringify(body)).not.toContain(SECRET);
+  expect(JSON.stringify(body)).not.toContain(key);
   const lines = stage.log.filter(({ event }) => event === 'http.unreadable');
   expect(lines.map(({ fields }) => fields.request_id)).toEqual([body.request_id]);
-  expect(JSON.stringify(lines)).not.toContain(SECRET);
+  expect(JSON.stringify(lines)).not.toContain(key);
   expect(await (await fetch(`${stage.url}/healthz`)).json()).toEqual({ status: 'ok' });
 });
 
