@@ -81,7 +81,7 @@ describe.each(SHIPPED)('the tarball of %s', (name) => {
     const { dependencies = {}, peerDependencies = {} } = manifest;
     const others = [...used]
       .filter((id) => !/^(\.|node:|events$)/.test(id))
-      .map((id) => /^(@\w+\/)?[^/]+/.exec(id)?.[0]);
+      .map((id) => /^(@[\w-]+\/)?[^/]+/.exec(id)?.[0]);
     for (const id of others) expect({ ...dependencies, ...peerDependencies }).toHaveProperty([id ?? '']);
     if (used.has('pg')) expect(dependencies).toHaveProperty(['@types/pg']);
     // The command line is a program, and has its own.
