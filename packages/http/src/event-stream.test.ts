@@ -125,7 +125,7 @@ test('a client that leaves while its key is looked at leaves no source behind', 
   const socket = connect(stage.port, '127.0.0.1');
   socket.write(`GET /stream HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ${key}\r\n\r\n`);
   const isLookedAt =
-    "select from pg_stat_activity where wait_event_type = 'Lock' and query like '%keys.find_usable%'";
+    "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%keys.find_usable%'";
   await waitFor(async () => (await pool.query(isLookedAt)).rowCount === 1, {
     message: 'the key to be looked at',
   });
