@@ -62,6 +62,9 @@ begin
 end $$;
 create trigger handoff_messages_push after insert on boxcar.handoff_messages
   for each row when (new.replies_to is null) execute function boxcar.push_question();
+-- Another attempt asks it again: what was sent meanwhile has said that the task asks nothing.
+create trigger handoff_messages_push_again after update of closed_at on boxcar.handoff_messages
+  for each row when (old.closed_at is not null and new.closed_at is null) execute function boxcar.push_question();
 
 create function boxcar.push_at_once() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -76,7 +79,7 @@ begin
   select e.handoff_id, e.seq into asked from boxcar.handoffs h join boxcar.handoff_messages m on m.handoff_id = h.id
     join boxcar.handoff_events e on e.handoff_id = m.handoff_id and e.type = 'handoff.question' and e.data->>'question' = m.seq::text
   where h.root_handoff_id = task.id and h.asking_since is not null and h.ended_at is null and m.replies_to is null and m.closed_at is null and m.expires_at > now()
-  order by m.created_at, m.handoff_id, m.seq limit 1;
+  order by m.created_at, m.handoff_id, m.seq, e.seq desc limit 1;
   if found then
     perform boxcar.push_event(task.id, asked.handoff_id, asked.seq);
   end if;

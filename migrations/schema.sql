@@ -322,7 +322,7 @@ begin
   select e.handoff_id, e.seq into asked from boxcar.handoffs h join boxcar.handoff_messages m on m.handoff_id = h.id
     join boxcar.handoff_events e on e.handoff_id = m.handoff_id and e.type = 'handoff.question' and e.data->>'question' = m.seq::text
   where h.root_handoff_id = task.id and h.asking_since is not null and h.ended_at is null and m.replies_to is null and m.closed_at is null and m.expires_at > now()
-  order by m.created_at, m.handoff_id, m.seq limit 1;
+  order by m.created_at, m.handoff_id, m.seq, e.seq desc limit 1;
   if found then
     perform boxcar.push_event(task.id, asked.handoff_id, asked.seq);
   end if;
@@ -1760,6 +1760,8 @@ CREATE TRIGGER grants_refer_to_existing AFTER INSERT ON boxcar.grants FOR EACH R
 CREATE TRIGGER grants_refer_to_lasting BEFORE INSERT ON boxcar.grants FOR EACH ROW EXECUTE FUNCTION boxcar.refuse_purging();
 
 CREATE TRIGGER handoff_messages_push AFTER INSERT ON boxcar.handoff_messages FOR EACH ROW WHEN ((new.replies_to IS NULL)) EXECUTE FUNCTION boxcar.push_question();
+
+CREATE TRIGGER handoff_messages_push_again AFTER UPDATE OF closed_at ON boxcar.handoff_messages FOR EACH ROW WHEN (((old.closed_at IS NOT NULL) AND (new.closed_at IS NULL))) EXECUTE FUNCTION boxcar.push_question();
 
 CREATE TRIGGER handoffs_call_back AFTER UPDATE OF ended_at ON boxcar.handoffs FOR EACH ROW WHEN (((old.ended_at IS NULL) AND (new.ended_at IS NOT NULL) AND (new.callback_url IS NOT NULL))) EXECUTE FUNCTION boxcar.call_back();
 

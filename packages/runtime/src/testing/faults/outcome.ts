@@ -53,7 +53,11 @@ interface HandoffRow {
 const HANDOFFS = `
   select json_build_object('source', case when h.parent_turn_id is null then h.source_agent end, 'target', h.target_agent, 'platform', h.platform, 'is_awaited', h.is_awaited, 'phase', h.phase, 'error', h.error->>'code',
       'ticket', (select a.status from boxcar.approvals a where a.id = h.ticket_id), 'is_served', h.turn_id is not null, 'is_joined', h.joined_to is not null,
-      'sent', (select json_agg(d.status) from boxcar.webhook_deliveries d where d.handoff_id = h.id), 'is_told', h.notifies is false) as head,
+      'sent', (select json_agg(d.status) from (
+          -- A question that another attempt has asked again is told again.
+          select distinct on (e.handoff_id, e.type, e.data->>'question') w.status
+          from boxcar.webhook_deliveries w join boxcar.handoff_events e on e.handoff_id = w.event_handoff_id and e.seq = w.event_seq
+          where w.handoff_id = h.id order by e.handoff_id, e.type, e.data->>'question', e.seq desc) d), 'is_told', h.notifies is false) as head,
     (select json_agg(e.type order by e.seq) from boxcar.handoff_events e where e.handoff_id = h.id) as events
   from boxcar.handoffs h`;
 

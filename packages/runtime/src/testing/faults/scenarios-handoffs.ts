@@ -358,14 +358,30 @@ export const publicPushes: Scenario = {
         `select id from boxcar.webhook_deliveries where status = 'delivered' offset ${count - 1}`,
       );
     await sent(1);
-    await atDoor(async (door) => {
-      const task = await door.get(handoff_id);
-      if (task !== undefined) await door.reply(task, { messageId: 'two', text: 'yes' });
-    });
-    await sent(2);
+    // A question whose process has died is closed until another one asks it again.
+    for (let isAnswered = false; !isAnswered; ) {
+      await watcher.until(
+        'select 1 as one from boxcar.handoff_messages q where q.closed_at is null or q.replies_to is not null',
+      );
+      isAnswered = await atDoor(async (door) => {
+        const task = await door.get(handoff_id);
+        return (
+          task !== undefined && (await door.reply(task, { messageId: 'two', text: 'yes' })) !== undefined
+        );
+      });
+    }
+    await watcher.until(
+      `select id from boxcar.handoffs h where h.id = '${handoff_id}' and h.ended_at is not null and not exists (select from boxcar.webhook_deliveries w where w.status = 'pending')`,
+    );
     const { received } = receiver;
     const ids = new Set(received.map(({ id }) => id));
-    if (ids.size !== 2 || !received.every(({ isGenuine }) => isGenuine))
+    // The same question is told again when another attempt has asked it.
+    const told = await watcher.until(
+      "select count(*)::int as count from boxcar.handoff_events where type in ('handoff.question', 'handoff.completed') and (type = 'handoff.question' or handoff_id = '" +
+        handoff_id +
+        "')",
+    );
+    if (ids.size !== told.count || !received.every(({ isGenuine }) => isGenuine))
       throw new Error(`was sent: ${JSON.stringify(received)}`);
     const { phase, result } = (await atDoor((door) => door.get(handoff_id))) ?? {};
     return { phase: phase ?? null, result: result ?? null };
