@@ -149,7 +149,9 @@ const codesIn = (cells: readonly string[]): string[] =>
 
 describe('lists', () => {
   it('docs/operations.md has every check of doctor, and no other', () => {
-    const judged = read('packages/cli/src/text/doctor-findings.ts');
+    const judged = ['findings', 'servers']
+      .map((part) => read(`packages/cli/src/text/doctor-${part}.ts`))
+      .join('\n');
     const asked = read('packages/cli/src/commands/admin/doctor.ts');
     const checks = new Set([
       ...[...judged.matchAll(/\b(?:ok|warn|fail|late)\(\s*'([a-z ]+)'/g)].map(([, name]) => name),
