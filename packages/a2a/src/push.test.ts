@@ -164,6 +164,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
       { url: 'file:///etc/passwd' },
       { url: 'http://user:word@receiver.example/' },
       { url: 'nothing' },
+      { url: `https://receiver.example/${'x'.repeat(2_000)}` },
       { url: '' },
       { url: 'https://receiver.example/', token: 'two\r\nlines: x' },
       { url: 'https://receiver.example/', authentication: { scheme: 'a b', credentials: 'x' } },
