@@ -124,6 +124,30 @@ test('a question with the key of its target is shown without it, and one without
   expect(await tool.waitForHandoff(id)).toMatchObject({ status: 'completed' });
 });
 
+test('the same question a second time is not answered by another process with the reply to the first', async () => {
+  await using server = await openAgent('1.0', playQuestions('Go on?', 'Go on?'));
+  const tool = toolAt(server);
+  const id = await begin(tool);
+  await questionOf(tool, id);
+  await tool.reply(id, 'yes');
+  await questionOf(tool, id, 2);
+  await tool.close();
+  await using other = toolAt(server);
+  const done = other.waitForHandoff(id);
+  await waitFor(async () => ((await other.getHandoff(id))?.attempts === 2 ? true : undefined), {
+    message: 'another attempt',
+  });
+  await waitFor(
+    async () =>
+      (await other.messages(id)).some(({ seq, state }) => seq === 3 && state === 'open') || undefined,
+    { message: 'it is asked again' },
+  );
+  await other.reply(id, 'no');
+  expect(await done).toMatchObject({ status: 'completed', result: 'no: Done.' });
+  expect(new Set(sent(server)).size).toBe(3);
+  expect(server.works).toHaveLength(3);
+});
+
 test('an agent that asks with more words than a card has is told to stop', async () => {
   await using server = await openAgent('1.0', playQuestions('Which harbour? '.repeat(80_000)));
   await using tool = toolAt(server);
