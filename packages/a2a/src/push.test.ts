@@ -338,6 +338,21 @@ test('a key of another name sets, sees and deletes none, and eleven receivers ar
   await delivered(10);
 });
 
+test('an answer that brings one receiver too many answers nothing', async () => {
+  await using receiver = await openPushReceiver('1.0');
+  const porter = await stage.client('porter', key);
+  const { id: taskId } = taskOf(await porter.sendMessage(request('where')));
+  for (let n = 1; n <= 10; n += 1)
+    await porter.createTaskPushNotificationConfig(configOf(receiver, { taskId, id: `inbox-${n}` }));
+  const answer = (id: string) =>
+    porter.sendMessage(notified('seven', configOf(receiver, { id }), { taskId }));
+  await expect(answer('one more')).rejects.toMatchObject({ name: 'RequestMalformedError' });
+  expect((await stage.database.pool.query('select from boxcar.handoff_messages')).rowCount).toBe(1);
+  await answer('inbox-1');
+  expect((await stage.database.pool.query('select from boxcar.handoff_messages')).rowCount).toBe(2);
+  await receiver.reached(20);
+});
+
 test('a result that was erased is not sent, and all of it goes at a purge', async () => {
   await using receiver = await openPushReceiver('1.0');
   const echo = await stage.client('echo', key);
