@@ -32,12 +32,15 @@ comment on column boxcar.push_configs.token is 'sent along, so that the receiver
 comment on column boxcar.push_configs.scheme is 'of the header authorization, with credentials';
 comment on column boxcar.push_configs.version is 'of the protocol in which the notification is written';
 
--- An event and its notifications are written by the same statement, as callbacks are. What has happened before somebody asks to be notified is sent at once.
+-- An event and its notifications are written by the same statement, as callbacks are. What has happened before somebody asks to be notified is
+-- sent at once; and once more to another address, or where no receiver has answered before it was asked for again.
 create function boxcar.push_event(task uuid, event_handoff uuid, event integer) returns void language sql security definer set search_path = pg_catalog, pg_temp as $$
-  insert into boxcar.webhook_deliveries (project_id, handoff_id, event_handoff_id, event_seq, push_config, url, host)
+  insert into boxcar.webhook_deliveries as d (project_id, handoff_id, event_handoff_id, event_seq, push_config, url, host)
   select h.project_id, h.id, event_handoff, event, p.id, p.url, substring(p.url from '^[a-z]+://([^/?#]+)')
   from boxcar.push_configs p join boxcar.handoffs h on h.id = p.handoff_id where p.handoff_id = task order by p.id
-  on conflict do nothing
+  on conflict (event_handoff_id, event_seq, push_config) do update set url = excluded.url, host = excluded.host, status = 'pending', failures = 0,
+    next_at = now(), give_up_at = now() + interval '24 hours', holder_id = null, last_status = null, last_error = null, ended_at = null
+  where d.url <> excluded.url or (d.status = 'failed' and d.last_status is null)
 $$;
 create function boxcar.push_end() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -47,42 +50,44 @@ end $$;
 create trigger handoffs_push_end after update of ended_at on boxcar.handoffs
   for each row when (old.ended_at is null and new.ended_at is not null and new.public_agent is not null) execute function boxcar.push_end();
 
--- A notification that is asked for at the same moment waits for the row of the task, or is waited for: one of the two sees the other.
-create function boxcar.push_question() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Of several open questions the task asks the oldest: the others have their turn when it is closed. A question that is asked again is another event.
+-- Whoever asks to be notified at the same moment, or asks another question, waits for the row of the task: the second one sees the first.
+create function boxcar.push_asked(task uuid) returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  task uuid;
-  event integer;
+  asked record;
 begin
-  select h.root_handoff_id, h.event_count into task, event from boxcar.handoffs h where h.id = new.handoff_id;
-  perform from boxcar.handoffs r where r.id = task and r.public_agent is not null for share;
-  if found then
-    perform boxcar.push_event(task, new.handoff_id, event);
+  perform from boxcar.handoffs r where r.id = task and r.public_agent is not null and r.ended_at is null for no key update;
+  if not found then
+    return;
   end if;
+  select e.handoff_id, e.seq into asked from boxcar.handoffs h join boxcar.handoff_messages m on m.handoff_id = h.id left join boxcar.turns t on t.id = h.turn_id
+    cross join lateral (
+      select v.handoff_id, v.seq from boxcar.handoff_events v where v.handoff_id = m.handoff_id and v.type = 'handoff.question' and v.data->>'question' = m.seq::text
+      order by v.seq desc limit 1) e
+  where h.root_handoff_id = task and h.asking_since is not null and h.ended_at is null and t.ended_at is null
+    and m.replies_to is null and m.closed_at is null and m.expires_at > now()
+  order by m.created_at, m.handoff_id, m.seq limit 1;
+  if found then
+    perform boxcar.push_event(task, asked.handoff_id, asked.seq);
+  end if;
+end $$;
+create function boxcar.push_question() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform boxcar.push_asked(h.root_handoff_id) from boxcar.handoffs h where h.id = new.handoff_id;
   return null;
 end $$;
 create trigger handoff_messages_push after insert on boxcar.handoff_messages
   for each row when (new.replies_to is null) execute function boxcar.push_question();
--- Another attempt asks it again: what was sent meanwhile has said that the task asks nothing.
-create trigger handoff_messages_push_again after update of closed_at on boxcar.handoff_messages
-  for each row when (old.closed_at is not null and new.closed_at is null) execute function boxcar.push_question();
+create trigger handoff_messages_push_next after update of closed_at on boxcar.handoff_messages
+  for each row when (new.replies_to is null and new.closed_at is distinct from old.closed_at) execute function boxcar.push_question();
 
 create function boxcar.push_at_once() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  task boxcar.handoffs;
-  asked record;
 begin
-  select h.* into task from boxcar.handoffs h where h.id = new.handoff_id;
-  if task.ended_at is not null then
-    perform boxcar.push_event(task.id, task.id, task.event_count);
-    return null;
-  end if;
-  select e.handoff_id, e.seq into asked from boxcar.handoffs h join boxcar.handoff_messages m on m.handoff_id = h.id
-    join boxcar.handoff_events e on e.handoff_id = m.handoff_id and e.type = 'handoff.question' and e.data->>'question' = m.seq::text
-  where h.root_handoff_id = task.id and h.asking_since is not null and h.ended_at is null and m.replies_to is null and m.closed_at is null and m.expires_at > now()
-  order by m.created_at, m.handoff_id, m.seq, e.seq desc limit 1;
-  if found then
-    perform boxcar.push_event(task.id, asked.handoff_id, asked.seq);
+  perform boxcar.push_event(h.id, h.id, h.event_count) from boxcar.handoffs h where h.id = new.handoff_id and h.ended_at is not null;
+  if not found then
+    perform boxcar.push_asked(new.handoff_id);
   end if;
   return null;
 end $$;
 create trigger push_configs_at_once after insert or update on boxcar.push_configs for each row execute function boxcar.push_at_once();
+revoke execute on function boxcar.push_event(uuid, uuid, integer), boxcar.push_asked(uuid) from public;

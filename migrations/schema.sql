@@ -304,27 +304,41 @@ begin
   return null;
 end $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.push_asked(task uuid)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  asked record;
+begin
+  perform from boxcar.handoffs r where r.id = task and r.public_agent is not null and r.ended_at is null for no key update;
+  if not found then
+    return;
+  end if;
+  select e.handoff_id, e.seq into asked from boxcar.handoffs h join boxcar.handoff_messages m on m.handoff_id = h.id left join boxcar.turns t on t.id = h.turn_id
+    cross join lateral (
+      select v.handoff_id, v.seq from boxcar.handoff_events v where v.handoff_id = m.handoff_id and v.type = 'handoff.question' and v.data->>'question' = m.seq::text
+      order by v.seq desc limit 1) e
+  where h.root_handoff_id = task and h.asking_since is not null and h.ended_at is null and t.ended_at is null
+    and m.replies_to is null and m.closed_at is null and m.expires_at > now()
+  order by m.created_at, m.handoff_id, m.seq limit 1;
+  if found then
+    perform boxcar.push_event(task, asked.handoff_id, asked.seq);
+  end if;
+end $function$;
+
 CREATE OR REPLACE FUNCTION boxcar.push_at_once()
  RETURNS trigger
  LANGUAGE plpgsql
  SECURITY DEFINER
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
-declare
-  task boxcar.handoffs;
-  asked record;
 begin
-  select h.* into task from boxcar.handoffs h where h.id = new.handoff_id;
-  if task.ended_at is not null then
-    perform boxcar.push_event(task.id, task.id, task.event_count);
-    return null;
-  end if;
-  select e.handoff_id, e.seq into asked from boxcar.handoffs h join boxcar.handoff_messages m on m.handoff_id = h.id
-    join boxcar.handoff_events e on e.handoff_id = m.handoff_id and e.type = 'handoff.question' and e.data->>'question' = m.seq::text
-  where h.root_handoff_id = task.id and h.asking_since is not null and h.ended_at is null and m.replies_to is null and m.closed_at is null and m.expires_at > now()
-  order by m.created_at, m.handoff_id, m.seq, e.seq desc limit 1;
-  if found then
-    perform boxcar.push_event(task.id, asked.handoff_id, asked.seq);
+  perform boxcar.push_event(h.id, h.id, h.event_count) from boxcar.handoffs h where h.id = new.handoff_id and h.ended_at is not null;
+  if not found then
+    perform boxcar.push_asked(new.handoff_id);
   end if;
   return null;
 end $function$;
@@ -346,10 +360,12 @@ CREATE OR REPLACE FUNCTION boxcar.push_event(task uuid, event_handoff uuid, even
  SECURITY DEFINER
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
-  insert into boxcar.webhook_deliveries (project_id, handoff_id, event_handoff_id, event_seq, push_config, url, host)
+  insert into boxcar.webhook_deliveries as d (project_id, handoff_id, event_handoff_id, event_seq, push_config, url, host)
   select h.project_id, h.id, event_handoff, event, p.id, p.url, substring(p.url from '^[a-z]+://([^/?#]+)')
   from boxcar.push_configs p join boxcar.handoffs h on h.id = p.handoff_id where p.handoff_id = task order by p.id
-  on conflict do nothing
+  on conflict (event_handoff_id, event_seq, push_config) do update set url = excluded.url, host = excluded.host, status = 'pending', failures = 0,
+    next_at = now(), give_up_at = now() + interval '24 hours', holder_id = null, last_status = null, last_error = null, ended_at = null
+  where d.url <> excluded.url or (d.status = 'failed' and d.last_status is null)
 $function$;
 
 CREATE OR REPLACE FUNCTION boxcar.push_question()
@@ -358,15 +374,8 @@ CREATE OR REPLACE FUNCTION boxcar.push_question()
  SECURITY DEFINER
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
-declare
-  task uuid;
-  event integer;
 begin
-  select h.root_handoff_id, h.event_count into task, event from boxcar.handoffs h where h.id = new.handoff_id;
-  perform from boxcar.handoffs r where r.id = task and r.public_agent is not null for share;
-  if found then
-    perform boxcar.push_event(task, new.handoff_id, event);
-  end if;
+  perform boxcar.push_asked(h.root_handoff_id) from boxcar.handoffs h where h.id = new.handoff_id;
   return null;
 end $function$;
 
@@ -1761,7 +1770,7 @@ CREATE TRIGGER grants_refer_to_lasting BEFORE INSERT ON boxcar.grants FOR EACH R
 
 CREATE TRIGGER handoff_messages_push AFTER INSERT ON boxcar.handoff_messages FOR EACH ROW WHEN ((new.replies_to IS NULL)) EXECUTE FUNCTION boxcar.push_question();
 
-CREATE TRIGGER handoff_messages_push_again AFTER UPDATE OF closed_at ON boxcar.handoff_messages FOR EACH ROW WHEN (((old.closed_at IS NOT NULL) AND (new.closed_at IS NULL))) EXECUTE FUNCTION boxcar.push_question();
+CREATE TRIGGER handoff_messages_push_next AFTER UPDATE OF closed_at ON boxcar.handoff_messages FOR EACH ROW WHEN (((new.replies_to IS NULL) AND (new.closed_at IS DISTINCT FROM old.closed_at))) EXECUTE FUNCTION boxcar.push_question();
 
 CREATE TRIGGER handoffs_call_back AFTER UPDATE OF ended_at ON boxcar.handoffs FOR EACH ROW WHEN (((old.ended_at IS NULL) AND (new.ended_at IS NOT NULL) AND (new.callback_url IS NOT NULL))) EXECUTE FUNCTION boxcar.call_back();
 

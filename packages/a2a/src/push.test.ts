@@ -1,6 +1,6 @@
 /** Push notifications: asked for by the official SDK's client, sent to a receiver that checks what it gets. */
 import { type SendMessageRequest, type TaskPushNotificationConfig, TaskState } from '@a2a-js/sdk';
-import { HandoffTool } from '@boxcar/runtime';
+import { type AgentFunction, HandoffTool } from '@boxcar/runtime';
 import { purgeRuns } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -12,18 +12,20 @@ import {
   TOKEN,
   taskIn,
 } from './testing/push-receiver.js';
-import { bearer, openStage, request, type Stage, taskOf, type Version } from './testing/stage.js';
+import { bearer, gate, openStage, request, type Stage, taskOf, type Version } from './testing/stage.js';
 
 const WEBHOOKS = { secret: PUSH_SECRET, allowPrivate: ['127.0.0.1'], retrySeconds: 0.05 };
 
 let stage: Stage;
 let tool: HandoffTool;
 let key: string;
+let clerk: AgentFunction;
 
 beforeEach(async () => {
+  clerk = async (_input, { ask }) => ask('Which quay?');
   stage = await openStage({
     handoffs: { enabled: true, webhooks: WEBHOOKS },
-    agents: { clerk: async (_input, { ask }) => ask('Which quay?') },
+    agents: { clerk: (input, context) => clerk(input, context) },
   });
   key = await stage.key({ name: 'desk' });
   tool = new HandoffTool({ runtime: stage.opened.runtime, concurrency: 0 });
@@ -162,6 +164,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
       { url: 'file:///etc/passwd' },
       { url: 'http://user:word@receiver.example/' },
       { url: 'nothing' },
+      { url: `https://receiver.example/${'x'.repeat(2_000)}` },
       { url: '' },
       { url: 'https://receiver.example/', token: 'two\r\nlines: x' },
       { url: 'https://receiver.example/', authentication: { scheme: 'a b', credentials: 'x' } },
@@ -188,37 +191,131 @@ test('a notification that is not taken is sent again under its id, and given up 
   });
 });
 
-test('a receiver that was taken back, or whose address has changed, is sent nothing more', async () => {
+/** A task of the porter whose question its receiver does not take. */
+async function untaken(receiver: PushReceiver): Promise<string> {
+  receiver.statuses.push(...Array.from({ length: 200 }, () => 503));
+  const porter = await stage.client('porter', key);
+  const { id: taskId } = taskOf(await porter.sendMessage(notified('where', configOf(receiver))));
+  await waitFor(async () => (await deliveries()).some(({ attempts }) => attempts > 0) || undefined, {
+    message: 'it has failed once',
+  });
+  return taskId;
+}
+
+test('a receiver that was taken back is sent nothing more, until it is asked for again', async () => {
+  await using receiver = await openPushReceiver('1.0');
+  const taskId = await untaken(receiver);
+  const porter = await stage.client('porter', key);
+  await porter.deleteTaskPushNotificationConfig({ tenant: '', taskId, id: 'inbox' });
+  await waitFor(
+    async () =>
+      (await deliveries()).some(({ last_error }) => last_error?.includes('taken back')) || undefined,
+    { message: 'it is given up', deadlineMs: 15_000 },
+  );
+  receiver.statuses.length = 0;
+  await porter.createTaskPushNotificationConfig(configOf(receiver, { taskId }));
+  await delivered(1);
+  const last = receiver.pushed.at(-1);
+  expect(last && taskIn(last)?.status?.state).toBe(ASKS['1.0']);
+});
+
+test('what is to be sent goes to the new address when it was changed', async () => {
   await using receiver = await openPushReceiver('1.0');
   await using other = await openPushReceiver('1.0');
+  const taskId = await untaken(receiver);
   const porter = await stage.client('porter', key);
-  for (const [change, n] of [
-    ['delete', 1],
-    ['set', 2],
-  ] as const) {
-    receiver.statuses.push(...Array.from({ length: 200 }, () => 503));
-    const { id: taskId } = taskOf(await porter.sendMessage(notified(change, configOf(receiver))));
-    await waitFor(
-      async () =>
-        (await deliveries()).some(({ status, attempts }) => status === 'pending' && attempts > 0) ||
-        undefined,
-      {
-        message: 'it has failed once',
-      },
-    );
-    if (change === 'delete')
-      await porter.deleteTaskPushNotificationConfig({ tenant: '', taskId, id: 'inbox' });
-    else await porter.createTaskPushNotificationConfig(configOf(other, { taskId }));
-    await waitFor(
-      async () =>
-        (await deliveries()).filter(({ last_error }) => last_error?.includes('taken back')).length === n ||
-        undefined,
-      { message: 'it is given up', deadlineMs: 15_000 },
-    );
-    await porter.sendMessage(request('seven', { taskId }));
-  }
+  await porter.createTaskPushNotificationConfig(configOf(other, { taskId }));
   await other.reached(1);
-  expect(other.pushed.map((one) => taskIn(one)?.status?.state)).toEqual([TaskState.TASK_STATE_COMPLETED]);
+  await delivered(1);
+  const before = receiver.pushed.length;
+  await porter.sendMessage(request('seven', { taskId }));
+  await delivered(2);
+  expect(other.pushed.map((one) => taskIn(one)?.status?.state)).toEqual([ASKS['1.0'], DONE['1.0']]);
+  expect(receiver.pushed).toHaveLength(before);
+});
+
+test('the end of a task that its receiver has refused is sent to the next address', async () => {
+  await using gone = await openPushReceiver('1.0');
+  await using other = await openPushReceiver('1.0');
+  gone.statuses.push(410);
+  const echo = await stage.client('echo', key);
+  const { id: taskId } = taskOf(await echo.sendMessage(notified('bye', configOf(gone))));
+  await waitFor(async () => (await deliveries())[0]?.status === 'failed' || undefined, {
+    message: 'it is given up',
+  });
+  await echo.createTaskPushNotificationConfig(configOf(gone, { taskId }));
+  expect(await deliveries()).toMatchObject([{ status: 'failed' }]);
+  await echo.createTaskPushNotificationConfig(configOf(other, { taskId }));
+  const [pushed] = await other.reached(1);
+  expect(pushed && taskIn(pushed)?.status?.state).toBe(DONE['1.0']);
+  expect(gone.pushed).toHaveLength(1);
+});
+
+const asks = (one: Pushed): unknown => taskIn(one)?.status?.message?.parts[0]?.content?.value;
+
+test('each of two questions at the same time is sent when it is its turn', async () => {
+  await using receiver = await openPushReceiver('1.0');
+  clerk = async (_input, { ask }) => (await Promise.all(['One?', 'Two?'].map((text) => ask(text)))).join();
+  const porter = await stage.client('porter', key);
+  const { id: taskId } = taskOf(await porter.sendMessage(notified('where', configOf(receiver))));
+  const asked = await waitFor(
+    async () => {
+      const { rows } = await stage.database.pool.query<{ handoff_id: string }>(
+        'select handoff_id from boxcar.handoff_messages',
+      );
+      return rows.length === 2 ? rows[0]?.handoff_id : undefined;
+    },
+    { message: 'both questions are open' },
+  );
+  await receiver.reached(1);
+  await delivered(1);
+  // A person of the installation answers the first one, so no answer of the protocol names the second.
+  await tool.reply(asked, 'yes');
+  await receiver.reached(2);
+  expect(receiver.pushed.map(asks).toSorted()).toEqual(['One?', 'Two?']);
+  await porter.sendMessage(request('no', { taskId }));
+  await delivered(3);
+  expect(receiver.pushed).toHaveLength(3);
+});
+
+test('a question that another attempt asks again is sent again', async () => {
+  await using receiver = await openPushReceiver('1.0');
+  const isTaken = gate();
+  const asksAgain = gate();
+  let attempts = 0;
+  clerk = async (_input, { ask }) => {
+    attempts += 1;
+    if (attempts > 1) {
+      await asksAgain.opened;
+      return ask('Which quay?');
+    }
+    ask('Which quay?').catch(() => undefined);
+    await isTaken.opened;
+    throw Object.assign(new Error('for a moment'), { retryable: true });
+  };
+  const retry = { max_attempts: 2, base_seconds: 0.01 };
+  const call = { tool: 'handoff', arguments: { target_agent: 'clerk', task: 'Find out.', retry } };
+  await stage.agent('again', [{ calls: [call] }, { say: 'They say {{results/handoff}}' }], {
+    tools: ['handoff'],
+    delegation_policy: { target_profiles: null },
+  });
+  const again = await stage.client('again', key);
+  await again.sendMessage(notified('where', configOf(receiver)));
+  await receiver.reached(1);
+  await delivered(1);
+  isTaken.open();
+  await waitFor(() => Promise.resolve(attempts === 2 || undefined), { message: 'another attempt' });
+  asksAgain.open();
+  const pushed = await receiver.reached(2);
+  expect(pushed.map(asks)).toEqual(['Which quay?', 'Which quay?']);
+  expect(new Set(pushed.map(({ id }) => id)).size).toBe(2);
+});
+
+test('no role but the owner may write notifications', async () => {
+  const { rows } = await stage.database.pool.query(
+    "select p.proname from pg_proc p where p.pronamespace = 'boxcar'::regnamespace and p.proname in ('push_event', 'push_asked') and has_function_privilege('public', p.oid, 'execute')",
+  );
+  expect(rows).toEqual([]);
 });
 
 test('a key of another name sets, sees and deletes none, and eleven receivers are too many', async () => {
@@ -239,6 +336,21 @@ test('a key of another name sets, sees and deletes none, and eleven receivers ar
     echo.createTaskPushNotificationConfig(configOf(receiver, { taskId, id: 'one more' })),
   ).rejects.toMatchObject({ name: 'RequestMalformedError' });
   await delivered(10);
+});
+
+test('an answer that brings one receiver too many answers nothing', async () => {
+  await using receiver = await openPushReceiver('1.0');
+  const porter = await stage.client('porter', key);
+  const { id: taskId } = taskOf(await porter.sendMessage(request('where')));
+  for (let n = 1; n <= 10; n += 1)
+    await porter.createTaskPushNotificationConfig(configOf(receiver, { taskId, id: `inbox-${n}` }));
+  const answer = (id: string) =>
+    porter.sendMessage(notified('seven', configOf(receiver, { id }), { taskId }));
+  await expect(answer('one more')).rejects.toMatchObject({ name: 'RequestMalformedError' });
+  expect((await stage.database.pool.query('select from boxcar.handoff_messages')).rowCount).toBe(1);
+  await answer('inbox-1');
+  expect((await stage.database.pool.query('select from boxcar.handoff_messages')).rowCount).toBe(2);
+  await receiver.reached(20);
 });
 
 test('a result that was erased is not sent, and all of it goes at a purge', async () => {

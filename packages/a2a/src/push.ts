@@ -4,6 +4,8 @@ import type { PushRequest } from '@boxcar/runtime';
 import { malformed } from './errors.js';
 import { checkName, isText } from './message.js';
 
+/** As long as that of a callback. */
+const MAX_URL = 2_000;
 /** What a header may carry. */
 const VALUE = /^[\x21-\x7e](?:[\x20-\x7e]{0,4094}[\x21-\x7e])?$/;
 const SCHEME = /^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$/;
@@ -24,6 +26,7 @@ export function readPush(
 ): PushRequest {
   const field = 'pushNotificationConfig';
   if (!isText(url) || url === '') throw malformed(`${field}.url: is missing.`);
+  if (url.length > MAX_URL) throw malformed(`${field}.url: must have at most ${MAX_URL} characters.`);
   return {
     id: isText(id) && id === '' ? undefined : checkName(id, `${field}.id`),
     url,

@@ -219,23 +219,26 @@ export class RequestHandler implements A2ARequestHandler {
     return { ...push, url: await this.#door.pushes.check(push.url, 'pushNotificationConfig.url') };
   }
 
-  /** What is wrong with a configuration is told before the message becomes a task. Sent again, the message finds its task, and sets it then. */
+  /** What is wrong with a configuration is told before the message becomes a task or an answer. Sent again, the message finds its task, and sets it then. */
   async #send(request: SendMessageRequest): Promise<PublicTask> {
     const message = messageOf(request);
     const config = request.configuration?.taskPushNotificationConfig;
     const push = config && (await this.#checkPush(config));
-    const task = await (message.taskId === '' ? this.#door.send(readMessage(message)) : this.#reply(message));
+    const task = await (message.taskId === ''
+      ? this.#door.send(readMessage(message))
+      : this.#reply(message, push));
     if (push !== undefined) await this.#door.pushes.set(task, push);
     return task;
   }
 
   /** A message to a task answers what the task asks. @throws A2AError for a task that asks nothing. */
-  async #reply(message: Message): Promise<PublicTask> {
+  async #reply(message: Message, push: PushRequest | undefined): Promise<PublicTask> {
     const { taskId, contextId } = message;
     const reply = readReply(message);
     const task = await this.#load(taskId);
     if (contextId !== '' && contextId !== task.conversation)
       throw malformed(`message.contextId: task ${taskId} is in another context.`);
+    if (push !== undefined) await this.#door.pushes.checkRoom(task, push);
     const replied = await this.#door.reply(task, reply);
     if (replied !== undefined) return replied;
     throw new UnsupportedOperationError({

@@ -104,7 +104,17 @@ class Conversation {
   async resume(taskId: string): Promise<TaskView> {
     await this.#look(taskId);
     await this.#poll();
+    this.#recall();
     return this.#view;
+  }
+
+  /** An answer that the agent has had is not the answer to the same words that it asks again. */
+  #recall(): void {
+    const prefix = `${this.#call.options.idempotencyKey}/`;
+    for (const id of new Set(this.#view.heard)) {
+      const [hash] = id.startsWith(prefix) ? id.slice(prefix.length).split('-') : [];
+      if (hash !== undefined) this.#asked.set(hash, (this.#asked.get(hash) ?? 0) + 1);
+    }
   }
 
   /** The question that is open: another attempt that is asked it again gives it the same id. */

@@ -61,6 +61,7 @@ export class TaskView {
   #taskId: string | null = null;
   #contextId = '';
   #status: Task['status'];
+  #heard: readonly string[] = [];
   /** What was put out, before it was concealed, and after it. */
   #raw = '';
   #shown = '';
@@ -116,6 +117,11 @@ export class TaskView {
     return this.#message !== undefined || FINAL.has(this.state) || waits;
   }
 
+  /** The ids of the messages that the task has had, where the agent keeps them. */
+  get heard(): readonly string[] {
+    return this.#heard;
+  }
+
   /** Before a further message: the question has been answered. */
   reopen(): void {
     this.#status = undefined;
@@ -130,6 +136,7 @@ export class TaskView {
       case 'task':
         this.#name(arrived.value.id, arrived.value.contextId);
         this.#status = arrived.value.status;
+        this.#heard = arrived.value.history.map(({ messageId }) => messageId);
         for (const { artifactId, parts } of arrived.value.artifacts) this.#keep(artifactId, parts);
         this.#catchUp();
         return;

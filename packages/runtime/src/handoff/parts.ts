@@ -3,6 +3,7 @@ import type { AdapterRegistry, AskedTask, HandoffAdapter, Target, Targets } from
 import {
   errorText,
   type HandoffId,
+  isCleanText,
   type JsonObject,
   KernelError,
   maskSecrets,
@@ -49,6 +50,18 @@ const ASK_MS = 86_400_000;
 function questionText(question: string): string {
   const text = maskSecrets(String(sanitizeJson(question).value));
   return text.trim() === '' ? 'The agent waits for input, and does not say for what.' : text;
+}
+
+const MAX_TASK_NAME = 1_000;
+
+/** What the platform calls the task that waits, as a row can have it: another attempt asks for it by this name. */
+function taskName(name: string | undefined, platform: string): string | undefined {
+  if (!name) return undefined;
+  if (name.length <= MAX_TASK_NAME && isCleanText(name)) return name;
+  throw new KernelError('platform_failed', {
+    message: `The agent of ${platform} asks, and the name of its task cannot be kept: it is longer than ${MAX_TASK_NAME} characters, or has some that are not text.`,
+    details: { platform },
+  });
 }
 
 class TargetsFile {
@@ -355,7 +368,7 @@ export class HandoffParts implements Handoffs {
           ask(questionText(question), {
             timeoutMs: ASK_MS,
             key: of?.questionId,
-            remoteTask: of?.remoteId || undefined,
+            remoteTask: taskName(of?.remoteId, platform),
           });
         const { result, usage, remote_id, loss } = await adapter.executeHandoff(request, {
           signal,

@@ -123,3 +123,70 @@ test('a question with the key of its target is shown without it, and one without
   await tool.reply(id, 'yes');
   expect(await tool.waitForHandoff(id)).toMatchObject({ status: 'completed' });
 });
+
+test('the same question a second time is not answered by another process with the reply to the first', async () => {
+  await using server = await openAgent('1.0', playQuestions('Go on?', 'Go on?'));
+  const tool = toolAt(server);
+  const id = await begin(tool);
+  await questionOf(tool, id);
+  await tool.reply(id, 'yes');
+  await questionOf(tool, id, 2);
+  await tool.close();
+  await using other = toolAt(server);
+  const done = other.waitForHandoff(id);
+  await waitFor(async () => ((await other.getHandoff(id))?.attempts === 2 ? true : undefined), {
+    message: 'another attempt',
+  });
+  await waitFor(
+    async () =>
+      (await other.messages(id)).some(({ seq, state }) => seq === 3 && state === 'open') || undefined,
+    { message: 'it is asked again' },
+  );
+  await other.reply(id, 'no');
+  expect(await done).toMatchObject({ status: 'completed', result: 'no: Done.' });
+  expect(new Set(sent(server)).size).toBe(3);
+  expect(server.works).toHaveLength(3);
+});
+
+test('an agent that asks with more words than a card has is told to stop', async () => {
+  await using server = await openAgent('1.0', playQuestions('Which harbour? '.repeat(80_000)));
+  await using tool = toolAt(server);
+  const id = await begin(tool);
+  expect((await tool.waitForHandoff(id)).error?.code).toBe('payload_too_large');
+  await waitFor(async () => server.requests.some(({ text }) => text.includes('CancelTask')) || undefined, {
+    message: 'the agent is told to stop',
+  });
+});
+
+test.each([
+  ['a NUL', 'a\0b'],
+  ['a lone surrogate', 'a\ud800b'],
+  ['more characters than any name', 'x'.repeat(100_000)],
+])('an agent whose task has a name with %s fails with words about it', async (_what, remoteId) => {
+  await using tool = new HandoffTool({ runtime: h.runtime });
+  tool.registerAdapter({
+    platform: 'quay',
+    retry: 'never',
+    resumes: true,
+    capabilities: {
+      streaming: false,
+      cancel: false,
+      messages: false,
+      max_context_tokens: null,
+      carries: ['text'],
+    },
+    supportsPlatform: (name) => name === 'quay',
+    executeHandoff: async (_request, { ask }) => ({
+      result: (await ask?.('Which harbour?', { questionId: 'q', remoteId })) ?? null,
+      usage: null,
+      remote_id: null,
+      loss: { sent_cards: [], lost: [] },
+    }),
+  });
+  const failed = tool.handoff({ source_agent: 'desk', target_agent: 'x', platform: 'quay', task: 'Moor.' });
+  await expect(failed).rejects.toMatchObject({
+    code: 'platform_failed',
+    message: expect.stringContaining('name of its task'),
+  });
+  expect(await h.rows('select from boxcar.handoff_messages')).toEqual([]);
+});

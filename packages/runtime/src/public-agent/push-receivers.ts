@@ -16,6 +16,13 @@ export interface PushRequest extends Omit<PushConfig, 'id'> {
   readonly id: string | undefined;
 }
 
+const tooMany = ({ handoff_id }: PublicTask): KernelError =>
+  new KernelError('bad_request', {
+    message: `A task has ${MAX_PUSH_CONFIGS} push notification configurations at most.`,
+    next: 'Delete one that is not needed.',
+    details: { handoff_id },
+  });
+
 export class PushReceivers {
   readonly #runtime: Pick<HandoffRuntime, 'pool' | 'webhooks'>;
 
@@ -33,18 +40,20 @@ export class PushReceivers {
     return this.#runtime.webhooks.check(url, field);
   }
 
+  /** Before something else is done with the request. @throws KernelError `bad_request`: the task has too many. */
+  async checkRoom(task: PublicTask, { id = task.handoff_id }: Pick<PushRequest, 'id'>): Promise<void> {
+    const others = (await this.list(task)).filter((one) => one.id !== id);
+    if (others.length >= MAX_PUSH_CONFIGS) throw tooMany(task);
+  }
+
   /**
    * @param request - With an address that was checked.
    * @throws KernelError `bad_request`: the task has too many.
    */
-  async set({ handoff_id: taskId }: PublicTask, request: PushRequest): Promise<PushConfig> {
+  async set(task: PublicTask, request: PushRequest): Promise<PushConfig> {
+    const { handoff_id: taskId } = task;
     const config = { ...request, id: request.id ?? taskId };
-    if (!(await setPushConfig(this.#runtime.pool, taskId as HandoffId, config)))
-      throw new KernelError('bad_request', {
-        message: `A task has ${MAX_PUSH_CONFIGS} push notification configurations at most.`,
-        next: 'Delete one that is not needed.',
-        details: { handoff_id: taskId },
-      });
+    if (!(await setPushConfig(this.#runtime.pool, taskId as HandoffId, config))) throw tooMany(task);
     // What has happened already is due at once.
     this.#runtime.webhooks.wake();
     return config;

@@ -45,6 +45,8 @@ import { TurnCommits } from './turn-commits.js';
 /** How long a platform may take to hear that it is to stop. */
 const CANCEL_MS = 5_000;
 const STEP = 1;
+/** A question that has no reply ends the attempt, and the agent that asks still waits. */
+const UNANSWERED: ReadonlySet<ErrorCode | undefined> = new Set(['question_expired', 'payload_too_large']);
 
 type Status = 'failed' | 'timeout' | 'partial';
 
@@ -217,7 +219,7 @@ class HandoffRun {
     } catch (error) {
       // It asks again elsewhere, and the platform still waits for the reply.
       if (limit.signal.reason === left) return 'released';
-      if (limit.signal.aborted || codeOf(error) === 'question_expired')
+      if (limit.signal.aborted || UNANSWERED.has(codeOf(error)))
         this.#tellToStop(prepared, { remoteId, canResume: signal.aborted && asking.canResume });
       if (signal.aborted) throw error;
       if (limit.signal.aborted) return await this.#fail(this.#timeout(), 'timeout');
