@@ -91,6 +91,8 @@ function describeHandoff({ head, events }: HandoffRow, once: ReadonlySet<string>
     ...(isOpen ? { phase: 'ended' } : {}),
     events: events
       .filter((type) => type !== 'handoff.started')
+      // Another attempt asks its question again.
+      .filter((type, at, all) => type !== 'handoff.question' || all[at - 1] !== type)
       .map((type) => (isOpen ? type.replace(/\.(completed|failed)$/, '.ended') : type)),
   });
 }
