@@ -267,10 +267,11 @@ test('each of two questions at the same time is sent when it is its turn', async
     },
     { message: 'both questions are open' },
   );
-  await receiver.reached(1);
+  const [first] = await receiver.reached(1);
   await delivered(1);
-  // A person of the installation answers the first one, so no answer of the protocol names the second.
-  await tool.reply(asked, 'yes');
+  const told = (await tool.messages(asked)).find(({ text }) => text === (first && asks(first)));
+  // A person of the installation answers it, so no answer of the protocol names the other one.
+  await tool.reply(asked, 'yes', { question: told?.seq });
   await receiver.reached(2);
   expect(receiver.pushed.map(asks).toSorted()).toEqual(['One?', 'Two?']);
   await porter.sendMessage(request('no', { taskId }));
