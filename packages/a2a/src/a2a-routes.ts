@@ -210,7 +210,8 @@ export function a2aRoutes(runtime: HandoffRuntime, options: A2ARoutesOptions = {
 /** @throws KernelError `bad_config`. */
 function readPublicUrl(text: string): string {
   const url = URL.canParse(text) ? new URL(text) : null;
-  const isPlain = url !== null && url.search === '' && url.hash === '' && url.username === '';
+  const isPlain =
+    url !== null && url.search === '' && url.hash === '' && `${url.username}${url.password}` === '';
   if (isPlain && ['http:', 'https:'].includes(url.protocol)) return url.href.replace(/\/$/, '');
   throw new KernelError('bad_config', {
     message: `publicUrl: '${text}' must be an http:// or https:// address without a query.`,

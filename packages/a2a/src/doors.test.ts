@@ -129,6 +129,9 @@ describe('keys', () => {
       await stage.key({ name: 'other' }),
       await stage.key({ agent: 'sam' }),
       await stage.key({ agent: 'kim' }),
+      // As long as names may be, and different at their end.
+      await stage.key({ name: `${'n'.repeat(199)}1` }),
+      await stage.key({ name: `${'n'.repeat(199)}2` }),
     ];
     const clients = await Promise.all(keys.map((one) => stage.client('echo', one)));
     const tasks = await Promise.all(
@@ -136,7 +139,7 @@ describe('keys', () => {
         taskOf(await client.sendMessage(request('mine', { messageId: 'same', contextId: 'same' }))),
       ),
     );
-    expect(new Set(tasks.map(({ id }) => id)).size).toBe(4);
+    expect(new Set(tasks.map(({ id }) => id)).size).toBe(6);
     expect(tasks.map(({ status }) => status?.state)).toEqual(tasks.map(() => TaskState.TASK_STATE_COMPLETED));
     for (const [n, client] of clients.entries()) {
       const all = {
@@ -164,7 +167,7 @@ describe('keys', () => {
     const agents = await stage.database.pool.query(
       "select distinct t.agent_id from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id where h.conversation = 'same'",
     );
-    expect(agents.rowCount).toBe(4);
+    expect(agents.rowCount).toBe(6);
     // The key of another agent is a key to the tasks of that agent, not to those of a project's key of the same name.
     const again = await stage.key({ name: 'desk' });
     expect(
@@ -321,7 +324,12 @@ describe('cards', () => {
       headers: bearer(key),
     });
     expect(await response.json()).toMatchObject({ url: 'https://agents.example/boxcar/a2a/echo' });
-    for (const publicUrl of ['agents.example', 'ftp://agents.example', 'https://agents.example?x=1'])
+    for (const publicUrl of [
+      'agents.example',
+      'ftp://agents.example',
+      'https://agents.example?x=1',
+      'https://:secret@agents.example',
+    ])
       await expect(openStage({ database: stage.database, works: false, publicUrl })).rejects.toMatchObject({
         code: 'bad_config',
       });
@@ -496,6 +504,8 @@ describe('bad input', () => {
     );
     const client = await poor.client('echo', await poor.key({ projectId: project }));
     const refused = client.sendMessage(request('x'));
+    // The message is as it should be: it may be sent again when there is room.
+    await expect(refused).rejects.toMatchObject({ envelopeCode: -32603 });
     await expect(refused).rejects.toThrow(/^(?!.*(gpt-unpriced|boxcar prices|Budget 0)).*$/s);
   });
 });

@@ -21,8 +21,10 @@ export function toA2AError(error: unknown, log: Log): Error {
     log('error', 'a2a.failed', { error });
     return new A2AError({ message: INTERNAL, metadata: { code: 'internal_error' } });
   }
-  const message = INSIDE.has(error.code) ? error.entry.message : textOf(error);
-  const options = { message, metadata: { code: error.code } };
+  const metadata = { code: error.code };
+  // Nothing is wrong with the message: it may be sent again later.
+  if (INSIDE.has(error.code)) return new A2AError({ message: error.entry.message, metadata });
+  const options = { message: textOf(error), metadata };
   if (error.code === 'feature_disabled') return new UnsupportedOperationError(options);
   if (error.entry.httpStatus < 500) return new RequestMalformedError(options);
   // Its own words may say what is inside, such as the address of the database.

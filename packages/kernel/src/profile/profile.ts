@@ -2,6 +2,7 @@ import { z } from 'zod';
 import {
   isPlainName,
   type JsonValue,
+  KernelError,
   nameSchema as name,
   PLAIN_NAME,
   parseJsonValue,
@@ -99,5 +100,11 @@ export function parseProfile(input: unknown): Profile {
   // Its own members keep the order of the schema, so that a comparison of versions shows no moved lines.
   const parsed = profileSchema.safeParse(parseJsonValue(input, 'profile'), { error: plainWords });
   if (!parsed.success) throw toBadRequest(parsed.error, '', 'profile_invalid');
+  const { name, public: isPublic } = parsed.data;
+  if (isPublic === true && ['.', '..'].includes(name))
+    throw new KernelError('profile_invalid', {
+      message: `name: '${name}' cannot be public, since no web address leads to it.`,
+      details: { field: 'name' },
+    });
   return parsed.data;
 }

@@ -120,6 +120,8 @@ describe('several profiles at once', () => {
       details: { profile_name: 'wrong', profile_index: 1 },
     });
     expect(await codeOf(h.runtime.applyProfiles([named('same'), named('same')]))).toBe('profile_invalid');
+    // No address leads to it.
+    expect(await codeOf(h.runtime.applyProfiles([named('..', { public: true })]))).toBe('profile_invalid');
     expect(await h.runtime.listProfiles()).toEqual(before);
   });
 

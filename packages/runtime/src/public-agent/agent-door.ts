@@ -82,9 +82,19 @@ export interface TaskPage {
 }
 
 const CURSOR = 'tasks';
+/** Characters. */
+const MAX_NAME = 200;
 
 const digestOf = (words: readonly string[]): string =>
   createHash('sha256').update(JSON.stringify(words)).digest('hex');
+
+/** What callers with a key of this name are called: as long as any name may be, and the same for no other key. */
+function callerNamed(key: string): string {
+  const name = `a2a:${key}`;
+  return name.length <= MAX_NAME
+    ? name
+    : `${name.slice(0, 150).toWellFormed()}~${digestOf([key]).slice(0, 32)}`;
+}
 
 /** An id that follows from words, in the form of those that are made by chance. */
 function idOf(words: readonly string[]): string {
@@ -109,7 +119,7 @@ export class AgentDoor {
     this.#scope = {
       projectId,
       publicAgent: agent.name,
-      sourceAgent: caller === null ? `a2a:${name}`.slice(0, 200) : caller.name,
+      sourceAgent: caller === null ? callerNamed(name) : caller.name,
       sourceAgentId: caller?.id ?? null,
     };
   }
