@@ -38,10 +38,11 @@ const tellReaders = (changed: string): string => `
     select pg_notify('${PARTS_CHANNEL}', r.turn_id::text) from ${changed} c join boxcar.handoffs h on h.id = c.id join boxcar.handoffs r on r.id in (h.id, h.root_handoff_id) where r.turn_id is not null
   )`;
 
+// By the clock under the lock of the handoff: of two questions the one with the lower number is the older one.
 const ASK = statement(`
   with /* messages.ask */ question as (
-    insert into boxcar.handoff_messages (handoff_id, seq, card_id, ask_key, expires_at)
-    select $1, coalesce((select max(m.seq) from boxcar.handoff_messages m where m.handoff_id = $1), 0) + 1, $2, $3, now() + $4 * interval '1 millisecond'
+    insert into boxcar.handoff_messages (handoff_id, seq, card_id, ask_key, expires_at, created_at)
+    select $1, coalesce((select max(m.seq) from boxcar.handoff_messages m where m.handoff_id = $1), 0) + 1, $2, $3, now() + $4 * interval '1 millisecond', clock_timestamp()
     where not exists (select from boxcar.handoff_messages m where m.handoff_id = $1 and m.ask_key = $3)
     returning seq, card_id, expires_at
   ),

@@ -157,7 +157,7 @@ export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: Jso
       ...handoffs.map((row) => `handoff ${describeHandoff(row, unknown)}`),
     ].sort();
   const losses = await pool.query<{ n: number }>('select count(*)::int as n from public.losses');
-  // Attempts, what they have said, their lines in the logs of handoffs, late answers and notes of failures are what a fault adds. A place at a provider is given back after the last
+  // Attempts, what they have said, their lines in the logs of handoffs, notifications of what they have asked again (above, `sent`), late answers and notes of failures are what a fault adds. A place at a provider is given back after the last
   // commit, or is removed by the next turn that looks for one, so a run can end before its last place goes.
   const {
     steps: _attempts,
@@ -166,6 +166,7 @@ export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: Jso
     provider_slots: _places,
     handoff_events: _numbered,
     turn_parts: _voided,
+    webhook_deliveries: _sent,
     ...counts
   } = await rowCounts(pool);
   return {

@@ -375,13 +375,13 @@ export const publicPushes: Scenario = {
     );
     const { received } = receiver;
     const ids = new Set(received.map(({ id }) => id));
-    // The same question is told again when another attempt has asked it.
+    // The same question is told again when another attempt has asked it, unless that was before anybody was to be notified.
     const told = await watcher.until(
       "select count(*)::int as count from boxcar.handoff_events where type in ('handoff.question', 'handoff.completed') and (type = 'handoff.question' or handoff_id = '" +
         handoff_id +
         "')",
     );
-    if (ids.size !== told.count || !received.every(({ isGenuine }) => isGenuine))
+    if (ids.size < 2 || ids.size > Number(told.count) || !received.every(({ isGenuine }) => isGenuine))
       throw new Error(`was sent: ${JSON.stringify(received)}`);
     const { phase, result } = (await atDoor((door) => door.get(handoff_id))) ?? {};
     return { phase: phase ?? null, result: result ?? null };
