@@ -131,7 +131,13 @@ test('a worker that closes while one of its turns is locked hands the others bac
   await stranger.query('begin');
   await stranger.query('select from boxcar.turns where id = $1 for update', [locked]);
   await expect(worker.close({ graceMs: 0 })).rejects.toMatchObject({
-    errors: [{ message: expect.stringContaining('handing its turns back') }],
+    // On a busy machine other parts may not end in their time, either.
+    errors: expect.arrayContaining([
+      expect.objectContaining({ message: expect.stringContaining('handing its turns back') }),
+    ]),
+  });
+  await waitFor(async () => (await rows()).filter(({ status }) => status === 'dispatched').length === 2, {
+    message: 'the others are handed back while one is locked',
   });
   expect(await rows()).toEqual([
     { id: locked, status: 'running', losses: 0 },
