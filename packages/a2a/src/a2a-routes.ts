@@ -214,7 +214,7 @@ function readPublicUrl(text: string): string {
     url !== null && url.search === '' && url.hash === '' && `${url.username}${url.password}` === '';
   if (isPlain && ['http:', 'https:'].includes(url.protocol)) return url.href.replace(/\/$/, '');
   throw new KernelError('bad_config', {
-    message: `publicUrl: '${text}' must be an http:// or https:// address without a query.`,
+    message: `publicUrl: '${text}' must be an http:// or https:// address without a name, a password, a query and a fragment.`,
     next: 'Give the address by which other platforms reach this server.',
     details: { field: 'publicUrl' },
   });

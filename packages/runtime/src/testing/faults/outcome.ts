@@ -55,9 +55,9 @@ const HANDOFFS = `
       'ticket', (select a.status from boxcar.approvals a where a.id = h.ticket_id), 'is_served', h.turn_id is not null, 'is_joined', h.joined_to is not null,
       'sent', (select json_agg(d.status) from (
           -- A question that another attempt has asked again is told again.
-          select distinct on (e.handoff_id, e.type, e.data->>'question') w.status
+          select distinct on (e.handoff_id, e.type, e.data->>'question', w.push_config, case when e.type <> 'handoff.question' then w.id end) w.status
           from boxcar.webhook_deliveries w join boxcar.handoff_events e on e.handoff_id = w.event_handoff_id and e.seq = w.event_seq
-          where w.handoff_id = h.id order by e.handoff_id, e.type, e.data->>'question', e.seq desc) d), 'is_told', h.notifies is false) as head,
+          where w.handoff_id = h.id order by e.handoff_id, e.type, e.data->>'question', w.push_config, case when e.type <> 'handoff.question' then w.id end, e.seq desc) d), 'is_told', h.notifies is false) as head,
     (select json_agg(e.type order by e.seq) from boxcar.handoff_events e where e.handoff_id = h.id) as events
   from boxcar.handoffs h`;
 
