@@ -193,6 +193,26 @@ export {
   type WaitedHandoff,
   writeReply,
 } from './handoff/index.js';
+export {
+  type ContextEntry,
+  type ContextPage,
+  countHandoffSessions,
+  findHandoffSession,
+  type HandoffSession,
+  listHandoffSessions,
+  loadContext,
+  loadSessionEdges,
+  type NewContextEntry,
+  type NewHandoffSession,
+  type RegisterResult,
+  registerSession,
+  type SessionFilters,
+  type SessionWrite,
+  type SessionWriteResult,
+  type Written,
+  type WrittenEntry,
+  writeSession,
+} from './handoff-session/index.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';
 export {
   findKeyRow,

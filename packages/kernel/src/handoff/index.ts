@@ -46,6 +46,25 @@ export {
   MAX_HANDOFF_KEY,
 } from './request.js';
 export {
+  CONTEXT_TYPES,
+  type ContextCounts,
+  type ContextType,
+  type HandoffSessionId,
+  RETENTION,
+  RETENTION_POLICIES,
+  type RetentionPolicy,
+  SESSION_STATUSES,
+  type SessionState,
+  type SessionStatus,
+  type SessionSummary,
+  type SessionTimes,
+  type StoredSessionStatus,
+  type SummaryFacts,
+  sessionStateOf,
+  summarizeSession,
+  totalOf,
+} from './sessions.js';
+export {
   type HandoffToolSchema,
   handoffToolSchema,
   platformOf,
