@@ -46,6 +46,23 @@ export {
   MAX_HANDOFF_KEY,
 } from './request.js';
 export {
+  type ContextEntryInput,
+  closeSessionSchema,
+  contextEntriesOf,
+  contextEntrySchema,
+  getContextSchema,
+  getSummarySchema,
+  listSessionsSchema,
+  MAX_CONTEXT_BATCH,
+  MAX_CONTEXT_BYTES,
+  MAX_CONTEXT_METADATA_BYTES,
+  MAX_SESSION_KEY,
+  MAX_SESSION_PAGE,
+  registerSessionSchema,
+  retentionPolicyOf,
+  updateContextSchema,
+} from './session-request.js';
+export {
   CONTEXT_TYPES,
   type ContextCounts,
   type ContextType,
