@@ -1,10 +1,11 @@
 /** Sessions of clients: what they are told, what they may read, and what stays after an erasure. */
 import type { BoxId, ProjectId } from '@boxcar/kernel';
-import { eraseCards, findOwnCards } from '@boxcar/store';
+import { eraseCards, findOwnCards, purgeTapes } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
+import { rowCounts } from '../testing/row-counts.js';
 import { type ContextPageAnswer, type HandoffSessions, openHandoffSessions } from './index.js';
 
 let h: Harness;
@@ -499,4 +500,57 @@ test('words of a session that are erased are gone from pages and summary, and no
       )[0]?.n,
       table,
     ).toBe(0);
+});
+
+describe('a purge', () => {
+  const purge = (hours: number) =>
+    purgeTapes(h.database.pool, { before: new Date(Date.now() - hours * 3_600_000 + 60_000) });
+  const isThere = async (key: string): Promise<boolean> =>
+    (await operator.get({ session_key: key })) !== undefined;
+  /** As if all of it had happened so long ago. */
+  const backdate = async (key: string, hours: number): Promise<void> => {
+    await age(key, hours);
+    await h.rows(
+      `update boxcar.handoff_sessions set ended_at = ended_at - $2 * interval '1 hour' where session_key = $1`,
+      [key, hours],
+    );
+  };
+
+  test('removes sessions that are over with their tapes, and no others', async () => {
+    const keys = { active: fresh(), expired: fresh(), closed: fresh() };
+    for (const session_key of Object.values(keys)) {
+      await operator.register({ session_key, agent_from: 'x' });
+      await operator.update({ session_key, ...says('x') });
+    }
+    await operator.close({ session_key: keys.closed });
+    await backdate(keys.closed, 1);
+    await backdate(keys.expired, 25);
+    const before = await rowCounts(h.database.pool);
+    await purge(0);
+    expect(await isThere(keys.active)).toBe(true);
+    expect(await isThere(keys.expired)).toBe(false);
+    expect(await isThere(keys.closed)).toBe(false);
+    const after = await rowCounts(h.database.pool);
+    expect((after.handoff_sessions ?? 0) < (before.handoff_sessions ?? 0)).toBe(true);
+    const [left] = await h.rows<{ n: number }>(
+      'select count(*)::int as n from boxcar.handoff_session_entries e where not exists (select from boxcar.handoff_sessions s where s.id = e.session_id)',
+    );
+    expect(left).toEqual({ n: 0 });
+    await checkInvariants(h.database.pool, { isSettled: false });
+    // Its key is free.
+    await expectOutcome(operator.register({ session_key: keys.closed, agent_from: 'x' }), 'registered');
+  });
+
+  test('keeps a session that another one goes on from, until that is over too', async () => {
+    const first = (await register(operator, { agent_from: 'x' })).session.session_key;
+    await operator.close({ session_key: first });
+    const second = (await register(operator, { agent_from: 'y', continues: first })).session.session_key;
+    await backdate(first, 1);
+    await purge(0);
+    expect(await isThere(first)).toBe(true);
+    await operator.close({ session_key: second });
+    await backdate(second, 1);
+    await purge(0);
+    expect([await isThere(first), await isThere(second)]).toEqual([false, false]);
+  });
 });

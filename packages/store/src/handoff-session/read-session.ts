@@ -80,7 +80,9 @@ const SHOWN = 101;
 const edge = (type: ContextType, order: 'asc' | 'desc', words: string): string => `(
     select ${words} from ${LINE_OF_SESSION} cross join lateral (
         select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.type = '${type}' and o.sequence_number <= $2 order by o.sequence_number ${order} limit 1) e
-      join boxcar.handoff_sessions q on q.id = e.session_id join boxcar.tape_entries t on t.box_id = q.tape_box_id and t.position = e.position join boxcar.cards c on c.id = t.card_id
+      cross join lateral (select q.tape_box_id from boxcar.handoff_sessions q where q.id = e.session_id offset 0) q
+      cross join lateral (select t.card_id from boxcar.tape_entries t where t.box_id = q.tape_box_id and t.position = e.position offset 0) t
+      cross join lateral (select c.content from boxcar.cards c where c.id = t.card_id offset 0) c
     order by e.sequence_number ${order} limit 1)`;
 const TEXT = `left(coalesce(c.content->>'text', c.content->'data'->>'content'), ${SHOWN})`;
 
