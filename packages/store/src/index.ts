@@ -194,8 +194,6 @@ export {
   writeReply,
 } from './handoff/index.js';
 export {
-  type ContextEntry,
-  type ContextPage,
   countHandoffSessions,
   findHandoffSession,
   type HandoffSession,
@@ -203,14 +201,11 @@ export {
   loadContext,
   loadSessionEdges,
   type NewContextEntry,
-  type NewHandoffSession,
   type RegisterResult,
   registerSession,
-  type SessionFilters,
   type SessionWrite,
   type SessionWriteResult,
   type Written,
-  type WrittenEntry,
   writeSession,
 } from './handoff-session/index.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';

@@ -5,9 +5,9 @@ import { MAX_HANDOFF_KEY } from './request.js';
 import { CONTEXT_TYPES, RETENTION_POLICIES, type RetentionPolicy, SESSION_STATUSES } from './sessions.js';
 
 /** Characters of a session's key. */
-export const MAX_SESSION_KEY = 256;
+const MAX_SESSION_KEY = 256;
 /** Entries of one update. */
-export const MAX_CONTEXT_BATCH = 500;
+const MAX_CONTEXT_BATCH = 500;
 /** Bytes of UTF-8 in the content of one entry. */
 export const MAX_CONTEXT_BYTES = 1_048_576;
 /** Bytes of JSON in the metadata of one entry. */
@@ -41,7 +41,7 @@ export const registerSessionSchema = z.strictObject({
   idempotency_key: idempotencyKey,
 });
 
-export const contextEntrySchema = z.strictObject({
+const contextEntrySchema = z.strictObject({
   context_type: z.enum(CONTEXT_TYPES),
   content: z.string().min(1).describe('At most 1,048,576 bytes of UTF-8.'),
   metadata: jsonObjectSchema.optional(),

@@ -1,8 +1,7 @@
 /** Sessions of a project, the newest first, as far as the actor may know of them. */
 import type { SessionStatus } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
-import { sessionExpiry } from '../kinds/session-times.js';
-import { grantOf, readsAll } from '../rows/index.js';
+import { grantOf, readsAll, sessionExpiry } from '../rows/index.js';
 import type { TapeActor } from '../tape/index.js';
 import {
   type HandoffSession,

@@ -14,7 +14,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { readSnapshot, retryTransient, type Tx } from '../db/index.js';
-import { sessionExpiry } from '../kinds/session-times.js';
+import { sessionExpiry } from '../rows/index.js';
 
 /** What is removed as a whole: runs, or tapes and handoffs that belong to none. A handoff is looked at as its context box. */
 export type PurgeKind = 'runs' | 'tapes' | 'handoffs';
