@@ -711,6 +711,39 @@ create table boxcar.handoff_messages (
   reply_key text
 );
 
+create table boxcar.handoff_session_entries (
+  session_id uuid not null,
+  sequence_number integer not null,
+  "position" integer not null,
+  type text not null,
+  message_count integer not null,
+  file_count integer not null,
+  tool_call_count integer not null,
+  system_count integer not null
+);
+
+create table boxcar.handoff_sessions (
+  id uuid not null,
+  project_id uuid not null,
+  session_key text not null,
+  tape_box_id uuid not null,
+  maker_agent_id uuid not null,
+  agent_from text not null,
+  agent_to text,
+  status text default 'active'::text not null,
+  retention_policy text not null,
+  message_count integer not null,
+  file_count integer not null,
+  tool_call_count integer not null,
+  system_count integer not null,
+  created_at timestamp with time zone default now() not null,
+  last_write_at timestamp with time zone default now() not null,
+  ended_at timestamp with time zone,
+  frozen_head integer,
+  continues uuid,
+  line_sessions uuid[] not null
+);
+
 create table boxcar.handoffs (
   id uuid not null,
   project_id uuid not null,
@@ -1230,6 +1263,46 @@ alter table only boxcar.handoff_messages add constraint handoff_messages_handoff
 
 alter table only boxcar.handoff_messages add constraint handoff_messages_reply_key_key UNIQUE (reply_key);
 
+alter table only boxcar.handoff_session_entries add constraint handoff_session_entries_check CHECK ((sequence_number = (((message_count + file_count) + tool_call_count) + system_count)));
+
+alter table only boxcar.handoff_session_entries add constraint handoff_session_entries_position_check CHECK (("position" > 0));
+
+alter table only boxcar.handoff_session_entries add constraint handoff_session_entries_type_check CHECK ((type = ANY (ARRAY['message'::text, 'file'::text, 'tool_call'::text, 'system'::text])));
+
+alter table only boxcar.handoff_session_entries add constraint handoff_session_entries_pkey PRIMARY KEY (session_id, sequence_number);
+
+alter table only boxcar.handoff_session_entries add constraint handoff_session_entries_session_id_position_key UNIQUE (session_id, "position");
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_agent_from_check CHECK ((agent_from <> ''::text));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_agent_to_check CHECK ((agent_to <> ''::text));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_check CHECK (((ended_at IS NULL) = (status = 'active'::text)));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_check1 CHECK (((frozen_head IS NOT NULL) = (status = 'completed'::text)));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_check2 CHECK (((continues IS NULL) = (cardinality(line_sessions) = 0)));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_file_count_check CHECK ((file_count >= 0));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_message_count_check CHECK ((message_count >= 0));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_retention_policy_check CHECK ((retention_policy = ANY (ARRAY['standard'::text, 'extended'::text, 'short'::text])));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_session_key_check CHECK ((session_key <> ''::text));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_status_check CHECK ((status = ANY (ARRAY['active'::text, 'completed'::text, 'cancelled'::text])));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_system_count_check CHECK ((system_count >= 0));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_tool_call_count_check CHECK ((tool_call_count >= 0));
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_pkey PRIMARY KEY (id);
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_project_id_session_key_key UNIQUE (project_id, session_key);
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_tape_box_id_key UNIQUE (tape_box_id);
+
 alter table only boxcar.handoffs add constraint handoffs_cache_seconds_check CHECK ((cache_seconds > 0));
 
 alter table only boxcar.handoffs add constraint handoffs_callback_url_check CHECK ((callback_url <> ''::text));
@@ -1478,6 +1551,14 @@ alter table only boxcar.handoff_messages add constraint handoff_messages_card_id
 
 alter table only boxcar.handoff_messages add constraint handoff_messages_handoff_id_fkey FOREIGN KEY (handoff_id) REFERENCES boxcar.handoffs(id) ON DELETE CASCADE;
 
+alter table only boxcar.handoff_session_entries add constraint handoff_session_entries_session_id_fkey FOREIGN KEY (session_id) REFERENCES boxcar.handoff_sessions(id) ON DELETE CASCADE;
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_continues_fkey FOREIGN KEY (continues) REFERENCES boxcar.handoff_sessions(id);
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
+
+alter table only boxcar.handoff_sessions add constraint handoff_sessions_tape_box_id_fkey FOREIGN KEY (tape_box_id) REFERENCES boxcar.boxes(id) ON DELETE CASCADE;
+
 alter table only boxcar.handoffs add constraint handoffs_context_box_id_fkey FOREIGN KEY (context_box_id) REFERENCES boxcar.boxes(id);
 
 alter table only boxcar.handoffs add constraint handoffs_context_card_id_fkey FOREIGN KEY (context_card_id) REFERENCES boxcar.cards(id);
@@ -1585,6 +1666,20 @@ CREATE INDEX forks_parent ON boxcar.forks USING btree (parent_box_id);
 CREATE INDEX grants_box ON boxcar.grants USING btree (box_id);
 
 CREATE INDEX handoff_messages_card ON boxcar.handoff_messages USING btree (card_id);
+
+CREATE INDEX handoff_session_entries_types ON boxcar.handoff_session_entries USING btree (session_id, type, sequence_number);
+
+CREATE INDEX handoff_sessions_continues ON boxcar.handoff_sessions USING btree (continues) WHERE (continues IS NOT NULL);
+
+CREATE INDEX handoff_sessions_from ON boxcar.handoff_sessions USING btree (project_id, agent_from, created_at, id);
+
+CREATE INDEX handoff_sessions_maker ON boxcar.handoff_sessions USING btree (maker_agent_id);
+
+CREATE INDEX handoff_sessions_newest ON boxcar.handoff_sessions USING btree (project_id, created_at, id);
+
+CREATE INDEX handoff_sessions_to ON boxcar.handoff_sessions USING btree (project_id, agent_to, created_at, id) WHERE (agent_to IS NOT NULL);
+
+CREATE INDEX handoff_sessions_written ON boxcar.handoff_sessions USING btree (last_write_at);
 
 CREATE INDEX handoffs_cached ON boxcar.handoffs USING btree (project_id, cache_key, ended_at) WHERE ((cache_key IS NOT NULL) AND (cached_from IS NULL) AND (phase = 'completed'::text));
 
@@ -1823,6 +1918,34 @@ comment on column boxcar.handoff_messages.author is 'who replied';
 comment on column boxcar.handoff_messages.closed_at is 'of a question: it was answered, its time is over, or the attempt that asked it has ended';
 
 comment on column boxcar.handoff_messages.reply_key is 'of a reply by another platform: the same message is the same reply';
+
+comment on table boxcar.handoff_session_entries is 'the context entries of sessions, in the order of their tapes';
+
+comment on column boxcar.handoff_session_entries."position" is 'on the tape of the session';
+
+comment on column boxcar.handoff_session_entries.message_count is 'up to this entry, as the other counts: what a reader up to here counts is one row';
+
+comment on column boxcar.handoff_session_entries.sequence_number is 'without gaps; goes on from the session before';
+
+comment on table boxcar.handoff_sessions is 'sessions of clients that hand their context on';
+
+comment on column boxcar.handoff_sessions.agent_from is 'whose session it is, as the client says; a name of no agent here will do';
+
+comment on column boxcar.handoff_sessions.agent_to is 'whom it was handed to last';
+
+comment on column boxcar.handoff_sessions.continues is 'the completed session that it goes on from: its tape is forked at the frozen head';
+
+comment on column boxcar.handoff_sessions.frozen_head is 'the last position of its tape that counts, once it is completed';
+
+comment on column boxcar.handoff_sessions.line_sessions is 'that session, and those before it, oldest first';
+
+comment on column boxcar.handoff_sessions.maker_agent_id is 'who has registered it: an agent, or the operator';
+
+comment on column boxcar.handoff_sessions.message_count is 'with those of the sessions that it goes on from, as the other counts; their sum is the sequence number of the last entry';
+
+comment on column boxcar.handoff_sessions.session_key is 'the client''s name of it';
+
+comment on column boxcar.handoff_sessions.status is 'expired is not stored: it follows from last_write_at, the policy and the time of the question';
 
 comment on column boxcar.handoffs.asking_since is 'it waits for a reply since then, and its time does not run';
 

@@ -71,6 +71,19 @@ export {
   type WebhookPage,
   waitForHandoff,
 } from './handoff/index.js';
+export type {
+  CloseAnswer,
+  ContextAnswer,
+  ContextPageAnswer,
+  RegisterAnswer,
+  SessionAnswer,
+  SessionListAnswer,
+  SessionRefusal,
+  SummaryAnswer,
+  UpdateAnswer,
+  WrittenAnswer,
+} from './handoff-session/index.js';
+export { HandoffSessions, openHandoffSessions, type SessionClient } from './handoff-session/index.js';
 export {
   authenticateKey,
   type CreatedKey,

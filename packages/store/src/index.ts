@@ -193,6 +193,21 @@ export {
   type WaitedHandoff,
   writeReply,
 } from './handoff/index.js';
+export {
+  countHandoffSessions,
+  findHandoffSession,
+  type HandoffSession,
+  listHandoffSessions,
+  loadContext,
+  loadSessionEdges,
+  type NewContextEntry,
+  type RegisterResult,
+  registerSession,
+  type SessionWrite,
+  type SessionWriteResult,
+  type Written,
+  writeSession,
+} from './handoff-session/index.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';
 export {
   findKeyRow,

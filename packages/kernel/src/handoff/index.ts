@@ -46,6 +46,33 @@ export {
   MAX_HANDOFF_KEY,
 } from './request.js';
 export {
+  type ContextEntryInput,
+  closeSessionSchema,
+  contextEntriesOf,
+  getContextSchema,
+  getSummarySchema,
+  listSessionsSchema,
+  MAX_CONTEXT_BYTES,
+  MAX_CONTEXT_METADATA_BYTES,
+  MAX_SESSION_PAGE,
+  registerSessionSchema,
+  retentionPolicyOf,
+  updateContextSchema,
+} from './session-request.js';
+export {
+  type ContextCounts,
+  type ContextType,
+  type HandoffSessionId,
+  RETENTION,
+  RETENTION_POLICIES,
+  type RetentionPolicy,
+  type SessionStatus,
+  type StoredSessionStatus,
+  sessionStateOf,
+  summarizeSession,
+  totalOf,
+} from './sessions.js';
+export {
   type HandoffToolSchema,
   handoffToolSchema,
   platformOf,

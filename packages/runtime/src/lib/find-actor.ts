@@ -13,6 +13,7 @@ export interface Actor {
   readonly projectId: ProjectId;
   readonly operatorId: AgentId;
   readonly agentId: AgentId;
+  readonly agentName: string;
 }
 
 /** @throws KernelError `not_found` for project or agent, `bad_request` for what no name can be. */
@@ -29,11 +30,11 @@ export async function findActor(db: Queryable, project: string, agent: string): 
       message: `No project '${project}'.`,
       details: { project_id: project },
     });
-  const { projectId, operatorId, agentId } = found;
-  if (agentId === null)
+  const { projectId, operatorId, agentId, agentName } = found;
+  if (agentId === null || agentName === null)
     throw new KernelError('not_found', {
       message: `No agent '${agent}' in project '${project}'.`,
       details: { agent_id: agent, project_id: projectId },
     });
-  return { projectId, operatorId, agentId };
+  return { projectId, operatorId, agentId, agentName };
 }

@@ -13,7 +13,7 @@ export {
 } from './call-scope.js';
 export { deliverableContent, deliverableOf } from './deliverable.js';
 export { toBody } from './evidence-body.js';
-export { findActor } from './find-actor.js';
+export { type Actor, findActor } from './find-actor.js';
 export { handlerSlots, logPoolWaits, type Slot, withHandlerSlot } from './handler-slots.js';
 export { inSlices, SLICE_CHARACTERS } from './in-slices.js';
 export { createLog, type Log, type LogLevel, silentLog, withoutSecrets, writeLogLine } from './log.js';

@@ -10,6 +10,7 @@ export { openTape, type TapeOptions } from './open-tape.js';
 export type { TapeMatch } from './search-tape.js';
 export { SessionGraph, type SessionMetadata, type SessionScope } from './session-graph.js';
 export { Tape } from './tape.js';
+export { toAppendError } from './tape-errors.js';
 export {
   type FoundPlace,
   findTapeHead,

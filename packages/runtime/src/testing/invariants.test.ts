@@ -226,6 +226,18 @@ const handoffOf = (turn: string, change: string): string[] => {
   ];
 };
 
+/** A session on the tape of this turn, with so many messages and without entries. */
+const clientSessionOf = (turn: string, messages: number): string =>
+  `insert into boxcar.handoff_sessions (id, project_id, session_key, tape_box_id, maker_agent_id, agent_from, retention_policy, message_count, file_count, tool_call_count, system_count, line_sessions)
+   select gen_random_uuid(), project_id, 'session', output_box_id, agent_id, 'x', 'standard', ${messages}, 0, 0, 0, '{}' from boxcar.turns where id = '${turn}'`;
+const sessionEntryOf = (entry: {
+  readonly sequence_number: number;
+  readonly position: number;
+  readonly message_count: number;
+}): string =>
+  `insert into boxcar.handoff_session_entries (session_id, sequence_number, position, type, message_count, file_count, tool_call_count, system_count)
+   select id, ${entry.sequence_number}, ${entry.position}, 'message', ${entry.message_count}, 0, 0, 0 from boxcar.handoff_sessions`;
+
 /** A ticket of a request from outside. */
 const insertTicket = (id: string, status: string, consumed: string): string =>
   `insert into boxcar.approvals (id, project_id, run_id, agent, tool_name, card_id, args_hash, context_hash, payload_hash, policy_version, status, created_at, expires_at, resolved_at, resolved_by, consumed_at, metadata)
@@ -356,6 +368,45 @@ const BREAKS: readonly Break[] = [
       `insert into boxcar.handoff_messages (handoff_id, seq, card_id, replies_to, author) select h.id, 2, h.task_card_id, 1, 'x' from boxcar.handoffs h`,
     ],
     ['handoff-messages'],
+  ],
+  ['a session without its first entry', 'boss', (f) => [clientSessionOf(f.child, 1)], ['session-counts']],
+  [
+    'a session whose numbers have a gap',
+    'boss',
+    (f) => [
+      clientSessionOf(f.child, 2),
+      sessionEntryOf({ sequence_number: 2, position: 3, message_count: 2 }),
+    ],
+    ['session-counts', 'session-entries'],
+  ],
+  [
+    'a context entry that is on no tape',
+    'boss',
+    (f) => [
+      clientSessionOf(f.child, 1),
+      sessionEntryOf({ sequence_number: 1, position: 9_999, message_count: 1 }),
+    ],
+    ['session-entries'],
+  ],
+  [
+    'context entries in another order than their tape',
+    'boss',
+    (f) => [
+      clientSessionOf(f.child, 2),
+      sessionEntryOf({ sequence_number: 1, position: 2, message_count: 1 }),
+      sessionEntryOf({ sequence_number: 2, position: 1, message_count: 2 }),
+    ],
+    ['session-entries'],
+  ],
+  [
+    'a completed session that is frozen before its last entry',
+    'boss',
+    (f) => [
+      clientSessionOf(f.child, 1),
+      sessionEntryOf({ sequence_number: 1, position: 2, message_count: 1 }),
+      `update boxcar.handoff_sessions set status = 'completed', ended_at = now(), frozen_head = 1`,
+    ],
+    ['session-counts'],
   ],
   [
     'a hop after one that has not completed',

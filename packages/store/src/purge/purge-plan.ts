@@ -14,6 +14,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { readSnapshot, retryTransient, type Tx } from '../db/index.js';
+import { sessionExpiry } from '../rows/index.js';
 
 /** What is removed as a whole: runs, or tapes and handoffs that belong to none. A handoff is looked at as its context box. */
 export type PurgeKind = 'runs' | 'tapes' | 'handoffs';
@@ -91,7 +92,7 @@ const OF_SAME_AGENTS = `
   where ($4::uuid is null or r.id > $4) and r.id <> all ($2::uuid[]) and ${isOver('r')} on conflict do nothing`;
 
 /**
- * Tapes that nobody writes to: archived incarnations, discarded forks, imported tapes. Those that are the tape of an agent now are not
+ * Tapes that nobody writes to: archived incarnations, discarded forks, imported tapes, those of sessions that are over. Those that are the tape of an agent now are not
  * among them, nor is what a fork began as that is open, or merged: a merge that is repeated gives the same receipt.
  */
 const LEFT_TAPES = `
@@ -103,6 +104,9 @@ const LEFT_TAPES = `
     union all
     select n.* from boxcar.tape_entries e join boxcar.boxes n on n.id = e.box_id
     where e.position = 1 and e.meta ? 'imported' and n.tape_name is not null and n.archived_at is null and n.created_at < $1
+    union all
+    select t.* from boxcar.handoff_sessions s join boxcar.boxes t on t.id = s.tape_box_id
+    where s.last_write_at < $1 and coalesce(s.ended_at, ${sessionExpiry('s')}) < least($1, now()) and t.archived_at is null
   ) b
   where b.kind = 'tape' and ($2::uuid is null or b.project_id = $2) and ($3::uuid[] is null or b.id = any ($3)) and ($4::uuid is null or b.id > $4)
     and b.id <> all ($5::uuid[]) and not exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id)

@@ -21,6 +21,7 @@ import {
 import type { Invariant } from './invariant.js';
 import { BOX_INVARIANTS } from './invariants-boxes.js';
 import { HANDOFF_INVARIANTS } from './invariants-handoffs.js';
+import { SESSION_INVARIANTS } from './invariants-sessions.js';
 import { TAPE_INVARIANTS } from './invariants-tapes.js';
 import { TURN_INVARIANTS } from './invariants-turns.js';
 
@@ -41,6 +42,7 @@ export const INVARIANTS: readonly Invariant[] = [
   ...BOX_INVARIANTS,
   ...TAPE_INVARIANTS,
   ...HANDOFF_INVARIANTS,
+  ...SESSION_INVARIANTS,
 ];
 
 export interface InvariantOptions {

@@ -70,4 +70,5 @@ export {
   WRITTEN_BOXES,
   wroteFor,
 } from './rights.js';
+export { sessionExpiry } from './session-times.js';
 export { grantWorkerRights, readMissingRights } from './worker-rights.js';

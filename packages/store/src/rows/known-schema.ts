@@ -4,7 +4,7 @@
  */
 
 /** The newest migration that this build knows. */
-export const SCHEMA_VERSION = 42;
+export const SCHEMA_VERSION = 43;
 
 /** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
 type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
@@ -23,6 +23,8 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   grants: ['insert', 'update', 'delete'],
   handoff_events: ['insert'],
   handoff_messages: ['insert', 'update'],
+  handoff_session_entries: ['insert'],
+  handoff_sessions: ['insert', 'update'],
   handoffs: ['insert', 'update'],
   operations: ['insert', 'update'],
   policies: ['insert'],

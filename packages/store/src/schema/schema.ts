@@ -6,5 +6,6 @@
 export * from './content-tables.js';
 export * from './handoff-tables.js';
 export * from './key-tables.js';
+export * from './session-tables.js';
 export * from './turn-tables.js';
 export * from './work-tables.js';

@@ -7,7 +7,7 @@ import type { Row } from '../schema/index.js';
 import { PROFILE_COLUMNS, type ProfileDbRow, type ProfileRow, toProfileRow } from './profile-versions.js';
 
 const FIND_ACTOR = statement(`
-  select /* find-agents.find_actor */ p.id as project_id, p.operator_agent_id, a.id as agent_id
+  select /* find-agents.find_actor */ p.id as project_id, p.operator_agent_id, a.id as agent_id, a.name as agent_name
   from boxcar.projects p left join boxcar.agents a on a.project_id = p.id and (a.id = $3 or a.name = any ($4::text[]))
   where p.id = $1 or p.name = $2
   order by (p.id = $1) desc, (a.id = $3) desc, array_position($4::text[], a.name) limit 1`);
@@ -22,17 +22,28 @@ export async function findActor(
     readonly agentId: AgentId | undefined;
   },
 ): Promise<
-  | { readonly projectId: ProjectId; readonly operatorId: AgentId; readonly agentId: AgentId | null }
+  | {
+      readonly projectId: ProjectId;
+      readonly operatorId: AgentId;
+      readonly agentId: AgentId | null;
+      readonly agentName: string | null;
+    }
   | undefined
 > {
-  const [row] = await run<{ project_id: ProjectId; operator_agent_id: AgentId; agent_id: AgentId | null }>(
-    db,
-    FIND_ACTOR,
-    [ref.projectId ?? null, ref.project, ref.agentId ?? null, agentNamesOf(ref.agent)],
+  const [row] = await run<{
+    project_id: ProjectId;
+    operator_agent_id: AgentId;
+    agent_id: AgentId | null;
+    agent_name: string | null;
+  }>(db, FIND_ACTOR, [ref.projectId ?? null, ref.project, ref.agentId ?? null, agentNamesOf(ref.agent)]);
+  return (
+    row && {
+      projectId: row.project_id,
+      operatorId: row.operator_agent_id,
+      agentId: row.agent_id,
+      agentName: row.agent_name,
+    }
   );
-  return row === undefined
-    ? undefined
-    : { projectId: row.project_id, operatorId: row.operator_agent_id, agentId: row.agent_id };
 }
 
 export interface AgentRow {

@@ -37,6 +37,7 @@ export {
   type ForkStatus,
   findCurrentTape,
   findFork,
+  LINE,
   listForks,
   makeFork,
 } from './forks.js';

@@ -10,6 +10,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
 import { ApprovalGate } from '../../approval/approval-gate.js';
 import { HandoffTool } from '../../handoff/index.js';
+import { openHandoffSessions } from '../../handoff-session/index.js';
 import { newId } from '../../lib/new-id.js';
 import { type Harness, harness } from '../../testing/harness.js';
 import { checkInvariants } from '../../testing/invariants.js';
@@ -192,6 +193,8 @@ async function playEverything(): Promise<void> {
     },
   ]);
   await handOff();
+  const client = await openHandoffSessions(h.runtime, { as: agent_id });
+  await client.register({ session_key: 'ours' });
   await noteSweepFailure(h.database.pool, {
     kind: 'turn_ends',
     rowId: turn_id,
@@ -229,6 +232,7 @@ test('the tables that outlive runs exist', async () => {
 const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
   handoff_events: 'handoff_id',
   handoff_messages: 'handoff_id',
+  handoff_session_entries: 'session_id',
   // Of the whole database: several projects may have the same policy.
   policies: '',
   projects: 'id',

@@ -1,0 +1,105 @@
+/** What is asked of sessions. Rule: docs/handoff-sessions.md. */
+import { z } from 'zod';
+import { isPlainName, type JsonObject, jsonObjectSchema, PLAIN_NAME, toName } from '../base/index.js';
+import { MAX_HANDOFF_KEY } from './request.js';
+import { CONTEXT_TYPES, RETENTION_POLICIES, type RetentionPolicy, SESSION_STATUSES } from './sessions.js';
+
+/** Characters of a session's key. */
+const MAX_SESSION_KEY = 256;
+/** Entries of one update. */
+const MAX_CONTEXT_BATCH = 500;
+/** Bytes of UTF-8 in the content of one entry. */
+export const MAX_CONTEXT_BYTES = 1_048_576;
+/** Bytes of JSON in the metadata of one entry. */
+export const MAX_CONTEXT_METADATA_BYTES = 65_536;
+/** Entries of a page of context, and sessions of a list. */
+export const MAX_SESSION_PAGE = 500;
+const MAX_AGENT = 200;
+const MAX_REASON = 1_000;
+
+const name = (most: number) =>
+  z
+    .string()
+    .min(1)
+    .max(most)
+    .refine((value) => value.trim() !== '', 'must not be blank')
+    .refine(isPlainName, PLAIN_NAME)
+    .transform(toName);
+
+const key = name(MAX_SESSION_KEY);
+const idempotencyKey = name(MAX_HANDOFF_KEY).optional();
+const policy = z.enum(RETENTION_POLICIES as readonly [RetentionPolicy, ...RetentionPolicy[]]);
+
+export const registerSessionSchema = z.strictObject({
+  session_key: key.describe('Your name of the session, unique in the project.'),
+  /** From outside any name; of an agent its own, which is the default. */
+  agent_from: name(MAX_AGENT).optional().describe('Whose session it is.'),
+  metadata: jsonObjectSchema.optional(),
+  /** Also read from the metadata. Default: standard. */
+  retention_policy: policy.optional(),
+  continues: key.optional().describe('The completed session that this one goes on from.'),
+  idempotency_key: idempotencyKey,
+});
+
+const contextEntrySchema = z.strictObject({
+  context_type: z.enum(CONTEXT_TYPES),
+  content: z.string().min(1).describe('At most 1,048,576 bytes of UTF-8.'),
+  metadata: jsonObjectSchema.optional(),
+});
+export type ContextEntryInput = z.output<typeof contextEntrySchema>;
+
+/** One entry, or several in `entries`. */
+export const updateContextSchema = z
+  .strictObject({
+    session_key: key,
+    ...contextEntrySchema.partial().shape,
+    entries: z.array(contextEntrySchema).min(1).max(MAX_CONTEXT_BATCH).optional(),
+    idempotency_key: idempotencyKey,
+  })
+  .refine(
+    ({ entries, context_type: type, content, metadata }) =>
+      entries === undefined
+        ? type !== undefined && content !== undefined
+        : type === undefined && content === undefined && metadata === undefined,
+    { error: 'must have context_type and content, or entries alone', path: ['entries'] },
+  );
+
+export const getContextSchema = z.strictObject({
+  session_key: key,
+  cursor: z.int().min(0).optional().describe('The next_cursor of the page before.'),
+  limit: z.int().min(1).max(MAX_SESSION_PAGE).optional(),
+});
+
+export const getSummarySchema = z.strictObject({ session_key: key });
+
+export const listSessionsSchema = z.strictObject({
+  agent: name(MAX_AGENT).optional(),
+  status: z.enum(SESSION_STATUSES).optional(),
+  cursor: z.string().optional(),
+  limit: z.int().min(1).max(MAX_SESSION_PAGE).optional(),
+});
+
+export const closeSessionSchema = z.strictObject({
+  session_key: key,
+  status: z.enum(['completed', 'cancelled']).optional(),
+  reason: z.string().max(MAX_REASON).optional(),
+  idempotency_key: idempotencyKey,
+});
+
+/** The entries of an update, however many there are. */
+export function contextEntriesOf(update: z.output<typeof updateContextSchema>): readonly ContextEntryInput[] {
+  const { entries, context_type: type, content, metadata } = update;
+  if (entries !== undefined) return entries;
+  if (type === undefined || content === undefined) return [];
+  return [{ context_type: type, content, ...(metadata === undefined ? {} : { metadata }) }];
+}
+
+/** The policy that is asked for, in the field of its own or in the metadata; undefined: an unknown one. */
+export function retentionPolicyOf(asked: {
+  readonly retention_policy?: RetentionPolicy | undefined;
+  readonly metadata?: JsonObject | undefined;
+}): RetentionPolicy | undefined {
+  if (asked.retention_policy !== undefined) return asked.retention_policy;
+  const named = asked.metadata?.retention_policy;
+  return named === undefined ? 'standard' : policy.safeParse(named).data;
+}

@@ -1,0 +1,131 @@
+/** Sessions as clients get them. */
+import {
+  type ContextCounts,
+  type ContextType,
+  type JsonValue,
+  type SessionStatus,
+  sessionStateOf,
+  totalOf,
+} from '@boxcar/kernel';
+import type { HandoffSession } from '@boxcar/store';
+
+/** A session, as far as the client may read it. */
+export interface SessionAnswer {
+  readonly id: string;
+  readonly session_key: string;
+  readonly status: SessionStatus;
+  readonly is_dormant: boolean;
+  readonly is_archived: boolean;
+  readonly agent_from: string;
+  readonly agent_to: string | null;
+  readonly retention_policy: string;
+  readonly context_entries: number;
+  readonly counts: ContextCounts;
+  readonly created_at: string;
+  readonly last_write_at: string;
+  /** Null: it has been completed or canceled. */
+  readonly expires_at: string | null;
+  readonly ended_at: string | null;
+  /** The key of the session that it goes on from. */
+  readonly continues: string | null;
+  readonly tape_box_id: string;
+  readonly frozen_head: number | null;
+}
+
+export interface ContextAnswer {
+  readonly sequence_number: number;
+  readonly context_type: ContextType;
+  /** Null after an erasure. */
+  readonly content: JsonValue;
+  readonly metadata: JsonValue;
+  readonly created_at: string;
+}
+
+export interface WrittenAnswer {
+  readonly id: string;
+  readonly sequence_number: number;
+  readonly context_type: ContextType;
+  /** Characters as JavaScript counts them. */
+  readonly content_length: number;
+  readonly created_at: string;
+}
+
+/** What a client is refused for a reason of its own, not of the protocol. */
+export type SessionRefusal =
+  | { readonly outcome: 'not_found'; readonly session_key: string }
+  | { readonly outcome: 'not_active'; readonly session: SessionAnswer };
+
+export type RegisterAnswer =
+  | {
+      readonly outcome: 'registered';
+      readonly session: SessionAnswer;
+      readonly entry: WrittenAnswer;
+      readonly is_repeated: boolean;
+    }
+  /** Null: the client may not read it. */
+  | { readonly outcome: 'exists'; readonly session: SessionAnswer | null }
+  | SessionRefusal;
+
+export type UpdateAnswer =
+  | {
+      readonly outcome: 'updated';
+      readonly session: SessionAnswer;
+      readonly entries: readonly WrittenAnswer[];
+      readonly is_repeated: boolean;
+    }
+  | SessionRefusal;
+
+export type CloseAnswer =
+  | { readonly outcome: 'closed'; readonly session: SessionAnswer; readonly is_repeated: boolean }
+  | SessionRefusal;
+
+export type ContextPageAnswer =
+  | {
+      readonly outcome: 'found';
+      readonly session: SessionAnswer;
+      readonly entries: readonly ContextAnswer[];
+      readonly has_more: boolean;
+      readonly next_cursor: number | null;
+    }
+  | SessionRefusal;
+
+export type SummaryAnswer =
+  | {
+      readonly outcome: 'found';
+      readonly session: SessionAnswer;
+      readonly summary: string;
+      readonly key_points: readonly string[];
+      readonly participants: readonly string[];
+      readonly generated_at: string;
+    }
+  | SessionRefusal;
+
+export interface SessionListAnswer {
+  readonly sessions: readonly SessionAnswer[];
+  /** Counted up to 10,000. */
+  readonly total: number;
+  readonly next_cursor: string | null;
+}
+
+export function toSessionAnswer(session: HandoffSession): SessionAnswer {
+  const { status, isDormant, isArchived, expiresAt } = sessionStateOf(session, session.now);
+  return {
+    id: session.id,
+    session_key: session.sessionKey,
+    status,
+    is_dormant: isDormant,
+    is_archived: isArchived,
+    agent_from: session.agentFrom,
+    agent_to: session.agentTo,
+    retention_policy: session.retentionPolicy,
+    context_entries: totalOf(session.counts),
+    counts: session.counts,
+    created_at: session.createdAt.toISOString(),
+    last_write_at: session.lastWriteAt.toISOString(),
+    expires_at: expiresAt?.toISOString() ?? null,
+    ended_at: session.endedAt?.toISOString() ?? null,
+    continues: session.continues,
+    tape_box_id: session.boxId,
+    frozen_head: session.frozenHead,
+  };
+}

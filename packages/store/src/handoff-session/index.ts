@@ -1,0 +1,12 @@
+export { findHandoffSession, type HandoffSession } from './handoff-sessions.js';
+export { countHandoffSessions, listHandoffSessions } from './list-sessions.js';
+export { loadContext, loadSessionEdges } from './read-session.js';
+export {
+  type NewContextEntry,
+  type RegisterResult,
+  registerSession,
+  type SessionWrite,
+  type SessionWriteResult,
+  type Written,
+  writeSession,
+} from './write-session.js';

@@ -1,0 +1,111 @@
+/** What is read of a session: pages of its entries, and what its summary needs. Numbers come from rows, words from one page of the tape. */
+import type { ContextType, HandoffSessionId, JsonValue } from '@boxcar/kernel';
+import { isJsonObject } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement } from '../db/index.js';
+import { readEntriesAt, type TapeEntryRow } from '../tape/index.js';
+import { type HandoffSession, LINE_OF_SESSION } from './handoff-sessions.js';
+
+export interface ContextEntry {
+  readonly sequenceNumber: number;
+  readonly type: ContextType;
+  readonly position: number;
+  /** What was said, with the metadata of the client; as an erasure has left it. */
+  readonly content: JsonValue;
+  readonly metadata: JsonValue;
+  /** ISO 8601 with microseconds. */
+  readonly createdAt: string;
+}
+
+interface PlaceRow extends pg.QueryResultRow {
+  readonly sequence_number: number;
+  readonly type: ContextType;
+  readonly position: number;
+}
+
+const PLACES = statement(`
+  select /* read-session.places */ e.sequence_number, e.type, e.position from boxcar.handoff_sessions s cross join ${LINE_OF_SESSION} cross join lateral (
+    select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.sequence_number > $2 and o.sequence_number <= $3 order by o.sequence_number limit $4) e
+  where s.id = $1 order by e.sequence_number limit $4`);
+
+/** A card of an entry has its text, or with metadata of the client both. */
+function wordsOf({ card }: TapeEntryRow): Pick<ContextEntry, 'content' | 'metadata'> {
+  const content = card?.content;
+  if (content?.kind === 'text') return { content: content.text, metadata: {} };
+  if (content?.kind !== 'json') return { content: null, metadata: {} };
+  const { data } = content;
+  if (!isJsonObject(data) || typeof data.content !== 'string') return { content: data, metadata: {} };
+  return { content: data.content, metadata: data.metadata ?? {} };
+}
+
+export interface ContextPage {
+  readonly entries: readonly ContextEntry[];
+  /** The number to go on after; null at the end. */
+  readonly next: number | null;
+}
+
+/** Entries after a number, up to where the actor reads: as many as asked for, or as a page of a tape holds. Three statements at most. */
+export async function loadContext(
+  db: Queryable,
+  session: HandoffSession,
+  { after, limit }: { readonly after: number; readonly limit: number },
+): Promise<ContextPage> {
+  const { id, boxId, lastSequence } = session;
+  const places = await run<PlaceRow>(db, PLACES, [id, after, lastSequence, limit]);
+  const read = new Map<number, TapeEntryRow>();
+  const positions = places.map(({ position }) => position);
+  if (positions.length > 0) {
+    const { value: page = [] } = await readEntriesAt(db, boxId, positions).next();
+    for (const entry of page ?? []) read.set(entry.position, entry);
+  }
+  const entries = places.flatMap(({ sequence_number: sequenceNumber, type, position }) => {
+    const entry = read.get(position);
+    return entry === undefined
+      ? []
+      : [{ sequenceNumber, type, position, ...wordsOf(entry), createdAt: entry.createdAt }];
+  });
+  const last = entries.at(-1)?.sequenceNumber;
+  return { entries, next: last === undefined || last >= lastSequence ? null : last };
+}
+
+export interface SessionEdges {
+  readonly firstMessage: string | null;
+  readonly lastMessage: string | null;
+  readonly lastAction: string | null;
+}
+
+/** Characters of a message that are read for a summary: more than it shows, so that it knows whether there are more. */
+const SHOWN = 101;
+
+const edge = (type: ContextType, order: 'asc' | 'desc', words: string): string => `(
+    select ${words} from ${LINE_OF_SESSION} cross join lateral (
+        select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.type = '${type}' and o.sequence_number <= $2 order by o.sequence_number ${order} limit 1) e
+      cross join lateral (select q.tape_box_id from boxcar.handoff_sessions q where q.id = e.session_id offset 0) q
+      cross join lateral (select t.card_id from boxcar.tape_entries t where t.box_id = q.tape_box_id and t.position = e.position offset 0) t
+      cross join lateral (select c.content from boxcar.cards c where c.id = t.card_id offset 0) c
+    order by e.sequence_number ${order} limit 1)`;
+const TEXT = `left(coalesce(c.content->>'text', c.content->'data'->>'content'), ${SHOWN})`;
+
+const EDGES = statement(`
+  select /* read-session.edges */ ${edge('message', 'asc', TEXT)} as first_message, ${edge('message', 'desc', TEXT)} as last_message,
+    ${edge('system', 'desc', "left(c.content->'data'->'metadata'->>'action', 100)")} as last_action
+  from boxcar.handoff_sessions s where s.id = $1`);
+
+interface EdgesRow extends pg.QueryResultRow {
+  readonly first_message: string | null;
+  readonly last_message: string | null;
+  readonly last_action: string | null;
+}
+
+/** The beginnings of its first and last message, and what its last system entry says was done; null for what was erased. One statement. */
+export async function loadSessionEdges(
+  db: Queryable,
+  of: { readonly id: HandoffSessionId; readonly lastSequence: number },
+): Promise<SessionEdges> {
+  const [row] = await run<EdgesRow>(db, EDGES, [of.id, of.lastSequence]);
+  return {
+    firstMessage: row?.first_message ?? null,
+    lastMessage: row?.last_message ?? null,
+    lastAction: row?.last_action ?? null,
+  };
+}

@@ -1,0 +1,43 @@
+/** What must hold of the sessions of clients (`invariants.ts`). */
+import type { Invariant } from './invariant.js';
+
+const SESSIONS =
+  'select * from boxcar.handoff_sessions where id in (select id from boxcar.handoff_sessions order by id desc limit :turns)';
+
+const TYPES = ['message', 'file', 'tool_call', 'system'] as const;
+const total = (row: string): string => `(${TYPES.map((type) => `${row}.${type}_count`).join(' + ')})`;
+
+export const SESSION_INVARIANTS: readonly Invariant[] = [
+  {
+    name: 'session-counts',
+    rule: 'a session counts its context entries by type, those of the session that it goes on from first, and numbers them without a gap; a completed one is frozen at its last entry',
+    when: 'always',
+    broken: `
+      with own as (
+        select s.id, ${total('s')} as counted, coalesce(${total('q')}, 0) as base, s.frozen_head, e.n, e.first, e.last, e.head,
+          ${TYPES.map((type) => `s.${type}_count - coalesce(q.${type}_count, 0) <> e.${type}`).join(' or ')} as is_off
+        from (${SESSIONS}) s left join boxcar.handoff_sessions q on q.id = s.continues cross join lateral (
+          select count(*)::int as n, min(e.sequence_number) as first, max(e.sequence_number) as last, max(e.position) as head,
+            ${TYPES.map((type) => `(count(*) filter (where e.type = '${type}'))::int as ${type}`).join(', ')}
+          from boxcar.handoff_session_entries e where e.session_id = s.id) e
+      )
+      select id, 'counts ' || counted || ' entries behind ' || base || ', has ' || n || ' from ' || coalesce(first::text, 'none') || ' to ' || coalesce(last::text, 'none')
+        || ', frozen at ' || coalesce(frozen_head::text, 'none') as what
+      from own where is_off or n <> counted - base or first <> base + 1 or last <> counted or n = 0 or frozen_head <> head`,
+  },
+  {
+    name: 'session-entries',
+    rule: 'each context entry is on the tape of its session, in the order of its numbers, and says how many there are of each type up to it',
+    when: 'always',
+    broken: `
+      with entries as (
+        select s.id, e.sequence_number, e.position, t.position is null as is_missing, lag(e.position) over w >= e.position as is_back,
+          ${TYPES.map((type) => `e.${type}_count <> coalesce(q.${type}_count, 0) + count(*) filter (where e.type = '${type}') over w`).join(' or ')} as is_off
+        from (${SESSIONS}) s left join boxcar.handoff_sessions q on q.id = s.continues join boxcar.handoff_session_entries e on e.session_id = s.id
+          left join boxcar.tape_entries t on t.box_id = s.tape_box_id and t.position = e.position
+        window w as (partition by s.id order by e.sequence_number)
+      )
+      select id, 'has entry ' || sequence_number || ' at position ' || position || case when is_missing then ', where its tape has none' when is_back then ', before its predecessor' else ', with other counts' end as what
+      from entries where is_missing or is_back or is_off`,
+  },
+];
