@@ -5,8 +5,9 @@ const LONGEST_NAME = 64;
 const HASH_LENGTH = 8;
 
 /**
- * The name `server.tool` with the characters `[a-zA-Z0-9_.-]`, at most 64 of them. A name that had to change ends in a hash of the whole
- * original, so that it is the same in every process and two different tools do not share it.
+ * The name `server.tool` with the characters `[a-zA-Z0-9_.-]`, at most 64 of them. A name that had to change ends in a short hash of the
+ * whole original, so that it is the same in every process. Callers must still refuse a name that is there already: `a.b` + `c` and
+ * `a` + `b.c` are equal, and a server may name a tool like the changed name of another.
  */
 export function toolNameOf(server: string, tool: string): string {
   const original = `${server}.${tool}`;
