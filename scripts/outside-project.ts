@@ -21,6 +21,7 @@ export const SHIPPED = [
   'host',
   'http',
   'a2a',
+  'mcp',
   'cli',
 ] as const;
 
