@@ -18,6 +18,7 @@ export const SHIPPED = [
   'policy',
   'adapters',
   'embedded',
+  'mcp-client',
   'host',
   'http',
   'a2a',

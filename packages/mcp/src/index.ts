@@ -1,2 +1,2 @@
-/** `@boxcar/mcp`: the tools of MCP servers for agents. Rule: packages/mcp/README.md. */
-export { toolNameOf } from './client/tool-name.js';
+/** `@boxcar/mcp`: the MCP server of Boxcar. Rule: docs/mcp.md. */
+export {};
