@@ -1,4 +1,93 @@
+/** Tools of sessions: register, add to, read, pass on. What they do is in the runtime. Rule: docs/mcp.md. */
+import {
+  closeSessionSchema,
+  getContextSchema,
+  getSummarySchema,
+  registerSessionSchema,
+  updateContextSchema,
+} from '@boxcar/kernel';
+import { type HandoffSessions, openHandoffSessions } from '@boxcar/runtime';
 import type { McpServer } from '@modelcontextprotocol/server';
 import type { McpClientScope } from '../client-scope.js';
+import { ADDS, addTool, ENDS, inputOf, READS, type ToolDefinition } from '../tool/index.js';
+import { toClosed, toContextPage, toRegistered, toSummary, toUpdated } from './answers.js';
+import { CLOSED, CONTEXT, REGISTERED, SUMMARY, UPDATED } from './schemas.js';
 
-export function registerSessionTools(_server: McpServer, _scope: McpClientScope): void {}
+/** The sessions of the principal. They are opened by the first call that needs them, and again after a failure. */
+function sessionsOf({ runtime, projectId, as }: McpClientScope): () => Promise<HandoffSessions> {
+  let opening: Promise<HandoffSessions> | undefined;
+  return () => {
+    opening ??= openHandoffSessions(runtime, { projectId, as }).catch((error: unknown) => {
+      opening = undefined;
+      throw error;
+    });
+    return opening;
+  };
+}
+
+const writers = (open: () => Promise<HandoffSessions>): readonly ToolDefinition[] => [
+  {
+    name: 'register_session',
+    title: 'Register a session',
+    description:
+      'Registers a session under a key of your choice. Its context can be added to with update_context, and passed on with request_handoff.',
+    input: inputOf(registerSessionSchema),
+    output: REGISTERED,
+    scope: 'handoffs:write',
+    annotations: ADDS,
+    isKeyed: true,
+    run: async (args) => toRegistered(await (await open()).register(args), args),
+  },
+  {
+    name: 'update_context',
+    title: 'Add to the context',
+    description:
+      'Adds an entry to a session: a message, a file, a tool call or a system note. Or up to 500 of them in entries, all or none.',
+    input: inputOf(updateContextSchema),
+    output: UPDATED,
+    scope: 'handoffs:write',
+    annotations: ADDS,
+    isKeyed: true,
+    run: async (args) => toUpdated(await (await open()).update(args), Array.isArray(args.entries)),
+  },
+  {
+    name: 'close_session',
+    title: 'Close a session',
+    description: 'Ends a session as completed or cancelled. Nobody adds to it after that.',
+    input: inputOf(closeSessionSchema),
+    output: CLOSED,
+    scope: 'handoffs:write',
+    annotations: ENDS,
+    isKeyed: true,
+    run: async (args) => toClosed(await (await open()).close(args)),
+  },
+];
+
+const readers = (open: () => Promise<HandoffSessions>): readonly ToolDefinition[] => [
+  {
+    name: 'get_context',
+    title: 'Read the context',
+    description:
+      'Reads the entries of a session in their order, page by page. Pass next_cursor as cursor to get the next page.',
+    input: inputOf(getContextSchema),
+    output: CONTEXT,
+    scope: 'handoffs:read',
+    annotations: READS,
+    run: async (args) => toContextPage(await (await open()).context(args)),
+  },
+  {
+    name: 'get_summary',
+    title: 'Read the summary',
+    description: 'Says what a session is about: counts, first and last message, participants.',
+    input: inputOf(getSummarySchema),
+    output: SUMMARY,
+    scope: 'handoffs:read',
+    annotations: READS,
+    run: async (args) => toSummary(await (await open()).summary(args)),
+  },
+];
+
+export function registerSessionTools(server: McpServer, scope: McpClientScope): void {
+  const open = sessionsOf(scope);
+  for (const tool of [...writers(open), ...readers(open)]) addTool(server, scope, tool);
+}
