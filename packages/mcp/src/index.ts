@@ -7,3 +7,4 @@ export {
   type ToolGroup,
 } from './client-scope.js';
 export { createMcpServer } from './create-server.js';
+export { readGroups, runStdio, type StdioFlags } from './stdio/run-stdio.js';
