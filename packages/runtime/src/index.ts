@@ -83,7 +83,12 @@ export type {
   UpdateAnswer,
   WrittenAnswer,
 } from './handoff-session/index.js';
-export { HandoffSessions, openHandoffSessions, type SessionClient } from './handoff-session/index.js';
+export {
+  HandoffSessions,
+  openHandoffSessions,
+  requestHandoff,
+  type SessionClient,
+} from './handoff-session/index.js';
 export {
   authenticateKey,
   type CreatedKey,

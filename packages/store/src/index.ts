@@ -207,6 +207,7 @@ export {
   type SessionWriteResult,
   type Written,
   writeSession,
+  writeSessionWithin,
 } from './handoff-session/index.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';
 export {

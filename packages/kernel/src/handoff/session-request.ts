@@ -86,6 +86,22 @@ export const closeSessionSchema = z.strictObject({
   idempotency_key: idempotencyKey,
 });
 
+export const HANDOFF_REQUEST_TYPES = ['context_transfer', 'full_handoff', 'collaboration'] as const;
+export type HandoffRequestType = (typeof HANDOFF_REQUEST_TYPES)[number];
+
+export const requestHandoffSchema = z.strictObject({
+  session_key: key,
+  target_agent: name(MAX_AGENT),
+  request_type: z.enum(HANDOFF_REQUEST_TYPES).optional(),
+  /** `instructions` is what the target is asked to do; the rest goes along. */
+  request_data: jsonObjectSchema.optional(),
+  idempotency_key: idempotencyKey,
+});
+
+/** What a target is asked to do when the client does not say. */
+export const DEFAULT_HANDOFF_INSTRUCTION =
+  'Continue the session that is handed to you. Its summary is in the context.';
+
 /** The entries of an update, however many there are. */
 export function contextEntriesOf(update: z.output<typeof updateContextSchema>): readonly ContextEntryInput[] {
   const { entries, context_type: type, content, metadata } = update;

@@ -100,6 +100,20 @@ export type SummaryAnswer =
     }
   | SessionRefusal;
 
+export type HandoffRequestAnswer =
+  | {
+      /** `waits`: for an approval. The session is as before. */
+      readonly outcome: 'handed_on' | 'waits';
+      readonly handoff_id: string;
+      readonly turn_id: string | null;
+      readonly ticket_id: string | null;
+      /** Of the session as it was before the handoff. */
+      readonly context_summary: string;
+      readonly context_entries: number;
+    }
+  | { readonly outcome: 'not_found' }
+  | { readonly outcome: 'not_active'; readonly status: SessionStatus };
+
 export interface SessionListAnswer {
   readonly sessions: readonly SessionAnswer[];
   /** Counted up to 10,000. */

@@ -11,7 +11,7 @@ export {
   type ListHandoffsOptions,
   listHandoffPage,
 } from './handoff-lists.js';
-export { handoffForm, handoffPrimitive } from './handoff-primitive.js';
+export { failureOf, handoffForm, handoffPrimitive, makeHandoff } from './handoff-primitive.js';
 export { type HandoffRuntime, HandoffTool, type HandoffToolOptions } from './handoff-tool.js';
 export type {
   ChainHopInput,

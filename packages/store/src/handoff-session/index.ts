@@ -9,4 +9,5 @@ export {
   type SessionWriteResult,
   type Written,
   writeSession,
+  writeSessionWithin,
 } from './write-session.js';
