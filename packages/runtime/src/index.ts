@@ -75,7 +75,10 @@ export type {
   CloseAnswer,
   ContextAnswer,
   ContextPageAnswer,
+  PackageAnswer,
+  PackageMoveAnswer,
   RegisterAnswer,
+  RequestedTarget,
   SessionAnswer,
   SessionListAnswer,
   SessionRefusal,
@@ -84,8 +87,12 @@ export type {
   WrittenAnswer,
 } from './handoff-session/index.js';
 export {
+  acceptHandoff,
+  completeHandoff,
+  findPackage,
   HandoffSessions,
   openHandoffSessions,
+  rejectHandoff,
   requestHandoff,
   type SessionClient,
 } from './handoff-session/index.js';

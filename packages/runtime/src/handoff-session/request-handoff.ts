@@ -1,174 +1,222 @@
 /**
- * A session is handed to an agent: the handoff with its turn, the anchor and the note on the tape of the session, the right of the target,
- * and the session itself, in one transaction.
+ * A session is handed on: the handoff with its turn, the anchor and the note on the tape of the session, the right of the target, and the
+ * session itself, in one transaction.
  *
- * Q1  What the policy forbids leaves a handoff that says so, and the session as it is. So does a handoff that waits for an approval.
+ * Q1  What the policy forbids leaves a handoff that says so, and the session as it is. While a handoff waits for its approval the session
+ *     is as before; all of it happens with the approval.
  * Q2  The target reads the session up to the handoff. It shares all of it in a collaboration.
  * Q3  After a full handoff nobody writes to the session.
+ * Q4  A target that is no agent of this installation fetches the package (`packages.ts`).
+ * Q5  What it costs does not grow with the session, but for a full handoff, which takes the entries along by reference.
  * Rule: docs/handoff-sessions.md, "Handing on".
  */
 import { createHash } from 'node:crypto';
 import {
   type AgentId,
   DEFAULT_HANDOFF_INSTRUCTION,
+  formatTapeRef,
+  type HandoffId,
   type HandoffRequestType,
+  type InheritedBox,
   isJsonObject,
   type JsonObject,
   KernelError,
+  MAX_CONTEXT_CARDS,
   requestHandoffSchema,
-  type SessionStatus,
+  type SessionHandoffRequest,
   sessionStateOf,
   summarizeSession,
+  targetsOf,
 } from '@boxcar/kernel';
 import {
   findHandoffSession,
+  findRecentEntries,
   type HandoffSession,
   loadSessionEdges,
-  type NewContextEntry,
-  type Queryable,
-  type TapeActor,
-  writeSessionWithin,
+  loadTapeSlice,
 } from '@boxcar/store';
-import type { z } from 'zod';
-import type { Handler, HandlerTools, KernelTools } from '../handler/index.js';
-import { failureOf, type HandoffRuntime, makeHandoff } from '../handoff/index.js';
-import { type Actor, findActor, newId } from '../lib/index.js';
-import { toAppendError, toNewHandoff } from '../tape/index.js';
-import { systemEntry, toContextEntries } from './context-entries.js';
+import { assemble, type Handler, type KernelTools } from '../handler/index.js';
+import {
+  failureOf,
+  type HandoffRuntime,
+  handSessionOn,
+  makeHandoff,
+  type SessionContext,
+  type SessionTarget,
+} from '../handoff/index.js';
+import { type Actor, findActor } from '../lib/index.js';
+import { toAppendError } from '../tape/index.js';
 import type { SessionClient } from './handoff-sessions.js';
-import type { HandoffRequestAnswer } from './session-answers.js';
+import { type HandoffRequestAnswer, type RequestedTarget, toSessionAnswer } from './session-answers.js';
 
-type Request = z.output<typeof requestHandoffSchema>;
+/** What of a session goes along, the newest entries first. Everything else is read from its tape. */
+const MAX_PACKED_TOKENS = 16_000;
+const MAX_PACKED_ENTRIES = 200;
+const MAX_WHOLE_ENTRIES = 5_000;
+/** Cards of a context box beside them. */
+const ROOM = 10;
+/** The session's own client reads all of it. */
+const ALL_READABLE = '{[1,)}';
 
 /** What was read of the session before it is handed on. */
 interface Package {
   readonly session: HandoffSession;
-  readonly requestType: HandoffRequestType;
-  readonly summary: string;
-  /** Before the entry of the handoff itself. */
-  readonly contextEntries: number;
+  readonly context: SessionContext;
+  readonly inherited: readonly InheritedBox[];
 }
 
-async function packageOf(db: Queryable, session: HandoffSession, request: Request): Promise<Package> {
-  const edges = await loadSessionEdges(db, session);
+async function packageOf(
+  runtime: HandoffRuntime,
+  { db }: KernelTools,
+  { session, request }: { readonly session: HandoffSession; readonly request: SessionHandoffRequest },
+): Promise<Package> {
+  const { request_type: requestType = 'context_transfer', request_data } = request;
+  const isWhole = requestType === 'full_handoff';
+  const room = (runtime.limits.maxContextCards ?? MAX_CONTEXT_CARDS) - ROOM;
+  const [edges, stretch] = await Promise.all([
+    loadSessionEdges(db, session),
+    findRecentEntries(
+      db,
+      session,
+      isWhole
+        ? { isWhole, maxEntries: Math.max(Math.min(MAX_WHOLE_ENTRIES, room), 0) }
+        : {
+            isWhole,
+            maxEntries: Math.max(Math.min(MAX_PACKED_ENTRIES, room), 0),
+            maxTokens: MAX_PACKED_TOKENS,
+          },
+    ),
+  ]);
+  if (stretch === undefined)
+    throw new KernelError('internal_error', { message: 'The tape of a session is gone.' });
+  const { boxId, workspace, ...slice } = stretch;
+  const entries =
+    slice.from > slice.to ? [] : await loadTapeSlice(db, slice, { box_id: boxId, readable: ALL_READABLE });
   const { status } = sessionStateOf(session, session.now);
   return {
     session,
-    requestType: request.request_type ?? 'context_transfer',
-    summary: summarizeSession({ ...session, ...edges, status }).summary,
-    contextEntries: session.lastSequence,
-  };
-}
-
-/** The summary and pointers; a full handoff takes the entries along, as they are on the tape. */
-const argumentsOf = (request: Request, { session, requestType, summary, contextEntries }: Package) => {
-  const { instructions } = request.request_data ?? {};
-  return {
-    target_agent: request.target_agent,
-    task:
-      typeof instructions === 'string' && instructions.trim() !== ''
-        ? instructions
-        : DEFAULT_HANDOFF_INSTRUCTION,
+    inherited: assemble(entries, new Map(), { argument: 'session_key', isFull: true, rule: 'inherit' }),
     context: {
       session_key: session.sessionKey,
       request_type: requestType,
-      context_summary: summary,
-      context_entries: contextEntries,
-      ...(request.request_data === undefined ? {} : { request_data: request.request_data }),
+      context_summary: summarizeSession({ ...session, ...edges, status }).summary,
+      context_entries: session.lastSequence,
+      tape_ref: formatTapeRef({
+        workspace,
+        tape: boxId,
+        target: { kind: 'entry', position: slice.to },
+        head: null,
+      }),
+      ...(request_data === undefined ? {} : { request_data }),
     },
-    ...(requestType === 'full_handoff' ? { context_box_id: session.boxId } : {}),
+  };
+}
+
+const argumentsOf = (target: string, { session, context }: Package, { ctx }: KernelTools) => {
+  const instructions = context.request_data?.instructions;
+  return {
+    target_agent: target,
+    task: typeof instructions === 'string' ? instructions : DEFAULT_HANDOFF_INSTRUCTION,
+    context: context as unknown as JsonObject,
     platform: 'agdd',
     wait: false,
+    ...(ctx.source.isOperator ? { source_agent: session.agentFrom } : {}),
   };
 };
 
-/** The anchor with its event, and the entry that clients see. */
-function entriesOf(request: Request, { requestType, summary, contextEntries }: Package, actor: TapeActor) {
-  const { target_agent: target, request_data: data } = request;
-  const state = { target_agent: target, request_type: requestType, summary, context_entries: contextEntries };
-  const said = systemEntry(`Handoff requested to agent: ${target}`, {
-    action: 'handoff_requested',
-    target_agent: target,
-    request_type: requestType,
-    ...(data === undefined ? {} : { request_data: data }),
+/** A refusal of one of several targets is one of the request: nobody gets anything. */
+function checkRefusal(answer: JsonObject, target: string): void {
+  const error = failureOf(answer);
+  if (error === undefined) return;
+  throw new KernelError('permission_denied', {
+    message: `${target}: ${error.message}`,
+    details: { ...error.details, handoff_id: undefined, target_agent: target, code: error.code },
   });
-  const anchors: NewContextEntry[] = toNewHandoff(`handoff/${target}`, { state }, actor).map((entry) => ({
-    type: null,
-    entry,
-  }));
-  return [...anchors, ...toContextEntries([said], actor)];
+}
+
+interface Made extends RequestedTarget {
+  readonly handoff_id: HandoffId;
+  readonly agentId: AgentId | null;
+}
+
+async function makeOne(
+  runtime: HandoffRuntime,
+  tools: KernelTools,
+  of: { readonly target: string; readonly made: Package; readonly isOnly: boolean },
+): Promise<Made | JsonObject> {
+  const { target, made, isOnly } = of;
+  const session = {
+    id: made.session.id,
+    requestType: made.context.request_type,
+    inherited: made.inherited,
+  };
+  const scope = { runtime, parts: runtime.handoffs, gate: runtime.gate, tools, session };
+  const answer = await makeHandoff(scope, argumentsOf(target, made, tools));
+  if (!isJsonObject(answer)) throw new KernelError('internal_error', { message: 'A handoff has no answer.' });
+  if (!isOnly) checkRefusal(answer, target);
+  if (failureOf(answer) !== undefined) return answer;
+  const { handoff_id, turn_id = null, ticket_id = null, agent_id = null } = answer;
+  return {
+    target_agent: target,
+    handoff_id: handoff_id as HandoffId,
+    turn_id: turn_id as string | null,
+    ticket_id: ticket_id as string | null,
+    status:
+      ticket_id !== null
+        ? 'pending_approval'
+        : made.context.request_type === 'full_handoff'
+          ? 'completed'
+          : 'active',
+    agentId: agent_id as AgentId | null,
+  };
 }
 
 async function handSession(
   runtime: HandoffRuntime,
   tools: KernelTools,
-  request: Request,
+  request: SessionHandoffRequest,
 ): Promise<JsonObject> {
   const { projectId, source } = tools.ctx;
-  const actor = { projectId, actorId: source.agentId };
-  const session = await findHandoffSession(tools.db, actor, request.session_key);
+  const session = await findHandoffSession(
+    tools.db,
+    { projectId, actorId: source.agentId },
+    request.session_key,
+  );
   if (session?.isReadable !== true) return { outcome: 'not_found' };
-  const { status } = sessionStateOf(session, session.now);
-  if (status !== 'active') return { outcome: 'not_active', status };
+  if (sessionStateOf(session, session.now).status !== 'active') return { outcome: 'not_active' };
   if (!session.isOwn) throw toAppendError({ outcome: 'forbidden' }, session.boxId, source.agentId);
-  const made = await packageOf(tools.db, session, request);
-  const scope = { runtime, parts: runtime.handoffs, gate: runtime.gate, tools };
-  const sourceAgent = source.isOperator ? { source_agent: session.agentFrom } : {};
-  const handoff = await makeHandoff(scope, { ...argumentsOf(request, made), ...sourceAgent });
-  if (!isJsonObject(handoff))
-    throw new KernelError('internal_error', { message: 'A handoff has no answer.' });
-  const answer = { ...handoff, context_summary: made.summary, context_entries: made.contextEntries };
-  const { agent_id: agentId } = handoff;
-  if (typeof agentId !== 'string') return { outcome: 'waits', ...answer };
-  return finishHandoff(tools, { request, made, agentId: agentId as AgentId, answer });
-}
-
-/** What becomes of the session, in the transaction of the handoff: what was gathered for it is written first. */
-async function finishHandoff(
-  tools: HandlerTools,
-  of: {
-    readonly request: Request;
-    readonly made: Package;
-    readonly agentId: AgentId;
-    readonly answer: JsonObject;
-  },
-): Promise<JsonObject> {
-  const { request, made, agentId, answer } = of;
-  const { projectId, source } = tools.ctx;
-  const actor = { projectId, actorId: source.agentId };
-  const isFull = made.requestType === 'full_handoff';
-  const written = await writeSessionWithin(tools.tx, {
-    ...actor,
-    sessionKey: request.session_key,
-    entries: entriesOf(request, made, actor),
-    dedupKey: newId(),
-    isNamed: false,
-    end: isFull ? 'completed' : undefined,
-    handsTo: {
-      agentTo: request.target_agent,
-      agentId,
-      isShared: made.requestType === 'collaboration',
-    },
-  });
-  switch (written.outcome) {
-    case 'written':
-      return { outcome: 'handed_on', ...answer };
-    // It has ended since it was read: nothing of the handoff is kept.
-    case 'not_active':
-    case 'not_found':
-      throw new KernelError('conflict', {
-        message: `Session '${request.session_key}' has ended meanwhile.`,
-        next: 'Read the session again.',
-        details: { session_key: request.session_key },
-      });
-    case 'refused':
-      throw toAppendError(written.append, written.boxId, source.agentId);
-    default:
-      return written satisfies never;
+  const made = await packageOf(runtime, tools, { session, request });
+  const targets = targetsOf(request);
+  const all: Made[] = [];
+  for (const target of targets) {
+    const one = await makeOne(runtime, tools, { target, made, isOnly: targets.length === 1 });
+    // A refusal that has a row: it is told as an error, and the row stays.
+    if (!('target_agent' in one)) return one as JsonObject;
+    all.push(one as Made);
   }
+  const handed = all.filter(({ ticket_id }) => ticket_id === null);
+  if (handed.length > 0)
+    await handSessionOn(tools, {
+      sessionId: session.id,
+      isNew: true,
+      context: made.context,
+      targets: handed.map(
+        ({ handoff_id: handoffId, target_agent: name, agentId }): SessionTarget => ({
+          handoffId,
+          name,
+          agentId,
+        }),
+      ),
+    });
+  return {
+    outcome: handed.length > 0 ? 'handed_on' : 'waits',
+    source_agent: session.agentFrom,
+    targets: all.map(({ agentId: _agent, ...target }) => ({ ...target })),
+    ...(made.context as unknown as JsonObject),
+  };
 }
 
-const handlerOf = (runtime: HandoffRuntime): Handler<Request> => ({
+const handlerOf = (runtime: HandoffRuntime): Handler<SessionHandoffRequest> => ({
   description: 'Hands a session to an agent.',
   input: requestHandoffSchema,
   failureOf,
@@ -181,29 +229,31 @@ const keyOf = ({ agentId }: Actor, key: string): string =>
     .update(JSON.stringify([agentId, key]))
     .digest('hex')}`;
 
-const toAnswer = (answer: JsonObject): HandoffRequestAnswer => {
-  switch (answer.outcome) {
-    case 'not_found':
-      return { outcome: 'not_found' };
-    case 'not_active':
-      return { outcome: 'not_active', status: answer.status as SessionStatus };
-    default:
-      return {
-        outcome: answer.outcome === 'waits' ? 'waits' : 'handed_on',
-        handoff_id: String(answer.handoff_id),
-        turn_id: typeof answer.turn_id === 'string' ? answer.turn_id : null,
-        ticket_id: typeof answer.ticket_id === 'string' ? answer.ticket_id : null,
-        context_summary: String(answer.context_summary),
-        context_entries: Number(answer.context_entries),
-      };
-  }
-};
+/** The name of a package, as clients know it. */
+export const cacheKeyOf = (target: string, sessionKey: string): string => `handoff:${target}:${sessionKey}`;
+
+function toAnswer(answer: JsonObject, session: HandoffSession): HandoffRequestAnswer {
+  if (answer.outcome === 'not_found') return { outcome: 'not_found', session_key: session.sessionKey };
+  if (answer.outcome === 'not_active') return { outcome: 'not_active', session: toSessionAnswer(session) };
+  const targets = answer.targets as unknown as readonly [RequestedTarget, ...RequestedTarget[]];
+  const [first] = targets;
+  return {
+    outcome: answer.outcome === 'waits' ? 'waits' : 'handed_on',
+    session: toSessionAnswer(session),
+    ...first,
+    source_agent: String(answer.source_agent),
+    request_type: answer.request_type as HandoffRequestType,
+    context_summary: String(answer.context_summary),
+    context_entries: Number(answer.context_entries),
+    cache_key: cacheKeyOf(first.target_agent, session.sessionKey),
+    targets,
+  };
+}
 
 /**
- * Hands a session to an agent or a profile of this project.
+ * Hands a session to agents or profiles of this project, or leaves a package for whoever fetches it.
  *
- * @throws KernelError `bad_request`; `not_found` for a target that there is not; what the policy says; `conflict` when the session ends at
- *   the same moment; `idempotency_conflict`.
+ * @throws KernelError `bad_request`; what the policy says; `conflict` when the session ends at the same moment; `idempotency_conflict`.
  */
 export async function requestHandoff(
   runtime: HandoffRuntime,
@@ -211,7 +261,7 @@ export async function requestHandoff(
   { projectId: project = 'default', as = 'operator' }: SessionClient = {},
 ): Promise<HandoffRequestAnswer> {
   const actor = await findActor(runtime.pool, project, as);
-  const { idempotency_key: key } = Object(input) as { readonly idempotency_key?: unknown };
+  const { idempotency_key: key, session_key: given } = Object(input) as Readonly<Record<string, unknown>>;
   const { answer } = await runtime.accept('handoff', input, {
     projectId: actor.projectId,
     ...(actor.agentId === actor.operatorId ? {} : { sourceAgentId: actor.agentId }),
@@ -219,5 +269,12 @@ export async function requestHandoff(
     handler: handlerOf(runtime) as Handler,
   });
   if (!isJsonObject(answer)) throw new KernelError('internal_error', { message: 'A handoff has no answer.' });
-  return toAnswer(answer);
+  const sessionKey = typeof answer.session_key === 'string' ? answer.session_key : String(given);
+  const session = await findHandoffSession(
+    runtime.pool,
+    { projectId: actor.projectId, actorId: actor.agentId },
+    sessionKey,
+  );
+  if (session?.isReadable !== true) return { outcome: 'not_found', session_key: sessionKey };
+  return toAnswer(answer, session);
 }

@@ -3,6 +3,7 @@ import type {
   AgentId,
   BoxId,
   ContextType,
+  HandoffId,
   HandoffSessionId,
   RetentionPolicy,
   SessionStatus,
@@ -24,6 +25,8 @@ export interface NewContextEntry {
 
 export interface SessionWrite extends TapeActor {
   readonly sessionKey: string;
+  /** The session that is meant. Another one of this key is not found. */
+  readonly sessionId?: HandoffSessionId | undefined;
   readonly entries: readonly NewContextEntry[];
   /** Names this write: the same again writes nothing and gives the first answer. */
   readonly dedupKey: string;
@@ -31,15 +34,16 @@ export interface SessionWrite extends TapeActor {
   readonly isNamed: boolean;
   /** How the session ends with this write. Absent: it goes on. */
   readonly end?: Exclude<StoredSessionStatus, 'active'> | undefined;
-  /** To whom the session is handed with this write. */
-  readonly handsTo?: HandedTo | undefined;
+  /** To whom the session is handed with this write, the first of them as the session shows it. */
+  readonly handsTo?: readonly HandedTo[] | undefined;
 }
 
 export interface HandedTo {
-  /** As the session shows it. */
+  /** Of a handoff that has its row. Null: that is written later, with the head of this write. */
+  readonly handoffId: HandoffId | null;
   readonly agentTo: string;
-  /** Who may read it from now on. */
-  readonly agentId: AgentId;
+  /** Who may read it from now on. Null: nobody before the package is fetched. */
+  readonly agentId: AgentId | null;
   /** False: up to this write, and no further. True: all of it, and append to it. */
   readonly isShared: boolean;
 }
@@ -54,6 +58,8 @@ export interface Written {
   readonly outcome: 'written';
   /** After the write. */
   readonly session: HandoffSession;
+  /** The position of its last entry. */
+  readonly head: number;
   readonly entries: readonly WrittenEntry[];
   /** True: another write had been made before under its key. */
   readonly isRepeated: boolean;
@@ -97,9 +103,13 @@ const RECORD = statement(`
 // A right to all of it that has not ended stays.
 const GRANT = statement(`
   insert /* write-session.grant */ into boxcar.grants as g (project_id, agent_id, box_id, mode, upto_position, source)
-  select $1, $2, $3, m.mode, $5::int, $6 from unnest($4::text[]) as m(mode)
+  select $1, a.id, $3, m.mode, $5::int, $6 from unnest($2::uuid[]) as a(id) cross join unnest($4::text[]) as m(mode) order by a.id, m.mode
   on conflict (agent_id, box_id, mode) do update set expires_at = null, source = excluded.source,
     upto_position = case when excluded.upto_position is null or (g.upto_position is null and g.expires_at is null) then null else excluded.upto_position end`);
+
+const MARK = statement(
+  'update /* write-session.mark */ boxcar.handoffs set session_head = $2 where id = any ($1::uuid[])',
+);
 
 const WRITTEN = statement(`
   select /* write-session.written */ e.sequence_number, e.type, t.created_at from boxcar.handoff_session_entries e join boxcar.tape_entries t on t.box_id = $2 and t.position = e.position
@@ -130,21 +140,43 @@ async function judgeWrite(
   return { outcome: 'not_active', session, status };
 }
 
+export interface SessionGrant {
+  readonly boxId: BoxId;
+  readonly agentIds: readonly AgentId[];
+  /** The last position that they read; null: all of it, and they append to it. */
+  readonly upto: number | null;
+}
+
 /** Who gets the session reads it up to here, or shares it. */
-async function grantSession(
+export async function grantSession(
   tx: Tx,
   { projectId, actorId }: TapeActor,
-  of: HandedTo & { readonly boxId: BoxId; readonly head: number },
+  { boxId, agentIds, upto }: SessionGrant,
 ): Promise<void> {
-  const modes = of.isShared ? ['read', 'append'] : ['read'];
-  await run(tx, GRANT, [projectId, of.agentId, of.boxId, modes, of.isShared ? null : of.head, actorId]);
+  const modes = upto === null ? ['read', 'append'] : ['read'];
+  if (agentIds.length > 0) await run(tx, GRANT, [projectId, agentIds, boxId, modes, upto, actorId]);
+}
+
+/** Of one request all share it, or none. */
+async function handOn(
+  tx: Tx,
+  actor: TapeActor,
+  of: { readonly handsTo: readonly HandedTo[]; readonly boxId: BoxId; readonly head: number },
+): Promise<void> {
+  const { handsTo, boxId, head } = of;
+  const agentIds = handsTo.flatMap(({ agentId }) => agentId ?? []);
+  const isShared = handsTo.every((one) => one.isShared);
+  await grantSession(tx, actor, { boxId, agentIds, upto: isShared ? null : head });
+  const handoffIds = handsTo.flatMap(({ handoffId }) => handoffId ?? []);
+  if (handoffIds.length > 0) await run(tx, MARK, [handoffIds, head]);
 }
 
 /** `writeSession` in the caller's transaction, which has taken its other locks before (run → agent → turn → session → tape). */
 export async function writeSessionWithin(tx: Tx, write: SessionWrite): Promise<SessionWriteResult> {
   const { projectId, actorId, sessionKey, entries, dedupKey, isNamed, end, handsTo } = write;
   const actor = { projectId, actorId };
-  const session = await lockHandoffSession(tx, actor, sessionKey);
+  const locked = await lockHandoffSession(tx, actor, sessionKey);
+  const session = locked?.id === (write.sessionId ?? locked?.id) ? locked : undefined;
   const refused = await judgeWrite(tx, session, write);
   if (session === undefined || refused !== undefined) return refused ?? { outcome: 'not_found' };
   const { id, boxId } = session;
@@ -158,16 +190,17 @@ export async function writeSessionWithin(tx: Tx, write: SessionWrite): Promise<S
   if (append.outcome !== 'appended') return { outcome: 'refused', boxId, append };
   const types = entries.map(({ type }, index) => ({ n: index + 1, type }));
   const { first, isRepeated } = append;
-  if (handsTo !== undefined)
-    await grantSession(tx, actor, { ...handsTo, boxId, head: first + entries.length - 1 });
+  const head = first + entries.length - 1;
+  if (handsTo !== undefined) await handOn(tx, actor, { handsTo, boxId, head });
   const [, rows, after] = await Promise.all([
-    run(tx, RECORD, [id, JSON.stringify(types), first, end ?? null, handsTo?.agentTo ?? null]),
+    run(tx, RECORD, [id, JSON.stringify(types), first, end ?? null, handsTo?.[0]?.agentTo ?? null]),
     run<WrittenRow>(tx, WRITTEN, [id, boxId, first, entries.length]),
     findHandoffSession(tx, actor, sessionKey),
   ]);
   return {
     outcome: 'written',
     session: after ?? session,
+    head,
     isRepeated,
     entries: rows.map((row) => ({
       sequenceNumber: row.sequence_number,
