@@ -212,9 +212,17 @@ async function handSession(
     outcome: handed.length > 0 ? 'handed_on' : 'waits',
     source_agent: session.agentFrom,
     targets: all.map(({ agentId: _agent, ...target }) => ({ ...target })),
-    ...(made.context as unknown as JsonObject),
+    ...answerOf(made.context),
   };
 }
+
+/** What is told of it. An answer is kept as it is: the words of the client are in cards alone. */
+const answerOf = ({ session_key, request_type, context_summary, context_entries }: SessionContext) => ({
+  session_key,
+  request_type,
+  context_summary,
+  context_entries,
+});
 
 const handlerOf = (runtime: HandoffRuntime): Handler<SessionHandoffRequest> => ({
   description: 'Hands a session to an agent.',

@@ -112,7 +112,7 @@ async function begin(
           })),
           ...(await join(tx, { oldest, others, event })),
         ];
-  if (oldest.session_id !== null)
+  if (oldest.session_request !== null)
     await handSessionOn(tools, {
       sessionId: oldest.session_id,
       context: sessionContextOf(oldest.context),
@@ -131,7 +131,7 @@ const idsOf = (parked: readonly BeginningHandoff[]) => parked.map(({ handoff_id 
 
 async function serve(
   tools: KernelTools,
-  { context, context_box_id, timeout_ms, is_awaited, hop, session_id }: BeginningHandoff,
+  { context, context_box_id, timeout_ms, is_awaited, hop, session_request }: BeginningHandoff,
   route: ServedBy,
 ): Promise<TurnRef> {
   return tools.submitTurn(
@@ -141,7 +141,7 @@ async function serve(
       timeoutMs: timeout_ms,
       wait: is_awaited,
       isTrusted: hop !== null,
-      priority: session_id === null ? undefined : priorityOf(context),
+      priority: session_request === null ? undefined : priorityOf(context),
     }),
   );
 }
@@ -184,7 +184,7 @@ async function routeOf(
   if (oldest.worker_target !== null) return { workerTarget: oldest.worker_target, native: undefined };
   const found = await findTarget(runtime, tools, oldest);
   if (found.kind === 'found') return { workerTarget: null, native: found.target };
-  if (found.kind === 'none' && oldest.session_id !== null) return undefined;
+  if (found.kind === 'none' && oldest.session_request !== null) return undefined;
   throw found.kind === 'none' ? found.error : new KernelError('not_found');
 }
 

@@ -88,7 +88,8 @@ const ended = (sessionKey: string, isNew: boolean): KernelError =>
 export async function handSessionOn(
   tools: KernelTools,
   of: {
-    readonly sessionId: HandoffSessionId;
+    /** Null: it has been purged. */
+    readonly sessionId: HandoffSessionId | null;
     readonly context: SessionContext;
     readonly targets: readonly SessionTarget[];
     /** The handoffs are added by the same primitive. */
@@ -98,6 +99,7 @@ export async function handSessionOn(
   const { sessionId, context, targets, isNew } = of;
   const { projectId, source } = tools.ctx;
   const { session_key: sessionKey, request_type: requestType } = context;
+  if (sessionId === null) throw ended(sessionKey, isNew);
   const written = await writeSessionWithin(tools.tx, {
     projectId,
     actorId: source.agentId,
