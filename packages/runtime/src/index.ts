@@ -75,6 +75,7 @@ export type {
   CloseAnswer,
   ContextAnswer,
   ContextPageAnswer,
+  HandoffRequestAnswer,
   PackageAnswer,
   PackageMoveAnswer,
   RegisterAnswer,

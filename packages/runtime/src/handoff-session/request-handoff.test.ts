@@ -1,17 +1,12 @@
 /** A session is handed on: handoff, turn, anchor, right and session change together, or not at all. */
 import type { AgentId, BoxId, HandoffId, ProjectId } from '@boxcar/kernel';
-import { createModelRouter } from '@boxcar/llm';
 import { PermissionEvaluator } from '@boxcar/policy';
-import { createPool, isTransient, loadBoxes } from '@boxcar/store';
-import { type StatementFault, statementProxy } from '@boxcar/testkit';
+import { loadBoxes } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ApprovalGate } from '../approval/index.js';
 import { HandoffTool } from '../handoff/index.js';
-import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
-import { Runtime } from '../runtime.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { failureOf } from '../testing/failure-of.js';
-import { untilAborted } from '../testing/faults/client.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import {
@@ -435,58 +430,3 @@ test('it takes as many statements at 10,000 entries as at 10', async () => {
   expect(counts[0]).toBeLessThan(25);
   expect(counts[1]).toBe(counts[0]);
 }, 60_000);
-
-const MOMENTS: readonly Omit<StatementFault, 'at'>[] = [
-  { scope: 'connection', when: 'before' },
-  { scope: 'connection', when: 'after' },
-  { scope: 'process', when: 'before' },
-  { scope: 'process', when: 'after' },
-];
-
-/** One request by a process of its own, which is cut. */
-async function cut(session_key: string, fault?: StatementFault): Promise<readonly string[]> {
-  await using proxy = await statementProxy(h.database.url, fault);
-  const pool = createPool({ connectionString: proxy.url, max: 1 });
-  const runtime = new Runtime({
-    pool,
-    directUrl: h.database.url,
-    doorbell: new InProcessDoorbell(),
-    model: createModelRouter({}),
-    permissionEvaluator: new PermissionEvaluator({ text: POLICY }),
-  });
-  try {
-    const request = {
-      session_key,
-      target_agent: 'bob',
-      request_type: 'full_handoff',
-      idempotency_key: session_key,
-    };
-    await untilAborted(requestHandoff(runtime, request), proxy.life).catch((error: unknown) => {
-      if (!proxy.isDead && !isTransient(error)) throw error;
-    });
-    return proxy.statements;
-  } finally {
-    await runtime.close();
-    await pool.end();
-  }
-}
-
-test('a request that is cut at any of its statements is done whole or not at all, and once in the end', async () => {
-  const statements = await cut(await open());
-  expect(statements.length).toBeGreaterThan(8);
-  for (const at of statements.keys())
-    for (const moment of MOMENTS) {
-      const session_key = await open();
-      await cut(session_key, { at: at + 1, ...moment });
-      const isDone = (await operator.get({ session_key }))?.status === 'completed';
-      expect(await contentsOf(bob, session_key)).toEqual(isDone ? expect.any(Array) : 'not_found');
-      await hand(session_key, { request_type: 'full_handoff', idempotency_key: session_key });
-      expect(await operator.get({ session_key })).toMatchObject({ status: 'completed', context_entries: 3 });
-      expect(await anchorsOf(session_key)).toEqual(['session/start', 'handoff/bob']);
-      const [made] = await h.rows<{ n: number }>(
-        `select count(*)::int as n from boxcar.handoffs h join boxcar.cards c on c.id = h.context_card_id where c.content->'data'->>'session_key' = $1`,
-        [session_key],
-      );
-      expect(made).toEqual({ n: 1 });
-    }
-}, 180_000);
