@@ -3,6 +3,9 @@ import type { JsonObject, JsonValue } from '@boxcar/kernel';
 import type {
   CloseAnswer,
   ContextPageAnswer,
+  HandoffRequestAnswer,
+  PackageAnswer,
+  PackageMoveAnswer,
   RegisterAnswer,
   SessionAnswer,
   SessionRefusal,
@@ -11,6 +14,7 @@ import type {
   WrittenAnswer,
 } from '@boxcar/runtime';
 import { ToolFailure } from '../tool/index.js';
+import { toHandoffAnswer } from './handoff-answer.js';
 
 const headOf = ({ id, session_key, status }: SessionAnswer): JsonObject => ({ id, session_key, status });
 
@@ -23,7 +27,7 @@ const ARCHIVED = {
 } as const;
 
 /** A session that is not there, or no longer active. */
-export function toRefusal(refusal: SessionRefusal, asked: keyof typeof ARCHIVED = 'other'): ToolFailure {
+function toRefusal(refusal: SessionRefusal, asked: keyof typeof ARCHIVED = 'other'): ToolFailure {
   if (refusal.outcome === 'not_found')
     return new ToolFailure({
       error: 'Session not found',
@@ -125,4 +129,40 @@ export function toSummary(answer: SummaryAnswer): JsonObject {
     counts: { ...counts },
     generated_at,
   };
+}
+
+export function toRequested(answer: HandoffRequestAnswer): JsonObject {
+  if (answer.outcome === 'not_found' || answer.outcome === 'not_active') throw toRefusal(answer);
+  return toHandoffAnswer(answer);
+}
+
+/** Places on the tape are for the runtime: a client reads the session by its key. */
+const packageOf = ({ phase, tape_box_id: _box, head: _head, ...told }: PackageAnswer): JsonObject => ({
+  ...told,
+  status: phase,
+});
+
+export function toMoved(answer: PackageMoveAnswer): JsonObject {
+  switch (answer.outcome) {
+    case 'not_found':
+      throw new ToolFailure({
+        error: 'Handoff not found',
+        error_code: 'HANDOFF_NOT_FOUND',
+        rest: { handoff_id: answer.handoff_id },
+      });
+    case 'not_possible': {
+      const { handoff_id, phase } = answer.package;
+      throw new ToolFailure({
+        error: answer.why,
+        error_code: 'HANDOFF_NOT_POSSIBLE',
+        rest: { handoff_id, current_status: phase },
+      });
+    }
+    default:
+      return {
+        success: true,
+        message: `Handoff ${answer.outcome} successfully`,
+        handoff: packageOf(answer.package),
+      };
+  }
 }

@@ -1,18 +1,24 @@
+import type { SessionAnswer } from '@boxcar/runtime';
 import { expect, test } from 'vitest';
-import { type HandedOn, toHandoffAnswer } from './handoff-answer.js';
+import { toHandoffAnswer } from './handoff-answer.js';
 
-const handed: HandedOn = {
-  sessionKey: 'session-1722600000000',
+const target = {
+  target_agent: 'downstream-assistant',
   handoff_id: '0198c1f2-5d21-7ae1-821d-cb1b3af8b547',
+  turn_id: null,
   ticket_id: null,
+  status: 'active' as const,
+};
+const handed: Parameters<typeof toHandoffAnswer>[0] = {
+  ...target,
+  outcome: 'handed_on',
+  session: { session_key: 'session-1722600000000' } as SessionAnswer,
   request_type: 'context_transfer',
   source_agent: 'source-agent-id',
-  target_agent: 'downstream-assistant',
   context_summary: 'string summary',
   context_entries: 42,
   cache_key: 'handoff:downstream-assistant:session-1722600000000',
-  status: 'active',
-  targets: [],
+  targets: [target],
 };
 
 test('a handoff is answered field by field as the contract has it', () => {
@@ -68,8 +74,8 @@ test('a handoff that waits for an approval does not say that the context is avai
 
 test('several targets are named, each with its own handoff', () => {
   const targets = [
-    { target_agent: 'a', handoff_id: '1', status: 'active', ticket_id: null },
-    { target_agent: 'b', handoff_id: '2', status: 'pending_approval', ticket_id: 't' },
+    { ...target, target_agent: 'a', handoff_id: '1' },
+    { ...target, target_agent: 'b', handoff_id: '2', status: 'pending_approval' as const, ticket_id: 't' },
   ];
   expect(toHandoffAnswer({ ...handed, request_type: 'collaboration', targets })).toMatchObject({
     handoff: {

@@ -1,17 +1,36 @@
 /** Tools of sessions: register, add to, read, pass on. What they do is in the runtime. Rule: docs/mcp.md. */
 import {
+  acceptHandoffSchema,
   closeSessionSchema,
+  completeHandoffSchema,
   getContextSchema,
   getSummarySchema,
   registerSessionSchema,
+  rejectHandoffSchema,
+  requestHandoffSchema,
   updateContextSchema,
 } from '@boxcar/kernel';
-import { type HandoffSessions, openHandoffSessions } from '@boxcar/runtime';
+import {
+  acceptHandoff,
+  completeHandoff,
+  type HandoffSessions,
+  openHandoffSessions,
+  rejectHandoff,
+  requestHandoff,
+} from '@boxcar/runtime';
 import type { McpServer } from '@modelcontextprotocol/server';
 import type { McpClientScope } from '../client-scope.js';
 import { ADDS, addTool, ENDS, inputOf, READS, type ToolDefinition } from '../tool/index.js';
-import { toClosed, toContextPage, toRegistered, toSummary, toUpdated } from './answers.js';
-import { CLOSED, CONTEXT, REGISTERED, SUMMARY, UPDATED } from './schemas.js';
+import {
+  toClosed,
+  toContextPage,
+  toMoved,
+  toRegistered,
+  toRequested,
+  toSummary,
+  toUpdated,
+} from './answers.js';
+import { CLOSED, CONTEXT, HANDOFF, PACKAGE, REGISTERED, SUMMARY, UPDATED } from './schemas.js';
 
 /** The sessions of the principal. They are opened by the first call that needs them, and again after a failure. */
 function sessionsOf({ runtime, projectId, as }: McpClientScope): () => Promise<HandoffSessions> {
@@ -87,7 +106,54 @@ const readers = (open: () => Promise<HandoffSessions>): readonly ToolDefinition[
   },
 ];
 
+const handoffs = ({ runtime, projectId, as }: McpClientScope): readonly ToolDefinition[] => [
+  {
+    name: 'request_handoff',
+    title: 'Pass a session on',
+    description:
+      'Passes a session on to another agent. context_transfer shares what there is, and the session goes on. full_handoff ends the session for you. ' +
+      'collaboration lets the target add to it. In request_data, instructions says what the target is asked to do, and priority is low, normal, high or urgent.',
+    input: inputOf(requestHandoffSchema),
+    output: HANDOFF,
+    scope: 'handoffs:write',
+    annotations: { ...ENDS, openWorldHint: true },
+    isKeyed: true,
+    run: async (args) => toRequested(await requestHandoff(runtime, args, { projectId, as })),
+  },
+  {
+    name: 'accept_handoff',
+    title: 'Accept a handoff',
+    description:
+      'Accepts a session that was passed on to you and waits. Then read it with get_summary and get_context.',
+    input: inputOf(acceptHandoffSchema),
+    output: PACKAGE,
+    scope: 'handoffs:write',
+    annotations: { ...ADDS, idempotentHint: true },
+    run: async (args) => toMoved(await acceptHandoff(runtime, args, { projectId, as })),
+  },
+  {
+    name: 'reject_handoff',
+    title: 'Reject a handoff',
+    description: 'Refuses a session that was passed on to you and that nobody has accepted.',
+    input: inputOf(rejectHandoffSchema),
+    output: PACKAGE,
+    scope: 'handoffs:write',
+    annotations: { ...ENDS, idempotentHint: true },
+    run: async (args) => toMoved(await rejectHandoff(runtime, args, { projectId, as })),
+  },
+  {
+    name: 'complete_handoff',
+    title: 'Complete a handoff',
+    description: 'Says what came of a session that you have accepted.',
+    input: inputOf(completeHandoffSchema),
+    output: PACKAGE,
+    scope: 'handoffs:write',
+    annotations: { ...ENDS, idempotentHint: true },
+    run: async (args) => toMoved(await completeHandoff(runtime, args, { projectId, as })),
+  },
+];
+
 export function registerSessionTools(server: McpServer, scope: McpClientScope): void {
   const open = sessionsOf(scope);
-  for (const tool of [...writers(open), ...readers(open)]) addTool(server, scope, tool);
+  for (const tool of [...writers(open), ...handoffs(scope), ...readers(open)]) addTool(server, scope, tool);
 }

@@ -1,7 +1,6 @@
 /** Answers of the tools of sessions, for the lists of clients. */
 import { z } from 'zod';
 import { outputOf } from '../tool/index.js';
-import { HANDOFF_ANSWERS } from './handoff-answer.js';
 
 const open = z.record(z.string(), z.unknown());
 const status = z.string();
@@ -84,9 +83,28 @@ export const HANDOFF = outputOf(
       context_summary: z.string(),
       context_entries: z.int(),
       cache_key: z.string(),
-      status: z.enum(HANDOFF_ANSWERS),
+      status: z.enum(['active', 'completed', 'pending_approval']),
       targets: z.array(target).optional(),
     }),
     instructions: z.object({ message: z.string(), next_steps: z.array(z.string()) }),
+  }),
+);
+
+export const PACKAGE = outputOf(
+  z.object({
+    ...said,
+    handoff: z.object({
+      handoff_id: z.string(),
+      status: z.string(),
+      session_key: z.string(),
+      source_agent: z.string(),
+      target_agent: z.string(),
+      request_type: z.string(),
+      context_summary: z.string(),
+      context_entries: z.int(),
+      request_data: open,
+      cache_key: z.string(),
+      created_at: z.string(),
+    }),
   }),
 );
