@@ -5,6 +5,7 @@ export const SCOPES = [
   'handoffs:read',
   'handoffs:write',
   'a2a:call',
+  'mcp:call',
 ] as const;
 
 export type Scope = (typeof SCOPES)[number];
