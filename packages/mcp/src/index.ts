@@ -1,2 +1,9 @@
 /** `@boxcar/mcp`: the MCP server of Boxcar. Rule: docs/mcp.md. */
-export {};
+export {
+  DEFAULT_GROUPS,
+  type McpClientScope,
+  OPERATOR,
+  TOOL_GROUPS,
+  type ToolGroup,
+} from './client-scope.js';
+export { createMcpServer } from './create-server.js';

@@ -4,6 +4,10 @@ export const SCOPES = [
   'approvals:write',
   'handoffs:read',
   'handoffs:write',
+  'tapes:read',
+  'tapes:write',
+  'turns:read',
+  'turns:write',
   'a2a:call',
   'mcp:call',
 ] as const;
