@@ -7,3 +7,5 @@ export {
   type ToolGroup,
 } from './client-scope.js';
 export { createMcpServer } from './create-server.js';
+export type { KeyLimits } from './http/key-limits.js';
+export { type McpRoutesOptions, mcpRoutes } from './http/mcp-routes.js';
