@@ -10,10 +10,18 @@
 import type { Call, Route } from '@boxcar/http';
 import { SCOPES } from '@boxcar/kernel';
 import { type Log, type Runtime, silentLog } from '@boxcar/runtime';
-import { createMcpHandler, isLegacyRequest, type McpServer } from '@modelcontextprotocol/server';
+import {
+  createMcpHandler,
+  isLegacyRequest,
+  type McpHttpHandler,
+  type McpServer,
+  ProtocolError,
+  type ServerEventBus,
+} from '@modelcontextprotocol/server';
 import { DEFAULT_GROUPS, type McpClientScope, OPERATOR, type ToolGroup } from '../client-scope.js';
 import { createMcpServer } from '../create-server.js';
 import { DEFAULT_LIMITS, KeyCounts, type KeyLimits } from './key-limits.js';
+import { type Listening, openListening, requestIdOf } from './listen.js';
 import { type SessionTimes, type TransportSession, TransportSessions } from './transport-sessions.js';
 import { watchBody } from './watched-body.js';
 
@@ -156,10 +164,15 @@ class McpDoor {
     return watchBody(response, { stallMs, onEnd, onStall });
   }
 
-  #createServer({ principal }: Call): McpServer {
-    const { runtime, groups = DEFAULT_GROUPS, createServer = createMcpServer } = this.#options;
+  #createServer(call: Call): McpServer {
+    const { createServer = createMcpServer } = this.#options;
+    return createServer(this.#scopeOf(call));
+  }
+
+  #scopeOf({ principal }: Call): McpClientScope {
+    const { runtime, groups = DEFAULT_GROUPS } = this.#options;
     const fields = { key_id: principal.keyId };
-    return createServer({
+    return {
       runtime,
       projectId: principal.projectId,
       as: principal.agent?.id ?? OPERATOR,
@@ -167,7 +180,7 @@ class McpDoor {
       groups,
       principal,
       log: (level, event, more) => this.#log(level, event, { ...fields, ...more }),
-    });
+    };
   }
 
   /** M2. */
@@ -175,27 +188,46 @@ class McpDoor {
     call: Call,
     { body, give }: { readonly body: unknown; readonly give: () => void },
   ): Promise<Response> {
-    const isListen = hasMethod(body, 'subscriptions/listen');
-    const giveStream = isListen ? this.#counts.take('streams', call.principal.keyId) : undefined;
-    if (isListen && giveStream === undefined) {
+    if (hasMethod(body, 'subscriptions/listen')) {
+      // A stream of events is no open request.
       give();
-      return tooMany('open streams');
+      return this.#serveListen(call, body);
     }
-    const handler = createMcpHandler(() => this.#createServer(call), {
+    return this.#watch(await this.#handlerOf(call).fetch(call.request, { parsedBody: body }), give);
+  }
+
+  #handlerOf(call: Call, bus?: ServerEventBus): McpHttpHandler {
+    return createMcpHandler(() => this.#createServer(call), {
       legacy: 'reject',
       maxRequestBodySize: BODY_LIMIT_BYTES,
       keepAliveMs: this.#options.keepAliveMs ?? KEEP_ALIVE_MS,
       onerror: (error) => call.log('debug', 'mcp.request_refused', { error }),
+      ...(bus === undefined ? {} : { bus }),
     });
-    const stop = isListen ? this.#endListen(call, () => void handler.close()) : () => undefined;
-    const response = await handler.fetch(call.request, { parsedBody: body });
-    // A stream of events is no open request.
-    if (isListen) give();
-    return this.#watch(response, () => {
-      stop();
-      giveStream?.();
+  }
+
+  async #serveListen(call: Call, body: unknown): Promise<Response> {
+    const give = this.#counts.take('streams', call.principal.keyId);
+    if (give === undefined) return tooMany('open streams');
+    let listening: Listening | undefined;
+    const end = (): void => {
+      listening?.close();
       give();
-    });
+    };
+    try {
+      listening = await openListening(this.#scopeOf(call), body);
+      const handler = this.#handlerOf(call, listening.bus);
+      const stop = this.#endListen(call, () => void handler.close());
+      const response = await handler.fetch(call.request, { parsedBody: listening.body });
+      return this.#watch(response, () => {
+        stop();
+        end();
+      });
+    } catch (error) {
+      end();
+      if (!(error instanceof ProtocolError)) throw error;
+      return protocolError(200, { code: error.code, message: error.message, id: requestIdOf(body) });
+    }
   }
 
   /** A stream ends with the server, and when its key is not valid any more. */

@@ -19,6 +19,8 @@ export interface StageOptions
     Partial<Omit<HttpFrameOptions, 'runtime' | 'log' | 'stallMs'>> {
   /** Of another stage: a second process on the same rows. */
   readonly database?: TestDatabase;
+  /** Another way to the database. */
+  readonly databaseUrl?: string;
 }
 
 export interface KeyOptions {
@@ -41,6 +43,7 @@ const noModel = { generate: () => Promise.reject(new Error('no model')) };
 export async function openStage(options: StageOptions = {}): Promise<Stage> {
   const {
     database: given,
+    databaseUrl,
     groups,
     limits,
     createServer,
@@ -55,8 +58,8 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
   const write = (level: string, event: string, fields: LogLine['fields'] = {}): void =>
     void log.push({ level, event, fields });
   const opened = openRuntime({
-    databaseUrl: database.url,
-    directUrl: database.url,
+    databaseUrl: databaseUrl ?? database.url,
+    directUrl: databaseUrl ?? database.url,
     model: noModel,
     log: write,
   });
@@ -103,6 +106,13 @@ export async function openLegacyClient(url: string, key: string): Promise<Legacy
   const transport = new LegacyTransport(new URL(url), { requestInit: { headers: { ...bearer(key) } } });
   await client.connect(transport as never);
   return client;
+}
+
+/** Ends the session too: a client that is closed leaves it open. */
+export async function endSession(client: LegacyClient): Promise<void> {
+  const { transport } = client;
+  if (transport instanceof LegacyTransport) await transport.terminateSession();
+  await client.close();
 }
 
 /** Of the SDK that speaks both revisions; `auto` takes the newer one. */
