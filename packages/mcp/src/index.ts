@@ -8,3 +8,5 @@ export {
 } from './client-scope.js';
 export { createMcpServer } from './create-server.js';
 export { readGroups, runStdio, type StdioFlags } from './stdio/run-stdio.js';
+export type { KeyLimits } from './http/key-limits.js';
+export { type McpRoutesOptions, mcpRoutes } from './http/mcp-routes.js';

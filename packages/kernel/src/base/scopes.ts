@@ -9,6 +9,7 @@ export const SCOPES = [
   'turns:read',
   'turns:write',
   'a2a:call',
+  'mcp:call',
 ] as const;
 
 export type Scope = (typeof SCOPES)[number];
