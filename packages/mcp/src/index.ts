@@ -7,6 +7,6 @@ export {
   type ToolGroup,
 } from './client-scope.js';
 export { createMcpServer } from './create-server.js';
-export { readGroups, runStdio, type StdioFlags } from './stdio/run-stdio.js';
 export type { KeyLimits } from './http/key-limits.js';
 export { type McpRoutesOptions, mcpRoutes } from './http/mcp-routes.js';
+export { readGroups, runStdio, type StdioFlags } from './stdio/run-stdio.js';
