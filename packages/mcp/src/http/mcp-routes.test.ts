@@ -120,11 +120,17 @@ describe('sessions', () => {
   test('an idle session ends, and one with an open stream does not', async () => {
     const other = await second({ idleMs: 1, checkMs: 20 });
     const idle = await initialize({ url: other.url });
-    const busy = await initialize({ url: other.url });
-    const stream = await fetch(other.url, {
-      headers: { ...bearer(key), accept: 'text/event-stream', 'mcp-session-id': busy },
-    });
-    expect(stream.status).toBe(200);
+    // On a busy machine a session may end before its stream is open.
+    const { busy, stream } = await waitFor(
+      async () => {
+        const session = await initialize({ url: other.url });
+        const answer = await fetch(other.url, {
+          headers: { ...bearer(key), accept: 'text/event-stream', 'mcp-session-id': session },
+        });
+        return answer.ok ? { busy: session, stream: answer } : undefined;
+      },
+      { message: 'a session with a stream' },
+    );
     await waitFor(async () => (await ping(idle, { url: other.url })).status === 404 || undefined, {
       message: 'the idle session to end',
     });

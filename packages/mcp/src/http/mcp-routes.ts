@@ -32,6 +32,7 @@ const STALL_MS = 30_000;
 const IDLE_MS = 30 * 60_000;
 const CHECK_MS = 15_000;
 const SESSION_HEADER = 'mcp-session-id';
+const LAST_EVENT_HEADER = 'last-event-id';
 const PATH = '/mcp';
 
 export interface McpRoutesOptions extends Partial<SessionTimes> {
@@ -96,6 +97,9 @@ const hasMethod = (body: unknown, method: string): boolean =>
         typeof message === 'object' && message !== null && Reflect.get(message, 'method') === method,
     );
 
+const withHeader = ({ url, method, headers, signal }: Request, name: string, value: string): Request =>
+  new Request(url, { method, headers: [...headers, [name, value]], signal });
+
 class McpDoor {
   readonly #options: McpRoutesOptions;
   readonly #log: Log;
@@ -140,7 +144,16 @@ class McpDoor {
     if (session === undefined) return sessionNotFound();
     const give = this.#counts.take('streams', call.principal.keyId);
     if (give === undefined) return tooMany('open streams');
-    return this.#watch(await this.#inSession(call, session), give);
+    const { request } = call;
+    const { events } = session;
+    const missed = request.headers.has(LAST_EVENT_HEADER) ? undefined : events.lastReadId;
+    const asked = missed === undefined ? request : withHeader(request, LAST_EVENT_HEADER, missed);
+    const response = await this.#inSession({ ...call, request: asked }, session);
+    const close = response.ok ? events.openOwnStream() : () => undefined;
+    return this.#watch(response, () => {
+      close();
+      give();
+    });
   }
 
   async delete(call: Call): Promise<Response> {

@@ -1,4 +1,10 @@
-/** The last messages of a transport session, for a client whose connection was cut: it goes on after the last one that it has read. */
+/**
+ * The last messages of a transport session.
+ *
+ * V1  A client whose connection was cut goes on after the last message that it has read.
+ * V2  Messages that belong to no request go to the stream of the session. Those that were sent while nobody had it open are sent when
+ *     it is opened: a client may open it after its first call.
+ */
 import type { EventStore, JSONRPCMessage } from '@modelcontextprotocol/server';
 
 const MAX_EVENTS = 256;
@@ -11,6 +17,8 @@ interface Kept {
   readonly bytes: number;
 }
 
+/** What the transport calls the stream of a session. */
+const OWN_STREAM = '_GET_stream';
 const ID = /^(\d{1,15})_(.{1,100})$/;
 
 /** Keeps a limited number of messages in memory; the oldest go first, and the newest one stays whatever its size. */
@@ -18,6 +26,24 @@ export class SessionEvents implements EventStore {
   readonly #kept: Kept[] = [];
   #bytes = 0;
   #count = 0;
+  /** Messages of the own stream from the next one on have had no reader; undefined while it is open. */
+  #unreadAfter: number | undefined = 0;
+
+  /** The own stream is open until the result is called. */
+  openOwnStream(): () => void {
+    this.#unreadAfter = undefined;
+    return () => {
+      this.#unreadAfter ??= this.#count;
+    };
+  }
+
+  /** The id after which messages of the own stream have had no reader; undefined when there are none. */
+  get lastReadId(): string | undefined {
+    const after = this.#unreadAfter;
+    if (after === undefined) return undefined;
+    const isMissed = this.#kept.some(({ n, streamId }) => streamId === OWN_STREAM && n > after);
+    return isMissed ? `${after}_${OWN_STREAM}` : undefined;
+  }
 
   async storeEvent(streamId: string, message: JSONRPCMessage): Promise<string> {
     this.#count += 1;
@@ -49,6 +75,6 @@ export class SessionEvents implements EventStore {
   #read(eventId: string): { readonly n: number; readonly streamId: string } | undefined {
     const [, digits = '', streamId = ''] = ID.exec(eventId) ?? [];
     const n = Number(digits);
-    return n >= 1 && n <= this.#count && streamId !== '' ? { n, streamId } : undefined;
+    return n <= this.#count && digits !== '' && streamId !== '' ? { n, streamId } : undefined;
   }
 }

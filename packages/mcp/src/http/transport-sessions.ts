@@ -31,6 +31,7 @@ export class TransportSession {
   readonly keyId: string;
   readonly transport: WebStandardStreamableHTTPServerTransport;
   readonly server: McpServer;
+  readonly events: SessionEvents;
   isStillAllowed: Call['isStillAllowed'];
   #open = 0;
   #usedAt = performance.now();
@@ -40,11 +41,13 @@ export class TransportSession {
     of: {
       readonly transport: WebStandardStreamableHTTPServerTransport;
       readonly server: McpServer;
+      readonly events: SessionEvents;
     },
   ) {
     this.keyId = principal.keyId;
     this.transport = of.transport;
     this.server = of.server;
+    this.events = of.events;
     this.isStillAllowed = isStillAllowed;
   }
 
@@ -93,14 +96,15 @@ export class TransportSessions {
     { server, onEnd }: { readonly server: McpServer; readonly onEnd: () => void },
   ): Promise<TransportSession> {
     const { bodyLimitBytes, keepAliveMs, log } = this.#options;
+    const events = new SessionEvents();
     const transport = new WebStandardStreamableHTTPServerTransport({
       sessionIdGenerator: () => randomUUID(),
       onsessioninitialized: (id) => this.#keep(id, session),
-      eventStore: new SessionEvents(),
+      eventStore: events,
       maxRequestBodySize: bodyLimitBytes,
       keepAliveMs,
     });
-    const session = new TransportSession(call, { transport, server });
+    const session = new TransportSession(call, { transport, server, events });
     await server.connect(transport);
     const { onclose } = transport;
     transport.onclose = () => {
