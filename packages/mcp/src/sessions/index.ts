@@ -30,6 +30,7 @@ import {
   toSummary,
   toUpdated,
 } from './answers.js';
+import { listHandoffs } from './list-handoffs.js';
 import { CLOSED, CONTEXT, HANDOFF, PACKAGE, REGISTERED, SUMMARY, UPDATED } from './schemas.js';
 
 /** The sessions of the principal. They are opened by the first call that needs them, and again after a failure. */
@@ -155,5 +156,6 @@ const handoffs = ({ runtime, projectId, as }: McpClientScope): readonly ToolDefi
 
 export function registerSessionTools(server: McpServer, scope: McpClientScope): void {
   const open = sessionsOf(scope);
-  for (const tool of [...writers(open), ...handoffs(scope), ...readers(open)]) addTool(server, scope, tool);
+  for (const tool of [...writers(open), ...handoffs(scope), ...readers(open), listHandoffs(scope)])
+    addTool(server, scope, tool);
 }
