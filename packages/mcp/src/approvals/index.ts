@@ -62,7 +62,7 @@ async function list(scope: McpClientScope, args: JsonObject): Promise<JsonObject
 }
 
 /** @throws KernelError `approval_resolved` for a ticket that was decided before; `permission_denied` for an agent. */
-async function decide(scope: McpClientScope, args: JsonObject): Promise<JsonObject> {
+export async function decide(scope: McpClientScope, args: JsonObject): Promise<JsonObject> {
   const { ticket_id: ticketId, decision, reason } = parseArguments(decisionSchema, args);
   const { projectId } = await findActor(scope.runtime.pool, scope.projectId, scope.as);
   const ticket = await gateOf(scope, projectId)[decision](ticketId, {

@@ -121,7 +121,7 @@ async function runTool(
   const _meta = { request_id: requestId };
   try {
     const answer = await attempt(tool, args, call);
-    ended('success');
+    ended(isQuestion(answer) ? 'question' : 'success');
     if (isQuestion(answer)) return answer;
     return { content: textOf(answer), structuredContent: answer, _meta };
   } catch (error) {

@@ -4,6 +4,7 @@ export {
   ENDS,
   hasTool,
   READS,
+  type ToolAnswer,
   type ToolCall,
   type ToolDefinition,
 } from './add-tool.js';
