@@ -18,6 +18,9 @@ const WITHOUT_FIXTURES = [
 
 test('each scenario without fixtures passes', async () => {
   await using database = await testDatabase();
+  const env = { DATABASE_URL: database.url };
+  await using migrated = spawnNode(CLI, ['migrate'], env);
+  expect((await migrated.exited).code).toBe(0);
   const { key } = await createKey(database.pool, {
     scopes: ['mcp:call', 'handoffs:read', 'handoffs:write', 'tapes:read', 'tapes:write'],
   });
@@ -25,7 +28,7 @@ test('each scenario without fixtures passes', async () => {
   await using child = spawnNode(
     CLI,
     ['mcp', '--http', '--json', '--port', '0', '--allow-origin', proxy.origin],
-    { DATABASE_URL: database.url },
+    env,
   );
   const { url } = JSON.parse(await child.line(/"mcp\.ready"/)) as { readonly url: string };
   proxy.passTo(`${url}/mcp`, key);
