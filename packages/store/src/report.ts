@@ -54,6 +54,7 @@ export {
   type StepRow,
   type StoredCard,
   type StoredEntry,
+  seesTurn,
   type TreeBatch,
   type TreeNode,
   type TurnLine,

@@ -16,20 +16,13 @@ import {
   type HandoffSessions,
   openHandoffSessions,
   rejectHandoff,
-  requestHandoff,
 } from '@boxcar/runtime';
 import type { McpServer } from '@modelcontextprotocol/server';
 import type { McpClientScope } from '../client-scope.js';
 import { ADDS, addTool, ENDS, inputOf, READS, type ToolDefinition } from '../tool/index.js';
-import {
-  toClosed,
-  toContextPage,
-  toMoved,
-  toRegistered,
-  toRequested,
-  toSummary,
-  toUpdated,
-} from './answers.js';
+import { toClosed, toContextPage, toMoved, toRegistered, toSummary, toUpdated } from './answers.js';
+import { listHandoffs } from './list-handoffs.js';
+import { passOn } from './pass-on.js';
 import { CLOSED, CONTEXT, HANDOFF, PACKAGE, REGISTERED, SUMMARY, UPDATED } from './schemas.js';
 
 /** The sessions of the principal. They are opened by the first call that needs them, and again after a failure. */
@@ -106,7 +99,7 @@ const readers = (open: () => Promise<HandoffSessions>): readonly ToolDefinition[
   },
 ];
 
-const handoffs = ({ runtime, projectId, as }: McpClientScope): readonly ToolDefinition[] => [
+const handoffs = (server: McpServer, scope: McpClientScope): readonly ToolDefinition[] => [
   {
     name: 'request_handoff',
     title: 'Pass a session on',
@@ -118,7 +111,7 @@ const handoffs = ({ runtime, projectId, as }: McpClientScope): readonly ToolDefi
     scope: 'handoffs:write',
     annotations: { ...ENDS, openWorldHint: true },
     isKeyed: true,
-    run: async (args) => toRequested(await requestHandoff(runtime, args, { projectId, as })),
+    run: (args, call) => passOn(server, scope, { args, call }),
   },
   {
     name: 'accept_handoff',
@@ -129,7 +122,7 @@ const handoffs = ({ runtime, projectId, as }: McpClientScope): readonly ToolDefi
     output: PACKAGE,
     scope: 'handoffs:write',
     annotations: { ...ADDS, idempotentHint: true },
-    run: async (args) => toMoved(await acceptHandoff(runtime, args, { projectId, as })),
+    run: async (args) => toMoved(await acceptHandoff(scope.runtime, args, scope)),
   },
   {
     name: 'reject_handoff',
@@ -139,7 +132,7 @@ const handoffs = ({ runtime, projectId, as }: McpClientScope): readonly ToolDefi
     output: PACKAGE,
     scope: 'handoffs:write',
     annotations: { ...ENDS, idempotentHint: true },
-    run: async (args) => toMoved(await rejectHandoff(runtime, args, { projectId, as })),
+    run: async (args) => toMoved(await rejectHandoff(scope.runtime, args, scope)),
   },
   {
     name: 'complete_handoff',
@@ -149,11 +142,12 @@ const handoffs = ({ runtime, projectId, as }: McpClientScope): readonly ToolDefi
     output: PACKAGE,
     scope: 'handoffs:write',
     annotations: { ...ENDS, idempotentHint: true },
-    run: async (args) => toMoved(await completeHandoff(runtime, args, { projectId, as })),
+    run: async (args) => toMoved(await completeHandoff(scope.runtime, args, scope)),
   },
 ];
 
 export function registerSessionTools(server: McpServer, scope: McpClientScope): void {
   const open = sessionsOf(scope);
-  for (const tool of [...writers(open), ...handoffs(scope), ...readers(open)]) addTool(server, scope, tool);
+  for (const tool of [...writers(open), ...handoffs(server, scope), ...readers(open), listHandoffs(scope)])
+    addTool(server, scope, tool);
 }

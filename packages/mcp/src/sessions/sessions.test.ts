@@ -305,7 +305,7 @@ describe('access', () => {
       groups: new Set(['sessions']),
     });
     const { tools } = await connection.client.listTools();
-    expect(tools.map(({ name }) => name).sort()).toEqual(['get_context', 'get_summary']);
+    expect(tools.map(({ name }) => name).sort()).toEqual(['get_context', 'get_summary', 'list_handoffs']);
     await expect(connection.call('register_session', { session_key: 'x' })).rejects.toMatchObject({
       code: -32602,
     });

@@ -77,7 +77,7 @@ export interface Stage extends AsyncDisposable {
   scope(rest?: Partial<McpClientScope>): McpClientScope;
   connect(rest?: Partial<McpClientScope>, client?: ClientKind | McpClient): Promise<Connection>;
   profile(name: string, script: readonly JsonValue[], rest?: JsonObject): Promise<void>;
-  agent(name: string, profile: string): Promise<void>;
+  agent(name: string, profile: string, rest?: JsonObject): Promise<void>;
 }
 
 export interface StageOptions {
@@ -141,8 +141,9 @@ export async function openStage({ policy, functions = {}, works = true }: StageO
       const instructions = `You are ${name}.`;
       await runtime.applyProfile({ name, instructions, model: 'scripted', script, ...rest });
     },
-    agent: async (name, profile) => {
-      await runtime.submit('provision_agent', { action: 'create', profile_name: profile, agent_id: name });
+    agent: async (name, profile, rest = {}) => {
+      const made = { action: 'create', profile_name: profile, agent_id: name, ...rest };
+      await runtime.submit('provision_agent', made);
     },
     [Symbol.asyncDispose]: async () => {
       for (const connection of connections) await connection[Symbol.asyncDispose]();

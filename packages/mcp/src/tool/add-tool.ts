@@ -45,6 +45,8 @@ export interface ToolDefinition {
   readonly annotations: ToolAnnotations;
   /** Its arguments have an `idempotency_key`, which is set when the client gives none (T4). */
   readonly isKeyed?: boolean;
+  /** A second run would do it again, so there is none (T4). */
+  readonly isOnce?: boolean;
   /**
    * @param args - Not checked yet.
    * @throws KernelError, ToolFailure what the client is answered.
@@ -53,7 +55,12 @@ export interface ToolDefinition {
 }
 
 /** Reads: the same call again changes nothing. */
-export const READS: ToolAnnotations = { readOnlyHint: true, idempotentHint: true, openWorldHint: false };
+export const READS: ToolAnnotations = {
+  readOnlyHint: true,
+  destructiveHint: false,
+  idempotentHint: true,
+  openWorldHint: false,
+};
 /** Writes that take nothing away. */
 export const ADDS: ToolAnnotations = {
   readOnlyHint: false,
@@ -78,8 +85,14 @@ const textOf = (body: JsonObject): CallToolResult['content'] => [
   { type: 'text', text: JSON.stringify(body, null, 2) },
 ];
 
+const names = new WeakMap<McpServer, Set<string>>();
+
+/** Whether a server has a tool of this name. Plugins name primitives as they like. */
+export const hasTool = (server: McpServer, name: string): boolean => names.get(server)?.has(name) === true;
+
 /** Adds a tool, if the principal has its scope. */
 export function addTool(server: McpServer, scope: McpClientScope, tool: ToolDefinition): void {
+  names.set(server, (names.get(server) ?? new Set()).add(tool.name));
   if (!scope.scopes.includes(tool.scope)) return;
   const { name, title, description, annotations } = tool;
   const config = {
@@ -108,7 +121,7 @@ async function runTool(
   const _meta = { request_id: requestId };
   try {
     const answer = await attempt(tool, args, call);
-    ended('success');
+    ended(isQuestion(answer) ? 'question' : 'success');
     if (isQuestion(answer)) return answer;
     return { content: textOf(answer), structuredContent: answer, _meta };
   } catch (error) {
@@ -124,7 +137,9 @@ const isQuestion = (answer: ToolAnswer): answer is InputRequiredResult =>
 async function attempt(tool: ToolDefinition, args: JsonObject, call: ToolCall): Promise<ToolAnswer> {
   const renamed = toSchemaNames(args, tool.input) as JsonObject;
   const key = tool.isKeyed === true ? { idempotency_key: `mcp:${call.requestId}` } : {};
-  return withPatience(() => tool.run({ ...key, ...renamed }, call), {
+  const run = (): Promise<ToolAnswer> => tool.run({ ...key, ...renamed }, call);
+  if (tool.isOnce === true) return run();
+  return withPatience(run, {
     signal: call.signal,
     onRetry: (error) => call.log('warn', 'mcp.call_again', { error }),
   });

@@ -8,7 +8,7 @@ const WORDS: Readonly<Partial<Record<ErrorCode, string>>> = {
   payload_too_large: 'VALIDATION_ERROR',
 };
 
-export interface Failure {
+interface Failure {
   /** In words that a model can act on. */
   readonly error: string;
   readonly error_code: string;

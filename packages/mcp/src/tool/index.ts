@@ -2,10 +2,12 @@ export {
   ADDS,
   addTool,
   ENDS,
+  hasTool,
   READS,
   type ToolAnswer,
   type ToolCall,
   type ToolDefinition,
 } from './add-tool.js';
-export { type Failure, ToolFailure } from './failure.js';
+export { parseArguments, toJson } from './ask.js';
+export { ToolFailure } from './failure.js';
 export { inputOf, outputOf } from './schema.js';

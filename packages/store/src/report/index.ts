@@ -28,6 +28,7 @@ export {
   type RunPage,
   type RunTurn,
   readRunTurns,
+  seesTurn,
 } from './turn-reads.js';
 export type {
   CallLine,

@@ -33,6 +33,25 @@ export async function findReadableContext(
   return row;
 }
 
+// Who has asked for a turn from outside is kept as the maker of its context, which is made with the turn. An earlier box that a turn was
+// given says nothing about that.
+const SEEN = statement(`
+  select /* turn-reads.seen */ 1 as seen
+  from boxcar.turns t join boxcar.boxes b on b.id = t.context_box_id join boxcar.projects p on p.id = t.project_id
+  where t.id = $1 and t.project_id = $2 and (p.operator_agent_id = $3 or t.agent_id = $3 or t.told_agent_id = $3
+    or (select q.agent_id from boxcar.turns q where q.id = t.parent_turn_id) = $3
+    or (t.parent_turn_id is null and b.maker_agent_id = $3 and b.created_at = t.created_at))`);
+
+/** Whether the reader may know how a turn ends: it is its own, or it has asked for it. One statement. */
+export async function seesTurn(
+  pool: pg.Pool,
+  turnId: TurnId,
+  { projectId, actorId }: Reader,
+): Promise<boolean> {
+  const rows = await runRetrying<{ readonly seen: number }>(pool, SEEN, [turnId, projectId, actorId]);
+  return rows.length > 0;
+}
+
 export interface RunTurn extends pg.QueryResultRow {
   readonly turn_id: TurnId;
   readonly parent_turn_id: TurnId | null;
