@@ -82,6 +82,7 @@ describe('the configuration', () => {
         BOXCAR_WEBHOOK_SECRET: ' whsec_YQ== ',
         BOXCAR_WEBHOOK_ALLOW_PRIVATE: '10.0.0.0/8, hooks.internal',
         BOXCAR_WEBHOOK_RETRY_SECONDS: '0.5',
+        BOXCAR_SUMMARY_MODEL: 'openai:small',
         BOXCAR_PLUGINS: './a.js, ./b.js',
         BOXCAR_CONCURRENCY: '50',
         BOXCAR_WORKER_TARGETS: ',gpu',
@@ -119,6 +120,7 @@ describe('the configuration', () => {
       graceMs: 0,
       handlerTimeoutMs: 90_000,
       approvalMs: 30_000,
+      summaryModel: 'openai:small',
       handoffEnabled: true,
       targetsFile: '/etc/boxcar/targets.yaml',
       webhooks: {

@@ -34,6 +34,8 @@ export interface OpenRuntimeOptions {
   readonly approvalMs?: number | null | undefined;
   /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
   readonly handoffs?: HandoffSettings | undefined;
+  /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
+  readonly summaryModel?: string | undefined;
 }
 
 /** A runtime with the pool and the queues it was opened with. */
@@ -82,6 +84,7 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
       permissionEvaluator: options.permissionEvaluator,
       approvalMs: options.approvalMs,
       handoffs: options.handoffs,
+      summaryModel: options.summaryModel,
     },
     build,
   );

@@ -153,6 +153,8 @@ export interface RuntimeOptions {
   readonly approvalMs?: number | null | undefined;
   /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
   readonly handoffs?: HandoffSettings | undefined;
+  /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
+  readonly summaryModel?: string | undefined;
 }
 
 /** Where a turn is looked for. */
@@ -175,6 +177,7 @@ export class Runtime implements RuntimeCore {
   readonly directUrl: string;
   readonly limits: PackLimits;
   readonly handlerTimeoutMs: number;
+  readonly summaryModel: string | undefined;
   readonly prices: readonly PriceTable[];
   readonly strategies: PackingStrategies;
   readonly selectors: Selectors;
@@ -209,6 +212,7 @@ export class Runtime implements RuntimeCore {
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
     this.handlerTimeoutMs = checkDuration(options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, 'handlerTimeoutMs');
+    this.summaryModel = options.summaryModel;
     this.handoffs = new HandoffParts(this, options.handoffs);
     this.webhooks = new WebhookSender(this, options.handoffs?.webhooks);
     this.#registry = new Registry(options, handoffHandlers(this, this.handoffs), handoffModels(options.pool));
