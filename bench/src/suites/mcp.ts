@@ -33,7 +33,7 @@ function doorOf(client: Client, close: () => Promise<void>): Door {
       const { isError, content } = await client.callTool({ name, arguments: { ...args } });
       if (isError === true) throw new Error(`${name}: ${JSON.stringify(content)}`);
     },
-    ping: () => client.listTools(),
+    ping: () => client.ping(),
     [Symbol.asyncDispose]: close,
   };
 }
