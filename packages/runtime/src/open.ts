@@ -8,6 +8,7 @@ import { type Log, silentLog, withinTime, withoutSecrets } from './lib/index.js'
 import type { PackLimits } from './pack/index.js';
 import { BullMqDoorbell, openQueues, type QueueConnection } from './queue/index.js';
 import { Runtime } from './runtime.js';
+import type { ToolServers } from './tool/index.js';
 import { ToolQueue } from './tool-queue/index.js';
 
 const DOOR_CLOSE_MS = 5_000;
@@ -34,6 +35,8 @@ export interface OpenRuntimeOptions {
   readonly approvalMs?: number | null | undefined;
   /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
   readonly handoffs?: HandoffSettings | undefined;
+  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
+  readonly toolServers?: ToolServers | undefined;
 }
 
 /** A runtime with the pool and the queues it was opened with. */
@@ -82,6 +85,7 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
       permissionEvaluator: options.permissionEvaluator,
       approvalMs: options.approvalMs,
       handoffs: options.handoffs,
+      toolServers: options.toolServers,
     },
     build,
   );

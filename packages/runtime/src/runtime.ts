@@ -120,7 +120,7 @@ import {
   SessionGraph,
   type TapeOptions,
 } from './tape/index.js';
-import type { IsolatedTool, Tool } from './tool/index.js';
+import type { IsolatedTool, Tool, ToolServers } from './tool/index.js';
 import type { ToolQueue } from './tool-queue/index.js';
 import { OutsideCalls } from './tool-queue/index.js';
 import { WebhookSender } from './webhook/index.js';
@@ -153,6 +153,8 @@ export interface RuntimeOptions {
   readonly approvalMs?: number | null | undefined;
   /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
   readonly handoffs?: HandoffSettings | undefined;
+  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
+  readonly toolServers?: ToolServers | undefined;
 }
 
 /** Where a turn is looked for. */
@@ -194,6 +196,8 @@ export class Runtime implements RuntimeCore {
   /** Packs contexts from anywhere: `packContext`, `packMany`, `preview`, `createBox`, `grantBox`, `createCards`. */
   readonly packer: HandoverPacker;
   readonly ownHandlers: ReadonlySet<Handler>;
+  /** @internal */
+  readonly toolServers: ToolServers | undefined;
   readonly #beforeClose = new Set<() => Promise<void>>();
   readonly #stopWatching: readonly (() => void)[];
   #isClosing = false;
@@ -217,6 +221,7 @@ export class Runtime implements RuntimeCore {
     this.strategies = strategies;
     this.selectors = selectors;
     this.ownHandlers = ownHandlers;
+    this.toolServers = options.toolServers;
     this.#announcer = new Announcer(this);
     this.gate = {
       evaluator: options.permissionEvaluator,
