@@ -59,3 +59,14 @@ comment on column boxcar.handoff_session_entries.sequence_number is 'without gap
 comment on column boxcar.handoff_session_entries.position is 'on the tape of the session';
 comment on column boxcar.handoff_session_entries.message_count is 'up to this entry, as the other counts: what a reader up to here counts is one row';
 create index handoff_session_entries_types on boxcar.handoff_session_entries (session_id, type, sequence_number);
+
+-- A session that is handed on is a handoff. One whose target is no agent of this installation waits for somebody to fetch it: no turn serves it.
+alter table boxcar.handoffs add column session_id uuid references boxcar.handoff_sessions (id) on delete set null;
+alter table boxcar.handoffs add column session_request text check (session_request in ('context_transfer', 'full_handoff', 'collaboration'));
+alter table boxcar.handoffs add column session_head integer check (session_head > 0);
+alter table boxcar.handoffs add column result_card_id uuid;
+comment on column boxcar.handoffs.session_id is 'the session that is handed on; null: none, or it has been purged';
+comment on column boxcar.handoffs.session_head is 'up to where the target reads the tape of the session; null: it has not been handed on, or was not yet';
+comment on column boxcar.handoffs.result_card_id is 'of a handoff that no turn has served';
+create index handoffs_session on boxcar.handoffs (session_id, created_at, id) where session_id is not null;
+create index handoffs_result on boxcar.handoffs (result_card_id);

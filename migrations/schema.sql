@@ -794,7 +794,11 @@ create table boxcar.handoffs (
   conversation text,
   message_id text,
   serving_agent_id uuid,
-  remote_task text
+  remote_task text,
+  session_id uuid,
+  session_request text,
+  session_head integer,
+  result_card_id uuid
 );
 
 create table boxcar.operations (
@@ -1331,6 +1335,10 @@ alter table only boxcar.handoffs add constraint handoffs_remote_task_check CHECK
 
 alter table only boxcar.handoffs add constraint handoffs_request_hash_check CHECK ((request_hash ~ '^[0-9a-f]{64}$'::text));
 
+alter table only boxcar.handoffs add constraint handoffs_session_head_check CHECK ((session_head > 0));
+
+alter table only boxcar.handoffs add constraint handoffs_session_request_check CHECK ((session_request = ANY (ARRAY['context_transfer'::text, 'full_handoff'::text, 'collaboration'::text])));
+
 alter table only boxcar.handoffs add constraint handoffs_source_agent_check CHECK ((source_agent <> ''::text));
 
 alter table only boxcar.handoffs add constraint handoffs_target_agent_check CHECK ((target_agent <> ''::text));
@@ -1571,6 +1579,8 @@ alter table only boxcar.handoffs add constraint handoffs_payload_card_id_fkey FO
 
 alter table only boxcar.handoffs add constraint handoffs_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
 
+alter table only boxcar.handoffs add constraint handoffs_session_id_fkey FOREIGN KEY (session_id) REFERENCES boxcar.handoff_sessions(id) ON DELETE SET NULL;
+
 alter table only boxcar.handoffs add constraint handoffs_task_card_id_fkey FOREIGN KEY (task_card_id) REFERENCES boxcar.cards(id);
 
 alter table only boxcar.handoffs add constraint handoffs_ticket_id_fkey FOREIGN KEY (ticket_id) REFERENCES boxcar.approvals(id);
@@ -1716,6 +1726,10 @@ CREATE INDEX handoffs_of_turn ON boxcar.handoffs USING btree (turn_id) WHERE (tu
 CREATE INDEX handoffs_open ON boxcar.handoffs USING btree (project_id, created_at, id) WHERE (ended_at IS NULL);
 
 CREATE INDEX handoffs_public ON boxcar.handoffs USING btree (project_id, public_agent, source_agent, created_at, id) WHERE (public_agent IS NOT NULL);
+
+CREATE INDEX handoffs_result ON boxcar.handoffs USING btree (result_card_id);
+
+CREATE INDEX handoffs_session ON boxcar.handoffs USING btree (session_id, created_at, id) WHERE (session_id IS NOT NULL);
 
 CREATE INDEX handoffs_to_cache ON boxcar.handoffs USING btree (project_id, cache_key) WHERE ((cache_key IS NOT NULL) AND (ended_at IS NULL));
 
@@ -1987,9 +2001,15 @@ comment on column boxcar.handoffs.public_agent is 'the public profile that anoth
 
 comment on column boxcar.handoffs.remote_task is 'the task at the other platform that has asked in the open attempt: another attempt goes on with it';
 
+comment on column boxcar.handoffs.result_card_id is 'of a handoff that no turn has served';
+
 comment on column boxcar.handoffs.run_id is 'any text of the caller';
 
 comment on column boxcar.handoffs.serving_agent_id is 'the agent of the conversation, made with its first turn';
+
+comment on column boxcar.handoffs.session_head is 'up to where the target reads the tape of the session; null: it has not been handed on, or was not yet';
+
+comment on column boxcar.handoffs.session_id is 'the session that is handed on; null: none, or it has been purged';
 
 comment on column boxcar.handoffs.source_agent is 'from outside any text of the caller';
 

@@ -75,7 +75,11 @@ export type {
   CloseAnswer,
   ContextAnswer,
   ContextPageAnswer,
+  HandoffRequestAnswer,
+  PackageAnswer,
+  PackageMoveAnswer,
   RegisterAnswer,
+  RequestedTarget,
   SessionAnswer,
   SessionListAnswer,
   SessionRefusal,
@@ -83,7 +87,16 @@ export type {
   UpdateAnswer,
   WrittenAnswer,
 } from './handoff-session/index.js';
-export { HandoffSessions, openHandoffSessions, type SessionClient } from './handoff-session/index.js';
+export {
+  acceptHandoff,
+  completeHandoff,
+  findPackage,
+  HandoffSessions,
+  openHandoffSessions,
+  rejectHandoff,
+  requestHandoff,
+  type SessionClient,
+} from './handoff-session/index.js';
 export {
   authenticateKey,
   type CreatedKey,

@@ -196,17 +196,24 @@ export {
 export {
   countHandoffSessions,
   findHandoffSession,
+  findNewestPackage,
+  findRecentEntries,
+  findSessionPackage,
   type HandoffSession,
   listHandoffSessions,
   loadContext,
   loadSessionEdges,
+  movePackage,
   type NewContextEntry,
+  type PackageMove,
   type RegisterResult,
   registerSession,
+  type SessionPackage,
   type SessionWrite,
   type SessionWriteResult,
   type Written,
   writeSession,
+  writeSessionWithin,
 } from './handoff-session/index.js';
 export { findLiveWorkers, type LiveWorker } from './health/index.js';
 export {

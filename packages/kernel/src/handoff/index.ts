@@ -46,17 +46,26 @@ export {
   MAX_HANDOFF_KEY,
 } from './request.js';
 export {
+  acceptHandoffSchema,
   type ContextEntryInput,
   closeSessionSchema,
+  completeHandoffSchema,
   contextEntriesOf,
+  DEFAULT_HANDOFF_INSTRUCTION,
   getContextSchema,
   getSummarySchema,
+  type HandoffRequestType,
   listSessionsSchema,
   MAX_CONTEXT_BYTES,
   MAX_CONTEXT_METADATA_BYTES,
   MAX_SESSION_PAGE,
+  REQUEST_PRIORITIES,
   registerSessionSchema,
+  rejectHandoffSchema,
+  requestHandoffSchema,
   retentionPolicyOf,
+  type SessionHandoffRequest,
+  targetsOf,
   updateContextSchema,
 } from './session-request.js';
 export {

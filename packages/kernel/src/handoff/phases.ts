@@ -32,7 +32,15 @@ const ENDS = ['completed', 'failed', 'timed_out', 'canceled', 'rolled_back', 'co
 /** What may follow each phase (F1). A turn that hands off natively may end before anybody has seen it run. */
 export const PHASE_MOVES: Readonly<Record<HandoffPhase, readonly HandoffPhase[]>> = {
   pending: ['awaiting_approval', 'queued', 'in_progress', 'rejected', 'failed', 'canceled'],
-  awaiting_approval: ['awaiting_approval', 'queued', 'in_progress', 'rejected', 'failed', 'canceled'],
+  awaiting_approval: [
+    'pending',
+    'awaiting_approval',
+    'queued',
+    'in_progress',
+    'rejected',
+    'failed',
+    'canceled',
+  ],
   queued: ['in_progress', 'rejected', ...ENDS],
   in_progress: ['queued', 'waiting_input', ...ENDS],
   waiting_input: ['queued', 'in_progress', ...ENDS],

@@ -1,6 +1,13 @@
 /** What is asked of sessions. Rule: docs/handoff-sessions.md. */
 import { z } from 'zod';
-import { isPlainName, type JsonObject, jsonObjectSchema, PLAIN_NAME, toName } from '../base/index.js';
+import {
+  isPlainName,
+  type JsonObject,
+  type JsonValue,
+  jsonObjectSchema,
+  PLAIN_NAME,
+  toName,
+} from '../base/index.js';
 import { MAX_HANDOFF_KEY } from './request.js';
 import { CONTEXT_TYPES, RETENTION_POLICIES, type RetentionPolicy, SESSION_STATUSES } from './sessions.js';
 
@@ -16,6 +23,8 @@ export const MAX_CONTEXT_METADATA_BYTES = 65_536;
 export const MAX_SESSION_PAGE = 500;
 const MAX_AGENT = 200;
 const MAX_REASON = 1_000;
+/** Targets of a collaboration beside the first. */
+const MAX_REQUEST_TARGETS = 19;
 
 const name = (most: number) =>
   z
@@ -85,6 +94,70 @@ export const closeSessionSchema = z.strictObject({
   reason: z.string().max(MAX_REASON).optional(),
   idempotency_key: idempotencyKey,
 });
+
+export const HANDOFF_REQUEST_TYPES = ['context_transfer', 'full_handoff', 'collaboration'] as const;
+export type HandoffRequestType = (typeof HANDOFF_REQUEST_TYPES)[number];
+
+/** Priorities of turns by the words of clients. */
+export const REQUEST_PRIORITIES = { low: -50, normal: 0, high: 50, urgent: 100 } as const;
+type RequestPriority = keyof typeof REQUEST_PRIORITIES;
+const PRIORITY_WORDS = Object.keys(REQUEST_PRIORITIES) as [RequestPriority, ...RequestPriority[]];
+
+/** What the server reads of it; all else goes along. */
+const requestDataSchema = (
+  z.looseObject({
+    instructions: z
+      .string()
+      .refine((value) => value.trim() !== '', 'must not be blank')
+      .optional()
+      .describe('What the target is asked to do.'),
+    priority: z.enum(PRIORITY_WORDS).optional(),
+  }) as unknown as z.ZodType<JsonObject>
+).pipe(jsonObjectSchema);
+
+export const requestHandoffSchema = z
+  .strictObject({
+    session_key: key,
+    target_agent: name(MAX_AGENT).describe(
+      'An agent or a profile of this project, or any name: then the package waits.',
+    ),
+    target_agents: z
+      .array(name(MAX_AGENT))
+      .min(1)
+      .max(MAX_REQUEST_TARGETS)
+      .optional()
+      .describe('Further targets of a collaboration.'),
+    request_type: z.enum(HANDOFF_REQUEST_TYPES).optional().describe('Default: context_transfer.'),
+    request_data: requestDataSchema.optional(),
+    idempotency_key: idempotencyKey,
+  })
+  .refine(({ target_agents: more, request_type: type }) => more === undefined || type === 'collaboration', {
+    error: 'is for a collaboration only',
+    path: ['target_agents'],
+  });
+export type SessionHandoffRequest = z.output<typeof requestHandoffSchema>;
+
+/** The targets of a request, each once. */
+export const targetsOf = ({
+  target_agent: first,
+  target_agents: more = [],
+}: SessionHandoffRequest): readonly string[] => [...new Set([first, ...more])];
+
+/** The same again is the same by itself: these need no key. */
+const packageFields = { handoff_id: z.string().min(1), idempotency_key: idempotencyKey };
+export const acceptHandoffSchema = z.strictObject(packageFields);
+export const rejectHandoffSchema = z.strictObject({
+  ...packageFields,
+  reason: z.string().max(MAX_REASON).optional(),
+});
+export const completeHandoffSchema = z.strictObject({
+  ...packageFields,
+  result: (z.json() as unknown as z.ZodType<JsonValue>).optional().describe('Any JSON.'),
+});
+
+/** What a target is asked to do when the client does not say. */
+export const DEFAULT_HANDOFF_INSTRUCTION =
+  'Continue the session that is handed to you. Its summary is in the context.';
 
 /** The entries of an update, however many there are. */
 export function contextEntriesOf(update: z.output<typeof updateContextSchema>): readonly ContextEntryInput[] {

@@ -6,6 +6,7 @@ import type {
   DelegationPolicy,
   DelegationTarget,
   ErrorBody,
+  HandoffId,
   JsonValue,
   ProjectId,
   Ring,
@@ -222,6 +223,8 @@ export interface KernelTools extends HandlerTools {
   readonly toolCallId: ToolCallId | undefined;
   /** Adds a handoff with the first events of its log. */
   addHandoff(handoff: NewHandoff): void;
+  /** Says of handoffs that were added how far their targets read the session that is handed on. */
+  noteHead(handoffIds: readonly HandoffId[], sessionHead: number): void;
   /** Leaves the call open, for so long at most: something else than a turn or batch will answer it. */
   waitElsewhere(deadlineMs: number): void;
   /** Writes a line to the log once the primitive is committed. */

@@ -45,8 +45,7 @@ import {
 import type pg from 'pg';
 import type { z } from 'zod';
 import { type Actor, findActor, newId, type PagePlace, readCursor } from '../lib/index.js';
-import { toAppendError } from '../tape/index.js';
-import { systemEntry, toContextEntries } from './context-entries.js';
+import { systemEntry, toAppendError, toContextEntries } from '../tape/index.js';
 import {
   type CloseAnswer,
   type ContextPageAnswer,

@@ -1,9 +1,15 @@
 export { HandoffSessions, openHandoffSessions, type SessionClient } from './handoff-sessions.js';
+export { acceptHandoff, completeHandoff, findPackage, rejectHandoff } from './packages.js';
+export { requestHandoff } from './request-handoff.js';
 export type {
   CloseAnswer,
   ContextAnswer,
   ContextPageAnswer,
+  HandoffRequestAnswer,
+  PackageAnswer,
+  PackageMoveAnswer,
   RegisterAnswer,
+  RequestedTarget,
   SessionAnswer,
   SessionListAnswer,
   SessionRefusal,

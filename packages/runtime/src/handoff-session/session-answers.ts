@@ -2,6 +2,9 @@
 import {
   type ContextCounts,
   type ContextType,
+  type HandoffPhase,
+  type HandoffRequestType,
+  type JsonObject,
   type JsonValue,
   type SessionStatus,
   sessionStateOf,
@@ -99,6 +102,59 @@ export type SummaryAnswer =
       readonly generated_at: string;
     }
   | SessionRefusal;
+
+/** What became of a request for one target. */
+export interface RequestedTarget {
+  readonly target_agent: string;
+  readonly handoff_id: string;
+  /** Null: it waits for an approval, or for somebody to fetch it. */
+  readonly turn_id: string | null;
+  readonly ticket_id: string | null;
+  /** Of the session: completed by a full handoff. */
+  readonly status: 'active' | 'completed' | 'pending_approval';
+}
+
+export type HandoffRequestAnswer =
+  | (RequestedTarget & {
+      /** `waits`: all targets need an approval. The session is as before. */
+      readonly outcome: 'handed_on' | 'waits';
+      /** After it. */
+      readonly session: SessionAnswer;
+      readonly source_agent: string;
+      readonly request_type: HandoffRequestType;
+      /** Of the session as it was before the handoff, as `context_entries`. */
+      readonly context_summary: string;
+      readonly context_entries: number;
+      readonly cache_key: string;
+      /** All of them, the first one too. */
+      readonly targets: readonly RequestedTarget[];
+    })
+  | SessionRefusal;
+
+/** What somebody who fetches a session gets of it: no entries, which are read from it page by page. */
+export interface PackageAnswer {
+  readonly handoff_id: string;
+  readonly phase: HandoffPhase;
+  readonly session_key: string;
+  readonly source_agent: string;
+  readonly target_agent: string;
+  readonly request_type: HandoffRequestType;
+  readonly context_summary: string;
+  readonly context_entries: number;
+  readonly request_data: JsonObject;
+  /** The tape, up to where it was handed on. */
+  readonly tape_box_id: string | null;
+  readonly head: number | null;
+  readonly cache_key: string;
+  readonly created_at: string;
+}
+
+export type PackageMoveAnswer =
+  | { readonly outcome: 'accepted' | 'rejected' | 'completed'; readonly package: PackageAnswer }
+  /** It is none, or the client may not know of it. */
+  | { readonly outcome: 'not_found'; readonly handoff_id: string }
+  /** An agent serves it, it waits for an approval, or it has moved on. */
+  | { readonly outcome: 'not_possible'; readonly package: PackageAnswer; readonly why: string };
 
 export interface SessionListAnswer {
   readonly sessions: readonly SessionAnswer[];

@@ -38,15 +38,19 @@ test('of 100 sessions with 50 updates each at once, no number is missing or give
   await Promise.all(
     keys.map((session_key, n) => client(n).register({ session_key, agent_from: `agent-${n}` })),
   );
-  const answers = await Promise.all(
-    range(UPDATES).flatMap((u) =>
-      keys.map(async (session_key, n) => {
-        const answer = await client(n + u).update({ session_key, ...says(`${n}/${u}`) });
-        if (answer.outcome !== 'updated') throw new Error(answer.outcome);
-        return { session_key, number: answer.entries[0]?.sequence_number };
-      }),
-    ),
-  );
+  const update = async (session_key: string, n: number, u: number) => {
+    const answer = await client(n + u).update({ session_key, ...says(`${n}/${u}`) });
+    if (answer.outcome !== 'updated') throw new Error(answer.outcome);
+    return { session_key, number: answer.entries[0]?.sequence_number };
+  };
+  /** Two processes write to each session at the same moment: more at once would only wait for a connection. */
+  const updateAll = async (session_key: string, n: number) => {
+    const made = [];
+    for (let u = 0; u < UPDATES; u += 2)
+      made.push(...(await Promise.all([update(session_key, n, u), update(session_key, n, u + 1)])));
+    return made;
+  };
+  const answers = (await Promise.all(keys.map((key, n) => updateAll(key, n)))).flat();
   const wanted = range(UPDATES).map((u) => u + 2);
   for (const [n, session_key] of keys.entries()) {
     const numbers = answers.filter((a) => a.session_key === session_key).map((a) => a.number ?? 0);

@@ -13,12 +13,13 @@ import {
 } from '@boxcar/store';
 import { z } from 'zod';
 import { CHAIN_TOOL, type RuntimeCore } from '../core/index.js';
-import type { Handler, KernelTools } from '../handler/index.js';
+import type { Handler, KernelTools, TurnRef } from '../handler/index.js';
 import { withConversationAgent } from './conversation-agent.js';
 import { decidePolicy, forbidden, noGate, type PolicyDecision } from './decide-policy.js';
+import { handSessionOn, priorityOf, sessionContextOf } from './handed-session.js';
 import { findNative } from './native-target.js';
 import { askerOf, boxIdsOf, hashesOf, requestTicket } from './request-ticket.js';
-import { turnOf } from './serving-turn.js';
+import { type ServedBy, turnOf } from './serving-turn.js';
 
 /** What has been approved, and how it is told. */
 interface Approved {
@@ -96,37 +97,71 @@ async function begin(
       next: 'What was approved was erased or changed since; hand off again.',
       details: { ticket_id: ticket.id },
     });
-  const turn = await tools.submitTurn(
+  const route = await routeOf(runtime, tools, oldest);
+  const decision = again === undefined ? undefined : { ...oldest.decision, policy_version: policy };
+  const turn = route && (await serve(tools, oldest, route));
+  const logged =
+    turn === undefined
+      ? await moveHandoffs(tx, idsOf([oldest, ...others]), { phase: 'pending', events: [event], decision })
+      : [
+          ...(await moveHandoffs(tx, [oldest.handoff_id], {
+            phase: 'queued',
+            turnId: turn.turnId,
+            events: [event],
+            decision,
+          })),
+          ...(await join(tx, { oldest, others, event })),
+        ];
+  if (oldest.session_request !== null)
+    await handSessionOn(tools, {
+      sessionId: oldest.session_id,
+      context: sessionContextOf(oldest.context),
+      targets: [oldest, ...(turn === undefined ? others : [])].map(({ handoff_id, target_agent }) => ({
+        handoffId: handoff_id,
+        name: target_agent,
+        agentId: turn?.agentId ?? null,
+      })),
+      isNew: false,
+    });
+  for (const { type, handoff_id, data } of logged) tools.logLater(type, { handoff_id, ...data });
+  return { handoff_id: oldest.handoff_id, ...(turn === undefined ? {} : { turn_id: turn.turnId }) };
+}
+
+const idsOf = (parked: readonly BeginningHandoff[]) => parked.map(({ handoff_id }) => handoff_id);
+
+async function serve(
+  tools: KernelTools,
+  { context, context_box_id, timeout_ms, is_awaited, hop, session_request }: BeginningHandoff,
+  route: ServedBy,
+): Promise<TurnRef> {
+  return tools.submitTurn(
     await turnOf(tools, {
-      route: await routeOf(runtime, tools, oldest),
-      contextBoxId: oldest.context_box_id as BoxId,
-      timeoutMs: oldest.timeout_ms,
-      wait: oldest.is_awaited,
-      isTrusted: oldest.hop !== null,
+      route,
+      contextBoxId: context_box_id as BoxId,
+      timeoutMs: timeout_ms,
+      wait: is_awaited,
+      isTrusted: hop !== null,
+      priority: session_request === null ? undefined : priorityOf(context),
     }),
   );
-  const logged = [
-    ...(await moveHandoffs(tx, [oldest.handoff_id], {
-      phase: 'queued',
-      turnId: turn.turnId,
-      events: [event],
-      ...(again === undefined ? {} : { decision: { ...oldest.decision, policy_version: policy } }),
-    })),
-    ...(others.length === 0
-      ? []
-      : await moveHandoffs(
-          tx,
-          others.map(({ handoff_id }) => handoff_id),
-          {
-            phase: 'queued',
-            joinedTo: oldest.handoff_id,
-            events: [event, { type: 'handoff.joined', data: { joined_to: oldest.handoff_id } }],
-          },
-        )),
-  ];
-  for (const { type, handoff_id, data } of logged) tools.logLater(type, { handoff_id, ...data });
-  return { handoff_id: oldest.handoff_id, turn_id: turn.turnId };
 }
+
+/** Those that share the ticket have the result of the oldest (D2). */
+const join = (
+  tx: KernelTools['tx'],
+  of: {
+    readonly oldest: BeginningHandoff;
+    readonly others: readonly BeginningHandoff[];
+    readonly event: NewHandoffEvent;
+  },
+): ReturnType<typeof moveHandoffs> | [] =>
+  of.others.length === 0
+    ? []
+    : moveHandoffs(tx, idsOf(of.others), {
+        phase: 'queued',
+        joinedTo: of.oldest.handoff_id,
+        events: [of.event, { type: 'handoff.joined', data: { joined_to: of.oldest.handoff_id } }],
+      });
 
 /** An agent of the same name may have been made since: what another platform has called is a profile. */
 async function findTarget(
@@ -140,10 +175,16 @@ async function findTarget(
   return { kind: 'found', target: await withConversationAgent(tools, found.target, serving_agent_id) };
 }
 
-async function routeOf(runtime: RuntimeCore, tools: KernelTools, oldest: BeginningHandoff) {
+/** Undefined: a session that is handed to no agent of this installation, and waits for somebody to fetch it. */
+async function routeOf(
+  runtime: RuntimeCore,
+  tools: KernelTools,
+  oldest: BeginningHandoff,
+): Promise<ServedBy | undefined> {
   if (oldest.worker_target !== null) return { workerTarget: oldest.worker_target, native: undefined };
   const found = await findTarget(runtime, tools, oldest);
   if (found.kind === 'found') return { workerTarget: null, native: found.target };
+  if (found.kind === 'none' && oldest.session_request !== null) return undefined;
   throw found.kind === 'none' ? found.error : new KernelError('not_found');
 }
 

@@ -28,6 +28,8 @@ export interface Route {
   /** Null: workers of the target's profile. */
   readonly workerTarget: string | null;
   readonly native: NativeTarget | undefined;
+  /** No agent of this installation: a session that is handed on waits for somebody to fetch it. */
+  readonly isFetched?: boolean | undefined;
 }
 
 interface Decision {
@@ -38,6 +40,7 @@ interface Decision {
 
 export type Decided =
   | (Decision & { readonly kind: 'run' })
+  | (Decision & { readonly kind: 'fetch' })
   | (Decision & {
       readonly kind: 'cached';
       readonly cached: { readonly handoff_id: HandoffId; readonly result: JsonValue };
@@ -106,7 +109,8 @@ async function decide(scope: RequestScope, asked: Asked, place: HandoffPlace | u
 
   const names = [given, route.targetAgent, ...(route.native?.names ?? [])];
   const policy = await askPolicy(scope, asked, { platform, names });
-  if (policy === undefined || policy.level === 'always') return { kind: 'run', route, policy };
+  if (policy === undefined || policy.level === 'always')
+    return { kind: route.isFetched === true ? 'fetch' : 'run', route, policy };
   if (policy.level === 'never') return refuse('rejected', forbidden(given, policy), { route, policy });
   return park(scope, given, { route, policy });
 }
@@ -169,6 +173,7 @@ async function findRoute(scope: RequestScope, asked: Asked, route: Route): Promi
     return { ...route, targetAgent: target.name, native: target };
   }
   if (parts.runner !== undefined) return toFunction(scope, route, RUNNER_TARGET);
+  if (scope.session !== undefined && native.kind === 'none') return { ...route, isFetched: true };
   throw native.error;
 }
 
@@ -181,11 +186,13 @@ function toFunction({ tools }: RequestScope, route: Route, workerTarget: string)
 /** @throws KernelError `delegation_cycle` for a target that is in the chain already. */
 function checkCycle(
   { sourceAgent }: Asked,
-  { platform, targetAgent, workerTarget }: Route,
+  { platform, targetAgent, workerTarget, isFetched }: Route,
   place: HandoffPlace | undefined,
 ): void {
   const chain = place?.chain ?? [];
   const first = chain.at(-1);
+  // Another instance of the same client may fetch what this one has left.
+  if (isFetched === true) return;
   const isSource =
     platform === 'agdd' &&
     workerTarget === null &&

@@ -22,6 +22,7 @@ import type { CallGateOptions, RuntimeCore } from '../core/index.js';
 import type { KernelTools } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import type { TaskOrigin } from './conversation-agent.js';
+import type { HandedSession } from './handed-session.js';
 import type { HandoffParts } from './parts.js';
 
 /** What a request is carried out with, in one try of its submission. */
@@ -33,6 +34,8 @@ export interface RequestScope {
   readonly tools: KernelTools;
   /** Set when another platform calls a public agent. */
   readonly origin?: TaskOrigin | undefined;
+  /** Set when a session is handed on. */
+  readonly session?: HandedSession | undefined;
 }
 
 /** In whose place a request is made, and where in a chain. */

@@ -4,6 +4,11 @@ export { chainForm } from './chain-primitives.js';
 export { readHandoffEnvironment } from './config.js';
 export type { TaskOrigin } from './conversation-agent.js';
 export { handoffsOfRoot, logRefused, waitForHandoff, waitForTurnOf } from './hand-off.js';
+export {
+  handSessionOn,
+  type SessionContext,
+  type SessionTarget,
+} from './handed-session.js';
 export { handoffHandlers, handoffModels } from './handlers.js';
 export {
   checkHandoffOptions,
@@ -11,7 +16,7 @@ export {
   type ListHandoffsOptions,
   listHandoffPage,
 } from './handoff-lists.js';
-export { handoffForm, handoffPrimitive } from './handoff-primitive.js';
+export { failureOf, handoffForm, handoffPrimitive, makeHandoff } from './handoff-primitive.js';
 export { type HandoffRuntime, HandoffTool, type HandoffToolOptions } from './handoff-tool.js';
 export type {
   ChainHopInput,

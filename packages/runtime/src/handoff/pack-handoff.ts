@@ -10,6 +10,7 @@ import {
   KernelError,
 } from '@boxcar/kernel';
 import type { KernelTools } from '../handler/index.js';
+import type { HandedSession } from './handed-session.js';
 import { type Asked, isOfChain } from './handoff-request.js';
 
 export interface PackedCards {
@@ -58,7 +59,10 @@ function handoverOf({ context, payload, isWrapped }: Words, hasParent: boolean):
 export async function packHandoff(
   tools: KernelTools,
   asked: Asked,
-  workerTarget: string | null,
+  {
+    workerTarget,
+    session,
+  }: { readonly workerTarget: string | null; readonly session: HandedSession | undefined },
 ): Promise<PackedCards> {
   const { ctx, toolCallId } = tools;
   const { input } = asked;
@@ -80,6 +84,7 @@ export async function packHandoff(
       },
       handover: handoverOf(words, hasParent),
       access: 'actor',
+      ...(session === undefined ? {} : { extra: session.inherited }),
     },
   ]);
   const ids = [...(packed?.attachedCardIds ?? [])];

@@ -25,6 +25,7 @@ export async function turnOf(
     timeoutMs,
     wait,
     isTrusted = false,
+    priority,
   }: {
     readonly route: ServedBy;
     readonly contextBoxId: SubmitTurnRequest['contextBoxId'];
@@ -32,6 +33,7 @@ export async function turnOf(
     readonly wait: boolean;
     /** For a chain, which acts for whoever has begun it. */
     readonly isTrusted?: boolean | undefined;
+    readonly priority?: number | undefined;
   },
 ): Promise<SubmitTurnRequest> {
   const { workerTarget, native } = route;
@@ -44,6 +46,7 @@ export async function turnOf(
       deadlineMs: timeoutMs,
       argument: 'target_agent',
       serves: { workerTarget: null },
+      ...(priority === undefined ? {} : { priority }),
     };
   return {
     target: {
@@ -57,6 +60,7 @@ export async function turnOf(
     ...(wait ? { deadlineMs: timeoutMs + QUEUE_ROOM_MS } : {}),
     argument: 'target_agent',
     serves: { workerTarget },
+    ...(priority === undefined ? {} : { priority }),
   };
 }
 

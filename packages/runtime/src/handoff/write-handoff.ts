@@ -14,6 +14,7 @@ import {
 import type { HandoffPlace, NewHandoff, NewHandoffEvent } from '@boxcar/store';
 import type { KernelTools, TurnRef } from '../handler/index.js';
 import { cacheKeyOf, type Decided } from './decide-handoff.js';
+import { priorityOf } from './handed-session.js';
 import { type Asked, isOfChain, type RequestScope } from './handoff-request.js';
 import { type PackedCards, packHandoff } from './pack-handoff.js';
 import { requestTicket, type TicketRequest } from './request-ticket.js';
@@ -49,9 +50,12 @@ const isAwaitedBy = ({ toolCallId }: KernelTools, { input }: Asked): boolean =>
 export async function writeHandoff(scope: RequestScope, settled: Settled): Promise<JsonValue> {
   const { tools } = scope;
   const { asked, decided } = settled;
-  const packed = await packHandoff(tools, asked, decided.route.workerTarget);
+  const packed = await packHandoff(tools, asked, {
+    workerTarget: decided.route.workerTarget,
+    session: scope.session,
+  });
   const ticket = await askForApproval(tools, settled);
-  const turn = await serve(tools, settled, packed);
+  const turn = await serve(scope, settled, packed);
   const error =
     decided.kind === 'refused'
       ? { ...decided.error, details: { ...decided.error.details, handoff_id: asked.handoffId } }
@@ -86,7 +90,7 @@ async function askForApproval(
 }
 
 async function serve(
-  tools: KernelTools,
+  { tools, session }: RequestScope,
   { asked, decided }: Settled,
   { contextBoxId }: PackedCards,
 ): Promise<TurnRef | undefined> {
@@ -97,6 +101,7 @@ async function serve(
     timeoutMs: timeoutOf(asked),
     wait: asked.input.wait !== false,
     isTrusted: isOfChain(asked),
+    priority: session === undefined ? undefined : priorityOf(asked.input.context),
   });
   return tools.submitTurn(turn);
 }
@@ -105,6 +110,7 @@ async function serve(
 function phaseOf(decided: Decided): HandoffPhase {
   switch (decided.kind) {
     case 'run':
+    case 'fetch':
       return 'pending';
     case 'cached':
       return 'completed';
@@ -142,7 +148,7 @@ function eventsOf(
   return [requested];
 }
 
-function rowOf({ tools, origin }: RequestScope, settled: Settled, made: Made): NewHandoff {
+function rowOf({ tools, origin, session }: RequestScope, settled: Settled, made: Made): NewHandoff {
   const { asked, place, decided, wanted } = settled;
   const { ctx, toolCallId } = tools;
   const { handoffId, input } = asked;
@@ -193,6 +199,9 @@ function rowOf({ tools, origin }: RequestScope, settled: Settled, made: Made): N
     conversation: origin?.conversation ?? null,
     messageId: origin?.messageId ?? null,
     servingAgentId: origin?.servingAgentId ?? null,
+    sessionId: session?.id ?? null,
+    sessionRequest: session?.requestType ?? null,
+    sessionHead: null,
     events,
   };
 }

@@ -204,6 +204,13 @@ export class SubmissionDraft {
     this.#rows.handoffs.push(handoff);
   }
 
+  /** How far the targets of these handoffs read the session. */
+  noteHead(handoffIds: readonly HandoffId[], sessionHead: number): void {
+    const { handoffs } = this.#rows;
+    for (const [at, row] of handoffs.entries())
+      if (handoffIds.includes(row.id)) handoffs[at] = { ...row, sessionHead };
+  }
+
   addLine(line: LogLine): void {
     this.#lines.push(line);
   }

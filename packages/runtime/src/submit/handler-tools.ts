@@ -297,6 +297,11 @@ export class HandlerToolbox implements KernelTools {
     this.#draft.addHandoff(handoff);
   };
 
+  readonly noteHead: KernelTools['noteHead'] = (handoffIds, sessionHead) => {
+    this.#calls.checkOpen();
+    this.#draft.noteHead(handoffIds, sessionHead);
+  };
+
   readonly waitElsewhere: KernelTools['waitElsewhere'] = (deadlineMs) => {
     this.#calls.checkOpen();
     if (this.#of.call !== undefined) this.#draft.await({ kind: 'elsewhere', deadlineMs });

@@ -1,5 +1,6 @@
 export { onPool, type TapeConnection, untilAborted } from './connection.js';
-export { type EntryInput, toNewEntry } from './entry-input.js';
+export { systemEntry, toContextEntries } from './context-entries.js';
+export { type EntryInput, toNewEntry, toNewHandoff } from './entry-input.js';
 export type { TapeFolder } from './export-tape.js';
 export { type ForkOptions, type ForkSummary, TapeFork } from './fork.js';
 export type { ForkedSession, ForkSessionOptions } from './fork-session.js';

@@ -399,6 +399,17 @@ const BREAKS: readonly Break[] = [
     ['session-entries'],
   ],
   [
+    'a session that is handed on without an anchor, and to nobody who may read it',
+    'boss',
+    (f) => [
+      ...handoffOf(f.child, 'attempts = 0'),
+      clientSessionOf(f.child, 1),
+      sessionEntryOf({ sequence_number: 1, position: 2, message_count: 1 }),
+      `update boxcar.handoffs set session_id = (select id from boxcar.handoff_sessions), session_request = 'context_transfer', session_head = 2`,
+    ],
+    ['session-handoffs'],
+  ],
+  [
     'a completed session that is frozen before its last entry',
     'boss',
     (f) => [

@@ -1,6 +1,13 @@
 export { findHandoffSession, type HandoffSession } from './handoff-sessions.js';
 export { countHandoffSessions, listHandoffSessions } from './list-sessions.js';
-export { loadContext, loadSessionEdges } from './read-session.js';
+export {
+  findNewestPackage,
+  findSessionPackage,
+  movePackage,
+  type PackageMove,
+  type SessionPackage,
+} from './packages.js';
+export { findRecentEntries, loadContext, loadSessionEdges } from './read-session.js';
 export {
   type NewContextEntry,
   type RegisterResult,
@@ -9,4 +16,5 @@ export {
   type SessionWriteResult,
   type Written,
   writeSession,
+  writeSessionWithin,
 } from './write-session.js';

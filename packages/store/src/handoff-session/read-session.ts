@@ -1,9 +1,10 @@
 /** What is read of a session: pages of its entries, and what its summary needs. Numbers come from rows, words from one page of the tape. */
-import type { ContextType, HandoffSessionId, JsonValue } from '@boxcar/kernel';
+import type { BoxId, ContextType, HandoffSessionId, JsonValue } from '@boxcar/kernel';
 import { isJsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 import { readEntriesAt, type TapeEntryRow } from '../tape/index.js';
+import { entriesOf } from '../visible/index.js';
 import { type HandoffSession, LINE_OF_SESSION } from './handoff-sessions.js';
 
 export interface ContextEntry {
@@ -108,4 +109,58 @@ export async function loadSessionEdges(
     lastMessage: row?.last_message ?? null,
     lastAction: row?.last_action ?? null,
   };
+}
+
+/** A stretch of the tape of a session. */
+export interface SessionStretch {
+  readonly boxId: BoxId;
+  /** The last anchor before it. */
+  readonly anchor: number;
+  readonly from: number;
+  readonly to: number;
+  readonly workspace: string;
+}
+
+// The newest entries are read until the budget is spent: never more than $4 of them.
+const RECENT = statement(`
+  select /* read-session.recent */ b.id as box_id, b.last_anchor_position, b.head_position, p.name as workspace,
+    (select min(w.position) from (
+      select n.position, sum(t.tokens) over (order by n.position desc) as total
+      from (
+        select e.position from ${LINE_OF_SESSION} cross join lateral (
+            select o.position from boxcar.handoff_session_entries o where o.session_id = l.id and o.sequence_number <= $2 and (o.position > b.last_anchor_position or $5)
+            order by o.sequence_number desc limit $4) e
+        order by e.position desc limit $4) n
+        cross join lateral ${entriesOf('b', { from: 'n.position', to: 'n.position' })} t) w
+    where w.total <= coalesce($3, w.total)) as from_position
+  from boxcar.handoff_sessions s join boxcar.boxes b on b.id = s.tape_box_id join boxcar.projects p on p.id = s.project_id where s.id = $1`);
+
+interface RecentRow extends pg.QueryResultRow {
+  readonly box_id: BoxId;
+  readonly last_anchor_position: number;
+  readonly head_position: number;
+  readonly workspace: string;
+  readonly from_position: number | null;
+}
+
+/**
+ * Where the newest entries of a session begin that fit: those since the last anchor, or all. Nothing fits: it begins behind its end. One
+ * statement, which reads `maxEntries` rows at most.
+ */
+export async function findRecentEntries(
+  db: Queryable,
+  of: { readonly id: HandoffSessionId; readonly lastSequence: number },
+  limits: {
+    readonly maxEntries: number;
+    /** Absent: any number. */
+    readonly maxTokens?: number | undefined;
+    /** True: anchors do not matter. */
+    readonly isWhole: boolean;
+  },
+): Promise<SessionStretch | undefined> {
+  const { maxEntries, maxTokens = null, isWhole } = limits;
+  const [row] = await run<RecentRow>(db, RECENT, [of.id, of.lastSequence, maxTokens, maxEntries, isWhole]);
+  if (row === undefined) return undefined;
+  const { box_id: boxId, last_anchor_position: anchor, head_position: to, workspace } = row;
+  return { boxId, anchor, from: row.from_position ?? to + 1, to, workspace };
 }

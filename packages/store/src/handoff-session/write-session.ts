@@ -1,7 +1,9 @@
 /** Sessions are registered, written to and ended: each is one transaction, in which the session is locked before its tape. */
 import type {
+  AgentId,
   BoxId,
   ContextType,
+  HandoffId,
   HandoffSessionId,
   RetentionPolicy,
   SessionStatus,
@@ -16,19 +18,34 @@ import { entriesOf, viewStartAt } from '../visible/index.js';
 import { findHandoffSession, type HandoffSession, lockHandoffSession } from './handoff-sessions.js';
 
 export interface NewContextEntry {
-  readonly type: ContextType;
+  /** Null: it is on the tape alone, and is not counted. */
+  readonly type: ContextType | null;
   readonly entry: NewTapeEntry;
 }
 
 export interface SessionWrite extends TapeActor {
   readonly sessionKey: string;
+  /** The session that is meant. Another one of this key is not found. */
+  readonly sessionId?: HandoffSessionId | undefined;
   readonly entries: readonly NewContextEntry[];
   /** Names this write: the same again writes nothing and gives the first answer. */
   readonly dedupKey: string;
   /** True: the caller chose the key. */
   readonly isNamed: boolean;
   /** How the session ends with this write. Absent: it goes on. */
-  readonly end?: Exclude<StoredSessionStatus, 'active'>;
+  readonly end?: Exclude<StoredSessionStatus, 'active'> | undefined;
+  /** To whom the session is handed with this write, the first of them as the session shows it. */
+  readonly handsTo?: readonly HandedTo[] | undefined;
+}
+
+export interface HandedTo {
+  /** Of a handoff that has its row. Null: that is written later, with the head of this write. */
+  readonly handoffId: HandoffId | null;
+  readonly agentTo: string;
+  /** Who may read it from now on. Null: nobody before the package is fetched. */
+  readonly agentId: AgentId | null;
+  /** False: up to this write, and no further. True: all of it, and append to it. */
+  readonly isShared: boolean;
 }
 
 export interface WrittenEntry {
@@ -41,6 +58,8 @@ export interface Written {
   readonly outcome: 'written';
   /** After the write. */
   readonly session: HandoffSession;
+  /** The position of its last entry. */
+  readonly head: number;
   readonly entries: readonly WrittenEntry[];
   /** True: another write had been made before under its key. */
   readonly isRepeated: boolean;
@@ -69,13 +88,28 @@ const RECORD = statement(`
   added as (select count(*)::int as n, ${countsOf((type) => `count(*) filter (where x.type = '${type}')::int as ${type}`)} from x),
   moved as (
     update boxcar.handoff_sessions s set ${countsOf((type) => `${type}_count = s.${type}_count + a.${type}`)}, last_write_at = greatest(s.last_write_at, statement_timestamp()),
-      status = coalesce($4, s.status), ended_at = case when $4 is not null then statement_timestamp() end, frozen_head = case when $4 = 'completed' then $3 + a.n - 1 end
-    from added a where s.id = $1 and not exists (select from boxcar.handoff_session_entries e where e.session_id = $1 and e.position = $3)
+      status = coalesce($4, s.status), ended_at = case when $4 is not null then statement_timestamp() end, frozen_head = case when $4 = 'completed' then $3 + a.n - 1 end,
+      agent_to = coalesce($5, s.agent_to)
+    from added a where s.id = $1 and not exists (select from boxcar.handoff_session_entries e where e.session_id = $1 and e.position between $3 and $3 + a.n - 1)
     returning s.id, ${countsOf((type) => `s.${type}_count - a.${type} as ${type}`)}
   ),
-  numbered as (select m.id, x.n, x.type, ${countsOf((type) => `m.${type} + (count(*) filter (where x.type = '${type}') over w)::int as ${type}`)} from moved m cross join x window w as (order by x.n))
+  numbered as (
+    select m.id, x.n, x.type, ${countsOf((type) => `m.${type} + (count(*) filter (where x.type = '${type}') over w)::int as ${type}`)}
+    from moved m cross join x where x.type is not null window w as (order by x.n)
+  )
   insert into boxcar.handoff_session_entries (session_id, sequence_number, position, type, ${countsOf((type) => `${type}_count`)})
   select n.id, ${COUNTS.map((type) => `n.${type}`).join(' + ')}, $3 + n.n - 1, n.type, ${countsOf((type) => `n.${type}`)} from numbered n`);
+
+// A right to all of it that has not ended stays.
+const GRANT = statement(`
+  insert /* write-session.grant */ into boxcar.grants as g (project_id, agent_id, box_id, mode, upto_position, source)
+  select $1, a.id, $3, m.mode, $5::int, $6 from unnest($2::uuid[]) as a(id) cross join unnest($4::text[]) as m(mode) order by a.id, m.mode
+  on conflict (agent_id, box_id, mode) do update set expires_at = null, source = excluded.source,
+    upto_position = case when excluded.upto_position is null or (g.upto_position is null and g.expires_at is null) then null else excluded.upto_position end`);
+
+const MARK = statement(
+  'update /* write-session.mark */ boxcar.handoffs set session_head = $2 where id = any ($1::uuid[])',
+);
 
 const WRITTEN = statement(`
   select /* write-session.written */ e.sequence_number, e.type, t.created_at from boxcar.handoff_session_entries e join boxcar.tape_entries t on t.box_id = $2 and t.position = e.position
@@ -95,22 +129,54 @@ async function isKnown(tx: Tx, boxId: BoxId, dedupKey: string): Promise<boolean>
 async function judgeWrite(
   tx: Tx,
   session: HandoffSession | undefined,
-  { dedupKey, end }: SessionWrite,
+  { dedupKey, end, handsTo }: SessionWrite,
 ): Promise<Exclude<SessionWriteResult, Written> | undefined> {
   if (session === undefined || !(session.isReadable || session.mayAppend)) return { outcome: 'not_found' };
   const { boxId } = session;
-  if (!session.mayAppend || (end !== undefined && !session.isOwn))
+  if (!session.mayAppend || ((end ?? handsTo) !== undefined && !session.isOwn))
     return { outcome: 'refused', boxId, append: { outcome: 'forbidden' } };
   const { status } = sessionStateOf(session, session.now);
   if (status === 'active' || (await isKnown(tx, boxId, dedupKey))) return undefined;
   return { outcome: 'not_active', session, status };
 }
 
-/** In the caller's transaction. */
-async function writeWithin(tx: Tx, write: SessionWrite): Promise<SessionWriteResult> {
-  const { projectId, actorId, sessionKey, entries, dedupKey, isNamed, end } = write;
+export interface SessionGrant {
+  readonly boxId: BoxId;
+  readonly agentIds: readonly AgentId[];
+  /** The last position that they read; null: all of it, and they append to it. */
+  readonly upto: number | null;
+}
+
+/** Who gets the session reads it up to here, or shares it. */
+export async function grantSession(
+  tx: Tx,
+  { projectId, actorId }: TapeActor,
+  { boxId, agentIds, upto }: SessionGrant,
+): Promise<void> {
+  const modes = upto === null ? ['read', 'append'] : ['read'];
+  if (agentIds.length > 0) await run(tx, GRANT, [projectId, agentIds, boxId, modes, upto, actorId]);
+}
+
+/** Of one request all share it, or none. */
+async function handOn(
+  tx: Tx,
+  actor: TapeActor,
+  of: { readonly handsTo: readonly HandedTo[]; readonly boxId: BoxId; readonly head: number },
+): Promise<void> {
+  const { handsTo, boxId, head } = of;
+  const agentIds = handsTo.flatMap(({ agentId }) => agentId ?? []);
+  const isShared = handsTo.every((one) => one.isShared);
+  await grantSession(tx, actor, { boxId, agentIds, upto: isShared ? null : head });
+  const handoffIds = handsTo.flatMap(({ handoffId }) => handoffId ?? []);
+  if (handoffIds.length > 0) await run(tx, MARK, [handoffIds, head]);
+}
+
+/** `writeSession` in the caller's transaction, which has taken its other locks before (run → agent → turn → session → tape). */
+export async function writeSessionWithin(tx: Tx, write: SessionWrite): Promise<SessionWriteResult> {
+  const { projectId, actorId, sessionKey, entries, dedupKey, isNamed, end, handsTo } = write;
   const actor = { projectId, actorId };
-  const session = await lockHandoffSession(tx, actor, sessionKey);
+  const locked = await lockHandoffSession(tx, actor, sessionKey);
+  const session = locked?.id === (write.sessionId ?? locked?.id) ? locked : undefined;
   const refused = await judgeWrite(tx, session, write);
   if (session === undefined || refused !== undefined) return refused ?? { outcome: 'not_found' };
   const { id, boxId } = session;
@@ -124,14 +190,17 @@ async function writeWithin(tx: Tx, write: SessionWrite): Promise<SessionWriteRes
   if (append.outcome !== 'appended') return { outcome: 'refused', boxId, append };
   const types = entries.map(({ type }, index) => ({ n: index + 1, type }));
   const { first, isRepeated } = append;
+  const head = first + entries.length - 1;
+  if (handsTo !== undefined) await handOn(tx, actor, { handsTo, boxId, head });
   const [, rows, after] = await Promise.all([
-    run(tx, RECORD, [id, JSON.stringify(types), first, end ?? null]),
+    run(tx, RECORD, [id, JSON.stringify(types), first, end ?? null, handsTo?.[0]?.agentTo ?? null]),
     run<WrittenRow>(tx, WRITTEN, [id, boxId, first, entries.length]),
     findHandoffSession(tx, actor, sessionKey),
   ]);
   return {
     outcome: 'written',
     session: after ?? session,
+    head,
     isRepeated,
     entries: rows.map((row) => ({
       sequenceNumber: row.sequence_number,
@@ -143,9 +212,9 @@ async function writeWithin(tx: Tx, write: SessionWrite): Promise<SessionWriteRes
 
 /** Appends context entries, all or none, and ends the session with them if that is asked. A constant number of statements. */
 export const writeSession = (pool: pg.Pool, write: SessionWrite): Promise<SessionWriteResult> =>
-  transaction(pool, (tx) => writeWithin(tx, write));
+  transaction(pool, (tx) => writeSessionWithin(tx, write));
 
-export interface NewHandoffSession extends Omit<SessionWrite, 'end'> {
+export interface NewHandoffSession extends Omit<SessionWrite, 'end' | 'handsTo'> {
   readonly id: HandoffSessionId;
   readonly boxId: BoxId;
   readonly tapeName: string;
@@ -244,11 +313,11 @@ async function registerWithin(tx: Tx, session: NewHandoffSession): Promise<Regis
   if (parent !== null && 'outcome' in parent) return parent;
   const { prepared, values } = register(session, parent?.id ?? null);
   const isMade = (await run(tx, prepared, values)).length > 0;
-  if (isMade) return writeWithin(tx, session);
+  if (isMade) return writeSessionWithin(tx, session);
   const found = await findHandoffSession(tx, actor, sessionKey);
   if (found === undefined || !(await isKnown(tx, found.boxId, session.dedupKey)))
     return { outcome: 'exists', session: found?.isReadable === true ? found : null };
-  return writeWithin(tx, session);
+  return writeSessionWithin(tx, session);
 }
 
 /**

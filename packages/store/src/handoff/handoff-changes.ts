@@ -10,6 +10,8 @@ import type {
   ErrorBody,
   HandoffId,
   HandoffPhase,
+  HandoffRequestType,
+  HandoffSessionId,
   JsonObject,
   JsonValue,
   ProjectId,
@@ -165,11 +167,14 @@ export interface BeginningHandoff extends ParkedHandoff {
   readonly decision: JsonObject | null;
   /** Of a task that another platform gives: the agent of its conversation. */
   readonly serving_agent_id: AgentId | null;
+  /** The session that is handed on. */
+  readonly session_id: HandoffSessionId | null;
+  readonly session_request: HandoffRequestType | null;
 }
 
 // The ticket's hashes were made of what was asked: the cards have the same words.
 const LOCK_PARKED = statement(`
-  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.callback_url, h.decision, h.serving_agent_id,
+  select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.callback_url, h.decision, h.serving_agent_id, h.session_id, h.session_request,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload

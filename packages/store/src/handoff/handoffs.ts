@@ -56,7 +56,7 @@ export const HANDOFF = `${OUTLINE},
   (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
   ${CARD_VALUE('d')} as result`;
 
-export const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id`;
+export const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = coalesce(h.result_card_id, t.deliverable_card_id)`;
 
 interface OutlineRow extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;

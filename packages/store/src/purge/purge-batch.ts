@@ -5,9 +5,11 @@
  *     whoever could change what it sees.
  * B2  A batch removes all of its runs or none: the answer says because of what.
  */
-import type { AgentId, BoxId, RunId, TurnId } from '@boxcar/kernel';
+import type { AgentId, BoxId, HandoffId, RunId, TurnId } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, statement, type Tx, transaction } from '../db/index.js';
+import { moveHandoffs } from '../handoff/index.js';
 import { query } from '../query/query.js';
 import type { PurgeMarks } from './purge-marks.js';
 import type { KeptByPurge, PurgeCounts } from './purge-plan.js';
@@ -40,6 +42,7 @@ const LOCK_CARDS = statement(`
     union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
     union select a.card_id from boxcar.turns t join boxcar.approvals a on a.turn_id = t.id where t.run_id = any ($2::uuid[])
     union select m.card_id from boxcar.turns t join boxcar.handoffs h on h.turn_id = t.id join boxcar.handoff_messages m on m.handoff_id = h.id where t.run_id = any ($2::uuid[])
+    union select h.result_card_id from boxcar.handoffs h where h.context_box_id = any ($1::uuid[]) and h.result_card_id is not null
     union select unnest($3::uuid[])
   ))
     and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and not exists (select from boxcar.profiles f where f.card_id = c.id)
@@ -62,6 +65,9 @@ const TICKETS = statement(`
       select x.id, x.card_id from boxcar.approvals x where x.id = h.ticket_id and x.turn_id is null
       union all select x.id, x.card_id from boxcar.approvals x where x.metadata->>'handoff_id' = h.id::text and x.turn_id is null) a
   where h.context_box_id = any ($1::uuid[]) and not exists (select from boxcar.handoffs o where o.ticket_id = a.id and o.context_box_id <> all ($1::uuid[]))`);
+const PACKAGES = statement(`
+  select /* purge-batch.packages */ h.id from boxcar.handoff_sessions s join boxcar.handoffs h on h.session_id = s.id
+  where s.tape_box_id = any ($1::uuid[]) and h.ended_at is null and h.turn_id is null and h.joined_to is null and h.phase <> 'awaiting_approval' order by h.id`);
 const DELETE_HANDOFFS = statement(
   'delete /* purge-batch.delete_handoffs */ from boxcar.handoffs where context_box_id = any ($1::uuid[])',
 );
@@ -223,6 +229,18 @@ const deleteAgents = (tx: Tx, agentIds: readonly AgentId[]): Promise<unknown> =>
     orm.delete(agents).where(isAnyOf(agents.id, agentIds)),
   );
 
+/** Nobody fetches the package of a session that is gone. */
+async function endPackages(tx: Tx, boxIds: readonly BoxId[]): Promise<void> {
+  const ids = (await idsOf(tx, PACKAGES, [boxIds])) as HandoffId[];
+  if (ids.length === 0) return;
+  const error = new KernelError('canceled', { message: 'The session was purged.', next: '' });
+  await moveHandoffs(tx, ids, {
+    phase: 'canceled',
+    error: error.toJSON(),
+    events: [{ type: 'handoff.failed', data: { status: 'failed', phase: 'canceled', code: error.code } }],
+  });
+}
+
 const deleteRuns = (tx: Tx, runIds: readonly RunId[]): Promise<unknown> =>
   query(tx, 'purge-batch.delete_runs', ({ orm, tables: { runs }, isAnyOf }) =>
     orm.delete(runs).where(isAnyOf(runs.id, runIds)),
@@ -260,6 +278,7 @@ export function removeBatch(
     if (needed !== undefined) return stays('card', needed.holder);
     const kept = new Set(listed.map(({ id }) => id));
     const cardIds = locked.filter((id) => !kept.has(id));
+    await endPackages(tx, boxIds);
     await run(tx, DELETE_HANDOFFS, [boxIds]);
     await run(tx, DELETE_TICKETS, [tickets.map(({ id }) => id)]);
     for (const sql of DELETES) await run(tx, sql, [runIds]);

@@ -207,7 +207,9 @@ const REFERENCES = [
   `insert into purge_refs select a.run_id, b.run_id, 'grant', g.agent_id
     from purge_boxes b cross join lateral (select o.agent_id, o.expires_at from boxcar.grants o where o.box_id = b.id offset 0) g left join purge_agents a on a.id = g.agent_id
     where a.run_id is distinct from b.run_id and (g.expires_at is null or g.expires_at > now())
-      and not exists (select from boxcar.projects p where p.operator_agent_id = g.agent_id)`,
+      and not exists (select from boxcar.projects p where p.operator_agent_id = g.agent_id)
+      -- a session that is over is over for those it was handed to, too
+      and not exists (select from boxcar.handoff_sessions s where s.tape_box_id = b.id)`,
   `insert into purge_refs select distinct f.run_id, a.run_id, 'owner', x.id
     from purge_agents a cross join lateral (
         select o.id from boxcar.agents o where o.owner_agent_id = a.id union all select o.id from boxcar.agents o where o.derived_from = a.id) x

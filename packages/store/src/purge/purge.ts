@@ -143,8 +143,8 @@ export interface TapePurgeReport {
 
 /**
  * Removes tapes that are of no turn that exists and that were left before `options.before`: archived incarnations, discarded forks,
- * imported tapes that are of no agent, and those of sessions that are over. A turn may have noted something on them. Each goes with its cards, or stays while something
- * refers to it. As safe as `purgeRuns`.
+ * imported tapes that are of no agent, and those of sessions that are over. A turn may have noted something on them. Each goes with its
+ * cards, or stays while something refers to it. As safe as `purgeRuns`.
  *
  * @throws KernelError as `purgeRuns`.
  */

@@ -40,4 +40,23 @@ export const SESSION_INVARIANTS: readonly Invariant[] = [
       select id, 'has entry ' || sequence_number || ' at position ' || position || case when is_missing then ', where its tape has none' when is_back then ', before its predecessor' else ', with other counts' end as what
       from entries where is_missing or is_back or is_off`,
   },
+  {
+    name: 'session-handoffs',
+    rule: 'a session that is handed on has an anchor that says so, up to there its target may read it, and a full handoff has completed it; one that waits for an approval or was refused has left no trace',
+    when: 'always',
+    broken: `
+      with handed as (
+        select h.id, h.phase, h.joined_to, h.session_head, h.session_request, s.status, s.tape_box_id, coalesce(t.agent_id, case when h.phase in ('in_progress', 'completed') then h.serving_agent_id end) as agent_id,
+          exists (select from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id
+            where e.box_id = s.tape_box_id and e.kind = 'anchor' and (c.content is null or c.content->'data'->>'handoff_id' = h.id::text) and e.position < h.session_head and e.anchor_name = 'handoff/' || h.target_agent) as is_told
+        from (${SESSIONS}) s join boxcar.handoffs h on h.session_id = s.id left join boxcar.turns t on t.id = h.turn_id
+      )
+      select id, 'is ' || phase || ', handed on up to ' || coalesce(session_head::text, 'nowhere') || case when is_told then '' else ' without an anchor' end || ', the session is ' || status as what
+      from handed h
+      where (h.session_head is null and h.joined_to is null and h.phase not in ('awaiting_approval', 'rejected', 'failed', 'canceled')) or (h.session_head is not null and h.phase = 'awaiting_approval')
+        or (h.session_head is not null and (not h.is_told or (h.session_request = 'full_handoff' and h.status <> 'completed')))
+        or (h.session_head is not null and h.agent_id is not null and not exists (select from boxcar.grants g where g.box_id = h.tape_box_id and g.agent_id = h.agent_id and g.mode = 'read' and coalesce(g.upto_position >= h.session_head, true))
+          and not exists (select from boxcar.projects p join boxcar.boxes b on b.project_id = p.id where b.id = h.tape_box_id and p.operator_agent_id = h.agent_id)
+          and not exists (select from boxcar.boxes b where b.id = h.tape_box_id and h.agent_id in (b.owner_agent_id, b.maker_agent_id)))`,
+  },
 ];

@@ -9,6 +9,8 @@ import type {
   HandoffId,
   HandoffMode,
   HandoffPhase,
+  HandoffRequestType,
+  HandoffSessionId,
   JsonObject,
   ProjectId,
   TicketId,
@@ -97,6 +99,13 @@ export const handoffs = boxcar.table('handoffs', {
   toldAgentId: uuid('told_agent_id').$type<AgentId>(),
   /** True: its end is to be told to that agent; false: it was told, or may not be. */
   notifies: boolean('notifies'),
+  /** The session that is handed on. */
+  sessionId: uuid('session_id').$type<HandoffSessionId>(),
+  sessionRequest: text('session_request').$type<HandoffRequestType>(),
+  /** Up to where the target reads the tape of the session; null: it was not handed on yet. */
+  sessionHead: integer('session_head'),
+  /** Of a handoff that no turn has served. */
+  resultCardId: uuid('result_card_id').$type<CardId>(),
 });
 
 /** What happened to a handoff, in order; no words of its task or result. */

@@ -11,6 +11,8 @@ import type {
   HandoffId,
   HandoffMode,
   HandoffPhase,
+  HandoffRequestType,
+  HandoffSessionId,
   JsonObject,
   JsonValue,
   NewCard,
@@ -237,6 +239,10 @@ export interface NewHandoff {
   readonly conversation: string | null;
   readonly messageId: string | null;
   readonly servingAgentId: AgentId | null;
+  /** The session that is handed on, and how; null: none is. */
+  readonly sessionId: HandoffSessionId | null;
+  readonly sessionRequest: HandoffRequestType | null;
+  readonly sessionHead: number | null;
   readonly events: readonly { readonly type: string; readonly data: JsonObject }[];
 }
 

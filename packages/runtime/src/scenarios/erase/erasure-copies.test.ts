@@ -195,6 +195,7 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
     'handoffs.decision',
     'handoffs.mode',
     'handoffs.retry',
+    'handoffs.session_request',
     'projects.limits',
     'runs.limits',
     'steps.manifest',

@@ -9,7 +9,7 @@ import {
   MAX_CONTEXT_METADATA_BYTES,
 } from '@boxcar/kernel';
 import type { NewContextEntry, TapeActor } from '@boxcar/store';
-import { type EntryInput, toNewEntry } from '../tape/index.js';
+import { type EntryInput, toNewEntry } from './entry-input.js';
 
 /** JSON of a text is up to six times as long, and the metadata is beside it. */
 const MAX_ESCAPED = 6;

@@ -1,0 +1,262 @@
+/**
+ * Packages: sessions that are handed to somebody who is no agent of this installation. It fetches the package, or rejects it, and says later
+ * what came of it.
+ *
+ * K1  The same call again is the same: the first of two who fetch a package has it.
+ * K2  A package has a summary and says where the entries are. What it says is kept with the handoff; after a day, or when it was erased, it is
+ *     made anew from the session as the client reads it. So there is no copy that could be lost or be out of date.
+ * Rule: docs/handoff-sessions.md, "Packages".
+ */
+import {
+  acceptHandoffSchema,
+  buildCard,
+  completeHandoffSchema,
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  KernelError,
+  parseId,
+  rejectHandoffSchema,
+  safeParse,
+  sessionStateOf,
+  summarizeSession,
+  toBadRequest,
+} from '@boxcar/kernel';
+import {
+  findHandoffSession,
+  findNewestPackage,
+  findSessionPackage,
+  loadSessionEdges,
+  movePackage,
+  type PackageMove,
+  retryTransient,
+  type SessionPackage,
+  type TapeActor,
+} from '@boxcar/store';
+import { z } from 'zod';
+import { announceHandoffs } from '../end/index.js';
+import type { HandoffRuntime } from '../handoff/index.js';
+import { type Actor, findActor, newId } from '../lib/index.js';
+import type { SessionClient } from './handoff-sessions.js';
+import { cacheKeyOf } from './request-handoff.js';
+import type { PackageAnswer, PackageMoveAnswer } from './session-answers.js';
+
+/** How long a package says what it said at the request. */
+const KEPT_MS = 86_400_000;
+
+function parse<T>(schema: z.ZodType<T>, input: unknown): T {
+  const parsed = safeParse(schema, input);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
+  return parsed.data;
+}
+
+interface Said {
+  readonly context_summary: string;
+  readonly context_entries: number;
+  readonly request_data: JsonObject;
+}
+
+/** K2. */
+async function saidOf(runtime: HandoffRuntime, actor: TapeActor, found: SessionPackage): Promise<Said> {
+  const { context, session_key: sessionKey, created_at, now } = found;
+  const request_data = isJsonObject(context?.request_data) ? context.request_data : {};
+  const isKept = now.getTime() - created_at.getTime() < KEPT_MS;
+  if (isKept && typeof context?.context_summary === 'string')
+    return {
+      context_summary: context.context_summary,
+      context_entries: Number(context.context_entries),
+      request_data,
+    };
+  const session = sessionKey === null ? undefined : await findHandoffSession(runtime.pool, actor, sessionKey);
+  if (session?.isReadable !== true) return { context_summary: '', context_entries: 0, request_data };
+  const edges = await loadSessionEdges(runtime.pool, session);
+  const { status } = sessionStateOf(session, session.now);
+  return {
+    context_summary: summarizeSession({ ...session, ...edges, status }).summary,
+    context_entries: session.lastSequence,
+    request_data,
+  };
+}
+
+async function toPackage(
+  runtime: HandoffRuntime,
+  actor: TapeActor,
+  found: SessionPackage,
+): Promise<PackageAnswer> {
+  const sessionKey = found.session_key ?? '';
+  return {
+    handoff_id: found.handoff_id,
+    phase: found.phase,
+    session_key: sessionKey,
+    source_agent: found.source_agent,
+    target_agent: found.target_agent,
+    request_type: found.session_request,
+    ...(await saidOf(runtime, actor, found)),
+    tape_box_id: found.tape_box_id,
+    head: found.session_head,
+    cache_key: cacheKeyOf(found.target_agent, sessionKey),
+    created_at: found.created_at.toISOString(),
+  };
+}
+
+/** Thrown out of the transaction, which then writes nothing. */
+class NotPossible extends Error {}
+
+const isKnown = (found: SessionPackage | undefined): found is SessionPackage =>
+  found !== undefined && (found.is_operator || found.is_target || found.is_source);
+
+/** What stands in the way of whoever is not its target. */
+function checkPackage(found: SessionPackage): void {
+  if (found.is_served) throw new NotPossible('An agent of this installation serves it.');
+  if (!found.is_operator && !found.is_target) throw new NotPossible('It is for another agent.');
+  if (found.phase === 'awaiting_approval') throw new NotPossible('It waits for an approval.');
+}
+
+type Decide = (found: SessionPackage, actor: Actor) => PackageMove | undefined;
+
+const accept: Decide = (found, { agentId, agentName }) => {
+  if (found.phase === 'in_progress' && found.holder_id === agentId) return undefined;
+  if (found.phase !== 'pending')
+    throw new NotPossible(
+      found.phase === 'in_progress' ? 'Another client has accepted it.' : 'It has ended.',
+    );
+  return { phase: 'in_progress', event: { type: 'handoff.accepted', data: { by: agentName } } };
+};
+
+const reject =
+  (reason: string | undefined): Decide =>
+  (found, { agentId, agentName }) => {
+    if (found.phase === 'rejected' && found.holder_id === agentId) return undefined;
+    if (found.phase !== 'pending')
+      throw new NotPossible(found.phase === 'in_progress' ? 'It has been accepted.' : 'It has ended.');
+    const error = new KernelError('permission_denied', {
+      message: `Handoff to ${found.target_agent} rejected by ${agentName}${reason === undefined ? '.' : `: ${reason}`}`,
+      next: '',
+    });
+    return {
+      phase: 'rejected',
+      error: error.toJSON(),
+      event: {
+        type: 'handoff.rejected',
+        data: { status: 'rejected', phase: 'rejected', code: error.code, by: agentName },
+      },
+    };
+  };
+
+const complete =
+  (result: JsonValue | undefined, { maxCardBytes }: HandoffRuntime['limits']): Decide =>
+  (found, { agentId, agentName, projectId }) => {
+    if (found.phase === 'completed' && found.holder_id === agentId) return undefined;
+    if (found.phase === 'pending') throw new NotPossible('It has not been accepted yet.');
+    if (found.phase !== 'in_progress') throw new NotPossible('It has ended.');
+    if (found.holder_id !== agentId) throw new NotPossible('Another client has accepted it.');
+    const isText = typeof result === 'string';
+    const card =
+      result === undefined || result === null
+        ? undefined
+        : buildCard(
+            {
+              type: 'handoff_result',
+              role: null,
+              content: isText
+                ? { kind: 'text', text: result }
+                : { kind: 'json', data: typeof result === 'object' ? result : { result } },
+              metadata: {},
+              authorId: agentName,
+            },
+            { id: newId<'card'>(), projectId },
+            maxCardBytes,
+          );
+    return {
+      phase: 'completed',
+      ...(card === undefined ? {} : { result: card }),
+      event: { type: 'handoff.completed', data: { status: 'completed', phase: 'completed', by: agentName } },
+    };
+  };
+
+async function moveOne(
+  runtime: HandoffRuntime,
+  {
+    handoffId: given,
+    outcome,
+    decide,
+  }: {
+    readonly handoffId: string;
+    readonly outcome: 'accepted' | 'rejected' | 'completed';
+    readonly decide: Decide;
+  },
+  { projectId: project = 'default', as = 'operator' }: SessionClient,
+): Promise<PackageMoveAnswer> {
+  const actor = await findActor(runtime.pool, project, as);
+  const tape = { projectId: actor.projectId, actorId: actor.agentId };
+  const handoffId = parseId<'handoff'>(given, 'arguments.handoff_id');
+  let why: string | undefined;
+  try {
+    const logged = await retryTransient(() =>
+      movePackage(runtime.pool, tape, {
+        handoffId,
+        decide: (found) => {
+          if (!isKnown(found)) return undefined;
+          checkPackage(found);
+          return decide(found, actor);
+        },
+      }),
+    );
+    announceHandoffs(runtime, logged);
+  } catch (error) {
+    if (!(error instanceof NotPossible)) throw error;
+    why = error.message;
+  }
+  const found = await findSessionPackage(runtime.pool, tape, handoffId);
+  if (!isKnown(found)) return { outcome: 'not_found', handoff_id: handoffId };
+  const made = await toPackage(runtime, tape, found);
+  return why === undefined ? { outcome, package: made } : { outcome: 'not_possible', package: made, why };
+}
+
+/** Fetches a package. An agent may read the session up to the handoff from now on. @throws KernelError `bad_request`. */
+export async function acceptHandoff(
+  runtime: HandoffRuntime,
+  input: unknown,
+  client: SessionClient = {},
+): Promise<PackageMoveAnswer> {
+  const { handoff_id: handoffId } = parse(acceptHandoffSchema, input);
+  return moveOne(runtime, { handoffId, outcome: 'accepted', decide: accept }, client);
+}
+
+/** Refuses a package that nobody has accepted. @throws KernelError `bad_request`. */
+export async function rejectHandoff(
+  runtime: HandoffRuntime,
+  input: unknown,
+  client: SessionClient = {},
+): Promise<PackageMoveAnswer> {
+  const { handoff_id: handoffId, reason } = parse(rejectHandoffSchema, input);
+  return moveOne(runtime, { handoffId, outcome: 'rejected', decide: reject(reason) }, client);
+}
+
+/** Says what came of a package that the client has accepted. @throws KernelError `bad_request`, `payload_too_large`. */
+export async function completeHandoff(
+  runtime: HandoffRuntime,
+  input: unknown,
+  client: SessionClient = {},
+): Promise<PackageMoveAnswer> {
+  const { handoff_id: handoffId, result } = parse(completeHandoffSchema, input);
+  return moveOne(
+    runtime,
+    { handoffId, outcome: 'completed', decide: complete(result, runtime.limits) },
+    client,
+  );
+}
+
+const packageSchema = z.strictObject({ session_key: z.string().min(1), target_agent: z.string().min(1) });
+
+/** The newest package of a session for a target: what `cache_key` names. Undefined: none that the client may know. @throws KernelError `bad_request`. */
+export async function findPackage(
+  runtime: HandoffRuntime,
+  input: unknown,
+  { projectId: project = 'default', as = 'operator' }: SessionClient = {},
+): Promise<PackageAnswer | undefined> {
+  const { session_key: sessionKey, target_agent: targetAgent } = parse(packageSchema, input);
+  const { projectId, agentId: actorId } = await findActor(runtime.pool, project, as);
+  const found = await findNewestPackage(runtime.pool, { projectId, actorId }, { sessionKey, targetAgent });
+  return isKnown(found) ? toPackage(runtime, { projectId, actorId }, found) : undefined;
+}

@@ -1,0 +1,288 @@
+/**
+ * A session is handed on: the handoff with its turn, the anchor and the note on the tape of the session, the right of the target, and the
+ * session itself, in one transaction.
+ *
+ * Q1  What the policy forbids leaves a handoff that says so, and the session as it is. While a handoff waits for its approval the session
+ *     is as before; all of it happens with the approval.
+ * Q2  The target reads the session up to the handoff. It shares all of it in a collaboration.
+ * Q3  After a full handoff nobody writes to the session.
+ * Q4  A target that is no agent of this installation fetches the package (`packages.ts`).
+ * Q5  What it costs does not grow with the session, but for a full handoff, which takes the entries along by reference.
+ * Rule: docs/handoff-sessions.md, "Handing on".
+ */
+import { createHash } from 'node:crypto';
+import {
+  type AgentId,
+  DEFAULT_HANDOFF_INSTRUCTION,
+  formatTapeRef,
+  type HandoffId,
+  type HandoffRequestType,
+  type InheritedBox,
+  isJsonObject,
+  type JsonObject,
+  KernelError,
+  MAX_CONTEXT_CARDS,
+  requestHandoffSchema,
+  type SessionHandoffRequest,
+  sessionStateOf,
+  summarizeSession,
+  targetsOf,
+} from '@boxcar/kernel';
+import {
+  findHandoffSession,
+  findRecentEntries,
+  type HandoffSession,
+  loadSessionEdges,
+  loadTapeSlice,
+} from '@boxcar/store';
+import { assemble, type Handler, type KernelTools } from '../handler/index.js';
+import {
+  failureOf,
+  type HandoffRuntime,
+  handSessionOn,
+  makeHandoff,
+  type SessionContext,
+  type SessionTarget,
+} from '../handoff/index.js';
+import { type Actor, findActor } from '../lib/index.js';
+import { toAppendError } from '../tape/index.js';
+import type { SessionClient } from './handoff-sessions.js';
+import { type HandoffRequestAnswer, type RequestedTarget, toSessionAnswer } from './session-answers.js';
+
+/** What of a session goes along, the newest entries first. Everything else is read from its tape. */
+const MAX_PACKED_TOKENS = 16_000;
+const MAX_PACKED_ENTRIES = 200;
+const MAX_WHOLE_ENTRIES = 5_000;
+/** Cards of a context box beside them. */
+const ROOM = 10;
+/** The session's own client reads all of it. */
+const ALL_READABLE = '{[1,)}';
+
+/** What was read of the session before it is handed on. */
+interface Package {
+  readonly session: HandoffSession;
+  readonly context: SessionContext;
+  readonly inherited: readonly InheritedBox[];
+}
+
+async function packageOf(
+  runtime: HandoffRuntime,
+  { db }: KernelTools,
+  { session, request }: { readonly session: HandoffSession; readonly request: SessionHandoffRequest },
+): Promise<Package> {
+  const { request_type: requestType = 'context_transfer', request_data } = request;
+  const isWhole = requestType === 'full_handoff';
+  const room = (runtime.limits.maxContextCards ?? MAX_CONTEXT_CARDS) - ROOM;
+  const [edges, stretch] = await Promise.all([
+    loadSessionEdges(db, session),
+    findRecentEntries(
+      db,
+      session,
+      isWhole
+        ? { isWhole, maxEntries: Math.max(Math.min(MAX_WHOLE_ENTRIES, room), 0) }
+        : {
+            isWhole,
+            maxEntries: Math.max(Math.min(MAX_PACKED_ENTRIES, room), 0),
+            maxTokens: MAX_PACKED_TOKENS,
+          },
+    ),
+  ]);
+  if (stretch === undefined)
+    throw new KernelError('internal_error', { message: 'The tape of a session is gone.' });
+  const { boxId, workspace, ...slice } = stretch;
+  const entries =
+    slice.from > slice.to ? [] : await loadTapeSlice(db, slice, { box_id: boxId, readable: ALL_READABLE });
+  const { status } = sessionStateOf(session, session.now);
+  return {
+    session,
+    inherited: assemble(entries, new Map(), { argument: 'session_key', isFull: true, rule: 'inherit' }),
+    context: {
+      session_key: session.sessionKey,
+      request_type: requestType,
+      context_summary: summarizeSession({ ...session, ...edges, status }).summary,
+      context_entries: session.lastSequence,
+      tape_ref: formatTapeRef({
+        workspace,
+        tape: boxId,
+        target: { kind: 'entry', position: slice.to },
+        head: null,
+      }),
+      ...(request_data === undefined ? {} : { request_data }),
+    },
+  };
+}
+
+const argumentsOf = (target: string, { session, context }: Package, { ctx }: KernelTools) => {
+  const instructions = context.request_data?.instructions;
+  return {
+    target_agent: target,
+    task: typeof instructions === 'string' ? instructions : DEFAULT_HANDOFF_INSTRUCTION,
+    context: context as unknown as JsonObject,
+    platform: 'agdd',
+    wait: false,
+    ...(ctx.source.isOperator ? { source_agent: session.agentFrom } : {}),
+  };
+};
+
+/** A refusal of one of several targets is one of the request: nobody gets anything. */
+function checkRefusal(answer: JsonObject, target: string): void {
+  const error = failureOf(answer);
+  if (error === undefined) return;
+  throw new KernelError('permission_denied', {
+    message: `${target}: ${error.message}`,
+    details: { ...error.details, handoff_id: undefined, target_agent: target, code: error.code },
+  });
+}
+
+interface Made extends RequestedTarget {
+  readonly handoff_id: HandoffId;
+  readonly agentId: AgentId | null;
+}
+
+async function makeOne(
+  runtime: HandoffRuntime,
+  tools: KernelTools,
+  of: { readonly target: string; readonly made: Package; readonly isOnly: boolean },
+): Promise<Made | JsonObject> {
+  const { target, made, isOnly } = of;
+  const session = {
+    id: made.session.id,
+    requestType: made.context.request_type,
+    inherited: made.inherited,
+  };
+  const scope = { runtime, parts: runtime.handoffs, gate: runtime.gate, tools, session };
+  const answer = await makeHandoff(scope, argumentsOf(target, made, tools));
+  if (!isJsonObject(answer)) throw new KernelError('internal_error', { message: 'A handoff has no answer.' });
+  if (!isOnly) checkRefusal(answer, target);
+  if (failureOf(answer) !== undefined) return answer;
+  const { handoff_id, turn_id = null, ticket_id = null, agent_id = null } = answer;
+  return {
+    target_agent: target,
+    handoff_id: handoff_id as HandoffId,
+    turn_id: turn_id as string | null,
+    ticket_id: ticket_id as string | null,
+    status:
+      ticket_id !== null
+        ? 'pending_approval'
+        : made.context.request_type === 'full_handoff'
+          ? 'completed'
+          : 'active',
+    agentId: agent_id as AgentId | null,
+  };
+}
+
+async function handSession(
+  runtime: HandoffRuntime,
+  tools: KernelTools,
+  request: SessionHandoffRequest,
+): Promise<JsonObject> {
+  const { projectId, source } = tools.ctx;
+  const session = await findHandoffSession(
+    tools.db,
+    { projectId, actorId: source.agentId },
+    request.session_key,
+  );
+  if (session?.isReadable !== true) return { outcome: 'not_found' };
+  if (sessionStateOf(session, session.now).status !== 'active') return { outcome: 'not_active' };
+  if (!session.isOwn) throw toAppendError({ outcome: 'forbidden' }, session.boxId, source.agentId);
+  const made = await packageOf(runtime, tools, { session, request });
+  const targets = targetsOf(request);
+  const all: Made[] = [];
+  for (const target of targets) {
+    const one = await makeOne(runtime, tools, { target, made, isOnly: targets.length === 1 });
+    // A refusal that has a row: it is told as an error, and the row stays.
+    if (!('target_agent' in one)) return one as JsonObject;
+    all.push(one as Made);
+  }
+  const handed = all.filter(({ ticket_id }) => ticket_id === null);
+  if (handed.length > 0)
+    await handSessionOn(tools, {
+      sessionId: session.id,
+      isNew: true,
+      context: made.context,
+      targets: handed.map(
+        ({ handoff_id: handoffId, target_agent: name, agentId }): SessionTarget => ({
+          handoffId,
+          name,
+          agentId,
+        }),
+      ),
+    });
+  return {
+    outcome: handed.length > 0 ? 'handed_on' : 'waits',
+    source_agent: session.agentFrom,
+    targets: all.map(({ agentId: _agent, ...target }) => ({ ...target })),
+    ...answerOf(made.context),
+  };
+}
+
+/** What is told of it. An answer is kept as it is: the words of the client are in cards alone. */
+const answerOf = ({ session_key, request_type, context_summary, context_entries }: SessionContext) => ({
+  session_key,
+  request_type,
+  context_summary,
+  context_entries,
+});
+
+const handlerOf = (runtime: HandoffRuntime): Handler<SessionHandoffRequest> => ({
+  description: 'Hands a session to an agent.',
+  input: requestHandoffSchema,
+  failureOf,
+  handle: (request, tools) => handSession(runtime, tools as KernelTools, request),
+});
+
+/** Of a client: the same key of another one is another key. */
+const keyOf = ({ agentId }: Actor, key: string): string =>
+  `session:${createHash('sha256')
+    .update(JSON.stringify([agentId, key]))
+    .digest('hex')}`;
+
+/** The name of a package, as clients know it. */
+export const cacheKeyOf = (target: string, sessionKey: string): string => `handoff:${target}:${sessionKey}`;
+
+function toAnswer(answer: JsonObject, session: HandoffSession): HandoffRequestAnswer {
+  if (answer.outcome === 'not_found') return { outcome: 'not_found', session_key: session.sessionKey };
+  if (answer.outcome === 'not_active') return { outcome: 'not_active', session: toSessionAnswer(session) };
+  const targets = answer.targets as unknown as readonly [RequestedTarget, ...RequestedTarget[]];
+  const [first] = targets;
+  return {
+    outcome: answer.outcome === 'waits' ? 'waits' : 'handed_on',
+    session: toSessionAnswer(session),
+    ...first,
+    source_agent: String(answer.source_agent),
+    request_type: answer.request_type as HandoffRequestType,
+    context_summary: String(answer.context_summary),
+    context_entries: Number(answer.context_entries),
+    cache_key: cacheKeyOf(first.target_agent, session.sessionKey),
+    targets,
+  };
+}
+
+/**
+ * Hands a session to agents or profiles of this project, or leaves a package for whoever fetches it.
+ *
+ * @throws KernelError `bad_request`; what the policy says; `conflict` when the session ends at the same moment; `idempotency_conflict`.
+ */
+export async function requestHandoff(
+  runtime: HandoffRuntime,
+  input: unknown,
+  { projectId: project = 'default', as = 'operator' }: SessionClient = {},
+): Promise<HandoffRequestAnswer> {
+  const actor = await findActor(runtime.pool, project, as);
+  const { idempotency_key: key, session_key: given } = Object(input) as Readonly<Record<string, unknown>>;
+  const { answer } = await runtime.accept('handoff', input, {
+    projectId: actor.projectId,
+    ...(actor.agentId === actor.operatorId ? {} : { sourceAgentId: actor.agentId }),
+    ...(typeof key === 'string' ? { idempotencyKey: keyOf(actor, key) } : {}),
+    handler: handlerOf(runtime) as Handler,
+  });
+  if (!isJsonObject(answer)) throw new KernelError('internal_error', { message: 'A handoff has no answer.' });
+  const sessionKey = typeof answer.session_key === 'string' ? answer.session_key : String(given);
+  const session = await findHandoffSession(
+    runtime.pool,
+    { projectId: actor.projectId, actorId: actor.agentId },
+    sessionKey,
+  );
+  if (session?.isReadable !== true) return { outcome: 'not_found', session_key: sessionKey };
+  return toAnswer(answer, session);
+}
