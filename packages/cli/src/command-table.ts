@@ -32,6 +32,11 @@ export const COMMANDS: readonly ListedCommand[] = [
     load: async () => (await import('./commands/serve/serve.js')).addServe,
   },
   {
+    name: 'mcp',
+    description: 'The Model Context Protocol.',
+    load: async () => (await import('./commands/serve/mcp-servers.js')).addMcp,
+  },
+  {
     name: 'submit',
     description: 'Submit a primitive. When the receipt is printed it is accepted and cannot get lost.',
     load: async () => (await import('./commands/turn/submit.js')).addSubmit,

@@ -7,3 +7,4 @@ export type {
   ServerDefinitions,
   StdioServer,
 } from './servers/server-definition.js';
+export { isStdio } from './servers/server-definition.js';

@@ -42,6 +42,7 @@ export class McpServer {
   #listedAt = 0;
   #isStale = true;
   #failure: KernelError | undefined;
+  #reason: string | undefined;
   #era: Era | undefined;
   readonly #closing = new AbortController();
 
@@ -60,6 +61,11 @@ export class McpServer {
   /** Why the server cannot be used now. */
   get failure(): KernelError | undefined {
     return this.#failure;
+  }
+
+  /** Why it cannot be used now, as the log has it: for the operator, not for models. */
+  get reason(): string | undefined {
+    return this.#reason;
   }
 
   get serverInfo(): Connection['serverInfo'] {
@@ -172,8 +178,8 @@ export class McpServer {
         : this.#unavailable(did);
     this.#failure = failure;
     this.#backoff.failed();
-    const why = error instanceof Error ? error.message : String(error);
-    this.#options.log('warn', 'mcp.unavailable', { server: this.name, error: maskSecrets(why, values) });
+    this.#reason = maskSecrets(error instanceof Error ? error.message : String(error), values);
+    this.#options.log('warn', 'mcp.unavailable', { server: this.name, error: this.#reason });
     return failure;
   }
 
