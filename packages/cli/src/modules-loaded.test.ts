@@ -113,7 +113,9 @@ it('a start reads targets of handoffs and MCP servers without what speaks to the
   expect([...adaptersOf('plain', on).keys()]).not.toContain('adapters');
   const modules = adaptersOf('targets', { ...on, BOXCAR_TARGETS_FILE: targets });
   expect([...(modules.get('adapters') ?? [])].sort()).toEqual(
-    ['index', 'parse-targets', 'resolve-target', 'settings-document', 'target'].map((file) => `targets/${file}.ts`),
+    ['index', 'parse-targets', 'resolve-target', 'settings-document', 'target'].map(
+      (file) => `targets/${file}.ts`,
+    ),
   );
   expect([...modules.keys()]).not.toContain('@a2a-js/sdk');
   const servers = join(folder, 'servers.yaml');

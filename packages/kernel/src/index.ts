@@ -414,7 +414,7 @@ export {
   WORKER_TARGET,
 } from './profile/index.js';
 export { askedText, isBlank, parentOf, renderAhead, renderBody } from './render/render.js';
-export { briefSchema, checkBySchema, findSchemaFault, loosenSchema } from './schema/index.js';
+export { briefSchema, checkBySchema, loosenSchema } from './schema/index.js';
 export {
   type AnchorSelector,
   anchorNameOf,

@@ -7,9 +7,10 @@ import { createRequire } from 'node:module';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { expect, test } from 'vitest';
 
-const pathOf = (relative: string): string => fileURLToPath(new URL(relative, import.meta.url));
-const suite = pathOf('../node_modules/@modelcontextprotocol/conformance/dist/index.js');
-const client = pathOf('./testing/conformance-client.ts');
+const suite = fileURLToPath(
+  new URL('../node_modules/@modelcontextprotocol/conformance/dist/index.js', import.meta.url),
+);
+const client = fileURLToPath(new URL('./testing/conformance-client.ts', import.meta.url));
 const loader = pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href;
 
 function runSuite(scenario: string): Promise<{ readonly code: number | null; readonly output: string }> {

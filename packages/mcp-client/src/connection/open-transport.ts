@@ -14,7 +14,7 @@ import { limitedFetch } from './limited-fetch.js';
 export type Environment = Readonly<Record<string, string | undefined>>;
 
 /** Of a message of a server. A result is cut to much less. */
-export const MAX_MESSAGE_BYTES = 4 * 1024 * 1024;
+const MAX_MESSAGE_BYTES = 4 * 1024 * 1024;
 
 const MAX_STDERR = 2_000;
 

@@ -3,7 +3,7 @@ import { isJsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import type { CallToolResult, ContentBlock } from '@modelcontextprotocol/client';
 
 /** Characters of a result; of an error. */
-export const MAX_RESULT = 200_000;
+const MAX_RESULT = 200_000;
 const MAX_ERROR = 4_000;
 
 function cut(text: string, most: number): string {

@@ -16,7 +16,7 @@ import { toolNameOf } from './tool-name.js';
 const MAX_DESCRIPTION = 4_000;
 const MAX_SCHEMA = 64 * 1024;
 /** Tools of one server. */
-export const MAX_TOOLS = 256;
+const MAX_TOOLS = 256;
 
 /** A tool that agents do not get, and why. */
 export interface LeftOut {
