@@ -135,3 +135,17 @@ describe('a worker that is killed during a call', () => {
     },
   );
 });
+
+test('a server that does not end by itself ends with a worker that is killed, and so does what it has started', async () => {
+  const raw = rawServer('stays');
+  await using stage = await openStage({ raw: raw.entry });
+  await stage.agent([{ tool: 'raw.work', arguments: { n: 1 } }]);
+  const program = new URL('./testing/worker-process.ts', import.meta.url);
+  await using worker = spawnNode(program, [stage.database.url, JSON.stringify({ raw: raw.entry })]);
+  await worker.line(/^ready/, { deadlineMs: 60_000 });
+  const turn = await stage.launch();
+  expect(await end(stage, turn)).toMatchObject({ status: 'success' });
+  await waitFor(() => raw.pids().filter(isAlive).length === 2, { message: 'both run' });
+  await worker.kill('SIGKILL');
+  await waitFor(() => !raw.pids().some(isAlive), { message: 'nothing of it is left' });
+});

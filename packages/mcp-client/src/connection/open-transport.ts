@@ -1,4 +1,5 @@
 /** The way to a server: a child process, or HTTP. */
+import { fileURLToPath } from 'node:url';
 import { KernelError } from '@boxcar/kernel';
 import type { Transport } from '@modelcontextprotocol/client';
 import {
@@ -16,6 +17,8 @@ export type Environment = Readonly<Record<string, string | undefined>>;
 /** Of a message of a server. A result is cut to much less. */
 const MAX_MESSAGE_BYTES = 4 * 1024 * 1024;
 
+/** Ends the server with this process, however that ends. */
+const GUARD = fileURLToPath(new URL('../../server-guard.js', import.meta.url));
 const MAX_STDERR = 2_000;
 
 export interface OpenedTransport {
@@ -67,8 +70,8 @@ async function openChild(
 ): Promise<OpenedTransport> {
   const { StdioClientTransport } = await import('@modelcontextprotocol/client/stdio');
   const transport = new StdioClientTransport({
-    command,
-    args: [...args],
+    command: process.execPath,
+    args: [GUARD, command, ...args],
     env: { ...env },
     stderr: 'pipe',
     maxBufferSize: MAX_MESSAGE_BYTES,

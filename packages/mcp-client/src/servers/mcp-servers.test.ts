@@ -83,15 +83,18 @@ describe('the official servers', () => {
     expect(readFileSync(join(folder, 'b.txt'), 'utf8')).toBe('written');
     expect(await failureOf(run(read, { path: '/etc/passwd' }))).toMatchObject({ code: 'tool_failed' });
   });
+});
 
-  test('end with this process', async () => {
-    const raw = rawServer('plain');
+describe.each(['plain', 'stays'])('a server of the kind %s', (mode) => {
+  test('ends when the servers are closed, with all that it has started', async () => {
+    const raw = rawServer(mode);
     const servers = open({ raw: raw.entry });
     await servers.toolsOf(['raw'], never);
-    const pid = raw.pids().at(-1) ?? 0;
-    expect(isAlive(pid)).toBe(true);
+    await waitFor(() => raw.pids().filter(isAlive).length === (mode === 'stays' ? 2 : 1), {
+      message: 'it runs',
+    });
     await servers.close();
-    expect(raw.pids().filter(isAlive)).toEqual([]);
+    await waitFor(() => !raw.pids().some(isAlive), { message: 'nothing of it is left' });
   });
 });
 
@@ -193,8 +196,10 @@ describe('a hostile server', () => {
       { raw: raw.entry, good: rawServer('plain').entry },
       { connectMs: 4_000, waitMs: 15_000 },
     );
+    await servers.toolsOf(['good'], never);
     const tools = await servers.toolsOf(['raw', 'good'], never);
     expect(namesOf(tools)).toEqual(['raw.unavailable', 'good.work', 'good.safe']);
+    expect(await run(find(tools, 'good.work'))).toBe('did work');
     await waitFor(() => raw.pids().every((pid) => !isAlive(pid)), { message: 'its children have ended' });
   });
 
