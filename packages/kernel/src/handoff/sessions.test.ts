@@ -52,6 +52,8 @@ describe('the summary of a session', () => {
     firstMessage: 'Hello.',
     lastMessage: '😀'.repeat(101),
     lastAction: 'session_registered',
+    fileTypes: [],
+    tools: [],
   } as const;
 
   it('has the counts of all four types and the status', () => {
@@ -73,6 +75,23 @@ describe('the summary of a session', () => {
       'First message: Hello.',
       `Last message: ${'😀'.repeat(100)}...`,
       '1 file operations',
+    ]);
+  });
+
+  it('names types of files and tools', () => {
+    const { keyPoints } = summarizeSession({
+      ...facts,
+      counts: { message: 0, file: 2, tool_call: 3, system: 1 },
+      fileTypes: ['.md', '.ts'],
+      tools: ['grep'],
+      firstMessage: null,
+      lastAction: null,
+    });
+    expect(keyPoints).toEqual([
+      '2 file operations',
+      'File types: .md, .ts',
+      '3 tool calls',
+      'Tools used: grep',
     ]);
   });
 

@@ -90,6 +90,9 @@ export interface SummaryFacts {
   readonly lastMessage: string | null;
   /** What the last system entry says was done; null: it does not say. */
   readonly lastAction: string | null;
+  /** Endings of the names that the newest files have, and names of the newest tools. */
+  readonly fileTypes: readonly string[];
+  readonly tools: readonly string[];
 }
 
 export interface SessionSummary {
@@ -127,7 +130,9 @@ export function summarizeSession(facts: SummaryFacts): SessionSummary {
     facts.firstMessage !== null && `First message: ${previewOf(facts.firstMessage)}`,
     counts.message > 1 && facts.lastMessage !== null && `Last message: ${previewOf(facts.lastMessage)}`,
     counts.file > 0 && `${counts.file} file operations`,
+    facts.fileTypes.length > 0 && `File types: ${facts.fileTypes.join(', ')}`,
     counts.tool_call > 0 && `${counts.tool_call} tool calls`,
+    facts.tools.length > 0 && `Tools used: ${facts.tools.join(', ')}`,
   ].filter((point): point is string => typeof point === 'string' && point !== '');
   return {
     summary,

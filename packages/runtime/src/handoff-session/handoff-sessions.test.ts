@@ -319,6 +319,34 @@ describe('the life of a session', () => {
     expect(await operator.get({ session_key: first })).toMatchObject({ context_entries: 3 });
   });
 
+  test('a summary names types of files and tools as the metadata of the newest entries do', async () => {
+    const session_key = (await register(operator, { agent_from: 'x' })).session.session_key;
+    const file = (metadata?: object) => ({ context_type: 'file', content: 'x', metadata });
+    const call = (metadata?: object) => ({ context_type: 'tool_call', content: 'x', metadata });
+    await operator.update({
+      session_key,
+      entries: [
+        file({ file_path: 'src/a.ts' }),
+        file({ path: 'C:\\docs\\b.md' }),
+        file({ filename: '.gitignore' }),
+        file({ file_path: { no: 'text' } }),
+        file(),
+        call({ tool_name: 'grep' }),
+        call({ tool: 'ls' }),
+        call({ tool_name: 'grep' }),
+        call(),
+      ],
+    });
+    const { key_points } = await expectOutcome(operator.summary({ session_key }), 'found');
+    expect(key_points).toEqual([
+      'System: session_registered',
+      '5 file operations',
+      'File types: .md, .ts',
+      '4 tool calls',
+      'Tools used: grep, ls',
+    ]);
+  });
+
   test('what is written to the tape of a completed session later does not belong to the sessions after it', async () => {
     const first = (await register(operator, { agent_from: 'x' })).session.session_key;
     await operator.close({ session_key: first });

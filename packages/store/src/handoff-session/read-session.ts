@@ -73,6 +73,8 @@ export interface SessionEdges {
   readonly firstMessage: string | null;
   readonly lastMessage: string | null;
   readonly lastAction: string | null;
+  readonly fileTypes: readonly string[];
+  readonly tools: readonly string[];
 }
 
 /** Characters of a message that are read for a summary: more than it shows, so that it knows whether there are more. */
@@ -87,18 +89,38 @@ const edge = (type: ContextType, order: 'asc' | 'desc', words: string): string =
     order by e.sequence_number ${order} limit 1)`;
 const TEXT = `left(coalesce(c.content->>'text', c.content->'data'->>'content'), ${SHOWN})`;
 
+/** Files and tools that are looked at, the newest ones, and how many different names are told. */
+const NAMED = 50;
+const TOLD = 10;
+
+/** SQL of what the metadata of the newest entries of a type say, in order. Null where they say nothing. */
+const namesOf = (type: ContextType, name: string): string => `(
+    select array_agg(x.name order by x.name) from (
+      select distinct ${name} as name from ${LINE_OF_SESSION} cross join lateral (
+          select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.type = '${type}' and o.sequence_number <= $2 order by o.sequence_number desc limit ${NAMED}) e
+        cross join lateral (select q.tape_box_id from boxcar.handoff_sessions q where q.id = e.session_id offset 0) q
+        cross join lateral (select t.card_id from boxcar.tape_entries t where t.box_id = q.tape_box_id and t.position = e.position offset 0) t
+        cross join lateral (select c.content->'data'->'metadata' as m from boxcar.cards c where c.id = t.card_id offset 0) c
+      order by 1 limit ${TOLD}) x where x.name <> '')`;
+const FILE_TYPE =
+  "substring(left(coalesce(c.m->>'file_path', c.m->>'path', c.m->>'filename', c.m->>'name'), 1000) from '[^/\\\\](\\.[A-Za-z0-9]{1,10})$')";
+const TOOL = "left(coalesce(c.m->>'tool_name', c.m->>'tool', c.m->>'name'), 64)";
+
 const EDGES = statement(`
   select /* read-session.edges */ ${edge('message', 'asc', TEXT)} as first_message, ${edge('message', 'desc', TEXT)} as last_message,
-    ${edge('system', 'desc', "left(c.content->'data'->'metadata'->>'action', 100)")} as last_action
+    ${edge('system', 'desc', "left(c.content->'data'->'metadata'->>'action', 100)")} as last_action,
+    ${namesOf('file', FILE_TYPE)} as file_types, ${namesOf('tool_call', TOOL)} as tools
   from boxcar.handoff_sessions s where s.id = $1`);
 
 interface EdgesRow extends pg.QueryResultRow {
   readonly first_message: string | null;
   readonly last_message: string | null;
   readonly last_action: string | null;
+  readonly file_types: readonly string[] | null;
+  readonly tools: readonly string[] | null;
 }
 
-/** The beginnings of its first and last message, and what its last system entry says was done; null for what was erased. One statement. */
+/** The beginnings of its first and last message, what its last system entry says was done, and names of its newest files and tools; null for what was erased. One statement. */
 export async function loadSessionEdges(
   db: Queryable,
   of: { readonly id: HandoffSessionId; readonly lastSequence: number },
@@ -108,6 +130,8 @@ export async function loadSessionEdges(
     firstMessage: row?.first_message ?? null,
     lastMessage: row?.last_message ?? null,
     lastAction: row?.last_action ?? null,
+    fileTypes: row?.file_types ?? [],
+    tools: row?.tools ?? [],
   };
 }
 
