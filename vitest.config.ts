@@ -2,6 +2,40 @@ import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
+/**
+ * Half a minute and more each: they inject faults at every statement, start and kill programs and servers, or measure. `outside.test.ts` is none of
+ * them: it runs the packed command line on both versions of Node.
+ */
+const LONG_TESTS = [
+  'bench/**/*.test.ts',
+  'packages/embedded/**/*.test.ts',
+  'scripts/scoped-looks.test.ts',
+  'scripts/start.test.ts',
+  '**/a2a/src/push.test.ts',
+  '**/custom-handlers.test.ts',
+  '**/doorbell.test.ts',
+  '**/evaluate.property.test.ts',
+  '**/faults/**/*.test.ts',
+  '**/left-turns.test.ts',
+  '**/outage.test.ts',
+  '**/queue-door.test.ts',
+  '**/recovery.test.ts',
+  '**/soak/**/*.test.ts',
+  '**/sweep-bounds.test.ts',
+  '**/thousand-children.test.ts',
+  '**/tool-queue.test.ts',
+  '**/worker-role.test.ts',
+  '**/worker/worker.test.ts',
+];
+/** `npm test` runs the others and `npm run test:long` these; vitest by itself runs all. */
+const PART = process.env.BOXCAR_TEST_PART;
+const ALL_TESTS = [
+  '{packages,services,examples}/*/src/**/*.test.ts',
+  'bench/src/**/*.test.ts',
+  'scripts/**/*.test.ts',
+];
+const NO_TESTS = ['**/node_modules/**', '**/dist/**', '**/fixtures/**'];
+
 /** Files of half a minute and more. A fresh clone knows no durations, and one of these begun last runs alone. */
 const LONG =
   /\/(faults\/[^/]+|[\w.-]+\.property|bench|gate-simulation|outage|outside|recovery|scoped-looks|soak|start|thousand-children|tool-queue)\.test\.ts$/;
@@ -21,12 +55,8 @@ export default defineConfig({
   // The global setup is loaded by an environment of vitest's own.
   environments: { __vitest__: { resolve: { conditions: ['@boxcar/source'] } } },
   test: {
-    include: [
-      '{packages,services,examples}/*/src/**/*.test.ts',
-      'bench/src/**/*.test.ts',
-      'scripts/**/*.test.ts',
-    ],
-    exclude: ['**/node_modules/**', '**/dist/**', '**/fixtures/**'],
+    include: PART === 'long' ? LONG_TESTS : ALL_TESTS,
+    exclude: PART === 'short' ? [...NO_TESTS, ...LONG_TESTS] : NO_TESTS,
     globalSetup: ['packages/testkit/src/global-setup.ts'],
     setupFiles: ['packages/testkit/src/setup.ts'],
     // Child processes are real, so a worker of the pool is a process of its own, never a thread.

@@ -14,7 +14,7 @@ const NODE = 24;
 const POSTGRES = 15;
 readScriptArguments(`Usage: .ci/run
 
-Runs the static checks, then all tests here, then those that a version may change on Node ${NODE} and Debian's
+Runs the static checks, then all tests here, the long ones too, then those that a version may change on Node ${NODE} and Debian's
 Postgres ${POSTGRES}, then some with ${STRICTEST} as the default of their databases.`);
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
@@ -37,10 +37,10 @@ function runScript(script, ...args) {
   }).status;
 }
 
-/** Runs `npm test` and passes its output on. @returns The counts of its last line, and a line for each failed test. */
-function runTests(environment, args = []) {
+/** Runs tests and passes their output on. @returns The counts of its last line, and a line for each failed test. */
+function runTests(environment, { script = 'test', args = [] } = {}) {
   return new Promise((settle, fail) => {
-    const child = spawn('npm', ['test', '--', ...args], {
+    const child = spawn('npm', ['run', script, '--', ...args], {
       cwd: root,
       env: environment,
       stdio: ['ignore', 'pipe', 'inherit'],
@@ -66,39 +66,25 @@ function findNode(major) {
   return found.stdout.trim();
 }
 
-// Tests that say nothing about a version: they compute, measure, inject faults, wait for servers that are silent, or start their own Postgres. `outside.test.ts` runs
-// the packed command line on both versions.
+// Tests that say nothing about a version, beside the long ones: they compute, measure, wait for servers that are silent, or start their own Postgres.
 const ONCE = [
-  'bench/**',
-  '**/soak/**',
-  '**/faults/**',
-  '**/outage.test.ts',
-  '**/recovery.test.ts',
-  '**/sweep-bounds.test.ts',
   '**/close.test.ts',
   '**/clock-skew.test.ts',
-  '**/left-turns.test.ts',
   '**/queues.test.ts',
   '**/connection-limits.test.ts',
   '**/migrate-load.test.ts',
   '**/page-sizes.test.ts',
-  '**/custom-handlers.test.ts',
   '**/newcomers.test.ts',
   '**/sent-bytes.test.ts',
   '**/failed-runs.test.ts',
   '**/finish-batch.test.ts',
-  '**/thousand-children.test.ts',
-  '**/tool-queue.test.ts',
   '**/gate-simulation.test.ts',
   '**/view-prompts.property.test.ts',
-  'scripts/scoped-looks.test.ts',
-  '**/worker-role.test.ts',
   '**/commit-proof.test.ts',
   '**/handler-connections.test.ts',
   '**/previous-build.test.ts',
   '**/peer-watch.test.ts',
   '**/erasure-races.test.ts',
-  '**/doorbell.test.ts',
   '**/builds.test.ts',
   '**/lost-answers.test.ts',
   '**/accounts.test.ts',
@@ -115,15 +101,16 @@ const ONCE = [
   'scripts/snippets.test.ts',
   'scripts/scripts.test.ts',
   '**/closing.test.ts',
-  '**/queue-door.test.ts',
   '**/sweeper.test.ts',
   '**/purge.test.ts',
   '**/fork-join.test.ts',
   '**/model/waits.test.ts',
-  'packages/embedded/**',
+  'packages/a2a/**',
+  'packages/adapters/**',
   'packages/cli/**',
+  'packages/mcp/**',
+  'packages/mcp-client/**',
   'examples/**',
-  'scripts/start.test.ts',
 ];
 
 async function runOnOtherVersions() {
@@ -143,7 +130,7 @@ async function runOnOtherVersions() {
         BOXCAR_REQUIRE_NODE: String(NODE),
         BOXCAR_REQUIRE_POSTGRES: String(POSTGRES),
       },
-      ONCE.flatMap((pattern) => ['--exclude', pattern]),
+      { args: ONCE.flatMap((pattern) => ['--exclude', pattern]) },
     );
   } finally {
     postgres.stop();
@@ -156,10 +143,11 @@ const counts = [];
 const failures = [];
 for (const [title, run] of [
   [`tests on Node ${process.versions.node} and the embedded Postgres`, () => runTests(env)],
+  ['long tests there', () => runTests(env, { script: 'test:long' })],
   [`tests on Node ${NODE} and Postgres ${POSTGRES}`, runOnOtherVersions],
   [
     `tests with ${STRICTEST} as the default`,
-    () => runTests({ ...env, BOXCAR_TEST_ISOLATION: STRICTEST }, ISOLATION_TESTS),
+    () => runTests({ ...env, BOXCAR_TEST_ISOLATION: STRICTEST }, { args: ISOLATION_TESTS }),
   ],
 ]) {
   say(title);

@@ -20,6 +20,7 @@ const SHELL = ['sh', 'bash'];
 const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ['npm start', 'scripts/start.test.ts runs it'],
   ['npm test', 'runs this test'],
+  ['npm run test:long', 'runs other tests'],
   ['npm run tarballs', 'scripts/outside.test.ts runs it'],
   ['npm init', 'scripts/outside.test.ts makes a project by it'],
   ['npm pkg set', 'scripts/outside.test.ts makes a project by it'],

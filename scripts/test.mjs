@@ -8,15 +8,29 @@ import { fileURLToPath } from 'node:url';
 import { formatCounts, formatFailures } from './test-counts.mjs';
 
 const USAGE = `Usage: npm test [-- <part of a file's path>... [options of vitest]]
+       npm run test:long
 
-Runs all tests whose servers are at hand, or those of the files named. The last lines name the queue backends that could not
-be tested and count what passed and failed.
+Runs the tests whose servers are at hand, without the long ones, or those of the files named. The second form runs the long
+ones: faults at every statement, programs that are killed, the bench. The last lines name the queue backends that could not be
+tested and count what passed and failed.
 
 npm test -- packages/store -t 'a claim'`;
 if (process.argv.includes('--help')) {
   console.log(USAGE);
   process.exit(0);
 }
+
+/** Files are named: those that belong to no option before them. */
+const namesFiles = (args) =>
+  args.some(
+    (arg, at) =>
+      !arg.startsWith('-') && (at === 0 || !args[at - 1].startsWith('-') || args[at - 1].includes('=')),
+  );
+
+const isLong = process.argv[2] === '--long';
+const args = process.argv.slice(isLong ? 3 : 2);
+/** Which tests `vitest.config.ts` looks for. */
+const part = isLong ? 'long' : namesFiles(args) ? 'all' : 'short';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const folder = mkdtempSync(join(tmpdir(), 'boxcar-test-run-'));
@@ -31,9 +45,13 @@ const run = spawnSync(
     '--reporter=default',
     '--reporter=json',
     `--outputFile.json=${resultsFile}`,
-    ...process.argv.slice(2),
+    ...args,
   ],
-  { cwd: root, stdio: 'inherit', env: { ...process.env, BOXCAR_TEST_REPORT: reportFile } },
+  {
+    cwd: root,
+    stdio: 'inherit',
+    env: { ...process.env, BOXCAR_TEST_REPORT: reportFile, BOXCAR_TEST_PART: part },
+  },
 );
 const results = readJson(resultsFile);
 const report = readJson(reportFile);

@@ -52,6 +52,7 @@ Environment:
   BOXCAR_APPROVALS_ENABLED      false: what needs an approval is refused (true;
                                 also AGDD_APPROVALS_ENABLED)
   BOXCAR_APPROVAL_MINUTES       how long a call waits for its approval (30)
+  BOXCAR_SUMMARY_MODEL          summarizes sessions that are handed on (none)
   BOXCAR_API_KEY                key for commands that ask a server (--url); else
                                 the one that the server has left on this machine
   BOXCAR_PLUGINS                plugins to load, with a comma between them

@@ -40,6 +40,8 @@ export interface Config {
   readonly handlerTimeoutMs: number;
   /** How long a request waits for its approval; null: there is no gate. */
   readonly approvalMs: number | null;
+  /** Undefined: no model summarizes sessions that are handed on. */
+  readonly summaryModel: string | undefined;
   /** How long a starting process waits for a database that cannot be reached. */
   readonly databaseWaitMs: number;
   /** Keys and addresses of the model providers; a turn that needs a missing one ends with its name. */
@@ -202,6 +204,7 @@ const environmentSchema = z
       z.string().min(1, 'must be hosts or networks with a comma between them'),
     ).default([]),
     BOXCAR_WEBHOOK_RETRY_SECONDS: settingSchemas.seconds.default(5),
+    BOXCAR_SUMMARY_MODEL: z.string().trim().min(1).max(200).optional(),
     BOXCAR_PLUGINS: listOf(z.string().min(1, 'must be paths with a comma between them')).default([]),
     BOXCAR_CONCURRENCY: settingSchemas.concurrency.default(10),
     BOXCAR_WORKER_TARGETS: listOf(settingSchemas.workerTarget).default(['']),
@@ -281,6 +284,7 @@ export function parseConfig(env?: Environment): Config {
             allowPrivate: Object.freeze(data.BOXCAR_WEBHOOK_ALLOW_PRIVATE),
             retrySeconds: data.BOXCAR_WEBHOOK_RETRY_SECONDS,
           }),
+    summaryModel: data.BOXCAR_SUMMARY_MODEL,
     plugins: Object.freeze(data.BOXCAR_PLUGINS),
     concurrency: data.BOXCAR_CONCURRENCY,
     workerTargets: Object.freeze(data.BOXCAR_WORKER_TARGETS),

@@ -223,6 +223,7 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
         beginsApproved: policy !== null,
         webhooks: await openWebhooks(config),
       },
+      summaryModel: config.summaryModel,
       model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
       log: (...entry) => log(...entry),
     });

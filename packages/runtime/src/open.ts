@@ -37,6 +37,8 @@ export interface OpenRuntimeOptions {
   readonly handoffs?: HandoffSettings | undefined;
   /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
   readonly toolServers?: ToolServers | undefined;
+  /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
+  readonly summaryModel?: string | undefined;
 }
 
 /** A runtime with the pool and the queues it was opened with. */
@@ -86,6 +88,7 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
       approvalMs: options.approvalMs,
       handoffs: options.handoffs,
       toolServers: options.toolServers,
+      summaryModel: options.summaryModel,
     },
     build,
   );

@@ -155,6 +155,8 @@ export interface RuntimeOptions {
   readonly handoffs?: HandoffSettings | undefined;
   /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
   readonly toolServers?: ToolServers | undefined;
+  /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
+  readonly summaryModel?: string | undefined;
 }
 
 /** Where a turn is looked for. */
@@ -177,6 +179,7 @@ export class Runtime implements RuntimeCore {
   readonly directUrl: string;
   readonly limits: PackLimits;
   readonly handlerTimeoutMs: number;
+  readonly summaryModel: string | undefined;
   readonly prices: readonly PriceTable[];
   readonly strategies: PackingStrategies;
   readonly selectors: Selectors;
@@ -213,6 +216,7 @@ export class Runtime implements RuntimeCore {
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
     this.handlerTimeoutMs = checkDuration(options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, 'handlerTimeoutMs');
+    this.summaryModel = options.summaryModel;
     this.handoffs = new HandoffParts(this, options.handoffs);
     this.webhooks = new WebhookSender(this, options.handoffs?.webhooks);
     this.#registry = new Registry(options, handoffHandlers(this, this.handoffs), handoffModels(options.pool));

@@ -30,6 +30,7 @@ const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
       'BOXCAR_APPROVALS_ENABLED',
       'AGDD_APPROVALS_ENABLED',
       'BOXCAR_APPROVAL_MINUTES',
+      'BOXCAR_SUMMARY_MODEL',
       'BOXCAR_API_KEY',
       'BOXCAR_ENVIRONMENT',
       'BOXCAR_PLUGINS',

@@ -47,6 +47,7 @@ import {
 import { type Actor, findActor } from '../lib/index.js';
 import { toAppendError } from '../tape/index.js';
 import type { SessionClient } from './handoff-sessions.js';
+import { summarizeByModel } from './model-summary.js';
 import { type HandoffRequestAnswer, type RequestedTarget, toSessionAnswer } from './session-answers.js';
 
 /** What of a session goes along, the newest entries first. Everything else is read from its tape. */
@@ -68,7 +69,16 @@ interface Package {
 async function packageOf(
   runtime: HandoffRuntime,
   { db }: KernelTools,
-  { session, request }: { readonly session: HandoffSession; readonly request: SessionHandoffRequest },
+  {
+    session,
+    request,
+    summary,
+  }: {
+    readonly session: HandoffSession;
+    readonly request: SessionHandoffRequest;
+    /** Of a model. Default: made of counts. */
+    readonly summary: string | undefined;
+  },
 ): Promise<Package> {
   const { request_type: requestType = 'context_transfer', request_data } = request;
   const isWhole = requestType === 'full_handoff';
@@ -89,7 +99,7 @@ async function packageOf(
   ]);
   if (stretch === undefined)
     throw new KernelError('internal_error', { message: 'The tape of a session is gone.' });
-  const { boxId, workspace, ...slice } = stretch;
+  const { boxId, workspace, firstSequence: _first, ...slice } = stretch;
   const entries =
     slice.from > slice.to ? [] : await loadTapeSlice(db, slice, { box_id: boxId, readable: ALL_READABLE });
   const { status } = sessionStateOf(session, session.now);
@@ -99,7 +109,7 @@ async function packageOf(
     context: {
       session_key: session.sessionKey,
       request_type: requestType,
-      context_summary: summarizeSession({ ...session, ...edges, status }).summary,
+      context_summary: summary ?? summarizeSession({ ...session, ...edges, status }).summary,
       context_entries: session.lastSequence,
       tape_ref: formatTapeRef({
         workspace,
@@ -174,7 +184,7 @@ async function makeOne(
 async function handSession(
   runtime: HandoffRuntime,
   tools: KernelTools,
-  request: SessionHandoffRequest,
+  { request, summary }: { readonly request: SessionHandoffRequest; readonly summary: string | undefined },
 ): Promise<JsonObject> {
   const { projectId, source } = tools.ctx;
   const session = await findHandoffSession(
@@ -185,7 +195,7 @@ async function handSession(
   if (session?.isReadable !== true) return { outcome: 'not_found' };
   if (sessionStateOf(session, session.now).status !== 'active') return { outcome: 'not_active' };
   if (!session.isOwn) throw toAppendError({ outcome: 'forbidden' }, session.boxId, source.agentId);
-  const made = await packageOf(runtime, tools, { session, request });
+  const made = await packageOf(runtime, tools, { session, request, summary });
   const targets = targetsOf(request);
   const all: Made[] = [];
   for (const target of targets) {
@@ -224,11 +234,11 @@ const answerOf = ({ session_key, request_type, context_summary, context_entries 
   context_entries,
 });
 
-const handlerOf = (runtime: HandoffRuntime): Handler<SessionHandoffRequest> => ({
+const handlerOf = (runtime: HandoffRuntime, summary: string | undefined): Handler<SessionHandoffRequest> => ({
   description: 'Hands a session to an agent.',
   input: requestHandoffSchema,
   failureOf,
-  handle: (request, tools) => handSession(runtime, tools as KernelTools, request),
+  handle: (request, tools) => handSession(runtime, tools as KernelTools, { request, summary }),
 });
 
 /** Of a client: the same key of another one is another key. */
@@ -258,6 +268,19 @@ function toAnswer(answer: JsonObject, session: HandoffSession): HandoffRequestAn
   };
 }
 
+/** By a model, if there is one for that. */
+async function summaryOf(
+  runtime: HandoffRuntime,
+  { projectId, agentId: actorId }: Actor,
+  sessionKey: unknown,
+): Promise<string | undefined> {
+  const { summaryModel: model } = runtime;
+  if (model === undefined || typeof sessionKey !== 'string') return undefined;
+  const session = await findHandoffSession(runtime.pool, { projectId, actorId }, sessionKey);
+  const isOpen = session?.isOwn === true && sessionStateOf(session, session.now).status === 'active';
+  return isOpen ? summarizeByModel(runtime, session, { model }) : undefined;
+}
+
 /**
  * Hands a session to agents or profiles of this project, or leaves a package for whoever fetches it.
  *
@@ -270,11 +293,12 @@ export async function requestHandoff(
 ): Promise<HandoffRequestAnswer> {
   const actor = await findActor(runtime.pool, project, as);
   const { idempotency_key: key, session_key: given } = Object(input) as Readonly<Record<string, unknown>>;
+  const summary = await summaryOf(runtime, actor, given);
   const { answer } = await runtime.accept('handoff', input, {
     projectId: actor.projectId,
     ...(actor.agentId === actor.operatorId ? {} : { sourceAgentId: actor.agentId }),
     ...(typeof key === 'string' ? { idempotencyKey: keyOf(actor, key) } : {}),
-    handler: handlerOf(runtime) as Handler,
+    handler: handlerOf(runtime, summary) as Handler,
   });
   if (!isJsonObject(answer)) throw new KernelError('internal_error', { message: 'A handoff has no answer.' });
   const sessionKey = typeof answer.session_key === 'string' ? answer.session_key : String(given);

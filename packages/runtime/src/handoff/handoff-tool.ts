@@ -47,6 +47,8 @@ import {
 export interface HandoffRuntime extends RuntimeCore {
   readonly handoffs: HandoffParts;
   readonly webhooks: WebhookSender;
+  /** The model that summarizes sessions that are handed on; undefined: none does. */
+  readonly summaryModel: string | undefined;
   /** Does work before the runtime closes. @returns Takes it back. */
   beforeClose(work: () => Promise<void>): () => void;
 }

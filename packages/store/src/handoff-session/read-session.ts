@@ -119,21 +119,25 @@ export interface SessionStretch {
   readonly from: number;
   readonly to: number;
   readonly workspace: string;
+  /** The number of its first context entry; null: it has none. */
+  readonly firstSequence: number | null;
 }
 
 // The newest entries are read until the budget is spent: never more than $4 of them.
 const RECENT = statement(`
   select /* read-session.recent */ b.id as box_id, b.last_anchor_position, b.head_position, p.name as workspace,
-    (select min(w.position) from (
-      select n.position, sum(t.tokens) over (order by n.position desc) as total
+    w.from_position, w.from_sequence
+  from boxcar.handoff_sessions s join boxcar.boxes b on b.id = s.tape_box_id join boxcar.projects p on p.id = s.project_id
+    cross join lateral (select min(w.position) as from_position, min(w.sequence_number) as from_sequence from (
+      select n.position, n.sequence_number, sum(t.tokens) over (order by n.position desc) as total
       from (
-        select e.position from ${LINE_OF_SESSION} cross join lateral (
-            select o.position from boxcar.handoff_session_entries o where o.session_id = l.id and o.sequence_number <= $2 and (o.position > b.last_anchor_position or $5)
+        select e.position, e.sequence_number from ${LINE_OF_SESSION} cross join lateral (
+            select o.position, o.sequence_number from boxcar.handoff_session_entries o where o.session_id = l.id and o.sequence_number <= $2 and (o.position > b.last_anchor_position or $5)
             order by o.sequence_number desc limit $4) e
         order by e.position desc limit $4) n
         cross join lateral ${entriesOf('b', { from: 'n.position', to: 'n.position' })} t) w
-    where w.total <= coalesce($3, w.total)) as from_position
-  from boxcar.handoff_sessions s join boxcar.boxes b on b.id = s.tape_box_id join boxcar.projects p on p.id = s.project_id where s.id = $1`);
+    where w.total <= coalesce($3, w.total)) w
+  where s.id = $1`);
 
 interface RecentRow extends pg.QueryResultRow {
   readonly box_id: BoxId;
@@ -141,6 +145,7 @@ interface RecentRow extends pg.QueryResultRow {
   readonly head_position: number;
   readonly workspace: string;
   readonly from_position: number | null;
+  readonly from_sequence: number | null;
 }
 
 /**
@@ -162,5 +167,12 @@ export async function findRecentEntries(
   const [row] = await run<RecentRow>(db, RECENT, [of.id, of.lastSequence, maxTokens, maxEntries, isWhole]);
   if (row === undefined) return undefined;
   const { box_id: boxId, last_anchor_position: anchor, head_position: to, workspace } = row;
-  return { boxId, anchor, from: row.from_position ?? to + 1, to, workspace };
+  return {
+    boxId,
+    anchor,
+    from: row.from_position ?? to + 1,
+    to,
+    workspace,
+    firstSequence: row.from_sequence,
+  };
 }

@@ -83,7 +83,7 @@ it('everything is every statement at three moments', () => {
 });
 
 describe('a sample of the faults', () => {
-  const faults = Array.from({ length: 30 }, (_none, nth) => ({
+  const faults = Array.from({ length: 60 }, (_none, nth) => ({
     at: { text: WRITE, nth },
     scope: nth % 2 === 0 ? ('process' as const) : ('connection' as const),
     when: 'after' as const,
@@ -93,10 +93,10 @@ describe('a sample of the faults', () => {
       .map(({ at }) => at.nth)
       .sort((a, b) => a - b);
 
-  it('has a quarter of the deaths and of the other cuts, and others in another run', () => {
+  it('has an eighth of the deaths and of the other cuts, and others in another run', () => {
     let rank = 0;
     expect(numbers(faults, () => rank++)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
-    expect(numbers(faults, () => -rank++)).toEqual([22, 23, 24, 25, 26, 27, 28, 29]);
+    expect(numbers(faults, () => -rank++)).toEqual([52, 53, 54, 55, 56, 57, 58, 59]);
   });
 
   it('has three of each kind, or all there are', () => {
