@@ -33,8 +33,8 @@ export const COMMANDS: readonly ListedCommand[] = [
   },
   {
     name: 'mcp',
-    description: 'The Model Context Protocol.',
-    load: async () => (await import('./commands/serve/mcp-servers.js')).addMcp,
+    description: 'Serve the Model Context Protocol to the client that starts it, over stdin and stdout.',
+    load: async () => (await import('./commands/serve/mcp.js')).addMcp,
   },
   {
     name: 'submit',

@@ -63,13 +63,14 @@ for (const name of ['uncaughtException', 'unhandledRejection'] as const) {
   });
 }
 
-// A reader may stop reading: `boxcar show … | head`. A worker goes on without one; `dev`, which is there to be read, stops as at Ctrl-C.
+// A reader may stop reading: `boxcar show … | head`. A worker goes on without one; `dev` and
+// `mcp`, which are there to be read, stop as at Ctrl-C.
 const command = process.argv.slice(2).find((word) => !word.startsWith('-'));
 let isCutOff = false;
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (command === 'worker' || isCutOff) return;
   if (error.code === 'EPIPE') {
-    if (command === 'dev' && (stop.signal.aborted || askToStop())) return;
+    if ((command === 'dev' || command === 'mcp') && (stop.signal.aborted || askToStop())) return;
     process.exit(0);
   }
   isCutOff = true;

@@ -32,6 +32,16 @@ const ROUTES: readonly Route[] = [
     handle: ({ params, principal }) => Response.json({ params, principal: principal.kind }),
   },
   {
+    method: 'POST',
+    path: '/large',
+    scope: 'handoffs:read',
+    bodyLimitBytes: 3 * LIMIT,
+    handle: async (call) => {
+      const { length } = JSON.stringify(await call.json());
+      return Response.json({ length, is_allowed: await call.isStillAllowed() });
+    },
+  },
+  {
     method: 'GET',
     path: '/elsewhere',
     scope: 'handoffs:read',
@@ -196,10 +206,11 @@ describe('on every route', () => {
 
   test('a body that is longer than the limit is refused by its length, before its key is looked at', async () => {
     for (const [route, path] of paths()) {
+      const length = (route.bodyLimitBytes ?? LIMIT) + 1;
       const answer = await send(
         path,
-        { 'content-length': String(LIMIT + 1) },
-        { method: route.method, chunks: ['x'.repeat(LIMIT + 1)] },
+        { 'content-length': String(length) },
+        { method: route.method, chunks: ['x'.repeat(length)] },
       );
       expect([path, answer.status, answer.body.code]).toEqual([path, 413, 'payload_too_large']);
     }
@@ -294,6 +305,19 @@ describe('bodies', () => {
     expect(await post(auth(), `[${chunk},`, `${chunk},`, `${chunk}]`)).toMatchObject({
       status: 413,
       body: { code: 'payload_too_large', details: { limit_bytes: LIMIT } },
+    });
+  });
+
+  test('a route may have a limit of its own, for bodies with and without a length', async () => {
+    const text = `"${'x'.repeat(2 * LIMIT)}"`;
+    const large = (headers: Readonly<Record<string, string>>, ...chunks: string[]) =>
+      send('/large', { ...auth(), ...headers }, { method: 'POST', chunks });
+    const whole = { status: 200, body: { length: text.length, is_allowed: true } };
+    expect(await large({ 'content-length': String(text.length) }, text)).toMatchObject(whole);
+    expect(await large({}, text)).toMatchObject(whole);
+    expect(await large({}, `[${text}`, `,${text}]`)).toMatchObject({
+      status: 413,
+      body: { details: { limit_bytes: 3 * LIMIT } },
     });
   });
 

@@ -229,7 +229,6 @@ export class HttpFrame {
     try {
       this.#checkSource(request, env, seen);
       if (isPreflight(request, seen)) return new Response(null, { status: 204, headers: preflightHeaders() });
-      checkLength(request.headers, this.#bodyLimitBytes);
       if (this.#app === undefined) throw new KernelError('internal_error');
       return await this.#app.fetch(request, env);
     } catch (error) {
@@ -257,14 +256,22 @@ export class HttpFrame {
     request: Request,
     { env, seen }: { readonly env: HttpBindings; readonly seen: Seen },
   ): Promise<Response> {
+    checkLength(request.headers, this.#limitOf(route));
     if (route.scope === 'public') return route.handle(this.#callOf(route, request, { env, seen }));
     const principal = await this.#authenticate(request, route.scope);
     seen.principal = principal;
     principal.noteUse?.().catch((error: unknown) => seen.log('warn', 'http.use_not_noted', { error }));
-    const response = await route.handle({ ...this.#callOf(route, request, { env, seen }), principal });
+    const { scope } = route;
+    const isStillAllowed = (): Promise<boolean> => this.#isStillAllowed(request, scope);
+    const call = this.#callOf(route, request, { env, seen });
+    const response = await route.handle({ ...call, principal, isStillAllowed });
     // Nobody reads the body: a stream of events would never learn of its end.
     if (request.method === 'HEAD') await response.body?.cancel();
     return response;
+  }
+
+  #limitOf({ bodyLimitBytes }: Route): number {
+    return bodyLimitBytes ?? this.#bodyLimitBytes;
   }
 
   #authenticate({ headers }: Request, scope: Scope): Promise<KeyPrincipal> {
@@ -288,7 +295,7 @@ export class HttpFrame {
     { env, seen }: { readonly env: HttpBindings; readonly seen: Seen },
   ): PublicCall {
     const url = new URL(request.url);
-    const limited = limitBody(request, this.#bodyLimitBytes);
+    const limited = limitBody(request, this.#limitOf(route));
     return {
       request: limited,
       url,

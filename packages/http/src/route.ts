@@ -27,12 +27,16 @@ export interface PublicCall {
 
 export interface Call extends PublicCall {
   readonly principal: KeyPrincipal;
+  /** Whether its key is still valid. True while the database does not answer. */
+  isStillAllowed(): Promise<boolean>;
 }
 
 interface RouteBase {
   readonly method: Method;
   /** `/runs/:run_id/approvals`. */
   readonly path: string;
+  /** Default: the limit of the frame. */
+  readonly bodyLimitBytes?: number | undefined;
 }
 
 /** A route without a scope does not compile, and is refused when it is mounted. */

@@ -114,8 +114,10 @@ export {
   rotateKey,
 } from './key/index.js';
 export {
+  type Actor,
   createLog,
   failStrayCall,
+  findActor,
   type Log,
   type LogLevel,
   newId,

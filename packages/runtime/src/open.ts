@@ -35,10 +35,10 @@ export interface OpenRuntimeOptions {
   readonly approvalMs?: number | null | undefined;
   /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
   readonly handoffs?: HandoffSettings | undefined;
-  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
-  readonly toolServers?: ToolServers | undefined;
   /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
   readonly summaryModel?: string | undefined;
+  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
+  readonly toolServers?: ToolServers | undefined;
 }
 
 /** A runtime with the pool and the queues it was opened with. */
@@ -87,8 +87,8 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
       permissionEvaluator: options.permissionEvaluator,
       approvalMs: options.approvalMs,
       handoffs: options.handoffs,
-      toolServers: options.toolServers,
       summaryModel: options.summaryModel,
+      toolServers: options.toolServers,
     },
     build,
   );

@@ -153,10 +153,10 @@ export interface RuntimeOptions {
   readonly approvalMs?: number | null | undefined;
   /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
   readonly handoffs?: HandoffSettings | undefined;
-  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
-  readonly toolServers?: ToolServers | undefined;
   /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
   readonly summaryModel?: string | undefined;
+  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
+  readonly toolServers?: ToolServers | undefined;
 }
 
 /** Where a turn is looked for. */

@@ -17,6 +17,7 @@ const PROGRAMS = [
   'packages/runtime/src/testing/mixed-pool.ts',
   'packages/runtime/src/testing/two-workers.ts',
   'packages/cli/src/main.ts',
+  'packages/mcp/src/server.ts',
   'examples/repo-survey/src/main.ts',
 ];
 

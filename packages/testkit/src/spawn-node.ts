@@ -129,6 +129,9 @@ export function spawnNode(
 }
 
 /** What Node is given to run this file. */
+/** The arguments of `node` that run a program, for what starts processes itself. @param script - File URL. */
+export const nodeArguments = (script: URL): string[] => toCommand(fileURLToPath(script), true);
+
 function toCommand(file: string, isJoined: boolean): string[] {
   if (!file.endsWith('.ts')) return [file];
   const bundle = isJoined ? bundles[file] : undefined;

@@ -4,7 +4,12 @@ export const SCOPES = [
   'approvals:write',
   'handoffs:read',
   'handoffs:write',
+  'tapes:read',
+  'tapes:write',
+  'turns:read',
+  'turns:write',
   'a2a:call',
+  'mcp:call',
 ] as const;
 
 export type Scope = (typeof SCOPES)[number];

@@ -130,7 +130,7 @@ const argumentsOf = (target: string, { session, context }: Package, { ctx }: Ker
     context: context as unknown as JsonObject,
     platform: 'agdd',
     wait: false,
-    ...(ctx.source.isOperator ? { source_agent: session.agentFrom } : {}),
+    source_agent: ctx.source.isOperator ? session.agentFrom : ctx.source.name,
   };
 };
 

@@ -1,5 +1,6 @@
 export { type BoxCard, type BoxEntry, type BoxGrantLine, type BoxReport, inspectBox } from './box-report.js';
 export { rightKey } from './box-rights.js';
+export { type Followed, readMarks } from './change-marks.js';
 export {
   type Counted,
   type DirectFacts,
@@ -18,8 +19,14 @@ export {
   inspectInvariants,
   invariantStatement,
 } from './invariants.js';
+export { type ProjectNumber, readProjectNumbers } from './project-numbers.js';
 export { loadWaitFacts } from './stuck.js';
 export { loadTree, type TreeBatch, type TreeNode, type TurnTree } from './tree.js';
+export {
+  findReadableContext,
+  readRunTurns,
+  seesTurn,
+} from './turn-reads.js';
 export type {
   CallLine,
   EvidenceLine,

@@ -131,10 +131,3 @@ export function addMcpServers(mcp: Command, run: Run): void {
     )
     .action((names: string[], flags: ServerFlags) => run((context) => runCheck(context, names, flags)));
 }
-
-export function addMcp(program: Command, run: Run): void {
-  const mcp = program
-    .command('mcp')
-    .addHelpText('after', helpOf({ examples: ['boxcar mcp servers ls', 'boxcar mcp servers check'] }));
-  addMcpServers(mcp, run);
-}

@@ -1,0 +1,37 @@
+/** How much the clients of a key do at once. */
+export interface KeyLimits {
+  /** Requests that are not answered yet. */
+  readonly requests: number;
+  /** Transport sessions of the revision 2025-11-25. */
+  readonly sessions: number;
+  /** Open streams of `subscriptions/listen` and of sessions. */
+  readonly streams: number;
+}
+
+export const DEFAULT_LIMITS: KeyLimits = { requests: 128, sessions: 128, streams: 128 };
+
+/** Counts what each key has taken. */
+export class KeyCounts {
+  readonly #limits: KeyLimits;
+  readonly #taken = new Map<string, number>();
+
+  constructor(limits: KeyLimits) {
+    this.#limits = limits;
+  }
+
+  /** Gives it back when it is called, once; undefined when the key has as many as it may. */
+  take(kind: keyof KeyLimits, keyId: string): (() => void) | undefined {
+    const name = `${kind} ${keyId}`;
+    const taken = this.#taken.get(name) ?? 0;
+    if (taken >= this.#limits[kind]) return undefined;
+    this.#taken.set(name, taken + 1);
+    let isGiven = false;
+    return () => {
+      if (isGiven) return;
+      isGiven = true;
+      const left = (this.#taken.get(name) ?? 1) - 1;
+      if (left > 0) this.#taken.set(name, left);
+      else this.#taken.delete(name);
+    };
+  }
+}

@@ -1,0 +1,170 @@
+/**
+ * Sessions of the revision 2025-11-25 over HTTP. Each has a server and a transport in the memory of this process.
+ *
+ * T1  A session belongs to the key that has opened it. To every other key it does not exist.
+ * T2  It ends with a DELETE, when it is idle for a while, when its key is not valid any more, and with the server.
+ * T3  A server that stops ends the open streams at once, and each session with its last request.
+ * T4  Nothing but the connection is kept here: what the tools did is in rows. A client whose session has ended opens another one.
+ * Rule: docs/mcp.md, "HTTP".
+ */
+import { randomUUID } from 'node:crypto';
+import type { Call } from '@boxcar/http';
+import type { Log } from '@boxcar/runtime';
+import { type McpServer, WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/server';
+import { SessionEvents } from './session-events.js';
+
+export interface SessionTimes {
+  /** A session without a request and without a stream ends after this time. */
+  readonly idleMs: number;
+  /** How often keys and idle sessions are looked at. */
+  readonly checkMs: number;
+}
+
+export interface SessionOptions extends SessionTimes {
+  readonly bodyLimitBytes: number;
+  readonly keepAliveMs: number;
+  readonly log: Log;
+}
+
+/** One session, and what goes on in it. */
+export class TransportSession {
+  readonly keyId: string;
+  readonly transport: WebStandardStreamableHTTPServerTransport;
+  readonly server: McpServer;
+  readonly events: SessionEvents;
+  isStillAllowed: Call['isStillAllowed'];
+  #open = 0;
+  #usedAt = performance.now();
+
+  constructor(
+    { principal, isStillAllowed }: Call,
+    of: {
+      readonly transport: WebStandardStreamableHTTPServerTransport;
+      readonly server: McpServer;
+      readonly events: SessionEvents;
+    },
+  ) {
+    this.keyId = principal.keyId;
+    this.transport = of.transport;
+    this.server = of.server;
+    this.events = of.events;
+    this.isStillAllowed = isStillAllowed;
+  }
+
+  get isBusy(): boolean {
+    return this.#open > 0;
+  }
+
+  get idleMs(): number {
+    return this.isBusy ? 0 : performance.now() - this.#usedAt;
+  }
+
+  /** An answer begins; call the result at its end. */
+  begin(call: Call): () => void {
+    this.isStillAllowed = call.isStillAllowed;
+    this.#open += 1;
+    return () => {
+      this.#open -= 1;
+      this.#usedAt = performance.now();
+    };
+  }
+}
+
+export class TransportSessions {
+  readonly #options: SessionOptions;
+  readonly #sessions = new Map<string, TransportSession>();
+  #timer: NodeJS.Timeout | undefined;
+  #isClosing = false;
+
+  constructor(options: SessionOptions) {
+    this.#options = options;
+  }
+
+  /** Undefined: there is none that this key has opened. */
+  find(id: string, { principal }: Call): TransportSession | undefined {
+    const session = this.#sessions.get(id);
+    return session?.keyId === principal.keyId ? session : undefined;
+  }
+
+  /**
+   * A session that the first request of a client opens. It is known from the answer to that request on.
+   *
+   * @param onEnd - Called once, at its end.
+   */
+  async open(
+    call: Call,
+    { server, onEnd }: { readonly server: McpServer; readonly onEnd: () => void },
+  ): Promise<TransportSession> {
+    const { bodyLimitBytes, keepAliveMs, log } = this.#options;
+    const events = new SessionEvents();
+    const transport = new WebStandardStreamableHTTPServerTransport({
+      sessionIdGenerator: () => randomUUID(),
+      onsessioninitialized: (id) => this.#keep(id, session),
+      eventStore: events,
+      maxRequestBodySize: bodyLimitBytes,
+      keepAliveMs,
+    });
+    const session = new TransportSession(call, { transport, server, events });
+    await server.connect(transport);
+    const { onclose } = transport;
+    transport.onclose = () => {
+      onclose?.();
+      this.#forget(transport.sessionId);
+      onEnd();
+    };
+    const { onerror } = transport;
+    transport.onerror = (error) => {
+      onerror?.(error);
+      log('debug', 'mcp.transport_error', { key_id: session.keyId, error });
+    };
+    return session;
+  }
+
+  /** A request has been answered: a server that stops needs the session no more. */
+  async settle(session: TransportSession): Promise<void> {
+    const isUnused = session.transport.sessionId === undefined;
+    if ((this.#isClosing || isUnused) && !session.isBusy) await this.#end(session);
+  }
+
+  /** T3. */
+  close(): void {
+    this.#isClosing = true;
+    for (const session of this.#sessions.values()) {
+      session.transport.closeStandaloneSSEStream();
+      void this.settle(session);
+    }
+  }
+
+  #keep(id: string, session: TransportSession): void {
+    this.#sessions.set(id, session);
+    this.#timer ??= setInterval(() => void this.#check(), this.#options.checkMs).unref();
+  }
+
+  #forget(id: string | undefined): void {
+    if (id !== undefined) this.#sessions.delete(id);
+    if (this.#sessions.size > 0) return;
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+
+  /** T2. One question for each key. */
+  async #check(): Promise<void> {
+    const byKey = new Map<string, TransportSession[]>();
+    for (const session of this.#sessions.values()) {
+      if (session.idleMs >= this.#options.idleMs) await this.#end(session);
+      else byKey.set(session.keyId, [...(byKey.get(session.keyId) ?? []), session]);
+    }
+    for (const sessions of byKey.values()) {
+      if ((await sessions[0]?.isStillAllowed()) !== false) continue;
+      for (const session of sessions) await this.#end(session);
+    }
+  }
+
+  async #end({ server, keyId }: TransportSession): Promise<void> {
+    try {
+      await server.close();
+    } catch (error) {
+      this.#options.log('warn', 'mcp.session_not_closed', { key_id: keyId, error });
+    }
+  }
+}

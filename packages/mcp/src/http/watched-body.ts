@@ -1,0 +1,74 @@
+/**
+ * The body of an answer, watched until its end.
+ *
+ * B1  `onEnd` is called once, whether the answer was read to its end, its client has gone, or its source has failed.
+ * B2  A reader that takes nothing for a while is dropped.
+ */
+export interface BodyWatch {
+  readonly stallMs: number;
+  readonly onEnd: () => void;
+  readonly onStall: () => void;
+}
+
+class WatchedBody {
+  readonly #reader: ReadableStreamDefaultReader<Uint8Array>;
+  readonly #watch: BodyWatch;
+  #stall: NodeJS.Timeout | undefined;
+  #isOver = false;
+
+  constructor(body: ReadableStream<Uint8Array>, watch: BodyWatch) {
+    this.#reader = body.getReader();
+    this.#watch = watch;
+  }
+
+  async pull(controller: ReadableStreamDefaultController<Uint8Array>): Promise<void> {
+    clearTimeout(this.#stall);
+    try {
+      const { done, value } = await this.#reader.read();
+      if (this.#isOver) return;
+      if (done) {
+        this.#end();
+        controller.close();
+        return;
+      }
+      controller.enqueue(value);
+      this.#stall = setTimeout(() => this.#drop(controller), this.#watch.stallMs);
+      this.#stall.unref();
+    } catch (error) {
+      this.#end();
+      throw error;
+    }
+  }
+
+  async cancel(reason: unknown): Promise<void> {
+    this.#end();
+    await this.#reader.cancel(reason);
+  }
+
+  #drop(controller: ReadableStreamDefaultController<Uint8Array>): void {
+    if (this.#isOver) return;
+    this.#watch.onStall();
+    this.#end();
+    const error = new Error('the reader of an answer takes nothing');
+    controller.error(error);
+    this.#reader.cancel(error).catch(() => undefined);
+  }
+
+  #end(): void {
+    clearTimeout(this.#stall);
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#watch.onEnd();
+  }
+}
+
+/** The same answer; an answer without a body is at its end. */
+export function watchBody(response: Response, watch: BodyWatch): Response {
+  const { body, status, statusText, headers } = response;
+  if (body === null) {
+    watch.onEnd();
+    return response;
+  }
+  const watched = new ReadableStream(new WatchedBody(body, watch), { highWaterMark: 0 });
+  return new Response(watched, { status, statusText, headers });
+}

@@ -1,0 +1,53 @@
+/** Calls that wait: they tell how it goes, end in time, and end when the client cancels them. */
+import { errorText, KernelError } from '@boxcar/kernel';
+import type { ToolCall } from '../tool/index.js';
+
+/** Some clients give up after 60 seconds, whatever they are told meanwhile. */
+export const DEFAULT_WAIT_SECONDS = 45;
+export const MAX_WAIT_SECONDS = 3_600;
+const PROGRESS_MS = 5_000;
+
+/** Undefined: the time is over, and what was waited for goes on. */
+export async function unlessLate<T>(wait: () => Promise<T>): Promise<T | undefined> {
+  try {
+    return await wait();
+  } catch (error) {
+    if (error instanceof KernelError && error.code === 'wait_timeout') return undefined;
+    throw error;
+  }
+}
+
+/** Tells a client that has asked for it how it goes, at once and every few seconds. */
+export async function tellingProgress<T>(
+  { request, signal, log }: ToolCall,
+  describe: () => Promise<string>,
+  work: () => Promise<T>,
+): Promise<T> {
+  const progressToken = request._meta?.progressToken;
+  if (progressToken === undefined) return work();
+  const startedAt = performance.now();
+  let told = -1;
+  const tell = async (): Promise<void> => {
+    try {
+      const message = await describe();
+      if (signal.aborted) return;
+      // It must grow.
+      told = Math.max(told + 0.001, (performance.now() - startedAt) / 1_000);
+      const params = { progressToken, progress: told, message };
+      await request.notify({ method: 'notifications/progress', params });
+    } catch (error) {
+      log('warn', 'mcp.progress_not_told', { error: errorText(error) });
+    }
+  };
+  let telling = tell();
+  const timer = setInterval(() => {
+    telling = telling.then(tell);
+  }, PROGRESS_MS);
+  try {
+    return await work();
+  } finally {
+    clearInterval(timer);
+    // After the answer nothing may be told any more.
+    await telling;
+  }
+}

@@ -1,0 +1,44 @@
+/**
+ * The stdio server as a program of its own: `node dist/server.js [--agent NAME] [--tools …] [--project NAME]`. It reads the environment
+ * as `boxcar` does. `boxcar mcp` is the same.
+ */
+import { parseArgs } from 'node:util';
+import { declareEnvironmentSecrets } from '@boxcar/host/base';
+import { parseConfig } from '@boxcar/host/config';
+import { reportError } from '@boxcar/host/errors';
+import { createProcessLog } from '@boxcar/host/log';
+import { readGroups, runStdio, type StdioFlags } from './stdio/run-stdio.js';
+
+const stop = new AbortController();
+for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
+  process.on(name, () => {
+    if (stop.signal.aborted) process.exit(1);
+    stop.abort();
+  });
+
+function readFlags(args: readonly string[]): StdioFlags {
+  const { values } = parseArgs({
+    args: [...args],
+    options: { agent: { type: 'string' }, tools: { type: 'string' }, project: { type: 'string' } },
+  });
+  const { agent, tools, project } = values;
+  return { agent, project, groups: tools === undefined ? undefined : readGroups(tools) };
+}
+
+async function run(): Promise<number> {
+  using _secrets = declareEnvironmentSecrets();
+  try {
+    const flags = readFlags(process.argv.slice(2));
+    const config = parseConfig();
+    const log = createProcessLog(config.logLevel ?? 'info', { isJson: true });
+    const { stdin, stdout } = process;
+    await runStdio(config, flags, { stdin, stdout, stop: stop.signal, graceMs: config.graceMs, log });
+    return 0;
+  } catch (error) {
+    reportError(error, { isJson: true, withStack: false });
+    return 1;
+  }
+}
+
+// What the client started last may still hold a socket or a timer.
+process.exit(await run());

@@ -1,0 +1,63 @@
+/** What `boxcar mcp` and `dist/server.js` do: a server for the client that has started the process. */
+
+import type { Config } from '@boxcar/host/config';
+import { openStack } from '@boxcar/host/open';
+import { KernelError, SCOPES } from '@boxcar/kernel';
+import { type Log, openHandoffSessions } from '@boxcar/runtime';
+import {
+  DEFAULT_GROUPS,
+  type McpClientScope,
+  OPERATOR,
+  TOOL_GROUPS,
+  type ToolGroup,
+} from '../client-scope.js';
+import { type StdioOptions, serveClient } from './serve-client.js';
+
+export interface StdioFlags {
+  /** In whose name: id or name of an agent. Default: the operator. */
+  readonly agent?: string | undefined;
+  readonly groups?: ReadonlySet<ToolGroup> | undefined;
+  /** Id or name. Default: that of the configuration. */
+  readonly project?: string | undefined;
+}
+
+const isGroup = (name: string): name is ToolGroup => (TOOL_GROUPS as readonly string[]).includes(name);
+
+/** `sessions,tapes`. @throws KernelError `bad_request`. */
+export function readGroups(text: string): ReadonlySet<ToolGroup> {
+  const names = text.split(',').map((name) => name.trim());
+  const groups = names.filter(isGroup);
+  if (groups.length === names.length) return new Set(groups);
+  throw new KernelError('bad_request', {
+    message: `tools: must be a list of ${TOOL_GROUPS.join(', ')}, with a comma between them.`,
+    details: { field: 'tools' },
+  });
+}
+
+/** The operator has all scopes; an agent does not decide approvals. */
+const scopesOf = (agent: string | undefined): McpClientScope['scopes'] =>
+  agent === undefined ? SCOPES : SCOPES.filter((scope) => scope !== 'approvals:write');
+
+/**
+ * Opens what the configuration says and serves until the connection has ended.
+ *
+ * @throws KernelError `not_found` for an agent or project that there is not; as `openStack`.
+ */
+export async function runStdio(
+  config: Config,
+  flags: StdioFlags,
+  options: StdioOptions & { readonly log: Log },
+): Promise<void> {
+  const { agent, groups = DEFAULT_GROUPS, project: projectId = config.project } = flags;
+  const { log } = options;
+  const stack = await openStack(config, { log });
+  try {
+    const { runtime } = stack;
+    const as = agent ?? OPERATOR;
+    // Clients say little about a server whose calls all fail. Without its agent it does not start.
+    await openHandoffSessions(runtime, { projectId, as });
+    await serveClient({ runtime, projectId, as, scopes: scopesOf(agent), groups, log }, options);
+  } finally {
+    await stack.close();
+  }
+}

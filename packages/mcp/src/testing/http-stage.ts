@@ -1,0 +1,129 @@
+/** The MCP server over HTTP on a database of its own, and clients of the official SDKs, for tests. */
+import { createHttpFrame, type HttpFrame, type HttpFrameOptions } from '@boxcar/http';
+import { SCOPES, type Scope } from '@boxcar/kernel';
+import { createKey, type OpenRuntime, openRuntime } from '@boxcar/runtime';
+import { type TestDatabase, testDatabase } from '@boxcar/testkit';
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { Client as LegacyClient } from '@modelcontextprotocol/sdk/client/index.js';
+import { StreamableHTTPClientTransport as LegacyTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import { type McpRoutesOptions, mcpRoutes } from '../http/mcp-routes.js';
+
+export interface LogLine {
+  readonly level: string;
+  readonly event: string;
+  readonly fields: Readonly<Record<string, unknown>>;
+}
+
+export interface StageOptions
+  extends Omit<McpRoutesOptions, 'runtime' | 'log'>,
+    Partial<Omit<HttpFrameOptions, 'runtime' | 'log' | 'stallMs'>> {
+  /** Of another stage: a second process on the same rows. */
+  readonly database?: TestDatabase;
+  /** Another way to the database. */
+  readonly databaseUrl?: string;
+}
+
+export interface KeyOptions {
+  readonly scopes?: readonly Scope[];
+  readonly projectId?: string;
+  readonly agent?: string;
+}
+
+export interface Stage extends AsyncDisposable {
+  readonly database: TestDatabase;
+  readonly opened: OpenRuntime;
+  readonly frame: HttpFrame;
+  readonly url: string;
+  readonly log: LogLine[];
+  key(options?: KeyOptions): Promise<string>;
+}
+
+const noModel = { generate: () => Promise.reject(new Error('no model')) };
+
+export async function openStage(options: StageOptions = {}): Promise<Stage> {
+  const {
+    database: given,
+    databaseUrl,
+    groups,
+    limits,
+    createServer,
+    keepAliveMs,
+    stallMs,
+    idleMs,
+    checkMs,
+    ...frameOptions
+  } = options;
+  const database = given ?? (await testDatabase());
+  const log: LogLine[] = [];
+  const write = (level: string, event: string, fields: LogLine['fields'] = {}): void =>
+    void log.push({ level, event, fields });
+  const opened = openRuntime({
+    databaseUrl: databaseUrl ?? database.url,
+    directUrl: databaseUrl ?? database.url,
+    model: noModel,
+    log: write,
+  });
+  const { runtime } = opened;
+  const frame = createHttpFrame({ runtime, port: 0, ...frameOptions, log: write }).mount(
+    mcpRoutes({
+      runtime,
+      log: write,
+      groups,
+      limits,
+      createServer,
+      keepAliveMs,
+      stallMs,
+      ...times({ idleMs, checkMs }),
+    }),
+  );
+  const { url } = await frame.listen();
+  return {
+    database,
+    opened,
+    frame,
+    url: `${url}/mcp`,
+    log,
+    key: async ({ scopes = SCOPES.filter((scope) => scope !== 'approvals:write'), ...rest } = {}) =>
+      (await createKey(database.pool, { scopes, ...rest })).key,
+    [Symbol.asyncDispose]: async () => {
+      await frame.close({ graceMs: 0 });
+      await opened.close();
+      if (given === undefined) await database.close();
+    },
+  };
+}
+
+const times = (given: { readonly idleMs: number | undefined; readonly checkMs: number | undefined }) => ({
+  ...(given.idleMs === undefined ? {} : { idleMs: given.idleMs }),
+  ...(given.checkMs === undefined ? {} : { checkMs: given.checkMs }),
+});
+
+export const bearer = (key: string): Readonly<Record<string, string>> => ({ authorization: `Bearer ${key}` });
+
+/** Of the SDK that speaks the revision 2025-11-25. */
+export async function openLegacyClient(url: string, key: string): Promise<LegacyClient> {
+  const client = new LegacyClient({ name: 'test', version: '1.0.0' });
+  const transport = new LegacyTransport(new URL(url), { requestInit: { headers: { ...bearer(key) } } });
+  await client.connect(transport as never);
+  return client;
+}
+
+/** Ends the session too: a client that is closed leaves it open. */
+export async function endSession(client: LegacyClient): Promise<void> {
+  const { transport } = client;
+  if (transport instanceof LegacyTransport) await transport.terminateSession();
+  await client.close();
+}
+
+/** Of the SDK that speaks both revisions; `auto` takes the newer one. */
+export async function openClient(
+  url: string,
+  key: string,
+  mode: 'auto' | 'legacy' = 'auto',
+): Promise<Client> {
+  const client = new Client({ name: 'test', version: '1.0.0' }, { versionNegotiation: { mode } });
+  await client.connect(
+    new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers: { ...bearer(key) } } }),
+  );
+  return client;
+}

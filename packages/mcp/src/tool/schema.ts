@@ -1,0 +1,13 @@
+/** Schemas as clients are shown them. */
+import type { JsonObject } from '@boxcar/kernel';
+import { z } from 'zod';
+
+/** As in every list of tools, without the dialect. */
+const withoutDialect = ({ $schema: _dialect, ...schema }: Record<string, unknown>): JsonObject =>
+  schema as JsonObject;
+
+export const inputOf = (schema: z.ZodType): JsonObject =>
+  withoutDialect(z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }));
+
+export const outputOf = (schema: z.ZodType): JsonObject =>
+  withoutDialect(z.toJSONSchema(schema, { io: 'output', unrepresentable: 'any' }));
