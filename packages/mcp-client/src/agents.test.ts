@@ -102,38 +102,43 @@ test('arguments that do not fit never reach the server', async () => {
 
 describe('a worker that is killed during a call', () => {
   test.each([
-    ['never', [], 'outcome_unknown', 1],
-    ['safe', ['work'], undefined, 2],
-  ] as const)(
-    'is followed by one that goes on with the same names; retry %s',
-    async (_retry, retrySafe, code, calls) => {
-      const raw = rawServer('gate');
-      const gate = join(newFolder(), 'open');
-      const entry = {
-        ...raw.entry,
-        args: [...raw.entry.args, gate],
-        ...(retrySafe.length === 0 ? {} : { retry_safe: [...retrySafe] }),
-      };
-      await using stage = await openStage({ raw: entry });
-      await stage.agent([{ tool: 'raw.work', arguments: { n: 1 } }]);
-      const program = new URL('./testing/worker-process.ts', import.meta.url);
-      await using first = spawnNode(program, [stage.database.url, JSON.stringify({ raw: entry })]);
-      await first.line(/^ready/, { deadlineMs: 60_000 });
-      const turn = await stage.launch();
-      await waitFor(() => raw.notes().includes('call work {"n":1}'), { message: 'the call has begun' });
-      const children = raw.pids().filter(isAlive);
-      expect(children).toHaveLength(1);
-      await first.kill('SIGKILL');
-      await waitFor(() => !children.some(isAlive), { message: 'its child has ended with it' });
-      expect(existsSync(gate)).toBe(false);
-      writeFileSync(gate, '');
-      await stage.worker();
-      expect(await end(stage, turn)).toMatchObject({ status: 'success' });
-      const [call] = await stage.callsOf(turn);
-      expect([call?.name, call?.content.error?.code]).toEqual(['raw.work', code]);
-      expect(raw.notes().filter((line) => line.startsWith('call'))).toHaveLength(calls);
-    },
-  );
+    ['a tool that must not run twice', {}, {}, 'outcome_unknown', 1],
+    ['a tool that must not run twice and is gone', {}, { tools: ['safe'] }, 'outcome_unknown', 1],
+    ['a tool that may run again', { retry_safe: ['work'] }, {}, undefined, 2],
+    [
+      'a tool that may run again and is gone',
+      { retry_safe: ['work'] },
+      { tools: ['safe'] },
+      'tool_unknown',
+      1,
+    ],
+  ])('is followed by one that goes on with the same names: %s', async (_what, rest, later, code, calls) => {
+    const raw = rawServer('gate');
+    const gate = join(newFolder(), 'open');
+    const entry = {
+      ...raw.entry,
+      args: [...raw.entry.args, gate],
+      ...rest,
+    };
+    await using stage = await openStage({ raw: { ...entry, ...later } });
+    await stage.agent([{ tool: 'raw.work', arguments: { n: 1 } }]);
+    const program = new URL('./testing/worker-process.ts', import.meta.url);
+    await using first = spawnNode(program, [stage.database.url, JSON.stringify({ raw: entry })]);
+    await first.line(/^ready/, { deadlineMs: 60_000 });
+    const turn = await stage.launch();
+    await waitFor(() => raw.notes().includes('call work {"n":1}'), { message: 'the call has begun' });
+    const children = raw.pids().filter(isAlive);
+    expect(children).toHaveLength(1);
+    await first.kill('SIGKILL');
+    await waitFor(() => !children.some(isAlive), { message: 'its child has ended with it' });
+    expect(existsSync(gate)).toBe(false);
+    writeFileSync(gate, '');
+    await stage.worker();
+    expect(await end(stage, turn)).toMatchObject({ status: 'success' });
+    const [call] = await stage.callsOf(turn);
+    expect([call?.name, call?.content.error?.code]).toEqual(['raw.work', code]);
+    expect(raw.notes().filter((line) => line.startsWith('call'))).toHaveLength(calls);
+  });
 });
 
 test('a server that does not end by itself ends with a worker that is killed, and so does what it has started', async () => {

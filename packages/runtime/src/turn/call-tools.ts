@@ -217,7 +217,7 @@ export async function runCall(
     if (tool === undefined)
       throw new KernelError('tool_unknown', {
         message: isServed(options.profile, call.name)
-          ? `'${call.name}' is not among the tools of its MCP server now.`
+          ? `'${call.name}' is not among the tools of its MCP server now, or the server cannot be reached.`
           : `This worker has no tool '${call.name}'; load its plugin.`,
       });
     const { result, isSanitized } = await runFunction(runtime, tool, call, turn);

@@ -1,0 +1,35 @@
+import { KernelError } from '@boxcar/kernel';
+import { expect, test } from 'vitest';
+import { explainCall, isRefusedSession } from './explain-call.js';
+
+const failure = (members: object): Error => Object.assign(new Error('its words'), members);
+
+test.each<[string, object, string]>([
+  ['an error of JSON-RPC', { code: -32602 }, 'tool_failed'],
+  ['a result that is none', { code: 'INVALID_RESULT' }, 'tool_failed'],
+  ['a refused request', { code: 'CLIENT_HTTP_NOT_IMPLEMENTED', status: 422 }, 'tool_failed'],
+  ['a connection that nobody takes', { code: 'ECONNREFUSED' }, 'tool_server_unavailable'],
+  ['an address that is not allowed', { code: 'ADDRESS_REFUSED' }, 'tool_server_unavailable'],
+  ['a key that is refused', { code: 'CLIENT_HTTP_AUTHENTICATION', status: 401 }, 'tool_server_unavailable'],
+  ['an error of the server', { code: 'CLIENT_HTTP_NOT_IMPLEMENTED', status: 500 }, 'outcome_unknown'],
+  ['the end of the connection', { code: 'CONNECTION_CLOSED' }, 'outcome_unknown'],
+  ['a reset', { code: 'ECONNRESET' }, 'outcome_unknown'],
+  ['anything else', {}, 'outcome_unknown'],
+])('%s means %s', (_what, members, code) => {
+  expect(explainCall('s', 's.t', failure(members)).code).toBe(code);
+});
+
+test('what has a code already keeps it, and what was thrown need not be an error', () => {
+  const known = new KernelError('tool_failed');
+  expect(explainCall('s', 's.t', known)).toBe(known);
+  expect(explainCall('s', 's.t', 'words').code).toBe('outcome_unknown');
+});
+
+test('a session that the server does not know was refused before the call began', () => {
+  expect([404, 400, 500, 401].map((status) => isRefusedSession(failure({ status })))).toEqual([
+    true,
+    true,
+    false,
+    false,
+  ]);
+});
