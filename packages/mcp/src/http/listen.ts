@@ -6,6 +6,7 @@
  */
 import type { ServerEvent, ServerEventBus } from '@modelcontextprotocol/server';
 import type { McpClientScope } from '../client-scope.js';
+import { urisOf, withUris } from '../resources/listen-filter.js';
 import { Subscriptions } from '../resources/subscriptions.js';
 
 /** Who listens to one stream. */
@@ -29,30 +30,6 @@ export interface Listening {
   close(): void;
 }
 
-type Json = Readonly<Record<string, unknown>>;
-
-const isObject = (value: unknown): value is Json =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
-
-const objectAt = (value: unknown, name: string): Json => {
-  const found = isObject(value) ? value[name] : undefined;
-  return isObject(found) ? found : {};
-};
-
-/** What the request names; undefined when it is not a list of texts: the SDK says so. */
-function urisOf(body: unknown): readonly string[] | undefined {
-  const { resourceSubscriptions: uris } = objectAt(objectAt(body, 'params'), 'notifications');
-  return Array.isArray(uris) && uris.every((uri) => typeof uri === 'string') ? (uris as string[]) : undefined;
-}
-
-const withUris = (body: unknown, uris: readonly string[]): unknown => ({
-  ...(body as Json),
-  params: {
-    ...objectAt(body, 'params'),
-    notifications: { ...objectAt(objectAt(body, 'params'), 'notifications'), resourceSubscriptions: uris },
-  },
-});
-
 /** @throws ProtocolError for more resources than a client may follow. */
 export async function openListening(scope: McpClientScope, body: unknown): Promise<Listening> {
   const bus = new StreamBus();
@@ -62,7 +39,7 @@ export async function openListening(scope: McpClientScope, body: unknown): Promi
   if (uris === undefined) return { body, bus, close };
   try {
     const seen: string[] = [];
-    for (const uri of new Set(uris)) if (await subscriptions.add(uri)) seen.push(uri);
+    for (const uri of uris) if (await subscriptions.add(uri)) seen.push(uri);
     return { body: withUris(body, seen), bus, close };
   } catch (error) {
     close();
@@ -72,6 +49,6 @@ export async function openListening(scope: McpClientScope, body: unknown): Promi
 
 /** The id of a request, where it has one. */
 export const requestIdOf = (body: unknown): string | number | null => {
-  const id = isObject(body) ? body.id : null;
+  const id: unknown = typeof body === 'object' && body !== null ? Reflect.get(body, 'id') : null;
   return typeof id === 'string' || typeof id === 'number' ? id : null;
 };

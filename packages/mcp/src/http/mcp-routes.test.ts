@@ -238,6 +238,31 @@ describe('bad input', () => {
     expect((await send(JSON.stringify('x'.repeat(8 * 1024 * 1024)))).status).toBe(413);
   });
 
+  test('1 MiB of content arrives however JSON writes it, and one byte more is refused', async () => {
+    const client = await openClient(stage.url, key);
+    const update = async (content: string) => {
+      const entry = { session_key: 'large', context_type: 'message', content };
+      const { content: said } = await client.callTool({ name: 'update_context', arguments: entry });
+      const [first] = said as readonly { readonly text: string }[];
+      return JSON.parse(first?.text ?? '') as unknown;
+    };
+    await client.callTool({
+      name: 'register_session',
+      arguments: { session_key: 'large', agent_from: 'claude' },
+    });
+    // Six characters of JSON for each byte.
+    const content = '\u0001'.repeat(1_048_576);
+    expect(await update(content)).toMatchObject({
+      success: true,
+      context_entry: { content_length: 1_048_576 },
+    });
+    expect(await update(`${content}x`)).toMatchObject({
+      success: false,
+      error_code: 'payload_too_large',
+    });
+    await client.close();
+  });
+
   test('an unknown revision is refused with the revisions that are served', async () => {
     const answer = await send(
       {

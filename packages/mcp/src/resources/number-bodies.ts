@@ -43,7 +43,7 @@ const METRICS: Readonly<Record<ProjectNumber['name'], Metric>> = {
 };
 
 /** The text format of Prometheus. */
-export function metricsText(numbers: readonly ProjectNumber[]): string {
+function metricsText(numbers: readonly ProjectNumber[]): string {
   const blocks = Object.entries(METRICS).map(([kind, { name, help, label }]) => {
     const lines = numbers
       .filter((number) => number.name === kind)

@@ -10,7 +10,7 @@ import { contextBody, sessionsBody, summaryBody } from './session-bodies.js';
 import { runBody, tapeBody, turnContextBody } from './turn-bodies.js';
 
 /** What a client needs to read it; null: nothing. */
-export const SCOPE_OF: Readonly<Record<Address['kind'], Scope | null>> = {
+const SCOPE_OF: Readonly<Record<Address['kind'], Scope | null>> = {
   sessions: 'handoffs:read',
   agent_sessions: 'handoffs:read',
   context: 'handoffs:read',

@@ -54,7 +54,7 @@ export class Subscriptions {
   }
 }
 
-export const tooManySubscriptions = (): ProtocolError =>
+const tooManySubscriptions = (): ProtocolError =>
   new Problem(
     ProtocolErrorCode.InvalidParams,
     `A client may follow ${MAX_SUBSCRIPTIONS} resources. End a subscription before you add another one.`,

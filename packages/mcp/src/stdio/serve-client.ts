@@ -13,6 +13,7 @@ import { StdioServerTransport, serveStdio } from '@modelcontextprotocol/server/s
 import type { McpClientScope } from '../client-scope.js';
 import { createMcpServer } from '../create-server.js';
 import { CheckedInput, MAX_LINE_BYTES } from './checked-input.js';
+import { isListen, Listens } from './listens.js';
 import { OpenCalls } from './open-calls.js';
 
 export interface StdioOptions {
@@ -56,8 +57,13 @@ export async function serveClient(scope: McpClientScope, options: StdioOptions):
   const { stdin, stdout, stop, graceMs } = options;
   const { log } = scope;
   const calls = new OpenCalls();
+  const listens = new Listens(scope);
   const input = new CheckedInput({
-    onMessage: (message) => calls.heard(message),
+    onMessage: (message) => {
+      listens.heard(message);
+      // A stream of events is no open call.
+      if (!isListen(message)) calls.heard(message);
+    },
     onRefused: (error) => {
       log('warn', 'mcp.line_refused', { error: error.error.message });
       stdout.write(`${JSON.stringify(error)}\n`);
@@ -65,10 +71,16 @@ export async function serveClient(scope: McpClientScope, options: StdioOptions):
     untilDone: () => calls.settled(graceMs, stop.aborted ? undefined : stop),
   });
   const transport = new Transport(input, stdout, calls);
-  const served = serveStdio(() => createMcpServer(scope), {
-    transport,
-    onerror: (error) => log('warn', 'mcp.protocol_error', { error }),
-  });
+  const served = serveStdio(
+    () => {
+      listens.server = createMcpServer(scope);
+      return listens.server;
+    },
+    {
+      transport,
+      onerror: (error) => log('warn', 'mcp.protocol_error', { error }),
+    },
+  );
   const end = (): void => {
     stdin.unpipe(input);
     input.end();
@@ -78,6 +90,7 @@ export async function serveClient(scope: McpClientScope, options: StdioOptions):
   stdin.pipe(input);
   if (stop.aborted) end();
   await transport.closed;
+  listens.close();
   stop.removeEventListener('abort', end);
   stdin.unpipe(input);
   await served.close();

@@ -24,9 +24,6 @@ export { loadWaitFacts } from './stuck.js';
 export { loadTree, type TreeBatch, type TreeNode, type TurnTree } from './tree.js';
 export {
   findReadableContext,
-  type ReadableContext,
-  type RunPage,
-  type RunTurn,
   readRunTurns,
   seesTurn,
 } from './turn-reads.js';

@@ -1,18 +1,23 @@
 /** `boxcar mcp`. */
 import { settingSchemas } from '@boxcar/host/config';
-import { readGroups, runStdio, type StdioFlags, TOOL_GROUPS } from '@boxcar/mcp';
+import { mcpRoutes, readGroups, runStdio, type StdioFlags, TOOL_GROUPS } from '@boxcar/mcp';
 import { type Command, InvalidArgumentError } from 'commander';
 import { EXIT, flag, helpOf, notBlank, type Run } from '../../command.js';
 import type { Context } from '../../context.js';
+import { wrongUsage } from '../../input/usage.js';
+import { addHttpFlags, type HttpFlags, serveHttp } from './serve-http.js';
 
-interface McpFlags {
+export type ToolGroups = StdioFlags['groups'];
+
+import { addMcpServers } from './mcp-servers.js';
+
+interface McpFlags extends HttpFlags {
   readonly agent?: string;
-  readonly tools?: StdioFlags['groups'];
-  readonly project?: string;
-  readonly graceMs?: number;
+  readonly tools?: ToolGroups;
+  readonly http?: boolean;
 }
 
-function toolsOf(text: string): StdioFlags['groups'] {
+export function toolsOf(text: string): ToolGroups {
   try {
     return readGroups(text);
   } catch {
@@ -23,7 +28,7 @@ function toolsOf(text: string): StdioFlags['groups'] {
 }
 
 /** Serves the client that has started the process, until one of them ends it. */
-async function runMcp({ config, log, stop }: Context, flags: McpFlags): Promise<number> {
+async function runOverStdio({ config, log, stop }: Context, flags: McpFlags): Promise<number> {
   const { agent, tools, project, graceMs = config.graceMs } = flags;
   const { stdin, stdout } = process;
   const options = { stdin, stdout, stop, graceMs, log: log('info') };
@@ -31,9 +36,32 @@ async function runMcp({ config, log, stop }: Context, flags: McpFlags): Promise<
   return EXIT.success;
 }
 
+const ONLY_HTTP = ['host', 'port', 'allowHost', 'allowOrigin'] as const;
+
+/** With `--http` keys say for whom a client speaks. */
+function runMcp(context: Context, flags: McpFlags): Promise<number> {
+  if (flags.http !== true) {
+    const given = ONLY_HTTP.find((name) => flags[name] !== undefined);
+    if (given === undefined) return runOverStdio(context, flags);
+    throw wrongUsage('--host, --port, --allow-host and --allow-origin need --http', given);
+  }
+  if (flags.agent !== undefined)
+    throw wrongUsage(
+      'with --http the key of a client says for which agent it speaks: boxcar keys create --agent',
+      'agent',
+    );
+  return serveHttp(context, flags, {
+    event: 'mcp',
+    routes: ({ runtime }, log) => mcpRoutes({ runtime, groups: flags.tools, log }),
+    ready: async () => ({ facts: { path: '/mcp' }, notes: ['MCP clients connect to /mcp'] }),
+  });
+}
+
 export function addMcp(program: Command, run: Run): void {
-  program
+  const mcp = program
     .command('mcp')
+    .option('--http', 'serve clients over HTTP, at /mcp, in place of the one that has started it');
+  addHttpFlags(mcp)
     .option(
       '--agent <name>',
       'agent that the client speaks for, by id or name (default: the operator)',
@@ -50,9 +78,15 @@ export function addMcp(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'Messages of the protocol are on stdin and stdout, logs on stderr. docs/mcp.md says how to add it to the well-known clients.\n\nIt ends when the client closes stdin, or at SIGTERM, after the calls in progress. It runs no turns: start a worker beside it.',
-        examples: ['boxcar mcp', 'boxcar mcp --agent reviewer --tools sessions,tapes,primitives'],
+          'Messages of the protocol are on stdin and stdout, logs on stderr. docs/mcp.md says how to add it to the well-known clients.\n\nIt ends when the client closes stdin, or at SIGTERM, after the calls in progress. It runs no turns: start a worker beside it.\n\nWith --http it is a server with keys, as boxcar serve, which has the same at /mcp.',
+        examples: [
+          'boxcar mcp',
+          'boxcar mcp --agent reviewer --tools sessions,tapes,primitives',
+          'boxcar mcp --http --port 7421',
+          'boxcar mcp servers check',
+        ],
       }),
     )
     .action((flags: McpFlags) => run((context) => runMcp(context, flags)));
+  addMcpServers(mcp, run);
 }

@@ -1,0 +1,69 @@
+/** `boxcar mcp --http` and `/mcp` of `boxcar serve`. What the server does is tested in @boxcar/mcp. */
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { cli, type Env, prepare, startCli } from '../../testing/cli.js';
+
+let database: TestDatabase;
+let folder: string;
+let env: Env;
+
+beforeAll(async () => {
+  database = await testDatabase();
+  folder = mkdtempSync(join(tmpdir(), 'boxcar-mcp-'));
+  env = { DATABASE_URL: database.url, BOXCAR_DATA_DIR: folder };
+  await (await prepare(env)).close();
+});
+afterAll(async () => {
+  await database.close();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+async function initialize(url: string, key: string): Promise<Response> {
+  const body = {
+    jsonrpc: '2.0',
+    id: 1,
+    method: 'initialize',
+    params: {
+      protocolVersion: '2025-11-25',
+      capabilities: {},
+      clientInfo: { name: 'raw', version: '1' },
+    },
+  };
+  const headers = {
+    authorization: `Bearer ${key}`,
+    accept: 'application/json, text/event-stream',
+    'content-type': 'application/json',
+  };
+  return fetch(`${url}/mcp`, { method: 'POST', headers, body: JSON.stringify(body) });
+}
+
+test.each([
+  ['mcp', ['mcp', '--http', '--tools', 'sessions']],
+  ['serve', ['serve', '--mcp-tools', 'sessions']],
+])('%s answers clients at /mcp under the key of this machine, and ends at SIGTERM', async (event, args) => {
+  await using child = startCli([...args, '--json', '--port', '0'], env);
+  await waitFor(() => child.stdout.includes('\n'), { message: 'the server to be ready' });
+  const ready = JSON.parse(child.stdout.split('\n')[0] ?? '');
+  expect(ready.event).toBe(`${event}.ready`);
+  const { key } = JSON.parse(readFileSync(ready.key_file, 'utf8'));
+  const answer = await initialize(ready.url, key);
+  expect([answer.status, await answer.text()]).toEqual([200, expect.stringContaining('"name":"boxcar"')]);
+  expect((await initialize(ready.url, 'boxcar_none')).status).toBe(401);
+  // An open session holds nothing up.
+  await child.kill('SIGTERM');
+  expect(await child.exited).toMatchObject({ code: 0 });
+  expect(child.stdout).toContain(`"${event}.stopped"`);
+});
+
+test('flags that say nothing in a mode are wrong usage', async () => {
+  for (const args of [
+    ['mcp', '--port', '0'],
+    ['mcp', '--allow-origin', 'https://desk.example'],
+    ['mcp', '--http', '--agent', 'ada'],
+    ['serve', '--mcp-tools', 'all'],
+  ])
+    expect([args, (await cli(args, env)).code]).toEqual([args, 2]);
+});
