@@ -44,6 +44,7 @@ const FOREIGN = new Set([
   ...['SCENES', 'SEED'],
   ...'reviews_first migrtion clerk main_'.split(' '),
   ...'full_handoff Claude refund region abc etc xternal'.split(' '),
+  ...'claude_desktop_config codeium windsurf mcp_config vscode'.split(' '),
 ]);
 
 const schema = read('migrations/schema.sql');

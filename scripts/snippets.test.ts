@@ -57,6 +57,7 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
     'takes the id of a handoff of one database; packages/cli/src/commands/admin/handoffs.test.ts runs it',
   ],
   ['boxcar serve', 'answers until it is stopped; packages/cli/src/commands/serve/serve.test.ts starts it'],
+  ['boxcar mcp', 'serves until it is stopped; packages/cli/src/commands/serve/mcp.test.ts starts it'],
   ['boxcar approvals ls --url', 'asks a server; packages/cli/src/commands/serve/serve.test.ts runs it'],
   ...['rotate', 'revoke'].map(
     (verb) =>
@@ -74,6 +75,7 @@ const NOT_CODE: Readonly<Record<string, string>> = {
   '': 'printed text, diagrams and grammars',
   mermaid: 'a diagram',
   ini: 'a unit of systemd',
+  toml: 'the configuration of an MCP client',
 };
 
 const textOf = ({ words }: Command): string => words.join(' ');
