@@ -258,7 +258,7 @@ describe('bad input', () => {
     });
     expect(await update(`${content}x`)).toMatchObject({
       success: false,
-      error_code: 'payload_too_large',
+      error_code: 'VALIDATION_ERROR',
     });
     await client.close();
   });
