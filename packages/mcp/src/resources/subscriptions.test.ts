@@ -166,6 +166,18 @@ test('a 2025 client is refused what it does not see, and more than it may follow
   await endSession(client);
 });
 
+test('what the scopes of a key do not allow cannot be followed', async () => {
+  await makeSession(await sessionsOf(stage), 'scoped', [], 'claude');
+  const client = await openLegacyClient(stage.url, await stage.key({ scopes: ['mcp:call'] }));
+  for (const uri of [
+    'handoff://sessions',
+    'handoff://context/scoped',
+    'tape://default/session%2Fscoped/entry/3',
+  ])
+    await expect(client.subscribeResource({ uri })).rejects.toMatchObject({ code: -32602, data: { uri } });
+  await endSession(client);
+});
+
 test('a 2026 client is told which of its resources are followed', async () => {
   const client = await openClient(stage.url, await stage.key({ agent: 'bob' }));
   await makeSession(await sessionsOf(stage, 'bob'), 'mine', []);
