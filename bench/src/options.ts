@@ -49,6 +49,8 @@ suites
   quiet   a worker with nothing to do: statements per second, CPU
   backlog 100,000 queued turns of ten projects: claim and promotion p99, and how evenly they are served;
           a new project's first turn while another project keeps all places busy: milliseconds beyond two ends, longest
+  mcp     register, update and hand on sessions of 10 and 10,000 entries, over stdio and HTTP: p50, p95;
+          a handoff with 10,000 entries ÷ with 10
   migrate a million entries of the schema before this one: the longest statement of others meanwhile
 
 options

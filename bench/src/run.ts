@@ -14,6 +14,7 @@ import { benchFanout } from './suites/fanout.js';
 import { benchGrowth } from './suites/growth.js';
 import { benchHandoff } from './suites/handoff.js';
 import { benchIdle } from './suites/idle.js';
+import { benchMcp } from './suites/mcp.js';
 import { benchMigrate } from './suites/migrate.js';
 import { benchPack } from './suites/pack.js';
 import { openPair, type Pair } from './suites/pair.js';
@@ -45,6 +46,7 @@ const suites: Readonly<Record<SuiteName, Suite>> = {
   cancel: { queue: 'pair', run: benchCancel },
   quiet: { queue: 'own', run: benchQuiet },
   backlog: { queue: 'none', run: benchBacklog },
+  mcp: { queue: 'none', run: benchMcp },
   migrate: { queue: 'none', run: benchMigrate },
 };
 

@@ -96,7 +96,7 @@ it('the store and its reports load drizzle with the first statement of its build
   expect([...modules.keys()]).not.toContain('drizzle-orm');
 });
 
-it('a start reads the targets of handoffs without the adapters, and without a file not even those', () => {
+it('a start reads targets of handoffs and MCP servers without what speaks to them, and without a file not even those', () => {
   const targets = join(folder, 'targets.yaml');
   writeFileSync(targets, 'writer: { platform: openai, model: gpt-large }\n');
   const adaptersOf = (name: string, env: Env) => {
@@ -113,7 +113,14 @@ it('a start reads the targets of handoffs without the adapters, and without a fi
   expect([...adaptersOf('plain', on).keys()]).not.toContain('adapters');
   const modules = adaptersOf('targets', { ...on, BOXCAR_TARGETS_FILE: targets });
   expect([...(modules.get('adapters') ?? [])].sort()).toEqual(
-    ['index', 'parse-targets', 'resolve-target', 'target'].map((file) => `targets/${file}.ts`),
+    ['index', 'parse-targets', 'resolve-target', 'settings-document', 'target'].map(
+      (file) => `targets/${file}.ts`,
+    ),
   );
   expect([...modules.keys()]).not.toContain('@a2a-js/sdk');
+  const servers = join(folder, 'servers.yaml');
+  writeFileSync(servers, 'files: { command: mcp-server-filesystem, args: [/srv] }\n');
+  const withServers = [...adaptersOf('servers', { BOXCAR_MCP_SERVERS: servers }).keys()];
+  expect(withServers).toContain('mcp-client');
+  expect(withServers.filter((name) => name.startsWith('@modelcontextprotocol'))).toEqual([]);
 });

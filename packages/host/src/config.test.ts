@@ -60,6 +60,7 @@ describe('the configuration', () => {
       approvalMs: 1_800_000,
       handoffEnabled: false,
       targetsFile: undefined,
+      mcpServersFile: undefined,
       databaseWaitMs: 30_000,
       models: { openai: {}, anthropic: {}, google: {}, mistral: {}, deepseek: {}, openaiCompatible: {} },
       limits: {},
@@ -79,6 +80,7 @@ describe('the configuration', () => {
         BOXCAR_ENVIRONMENT: ' staging ',
         BOXCAR_HANDOFF_ENABLED: 'true',
         BOXCAR_TARGETS_FILE: '/etc/boxcar/targets.yaml',
+        BOXCAR_MCP_SERVERS: '/etc/boxcar/mcp.yaml',
         BOXCAR_WEBHOOK_SECRET: ' whsec_YQ== ',
         BOXCAR_WEBHOOK_ALLOW_PRIVATE: '10.0.0.0/8, hooks.internal',
         BOXCAR_WEBHOOK_RETRY_SECONDS: '0.5',
@@ -123,6 +125,7 @@ describe('the configuration', () => {
       summaryModel: 'openai:small',
       handoffEnabled: true,
       targetsFile: '/etc/boxcar/targets.yaml',
+      mcpServersFile: '/etc/boxcar/mcp.yaml',
       webhooks: {
         secret: 'whsec_YQ==',
         allowPrivate: ['10.0.0.0/8', 'hooks.internal'],

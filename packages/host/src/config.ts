@@ -56,6 +56,8 @@ export interface Config {
   readonly handoffEnabled: boolean;
   /** The agents and models of other platforms; undefined: none. */
   readonly targetsFile: string | undefined;
+  /** The MCP servers whose tools profiles may name; undefined: none. */
+  readonly mcpServersFile: string | undefined;
   /** How callbacks are signed and sent; undefined: there are none. */
   readonly webhooks: WebhookSettings | undefined;
   /** For commands that ask a server; undefined: the key that the server has left on this machine. */
@@ -196,6 +198,7 @@ const environmentSchema = z
     BOXCAR_HANDOFF_ENABLED: settingSchemas.yesNo.optional(),
     AGDD_HANDOFF_ENABLED: settingSchemas.yesNo.optional(),
     BOXCAR_TARGETS_FILE: z.string().optional(),
+    BOXCAR_MCP_SERVERS: z.string().optional(),
     BOXCAR_WEBHOOK_SECRET: webhookSecret.optional(),
     BOXCAR_WEBHOOK_ALLOW_PRIVATE: listOf(
       z.string().min(1, 'must be hosts or networks with a comma between them'),
@@ -272,6 +275,7 @@ export function parseConfig(env?: Environment): Config {
     environment: data.BOXCAR_ENVIRONMENT,
     handoffEnabled: data.BOXCAR_HANDOFF_ENABLED ?? data.AGDD_HANDOFF_ENABLED ?? false,
     targetsFile: data.BOXCAR_TARGETS_FILE,
+    mcpServersFile: data.BOXCAR_MCP_SERVERS,
     webhooks:
       data.BOXCAR_WEBHOOK_SECRET === undefined
         ? undefined

@@ -7,6 +7,7 @@ import type { Targets } from '@boxcar/adapters/targets';
 import type { Model } from '@boxcar/kernel';
 import { errorText, KernelError } from '@boxcar/kernel/base';
 import type { ModelRouterOptions } from '@boxcar/llm';
+import type { McpServers } from '@boxcar/mcp-client';
 import type { PermissionEvaluator } from '@boxcar/policy';
 import type { OpenRuntime, WebhookSettings } from '@boxcar/runtime';
 import { type Log, silentLog } from '@boxcar/runtime/log';
@@ -14,6 +15,7 @@ import type { MigrateResult } from '@boxcar/store';
 import { checkSchemaVersion, type createPool } from '@boxcar/store/health';
 import type { Config } from './config.js';
 import { type DatabaseWait, untilReachable } from './database-wait.js';
+import { processEnvironment } from './environment.js';
 import { strayCalls } from './stray-calls.js';
 
 export interface Server extends AsyncDisposable {
@@ -131,6 +133,17 @@ async function openTargets({ targetsFile }: Pick<Config, 'targetsFile'>): Promis
   return readTargetsFile(targetsFile);
 }
 
+/**
+ * The servers of `BOXCAR_MCP_SERVERS`; undefined without it. None of them is started before a turn needs it.
+ *
+ * @throws KernelError `bad_config`: a program does not start with servers that it cannot read.
+ */
+async function openToolServers({ mcpServersFile }: Config, log: Log): Promise<McpServers | undefined> {
+  if (mcpServersFile === undefined) return undefined;
+  const { McpServers, readServersFile } = await import('@boxcar/mcp-client');
+  return new McpServers(readServersFile(mcpServersFile), { env: processEnvironment(), log });
+}
+
 /** @throws KernelError `bad_config`: a program does not start with exceptions for addresses that are none. */
 async function openWebhooks({ webhooks }: Pick<Config, 'webhooks'>): Promise<WebhookSettings | undefined> {
   if (webhooks?.allowPrivate === undefined || webhooks.allowPrivate.length === 0) return webhooks;
@@ -173,9 +186,11 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
   strayCalls.fail = failStrayCall;
   const server = await openServer(config, log);
   let opened: OpenRuntime | undefined;
+  let toolServers: McpServers | undefined;
   const end = async (): Promise<void> => {
     try {
       await opened?.close();
+      await toolServers?.close();
     } finally {
       // Connections that still say goodbye to a server that is stopped are nobody's news.
       log = silentLog;
@@ -191,7 +206,9 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
     const wait = { waitMs: config.databaseWaitMs, log };
     if (server.isEmbedded || options.migrate === true) await migrateServer(server, wait);
     const policy = await policyOf(config, { policy: options.policy, log: (...entry) => log(...entry) });
+    toolServers = await openToolServers(config, (...entry) => log(...entry));
     opened = openRuntime({
+      toolServers,
       databaseUrl: server.databaseUrl,
       directUrl: server.directUrl,
       redisUrl: config.redisUrl,

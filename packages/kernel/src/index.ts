@@ -408,12 +408,13 @@ export {
   parseProfile,
   profileSchema,
   type QueueTool,
+  SERVER_NAME,
   TOOL_NAME,
   toolNames,
   WORKER_TARGET,
 } from './profile/index.js';
 export { askedText, isBlank, parentOf, renderAhead, renderBody } from './render/render.js';
-export { briefSchema } from './schema/index.js';
+export { briefSchema, checkBySchema, loosenSchema } from './schema/index.js';
 export {
   type AnchorSelector,
   anchorNameOf,

@@ -232,7 +232,7 @@ export {
   Tape,
   TapeFork,
 } from './tape/index.js';
-export type { IsolatedTool, Tool, ToolContext } from './tool/index.js';
+export type { IsolatedTool, Tool, ToolContext, ToolServers } from './tool/index.js';
 export { type CommandAnswer, runTapeCommand } from './tool/index.js';
 export { ToolQueue } from './tool-queue/index.js';
 export type { WebhookSettings } from './webhook/index.js';

@@ -8,6 +8,7 @@ import { type Log, silentLog, withinTime, withoutSecrets } from './lib/index.js'
 import type { PackLimits } from './pack/index.js';
 import { BullMqDoorbell, openQueues, type QueueConnection } from './queue/index.js';
 import { Runtime } from './runtime.js';
+import type { ToolServers } from './tool/index.js';
 import { ToolQueue } from './tool-queue/index.js';
 
 const DOOR_CLOSE_MS = 5_000;
@@ -36,6 +37,8 @@ export interface OpenRuntimeOptions {
   readonly handoffs?: HandoffSettings | undefined;
   /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
   readonly summaryModel?: string | undefined;
+  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
+  readonly toolServers?: ToolServers | undefined;
 }
 
 /** A runtime with the pool and the queues it was opened with. */
@@ -85,6 +88,7 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
       approvalMs: options.approvalMs,
       handoffs: options.handoffs,
       summaryModel: options.summaryModel,
+      toolServers: options.toolServers,
     },
     build,
   );

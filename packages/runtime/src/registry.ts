@@ -35,10 +35,13 @@ import {
   checkRegistered,
   expandTool,
   type IsolatedTool,
+  isServed,
   listProfilesTool,
   type Tool,
+  type ToolServers,
   tapeTools,
   toTool,
+  unknownServers,
 } from './tool/index.js';
 import { buildToolbox, findMissing } from './toolbox/index.js';
 
@@ -62,18 +65,25 @@ export class Registry {
   /** Of the kernel, by their whole names. */
   readonly #ownModels: ReadonlyMap<string, Model>;
   readonly #maxCardBytes: number | undefined;
+  readonly #toolServers: ToolServers | undefined;
 
   /**
    * @param own - Handlers of the kernel that belong to one runtime.
    * @param ownModels - What decides for turns of the kernel's own, by whole names.
    */
   constructor(
-    options: { readonly pool: pg.Pool; readonly model: Model; readonly limits?: PackLimits },
+    options: {
+      readonly pool: pg.Pool;
+      readonly model: Model;
+      readonly limits?: PackLimits;
+      readonly toolServers?: ToolServers | undefined;
+    },
     own: ReadonlyMap<string, Handler> = new Map(),
     ownModels: ReadonlyMap<string, Model> = new Map(),
   ) {
     this.#ownModels = ownModels;
     this.#given = options.model;
+    this.#toolServers = options.toolServers;
     this.#maxCardBytes = options.limits?.maxCardBytes;
     this.model = {
       generate: (request, rest) => this.#modelOf(request.model).generate(request, rest),
@@ -172,9 +182,13 @@ export class Registry {
     const { schemas } = buildToolbox(this, profile, { hasResultFields: false });
     const { model, model_settings: settings } = profile;
     const listed = toolNames(profile);
-    const unlisted = profile.must_end_with.filter((name) => !listed.includes(name));
+    const unlisted = profile.must_end_with.filter(
+      (name) => !listed.includes(name) && !isServed(profile, name),
+    );
     const callable = new Set([...listed, ...profile.must_end_with, ...ADDED]);
-    const unguarded = (profile.requires_approval ?? []).filter((name) => !callable.has(name));
+    const unguarded = (profile.requires_approval ?? []).filter(
+      (name) => !callable.has(name) && !isServed(profile, name),
+    );
     const tools = [
       ...findMissing(this, profile).map((tool) => ({
         tool,
@@ -184,6 +198,10 @@ export class Registry {
       ...unguarded.map((tool) => ({
         tool,
         message: `requires_approval names it, and the profile has no such tool${meant(tool, [...callable])}`,
+      })),
+      ...unknownServers(this.#toolServers, profile).map((server) => ({
+        tool: `${server}.*`,
+        message: `no MCP server '${server}' is defined here; BOXCAR_MCP_SERVERS of the workers must define it`,
       })),
       ...(this.model.checkTools?.(model, schemas) ?? []),
       ...this.#selectorFindings(profile),

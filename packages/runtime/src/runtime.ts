@@ -120,7 +120,7 @@ import {
   SessionGraph,
   type TapeOptions,
 } from './tape/index.js';
-import type { IsolatedTool, Tool } from './tool/index.js';
+import type { IsolatedTool, Tool, ToolServers } from './tool/index.js';
 import type { ToolQueue } from './tool-queue/index.js';
 import { OutsideCalls } from './tool-queue/index.js';
 import { WebhookSender } from './webhook/index.js';
@@ -155,6 +155,8 @@ export interface RuntimeOptions {
   readonly handoffs?: HandoffSettings | undefined;
   /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
   readonly summaryModel?: string | undefined;
+  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
+  readonly toolServers?: ToolServers | undefined;
 }
 
 /** Where a turn is looked for. */
@@ -197,6 +199,8 @@ export class Runtime implements RuntimeCore {
   /** Packs contexts from anywhere: `packContext`, `packMany`, `preview`, `createBox`, `grantBox`, `createCards`. */
   readonly packer: HandoverPacker;
   readonly ownHandlers: ReadonlySet<Handler>;
+  /** @internal */
+  readonly toolServers: ToolServers | undefined;
   readonly #beforeClose = new Set<() => Promise<void>>();
   readonly #stopWatching: readonly (() => void)[];
   #isClosing = false;
@@ -221,6 +225,7 @@ export class Runtime implements RuntimeCore {
     this.strategies = strategies;
     this.selectors = selectors;
     this.ownHandlers = ownHandlers;
+    this.toolServers = options.toolServers;
     this.#announcer = new Announcer(this);
     this.gate = {
       evaluator: options.permissionEvaluator,

@@ -7,4 +7,11 @@ export {
   type Targets,
 } from './parse-targets.js';
 export { resolveTarget } from './resolve-target.js';
+export {
+  checkSettings,
+  parseSettings,
+  readSettingsText,
+  type SettingsFinding,
+  type SettingsFormat,
+} from './settings-document.js';
 export type { AdkTarget, CustomTarget, ModelTarget, Target } from './target.js';

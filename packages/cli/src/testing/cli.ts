@@ -22,6 +22,7 @@ const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
       'BOXCAR_HANDOFF_ENABLED',
       'AGDD_HANDOFF_ENABLED',
       'BOXCAR_TARGETS_FILE',
+      'BOXCAR_MCP_SERVERS',
       'BOXCAR_TARGETS_ALLOW_PRIVATE',
       'BOXCAR_WEBHOOK_ALLOW_PRIVATE',
       'BOXCAR_WEBHOOK_RETRY_SECONDS',

@@ -367,6 +367,12 @@ export const ERROR_CATALOGUE = {
     'The tool did not answer before its deadline.',
     'Try a smaller request, or go on without it.',
   ),
+  tool_server_unavailable: entry(
+    503,
+    true,
+    'The MCP server of the tool cannot be reached.',
+    'Go on without it, or call again later.',
+  ),
   tool_not_queued: entry(
     409,
     false,

@@ -8,6 +8,7 @@ export {
   type Profile,
   parseProfile,
   profileSchema,
+  SERVER_NAME,
   WORKER_TARGET,
 } from './profile.js';
 export {

@@ -19,6 +19,9 @@ export const WORKER_TARGET = /^[a-z0-9_-]{0,64}$/;
 
 const TARGET_PROFILES = 'must be a list of names of profiles, null for every profile, or [] for none';
 
+/** Names of MCP servers. Without a dot, so that the name of a tool, `server.tool`, has one meaning. */
+export const SERVER_NAME = /^[a-zA-Z0-9_-]{1,32}$/;
+
 /** Who the agents of a profile may reach. No policy = nobody; `target_profiles: null` = every profile, `[]` = none. */
 export const delegationPolicySchema = z.strictObject({
   target_profiles: z
@@ -70,6 +73,11 @@ export const profileSchema = z.strictObject({
   script: z.array(jsonValue).optional(),
   /** Tools and primitives its agents may call, and declarations of tools that go to a queue. None listed = none allowed. */
   tools: toolsSchema.default([]),
+  /** MCP servers, defined by the operator, whose tools its agents may call as `server.tool` (docs/mcp.md). */
+  mcp: z
+    .array(z.string().regex(SERVER_NAME, 'letters, digits, _ and - only, 32 at most'))
+    .refine((names) => new Set(names).size === names.length, 'names a server twice')
+    .optional(),
   /** Tools and primitives that may be called again with the same arguments and nothing new to go by. */
   repeatable: z.array(name).optional(),
   /** Tools and primitives whose calls wait for the approval of a person (docs/approvals.md). */

@@ -28,7 +28,7 @@ import type { Handler } from '../handler/index.js';
 import type { BuildWatch, Log } from '../lib/index.js';
 import type { PackLimits, Selectors } from '../pack/index.js';
 import type { TurnWatcher } from '../queue/index.js';
-import type { Tool } from '../tool/index.js';
+import type { Tool, ToolServers } from '../tool/index.js';
 import type { Handoffs } from './handoffs.js';
 import type { Accepted, InnerSubmitOptions, SubmitOptions } from './submit-options.js';
 import type { Webhooks } from './webhooks.js';
@@ -98,6 +98,8 @@ export interface RuntimeCore {
   /** The handlers of the kernel. They take connections only through their tools. */
   readonly ownHandlers: ReadonlySet<Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
+  /** Where the tools of a profile's `mcp` come from; undefined: no servers are defined. */
+  readonly toolServers: ToolServers | undefined;
   readonly watcher: TurnWatcher;
   /** What decides about calls before they begin. */
   readonly gate: CallGateOptions;

@@ -6,6 +6,7 @@ import type { HandoffSettings } from '../handoff/index.js';
 import type { Log } from '../lib/log.js';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
+import type { ToolServers } from '../tool/index.js';
 import { createWorker, type Worker, type WorkerOptions } from '../worker/worker.js';
 import { keptInFolder } from './kept-prompts.js';
 
@@ -32,6 +33,7 @@ export async function harness(
     readonly permissionEvaluator?: PermissionEvaluator;
     readonly approvalMs?: number | null;
     readonly handoffs?: HandoffSettings;
+    readonly toolServers?: ToolServers;
     /** Of the pool that the runtime, its workers and `rows` share (4). */
     readonly connections?: number;
   } = {},
@@ -49,6 +51,7 @@ export async function harness(
     permissionEvaluator: options.permissionEvaluator,
     approvalMs: options.approvalMs,
     handoffs: options.handoffs,
+    toolServers: options.toolServers,
   });
   const workers: Worker[] = [];
   const close = async (): Promise<void> => {

@@ -12,3 +12,4 @@ export {
   type ToolContext,
   toParameters,
 } from './tool.js';
+export { findUnknownServer, isServed, type ToolServers, unknownServers } from './tool-servers.js';

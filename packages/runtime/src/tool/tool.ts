@@ -38,6 +38,8 @@ export interface Tool<I = unknown> {
   readonly description: string;
   /** Arguments are parsed with it before `run` sees them. An object schema. */
   readonly input: z.ZodType<I>;
+  /** The JSON schema of an object, which models see in place of what `input` says. */
+  readonly parameters?: JsonValue;
   /** What it returns is shown to the model as JSON; what it throws, as an error. */
   run(input: I, context: ToolContext): unknown;
   /** True when it changes nothing outside. */

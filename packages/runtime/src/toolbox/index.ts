@@ -1,6 +1,7 @@
 export {
   buildToolbox,
   type CallRoute,
+  findFunction,
   findMissing,
   findNoEnd,
   findTeller,

@@ -17,13 +17,15 @@ import {
 import type { NewToolCall } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
-import { retryOf, type Tool, toParameters } from '../tool/index.js';
+import { isServed, retryOf, type Tool, toParameters } from '../tool/index.js';
 
 /** What a profile may call in one turn, decided once and enforced at dispatch. */
 export interface Toolbox {
   readonly allowed: ReadonlySet<string>;
   /** Tools that the profile declares and workers outside run. */
   readonly queued: ReadonlyMap<string, QueueTool>;
+  /** Tools of servers that the profile names, as they were when the step was built. */
+  readonly served: ReadonlyMap<string, Tool>;
   readonly schemas: readonly ToolSchema[];
 }
 
@@ -74,14 +76,37 @@ const queueSchemaOf = (tool: QueueTool): ToolSchema =>
     return { name: tool.name, description: tool.description, parameters };
   });
 
+const servedSchemaOf = (tool: Tool): ToolSchema =>
+  schemaOnce(tool, tool.name, () => ({
+    name: tool.name,
+    description: tool.description,
+    parameters: tool.parameters ?? toParameters(tool.input),
+  }));
+
+/** A name that the profile or the runtime has given away already. */
+const isTaken = (
+  { tools, handlers }: Pick<RuntimeCore, 'tools' | 'handlers'>,
+  queued: ReadonlyMap<string, QueueTool>,
+  name: string,
+): boolean => queued.has(name) || tools.has(name) || handlers.has(name);
+
+/** The function that answers a call in this process. */
+export const findFunction = (
+  { tools }: Pick<RuntimeCore, 'tools'>,
+  { served }: Pick<Toolbox, 'served'>,
+  name: string,
+): Tool | undefined => tools.get(name) ?? served.get(name);
+
 /** The names in `tools` and `must_end_with` of a profile that neither a registered tool nor a primitive nor a declaration has. */
 export function findMissing(
   { tools, handlers }: Pick<RuntimeCore, 'tools' | 'handlers'>,
-  profile: Pick<Profile, 'tools' | 'must_end_with'>,
+  profile: Pick<Profile, 'tools' | 'must_end_with' | 'mcp'>,
 ): readonly string[] {
   const declared = new Set(profile.tools.flatMap((tool) => (typeof tool === 'string' ? [] : [tool.name])));
   const names = new Set([...toolNames(profile), ...profile.must_end_with]);
-  return [...names].filter((name) => !declared.has(name) && !tools.has(name) && !handlers.has(name));
+  return [...names].filter(
+    (name) => !declared.has(name) && !tools.has(name) && !handlers.has(name) && !isServed(profile, name),
+  );
 }
 
 /** The first of these tools whose arguments name profiles: its description tells them. */
@@ -100,10 +125,13 @@ export function buildToolbox(
   {
     hasResultFields,
     extra = [],
+    served: given = [],
     told,
   }: {
     readonly hasResultFields: boolean;
     readonly extra?: readonly string[];
+    /** Tools of the servers that the profile names. One whose name means something else here is left out. */
+    readonly served?: readonly Tool[];
     /** What the model is told of the profiles that its agent may reach. */
     readonly told?: ToldProfiles | undefined;
   },
@@ -118,11 +146,17 @@ export function buildToolbox(
     ...(told?.isCut === true ? [LIST_PROFILES] : []),
     ...extra,
   ]);
+  const served = new Map(
+    given.flatMap((tool) => (isTaken(runtime, queued, tool.name) ? [] : [[tool.name, tool] as const])),
+  );
+  for (const name of served.keys()) allowed.add(name);
   const teller = findTeller(runtime, [...allowed]);
   const schemas = [...allowed].flatMap((name) => {
     const tool = queued.get(name);
     // A profile is versioned, what a worker has registered is not: the declaration counts.
     if (tool !== undefined) return queueSchemaOf(tool);
+    const offered = served.get(name);
+    if (offered !== undefined) return servedSchemaOf(offered);
     const words =
       told === undefined || teller === undefined || runtime.handlers.get(name)?.namesProfiles !== true
         ? undefined
@@ -131,7 +165,7 @@ export function buildToolbox(
           : referToProfiles(teller);
     return schemaOf(runtime, name, words) ?? [];
   });
-  return { allowed, queued, schemas };
+  return { allowed, queued, served, schemas };
 }
 
 /** How a call will be answered: by a function, by a primitive, by a worker outside, or by nobody because it is refused. */
@@ -165,7 +199,7 @@ export function routeCall(
       timeoutMs: timeout_seconds === undefined ? timeoutMs : timeout_seconds * 1000,
     };
   }
-  const tool = runtime.tools.get(name);
+  const tool = findFunction(runtime, toolbox, name);
   if (tool !== undefined)
     return {
       route: 'function',
@@ -193,7 +227,7 @@ const missingTool = (name: string, what = `The profile lists '${name}'`): Kernel
 /** Why a turn cannot end as its profile says: all that it must end with is missing here. */
 export function findNoEnd(
   runtime: Pick<RuntimeCore, 'tools' | 'handlers'>,
-  profile: Pick<Profile, 'tools' | 'must_end_with'>,
+  profile: Pick<Profile, 'tools' | 'must_end_with' | 'mcp'>,
 ): KernelError | undefined {
   const missing = findMissing(runtime, profile);
   const [first] = profile.must_end_with;

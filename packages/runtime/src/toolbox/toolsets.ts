@@ -27,7 +27,13 @@ export class Toolsets {
     {
       known,
       told,
-    }: { readonly known: Pick<RuntimeCore, 'tools' | 'handlers'>; readonly told: ToldProfiles | undefined },
+      served,
+    }: {
+      readonly known: Pick<RuntimeCore, 'tools' | 'handlers'>;
+      readonly told: ToldProfiles | undefined;
+      /** The names of tools that MCP servers have brought. */
+      readonly served: { has(name: string): boolean };
+    },
   ): Promise<string> {
     const key = `${projectId} ${tools.map((tool) => this.#numberOf(tool)).join(' ')}`;
     const before = this.#written.get(key);
@@ -45,7 +51,9 @@ export class Toolsets {
         ? ('tool' as const)
         : known.handlers.has(tool.name)
           ? ('primitive' as const)
-          : ('profile' as const),
+          : served.has(tool.name)
+            ? ('mcp' as const)
+            : ('profile' as const),
     }));
     const writing = writeToolset(this.#pool, { projectId, hash, schemas }).then(() => hash);
     this.#written.set(key, writing);

@@ -48,6 +48,7 @@ test('the list of tools that a profile offers is written once, those of workers 
     toolsets.keep(projectId, buildToolbox(h.runtime, profile, { hasResultFields: false }).schemas, {
       known: h.runtime,
       told: undefined,
+      served: new Map(),
     });
   const first = await keep();
   expect(await statementsOf(h.database, async () => expect(await keep()).toBe(first))).toEqual([]);

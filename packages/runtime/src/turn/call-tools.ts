@@ -25,8 +25,8 @@ import { answeredMeanwhile, toFailure, toSettlement } from '../end/index.js';
 import { type RunningCall, runInScope, unlessAborted } from '../lib/index.js';
 import { parseSubmission } from '../submit/index.js';
 import { onPool, openTape, untilAborted } from '../tape/index.js';
-import { parseGiven, type Tool } from '../tool/index.js';
-import { invalidArguments, refusal, type Toolbox } from '../toolbox/index.js';
+import { isServed, parseGiven, type Tool } from '../tool/index.js';
+import { findFunction, invalidArguments, refusal, type Toolbox } from '../toolbox/index.js';
 import type { HeldTurn } from './held-turn.js';
 import { keepLate, lateResult } from './late.js';
 
@@ -206,17 +206,20 @@ export async function runCall(
       return { kind: 'elsewhere' };
     }
     if (call.route === 'primitive') return await runPrimitive(runtime, turn, call, { ...options, settle });
-    const tool = runtime.tools.get(call.name);
-    if (tool === undefined)
-      throw new KernelError('tool_unknown', {
-        message: `This worker has no tool '${call.name}'; load its plugin.`,
-      });
+    // Also when the tool is gone: it may have been run.
     if (call.epoch !== turn.turn.epoch && call.retry === 'never') {
       throw new KernelError('outcome_unknown', {
         message: `${call.name} was interrupted.`,
         details: { tool: call.name, tool_call_id: call.id },
       });
     }
+    const tool = findFunction(runtime, toolbox, call.name);
+    if (tool === undefined)
+      throw new KernelError('tool_unknown', {
+        message: isServed(options.profile, call.name)
+          ? `'${call.name}' is not among the tools of its MCP server now.`
+          : `This worker has no tool '${call.name}'; load its plugin.`,
+      });
     const { result, isSanitized } = await runFunction(runtime, tool, call, turn);
     return { kind: 'result', settlement: settle({ status: 'success', result }, isSanitized) };
   } catch (error) {

@@ -17,7 +17,7 @@ import {
 import { type EarlierCall, findRepeats, type PendingCall } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import { toFailure, toSettlement } from '../end/index.js';
-import type { CallRoute, Toolbox } from '../toolbox/index.js';
+import { type CallRoute, findFunction, type Toolbox } from '../toolbox/index.js';
 import type { CallRun } from './call-tools.js';
 import type { HeldTurn } from './held-turn.js';
 
@@ -59,7 +59,8 @@ export class LoopGuard {
     if (this.#profile.repeatable?.includes(name) === true) return true;
     const queued = toolbox.queued.get(name);
     if (queued !== undefined) return queued.repeatable === true;
-    return (this.#runtime.tools.get(name) ?? this.#runtime.handlers.get(name))?.repeatable === true;
+    const known = findFunction(this.#runtime, toolbox, name) ?? this.#runtime.handlers.get(name);
+    return known?.repeatable === true;
   }
 
   /** True when rows may know more than this hold does. */

@@ -25,6 +25,7 @@ import { dropUnasked, findLastWords, findServedHandoff } from '@boxcar/store';
 import { CHAIN_TARGET, HANDOFF_TARGET } from '../core/index.js';
 import { fallbackDeliverable } from '../end/index.js';
 import { askModel, describeModelFailure, withCommandCalls, withoutCutCall } from '../model/index.js';
+import { findUnknownServer } from '../tool/index.js';
 import { findNoEnd } from '../toolbox/index.js';
 import type { PricedProfile } from '../view/index.js';
 import { closeStep, type EndedCall } from './close-step.js';
@@ -118,7 +119,9 @@ class TurnLoop {
       if (progress.step >= turn.maxSteps)
         return this.#commits.end(limitEnd(turn, { step: progress.step, text: null, isAnswer: false }));
       if (this.#host.isDraining()) return 'released';
-      const noEnd = findNoEnd(this.#host.runtime, this.#profile);
+      const { runtime } = this.#host;
+      const noEnd =
+        findUnknownServer(runtime.toolServers, this.#profile) ?? findNoEnd(runtime, this.#profile);
       if (noEnd !== undefined) return this.#endShort('failed', noEnd.toJSON());
       const outcome = await this.#step();
       if (outcome !== 'next') return outcome;
@@ -166,6 +169,7 @@ class TurnLoop {
       toolset: await this.#host.loader.toolsets.keep(turn.projectId, prompt.tools, {
         known: this.#host.runtime,
         told: this.#calls.told,
+        served: this.#calls.bound.toolbox.served,
       }),
     };
     const entry = await this.#host.modelWaits.gate.enter(providerOf(this.#profile.model), {
@@ -200,7 +204,7 @@ class TurnLoop {
   async #buildPrompt(): Promise<HeldPrompt> {
     const { turn, view } = this.#held;
     const step = this.#progress.step + 1;
-    const [rows] = await Promise.all([view.rows(), this.#calls.tellProfiles()]);
+    const [rows] = await Promise.all([view.rows(), this.#calls.tellProfiles(), this.#calls.findServed()]);
     const context = rows.contexts.get(turn.contextBoxId) ?? [];
     const { toolbox, enders } = this.#calls.bind({
       resultFields: resultFieldsOf(context),

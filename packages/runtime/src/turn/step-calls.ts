@@ -26,6 +26,8 @@ import {
 } from '@boxcar/store';
 import { mayWait } from '../approval/index.js';
 import type { ParsedSubmission } from '../core/index.js';
+import { unlessAborted } from '../lib/index.js';
+import type { Tool } from '../tool/index.js';
 import { buildToolbox, findTeller, routeCall, type Toolbox } from '../toolbox/index.js';
 import type { PricedProfile } from '../view/index.js';
 import { beginCall, type CallRun, runCall } from './call-tools.js';
@@ -76,6 +78,7 @@ export class StepCalls {
   #parsed: ReadonlyMap<ToolCallId, ParsedSubmission | undefined> = new Map();
   #binding: (Bound & { readonly canExpand: boolean }) | undefined;
   #told: ToldProfiles | undefined;
+  #served: readonly Tool[] = [];
 
   constructor(host: TurnHost, held: HeldTurn, profile: PricedProfile['profile']) {
     this.#host = host;
@@ -107,6 +110,20 @@ export class StepCalls {
     this.#binding = undefined;
   }
 
+  /** Learns which tools the servers of the profile have now. What is offered changes with the next prompt. */
+  async findServed(): Promise<void> {
+    const { mcp = [] } = this.#profile;
+    const { toolServers } = this.#host.runtime;
+    if (mcp.length === 0 || toolServers === undefined) return;
+    const { signal } = this.#held;
+    const served = await unlessAborted(toolServers.toolsOf(mcp, signal), signal);
+    const isSame =
+      served.length === this.#served.length && served.every((tool, index) => tool === this.#served[index]);
+    if (isSame) return;
+    this.#served = served;
+    this.#binding = undefined;
+  }
+
   /** What the turn may call, as it was bound last. */
   get bound(): Bound {
     return this.#binding ?? this.bind({ resultFields: undefined, canExpand: false });
@@ -121,6 +138,7 @@ export class StepCalls {
     const toolbox = buildToolbox(this.#host.runtime, this.#profile, {
       hasResultFields,
       extra,
+      served: this.#served,
       told: this.#told,
     });
     const endRule = { must_end_with, hasResultFields };
@@ -224,6 +242,7 @@ export class StepCalls {
     const [resultFields] = await Promise.all([
       this.#host.loader.resultFields(this.#held.turn.contextBoxId),
       this.tellProfiles(),
+      this.findServed(),
     ]);
     this.bind({ resultFields, canExpand: false });
   }

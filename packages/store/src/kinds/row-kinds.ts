@@ -25,9 +25,9 @@ export type SweepKind =
 /** How a call is answered: by a function of the worker, by a primitive, by a worker outside, or by a refusal. */
 export type CallRouteKind = 'function' | 'primitive' | 'queue' | 'none';
 
-/** A tool as a step offered it; `source` is who brought the schema: a registered function, a primitive, the profile. */
+/** A tool as a step offered it; `source` is who brought the schema: a registered function, a primitive, the profile, an MCP server. */
 export interface OfferedTool extends ToolSchema {
-  readonly source: 'tool' | 'primitive' | 'profile';
+  readonly source: 'tool' | 'primitive' | 'profile' | 'mcp';
   /** What the description says of the profiles that the agent may reach; of the one tool that tells them. */
   readonly profiles?: ToldProfiles | undefined;
 }

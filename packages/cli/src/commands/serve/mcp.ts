@@ -9,6 +9,8 @@ import { addHttpFlags, type HttpFlags, serveHttp } from './serve-http.js';
 
 export type ToolGroups = StdioFlags['groups'];
 
+import { addMcpServers } from './mcp-servers.js';
+
 interface McpFlags extends HttpFlags {
   readonly agent?: string;
   readonly tools?: ToolGroups;
@@ -56,11 +58,10 @@ function runMcp(context: Context, flags: McpFlags): Promise<number> {
 }
 
 export function addMcp(program: Command, run: Run): void {
-  addHttpFlags(
-    program
-      .command('mcp')
-      .option('--http', 'serve clients over HTTP, at /mcp, in place of the one that has started it'),
-  )
+  const mcp = program
+    .command('mcp')
+    .option('--http', 'serve clients over HTTP, at /mcp, in place of the one that has started it');
+  addHttpFlags(mcp)
     .option(
       '--agent <name>',
       'agent that the client speaks for, by id or name (default: the operator)',
@@ -82,8 +83,10 @@ export function addMcp(program: Command, run: Run): void {
           'boxcar mcp',
           'boxcar mcp --agent reviewer --tools sessions,tapes,primitives',
           'boxcar mcp --http --port 7421',
+          'boxcar mcp servers check',
         ],
       }),
     )
     .action((flags: McpFlags) => run((context) => runMcp(context, flags)));
+  addMcpServers(mcp, run);
 }

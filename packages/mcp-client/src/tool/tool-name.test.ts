@@ -26,6 +26,11 @@ test('names that are equal after the change stay different', () => {
   expect(new Set(tools.map((tool) => toolNameOf('s', tool))).size).toBe(tools.length);
 });
 
+test('a tool that is named like the changed name of another has a name of its own', () => {
+  const changed = toolNameOf('files', 'a b');
+  expect(toolNameOf('files', changed.slice('files.'.length))).toMatch(/^files\.a_b_2f2995cf_[0-9a-f]{8}$/);
+});
+
 test('the hash is part of what is kept: it must not change between versions', () => {
   expect(toolNameOf('files', 'a b')).toBe('files.a_b_2f2995cf');
 });

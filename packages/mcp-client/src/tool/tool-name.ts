@@ -3,16 +3,17 @@ import { createHash } from 'node:crypto';
 
 const LONGEST_NAME = 64;
 const HASH_LENGTH = 8;
+const LIKE_CHANGED = /_[0-9a-f]{8}$/;
 
 /**
  * The name `server.tool` with the characters `[a-zA-Z0-9_.-]`, at most 64 of them. A name that had to change ends in a short hash of the
- * whole original, so that it is the same in every process. Callers must still refuse a name that is there already: `a.b` + `c` and
- * `a` + `b.c` are equal, and a server may name a tool like the changed name of another.
+ * whole original, so that it is the same in every process; so does a name that looks like a changed one. Names of servers have no dot, so
+ * two tools have one name only when their hashes are equal.
  */
 export function toolNameOf(server: string, tool: string): string {
   const original = `${server}.${tool}`;
   const plain = original.replace(/[^a-zA-Z0-9_.-]/gu, '_');
-  if (plain === original && plain.length <= LONGEST_NAME) return plain;
+  if (plain === original && plain.length <= LONGEST_NAME && !LIKE_CHANGED.test(plain)) return plain;
   const hash = createHash('sha256')
     .update(JSON.stringify([server, tool]))
     .digest('hex')

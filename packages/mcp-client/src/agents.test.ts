@@ -1,0 +1,151 @@
+/** Agents that use MCP servers: the whole way from a profile to the rows, with real servers. */
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { spawnNode, waitFor } from '@boxcar/testkit';
+import { describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import { everything, filesystem, isAlive, newFolder, rawServer } from './testing/servers.js';
+import { openStage, type Stage } from './testing/stage.js';
+
+const end = ({ opened }: Stage, turnId: string) => opened.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
+
+test('an agent uses two servers, one of which is killed and started again between two of its steps', async () => {
+  const folder = newFolder();
+  const raw = rawServer('plain');
+  await using stage = await openStage({ all: everything(), files: filesystem(folder), raw: raw.entry });
+  const killed = join(folder, 'killed');
+  stage.opened.runtime.registerTool({
+    name: 'kill',
+    description: 'Kills the raw server.',
+    input: z.object({}),
+    run: async () => {
+      const pids = raw.pids().filter(isAlive);
+      for (const pid of pids) process.kill(pid, 'SIGKILL');
+      writeFileSync(killed, String(pids.length));
+      await waitFor(() => stage.events.includes('mcp.disconnected'), { message: 'its end is noticed' });
+      return null;
+    },
+  });
+  const path = join(folder, 'note.txt');
+  await stage.agent(
+    [
+      { tool: 'all.echo', arguments: { message: 'one' } },
+      { tool: 'raw.work', arguments: { n: 1 } },
+      { tool: 'kill' },
+      { tool: 'raw.work', arguments: { n: 2 } },
+      { tool: 'files.write_file', arguments: { path, content: 'by an agent' } },
+      { tool: 'files.read_text_file', arguments: { path } },
+      { tool: 'all.get-sum', arguments: { a: 2, b: 3 } },
+    ],
+    { tools: ['kill'] },
+  );
+  await stage.worker();
+  const turn = await stage.launch();
+  expect(await end(stage, turn)).toMatchObject({ status: 'success', result: 'done' });
+  expect(readFileSync(killed, 'utf8')).toBe('1');
+  expect(readFileSync(path, 'utf8')).toBe('by an agent');
+  const calls = await stage.callsOf(turn);
+  expect(calls.map(({ name, status }) => [name, status])).toEqual([
+    ['all.echo', 'success'],
+    ['raw.work', 'success'],
+    ['kill', 'success'],
+    ['raw.work', 'success'],
+    ['files.write_file', 'success'],
+    ['files.read_text_file', 'success'],
+    ['all.get-sum', 'success'],
+  ]);
+  expect(calls[0]?.content.result).toBe('Echo: one');
+  expect(JSON.stringify(calls[5]?.content.result)).toContain('by an agent');
+});
+
+test('a server that cannot be reached does not stop the turn: its agent is told', async () => {
+  await using stage = await openStage({ raw: rawServer('exits').entry, good: rawServer('plain').entry });
+  await stage.agent([{ tool: 'raw.work' }, { tool: 'raw.unavailable' }, { tool: 'good.work' }]);
+  await stage.worker();
+  const turn = await stage.launch();
+  expect(await end(stage, turn)).toMatchObject({ status: 'success' });
+  const calls = await stage.callsOf(turn);
+  expect(calls.map(({ name, content }) => [name, content.error?.code])).toEqual([
+    ['raw.work', 'tool_unknown'],
+    ['raw.unavailable', 'tool_server_unavailable'],
+    ['good.work', undefined],
+  ]);
+});
+
+test('a call that never ends is over at its deadline, and its server is told', async () => {
+  const raw = rawServer('never');
+  await using stage = await openStage({ raw: { ...raw.entry, timeout_ms: 500 } });
+  await stage.agent([{ tool: 'raw.work' }]);
+  await stage.worker();
+  const turn = await stage.launch();
+  expect(await end(stage, turn)).toMatchObject({ status: 'success' });
+  expect((await stage.callsOf(turn))[0]).toMatchObject({
+    status: 'timeout',
+    content: { error: { code: 'tool_timeout' } },
+  });
+  await waitFor(() => raw.notes().includes('cancelled'), { message: 'the server knows' });
+});
+
+test('arguments that do not fit never reach the server', async () => {
+  const raw = rawServer('plain');
+  await using stage = await openStage({ raw: raw.entry });
+  await stage.agent([{ tool: 'raw.work', arguments: { n: 'one' } }]);
+  await stage.worker();
+  const turn = await stage.launch();
+  await end(stage, turn);
+  expect((await stage.callsOf(turn))[0]?.content.error).toMatchObject({
+    code: 'tool_arguments_invalid',
+    message: expect.stringMatching(/^n: must be a whole number/),
+  });
+  expect(raw.notes().some((line) => line.startsWith('call'))).toBe(false);
+});
+
+describe('a worker that is killed during a call', () => {
+  test.each([
+    ['never', [], 'outcome_unknown', 1],
+    ['safe', ['work'], undefined, 2],
+  ] as const)(
+    'is followed by one that goes on with the same names; retry %s',
+    async (_retry, retrySafe, code, calls) => {
+      const raw = rawServer('gate');
+      const gate = join(newFolder(), 'open');
+      const entry = {
+        ...raw.entry,
+        args: [...raw.entry.args, gate],
+        ...(retrySafe.length === 0 ? {} : { retry_safe: [...retrySafe] }),
+      };
+      await using stage = await openStage({ raw: entry });
+      await stage.agent([{ tool: 'raw.work', arguments: { n: 1 } }]);
+      const program = new URL('./testing/worker-process.ts', import.meta.url);
+      await using first = spawnNode(program, [stage.database.url, JSON.stringify({ raw: entry })]);
+      await first.line(/^ready/, { deadlineMs: 60_000 });
+      const turn = await stage.launch();
+      await waitFor(() => raw.notes().includes('call work {"n":1}'), { message: 'the call has begun' });
+      const children = raw.pids().filter(isAlive);
+      expect(children).toHaveLength(1);
+      await first.kill('SIGKILL');
+      await waitFor(() => !children.some(isAlive), { message: 'its child has ended with it' });
+      expect(existsSync(gate)).toBe(false);
+      writeFileSync(gate, '');
+      await stage.worker();
+      expect(await end(stage, turn)).toMatchObject({ status: 'success' });
+      const [call] = await stage.callsOf(turn);
+      expect([call?.name, call?.content.error?.code]).toEqual(['raw.work', code]);
+      expect(raw.notes().filter((line) => line.startsWith('call'))).toHaveLength(calls);
+    },
+  );
+});
+
+test('a server that does not end by itself ends with a worker that is killed, and so does what it has started', async () => {
+  const raw = rawServer('stays');
+  await using stage = await openStage({ raw: raw.entry });
+  await stage.agent([{ tool: 'raw.work', arguments: { n: 1 } }]);
+  const program = new URL('./testing/worker-process.ts', import.meta.url);
+  await using worker = spawnNode(program, [stage.database.url, JSON.stringify({ raw: raw.entry })]);
+  await worker.line(/^ready/, { deadlineMs: 60_000 });
+  const turn = await stage.launch();
+  expect(await end(stage, turn)).toMatchObject({ status: 'success' });
+  await waitFor(() => raw.pids().filter(isAlive).length === 2, { message: 'both run' });
+  await worker.kill('SIGKILL');
+  await waitFor(() => !raw.pids().some(isAlive), { message: 'nothing of it is left' });
+});

@@ -1,0 +1,123 @@
+/**
+ * One connection with a server, from its handshake to its end. It is never repaired: after its end another one is opened.
+ *
+ * C1  Its end is told once, whoever has caused it.
+ * C2  A peer that sends what is not MCP, again and again, is left.
+ */
+import type { JsonObject } from '@boxcar/kernel';
+import type { CallToolResult, Client, Tool } from '@modelcontextprotocol/client';
+import type { ServerDefinition } from '../servers/server-definition.js';
+import { type NamedValue, openTransport } from './open-transport.js';
+import { outputValidator } from './output-validator.js';
+
+/** Faults of a peer (C2) without a good answer between them. */
+const MAX_FAULTS = 1_000;
+const LIST_MS = 10_000;
+const PROBE_MS = 5_000;
+/** The longest that a timer takes. Calls have deadlines of their own. */
+const NO_TIMEOUT_MS = 2_147_483_647;
+
+/** Which of the two families of revisions a server speaks. */
+export type Era = 'legacy' | 'modern';
+
+export interface ConnectionOptions {
+  readonly definition: ServerDefinition;
+  readonly values: readonly NamedValue[];
+  readonly connectMs: number;
+  /** Of an earlier connection. */
+  readonly era: Era | undefined;
+  /** Gives the attempt up. */
+  readonly signal: AbortSignal;
+  readonly onEnd: () => void;
+  readonly onListChanged: () => void;
+}
+
+export class Connection {
+  readonly #client: Client;
+  readonly #lastWords: () => string;
+  #faults = 0;
+  #lastFault = '';
+  #isOpen = true;
+
+  private constructor(client: Client, lastWords: () => string, onEnd: () => void) {
+    this.#client = client;
+    this.#lastWords = lastWords;
+    client.onclose = () => {
+      this.#isOpen = false;
+      onEnd();
+    };
+    client.onerror = (error) => {
+      this.#faults += 1;
+      this.#lastFault = error.message;
+      if (this.#faults > MAX_FAULTS) void this.close();
+    };
+  }
+
+  /** @throws whatever the handshake fails with. Nothing is left open then. */
+  static async open(options: ConnectionOptions): Promise<Connection> {
+    const { definition, values, connectMs, era, onEnd, onListChanged } = options;
+    const { Client } = await import('@modelcontextprotocol/client');
+    const { transport, lastWords } = await openTransport(definition, values);
+    const client = new Client(
+      { name: 'boxcar', version: '1' },
+      {
+        jsonSchemaValidator: outputValidator,
+        versionNegotiation: { mode: 'auto', probe: { timeoutMs: Math.min(PROBE_MS, connectMs) } },
+        listChanged: { tools: { autoRefresh: false, debounceMs: 0, onChanged: onListChanged } },
+      },
+    );
+    const connection = new Connection(client, lastWords, onEnd);
+    const signal = AbortSignal.any([options.signal, AbortSignal.timeout(connectMs)]);
+    try {
+      // The probe would start a second child.
+      const prior = era === 'legacy' ? { prior: { kind: 'legacy' } as const } : {};
+      await client.connect(transport, { timeout: connectMs, signal, ...prior });
+    } catch (error) {
+      const why = connection.#explain(error);
+      await connection.close();
+      throw why;
+    }
+    return connection;
+  }
+
+  /** The failure with the last words of a child, which say more than it. */
+  #explain(error: unknown): Error {
+    const words = this.#lastWords().trim();
+    const fault = this.#lastFault;
+    const message = error instanceof Error ? error.message : String(error);
+    const more = [words === '' ? fault : words].filter((text) => text !== '' && text !== message);
+    return new Error([message, ...more].join(': '), { cause: error });
+  }
+
+  get isOpen(): boolean {
+    return this.#isOpen;
+  }
+
+  get era(): Era | undefined {
+    return this.#client.getProtocolEra();
+  }
+
+  /** What the server calls itself. */
+  get serverInfo(): { readonly name: string; readonly version: string } | undefined {
+    return this.#client.getServerVersion();
+  }
+
+  async list(): Promise<readonly Tool[]> {
+    const { tools } = await this.#client.listTools(undefined, { timeout: LIST_MS, maxTotalTimeout: LIST_MS });
+    this.#faults = 0;
+    return tools;
+  }
+
+  /** @param signal - The server is told when it fires. */
+  async call(name: string, args: JsonObject, signal: AbortSignal): Promise<CallToolResult> {
+    const result = await this.#client.callTool({ name, arguments: args }, { signal, timeout: NO_TIMEOUT_MS });
+    this.#faults = 0;
+    return result;
+  }
+
+  /** Never fails. A child that does not end by itself is killed. */
+  async close(): Promise<void> {
+    this.#isOpen = false;
+    await this.#client.close().catch(() => undefined);
+  }
+}

@@ -1,0 +1,66 @@
+/** What a call that failed means. Pure: the error of the SDK or of the system in, a code of the catalogue out. */
+import { KernelError } from '@boxcar/kernel';
+
+const MAX_WORDS = 4_000;
+
+/** The request was not sent, or was refused before anything read it. */
+const NOT_SENT = new Set<unknown>([
+  'NOT_CONNECTED',
+  'ECONNREFUSED',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'ADDRESS_REFUSED',
+  'CLIENT_HTTP_AUTHENTICATION',
+  'CLIENT_HTTP_FORBIDDEN',
+]);
+
+/** The server has answered, with what cannot be used. */
+const UNUSABLE = new Set<unknown>([
+  'INVALID_RESULT',
+  'UNSUPPORTED_RESULT_TYPE',
+  'INPUT_REQUIRED_ROUNDS_EXCEEDED',
+  'CAPABILITY_NOT_SUPPORTED',
+]);
+
+const read = (error: unknown, member: string): unknown =>
+  typeof error === 'object' && error !== null ? Reflect.get(error, member) : undefined;
+
+/** The HTTP status that a server has refused a request with. */
+function statusOf(error: unknown): number | undefined {
+  const status = read(error, 'status');
+  return typeof status === 'number' ? status : undefined;
+}
+
+const wordsOf = (error: unknown): string =>
+  (error instanceof Error ? error.message : String(error)).slice(0, MAX_WORDS).toWellFormed();
+
+/** Whether a server over HTTP does not know the session of a request: it was not executed. */
+export const isRefusedSession = (error: unknown): boolean => [400, 404].includes(statusOf(error) ?? 0);
+
+/** @param tool - As the model calls it. */
+export function explainCall(server: string, tool: string, error: unknown): KernelError {
+  if (error instanceof KernelError) return error;
+  const code = read(error, 'code');
+  const details = { tool, mcp_server: server };
+  if (NOT_SENT.has(code))
+    return new KernelError('tool_server_unavailable', {
+      message: `The MCP server '${server}' cannot be reached.`,
+      details,
+      cause: error,
+    });
+  const status = statusOf(error);
+  const isAnswer = typeof code === 'number' || UNUSABLE.has(code);
+  if (isAnswer || (status !== undefined && status >= 400 && status < 500))
+    return new KernelError('tool_failed', {
+      message: isAnswer ? `${tool}: ${wordsOf(error)}` : `${tool}: its server answered HTTP ${status}.`,
+      details,
+      cause: error,
+    });
+  return new KernelError('outcome_unknown', {
+    message: `The connection with the MCP server '${server}' was lost while ${tool} ran.`,
+    details,
+    cause: error,
+  });
+}

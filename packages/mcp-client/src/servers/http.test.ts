@@ -1,0 +1,139 @@
+/** MCP over HTTP, with servers of the official SDK. */
+import { createServer, type RequestListener } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { KernelError } from '@boxcar/kernel';
+import type { Tool, ToolContext } from '@boxcar/runtime';
+import { waitFor } from '@boxcar/testkit';
+import { afterEach, describe, expect, test } from 'vitest';
+import { httpServer } from '../testing/http-server.js';
+import { McpServers } from './mcp-servers.js';
+import { checkServers } from './parse-servers.js';
+
+const opened: McpServers[] = [];
+const events: string[] = [];
+const never = new AbortController().signal;
+
+function open(entry: object, now?: () => number): McpServers {
+  const servers = new McpServers(checkServers({ web: { allow_private: true, ...entry } }), {
+    env: { TOKEN: 'a-token-of-the-operator' },
+    connectMs: 5_000,
+    log: (_level, event) => void events.push(event),
+    ...(now === undefined ? {} : { now }),
+  });
+  opened.push(servers);
+  return servers;
+}
+afterEach(async () => {
+  for (const servers of opened.splice(0)) await servers.close();
+  events.length = 0;
+});
+
+const tools = (servers: McpServers) => servers.toolsOf(['web'], never);
+async function call(servers: McpServers, name: string, args: unknown = {}): Promise<unknown> {
+  const tool = (await tools(servers)).find((each) => each.name === name) as Tool;
+  return tool.run(tool.input.parse(args), { signal: never } as ToolContext);
+}
+async function failureOf(work: Promise<unknown>): Promise<KernelError> {
+  const error = await work.catch((failure: unknown) => failure);
+  if (error instanceof KernelError) return error;
+  throw new Error(`no failure: ${String(error)}`);
+}
+
+describe.each(['2025', '2026'] as const)('a server of the revision of %s', (revision) => {
+  test('brings its tools; headers have values of the environment', async () => {
+    await using server = await httpServer(revision);
+    const servers = open({ url: server.url, headers: { Authorization: `Bearer $\{TOKEN}` } });
+    expect(await call(servers, 'web.add', { a: 2, b: 3 })).toEqual({ sum: 5 });
+    expect(await failureOf(call(servers, 'web.fail'))).toMatchObject({
+      code: 'tool_failed',
+      message: expect.stringContaining('it did not work'),
+    });
+    expect(new Set(server.authorizations)).toEqual(new Set(['Bearer a-token-of-the-operator']));
+    expect(servers.get('web')?.era).toBe(revision === '2025' ? 'legacy' : 'modern');
+  });
+
+  test('is used again after it was started again, and its tools stay meanwhile', async () => {
+    let now = 0;
+    const first = await httpServer(revision);
+    const servers = open({ url: first.url }, () => now);
+    expect(await call(servers, 'web.add', { a: 1, b: 1 })).toEqual({ sum: 2 });
+    await first[Symbol.asyncDispose]();
+    const away = await failureOf(call(servers, 'web.add', { a: 1, b: 1 }));
+    expect(away.code).toBe('tool_server_unavailable');
+    expect((await tools(servers)).map(({ name }) => name)).toEqual(['web.add', 'web.fail']);
+    await using second = await httpServer(revision, first.port);
+    now += 60_000;
+    expect(await call(servers, 'web.add', { a: 2, b: 2 })).toEqual({ sum: 4 });
+    expect(second.authorizations.length).toBeGreaterThan(0);
+  });
+});
+
+test('a server that forgot the session is asked again with a new one', async () => {
+  const first = await httpServer('2025');
+  const servers = open({ url: first.url });
+  await call(servers, 'web.add', { a: 1, b: 1 });
+  await first[Symbol.asyncDispose]();
+  await using second = await httpServer('2025', first.port);
+  expect(await call(servers, 'web.add', { a: 2, b: 2 })).toEqual({ sum: 4 });
+  expect(second.sessions()).toBe(1);
+});
+
+async function plain(listener: RequestListener): Promise<AsyncDisposable & { readonly url: string }> {
+  const server = createServer(listener);
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/mcp`,
+    [Symbol.asyncDispose]: async () => {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+}
+
+test.each<[string, RequestListener]>([
+  ['a page', (_request, response) => response.setHeader('content-type', 'text/html').end('<html>hello')],
+  ['an error', (_request, response) => response.writeHead(500).end('no')],
+  ['a wish for a key', (_request, response) => response.writeHead(401).end('no')],
+  [
+    'a redirect elsewhere',
+    (_request, response) => response.writeHead(307, { location: 'http://169.254.169.254/' }).end(),
+  ],
+  [
+    'an endless document',
+    (_request, response) => {
+      response.setHeader('content-type', 'application/json');
+      const more = (): void => {
+        while (!response.destroyed && response.write(' '.repeat(100_000)));
+      };
+      response.on('drain', more);
+      more();
+    },
+  ],
+  [
+    'an endless event',
+    (_request, response) => {
+      response.setHeader('content-type', 'text/event-stream');
+      const more = (): void => {
+        while (!response.destroyed && response.write('data: x\n'.repeat(10_000)));
+      };
+      response.on('drain', more);
+      more();
+    },
+  ],
+  ['nothing', () => undefined],
+])('a server that answers with %s cannot be reached, and nobody waits for it', async (_what, listener) => {
+  await using server = await plain(listener);
+  const servers = open({ url: server.url });
+  expect((await tools(servers)).map(({ name }) => name)).toEqual(['web.unavailable']);
+  await waitFor(() => events.includes('mcp.unavailable'), { message: 'the reason is in the log' });
+});
+
+test('an address that is not public is refused at the connection too', async () => {
+  await using server = await httpServer('2026');
+  const url = `http://localhost:${server.port}/mcp`;
+  // A program without types may hand in what no check has seen.
+  const servers = new McpServers(new Map([['web', { url, headers: {}, allow_private: false }]]), { env: {} });
+  opened.push(servers);
+  expect((await tools(servers)).map(({ name }) => name)).toEqual(['web.unavailable']);
+  expect(server.authorizations).toEqual([]);
+});

@@ -1,0 +1,216 @@
+/**
+ * One server as this process knows it: its connection, which is opened when somebody needs it and again after its end, and its list of
+ * tools.
+ *
+ * S1  All that need the server share one connection, and one attempt to open it.
+ * S2  A server that failed is not tried again before a pause, which grows. Meanwhile whoever needs it is told why at once.
+ * S3  Its tools stay those of the last list that could be read, also while it is away.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { type JsonObject, type JsonValue, KernelError, maskSecrets } from '@boxcar/kernel';
+import type { Log, Tool } from '@boxcar/runtime';
+import { Connection, type Era } from '../connection/connection.js';
+import { explainCall, isRefusedSession } from '../connection/explain-call.js';
+import { type Environment, findValues, type NamedValue } from '../connection/open-transport.js';
+import { toResult } from '../tool/result.js';
+import { type ToolList, toTools } from '../tool/to-tool.js';
+import { Backoff } from './backoff.js';
+import type { ServerDefinition } from './server-definition.js';
+
+const CONNECT_MS = 30_000;
+const CLOSE_MS = 1_000;
+/** A list is read again after this time, beside the work: not every server says when it changes. */
+const LIST_MS = 60_000;
+
+export interface McpServerOptions {
+  readonly env: Environment;
+  readonly log: Log;
+  readonly now: () => number;
+  readonly connectMs?: number | undefined;
+}
+
+export class McpServer {
+  readonly name: string;
+  readonly definition: ServerDefinition;
+  readonly #options: McpServerOptions;
+  readonly #backoff: Backoff;
+  readonly #kept = new Map<string, Tool>();
+  #connection: Connection | undefined;
+  #opening: Promise<Connection> | undefined;
+  #listing: Promise<ToolList> | undefined;
+  #list: ToolList | undefined;
+  #listedAt = 0;
+  #isStale = true;
+  #failure: KernelError | undefined;
+  #reason: string | undefined;
+  #era: Era | undefined;
+  readonly #closing = new AbortController();
+
+  constructor(name: string, definition: ServerDefinition, options: McpServerOptions) {
+    this.name = name;
+    this.definition = definition;
+    this.#options = options;
+    this.#backoff = new Backoff(options.now);
+  }
+
+  /** The last list that could be read. */
+  get known(): ToolList | undefined {
+    return this.#list;
+  }
+
+  /** Why the server cannot be used now. */
+  get failure(): KernelError | undefined {
+    return this.#failure;
+  }
+
+  /** Why it cannot be used now, as the log has it: for the operator, not for models. */
+  get reason(): string | undefined {
+    return this.#reason;
+  }
+
+  get serverInfo(): Connection['serverInfo'] {
+    return this.#connection?.serverInfo;
+  }
+
+  get era(): Era | undefined {
+    return this.#era;
+  }
+
+  /** Its tools as they are now. @throws KernelError `tool_server_unavailable`. */
+  async list(): Promise<ToolList> {
+    const isOpen = this.#connection?.isOpen === true;
+    if (!isOpen || this.#isStale || this.#list === undefined) return this.#read();
+    if (this.#options.now() - this.#listedAt > LIST_MS) this.#read().catch(() => undefined);
+    return this.#list;
+  }
+
+  #read(): Promise<ToolList> {
+    this.#listing ??= this.#readOnce().finally(() => {
+      this.#listing = undefined;
+    });
+    return this.#listing;
+  }
+
+  async #readOnce(): Promise<ToolList> {
+    const connection = await this.#connect();
+    // What changes while the list is read makes it stale again.
+    this.#isStale = false;
+    try {
+      const listed = await connection.list();
+      this.#list = toTools(this.name, this.definition, {
+        listed,
+        call: (call, signal) => this.#call(call, signal),
+        before: this.#kept,
+      });
+    } catch (error) {
+      this.#isStale = true;
+      const failure = this.#failed(error, 'has not told its tools');
+      await connection.close();
+      throw failure;
+    }
+    this.#listedAt = this.#options.now();
+    this.#failure = undefined;
+    this.#backoff.succeeded();
+    return this.#list;
+  }
+
+  async #connect(): Promise<Connection> {
+    if (this.#connection?.isOpen === true) return this.#connection;
+    if (this.#closing.signal.aborted) throw this.#unavailable('is closed, since this worker ends');
+    if (this.#backoff.remainingMs > 0 && this.#failure !== undefined) throw this.#failure;
+    this.#opening ??= this.#open().finally(() => {
+      this.#opening = undefined;
+    });
+    return this.#opening;
+  }
+
+  async #open(): Promise<Connection> {
+    let values: readonly NamedValue[];
+    try {
+      values = findValues(this.name, this.definition, this.#options.env);
+    } catch (error) {
+      throw this.#failed(error, 'cannot be reached');
+    }
+    try {
+      const connection: Connection = await Connection.open({
+        definition: this.definition,
+        values,
+        connectMs: this.#options.connectMs ?? CONNECT_MS,
+        era: this.#era,
+        signal: this.#closing.signal,
+        onEnd: () => this.#ended(),
+        onListChanged: () => {
+          this.#isStale = true;
+        },
+      });
+      this.#connection = connection;
+      this.#era = connection.era;
+      this.#isStale = true;
+      if (this.#closing.signal.aborted) {
+        await connection.close();
+        throw new Error('this worker ends');
+      }
+      this.#options.log('info', 'mcp.connected', { server: this.name, ...connection.serverInfo });
+      return connection;
+    } catch (error) {
+      throw this.#failed(error, 'cannot be reached', values);
+    }
+  }
+
+  #ended(): void {
+    this.#isStale = true;
+    if (!this.#closing.signal.aborted && this.#connection !== undefined)
+      this.#options.log('warn', 'mcp.disconnected', { server: this.name });
+  }
+
+  #unavailable(did: string): KernelError {
+    return new KernelError('tool_server_unavailable', {
+      message: `The MCP server '${this.name}' ${did}.`,
+      details: { mcp_server: this.name },
+    });
+  }
+
+  /** Notes a failure (S2). What the server or the system says goes to the log only: it may hold paths and addresses. */
+  #failed(error: unknown, did: string, values: readonly NamedValue[] = []): KernelError {
+    const failure =
+      error instanceof KernelError && error.code === 'tool_server_unavailable'
+        ? error
+        : this.#unavailable(did);
+    this.#failure = failure;
+    this.#backoff.failed();
+    this.#reason = maskSecrets(error instanceof Error ? error.message : String(error), values);
+    this.#options.log('warn', 'mcp.unavailable', { server: this.name, error: this.#reason });
+    return failure;
+  }
+
+  async #call(
+    { tool, shown, args }: { readonly tool: string; readonly shown: string; readonly args: JsonObject },
+    signal: AbortSignal,
+    isAgain = false,
+  ): Promise<JsonValue> {
+    const connection = await this.#connect();
+    signal.throwIfAborted();
+    try {
+      const result = toResult(shown, await connection.call(tool, args, signal));
+      return maskSecrets(result, findValues(this.name, this.definition, this.#options.env));
+    } catch (error) {
+      if (signal.aborted) throw error;
+      const isLost = isRefusedSession(error);
+      if (isLost) await connection.close();
+      // A server that has been restarted knows no session of before, and has refused the call.
+      if (isLost && !isAgain) return this.#call({ tool, shown, args }, signal, true);
+      const failure = explainCall(this.name, shown, error);
+      if (failure.code === 'tool_server_unavailable') this.#failed(error, 'cannot be reached');
+      if (failure.code !== 'tool_failed') await connection.close();
+      throw failure;
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort(new Error('this worker ends'));
+    // What is still being started ends itself; nobody waits long for it.
+    const opening = this.#opening?.catch(() => undefined);
+    await Promise.race([opening, delay(CLOSE_MS, undefined, { ref: false })]);
+    await this.#connection?.close();
+  }
+}

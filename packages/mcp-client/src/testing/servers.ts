@@ -1,0 +1,56 @@
+/** Servers for tests: the official ones, and a raw one that misbehaves. */
+import { mkdtempSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const pathOf = (relative: string): string => fileURLToPath(new URL(relative, import.meta.url));
+const official = (name: string): string =>
+  pathOf(`../../node_modules/@modelcontextprotocol/${name}/dist/index.js`);
+
+export const everything = () => ({
+  command: process.execPath,
+  args: [official('server-everything'), 'stdio'],
+});
+
+export const filesystem = (folder: string) => ({
+  command: process.execPath,
+  args: [official('server-filesystem'), folder],
+});
+
+export const newFolder = (): string => mkdtempSync(join(tmpdir(), 'boxcar-mcp-'));
+
+export interface RawServer {
+  readonly entry: { readonly command: string; readonly args: readonly string[] };
+  /** What has happened in it, one line each. */
+  readonly notes: () => readonly string[];
+  /** The processes that were started, in order. */
+  readonly pids: () => readonly number[];
+}
+
+/** @param mode - What it does: see its file. */
+export function rawServer(mode: string): RawServer {
+  const file = join(newFolder(), 'notes');
+  const notes = (): readonly string[] => {
+    try {
+      return readFileSync(file, 'utf8').trim().split('\n');
+    } catch {
+      return [];
+    }
+  };
+  return {
+    entry: { command: process.execPath, args: [pathOf('../fixtures/raw-server.mjs'), mode, file] },
+    notes,
+    pids: () =>
+      notes().flatMap((line) => (line.startsWith('start ') ? [Number(line.slice('start '.length))] : [])),
+  };
+}
+
+export function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,40 @@
+/** Tools that other programs bring while turns run: the port of `@boxcar/mcp-client`. Rule: docs/mcp.md, "Client side". */
+import { KernelError, type Profile } from '@boxcar/kernel';
+import type { Tool } from './tool.js';
+
+/**
+ * V1  A step offers the tools that were there when its prompt was built, and its calls are routed by that list. What the servers say
+ *     later changes the next step.
+ * V2  `toolsOf` is quick and never fails because of a server. In place of tools that cannot be had it gives a tool that says why.
+ * V3  A name means the same tool always. A tool that has not changed is the same object.
+ */
+export interface ToolServers {
+  /** The servers that this process knows. */
+  readonly names: ReadonlySet<string>;
+  /** The tools of some of them as they are now, each named `server.tool`. */
+  toolsOf(names: readonly string[], signal: AbortSignal): Promise<readonly Tool[]>;
+}
+
+/** Whether a name is, or could be, that of a tool of a server that the profile names. */
+export const isServed = ({ mcp = [] }: Pick<Profile, 'mcp'>, name: string): boolean =>
+  mcp.some((server) => name.startsWith(`${server}.`));
+
+/** Servers that the profile names and this process does not know. */
+export const unknownServers = (
+  servers: ToolServers | undefined,
+  { mcp = [] }: Pick<Profile, 'mcp'>,
+): readonly string[] => mcp.filter((name) => servers?.names.has(name) !== true);
+
+/** Why a turn cannot go on here: tools that its agent was given cannot be known. */
+export function findUnknownServer(
+  servers: ToolServers | undefined,
+  profile: Pick<Profile, 'mcp'>,
+): KernelError | undefined {
+  const [name] = unknownServers(servers, profile);
+  if (name === undefined) return undefined;
+  return new KernelError('tool_unknown', {
+    message: `The profile names the MCP server '${name}', which this worker does not know.`,
+    next: 'Define it in the file BOXCAR_MCP_SERVERS of every worker that runs the profile, or give the profile a worker_target of its own.',
+    details: { mcp_server: name },
+  });
+}
