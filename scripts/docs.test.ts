@@ -44,7 +44,7 @@ const FOREIGN = new Set([
   ...['SCENES', 'SEED'],
   ...'reviews_first migrtion clerk main_'.split(' '),
   ...'full_handoff Claude refund region abc etc xternal'.split(' '),
-  ...'claude_desktop_config codeium windsurf mcp_config vscode'.split(' '),
+  ...'claude_desktop_config codeium windsurf mcp_config vscode LOGNAME TERM'.split(' '),
 ]);
 
 const schema = read('migrations/schema.sql');

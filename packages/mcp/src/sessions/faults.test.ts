@@ -4,6 +4,7 @@ import { createModelRouter } from '@boxcar/llm';
 import { type OpenRuntime, openRuntime } from '@boxcar/runtime';
 import { type StatementProxy, statementProxy, tcpProxy } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { McpClientScope } from '../client-scope.js';
 import { type Connection, openStage, type Stage } from '../testing/stage.js';
 
 let stage: Stage;
@@ -28,6 +29,9 @@ afterAll(async () => {
   await proxy[Symbol.asyncDispose]();
   await stage[Symbol.asyncDispose]();
 });
+
+/** What makes a write stay. */
+const WRITES = /^\s*(?:commit|with|insert|update)\b/i;
 
 async function session(): Promise<string> {
   const session_key = `s-${++n}`;
@@ -75,6 +79,51 @@ test.each<[string, JsonObject]>([
       }
     // After the answer something is still written down, in one call more and in another less.
     expect(strikes).toBeGreaterThan(count);
+  },
+  90_000,
+);
+
+test.each<[string, JsonObject]>([
+  ['update_context', { context_type: 'message', content: 'one' }],
+  ['close_session', {}],
+  ['request_handoff', { target_agent: 'far-away' }],
+])(
+  '%s is done once when Postgres is away after its write',
+  async (tool, args) => {
+    const away = await tcpProxy(proxy.url);
+    const other = openRuntime({
+      databaseUrl: away.url,
+      directUrl: stage.database.url,
+      model: createModelRouter({}),
+    });
+    let retries = 0;
+    // What is tried again inside of one attempt finds nobody. The next attempt of the call does.
+    const log: McpClientScope['log'] = (_level, event) => {
+      if (event !== 'mcp.call_again') return;
+      retries += 1;
+      void away.restore();
+    };
+    try {
+      await using client = await stage.connect({ runtime: other.runtime, log });
+      const calm = await session();
+      proxy.arm();
+      await client.call(tool, { session_key: calm, ...args });
+      const expected = await rowsOf(calm);
+      const writes = proxy.statements.flatMap((text, index) => (WRITES.test(text) ? [index + 1] : []));
+      expect(writes.length).toBeGreaterThan(0);
+      for (const at of writes) {
+        const session_key = await session();
+        proxy.arm({ at, when: 'after', scope: 'connection' });
+        proxy.strike.addEventListener('abort', () => void away.cut(), { once: true });
+        expect((await client.call(tool, { session_key, ...args })).body).toMatchObject({ success: true });
+        expect([at, await rowsOf(session_key)]).toEqual([at, expected]);
+        proxy.arm();
+      }
+      expect(retries).toBeGreaterThan(0);
+    } finally {
+      await other.close();
+      await away.close();
+    }
   },
   90_000,
 );
