@@ -243,7 +243,7 @@ describe('hosts and origins', () => {
       status: 204,
       headers: {
         'access-control-allow-origin': origin,
-        'access-control-allow-headers': expect.stringMatching(/authorization.*a2a-version/),
+        'access-control-allow-headers': expect.stringMatching(/authorization.*a2a-version.*mcp-session-id/),
       },
     });
     const answer = await post({ origin, ...bearer(key) }, '{}');

@@ -93,7 +93,7 @@ export function checkOrigin(
 /** What a browser is told, so that its page may read the answer. */
 export const corsHeaders = (origin: string): Readonly<Record<string, string>> => ({
   'access-control-allow-origin': origin,
-  'access-control-expose-headers': 'x-request-id, www-authenticate, allow',
+  'access-control-expose-headers': 'x-request-id, www-authenticate, allow, retry-after, mcp-session-id',
   vary: 'origin',
 });
 
@@ -101,6 +101,6 @@ export const corsHeaders = (origin: string): Readonly<Record<string, string>> =>
 export const preflightHeaders = (): Readonly<Record<string, string>> => ({
   'access-control-allow-methods': 'GET, POST, PUT, PATCH, DELETE',
   'access-control-allow-headers':
-    'authorization, content-type, last-event-id, x-request-id, a2a-version, a2a-extensions',
+    'authorization, content-type, last-event-id, x-request-id, a2a-version, a2a-extensions, mcp-session-id, mcp-protocol-version, mcp-method, mcp-name',
   'access-control-max-age': '600',
 });

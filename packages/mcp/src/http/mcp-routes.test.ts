@@ -263,6 +263,16 @@ describe('bad input', () => {
     await client.close();
   });
 
+  test('a stream without a session is 400', async () => {
+    for (const method of ['GET', 'DELETE']) {
+      const answer = await fetch(stage.url, {
+        method,
+        headers: { ...bearer(key), accept: 'text/event-stream' },
+      });
+      expect([method, answer.status]).toEqual([method, 400]);
+    }
+  });
+
   test('an unknown revision is refused with the revisions that are served', async () => {
     const answer = await send(
       {

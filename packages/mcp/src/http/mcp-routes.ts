@@ -76,8 +76,14 @@ const tooMany = (what: string): Response =>
     headers: { 'retry-after': '1' },
   });
 
+const noSessionGiven = (): Response =>
+  protocolError(400, { code: SERVER_ERROR, message: `The header ${SESSION_HEADER} is required here.` });
+
 const sessionNotFound = (): Response =>
   protocolError(404, { code: NO_SESSION, message: 'Session not found. Open another one with initialize.' });
+
+const refuseSession = ({ request }: Call): Response =>
+  request.headers.has(SESSION_HEADER) ? sessionNotFound() : noSessionGiven();
 
 /** The body as JSON; `undefined` for what is not. @throws KernelError `payload_too_large`. */
 async function readBody(request: Request): Promise<unknown> {
@@ -141,7 +147,7 @@ class McpDoor {
   async get(call: Call): Promise<Response> {
     this.#watchEnd(call);
     const session = this.#sessionOf(call);
-    if (session === undefined) return sessionNotFound();
+    if (session === undefined) return refuseSession(call);
     const give = this.#counts.take('streams', call.principal.keyId);
     if (give === undefined) return tooMany('open streams');
     const { request } = call;
@@ -158,7 +164,7 @@ class McpDoor {
 
   async delete(call: Call): Promise<Response> {
     const session = this.#sessionOf(call);
-    return session === undefined ? sessionNotFound() : this.#inSession(call, session);
+    return session === undefined ? refuseSession(call) : this.#inSession(call, session);
   }
 
   #sessionOf(call: Call): TransportSession | undefined {

@@ -69,8 +69,9 @@ export class ChangeWatch {
         await this.#lookOnce();
         this.#hasFailed = false;
       } catch (error) {
+        // Once for each time that the database is away.
+        if (!this.#hasFailed) this.#runtime.log('warn', 'mcp.changes_not_read', { error: errorText(error) });
         this.#hasFailed = true;
-        this.#runtime.log('warn', 'mcp.changes_not_read', { error: errorText(error) });
       }
       await delay(LOOK_MS, undefined, { ref: false });
     }
