@@ -73,7 +73,7 @@ export async function makeOutsideProject(): Promise<string> {
   // The clients that the programs import themselves, in the versions of the workspace: a test asks no registry for newer ones.
   const { devDependencies: ofMcp = {} } = readManifest(join(root, 'packages/mcp'));
   const clients = Object.fromEntries(
-    ['bullmq', 'ioredis', 'pg', 'zod', '@modelcontextprotocol/sdk'].map((name) => [
+    ['bullmq', 'ioredis', 'pg', 'zod', '@modelcontextprotocol/client'].map((name) => [
       name,
       catalog[name] ?? ofMcp[name] ?? '*',
     ]),

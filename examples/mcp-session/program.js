@@ -12,7 +12,7 @@ async function connect(name) {
     new StdioClientTransport({
       command: process.execPath,
       // In a project of yours: command 'npx', args ['boxcar', 'mcp'].
-      args: [fileURLToPath(import.meta.resolve('@boxcar/mcp/server'))],
+      args: [fileURLToPath(new URL('dist/server.js', import.meta.resolve('@boxcar/mcp/package.json')))],
       env: {
         ...getDefaultEnvironment(),
         BOXCAR_LOG_LEVEL: 'error',

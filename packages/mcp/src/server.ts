@@ -2,8 +2,6 @@
  * The stdio server as a program of its own: `node dist/server.js [--agent NAME] [--tools …] [--project NAME]`. It reads the environment
  * as `boxcar` does. `boxcar mcp` is the same.
  */
-import { existsSync, realpathSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { declareEnvironmentSecrets } from '@boxcar/host/base';
 import { parseConfig } from '@boxcar/host/config';
@@ -12,6 +10,11 @@ import { createProcessLog } from '@boxcar/host/log';
 import { readGroups, runStdio, type StdioFlags } from './stdio/run-stdio.js';
 
 const stop = new AbortController();
+for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
+  process.on(name, () => {
+    if (stop.signal.aborted) process.exit(1);
+    stop.abort();
+  });
 
 function readFlags(args: readonly string[]): StdioFlags {
   const { values } = parseArgs({
@@ -23,11 +26,6 @@ function readFlags(args: readonly string[]): StdioFlags {
 }
 
 async function run(): Promise<number> {
-  for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
-    process.on(name, () => {
-      if (stop.signal.aborted) process.exit(1);
-      stop.abort();
-    });
   using _secrets = declareEnvironmentSecrets();
   try {
     const flags = readFlags(process.argv.slice(2));
@@ -42,11 +40,5 @@ async function run(): Promise<number> {
   }
 }
 
-/** It is run by its path, and does nothing when it is imported. */
-const isProgram = (): boolean => {
-  const [, path = ''] = process.argv;
-  return existsSync(path) && realpathSync(path) === realpathSync(fileURLToPath(import.meta.url));
-};
-
 // What the client started last may still hold a socket or a timer.
-if (isProgram()) process.exit(await run());
+process.exit(await run());
