@@ -32,7 +32,6 @@ const LONG_TESTS = [
   '**/worker/worker.test.ts',
   'bench/**/*.test.ts',
   'packages/embedded/**/*.test.ts',
-  'scripts/scoped-looks.test.ts',
   'scripts/start.test.ts',
 ];
 /** `npm test` runs the others and `npm run test:long` these; vitest by itself runs all. */
