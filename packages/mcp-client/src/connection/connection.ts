@@ -3,11 +3,12 @@
  *
  * C1  Its end is told once, whoever has caused it.
  * C2  A peer that sends what is not MCP, again and again, is left.
+ * C3  Results and failures are masked as they arrive, before anything is cut: half a secret would not be known any more.
  */
-import type { JsonObject } from '@boxcar/kernel';
+import { type JsonObject, maskSecrets } from '@boxcar/kernel';
 import type { CallToolResult, Client, Tool } from '@modelcontextprotocol/client';
 import type { ServerDefinition } from '../servers/server-definition.js';
-import { type NamedValue, openTransport } from './open-transport.js';
+import { type NamedValue, type OpenedTransport, openTransport } from './open-transport.js';
 import { outputValidator } from './output-validator.js';
 
 /** Faults of a peer (C2) without a good answer between them. */
@@ -35,13 +36,22 @@ export interface ConnectionOptions {
 export class Connection {
   readonly #client: Client;
   readonly #lastWords: () => string;
+  readonly #values: readonly NamedValue[];
   #faults = 0;
   #lastFault = '';
   #isOpen = true;
 
-  private constructor(client: Client, lastWords: () => string, onEnd: () => void) {
+  private constructor(
+    client: Client,
+    {
+      lastWords,
+      values,
+      onEnd,
+    }: Pick<OpenedTransport, 'lastWords'> & Pick<ConnectionOptions, 'values' | 'onEnd'>,
+  ) {
     this.#client = client;
     this.#lastWords = lastWords;
+    this.#values = values;
     client.onclose = () => {
       this.#isOpen = false;
       onEnd();
@@ -66,7 +76,7 @@ export class Connection {
         listChanged: { tools: { autoRefresh: false, debounceMs: 0, onChanged: onListChanged } },
       },
     );
-    const connection = new Connection(client, lastWords, onEnd);
+    const connection = new Connection(client, { lastWords, values, onEnd });
     const signal = AbortSignal.any([options.signal, AbortSignal.timeout(connectMs)]);
     try {
       // The probe would start a second child.
@@ -86,7 +96,12 @@ export class Connection {
     const fault = this.#lastFault;
     const message = error instanceof Error ? error.message : String(error);
     const more = [words === '' ? fault : words].filter((text) => text !== '' && text !== message);
-    return new Error([message, ...more].join(': '), { cause: error });
+    return this.#masked(new Error([message, ...more].join(': '), { cause: error }));
+  }
+
+  /** C3. */
+  #masked<T>(value: T): T {
+    return maskSecrets(value, this.#values);
   }
 
   get isOpen(): boolean {
@@ -103,16 +118,25 @@ export class Connection {
   }
 
   async list(): Promise<readonly Tool[]> {
-    const { tools } = await this.#client.listTools(undefined, { timeout: LIST_MS, maxTotalTimeout: LIST_MS });
+    const timeouts = { timeout: LIST_MS, maxTotalTimeout: LIST_MS };
+    const { tools } = await this.#maskingFailures(this.#client.listTools(undefined, timeouts));
     this.#faults = 0;
     return tools;
   }
 
   /** @param signal - The server is told when it fires. */
   async call(name: string, args: JsonObject, signal: AbortSignal): Promise<CallToolResult> {
-    const result = await this.#client.callTool({ name, arguments: args }, { signal, timeout: NO_TIMEOUT_MS });
+    const result = await this.#maskingFailures(
+      this.#client.callTool({ name, arguments: args }, { signal, timeout: NO_TIMEOUT_MS }),
+    );
     this.#faults = 0;
-    return result;
+    return this.#masked(result);
+  }
+
+  #maskingFailures<T>(work: Promise<T>): Promise<T> {
+    return work.catch((error: unknown) => {
+      throw this.#masked(error);
+    });
   }
 
   /** Never fails. A child that does not end by itself is killed. */

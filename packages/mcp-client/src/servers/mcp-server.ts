@@ -7,7 +7,7 @@
  * S3  Its tools stay those of the last list that could be read, also while it is away.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { type JsonObject, type JsonValue, KernelError, maskSecrets } from '@boxcar/kernel';
+import { type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import type { Log, Tool } from '@boxcar/runtime';
 import { Connection, type Era } from '../connection/connection.js';
 import { explainCall, isRefusedSession } from '../connection/explain-call.js';
@@ -153,7 +153,7 @@ export class McpServer {
       this.#options.log('info', 'mcp.connected', { server: this.name, ...connection.serverInfo });
       return connection;
     } catch (error) {
-      throw this.#failed(error, 'cannot be reached', values);
+      throw this.#failed(error, 'cannot be reached');
     }
   }
 
@@ -171,14 +171,14 @@ export class McpServer {
   }
 
   /** Notes a failure (S2). What the server or the system says goes to the log only: it may hold paths and addresses. */
-  #failed(error: unknown, did: string, values: readonly NamedValue[] = []): KernelError {
+  #failed(error: unknown, did: string): KernelError {
     const failure =
       error instanceof KernelError && error.code === 'tool_server_unavailable'
         ? error
         : this.#unavailable(did);
     this.#failure = failure;
     this.#backoff.failed();
-    this.#reason = maskSecrets(error instanceof Error ? error.message : String(error), values);
+    this.#reason = error instanceof Error ? error.message : String(error);
     this.#options.log('warn', 'mcp.unavailable', { server: this.name, error: this.#reason });
     return failure;
   }
@@ -191,8 +191,7 @@ export class McpServer {
     const connection = await this.#connect();
     signal.throwIfAborted();
     try {
-      const result = toResult(shown, await connection.call(tool, args, signal));
-      return maskSecrets(result, findValues(this.name, this.definition, this.#options.env));
+      return toResult(shown, await connection.call(tool, args, signal));
     } catch (error) {
       if (signal.aborted) throw error;
       const isLost = isRefusedSession(error);

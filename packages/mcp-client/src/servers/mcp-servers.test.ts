@@ -187,6 +187,29 @@ describe('what a child knows of this process', () => {
     const result = await run(find(await servers.toolsOf(['raw'], never), 'raw.work'));
     expect(result).toBe('the key is [secret: OTHER]');
   });
+
+  test.each([
+    ['secret-failure', 'the key is [secret: OTHER]'],
+    ['secret-error', 'the key is [secret: OTHER]'],
+    ['secret-late', '[secret: O'],
+  ])('is masked where a call of the kind %s shows it', async (mode, shown) => {
+    const env = { OTHER: 'a-key-of-the-operator' };
+    const servers = open({ raw: { ...rawServer(mode).entry, env: { GIVEN: `$\{OTHER}` } } }, { env });
+    const work = find(await servers.toolsOf(['raw'], never), 'raw.work');
+    const said = String(await run(work).catch((error: unknown) => error));
+    expect(said).toContain(shown);
+    expect(said).not.toContain('a-key');
+  });
+
+  test.each(['secret-list', 'secret-words'])('is masked in the log of the kind %s', async (mode) => {
+    const env = { OTHER: 'a-key-of-the-operator' };
+    const servers = open({ raw: { ...rawServer(mode).entry, env: { GIVEN: `$\{OTHER}` } } }, { env });
+    await servers.toolsOf(['raw'], never);
+    const reason = servers.get('raw')?.reason;
+    expect(reason).toMatch(/secret: OTHER\]|x{1990}/);
+    expect(reason).not.toContain('operator');
+    expect(JSON.stringify(logged)).not.toContain('operator');
+  });
 });
 
 describe('a hostile server', () => {
