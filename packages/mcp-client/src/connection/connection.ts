@@ -3,7 +3,8 @@
  *
  * C1  Its end is told once, whoever has caused it.
  * C2  A peer that sends what is not MCP, again and again, is left.
- * C3  Results and failures are masked as they arrive, before anything is cut: half a secret would not be known any more.
+ * C3  A failed call ends no other one: a connection that is given up is closed after its last call.
+ * C4  Results and failures are masked as they arrive, before anything is cut: half a secret would not be known any more.
  */
 import { type JsonObject, maskSecrets } from '@boxcar/kernel';
 import type { CallToolResult, Client, Tool } from '@modelcontextprotocol/client';
@@ -40,6 +41,8 @@ export class Connection {
   #faults = 0;
   #lastFault = '';
   #isOpen = true;
+  /** Calls in progress. */
+  #calls = 0;
 
   private constructor(
     client: Client,
@@ -99,13 +102,19 @@ export class Connection {
     return this.#masked(new Error([message, ...more].join(': '), { cause: error }));
   }
 
-  /** C3. */
+  /** C4. */
   #masked<T>(value: T): T {
     return maskSecrets(value, this.#values);
   }
 
+  /** Whether it takes new calls. */
   get isOpen(): boolean {
     return this.#isOpen;
+  }
+
+  /** Whether calls are in progress. */
+  get isBusy(): boolean {
+    return this.#calls > 0;
   }
 
   get era(): Era | undefined {
@@ -118,6 +127,8 @@ export class Connection {
   }
 
   async list(): Promise<readonly Tool[]> {
+    // The SDK would write to stdout.
+    if (this.#client.getServerCapabilities()?.tools === undefined) return [];
     const timeouts = { timeout: LIST_MS, maxTotalTimeout: LIST_MS };
     const { tools } = await this.#maskingFailures(this.#client.listTools(undefined, timeouts));
     this.#faults = 0;
@@ -126,17 +137,29 @@ export class Connection {
 
   /** @param signal - The server is told when it fires. */
   async call(name: string, args: JsonObject, signal: AbortSignal): Promise<CallToolResult> {
-    const result = await this.#maskingFailures(
-      this.#client.callTool({ name, arguments: args }, { signal, timeout: NO_TIMEOUT_MS }),
-    );
-    this.#faults = 0;
-    return this.#masked(result);
+    this.#calls += 1;
+    try {
+      const result = await this.#maskingFailures(
+        this.#client.callTool({ name, arguments: args }, { signal, timeout: NO_TIMEOUT_MS }),
+      );
+      this.#faults = 0;
+      return this.#masked(result);
+    } finally {
+      this.#calls -= 1;
+      if (!this.#isOpen && !this.isBusy) void this.close();
+    }
   }
 
   #maskingFailures<T>(work: Promise<T>): Promise<T> {
     return work.catch((error: unknown) => {
       throw this.#masked(error);
     });
+  }
+
+  /** C3. It takes no new calls. */
+  async giveUp(): Promise<void> {
+    this.#isOpen = false;
+    if (!this.isBusy) await this.close();
   }
 
   /** Never fails. A child that does not end by itself is killed. */

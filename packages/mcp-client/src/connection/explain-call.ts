@@ -36,8 +36,14 @@ function statusOf(error: unknown): number | undefined {
 const wordsOf = (error: unknown): string =>
   (error instanceof Error ? error.message : String(error)).slice(0, MAX_WORDS).toWellFormed();
 
-/** Whether a server over HTTP does not know the session of a request: it was not executed. */
-export const isRefusedSession = (error: unknown): boolean => [400, 404].includes(statusOf(error) ?? 0);
+/**
+ * Whether a server over HTTP does not know the session of a request: it was not executed. Some servers say so with 400, which alone means
+ * anything.
+ */
+export function isRefusedSession(error: unknown): boolean {
+  const status = statusOf(error);
+  return status === 404 || (status === 400 && /session/i.test(wordsOf(error)));
+}
 
 /** @param tool - As the model calls it. */
 export function explainCall(server: string, tool: string, error: unknown): KernelError {

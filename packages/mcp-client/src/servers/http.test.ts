@@ -1,5 +1,5 @@
 /** MCP over HTTP, with servers of the official SDK. */
-import { createServer, type RequestListener } from 'node:http';
+import { createServer, type IncomingMessage, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { KernelError } from '@boxcar/kernel';
 import type { Tool, ToolContext } from '@boxcar/runtime';
@@ -89,6 +89,68 @@ async function plain(listener: RequestListener): Promise<AsyncDisposable & { rea
     },
   };
 }
+
+interface Message {
+  readonly id?: number;
+  readonly method: string;
+  readonly params: { readonly arguments?: { readonly n?: number } };
+}
+
+async function readMessage(request: IncomingMessage): Promise<Message> {
+  const parts: Buffer[] = [];
+  for await (const part of request) parts.push(part as Buffer);
+  return JSON.parse(Buffer.concat(parts).toString()) as Message;
+}
+
+/** Answers what comes before a call, in the older revision. */
+const ANSWERS: Readonly<Record<string, object>> = {
+  initialize: {
+    protocolVersion: '2025-11-25',
+    capabilities: { tools: {} },
+    serverInfo: { name: 'plain', version: '1' },
+  },
+  'tools/list': { tools: [{ name: 'work', inputSchema: { type: 'object' } }] },
+};
+
+test.each([400, 404, 502, 503])('a call that is refused with %s ends no other call', async (status) => {
+  let calls = 0;
+  let finish = (): void => undefined;
+  const going = new Promise<void>((resolve) => {
+    finish = resolve;
+  });
+  await using server = await plain((request, response) => {
+    void (async () => {
+      if (request.method !== 'POST') return response.writeHead(405).end();
+      const { id, method, params } = await readMessage(request);
+      const answer = (result: object | undefined) =>
+        response
+          .setHeader('content-type', 'application/json')
+          .setHeader('mcp-session-id', 'one')
+          .end(
+            JSON.stringify({
+              jsonrpc: '2.0',
+              id,
+              ...(result === undefined ? { error: { code: -32601, message: 'no' } } : { result }),
+            }),
+          );
+      if (id === undefined) return response.writeHead(202).end();
+      if (method !== 'tools/call') return answer(ANSWERS[method]);
+      calls += 1;
+      if (params.arguments?.n !== 1) return response.writeHead(status).end('no');
+      await going;
+      return answer({ content: [{ type: 'text', text: 'done' }] });
+    })();
+  });
+  const servers = open({ url: server.url });
+  const first = call(servers, 'web.work', { n: 1 });
+  await waitFor(() => calls === 1, { message: 'the first call to arrive' });
+  const code = status < 500 ? 'tool_failed' : 'outcome_unknown';
+  expect((await failureOf(call(servers, 'web.work', { n: 2 }))).code).toBe(code);
+  finish();
+  expect(await first).toBe('done');
+  // 404 alone says that the session was not known, so that nothing was done.
+  expect(calls).toBe(status === 404 ? 3 : 2);
+});
 
 test.each<[string, RequestListener]>([
   ['a page', (_request, response) => response.setHeader('content-type', 'text/html').end('<html>hello')],

@@ -285,6 +285,21 @@ describe('a hostile server', () => {
   });
 });
 
+test('a server that does one thing at a time keeps its connection, and its list is asked for later', async () => {
+  let now = 0;
+  const raw = rawServer('busy');
+  const servers = open({ raw: raw.entry }, { now: () => now });
+  const [work] = await servers.toolsOf(['raw'], never);
+  if (work === undefined) throw new Error('no tool');
+  const pids = raw.pids().length;
+  const running = run(work);
+  await waitFor(() => raw.notes().includes('call work {}'), { message: 'it has the call' });
+  now += 61_000;
+  await servers.toolsOf(['raw'], never);
+  expect(await running).toBe('did work');
+  expect([raw.pids().length, servers.get('raw')?.failure]).toEqual([pids, undefined]);
+});
+
 test('a list that has changed is read again before the next step', async () => {
   const servers = open({ raw: rawServer('changes').entry });
   const tools = await servers.toolsOf(['raw'], never);
