@@ -187,6 +187,20 @@ describe('limits of a key', () => {
     await initialize({ url });
   });
 
+  test('a session of a client that has vanished ends for another one of its key, and one with a stream does not', async () => {
+    const other = await second({ limits: { sessions: 2 }, replaceMs: 0 });
+    const { url } = other;
+    const [used, unused] = [await initialize({ url }), await initialize({ url })];
+    const stream = await fetch(url, {
+      headers: { ...bearer(key), accept: 'text/event-stream', 'mcp-session-id': used },
+    });
+    const opened = await initialize({ url });
+    expect((await ping(unused, { url })).status).toBe(404);
+    expect((await ping(used, { url })).status).toBe(200);
+    expect((await ping(opened, { url })).status).toBe(200);
+    await stream.body?.cancel();
+  });
+
   test('an open request counts until its answer has been read', async () => {
     const other = await second({ limits: { requests: 1 } });
     const { url } = other;
