@@ -9,6 +9,7 @@
 import { type JsonObject, maskSecrets } from '@boxcar/kernel';
 import type { CallToolResult, Client, Tool } from '@modelcontextprotocol/client';
 import type { ServerDefinition } from '../servers/server-definition.js';
+import { endLostCalls } from './lost-calls.js';
 import { type NamedValue, type OpenedTransport, openTransport } from './open-transport.js';
 import { outputValidator } from './output-validator.js';
 
@@ -85,6 +86,7 @@ export class Connection {
       // The probe would start a second child.
       const prior = era === 'legacy' ? { prior: { kind: 'legacy' } as const } : {};
       await client.connect(transport, { timeout: connectMs, signal, ...prior });
+      endLostCalls(transport);
     } catch (error) {
       const why = connection.#explain(error);
       await connection.close();

@@ -1,5 +1,6 @@
 /** What a call that failed means. Pure: the error of the SDK or of the system in, a code of the catalogue out. */
 import { KernelError } from '@boxcar/kernel';
+import { isLostCall } from './lost-calls.js';
 
 const MAX_WORDS = 4_000;
 
@@ -57,7 +58,7 @@ export function explainCall(server: string, tool: string, error: unknown): Kerne
       cause: error,
     });
   const status = statusOf(error);
-  const isAnswer = typeof code === 'number' || UNUSABLE.has(code);
+  const isAnswer = !isLostCall(error) && (typeof code === 'number' || UNUSABLE.has(code));
   if (isAnswer || (status !== undefined && status >= 400 && status < 500))
     return new KernelError('tool_failed', {
       message: isAnswer ? `${tool}: ${wordsOf(error)}` : `${tool}: its server answered HTTP ${status}.`,

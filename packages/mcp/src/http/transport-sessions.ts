@@ -135,8 +135,10 @@ export class TransportSessions {
       (session) => session.keyId === keyId && !session.isBusy && session.idleMs >= this.#options.replaceMs,
     );
     const [oldest] = unused.toSorted((a, b) => b.idleMs - a.idleMs);
-    if (oldest !== undefined) await this.end(oldest);
-    return oldest !== undefined;
+    if (oldest === undefined) return false;
+    await this.end(oldest);
+    this.#forget(oldest.transport.sessionId);
+    return true;
   }
 
   /** T3. */
