@@ -138,9 +138,31 @@ class McpDoor {
         return protocolError(400, { code: PARSE_ERROR, message: 'The body must be JSON in UTF-8.' });
       }
       if (!(await isLegacyRequest(call.request, body))) return await this.#serveModern(call, { body, give });
-      return this.#watch(await this.#serveSession(call, body), give);
+      return await this.#serveBatch(call, { body, give });
     } catch (error) {
       give();
+      throw error;
+    }
+  }
+
+  /** Each message of a batch is a request. */
+  async #serveBatch(
+    call: Call,
+    { body, give }: { readonly body: unknown; readonly give: () => void },
+  ): Promise<Response> {
+    const more = Array.isArray(body) ? Math.max(body.length - 1, 0) : 0;
+    const giveMore = this.#counts.take('requests', call.principal.keyId, more);
+    if (giveMore === undefined) {
+      give();
+      return tooMany('open requests');
+    }
+    try {
+      return this.#watch(await this.#serveSession(call, body), () => {
+        give();
+        giveMore();
+      });
+    } catch (error) {
+      giveMore();
       throw error;
     }
   }
@@ -154,10 +176,12 @@ class McpDoor {
     if (give === undefined) return tooMany('open streams');
     const { request } = call;
     const { events } = session;
-    const missed = request.headers.has(LAST_EVENT_HEADER) ? undefined : events.lastReadId;
+    const last = request.headers.get(LAST_EVENT_HEADER);
+    const missed = last === null ? events.lastReadId : undefined;
     const asked = missed === undefined ? request : withHeader(request, LAST_EVENT_HEADER, missed);
     const response = await this.#inSession({ ...call, request: asked }, session);
-    const close = response.ok ? events.openOwnStream() : () => undefined;
+    const isOwn = last === null || events.isOwn(last);
+    const close = response.ok && isOwn ? events.openOwnStream() : () => undefined;
     return this.#watch(response, () => {
       close();
       give();
