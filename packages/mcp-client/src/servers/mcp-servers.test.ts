@@ -259,6 +259,8 @@ describe('a hostile server', () => {
     const servers = open({ raw: rawServer('schemas').entry });
     const tools = await servers.toolsOf(['raw'], never);
     expect(namesOf(tools)).toEqual(['raw.draft4', 'raw.broken', 'raw.slow', 'raw.draft7']);
+    const leftOut = servers.get('raw')?.known?.leftOut;
+    expect(leftOut?.map(({ tool }) => tool)).toEqual(['deep', 'huge']);
     expect(await run(find(tools, 'raw.draft4'), { any: 1 })).toBe('did draft4');
     expect(await run(find(tools, 'raw.broken'), { n: 1 })).toBe('did broken');
     expect(find(tools, 'raw.slow').input.safeParse({ n: `${'a'.repeat(5_000)}b` }).success).toBe(false);
