@@ -7,25 +7,32 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
  * them: it runs the packed command line on both versions of Node.
  */
 const LONG_TESTS = [
-  'bench/**/*.test.ts',
-  'packages/embedded/**/*.test.ts',
-  'scripts/scoped-looks.test.ts',
-  'scripts/start.test.ts',
   '**/a2a/src/push.test.ts',
   '**/custom-handlers.test.ts',
   '**/doorbell.test.ts',
   '**/evaluate.property.test.ts',
   '**/faults/**/*.test.ts',
+  '**/fit-schema.test.ts',
   '**/left-turns.test.ts',
+  '**/mcp-client/src/agents.test.ts',
+  '**/mcp-client/src/servers/mcp-servers.test.ts',
+  '**/mcp/src/sessions/faults.test.ts',
+  '**/newcomers.test.ts',
   '**/outage.test.ts',
+  '**/provider-loops.test.ts',
   '**/queue-door.test.ts',
   '**/recovery.test.ts',
+  '**/regular-expressions.test.ts',
+  '**/sent-bytes.test.ts',
   '**/soak/**/*.test.ts',
   '**/sweep-bounds.test.ts',
   '**/thousand-children.test.ts',
   '**/tool-queue.test.ts',
   '**/worker-role.test.ts',
   '**/worker/worker.test.ts',
+  'bench/**/*.test.ts',
+  'packages/embedded/**/*.test.ts',
+  'scripts/start.test.ts',
 ];
 /** `npm test` runs the others and `npm run test:long` these; vitest by itself runs all. */
 const PART = process.env.BOXCAR_TEST_PART;

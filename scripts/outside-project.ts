@@ -71,12 +71,16 @@ export async function makeOutsideProject(): Promise<string> {
     ['typescript', '@types/node'].map((name) => [name, devDependencies[name] ?? '*']),
   );
   // The clients that the programs import themselves, in the versions of the workspace: a test asks no registry for newer ones.
+  const { devDependencies: ofMcp = {} } = readManifest(join(root, 'packages/mcp'));
   const clients = Object.fromEntries(
-    ['bullmq', 'ioredis', 'pg', 'zod'].map((name) => [name, catalog[name] ?? '*']),
+    ['bullmq', 'ioredis', 'pg', 'zod', '@modelcontextprotocol/client'].map((name) => [
+      name,
+      catalog[name] ?? ofMcp[name] ?? '*',
+    ]),
   );
   const packages = Object.fromEntries(
     readdirSync(tarballs).map((file) => [
-      `@boxcar/${/^boxcar-([a-z0-9]+)-/.exec(file)?.[1] ?? file}`,
+      `@boxcar/${/^boxcar-([a-z0-9-]+?)-\d/.exec(file)?.[1] ?? file}`,
       `file:tarballs/${file}`,
     ]),
   );

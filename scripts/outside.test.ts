@@ -254,6 +254,7 @@ const PRINTS: readonly (readonly [name: string, stdout: RegExp, stderr?: RegExp]
   ['ask_expert', /It is safe\./],
   ['packContext', /^[0-9a-f-]{36} \[/],
   ['a2aRoutes', /^401\n$/],
+  ['register_session', /^\{"success":true,.*"status":"active".*\}\n$/],
   ['createHttpFrame', /^200\n$/],
   [
     'startEmbeddedPostgres',

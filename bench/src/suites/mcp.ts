@@ -45,7 +45,7 @@ async function openStdio({ databaseUrl }: World): Promise<Door> {
   await client.connect(
     new StdioClientTransport({
       command: process.execPath,
-      args: [fileURLToPath(import.meta.resolve('@boxcar/mcp/server'))],
+      args: [fileURLToPath(new URL('dist/server.js', import.meta.resolve('@boxcar/mcp/package.json')))],
       env: { PATH, HOME, DATABASE_URL: databaseUrl, BOXCAR_LOG_LEVEL: 'error' },
     }),
   );

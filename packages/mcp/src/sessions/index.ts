@@ -127,7 +127,8 @@ const handoffs = (server: McpServer, scope: McpClientScope): readonly ToolDefini
   {
     name: 'reject_handoff',
     title: 'Reject a handoff',
-    description: 'Refuses a session that was passed on to you and that nobody has accepted.',
+    description:
+      'Refuses a session that was passed on to you and waits, gives up one that you have accepted, or takes back one that you have passed on.',
     input: inputOf(rejectHandoffSchema),
     output: PACKAGE,
     scope: 'handoffs:write',

@@ -86,11 +86,18 @@ export interface StageOptions {
   readonly functions?: Record<string, ScriptedFunction>;
   /** False: nothing runs turns. */
   readonly works?: boolean;
+  /** True: the primitive `handoff` is on. */
+  readonly handsOff?: boolean;
 }
 
 const ALL: readonly Scope[] = SCOPES;
 
-export async function openStage({ policy, functions = {}, works = true }: StageOptions = {}): Promise<Stage> {
+export async function openStage({
+  policy,
+  functions = {},
+  works = true,
+  handsOff = false,
+}: StageOptions = {}): Promise<Stage> {
   const database = await testDatabase();
   const log: LogLine[] = [];
   const write: McpClientScope['log'] = (level, event, fields = {}) => void log.push({ level, event, fields });
@@ -99,6 +106,7 @@ export async function openStage({ policy, functions = {}, works = true }: StageO
     directUrl: database.url,
     model: createModelRouter({ scripted: { functions } }),
     log: write,
+    handoffs: { enabled: handsOff },
     ...(policy === undefined ? {} : { permissionEvaluator: new PermissionEvaluator({ text: policy }) }),
   });
   const { runtime } = opened;

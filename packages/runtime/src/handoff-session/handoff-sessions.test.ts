@@ -6,7 +6,14 @@ import { failureOf } from '../testing/failure-of.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { rowCounts } from '../testing/row-counts.js';
-import { type ContextPageAnswer, type HandoffSessions, openHandoffSessions } from './index.js';
+import {
+  acceptHandoff,
+  type ContextPageAnswer,
+  completeHandoff,
+  type HandoffSessions,
+  openHandoffSessions,
+  requestHandoff,
+} from './index.js';
 
 let h: Harness;
 let operator: HandoffSessions;
@@ -567,6 +574,45 @@ describe('a purge', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
     // Its key is free.
     await expectOutcome(operator.register({ session_key: keys.closed, agent_from: 'x' }), 'registered');
+  });
+
+  test('removes a session that somebody has fetched, and ends the packages of one that is gone', async () => {
+    const fetched = (await register(operator, { agent_from: 'x' })).session.session_key;
+    const left = (await register(operator, { agent_from: 'x' })).session.session_key;
+    const hand = async (session_key: string, rest: object = {}): Promise<string> => {
+      const answer = await requestHandoff(h.runtime, { session_key, target_agent: 'bob', ...rest });
+      if (answer.outcome !== 'handed_on') throw new Error(answer.outcome);
+      return answer.handoff_id;
+    };
+    const [done, open] = [
+      await hand(fetched, { target_agent: 'elsewhere' }),
+      await hand(left, { target_agent: 'elsewhere' }),
+    ];
+    await acceptHandoff(h.runtime, { handoff_id: done });
+    await completeHandoff(h.runtime, { handoff_id: done, result: 'done' });
+    // Its segment stands in the context of a turn: it stays with that.
+    const packed = (await register(operator, { agent_from: 'x' })).session.session_key;
+    await hand(packed);
+    for (const key of [fetched, left, packed]) await backdate(key, 25);
+    await purge(0);
+    expect([await isThere(fetched), await isThere(left), await isThere(packed)]).toEqual([
+      false,
+      false,
+      true,
+    ]);
+    const handoffs = await h.rows(
+      "select phase, session_id, error->>'message' as said from boxcar.handoffs where id = any ($1::uuid[]) order by created_at",
+      [[done, open]],
+    );
+    expect(handoffs).toEqual([
+      { phase: 'completed', session_id: null, said: null },
+      { phase: 'canceled', session_id: null, said: 'The session was purged.' },
+    ]);
+    expect(await acceptHandoff(h.runtime, { handoff_id: open })).toMatchObject({
+      outcome: 'not_possible',
+      why: 'It has ended.',
+    });
+    await checkInvariants(h.database.pool, { isSettled: false });
   });
 
   test('keeps a session that another one goes on from, until that is over too', async () => {

@@ -11,6 +11,7 @@ import {
   acceptHandoffSchema,
   buildCard,
   completeHandoffSchema,
+  handoffStatusOf,
   isJsonObject,
   type JsonObject,
   type JsonValue,
@@ -105,16 +106,19 @@ class NotPossible extends Error {}
 const isKnown = (found: SessionPackage | undefined): found is SessionPackage =>
   found !== undefined && (found.is_operator || found.is_target || found.is_source);
 
-/** What stands in the way of whoever is not its target. */
+/** What stands in the way, whoever it is that moves the package. */
 function checkPackage(found: SessionPackage): void {
   if (found.is_served) throw new NotPossible('An agent of this installation serves it.');
-  if (!found.is_operator && !found.is_target) throw new NotPossible('It is for another agent.');
   if (found.phase === 'awaiting_approval') throw new NotPossible('It waits for an approval.');
 }
 
 type Decide = (found: SessionPackage, actor: Actor) => PackageMove | undefined;
 
+const mayFetch = ({ is_operator, is_target }: SessionPackage): boolean => is_operator || is_target;
+const notYours = (): NotPossible => new NotPossible('It is for another agent.');
+
 const accept: Decide = (found, { agentId, agentName }) => {
+  if (!mayFetch(found)) throw notYours();
   if (found.phase === 'in_progress' && found.holder_id === agentId) return undefined;
   if (found.phase !== 'pending')
     throw new NotPossible(
@@ -123,29 +127,37 @@ const accept: Decide = (found, { agentId, agentName }) => {
   return { phase: 'in_progress', event: { type: 'handoff.accepted', data: { by: agentName } } };
 };
 
+/** Before it is accepted its target refuses it. After that whoever has it gives it up; and who asked may take it back at any time. */
 const reject =
   (reason: string | undefined): Decide =>
   (found, { agentId, agentName }) => {
-    if (found.phase === 'rejected' && found.holder_id === agentId) return undefined;
-    if (found.phase !== 'pending')
-      throw new NotPossible(found.phase === 'in_progress' ? 'It has been accepted.' : 'It has ended.');
-    const error = new KernelError('permission_denied', {
-      message: `Handoff to ${found.target_agent} rejected by ${agentName}${reason === undefined ? '.' : `: ${reason}`}`,
+    const { phase: before, holder_id, is_source, is_operator } = found;
+    if ((before === 'rejected' || before === 'canceled') && holder_id === agentId) return undefined;
+    if (before !== 'pending' && before !== 'in_progress') throw new NotPossible('It has ended.');
+    const isRefusal = before === 'pending' && mayFetch(found);
+    const isEnd = is_source || is_operator || (before === 'in_progress' && holder_id === agentId);
+    if (!isRefusal && !isEnd)
+      throw before === 'in_progress' && mayFetch(found)
+        ? new NotPossible('Another client has accepted it.')
+        : notYours();
+    const phase = isRefusal ? 'rejected' : 'canceled';
+    const said = `Handoff to ${found.target_agent} ${phase} by ${agentName}`;
+    const error = new KernelError(isRefusal ? 'permission_denied' : 'canceled', {
+      message: reason === undefined ? `${said}.` : `${said}: ${reason}`,
       next: '',
     });
+    const status = handoffStatusOf(phase);
     return {
-      phase: 'rejected',
+      phase,
       error: error.toJSON(),
-      event: {
-        type: 'handoff.rejected',
-        data: { status: 'rejected', phase: 'rejected', code: error.code, by: agentName },
-      },
+      event: { type: `handoff.${status}`, data: { status, phase, code: error.code, by: agentName } },
     };
   };
 
 const complete =
   (result: JsonValue | undefined, { maxCardBytes }: HandoffRuntime['limits']): Decide =>
   (found, { agentId, agentName, projectId }) => {
+    if (!mayFetch(found)) throw notYours();
     if (found.phase === 'completed' && found.holder_id === agentId) return undefined;
     if (found.phase === 'pending') throw new NotPossible('It has not been accepted yet.');
     if (found.phase !== 'in_progress') throw new NotPossible('It has ended.');
@@ -223,7 +235,7 @@ export async function acceptHandoff(
   return moveOne(runtime, { handoffId, outcome: 'accepted', decide: accept }, client);
 }
 
-/** Refuses a package that nobody has accepted. @throws KernelError `bad_request`. */
+/** Refuses a package, gives it up after it was accepted, or takes it back. @throws KernelError `bad_request`. */
 export async function rejectHandoff(
   runtime: HandoffRuntime,
   input: unknown,

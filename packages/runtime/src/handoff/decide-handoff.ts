@@ -10,6 +10,7 @@ import {
   type HandoffId,
   type JsonValue,
   KernelError,
+  readHandoffTarget,
   toErrorBody,
 } from '@boxcar/kernel';
 import { findCached, type HandoffPlace } from '@boxcar/store';
@@ -173,7 +174,9 @@ async function findRoute(scope: RequestScope, asked: Asked, route: Route): Promi
     return { ...route, targetAgent: target.name, native: target };
   }
   if (parts.runner !== undefined) return toFunction(scope, route, RUNNER_TARGET);
-  if (scope.session !== undefined && native.kind === 'none') return { ...route, isFetched: true };
+  // Who says that it is an agent or a profile of this project does not mean somebody elsewhere.
+  const isElsewhere = readHandoffTarget(given).kind === 'any';
+  if (scope.session !== undefined && isElsewhere) return { ...route, isFetched: true };
   throw native.error;
 }
 

@@ -52,7 +52,8 @@ export async function writeHandoff(scope: RequestScope, settled: Settled): Promi
   const { asked, decided } = settled;
   const packed = await packHandoff(tools, asked, {
     workerTarget: decided.route.workerTarget,
-    session: scope.session,
+    // Whoever fetches a session reads its entries there.
+    session: decided.route.isFetched === true ? undefined : scope.session,
   });
   const ticket = await askForApproval(tools, settled);
   const turn = await serve(scope, settled, packed);

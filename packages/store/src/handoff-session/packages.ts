@@ -88,7 +88,7 @@ const RESULT = statement(`
 
 /** What becomes of a package. */
 export interface PackageMove {
-  readonly phase: Extract<HandoffPhase, 'in_progress' | 'rejected' | 'completed'>;
+  readonly phase: Extract<HandoffPhase, 'in_progress' | 'rejected' | 'canceled' | 'completed'>;
   readonly event: NewHandoffEvent;
   readonly error?: Parameters<typeof moveHandoffs>[2]['error'];
   readonly result?: NewCard | undefined;
