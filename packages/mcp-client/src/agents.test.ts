@@ -199,6 +199,13 @@ describe('a worker that is killed during a call', () => {
       'tool_unknown',
       1,
     ],
+    [
+      'a tool that may run again, whose server is away',
+      { retry_safe: ['work'] },
+      { command: '/no/such/command' },
+      'tool_server_unavailable',
+      1,
+    ],
   ])('is followed by one that goes on with the same names: %s', async (_what, rest, later, code, calls) => {
     const raw = rawServer('gate');
     const gate = join(newFolder(), 'open');
