@@ -1,10 +1,21 @@
 /** Agents that use MCP servers: the whole way from a profile to the rows, with real servers. */
+import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { JsonObject } from '@boxcar/kernel';
+import type { ScriptedFunction } from '@boxcar/llm';
 import { spawnNode, waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { everything, filesystem, isAlive, newFolder, rawServer } from './testing/servers.js';
+import {
+  everything,
+  filesystem,
+  isAlive,
+  type NotedServer,
+  newFolder,
+  notedServer,
+  rawServer,
+} from './testing/servers.js';
 import { openStage, type Stage } from './testing/stage.js';
 
 const end = ({ opened }: Stage, turnId: string) => opened.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
@@ -56,6 +67,82 @@ test('an agent uses two servers, one of which is killed and started again betwee
   ]);
   expect(calls[0]?.content.result).toBe('Echo: one');
   expect(JSON.stringify(calls[5]?.content.result)).toContain('by an agent');
+});
+
+describe('the official servers, killed during a call', () => {
+  const SLOW = 'all.trigger-long-running-operation';
+  const READ = 'files.read_text_file';
+
+  /** Makes the next call only when it was told that nobody knows what came of the call before. */
+  const careful =
+    ({ pipe, note }: { readonly pipe: string; readonly note: string }): ScriptedFunction =>
+    (_request, { call, results }) => {
+      const [slow] = results(SLOW);
+      const [piped, text] = results(READ);
+      const afterLoss = (lost: unknown, tool: string, args: JsonObject) =>
+        JSON.stringify(lost).includes('outcome_unknown')
+          ? { toolCalls: [call(tool, args)] }
+          : { text: `not told: ${JSON.stringify(lost)}` };
+      if (slow === undefined) return { toolCalls: [call(SLOW, { duration: 600, steps: 1 })] };
+      if (results('all.echo').length === 0) return afterLoss(slow, 'all.echo', { message: 'still there' });
+      if (piped === undefined) return { toolCalls: [call(READ, { path: pipe })] };
+      if (results('files.write_file').length === 0)
+        return afterLoss(piped, 'files.write_file', { path: note, content: 'by an agent' });
+      if (text === undefined) return { toolCalls: [call(READ, { path: note })] };
+      return { text: `read ${JSON.stringify(text)}` };
+    };
+
+  const killDuring = async (server: NotedServer, tool: string): Promise<void> => {
+    await waitFor(() => server.notes().includes(`call ${tool}`), { message: `${tool} has begun` });
+    for (const pid of server.pids().filter(isAlive)) process.kill(pid, 'SIGKILL');
+  };
+  /** What has happened in a server from its first call on. */
+  const sinceCalls = (server: NotedServer): readonly string[] => {
+    const notes = server.notes().map((line) => (line.startsWith('start ') ? 'start' : line));
+    return notes.slice(notes.findIndex((line) => line.startsWith('call ')));
+  };
+
+  test('are started again: the agent is told, its next call works, and no call reaches a server twice', async () => {
+    const folder = newFolder();
+    const [pipe, note] = [join(folder, 'pipe'), join(folder, 'note.txt')];
+    // Nobody writes to it, so that reading it does not end.
+    execFileSync('mkfifo', [pipe]);
+    const all = notedServer(everything());
+    const files = notedServer(filesystem(folder));
+    // The server says of the tool that it only reads: that is not why a call may run again.
+    await using stage = await openStage(
+      { all: all.entry, files: { ...files.entry, retry_safe: ['read_text_file'] } },
+      { careful: careful({ pipe, note }) },
+    );
+    await stage.agent([], { model: 'scripted:careful', script: undefined });
+    await stage.worker();
+    const turn = await stage.launch();
+    await killDuring(all, 'trigger-long-running-operation');
+    await killDuring(files, 'read_text_file');
+    expect(await end(stage, turn)).toMatchObject({
+      status: 'success',
+      result: expect.stringContaining('by an agent'),
+    });
+    expect(readFileSync(note, 'utf8')).toBe('by an agent');
+    const calls = await stage.callsOf(turn);
+    expect(calls.map(({ name, content }) => [name, content.error?.code])).toEqual([
+      [SLOW, 'outcome_unknown'],
+      ['all.echo', undefined],
+      [READ, 'outcome_unknown'],
+      ['files.write_file', undefined],
+      [READ, undefined],
+    ]);
+    expect(calls[0]?.content.error?.message).toBe(
+      `The connection with the MCP server 'all' was lost while ${SLOW} ran. Check the effect before calling it again.`,
+    );
+    expect(sinceCalls(all)).toEqual(['call trigger-long-running-operation', 'start', 'call echo']);
+    expect(sinceCalls(files)).toEqual([
+      'call read_text_file',
+      'start',
+      'call write_file',
+      'call read_text_file',
+    ]);
+  });
 });
 
 test('a server that cannot be reached does not stop the turn: its agent is told', async () => {
@@ -110,6 +197,13 @@ describe('a worker that is killed during a call', () => {
       { retry_safe: ['work'] },
       { tools: ['safe'] },
       'tool_unknown',
+      1,
+    ],
+    [
+      'a tool that may run again, whose server is away',
+      { retry_safe: ['work'] },
+      { command: '/no/such/command' },
+      'tool_server_unavailable',
       1,
     ],
   ])('is followed by one that goes on with the same names: %s', async (_what, rest, later, code, calls) => {

@@ -66,6 +66,11 @@ export class McpServer {
     return this.#failure;
   }
 
+  /** The same, where it may also be that it has not answered yet. */
+  get whyAway(): KernelError {
+    return this.#failure ?? this.#unavailable('has not answered yet');
+  }
+
   /** Why it cannot be used now, as the log has it: for the operator, not for models. */
   get reason(): string | undefined {
     return this.#reason;

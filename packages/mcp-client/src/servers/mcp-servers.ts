@@ -68,6 +68,11 @@ export class McpServers implements ToolServers, AsyncDisposable {
     }
   }
 
+  whyUnseen(name: string): KernelError | undefined {
+    const server = this.#servers.get(name);
+    return server?.known === undefined ? server?.whyAway : undefined;
+  }
+
   /** P2. */
   #looker(server: McpServer, reason: string): Tool {
     const name = `${server.name}.unavailable`;

@@ -20,7 +20,7 @@ export const filesystem = (folder: string) => ({
 
 export const newFolder = (): string => mkdtempSync(join(tmpdir(), 'boxcar-mcp-'));
 
-export interface RawServer {
+export interface NotedServer {
   readonly entry: { readonly command: string; readonly args: readonly string[] };
   /** What has happened in it, one line each. */
   readonly notes: () => readonly string[];
@@ -28,8 +28,8 @@ export interface RawServer {
   readonly pids: () => readonly number[];
 }
 
-/** @param mode - What it does: see its file. */
-export function rawServer(mode: string): RawServer {
+/** @param argsFor - The arguments of Node, by the file that gets the notes. */
+function noted(argsFor: (file: string) => readonly string[]): NotedServer {
   const file = join(newFolder(), 'notes');
   const notes = (): readonly string[] => {
     try {
@@ -39,12 +39,20 @@ export function rawServer(mode: string): RawServer {
     }
   };
   return {
-    entry: { command: process.execPath, args: [pathOf('../fixtures/raw-server.mjs'), mode, file] },
+    entry: { command: process.execPath, args: argsFor(file) },
     notes,
     pids: () =>
       notes().flatMap((line) => (line.startsWith('start ') ? [Number(line.slice('start '.length))] : [])),
   };
 }
+
+/** @param mode - What it does: see its file. */
+export const rawServer = (mode: string): NotedServer =>
+  noted((file) => [pathOf('../fixtures/raw-server.mjs'), mode, file]);
+
+/** One of the official servers as it is: its processes, and the calls that reach it, are noted. */
+export const notedServer = ({ args }: { readonly args: readonly string[] }): NotedServer =>
+  noted((file) => [pathOf('../fixtures/noted-server.mjs'), file, ...args]);
 
 export function isAlive(pid: number): boolean {
   try {

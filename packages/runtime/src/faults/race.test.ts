@@ -3,12 +3,14 @@ import { Race } from '../testing/faults/race.js';
 import { delegations, overflows, tools } from '../testing/faults/scenarios.js';
 import * as ends from '../testing/faults/scenarios-ends.js';
 import * as joins from '../testing/faults/scenarios-joins.js';
+import { servedTools } from '../testing/faults/scenarios-served.js';
 import { handoffs } from '../testing/faults/scenarios-tape.js';
 import { notifyParent } from '../testing/faults/scenarios-tapes.js';
 
 const SCENARIOS = [
   tools,
   delegations,
+  servedTools,
   handoffs,
   overflows,
   notifyParent,

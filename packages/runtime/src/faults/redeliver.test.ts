@@ -6,10 +6,19 @@ import type { Scenario } from '../testing/faults/scenario.js';
 import { delegations, queueTools, tools } from '../testing/faults/scenarios.js';
 import * as ends from '../testing/faults/scenarios-ends.js';
 import * as joins from '../testing/faults/scenarios-joins.js';
+import { servedTools } from '../testing/faults/scenarios-served.js';
 import { handoffs } from '../testing/faults/scenarios-tape.js';
 import { isThorough } from '../testing/faults/survival.js';
 
-const SCENARIOS = [tools, delegations, queueTools, handoffs, ...Object.values(joins), ...Object.values(ends)];
+const SCENARIOS = [
+  tools,
+  servedTools,
+  delegations,
+  queueTools,
+  handoffs,
+  ...Object.values(joins),
+  ...Object.values(ends),
+];
 
 /** Of those that differ by what the kernel does, not by what is queued, a few are enough for the second kind of queue. */
 const FEW = [

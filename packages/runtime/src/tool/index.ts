@@ -12,4 +12,10 @@ export {
   type ToolContext,
   toParameters,
 } from './tool.js';
-export { findUnknownServer, isServed, type ToolServers, unknownServers } from './tool-servers.js';
+export {
+  findUnknownServer,
+  isServed,
+  missingServed,
+  type ToolServers,
+  unknownServers,
+} from './tool-servers.js';

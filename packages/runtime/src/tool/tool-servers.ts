@@ -13,11 +13,29 @@ export interface ToolServers {
   readonly names: ReadonlySet<string>;
   /** The tools of some of them as they are now, each named `server.tool`. */
   toolsOf(names: readonly string[], signal: AbortSignal): Promise<readonly Tool[]>;
+  /** Why this process has never seen the tools of a server; undefined when it has. */
+  whyUnseen(name: string): KernelError | undefined;
 }
 
 /** Whether a name is, or could be, that of a tool of a server that the profile names. */
 export const isServed = ({ mcp = [] }: Pick<Profile, 'mcp'>, name: string): boolean =>
   mcp.some((server) => name.startsWith(`${server}.`));
+
+/** Why a call of a step that was committed cannot go on: its tool is not there. */
+export function missingServed(
+  servers: ToolServers | undefined,
+  { mcp = [] }: Pick<Profile, 'mcp'>,
+  name: string,
+): KernelError | undefined {
+  const server = mcp.find((each) => name.startsWith(`${each}.`));
+  if (server === undefined) return undefined;
+  const why = servers?.whyUnseen(server);
+  if (why !== undefined) return why;
+  return new KernelError('tool_unknown', {
+    message: `'${name}' is not among the tools of its MCP server now.`,
+    details: { tool: name, mcp_server: server },
+  });
+}
 
 /** Servers that the profile names and this process does not know. */
 export const unknownServers = (

@@ -25,7 +25,7 @@ import { answeredMeanwhile, toFailure, toSettlement } from '../end/index.js';
 import { type RunningCall, runInScope, unlessAborted } from '../lib/index.js';
 import { parseSubmission } from '../submit/index.js';
 import { onPool, openTape, untilAborted } from '../tape/index.js';
-import { isServed, parseGiven, type Tool } from '../tool/index.js';
+import { missingServed, parseGiven, type Tool } from '../tool/index.js';
 import { findFunction, invalidArguments, refusal, type Toolbox } from '../toolbox/index.js';
 import type { HeldTurn } from './held-turn.js';
 import { keepLate, lateResult } from './late.js';
@@ -215,11 +215,12 @@ export async function runCall(
     }
     const tool = findFunction(runtime, toolbox, call.name);
     if (tool === undefined)
-      throw new KernelError('tool_unknown', {
-        message: isServed(options.profile, call.name)
-          ? `'${call.name}' is not among the tools of its MCP server now, or the server cannot be reached.`
-          : `This worker has no tool '${call.name}'; load its plugin.`,
-      });
+      throw (
+        missingServed(runtime.toolServers, options.profile, call.name) ??
+        new KernelError('tool_unknown', {
+          message: `This worker has no tool '${call.name}'; load its plugin.`,
+        })
+      );
     const { result, isSanitized } = await runFunction(runtime, tool, call, turn);
     return { kind: 'result', settlement: settle({ status: 'success', result }, isSanitized) };
   } catch (error) {

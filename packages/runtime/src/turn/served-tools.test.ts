@@ -1,5 +1,5 @@
 /** Tools that MCP servers bring: by the port, whose real implementation is tested in packages/mcp-client. */
-import type { JsonValue, TurnId } from '@boxcar/kernel';
+import { type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -13,10 +13,12 @@ import type { ToolServers } from '../tool/tool-servers.js';
 let h: Harness;
 let offered: Tool[];
 let run: string[];
+let away: KernelError | undefined;
 
 const servers: ToolServers = {
   names: new Set(['box']),
   toolsOf: async () => [...offered],
+  whyUnseen: () => away,
 };
 
 const tool = (name: string, rest: Partial<Tool> = {}): Tool => ({
@@ -37,6 +39,7 @@ const start = async (rest: Parameters<typeof harness>[0] = {}): Promise<void> =>
 beforeEach(() => {
   offered = [tool('open'), tool('shut')];
   run = [];
+  away = undefined;
 });
 afterEach(async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
@@ -201,7 +204,7 @@ describe('a call that waits for a person', () => {
     expect(run).toEqual(['open']);
   });
 
-  test('has a readable result when the server lost the tool meanwhile', async () => {
+  const approvedLater = async (): Promise<JsonValue | undefined> => {
     await start();
     await profile(undefined, { requires_approval: ['box.open'] });
     await h.worker();
@@ -209,16 +212,25 @@ describe('a call that waits for a person', () => {
     offered = [];
     await new ApprovalGate({ runtime: h.runtime }).approve(ticket);
     expect(await end(turn)).toMatchObject({ status: 'success' });
-    expect(await callsOf(turn)).toMatchObject([
-      {
-        status: 'failed',
-        content: {
-          error: {
-            code: 'tool_unknown',
-            message: expect.stringContaining('not among the tools of its MCP server now'),
-          },
-        },
+    expect(run).toEqual([]);
+    const [call] = await callsOf(turn);
+    expect(call?.status).toBe('failed');
+    return call?.content;
+  };
+
+  test('has a readable result when the server lost the tool meanwhile', async () => {
+    expect(await approvedLater()).toMatchObject({
+      error: {
+        code: 'tool_unknown',
+        message: expect.stringContaining("'box.open' is not among the tools of its MCP server now."),
       },
-    ]);
+    });
+  });
+
+  test('has a result that names the server when it is away, and its tools were never seen here', async () => {
+    away = new KernelError('tool_server_unavailable', { message: "The MCP server 'box' cannot be reached." });
+    expect(await approvedLater()).toMatchObject({
+      error: { code: 'tool_server_unavailable', message: expect.stringContaining("'box' cannot be reached") },
+    });
   });
 });

@@ -126,13 +126,13 @@ function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[
 }
 
 /**
- * What may run once only in a scenario: its functions, those that serve handoffs, and the tools that its profiles declare for external
+ * What may run once only in a scenario: its functions, tools of servers, functions that serve handoffs, and the tools that its profiles declare for external
  * workers.
  */
-function onceOnly({ tools = [], agents = [], profiles }: Scenario): string[] {
+function onceOnly({ tools = [], served = [], agents = [], profiles }: Scenario): string[] {
   const declared = profiles.flatMap((profile) => (isJsonObject(profile) ? (profile.tools ?? []) : []));
   const outside = Array.isArray(declared) ? declared.filter(isJsonObject) : [];
-  return [...tools, ...agents, ...outside].flatMap(({ name, retry }) =>
+  return [...tools, ...served, ...agents, ...outside].flatMap(({ name, retry }) =>
     retry === 'never' && typeof name === 'string' ? [name] : [],
   );
 }

@@ -42,6 +42,8 @@ export interface Scenario {
   readonly models?: Readonly<Record<string, ScriptedFunction>>;
   /** What its tools write is counted; see `EFFECTS_TABLE`. */
   readonly tools?: readonly ScenarioTool[];
+  /** Tools of servers, each named `server.tool`. Every process has them; they are counted as `tools` are. */
+  readonly served?: readonly ScenarioTool[];
   /** Functions that serve handoffs; they are counted as tools are. Where there are some, models may hand off. */
   readonly agents?: readonly ScenarioAgent[];
   /** What the policy of its processes says. */
@@ -57,12 +59,13 @@ export interface Scenario {
 }
 
 /** Who plays: what several scenarios need, together. */
-export type Cast = Pick<Scenario, 'models' | 'tools' | 'agents' | 'policy'>;
+export type Cast = Pick<Scenario, 'models' | 'tools' | 'served' | 'agents' | 'policy'>;
 
 /** @throws Error when two of them mean something else by one name. */
 export function castOf(scenarios: readonly Scenario[]): Cast {
   const models = new Map<string, ScriptedFunction>();
   const tools = new Map<string, ScenarioTool>();
+  const served = new Map<string, ScenarioTool>();
   const agents = new Map<string, ScenarioAgent>();
   const policies = new Map<string, PermissionEvaluator>();
   const add = <T>(all: Map<string, T>, name: string, one: T): void => {
@@ -72,6 +75,7 @@ export function castOf(scenarios: readonly Scenario[]): Cast {
   for (const scenario of scenarios) {
     for (const [name, model] of Object.entries(scenario.models ?? {})) add(models, name, model);
     for (const tool of scenario.tools ?? []) add(tools, tool.name, tool);
+    for (const tool of scenario.served ?? []) add(served, tool.name, tool);
     for (const agent of scenario.agents ?? []) add(agents, agent.name, agent);
     if (scenario.policy !== undefined) add(policies, 'policy', scenario.policy);
   }
@@ -79,6 +83,7 @@ export function castOf(scenarios: readonly Scenario[]): Cast {
   return {
     models: Object.fromEntries(models),
     tools: [...tools.values()],
+    served: [...served.values()],
     agents: [...agents.values()],
     ...(policy === undefined ? {} : { policy }),
   };

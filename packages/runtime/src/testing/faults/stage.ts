@@ -6,7 +6,8 @@ import type { Log } from '../../lib/log.js';
 import { InProcessDoorbell } from '../../queue/doorbell-in-process.js';
 import { Runtime } from '../../runtime.js';
 import { Sweeper } from '../../sweep/sweeper.js';
-import type { ToolContext } from '../../tool/tool.js';
+import type { Tool, ToolContext } from '../../tool/tool.js';
+import type { ToolServers } from '../../tool/tool-servers.js';
 import type { ToolQueue } from '../../tool-queue/tool-queue.js';
 import { createWorker, type Worker } from '../../worker/worker.js';
 import { keptInFolder } from '../kept-prompts.js';
@@ -50,6 +51,33 @@ export interface Stage {
   close(): Promise<void>;
 }
 
+/** The tool as the runtime runs it: what it does is written down, past all faults. */
+const countedTool = (
+  tool: ScenarioTool,
+  { effects, beforeTool }: Pick<StageOptions, 'effects' | 'beforeTool'>,
+): Tool => ({
+  ...tool,
+  run: async (input, context): Promise<JsonValue> => {
+    await beforeTool?.(tool, context);
+    await effects.query('insert into public.effects (tool_call_id, name) values ($1, $2)', [
+      context.toolCallId,
+      tool.name,
+    ]);
+    return tool.answer(input);
+  },
+});
+
+/** The servers of the cast, as one process is connected with them. */
+function serversOf(options: StageOptions): ToolServers {
+  const tools = (options.cast.served ?? []).map((tool) => countedTool(tool, options));
+  const serverOf = ({ name }: Tool): string => name.slice(0, name.indexOf('.'));
+  return {
+    names: new Set(tools.map(serverOf)),
+    toolsOf: async (names) => tools.filter((tool) => names.includes(serverOf(tool))),
+    whyUnseen: () => undefined,
+  };
+}
+
 export function openStage(options: StageOptions): Stage {
   const { cast, effects } = options;
   const pool = createPool({ connectionString: options.databaseUrl });
@@ -60,6 +88,7 @@ export function openStage(options: StageOptions): Stage {
     doorbell: options.doorbell ?? new InProcessDoorbell(),
     model: options.model?.(model) ?? model,
     permissionEvaluator: cast.policy,
+    toolServers: serversOf(options),
     handoffs: {
       enabled: (cast.agents ?? []).length > 0,
       webhooks: { secret: WEBHOOK_SECRET, allowPrivate: ['127.0.0.1'], retrySeconds: 0.05 },
@@ -69,19 +98,7 @@ export function openStage(options: StageOptions): Stage {
   });
   // What a dead process was sending is sent by others soon.
   runtime.webhooks.limits = { attemptMs: 2_000, recordMs: 0 };
-  for (const tool of cast.tools ?? []) {
-    runtime.registerTool({
-      ...tool,
-      run: async (input, context): Promise<JsonValue> => {
-        await options.beforeTool?.(tool, context);
-        await effects.query('insert into public.effects (tool_call_id, name) values ($1, $2)', [
-          context.toolCallId,
-          tool.name,
-        ]);
-        return tool.answer(input);
-      },
-    });
-  }
+  for (const tool of cast.tools ?? []) runtime.registerTool(countedTool(tool, options));
   for (const { name, retry, says = [], asks = [], answer } of cast.agents ?? []) {
     runtime.handoffs.agents.set(name, {
       retry,
