@@ -22,6 +22,7 @@ import {
   type JsonObject,
   KernelError,
   MAX_CONTEXT_CARDS,
+  readHandoffTarget,
   requestHandoffSchema,
   type SessionHandoffRequest,
   sessionStateOf,
@@ -34,6 +35,7 @@ import {
   type HandoffSession,
   loadSessionEdges,
   loadTapeSlice,
+  lockAgents,
 } from '@boxcar/store';
 import { assemble, type Handler, type KernelTools } from '../handler/index.js';
 import {
@@ -181,6 +183,13 @@ async function makeOne(
   };
 }
 
+/** All agents at once, in the order of their ids. Locked one after the other, two requests could wait for each other. */
+async function lockTargets(tools: KernelTools, targets: readonly string[]): Promise<void> {
+  const found = await tools.findAgents(targets.map((target) => readHandoffTarget(target).name));
+  const ids = found.flatMap((agent) => agent?.agentId ?? []);
+  if (ids.length > 1) await lockAgents(tools.tx, ids);
+}
+
 async function handSession(
   runtime: HandoffRuntime,
   tools: KernelTools,
@@ -197,6 +206,7 @@ async function handSession(
   if (!session.isOwn) throw toAppendError({ outcome: 'forbidden' }, session.boxId, source.agentId);
   const made = await packageOf(runtime, tools, { session, request, summary });
   const targets = targetsOf(request);
+  if (targets.length > 1) await lockTargets(tools, targets);
   const all: Made[] = [];
   for (const target of targets) {
     const one = await makeOne(runtime, tools, { target, made, isOnly: targets.length === 1 });
