@@ -433,6 +433,14 @@ test('the same key is one handoff; other arguments under it are refused', async 
   expect(await failureOf(other)).toMatchObject({ code: 'idempotency_conflict' });
 });
 
+test('a refusal is not kept under the key: the request may be made once it is possible', async () => {
+  const session_key = fresh();
+  const request = { idempotency_key: session_key };
+  expect(await hand(session_key, request)).toEqual({ outcome: 'not_found', session_key });
+  await operator.register({ session_key, agent_from: 'claude' });
+  expect(await hand(session_key, request)).toMatchObject({ outcome: 'handed_on' });
+});
+
 test('it takes as many statements at 10,000 entries as at 10', async () => {
   await hand(await open());
   const counts: number[] = [];
