@@ -51,6 +51,7 @@ export {
   type ProfileId,
   type ProjectId,
   parseId,
+  parseInput,
   parseJson,
   parseJsonValue,
   plainWords,

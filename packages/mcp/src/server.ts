@@ -7,6 +7,7 @@ import { declareEnvironmentSecrets } from '@boxcar/host/base';
 import { parseConfig } from '@boxcar/host/config';
 import { reportError } from '@boxcar/host/errors';
 import { createProcessLog } from '@boxcar/host/log';
+import { errorText, KernelError } from '@boxcar/kernel';
 import { readGroups, runStdio, type StdioFlags } from './stdio/run-stdio.js';
 
 const stop = new AbortController();
@@ -16,13 +17,27 @@ for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
     stop.abort();
   });
 
+const options = {
+  agent: { type: 'string' },
+  tools: { type: 'string' },
+  project: { type: 'string' },
+} as const;
+
+/** @throws KernelError `bad_request`. */
 function readFlags(args: readonly string[]): StdioFlags {
-  const { values } = parseArgs({
-    args: [...args],
-    options: { agent: { type: 'string' }, tools: { type: 'string' }, project: { type: 'string' } },
-  });
-  const { agent, tools, project } = values;
+  const { agent, tools, project } = parseFlags(args);
   return { agent, project, groups: tools === undefined ? undefined : readGroups(tools) };
+}
+
+function parseFlags(args: readonly string[]) {
+  try {
+    return parseArgs({ args: [...args], options }).values;
+  } catch (error) {
+    throw new KernelError('bad_request', {
+      message: `${errorText(error)}.`,
+      next: 'It takes --agent NAME, --tools GROUPS and --project NAME; docs/mcp.md explains them.',
+    });
+  }
 }
 
 async function run(): Promise<number> {

@@ -5,10 +5,9 @@ import {
   type JsonObject,
   KernelError,
   type Principal,
-  safeParse,
+  parseInput,
   TICKET_STATUSES,
   type TicketId,
-  toBadRequest,
 } from '@boxcar/kernel';
 import { ApprovalGate, type KeyPrincipal, type Runtime } from '@boxcar/runtime';
 import { findTicketId } from '@boxcar/store';
@@ -74,9 +73,8 @@ class Approvals {
 
   readonly list = async (call: Call): Promise<Response> => {
     const gate = this.#gateOf(call);
-    const parsed = safeParse(querySchema, readQuery(call.url));
-    if (!parsed.success) throw toBadRequest(parsed.error, '');
-    return json(await gate.list({ ...parsed.data, run_id: call.params.run_id }));
+    const parsed = parseInput(querySchema, readQuery(call.url));
+    return json(await gate.list({ ...parsed, run_id: call.params.run_id }));
   };
 
   readonly show = async (call: Call): Promise<Response> => json(await this.#load(call, this.#gateOf(call)));
@@ -84,9 +82,8 @@ class Approvals {
   readonly decide = async (call: Call): Promise<Response> => {
     const gate = this.#gateOf(call);
     const { ticket_id } = await this.#load(call, gate);
-    const parsed = safeParse(decisionSchema, await call.json());
-    if (!parsed.success) throw toBadRequest(parsed.error, '');
-    const { action, resolved_by, reason, response } = parsed.data;
+    const parsed = parseInput(decisionSchema, await call.json());
+    const { action, resolved_by, reason, response } = parsed;
     const principal = deciderOf(call.principal, resolved_by);
     return json(await gate[action](ticket_id, { principal, reason, response }));
   };

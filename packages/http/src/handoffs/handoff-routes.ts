@@ -6,8 +6,7 @@ import {
   isJsonObject,
   type JsonObject,
   KernelError,
-  safeParse,
-  toBadRequest,
+  parseInput,
 } from '@boxcar/kernel';
 import { type HandoffInput, HandoffTool, type Runtime } from '@boxcar/runtime';
 import { findHandoffId } from '@boxcar/store';
@@ -60,12 +59,11 @@ class Handoffs {
   }
 
   readonly list = async (call: Call): Promise<Response> => {
-    const parsed = safeParse(querySchema, readQuery(call.url));
-    if (!parsed.success) throw toBadRequest(parsed.error, '');
+    const parsed = parseInput(querySchema, readQuery(call.url));
     const { agent } = call.principal;
-    const { source_agent = agent?.name } = parsed.data;
+    const { source_agent = agent?.name } = parsed;
     if (agent !== null && source_agent !== agent.name) return json({ handoffs: [], next_cursor: null });
-    return json(await this.#toolOf(call).listHandoffs({ ...parsed.data, source_agent }));
+    return json(await this.#toolOf(call).listHandoffs({ ...parsed, source_agent }));
   };
 
   readonly create = async (call: Call): Promise<Response> => {
@@ -95,9 +93,8 @@ class Handoffs {
 
   readonly reply = async (call: Call): Promise<Response> => {
     const { tool, handoff } = await this.#load(call);
-    const parsed = safeParse(replySchema, await call.json());
-    if (!parsed.success) throw toBadRequest(parsed.error, '');
-    const { text: words, question } = parsed.data;
+    const parsed = parseInput(replySchema, await call.json());
+    const { text: words, question } = parsed;
     const { keyId } = call.principal;
     return json({ messages: await tool.reply(handoff.handoff_id, words, { question, by: keyId }) });
   };

@@ -295,6 +295,18 @@ export function findingWords(findings: readonly Finding[], root = 'input'): stri
   return more > 0 ? `${text} And ${more} more.` : text;
 }
 
+/**
+ * A value as its schema has it.
+ *
+ * @param field - The name of the input itself.
+ * @throws KernelError `bad_request` with all findings.
+ */
+export function parseInput<T>(schema: z.ZodType<T>, value: unknown, field = ''): T {
+  const parsed = safeParse(schema, value);
+  if (!parsed.success) throw toBadRequest(parsed.error, field);
+  return parsed.data;
+}
+
 /** A failure as `bad_request`: its findings are the message, and the details have them one by one. */
 export function toBadRequest(
   error: z.ZodError,

@@ -11,6 +11,7 @@ export {
   meant,
   mustBe,
   orList,
+  parseInput,
   plainWords,
   safeParse,
   toBadRequest,

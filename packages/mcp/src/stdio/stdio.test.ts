@@ -131,10 +131,11 @@ describe('the process ends', () => {
     ['an unknown agent', ['--agent', 'nobody'], 'not_found'],
     ['an unknown project', ['--project', 'nowhere'], 'not_found'],
     ['an unknown group', ['--tools', 'all'], 'bad_request'],
-  ])('when it is told of %s', async (_what, args, code) => {
+    ['an unknown option', ['--agnt', 'x'], 'It takes --agent NAME'],
+  ])('when it is told of %s', async (_what, args, said) => {
     await using child = start(...args);
     expect(await child.exited).toMatchObject({ code: 1 });
-    expect(child.stderr).toContain(code);
+    expect(child.stderr).toContain(said);
     expect(child.stdout).toBe('');
   });
 });

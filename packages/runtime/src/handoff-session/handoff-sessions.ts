@@ -19,13 +19,12 @@ import {
   KernelError,
   listSessionsSchema,
   MAX_SESSION_PAGE,
+  parseInput,
   RETENTION_POLICIES,
   registerSessionSchema,
   retentionPolicyOf,
-  safeParse,
   sessionStateOf,
   summarizeSession,
-  toBadRequest,
   updateContextSchema,
 } from '@boxcar/kernel';
 import {
@@ -43,7 +42,6 @@ import {
   writeSession,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { z } from 'zod';
 import { type Actor, findActor, newId, type PagePlace, readCursor } from '../lib/index.js';
 import { systemEntry, toAppendError, toContextEntries } from '../tape/index.js';
 import {
@@ -77,12 +75,6 @@ const DEFAULT_LIST = 50;
 const badRequest = (field: string, message: string): KernelError =>
   new KernelError('bad_request', { message: `${field}: ${message}.`, details: { field } });
 
-function parse<T>(schema: z.ZodType<T>, input: unknown): T {
-  const parsed = safeParse(schema, input);
-  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
-  return parsed.data;
-}
-
 const tapeNameOf = (sessionKey: string): string => `session/${sessionKey}`;
 
 export class HandoffSessions {
@@ -101,7 +93,7 @@ export class HandoffSessions {
    * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`; `conflict` when another tape has its name.
    */
   async register(input: unknown): Promise<RegisterAnswer> {
-    const asked = parse(registerSessionSchema, input);
+    const asked = parseInput(registerSessionSchema, input, 'arguments');
     const { session_key: sessionKey, metadata, continues, idempotency_key: key } = asked;
     const agentFrom = this.#agentFrom(asked.agent_from);
     const retentionPolicy = retentionPolicyOf(asked);
@@ -207,7 +199,7 @@ export class HandoffSessions {
    * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`, `box_not_authorized`; `tape_conflict` after a reset of its tape.
    */
   async update(input: unknown): Promise<UpdateAnswer> {
-    const asked = parse(updateContextSchema, input);
+    const asked = parseInput(updateContextSchema, input, 'arguments');
     const inputs = contextEntriesOf(asked);
     const write = this.#write(asked.session_key, inputs, asked.idempotency_key);
     const written = this.#judge(await writeSession(this.#runtime.pool, write), asked.session_key);
@@ -227,7 +219,7 @@ export class HandoffSessions {
    * @throws KernelError as `update`.
    */
   async close(input: unknown): Promise<CloseAnswer> {
-    const asked = parse(closeSessionSchema, input);
+    const asked = parseInput(closeSessionSchema, input, 'arguments');
     const { session_key: sessionKey, status = 'completed', reason, idempotency_key: key } = asked;
     const metadata: JsonObject = {
       action: `session_${status}`,
@@ -250,13 +242,17 @@ export class HandoffSessions {
 
   /** A session as it is; undefined when there is none that the client may read. @throws KernelError `bad_request`. */
   async get(input: unknown): Promise<ReturnType<typeof toSessionAnswer> | undefined> {
-    const found = await this.#find(parse(getSummarySchema, input).session_key);
+    const found = await this.#find(parseInput(getSummarySchema, input, 'arguments').session_key);
     return found && toSessionAnswer(found);
   }
 
   /** A page of its entries, up to 500 or 256 KiB, or one entry. @throws KernelError `bad_request`. */
   async context(input: unknown): Promise<ContextPageAnswer> {
-    const { session_key: sessionKey, cursor = 0, limit = MAX_SESSION_PAGE } = parse(getContextSchema, input);
+    const {
+      session_key: sessionKey,
+      cursor = 0,
+      limit = MAX_SESSION_PAGE,
+    } = parseInput(getContextSchema, input, 'arguments');
     const session = await this.#find(sessionKey);
     if (session === undefined) return { outcome: 'not_found', session_key: sessionKey };
     const { entries, next } = await loadContext(this.#runtime.pool, session, { after: cursor, limit });
@@ -277,7 +273,7 @@ export class HandoffSessions {
 
   /** What a session is about, from counts and its first and last entries. @throws KernelError `bad_request`. */
   async summary(input: unknown): Promise<SummaryAnswer> {
-    const { session_key: sessionKey } = parse(getSummarySchema, input);
+    const { session_key: sessionKey } = parseInput(getSummarySchema, input, 'arguments');
     const session = await this.#find(sessionKey);
     if (session === undefined) return { outcome: 'not_found', session_key: sessionKey };
     const edges = await loadSessionEdges(this.#runtime.pool, session);
@@ -295,7 +291,12 @@ export class HandoffSessions {
 
   /** The newest first: all, those of an agent or handed to it, or those of a status. @throws KernelError `bad_request`. */
   async list(input: unknown = {}): Promise<SessionListAnswer> {
-    const { agent, status, cursor, limit = DEFAULT_LIST } = parse(listSessionsSchema, input);
+    const {
+      agent,
+      status,
+      cursor,
+      limit = DEFAULT_LIST,
+    } = parseInput(listSessionsSchema, input, 'arguments');
     const after: PagePlace | undefined = cursor === undefined ? undefined : readCursor(CURSOR, cursor);
     if (cursor !== undefined && after === undefined)
       throw badRequest('cursor', 'must be the next_cursor of a page of sessions');

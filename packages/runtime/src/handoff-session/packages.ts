@@ -17,11 +17,10 @@ import {
   type JsonValue,
   KernelError,
   parseId,
+  parseInput,
   rejectHandoffSchema,
-  safeParse,
   sessionStateOf,
   summarizeSession,
-  toBadRequest,
 } from '@boxcar/kernel';
 import {
   findHandoffSession,
@@ -44,12 +43,6 @@ import type { PackageAnswer, PackageMoveAnswer } from './session-answers.js';
 
 /** How long a package says what it said at the request. */
 const KEPT_MS = 86_400_000;
-
-function parse<T>(schema: z.ZodType<T>, input: unknown): T {
-  const parsed = safeParse(schema, input);
-  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
-  return parsed.data;
-}
 
 interface Said {
   readonly context_summary: string;
@@ -233,7 +226,7 @@ export async function acceptHandoff(
   input: unknown,
   client: SessionClient = {},
 ): Promise<PackageMoveAnswer> {
-  const { handoff_id: handoffId } = parse(acceptHandoffSchema, input);
+  const { handoff_id: handoffId } = parseInput(acceptHandoffSchema, input, 'arguments');
   return moveOne(runtime, { handoffId, outcome: 'accepted', decide: accept }, client);
 }
 
@@ -243,7 +236,7 @@ export async function rejectHandoff(
   input: unknown,
   client: SessionClient = {},
 ): Promise<PackageMoveAnswer> {
-  const { handoff_id: handoffId, reason } = parse(rejectHandoffSchema, input);
+  const { handoff_id: handoffId, reason } = parseInput(rejectHandoffSchema, input, 'arguments');
   return moveOne(runtime, { handoffId, outcome: 'rejected', decide: reject(reason) }, client);
 }
 
@@ -253,7 +246,7 @@ export async function completeHandoff(
   input: unknown,
   client: SessionClient = {},
 ): Promise<PackageMoveAnswer> {
-  const { handoff_id: handoffId, result } = parse(completeHandoffSchema, input);
+  const { handoff_id: handoffId, result } = parseInput(completeHandoffSchema, input, 'arguments');
   return moveOne(
     runtime,
     { handoffId, outcome: 'completed', decide: complete(result, runtime.limits) },
@@ -269,7 +262,11 @@ export async function findPackage(
   input: unknown,
   { projectId: project = 'default', as = 'operator' }: SessionClient = {},
 ): Promise<PackageAnswer | undefined> {
-  const { session_key: sessionKey, target_agent: targetAgent } = parse(packageSchema, input);
+  const { session_key: sessionKey, target_agent: targetAgent } = parseInput(
+    packageSchema,
+    input,
+    'arguments',
+  );
   const { projectId, agentId: actorId } = await findActor(runtime.pool, project, as);
   const found = await findNewestPackage(runtime.pool, { projectId, actorId }, { sessionKey, targetAgent });
   return isKnown(found) ? toPackage(runtime, { projectId, actorId }, found) : undefined;

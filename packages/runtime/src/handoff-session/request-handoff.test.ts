@@ -323,6 +323,23 @@ describe('a package', () => {
     expect(await contentsOf(mate, session_key)).toContain('mine');
   });
 
+  test('leaves a right to add to the session that somebody else has given, when it is taken back', async () => {
+    const { session_key, handoff_id } = await leave({ target_agent: 'peer', request_type: 'collaboration' });
+    await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'idle', agent_id: 'peer' });
+    const tape = await operator.get({ session_key });
+    await h.runtime.packer.grantBox({
+      projectId: 'default',
+      sourceAgentId: 'operator',
+      boxId: String(tape?.tape_box_id),
+      grantee: 'peer',
+      mode: 'append',
+    });
+    await acceptHandoff(h.runtime, { handoff_id }, { as: 'peer' });
+    await rejectHandoff(h.runtime, { handoff_id });
+    const peer = await openHandoffSessions(h.runtime, { as: 'peer' });
+    expect(await peer.update({ session_key, ...says('still') })).toMatchObject({ outcome: 'updated' });
+  });
+
   test('of two who fetch or reject it at once one has it', async () => {
     const move = [acceptHandoff, rejectHandoff];
     for (let round = 0; round < 20; round += 1) {

@@ -6,8 +6,7 @@ import {
   isCleanText,
   KernelError,
   type ProjectId,
-  safeParse,
-  toBadRequest,
+  parseInput,
 } from '@boxcar/kernel';
 import { loadHandoffMessages, type ReplyPlace, writeReply } from '@boxcar/store';
 import { z } from 'zod';
@@ -67,14 +66,13 @@ export async function replyTo(
   handoffId: HandoffId,
   { projectId, text, key, ...options }: KeyedReply,
 ): Promise<readonly HandoffMessage[]> {
-  const parsed = safeParse(replySchema, { text, ...options });
-  if (!parsed.success) throw toBadRequest(parsed.error, 'reply');
-  const { question, by } = parsed.data;
+  const parsed = parseInput(replySchema, { text, ...options }, 'reply');
+  const { question, by } = parsed;
   const card = buildCard(
     {
       type: 'handoff_reply',
       role: null,
-      content: { kind: 'text', text: parsed.data.text },
+      content: { kind: 'text', text: parsed.text },
       metadata: {},
       authorId: by,
     },

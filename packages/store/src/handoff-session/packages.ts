@@ -86,9 +86,10 @@ const RESULT = statement(`
   with /* packages.result */ cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($2) as x(${CARD_COLUMNS}) returning id)
   update boxcar.handoffs h set result_card_id = c.id from cards c where h.id = $1`);
 
-// Unless another handoff of the session, which has not been canceled, lets it append.
+// The right that it took when it fetched the package: not one that somebody else has given it, and not while another handoff of the session,
+// which has not been canceled, lets it append.
 const END_APPENDING = statement(`
-  delete /* packages.end_appending */ from boxcar.grants g where g.box_id = $1 and g.agent_id = $2 and g.mode = 'append'
+  delete /* packages.end_appending */ from boxcar.grants g where g.box_id = $1 and g.agent_id = $2 and g.mode = 'append' and g.source = $2::text
     and not exists (select from boxcar.handoff_sessions s join boxcar.handoffs o on o.session_id = s.id left join boxcar.turns t on t.id = o.turn_id
       where s.tape_box_id = $1 and o.id <> $3 and o.session_request = 'collaboration' and o.session_head is not null and o.phase not in ('canceled', 'rejected', 'failed')
         and coalesce(t.agent_id, o.serving_agent_id) = $2)`);

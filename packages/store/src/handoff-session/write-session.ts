@@ -100,11 +100,11 @@ const RECORD = statement(`
   insert into boxcar.handoff_session_entries (session_id, sequence_number, position, type, ${countsOf((type) => `${type}_count`)})
   select n.id, ${COUNTS.map((type) => `n.${type}`).join(' + ')}, $3 + n.n - 1, n.type, ${countsOf((type) => `n.${type}`)} from numbered n`);
 
-// A right to all of it that has not ended stays.
+// A right to all of it that has not ended stays, and says who has given it.
 const GRANT = statement(`
   insert /* write-session.grant */ into boxcar.grants as g (project_id, agent_id, box_id, mode, upto_position, source)
   select $1, a.id, $3, m.mode, $5::int, $6 from unnest($2::uuid[]) as a(id) cross join unnest($4::text[]) as m(mode) order by a.id, m.mode
-  on conflict (agent_id, box_id, mode) do update set expires_at = null, source = excluded.source,
+  on conflict (agent_id, box_id, mode) do update set expires_at = null, source = case when g.upto_position is null and g.expires_at is null then g.source else excluded.source end,
     upto_position = case when excluded.upto_position is null or (g.upto_position is null and g.expires_at is null) then null else excluded.upto_position end`);
 
 const MARK = statement(
