@@ -6,7 +6,7 @@ const failure = (members: object): Error => Object.assign(new Error('its words')
 
 test.each<[string, object, string]>([
   ['an error of JSON-RPC', { code: -32602 }, 'tool_failed'],
-  ['a result that is none', { code: 'INVALID_RESULT' }, 'tool_failed'],
+  ['a result that is not valid', { code: 'INVALID_RESULT' }, 'tool_failed'],
   ['a refused request', { code: 'CLIENT_HTTP_NOT_IMPLEMENTED', status: 422 }, 'tool_failed'],
   ['a connection that nobody takes', { code: 'ECONNREFUSED' }, 'tool_server_unavailable'],
   ['an address that is not allowed', { code: 'ADDRESS_REFUSED' }, 'tool_server_unavailable'],

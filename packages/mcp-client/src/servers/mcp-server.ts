@@ -5,7 +5,7 @@
  * S1  All that need the server share one connection, and one attempt to open it.
  * S2  A server that failed is not tried again before a pause, which grows. Meanwhile whoever needs it is told why at once.
  * S3  Its tools stay those of the last list that could be read, also while it is away.
- * S4  A server may do one thing at a time. While it has calls, a list that does not arrive is no failure: it is asked for again later.
+ * S4  A server may do one thing at a time. While it has calls, a list that does not arrive is not a failure: it is asked for again later.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { errorText, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';

@@ -280,7 +280,7 @@ describe('a hostile server', () => {
     await waitFor(() => raw.notes().includes('cancelled'), { message: 'it knows' });
   });
 
-  test('that answers what is no result gives a readable error', async () => {
+  test('that answers with a result that is not valid gives a readable error', async () => {
     const servers = open({ raw: rawServer('wrong').entry });
     const work = find(await servers.toolsOf(['raw'], never), 'raw.work');
     expect(await failureOf(run(work))).toMatchObject({ code: 'tool_failed' });

@@ -68,7 +68,7 @@ async function localKeyOf(
   return openLocalKey(stack.runtime.pool, { project: project ?? config.project, folder: localFolder() });
 }
 
-/** @throws KernelError `bad_config` for addresses and names that are none. */
+/** @throws KernelError `bad_config` for addresses and names that are not valid. */
 const createFrame = async (
   stack: Stack,
   flags: HttpFlags,
