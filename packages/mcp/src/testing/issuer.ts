@@ -1,0 +1,87 @@
+/** An issuer of tokens on this machine, for tests: its keys are made here, and it serves what clients look for. */
+import { createServer, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { type CryptoKey, exportJWK, generateKeyPair, type JWK, type JWTPayload, SignJWT } from 'jose';
+
+export interface TestIssuer extends AsyncDisposable {
+  readonly url: string;
+  /** The paths that were asked for, in order. */
+  readonly asked: string[];
+  /** The public key that it shows now. */
+  readonly publicKey: CryptoKey;
+  /** Where its keys are, when it says something else than it does. */
+  jwksUri: string;
+  /** What it answers in place of everything else. */
+  broken: ((answer: ServerResponse) => void) | undefined;
+  /** Its metadata are at this path. */
+  metadataPath: string;
+  /** What its metadata call it. */
+  calledIssuer: string;
+  /** Shows another key from now on. */
+  rotate(): Promise<void>;
+  /** A token for `audience`, valid for ten minutes. Claims that are undefined are left out. */
+  token(claims?: JWTPayload, header?: { readonly kid?: string }): Promise<string>;
+}
+
+const lifeS = 600;
+export const nowS = (): number => Math.floor(Date.now() / 1000);
+
+/** @param options.path - Of the issuer, such as `/tenant`. */
+export async function openIssuer({
+  audience,
+  path = '',
+}: {
+  readonly audience: string;
+  readonly path?: string;
+}): Promise<TestIssuer> {
+  const asked: string[] = [];
+  let current = await newKey(1);
+  const server = createServer((request, answer) => {
+    asked.push(request.url ?? '');
+    if (issuer.broken !== undefined) return issuer.broken(answer);
+    const documents: Record<string, unknown> = {
+      [issuer.metadataPath]: { issuer: issuer.calledIssuer, jwks_uri: issuer.jwksUri },
+      '/keys': { keys: [current.jwk] },
+    };
+    const found = documents[request.url ?? ''];
+    answer.writeHead(found === undefined ? 404 : 200, { 'content-type': 'application/json' });
+    answer.end(JSON.stringify(found ?? {}));
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const url = `${origin}${path}`;
+  const issuer: TestIssuer = {
+    url,
+    asked,
+    jwksUri: `${origin}/keys`,
+    broken: undefined,
+    metadataPath: `/.well-known/oauth-authorization-server${path}`,
+    calledIssuer: url,
+    get publicKey() {
+      return current.publicKey;
+    },
+    rotate: async () => {
+      current = await newKey(Number(current.jwk.kid) + 1);
+    },
+    token: (claims = {}, { kid = current.jwk.kid } = {}) =>
+      new SignJWT({ iss: url, aud: audience, sub: 'ada', exp: nowS() + lifeS, scope: 'mcp:call', ...claims })
+        .setProtectedHeader({ alg: 'RS256', ...(kid === undefined ? {} : { kid }) })
+        .sign(current.privateKey),
+    [Symbol.asyncDispose]: async () => {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+  return issuer;
+}
+
+interface Pair {
+  readonly publicKey: CryptoKey;
+  readonly privateKey: CryptoKey;
+  readonly jwk: JWK;
+}
+
+async function newKey(number: number): Promise<Pair> {
+  const { publicKey, privateKey } = await generateKeyPair('RS256', { extractable: true });
+  return { publicKey, privateKey, jwk: { ...(await exportJWK(publicKey)), kid: String(number), use: 'sig' } };
+}
