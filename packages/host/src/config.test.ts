@@ -81,6 +81,8 @@ describe('the configuration', () => {
         BOXCAR_HANDOFF_ENABLED: 'true',
         BOXCAR_TARGETS_FILE: '/etc/boxcar/targets.yaml',
         BOXCAR_MCP_SERVERS: '/etc/boxcar/mcp.yaml',
+        BOXCAR_OAUTH_ISSUER: ' https://id.example/tenant ',
+        BOXCAR_OAUTH_AUDIENCE: 'boxcar',
         BOXCAR_WEBHOOK_SECRET: ' whsec_YQ== ',
         BOXCAR_WEBHOOK_ALLOW_PRIVATE: '10.0.0.0/8, hooks.internal',
         BOXCAR_WEBHOOK_RETRY_SECONDS: '0.5',
@@ -126,6 +128,7 @@ describe('the configuration', () => {
       handoffEnabled: true,
       targetsFile: '/etc/boxcar/targets.yaml',
       mcpServersFile: '/etc/boxcar/mcp.yaml',
+      oauth: { issuer: 'https://id.example/tenant', audience: 'boxcar' },
       webhooks: {
         secret: 'whsec_YQ==',
         allowPrivate: ['10.0.0.0/8', 'hooks.internal'],

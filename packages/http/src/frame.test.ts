@@ -122,6 +122,8 @@ describe('a route without a scope', () => {
     { method: 'GET', path: '/x', scope: 'public', handle },
     { method: 'GET', path: '/*', scope: 'a2a:call', handle },
     { method: 'GET', path: '/healthz', scope: 'public', handle },
+    { method: 'GET', path: '/.well-known/oauth-protected-resource/x', scope: 'public', handle },
+    { method: 'GET', path: '/mcp', scope: 'public', handle },
   ])('is not mounted: %o', (route) => {
     expect(() => mount(route)).toThrow(KernelError);
   });

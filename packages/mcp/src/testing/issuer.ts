@@ -1,6 +1,7 @@
 /** An issuer of tokens on this machine, for tests: its keys are made here, and it serves what clients look for. */
-import { createServer, type ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { text } from 'node:stream/consumers';
 import { type CryptoKey, exportJWK, generateKeyPair, type JWK, type JWTPayload, SignJWT } from 'jose';
 
 export interface TestIssuer extends AsyncDisposable {
@@ -39,14 +40,31 @@ export async function openIssuer({
   const server = createServer((request, answer) => {
     asked.push(request.url ?? '');
     if (issuer.broken !== undefined) return issuer.broken(answer);
+    if (request.url === '/token') return void giveToken(request, answer);
     const documents: Record<string, unknown> = {
-      [issuer.metadataPath]: { issuer: issuer.calledIssuer, jwks_uri: issuer.jwksUri },
+      [issuer.metadataPath]: {
+        issuer: issuer.calledIssuer,
+        jwks_uri: issuer.jwksUri,
+        authorization_endpoint: `${origin}/authorize`,
+        token_endpoint: `${origin}/token`,
+        response_types_supported: ['code'],
+        grant_types_supported: ['client_credentials'],
+        token_endpoint_auth_methods_supported: ['client_secret_basic'],
+      },
       '/keys': { keys: [current.jwk] },
     };
     const found = documents[request.url ?? ''];
     answer.writeHead(found === undefined ? 404 : 200, { 'content-type': 'application/json' });
     answer.end(JSON.stringify(found ?? {}));
   });
+  /** To any client, for what it asks. */
+  async function giveToken(request: IncomingMessage, answer: ServerResponse): Promise<void> {
+    const form = new URLSearchParams(await text(request));
+    const scope = form.get('scope') ?? '';
+    const token = await issuer.token({ scope, aud: form.get('resource') ?? '', sub: 'program' });
+    answer.writeHead(200, { 'content-type': 'application/json' });
+    answer.end(JSON.stringify({ access_token: token, token_type: 'Bearer', expires_in: lifeS, scope }));
+  }
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   const url = `${origin}${path}`;
