@@ -236,6 +236,18 @@ describe('the configuration', () => {
     ]);
   });
 
+  it('an issuer is https, or on this machine, and an audience needs one', () => {
+    const message = 'must be an https:// URL (http:// on this machine), without a query and a fragment';
+    for (const text of ['id.example', 'http://id.example', 'https://id.example?x=1'])
+      expect(problemsOf({ BOXCAR_OAUTH_ISSUER: text })).toEqual([{ path: 'BOXCAR_OAUTH_ISSUER', message }]);
+    expect(problemsOf({ BOXCAR_OAUTH_AUDIENCE: 'boxcar' })).toEqual([
+      { path: 'BOXCAR_OAUTH_AUDIENCE', message: 'needs BOXCAR_OAUTH_ISSUER beside it' },
+    ]);
+    expect(parseConfig({ BOXCAR_OAUTH_ISSUER: 'http://localhost:8080/' }).oauth).toEqual({
+      issuer: 'http://localhost:8080/',
+    });
+  });
+
   it('a variable set to nothing counts as unset', () => {
     expect(parseConfig({ DATABASE_URL: '', REDIS_URL: '', BOXCAR_CONCURRENCY: '' })).toEqual(parseConfig({}));
   });

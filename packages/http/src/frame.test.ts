@@ -136,6 +136,41 @@ describe('a route without a scope', () => {
   });
 });
 
+test('tokens are accepted by routes that say so, and by no other', async () => {
+  const given: string[] = [];
+  const tokens = {
+    metadataUrl: 'https://boxcar.example/metadata',
+    authenticate: async (token: string) => {
+      given.push(token);
+      throw new KernelError('unauthorized', { details: { has_key: true } });
+    },
+  };
+  const { runtime } = stage.opened;
+  const route = { method: 'GET', scope: 'mcp:call', handle: () => new Response() } as const;
+  await using frame = createHttpFrame({ runtime, port: 0 }).mount([
+    { ...route, path: '/open', tokens },
+    { ...route, path: '/closed' },
+  ]);
+  const { url } = await frame.listen();
+  const challenges = [];
+  for (const [path, text] of [
+    ['/open', 'a.b.c'],
+    ['/open', key],
+    ['/closed', 'a.b.c'],
+  ] as const)
+    challenges.push(
+      (await fetch(`${url}${path}`, { headers: bearer(text) })).headers.get('www-authenticate'),
+    );
+  const invalid = 'Bearer realm="boxcar", error="invalid_token"';
+  const where = 'resource_metadata="https://boxcar.example/metadata"';
+  expect(challenges).toEqual([
+    `${invalid}, ${where}`,
+    `Bearer realm="boxcar", error="insufficient_scope", scope="mcp:call", ${where}`,
+    invalid,
+  ]);
+  expect(given).toEqual(['a.b.c']);
+});
+
 describe('on every route', () => {
   const refusals = (): readonly (readonly [string, number, () => Promise<Record<string, string>>])[] => [
     ['no key', 401, async () => ({})],

@@ -168,7 +168,11 @@ describe('metadata', () => {
       authorizationServerUrl: issuer.url,
       resourceMetadata: { resource: stage.url },
     });
-    const authProvider = new ClientCredentialsProvider({ clientId: 'program', clientSecret: 'secret', expectedIssuer: issuer.url });
+    const authProvider = new ClientCredentialsProvider({
+      clientId: 'program',
+      clientSecret: 'secret',
+      expectedIssuer: issuer.url,
+    });
     const client = new Client({ name: 'test', version: '1.0.0' });
     await client.connect(new StreamableHTTPClientTransport(new URL(stage.url), { authProvider }));
     expect(client.getServerVersion()).toMatchObject({ name: 'boxcar' });
