@@ -18,7 +18,7 @@ import {
   type Stage,
   type StageOptions,
 } from '../testing/http-stage.js';
-import { nowS, openIssuer, type TestIssuer } from '../testing/issuer.js';
+import { type Claims, nowS, openIssuer, type TestIssuer } from '../testing/issuer.js';
 import { makeAgents } from '../testing/world.js';
 
 let issuer: TestIssuer;
@@ -73,7 +73,7 @@ afterAll(async () => {
   await issuer[Symbol.asyncDispose]();
 });
 
-async function tokenOf(claims: JWTPayload = {}): Promise<string> {
+async function tokenOf(claims: Claims = {}): Promise<string> {
   const token = await issuer.token(claims);
   tokens.push(token);
   return token;
@@ -296,7 +296,7 @@ describe('project and agent', () => {
     await Promise.all([here.close(), there.close()]);
   });
 
-  test.each<[string, JWTPayload]>([
+  test.each<[string, Claims]>([
     ['an unknown project', { boxcar_project: 'nowhere' }],
     ['an archived project', { boxcar_project: 'closed' }],
     ['an unknown agent', { boxcar_agent: 'nobody' }],
@@ -342,7 +342,7 @@ describe('sessions and streams', () => {
 
   test('tokens of a subject have one limit', async () => {
     await using other = await openServer({ limits: { sessions: 1 } });
-    const tokenFor = (claims: JWTPayload) => tokenOf({ aud: other.url, ...claims });
+    const tokenFor = (claims: Claims) => tokenOf({ aud: other.url, ...claims });
     expect((await open(await tokenFor({}), other.url)).status).toBe(200);
     expect((await open(await tokenFor({ jti: 'next' }), other.url)).status).toBe(429);
     expect((await open(await tokenFor({ sub: 'eve' }), other.url)).status).toBe(200);

@@ -2,7 +2,10 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
-import { type CryptoKey, exportJWK, generateKeyPair, type JWK, type JWTPayload, SignJWT } from 'jose';
+import { type CryptoKey, exportJWK, generateKeyPair, type JWK, SignJWT } from 'jose';
+
+/** Also those that no token may have. */
+export type Claims = Readonly<Record<string, unknown>>;
 
 export interface TestIssuer extends AsyncDisposable {
   readonly url: string;
@@ -21,7 +24,7 @@ export interface TestIssuer extends AsyncDisposable {
   /** Shows another key from now on. */
   rotate(): Promise<void>;
   /** A token for `audience`, valid for ten minutes. Claims that are undefined are left out. */
-  token(claims?: JWTPayload, header?: { readonly kid?: string }): Promise<string>;
+  token(claims?: Claims, header?: { readonly kid?: string }): Promise<string>;
 }
 
 const lifeS = 600;
