@@ -4,7 +4,6 @@ import { KernelError } from '@boxcar/kernel';
 import { jwtVerify } from 'jose';
 import { afterEach, describe, expect, test } from 'vitest';
 import { openIssuer, type TestIssuer } from '../testing/issuer.js';
-import type { IssuerTimes } from './fetch-json.js';
 import { Issuer, metadataUrlsOf } from './issuer.js';
 
 const open: TestIssuer[] = [];
@@ -28,11 +27,11 @@ async function judge(asked: Issuer, token: string): Promise<string> {
   }
 }
 
-/** What the issuer was asked for by one token. */
-async function reasonOf(name: string, times: IssuerTimes = {}, token?: string): Promise<string> {
+/** Why an issuer cannot be asked. */
+async function reasonOf(name: string): Promise<string> {
   const other = await start();
   try {
-    await jwtVerify(token ?? (await other.token()), new Issuer(name, times).keyOf);
+    await jwtVerify(await other.token(), new Issuer(name).keyOf);
     return 'good';
   } catch (error) {
     if (!(error instanceof KernelError)) throw error;
@@ -151,17 +150,16 @@ describe('an issuer that fails', () => {
   });
 });
 
+// None of these leaves this machine, even when the rule is broken.
 describe('addresses', () => {
-  test.each([
-    'https://10.0.0.1',
-    'https://192.168.1.1/tenant',
-    'https://169.254.169.254',
-    'https://[fd00::1]',
-  ])('the issuer %s is not asked', async (name) => {
-    expect(await reasonOf(name)).toMatch(/^issuer_unavailable: .*not public/);
-  });
+  test.each(['https://0.0.0.0:1', 'https://[::]:1/tenant', 'https://[::ffff:127.0.0.1]:1'])(
+    'the issuer %s is not asked',
+    async (name) => {
+      expect(await reasonOf(name)).toMatch(/^issuer_unavailable: .*not public/);
+    },
+  );
 
-  test.each(['https://10.0.0.1/keys', 'http://169.254.169.254/keys'])(
+  test.each(['https://0.0.0.0:1/keys', 'http://[::]:1/keys'])(
     'an issuer on this machine does not lead to %s',
     async (jwksUri) => {
       const issuer = await start();

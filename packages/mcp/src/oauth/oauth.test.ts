@@ -59,7 +59,13 @@ beforeAll(async () => {
   const port = await freePort();
   audience = `http://127.0.0.1:${port}/mcp`;
   issuer = await openIssuer({ audience });
-  stage = await openStage({ port, oauth: oauthOf(port), groups: new Set(['sessions', 'approvals']) });
+  stage = await openStage({
+    port,
+    oauth: oauthOf(port),
+    groups: new Set(['sessions', 'approvals']),
+    // Nothing but the end of a token ends its streams.
+    checkMs: 600_000,
+  });
   await makeAgents(stage, ['scout']);
   await createProject(stage.database.pool, { name: 'other' });
   await createProject(stage.database.pool, { name: 'closed' });
@@ -420,7 +426,8 @@ describe('an issuer', () => {
       503,
       'issuer_unavailable',
     ]);
-    expect((await open(await tokenOf({ exp: nowS() - 60 }))).status).toBe(401);
+    const ended = await issuer.token({ exp: nowS() - 60 }, { kid: 'unknown' });
+    expect((await open(ended)).status).toBe(401);
     expect((await open(known)).status).toBe(200);
   });
 });
