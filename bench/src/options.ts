@@ -62,7 +62,7 @@ options
   --rounds <n>        rounds of the floor and of Boxcar, in turns (default 5)
   --samples <n>       samples of each side (default: idle 300, steps, handoff 60, chain, pack, view 40, tape 300, recover 8, backlog 2000)
   --turns <n>         drain, backlog: turns that wait (default 10000, 100000); fanout, cancel: at most so many in a tree;
-                      migrate: thousands of entries (default 1000)
+                      mcp: at most so many entries; migrate: thousands of entries (default 1000)
   --profile <folder>  turns: one more round of each, with CPU profiles and Postgres statement statistics
   --help
 

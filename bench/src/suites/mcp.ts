@@ -82,13 +82,17 @@ async function fill(call: Call, session_key: string, entries: number): Promise<v
 type Times = Readonly<Record<string, readonly number[]>>;
 
 /** Each kind of call once, in turns: what slows the machine slows all. */
-async function measure(door: Door, name: string, samples: number): Promise<Times> {
+async function measure(
+  door: Door,
+  name: string,
+  { samples, most }: { readonly samples: number; readonly most: number },
+): Promise<Times> {
   const { call } = door;
   const sessions = Object.entries(SIZES).map(([size, entries]) => ({
     key: `${name}-${size}`,
     entries,
   }));
-  for (const { key, entries } of sessions) await fill(call, key, entries);
+  for (const { key, entries } of sessions) await fill(call, key, Math.min(entries, most));
   const found: Record<string, number[]> = {};
   for (let at = -Math.min(WARM_UP, samples); at < samples; at += 1) {
     const times: [string, number][] = [];
@@ -121,7 +125,7 @@ export async function benchMcp({ servers, options, say }: Bench): Promise<Figure
   ] as const) {
     await using door = await open(world);
     await settle(world.databaseUrl);
-    const times = await measure(door, name, samples);
+    const times = await measure(door, name, { samples, most: options.turns ?? Number.POSITIVE_INFINITY });
     const of = (what: string): readonly number[] => times[what] ?? [];
     const p50 = (what: string): number => median(of(what));
     for (const what of ['register', 'update 10', 'update 10000', 'handoff 10', 'handoff 10000']) {

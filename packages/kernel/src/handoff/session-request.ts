@@ -75,7 +75,7 @@ export const updateContextSchema = z
 
 export const getContextSchema = z.strictObject({
   session_key: key,
-  cursor: z.int().min(0).optional().describe('The next_cursor of the page before.'),
+  cursor: z.int32().min(0).optional().describe('The next_cursor of the page before.'),
   limit: z.int().min(1).max(MAX_SESSION_PAGE).optional(),
 });
 

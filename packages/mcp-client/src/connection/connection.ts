@@ -3,11 +3,14 @@
  *
  * C1  Its end is told once, whoever has caused it.
  * C2  A peer that sends what is not MCP, again and again, is left.
+ * C3  A failed call ends no other one: a connection that is given up is closed after its last call.
+ * C4  Results and failures are masked as they arrive, before anything is cut: half a secret would not be known any more.
  */
-import type { JsonObject } from '@boxcar/kernel';
+import { type JsonObject, maskSecrets } from '@boxcar/kernel';
 import type { CallToolResult, Client, Tool } from '@modelcontextprotocol/client';
 import type { ServerDefinition } from '../servers/server-definition.js';
-import { type NamedValue, openTransport } from './open-transport.js';
+import { endLostCalls } from './lost-calls.js';
+import { type NamedValue, type OpenedTransport, openTransport } from './open-transport.js';
 import { outputValidator } from './output-validator.js';
 
 /** Faults of a peer (C2) without a good answer between them. */
@@ -35,13 +38,24 @@ export interface ConnectionOptions {
 export class Connection {
   readonly #client: Client;
   readonly #lastWords: () => string;
+  readonly #values: readonly NamedValue[];
   #faults = 0;
   #lastFault = '';
   #isOpen = true;
+  /** Calls in progress. */
+  #calls = 0;
 
-  private constructor(client: Client, lastWords: () => string, onEnd: () => void) {
+  private constructor(
+    client: Client,
+    {
+      lastWords,
+      values,
+      onEnd,
+    }: Pick<OpenedTransport, 'lastWords'> & Pick<ConnectionOptions, 'values' | 'onEnd'>,
+  ) {
     this.#client = client;
     this.#lastWords = lastWords;
+    this.#values = values;
     client.onclose = () => {
       this.#isOpen = false;
       onEnd();
@@ -66,12 +80,13 @@ export class Connection {
         listChanged: { tools: { autoRefresh: false, debounceMs: 0, onChanged: onListChanged } },
       },
     );
-    const connection = new Connection(client, lastWords, onEnd);
+    const connection = new Connection(client, { lastWords, values, onEnd });
     const signal = AbortSignal.any([options.signal, AbortSignal.timeout(connectMs)]);
     try {
       // The probe would start a second child.
       const prior = era === 'legacy' ? { prior: { kind: 'legacy' } as const } : {};
       await client.connect(transport, { timeout: connectMs, signal, ...prior });
+      endLostCalls(transport);
     } catch (error) {
       const why = connection.#explain(error);
       await connection.close();
@@ -86,11 +101,22 @@ export class Connection {
     const fault = this.#lastFault;
     const message = error instanceof Error ? error.message : String(error);
     const more = [words === '' ? fault : words].filter((text) => text !== '' && text !== message);
-    return new Error([message, ...more].join(': '), { cause: error });
+    return this.#masked(new Error([message, ...more].join(': '), { cause: error }));
   }
 
+  /** C4. */
+  #masked<T>(value: T): T {
+    return maskSecrets(value, this.#values);
+  }
+
+  /** Whether it takes new calls. */
   get isOpen(): boolean {
     return this.#isOpen;
+  }
+
+  /** Whether calls are in progress. */
+  get isBusy(): boolean {
+    return this.#calls > 0;
   }
 
   get era(): Era | undefined {
@@ -103,16 +129,39 @@ export class Connection {
   }
 
   async list(): Promise<readonly Tool[]> {
-    const { tools } = await this.#client.listTools(undefined, { timeout: LIST_MS, maxTotalTimeout: LIST_MS });
+    // The SDK would write to stdout.
+    if (this.#client.getServerCapabilities()?.tools === undefined) return [];
+    const timeouts = { timeout: LIST_MS, maxTotalTimeout: LIST_MS };
+    const { tools } = await this.#maskingFailures(this.#client.listTools(undefined, timeouts));
     this.#faults = 0;
     return tools;
   }
 
   /** @param signal - The server is told when it fires. */
   async call(name: string, args: JsonObject, signal: AbortSignal): Promise<CallToolResult> {
-    const result = await this.#client.callTool({ name, arguments: args }, { signal, timeout: NO_TIMEOUT_MS });
-    this.#faults = 0;
-    return result;
+    this.#calls += 1;
+    try {
+      const result = await this.#maskingFailures(
+        this.#client.callTool({ name, arguments: args }, { signal, timeout: NO_TIMEOUT_MS }),
+      );
+      this.#faults = 0;
+      return this.#masked(result);
+    } finally {
+      this.#calls -= 1;
+      if (!this.#isOpen && !this.isBusy) void this.close();
+    }
+  }
+
+  #maskingFailures<T>(work: Promise<T>): Promise<T> {
+    return work.catch((error: unknown) => {
+      throw this.#masked(error);
+    });
+  }
+
+  /** C3. It takes no new calls. */
+  async giveUp(): Promise<void> {
+    this.#isOpen = false;
+    if (!this.isBusy) await this.close();
   }
 
   /** Never fails. A child that does not end by itself is killed. */

@@ -25,11 +25,15 @@ test('what has a code already keeps it, and what was thrown need not be an error
   expect(explainCall('s', 's.t', 'words').code).toBe('outcome_unknown');
 });
 
-test('a session that the server does not know was refused before the call began', () => {
-  expect([404, 400, 500, 401].map((status) => isRefusedSession(failure({ status })))).toEqual([
-    true,
-    true,
-    false,
-    false,
-  ]);
-});
+test.each<[string, object, boolean]>([
+  ['404', { status: 404 }, true],
+  ['400 that says so', { status: 400, message: 'Bad Request: No valid session ID provided' }, true],
+  ['400', { status: 400 }, false],
+  ['500', { status: 500 }, false],
+  ['401', { status: 401 }, false],
+])(
+  'whether %s means that the server does not know the session, and has not begun the call',
+  (_what, members, isRefused) => {
+    expect(isRefusedSession(failure(members))).toBe(isRefused);
+  },
+);

@@ -1,5 +1,6 @@
 /** What a call that failed means. Pure: the error of the SDK or of the system in, a code of the catalogue out. */
 import { KernelError } from '@boxcar/kernel';
+import { isLostCall } from './lost-calls.js';
 
 const MAX_WORDS = 4_000;
 
@@ -36,8 +37,14 @@ function statusOf(error: unknown): number | undefined {
 const wordsOf = (error: unknown): string =>
   (error instanceof Error ? error.message : String(error)).slice(0, MAX_WORDS).toWellFormed();
 
-/** Whether a server over HTTP does not know the session of a request: it was not executed. */
-export const isRefusedSession = (error: unknown): boolean => [400, 404].includes(statusOf(error) ?? 0);
+/**
+ * Whether a server over HTTP does not know the session of a request: it was not executed. Some servers say so with 400, which alone means
+ * anything.
+ */
+export function isRefusedSession(error: unknown): boolean {
+  const status = statusOf(error);
+  return status === 404 || (status === 400 && /session/i.test(wordsOf(error)));
+}
 
 /** @param tool - As the model calls it. */
 export function explainCall(server: string, tool: string, error: unknown): KernelError {
@@ -51,7 +58,7 @@ export function explainCall(server: string, tool: string, error: unknown): Kerne
       cause: error,
     });
   const status = statusOf(error);
-  const isAnswer = typeof code === 'number' || UNUSABLE.has(code);
+  const isAnswer = !isLostCall(error) && (typeof code === 'number' || UNUSABLE.has(code));
   if (isAnswer || (status !== undefined && status >= 400 && status < 500))
     return new KernelError('tool_failed', {
       message: isAnswer ? `${tool}: ${wordsOf(error)}` : `${tool}: its server answered HTTP ${status}.`,

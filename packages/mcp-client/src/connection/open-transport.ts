@@ -1,6 +1,6 @@
 /** The way to a server: a child process, or HTTP. */
 import { fileURLToPath } from 'node:url';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError, maskSecrets } from '@boxcar/kernel';
 import type { Transport } from '@modelcontextprotocol/client';
 import {
   isStdio,
@@ -23,7 +23,7 @@ const MAX_STDERR = 2_000;
 
 export interface OpenedTransport {
   readonly transport: Transport;
-  /** The end of what a child has written to stderr. */
+  /** The end of what a child has written to stderr, masked. */
   readonly lastWords: () => string;
 }
 
@@ -54,7 +54,7 @@ export async function openTransport(
   const given = Object.fromEntries(
     Object.entries(valuesOf(definition)).map(([name, text]) => [name, withVariables(text, known)]),
   );
-  if (isStdio(definition)) return openChild(definition, given);
+  if (isStdio(definition)) return openChild(definition, given, values);
   const { StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client');
   const transport = new StreamableHTTPClientTransport(new URL(definition.url), {
     fetch: limitedFetch(rulesOf(definition), MAX_MESSAGE_BYTES),
@@ -67,6 +67,7 @@ export async function openTransport(
 async function openChild(
   { command, args, cwd }: Extract<ServerDefinition, { command: string }>,
   env: Readonly<Record<string, string>>,
+  values: readonly NamedValue[],
 ): Promise<OpenedTransport> {
   const { StdioClientTransport } = await import('@modelcontextprotocol/client/stdio');
   const transport = new StdioClientTransport({
@@ -80,7 +81,7 @@ async function openChild(
   let words = '';
   // It must be read: a child whose pipe is full stands still.
   transport.stderr?.on('data', (chunk: Buffer) => {
-    words = (words + chunk.toString('utf8')).slice(-MAX_STDERR);
+    words = maskSecrets(words + chunk.toString('utf8'), values).slice(-MAX_STDERR);
   });
   return { transport, lastWords: () => words };
 }

@@ -1,5 +1,5 @@
 /** MCP over HTTP, with servers of the official SDK. */
-import { createServer, type RequestListener } from 'node:http';
+import { createServer, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { KernelError } from '@boxcar/kernel';
 import type { Tool, ToolContext } from '@boxcar/runtime';
@@ -89,6 +89,84 @@ async function plain(listener: RequestListener): Promise<AsyncDisposable & { rea
     },
   };
 }
+
+interface Message {
+  readonly id?: number;
+  readonly method: string;
+  readonly params: { readonly arguments?: { readonly n?: number } };
+}
+
+async function readMessage(request: IncomingMessage): Promise<Message> {
+  const parts: Buffer[] = [];
+  for await (const part of request) parts.push(part as Buffer);
+  return JSON.parse(Buffer.concat(parts).toString()) as Message;
+}
+
+/** Answers what comes before a call, in the older revision. */
+const ANSWERS: Readonly<Record<string, object>> = {
+  initialize: {
+    protocolVersion: '2025-11-25',
+    capabilities: { tools: {} },
+    serverInfo: { name: 'plain', version: '1' },
+  },
+  'tools/list': { tools: [{ name: 'work', inputSchema: { type: 'object' } }] },
+};
+
+/** A server of the older revision that answers calls as it is told. */
+const answering = (onCall: (response: ServerResponse, message: Message) => unknown) =>
+  plain((request, response) => {
+    void (async () => {
+      if (request.method !== 'POST') return response.writeHead(405).end();
+      const message = await readMessage(request);
+      if (message.id === undefined) return response.writeHead(202).end();
+      if (message.method === 'tools/call') return onCall(response, message);
+      return answer(response, message, ANSWERS[message.method]);
+    })();
+  });
+
+function answer(response: ServerResponse, { id }: Message, result: object | undefined): void {
+  const said = result === undefined ? { error: { code: -32601, message: 'no' } } : { result };
+  response
+    .setHeader('content-type', 'application/json')
+    .setHeader('mcp-session-id', 'one')
+    .end(JSON.stringify({ jsonrpc: '2.0', id, ...said }));
+}
+
+test.each([400, 404, 502, 503])('a call that is refused with %s ends no other call', async (status) => {
+  let calls = 0;
+  let finish = (): void => undefined;
+  const going = new Promise<void>((resolve) => {
+    finish = resolve;
+  });
+  await using server = await answering(async (response, message) => {
+    calls += 1;
+    if (message.params.arguments?.n !== 1) return response.writeHead(status).end('no');
+    await going;
+    return answer(response, message, { content: [{ type: 'text', text: 'done' }] });
+  });
+  const servers = open({ url: server.url });
+  const first = call(servers, 'web.work', { n: 1 });
+  await waitFor(() => calls === 1, { message: 'the first call to arrive' });
+  const code = status < 500 ? 'tool_failed' : 'outcome_unknown';
+  expect((await failureOf(call(servers, 'web.work', { n: 2 }))).code).toBe(code);
+  finish();
+  expect(await first).toBe('done');
+  // 404 alone says that the session was not known, so that nothing was done.
+  expect(calls).toBe(status === 404 ? 3 : 2);
+});
+
+test.each<[string, (response: ServerResponse) => unknown]>([
+  ['ended', (response) => response.end(': nothing\n\n')],
+  ['cut', (response) => response.write(': nothing\n\n', () => response.destroy())],
+  ['cut, and cannot be resumed', (response) => response.write('id: 1\ndata:\n\n', () => response.destroy())],
+])('a call whose stream is %s has an unknown outcome, at once', async (_what, lose) => {
+  await using server = await answering((response) => {
+    response.setHeader('content-type', 'text/event-stream');
+    return lose(response);
+  });
+  const servers = open({ url: server.url });
+  expect(await failureOf(call(servers, 'web.work'))).toMatchObject({ code: 'outcome_unknown' });
+});
 
 test.each<[string, RequestListener]>([
   ['a page', (_request, response) => response.setHeader('content-type', 'text/html').end('<html>hello')],

@@ -5,9 +5,10 @@
  * S1  All that need the server share one connection, and one attempt to open it.
  * S2  A server that failed is not tried again before a pause, which grows. Meanwhile whoever needs it is told why at once.
  * S3  Its tools stay those of the last list that could be read, also while it is away.
+ * S4  A server may do one thing at a time. While it has calls, a list that does not arrive is no failure: it is asked for again later.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { type JsonObject, type JsonValue, KernelError, maskSecrets } from '@boxcar/kernel';
+import { errorText, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import type { Log, Tool } from '@boxcar/runtime';
 import { Connection, type Era } from '../connection/connection.js';
 import { explainCall, isRefusedSession } from '../connection/explain-call.js';
@@ -35,6 +36,8 @@ export class McpServer {
   readonly #options: McpServerOptions;
   readonly #backoff: Backoff;
   readonly #kept = new Map<string, Tool>();
+  /** Also those that were given up and have calls. */
+  readonly #connections = new Set<Connection>();
   #connection: Connection | undefined;
   #opening: Promise<Connection> | undefined;
   #listing: Promise<ToolList> | undefined;
@@ -108,9 +111,14 @@ export class McpServer {
         before: this.#kept,
       });
     } catch (error) {
+      if (this.#list !== undefined && connection.isOpen && connection.isBusy && !isRefusedSession(error)) {
+        this.#options.log('info', 'mcp.list_put_off', { server: this.name, error: errorText(error) });
+        this.#listedAt = this.#options.now();
+        return this.#list;
+      }
       this.#isStale = true;
       const failure = this.#failed(error, 'has not told its tools');
-      await connection.close();
+      await connection.giveUp();
       throw failure;
     }
     this.#listedAt = this.#options.now();
@@ -148,6 +156,9 @@ export class McpServer {
           this.#isStale = true;
         },
       });
+      for (const other of this.#connections)
+        if (!other.isOpen && !other.isBusy) this.#connections.delete(other);
+      this.#connections.add(connection);
       this.#connection = connection;
       this.#era = connection.era;
       this.#isStale = true;
@@ -158,11 +169,12 @@ export class McpServer {
       this.#options.log('info', 'mcp.connected', { server: this.name, ...connection.serverInfo });
       return connection;
     } catch (error) {
-      throw this.#failed(error, 'cannot be reached', values);
+      throw this.#failed(error, 'cannot be reached');
     }
   }
 
   #ended(): void {
+    if (this.#connection?.isOpen === true) return;
     this.#isStale = true;
     if (!this.#closing.signal.aborted && this.#connection !== undefined)
       this.#options.log('warn', 'mcp.disconnected', { server: this.name });
@@ -176,14 +188,14 @@ export class McpServer {
   }
 
   /** Notes a failure (S2). What the server or the system says goes to the log only: it may hold paths and addresses. */
-  #failed(error: unknown, did: string, values: readonly NamedValue[] = []): KernelError {
+  #failed(error: unknown, did: string): KernelError {
     const failure =
       error instanceof KernelError && error.code === 'tool_server_unavailable'
         ? error
         : this.#unavailable(did);
     this.#failure = failure;
     this.#backoff.failed();
-    this.#reason = maskSecrets(error instanceof Error ? error.message : String(error), values);
+    this.#reason = error instanceof Error ? error.message : String(error);
     this.#options.log('warn', 'mcp.unavailable', { server: this.name, error: this.#reason });
     return failure;
   }
@@ -196,17 +208,16 @@ export class McpServer {
     const connection = await this.#connect();
     signal.throwIfAborted();
     try {
-      const result = toResult(shown, await connection.call(tool, args, signal));
-      return maskSecrets(result, findValues(this.name, this.definition, this.#options.env));
+      return toResult(shown, await connection.call(tool, args, signal));
     } catch (error) {
       if (signal.aborted) throw error;
-      const isLost = isRefusedSession(error);
-      if (isLost) await connection.close();
+      const isLost = connection.era === 'legacy' && isRefusedSession(error);
+      if (isLost) await connection.giveUp();
       // A server that has been restarted knows no session of before, and has refused the call.
       if (isLost && !isAgain) return this.#call({ tool, shown, args }, signal, true);
       const failure = explainCall(this.name, shown, error);
       if (failure.code === 'tool_server_unavailable') this.#failed(error, 'cannot be reached');
-      if (failure.code !== 'tool_failed') await connection.close();
+      if (failure.code !== 'tool_failed') await connection.giveUp();
       throw failure;
     }
   }
@@ -216,6 +227,6 @@ export class McpServer {
     // What is still being started ends itself; nobody waits long for it.
     const opening = this.#opening?.catch(() => undefined);
     await Promise.race([opening, delay(CLOSE_MS, undefined, { ref: false })]);
-    await this.#connection?.close();
+    await Promise.all([...this.#connections].map((connection) => connection.close()));
   }
 }

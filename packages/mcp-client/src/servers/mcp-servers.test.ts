@@ -187,6 +187,29 @@ describe('what a child knows of this process', () => {
     const result = await run(find(await servers.toolsOf(['raw'], never), 'raw.work'));
     expect(result).toBe('the key is [secret: OTHER]');
   });
+
+  test.each([
+    ['secret-failure', 'the key is [secret: OTHER]'],
+    ['secret-error', 'the key is [secret: OTHER]'],
+    ['secret-late', '[secret: O'],
+  ])('is masked where a call of the kind %s shows it', async (mode, shown) => {
+    const env = { OTHER: 'a-key-of-the-operator' };
+    const servers = open({ raw: { ...rawServer(mode).entry, env: { GIVEN: `$\{OTHER}` } } }, { env });
+    const work = find(await servers.toolsOf(['raw'], never), 'raw.work');
+    const said = String(await run(work).catch((error: unknown) => error));
+    expect(said).toContain(shown);
+    expect(said).not.toContain('a-key');
+  });
+
+  test.each(['secret-list', 'secret-words'])('is masked in the log of the kind %s', async (mode) => {
+    const env = { OTHER: 'a-key-of-the-operator' };
+    const servers = open({ raw: { ...rawServer(mode).entry, env: { GIVEN: `$\{OTHER}` } } }, { env });
+    await servers.toolsOf(['raw'], never);
+    const reason = servers.get('raw')?.reason;
+    expect(reason).toMatch(/secret: OTHER\]|x{1990}/);
+    expect(reason).not.toContain('operator');
+    expect(JSON.stringify(logged)).not.toContain('operator');
+  });
 });
 
 describe('a hostile server', () => {
@@ -236,6 +259,8 @@ describe('a hostile server', () => {
     const servers = open({ raw: rawServer('schemas').entry });
     const tools = await servers.toolsOf(['raw'], never);
     expect(namesOf(tools)).toEqual(['raw.draft4', 'raw.broken', 'raw.slow', 'raw.draft7']);
+    const leftOut = servers.get('raw')?.known?.leftOut;
+    expect(leftOut?.map(({ tool }) => tool)).toEqual(['deep', 'huge']);
     expect(await run(find(tools, 'raw.draft4'), { any: 1 })).toBe('did draft4');
     expect(await run(find(tools, 'raw.broken'), { n: 1 })).toBe('did broken');
     expect(find(tools, 'raw.slow').input.safeParse({ n: `${'a'.repeat(5_000)}b` }).success).toBe(false);
@@ -260,6 +285,21 @@ describe('a hostile server', () => {
     const work = find(await servers.toolsOf(['raw'], never), 'raw.work');
     expect(await failureOf(run(work))).toMatchObject({ code: 'tool_failed' });
   });
+});
+
+test('a server that does one thing at a time keeps its connection, and its list is asked for later', async () => {
+  let now = 0;
+  const raw = rawServer('busy');
+  const servers = open({ raw: raw.entry }, { now: () => now });
+  const [work] = await servers.toolsOf(['raw'], never);
+  if (work === undefined) throw new Error('no tool');
+  const pids = raw.pids().length;
+  const running = run(work);
+  await waitFor(() => raw.notes().includes('call work {}'), { message: 'it has the call' });
+  now += 61_000;
+  await servers.toolsOf(['raw'], never);
+  expect(await running).toBe('did work');
+  expect([raw.pids().length, servers.get('raw')?.failure]).toEqual([pids, undefined]);
 });
 
 test('a list that has changed is read again before the next step', async () => {

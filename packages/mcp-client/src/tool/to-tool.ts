@@ -15,6 +15,8 @@ import { toolNameOf } from './tool-name.js';
 
 const MAX_DESCRIPTION = 4_000;
 const MAX_SCHEMA = 64 * 1024;
+/** JSON of ours has no more levels. */
+const MAX_LEVELS = 200;
 /** Tools of one server. */
 const MAX_TOOLS = 256;
 
@@ -60,9 +62,15 @@ function describe({ name, title, description, annotations }: ServerTool): string
   return text === '' ? name : text.slice(0, MAX_DESCRIPTION).toWellFormed();
 }
 
+const isDeeperThan = (value: unknown, levels: number): boolean =>
+  typeof value === 'object' &&
+  value !== null &&
+  (levels === 0 || Object.values(value).some((part) => isDeeperThan(part, levels - 1)));
+
 /** Why agents do not get a tool; undefined: they do. */
 function findFault({ name, inputSchema }: ServerTool, { tools }: ServerDefinition): string | undefined {
   if (tools !== undefined && !tools.includes(name)) return 'not among the tools of its entry';
+  if (isDeeperThan(inputSchema, MAX_LEVELS)) return `its schema has more than ${MAX_LEVELS} levels`;
   const size = JSON.stringify(inputSchema).length;
   if (size > MAX_SCHEMA) return `its schema has ${size} characters (${MAX_SCHEMA} at most)`;
   return undefined;

@@ -57,7 +57,11 @@ async function list(scope: McpClientScope, args: JsonObject): Promise<JsonObject
   const own = actor.agentId === actor.operatorId ? undefined : actor.agentName;
   if (own !== undefined && asked.agent !== undefined && asked.agent !== own)
     return { success: true, approvals: [], next_cursor: null };
-  const page = await gateOf(scope, actor.projectId).list({ ...asked, agent: own ?? asked.agent });
+  const page = await gateOf(scope, actor.projectId).list(
+    { ...asked, agent: own ?? asked.agent },
+    // From outside any name may ask.
+    own === undefined ? {} : { agentId: actor.agentId },
+  );
   return { success: true, approvals: toJson(page.approvals), next_cursor: page.next_cursor };
 }
 

@@ -19,17 +19,17 @@ export class KeyCounts {
     this.#limits = limits;
   }
 
-  /** Gives it back when it is called, once; undefined when the key has as many as it may. */
-  take(kind: keyof KeyLimits, keyId: string): (() => void) | undefined {
+  /** Gives them back when it is called, once; undefined when the key would have more than it may. */
+  take(kind: keyof KeyLimits, keyId: string, count = 1): (() => void) | undefined {
     const name = `${kind} ${keyId}`;
     const taken = this.#taken.get(name) ?? 0;
-    if (taken >= this.#limits[kind]) return undefined;
-    this.#taken.set(name, taken + 1);
+    if (taken + count > this.#limits[kind]) return undefined;
+    this.#taken.set(name, taken + count);
     let isGiven = false;
     return () => {
       if (isGiven) return;
       isGiven = true;
-      const left = (this.#taken.get(name) ?? 1) - 1;
+      const left = (this.#taken.get(name) ?? count) - count;
       if (left > 0) this.#taken.set(name, left);
       else this.#taken.delete(name);
     };

@@ -2,6 +2,7 @@
 import { revokeKey } from '@boxcar/runtime';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { createMcpServer } from '../create-server.js';
 import { bearer, openClient, openLegacyClient, openStage, type Stage } from '../testing/http-stage.js';
 
 let stage: Stage;
@@ -166,6 +167,50 @@ describe('sessions', () => {
   });
 });
 
+test('what is told while a client goes on with the stream of a call waits for the stream of its session', async () => {
+  let finish = (): void => undefined;
+  const { url } = await second({
+    createServer: (scope) => {
+      const server = createMcpServer(scope);
+      server.registerTool('slow', { description: 'Takes its time.' }, async () => {
+        await server.server.sendResourceUpdated({ uri: 'test://first' });
+        await new Promise<void>((resolve) => {
+          finish = resolve;
+        });
+        return { content: [] };
+      });
+      return server;
+    },
+  });
+  const headers = {
+    ...{ ...HEADERS, ...bearer(key), 'mcp-protocol-version': '2025-11-25' },
+    'mcp-session-id': await initialize({ url }),
+  };
+  const body = JSON.stringify({
+    jsonrpc: '2.0',
+    id: 2,
+    method: 'tools/call',
+    params: { name: 'slow', arguments: {} },
+  });
+  const gone = new AbortController();
+  const first = await fetch(url, { method: 'POST', headers, body, signal: gone.signal });
+  const event = new TextDecoder().decode((await first.body?.getReader().read())?.value);
+  gone.abort();
+  const last = /^id: (.*)$/m.exec(event)?.[1] ?? '';
+  const again = await waitFor(
+    async () => {
+      const answer = await fetch(url, { headers: { ...headers, 'last-event-id': last } });
+      return answer.status === 200 ? answer : undefined;
+    },
+    { message: 'the stream of the call to go on' },
+  );
+  finish();
+  expect(await again.text()).toContain('"content":[]');
+  const own = await fetch(url, { headers });
+  const told = new TextDecoder().decode((await own.body?.getReader().read())?.value);
+  expect(told).toContain('test://first');
+});
+
 describe('limits of a key', () => {
   test('sessions, streams and requests beyond the limit are 429, and other keys are not touched', async () => {
     const other = await second({ limits: { sessions: 2, streams: 1, requests: 1 } });
@@ -185,6 +230,39 @@ describe('limits of a key', () => {
     });
     await fetch(url, { method: 'DELETE', headers: { ...bearer(key), 'mcp-session-id': session } });
     await initialize({ url });
+  });
+
+  test('a session of a client that has vanished ends for another one of its key, and one with a stream does not', async () => {
+    const other = await second({ limits: { sessions: 2 }, replaceMs: 0 });
+    const { url } = other;
+    const [used, unused] = [await initialize({ url }), await initialize({ url })];
+    const stream = await fetch(url, {
+      headers: { ...bearer(key), accept: 'text/event-stream', 'mcp-session-id': used },
+    });
+    const opened = await initialize({ url });
+    expect((await ping(unused, { url })).status).toBe(404);
+    expect((await ping(used, { url })).status).toBe(200);
+    expect((await ping(opened, { url })).status).toBe(200);
+    await stream.body?.cancel();
+  });
+
+  test('each message of a batch counts', async () => {
+    const { url } = await second({ limits: { requests: 4 } });
+    const session = await initialize({ url });
+    const batch = (count: number) =>
+      send(
+        Array.from({ length: count }, (_, id) => ({ jsonrpc: '2.0', id, method: 'ping' })),
+        { url, headers: { 'mcp-session-id': session } },
+      );
+    for (const [count, status] of [
+      [4, 200],
+      [5, 429],
+      [4, 200],
+    ] as const) {
+      const answer = await batch(count);
+      await answer.text();
+      expect([count, answer.status]).toEqual([count, status]);
+    }
   });
 
   test('an open request counts until its answer has been read', async () => {

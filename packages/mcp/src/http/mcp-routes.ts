@@ -30,6 +30,7 @@ const BODY_LIMIT_BYTES = 8 * 1024 * 1024;
 const KEEP_ALIVE_MS = 15_000;
 const STALL_MS = 30_000;
 const IDLE_MS = 30 * 60_000;
+const REPLACE_MS = 10_000;
 const CHECK_MS = 15_000;
 const SESSION_HEADER = 'mcp-session-id';
 const LAST_EVENT_HEADER = 'last-event-id';
@@ -114,12 +115,13 @@ class McpDoor {
   #closing: AbortSignal | undefined;
 
   constructor(options: McpRoutesOptions) {
-    const { log = silentLog, keepAliveMs = KEEP_ALIVE_MS, idleMs = IDLE_MS, checkMs = CHECK_MS } = options;
+    const { log = silentLog, keepAliveMs = KEEP_ALIVE_MS } = options;
+    const { idleMs = IDLE_MS, replaceMs = REPLACE_MS, checkMs = CHECK_MS } = options;
     this.#options = options;
     this.#log = log;
     this.#counts = new KeyCounts({ ...DEFAULT_LIMITS, ...options.limits });
     this.#sessions = new TransportSessions({
-      ...{ idleMs, checkMs, keepAliveMs, log },
+      ...{ idleMs, replaceMs, checkMs, keepAliveMs, log },
       bodyLimitBytes: BODY_LIMIT_BYTES,
     });
   }
@@ -136,9 +138,31 @@ class McpDoor {
         return protocolError(400, { code: PARSE_ERROR, message: 'The body must be JSON in UTF-8.' });
       }
       if (!(await isLegacyRequest(call.request, body))) return await this.#serveModern(call, { body, give });
-      return this.#watch(await this.#serveSession(call, body), give);
+      return await this.#serveBatch(call, { body, give });
     } catch (error) {
       give();
+      throw error;
+    }
+  }
+
+  /** Each message of a batch is a request. */
+  async #serveBatch(
+    call: Call,
+    { body, give }: { readonly body: unknown; readonly give: () => void },
+  ): Promise<Response> {
+    const more = Array.isArray(body) ? Math.max(body.length - 1, 0) : 0;
+    const giveMore = this.#counts.take('requests', call.principal.keyId, more);
+    if (giveMore === undefined) {
+      give();
+      return tooMany('open requests');
+    }
+    try {
+      return this.#watch(await this.#serveSession(call, body), () => {
+        give();
+        giveMore();
+      });
+    } catch (error) {
+      giveMore();
       throw error;
     }
   }
@@ -152,10 +176,12 @@ class McpDoor {
     if (give === undefined) return tooMany('open streams');
     const { request } = call;
     const { events } = session;
-    const missed = request.headers.has(LAST_EVENT_HEADER) ? undefined : events.lastReadId;
+    const last = request.headers.get(LAST_EVENT_HEADER);
+    const missed = last === null ? events.lastReadId : undefined;
     const asked = missed === undefined ? request : withHeader(request, LAST_EVENT_HEADER, missed);
     const response = await this.#inSession({ ...call, request: asked }, session);
-    const close = response.ok ? events.openOwnStream() : () => undefined;
+    const isOwn = last === null || events.isOwn(last);
+    const close = response.ok && isOwn ? events.openOwnStream() : () => undefined;
     return this.#watch(response, () => {
       close();
       give();
@@ -269,13 +295,21 @@ class McpDoor {
       const known = this.#sessionOf(call);
       return known === undefined ? sessionNotFound() : this.#inSession(call, known, body);
     }
-    const give = this.#counts.take('sessions', call.principal.keyId);
-    if (give === undefined && hasMethod(body, 'initialize')) return tooMany('sessions');
+    const isOpening = hasMethod(body, 'initialize');
+    const give = await this.#takeSession(call, isOpening);
+    if (give === undefined && isOpening) return tooMany('sessions');
     const opened = await this.#sessions.open(call, {
       server: this.#createServer(call),
       onEnd: () => give?.(),
     });
     return this.#inSession(call, opened, body);
+  }
+
+  async #takeSession({ principal: { keyId } }: Call, isOpening: boolean): Promise<(() => void) | undefined> {
+    let give = this.#counts.take('sessions', keyId);
+    while (give === undefined && isOpening && (await this.#sessions.makeRoom(keyId)))
+      give = this.#counts.take('sessions', keyId);
+    return give;
   }
 
   async #inSession(call: Call, session: TransportSession, body?: unknown): Promise<Response> {

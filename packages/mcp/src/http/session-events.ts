@@ -29,6 +29,11 @@ export class SessionEvents implements EventStore {
   /** Messages of the own stream from the next one on have had no reader; undefined while it is open. */
   #unreadAfter: number | undefined = 0;
 
+  /** Whether a client that has read this event last goes on with the own stream. */
+  isOwn(eventId: string): boolean {
+    return this.#read(eventId)?.streamId === OWN_STREAM;
+  }
+
   /** The own stream is open until the result is called. */
   openOwnStream(): () => void {
     this.#unreadAfter = undefined;

@@ -4,7 +4,8 @@
  * T1  A session belongs to the key that has opened it. To every other key it does not exist.
  * T2  It ends with a DELETE, when it is idle for a while, when its key is not valid any more, and with the server.
  * T3  A server that stops ends the open streams at once, and each session with its last request.
- * T4  Nothing but the connection is kept here: what the tools did is in rows. A client whose session has ended opens another one.
+ * T4  A key that has all its sessions gets another one in place of one that nobody uses: few clients end their sessions.
+ * T5  Nothing but the connection is kept here: what the tools did is in rows. A client whose session has ended opens another one.
  * Rule: docs/mcp.md, "HTTP".
  */
 import { randomUUID } from 'node:crypto';
@@ -16,6 +17,8 @@ import { SessionEvents } from './session-events.js';
 export interface SessionTimes {
   /** A session without a request and without a stream ends after this time. */
   readonly idleMs: number;
+  /** A session without a request and without a stream may be ended for another one of its key after this time. */
+  readonly replaceMs: number;
   /** How often keys and idle sessions are looked at. */
   readonly checkMs: number;
 }
@@ -123,7 +126,19 @@ export class TransportSessions {
   /** A request has been answered: a server that stops needs the session no more. */
   async settle(session: TransportSession): Promise<void> {
     const isUnused = session.transport.sessionId === undefined;
-    if ((this.#isClosing || isUnused) && !session.isBusy) await this.#end(session);
+    if ((this.#isClosing || isUnused) && !session.isBusy) await this.end(session);
+  }
+
+  /** T4. False: the key has no session that nobody uses. */
+  async makeRoom(keyId: string): Promise<boolean> {
+    const unused = [...this.#sessions.values()].filter(
+      (session) => session.keyId === keyId && !session.isBusy && session.idleMs >= this.#options.replaceMs,
+    );
+    const [oldest] = unused.toSorted((a, b) => b.idleMs - a.idleMs);
+    if (oldest === undefined) return false;
+    await this.end(oldest);
+    this.#forget(oldest.transport.sessionId);
+    return true;
   }
 
   /** T3. */
@@ -151,16 +166,16 @@ export class TransportSessions {
   async #check(): Promise<void> {
     const byKey = new Map<string, TransportSession[]>();
     for (const session of this.#sessions.values()) {
-      if (session.idleMs >= this.#options.idleMs) await this.#end(session);
+      if (session.idleMs >= this.#options.idleMs) await this.end(session);
       else byKey.set(session.keyId, [...(byKey.get(session.keyId) ?? []), session]);
     }
     for (const sessions of byKey.values()) {
       if ((await sessions[0]?.isStillAllowed()) !== false) continue;
-      for (const session of sessions) await this.#end(session);
+      for (const session of sessions) await this.end(session);
     }
   }
 
-  async #end({ server, keyId }: TransportSession): Promise<void> {
+  async end({ server, keyId }: TransportSession): Promise<void> {
     try {
       await server.close();
     } catch (error) {

@@ -170,3 +170,17 @@ test.each([
 ])('%s is a failure of %s', async (_what, tool, args, error_code) => {
   expect(await call(tool, args as JsonObject)).toMatchObject({ isError: true, body: { error_code } });
 });
+
+test.each([[null], [7], [{}]])(
+  'an idempotency_key that is %j is a failure that the client can read',
+  async (idempotency_key) => {
+    const args = { idempotency_key, profile_name: 'writer', instruction: 'Write.' };
+    expect(await call('delegate_async', args)).toMatchObject({
+      isError: true,
+      body: {
+        error_code: 'VALIDATION_ERROR',
+        error: expect.stringContaining('arguments.idempotency_key'),
+      },
+    });
+  },
+);

@@ -1,5 +1,5 @@
 /** Primitives as tools. They are submitted as at every other door. Rule: docs/primitives.md. */
-import { isJsonObject, type JsonObject, type JsonValue, TAPE_HANDOFF } from '@boxcar/kernel';
+import { isJsonObject, type JsonObject, type JsonValue, KernelError, TAPE_HANDOFF } from '@boxcar/kernel';
 import { type Accepted, builtInHandlers, type Handler } from '@boxcar/runtime';
 import { z } from 'zod';
 import { type McpClientScope, OPERATOR } from '../client-scope.js';
@@ -74,9 +74,14 @@ async function submit(
   call: ToolCall,
 ): Promise<JsonObject> {
   const { idempotency_key: key, ...rest } = of.args;
+  if (typeof key !== 'string')
+    throw new KernelError('bad_request', {
+      message: 'arguments.idempotency_key: must be a string.',
+      details: { field: 'arguments.idempotency_key' },
+    });
   const accepted = await runtime.accept(of.name, hasKey(of.handler) ? of.args : rest, {
     projectId,
-    idempotencyKey: key as string,
+    idempotencyKey: key,
     ...(as === OPERATOR ? {} : { sourceAgentId: as }),
   });
   return toAnswer(runtime, accepted, call);

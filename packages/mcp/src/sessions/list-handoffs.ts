@@ -22,10 +22,13 @@ async function list({ runtime, projectId, as }: McpClientScope, args: JsonObject
   const own = actor.agentId === actor.operatorId ? undefined : actor.agentName;
   if (own !== undefined && asked.source_agent !== undefined && asked.source_agent !== own)
     return { success: true, handoffs: [], next_cursor: null };
-  const { handoffs, next_cursor } = await listHandoffPage(runtime, actor.projectId, {
-    ...asked,
-    source_agent: own ?? asked.source_agent,
-  });
+  const { handoffs, next_cursor } = await listHandoffPage(
+    runtime,
+    actor.projectId,
+    { ...asked, source_agent: own ?? asked.source_agent },
+    // From outside any name may be that of a source.
+    own === undefined ? {} : { agentId: actor.agentId },
+  );
   return { success: true, handoffs: toJson(handoffs), next_cursor };
 }
 

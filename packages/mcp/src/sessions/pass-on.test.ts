@@ -120,3 +120,23 @@ describe.each(CLIENTS)('client %s', (kind) => {
     expect(await isReadByBob(session_key)).toBe(false);
   });
 });
+
+test('an agent lists what it has asked for, and nothing of a session from outside that only has its name', async () => {
+  await using operator = await stage.connect();
+  await using ada = await stage.connect({ as: 'ada' });
+  const ids = async (tool: string, list: string, id: string) =>
+    ((await ada.call(tool)).body[list] as JsonObject[]).map((one) => one[id]);
+  const request = async (connection: typeof ada, session_key: string) => {
+    await connection.call('register_session', { session_key, agent_from: 'ada' });
+    const { body } = await connection.call('request_handoff', { session_key, target_agent: 'bob' });
+    return body.handoff as JsonObject;
+  };
+  const other = await request(operator, `list-${++n}`);
+  const own = await request(ada, `list-${++n}`);
+  const handoffs = await ids('list_handoffs', 'handoffs', 'handoff_id');
+  expect(handoffs).toContain(own.handoff_id);
+  expect(handoffs).not.toContain(other.handoff_id);
+  const tickets = await ids('list_approvals', 'approvals', 'ticket_id');
+  expect(tickets).toContain(own.ticket_id);
+  expect(tickets).not.toContain(other.ticket_id);
+});

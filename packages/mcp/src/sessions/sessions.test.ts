@@ -123,6 +123,11 @@ describe.each(CLIENTS)('client %s', (kind) => {
       ]);
   });
 
+  test('a cursor that no page has given is a failure that the client can read', async () => {
+    const failed = await connection.call('get_context', { session_key: fresh(), cursor: 2 ** 31 });
+    expect(failed).toMatchObject({ isError: true, body: { error_code: 'VALIDATION_ERROR' } });
+  });
+
   test.each(['update_context', 'get_context', 'get_summary', 'close_session'])(
     'an unknown session is a failure of %s that the client can read',
     async (tool) => {

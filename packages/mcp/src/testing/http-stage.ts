@@ -7,6 +7,7 @@ import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/cli
 import { Client as LegacyClient } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport as LegacyTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { type McpRoutesOptions, mcpRoutes } from '../http/mcp-routes.js';
+import type { SessionTimes } from '../http/transport-sessions.js';
 
 export interface LogLine {
   readonly level: string;
@@ -50,6 +51,7 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
     keepAliveMs,
     stallMs,
     idleMs,
+    replaceMs,
     checkMs,
     ...frameOptions
   } = options;
@@ -73,7 +75,7 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
       createServer,
       keepAliveMs,
       stallMs,
-      ...times({ idleMs, checkMs }),
+      ...times({ idleMs, replaceMs, checkMs }),
     }),
   );
   const { url } = await frame.listen();
@@ -93,10 +95,8 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
   };
 }
 
-const times = (given: { readonly idleMs: number | undefined; readonly checkMs: number | undefined }) => ({
-  ...(given.idleMs === undefined ? {} : { idleMs: given.idleMs }),
-  ...(given.checkMs === undefined ? {} : { checkMs: given.checkMs }),
-});
+const times = (given: Readonly<Record<keyof SessionTimes, number | undefined>>): Partial<SessionTimes> =>
+  Object.fromEntries(Object.entries(given).filter(([, ms]) => ms !== undefined));
 
 export const bearer = (key: string): Readonly<Record<string, string>> => ({ authorization: `Bearer ${key}` });
 

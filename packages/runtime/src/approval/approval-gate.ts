@@ -1,6 +1,7 @@
 /** Who decides: tickets are read, decided and waited for from any process. Rule: docs/approvals.md. */
 import { setTimeout as delay } from 'node:timers/promises';
 import {
+  type AgentId,
   type ApprovalTicket,
   argsHash,
   checkDuration,
@@ -201,7 +202,10 @@ export class ApprovalGate {
   }
 
   /** Tickets of the project, decided ones too. @throws KernelError `bad_request`. */
-  async list(options: ListTicketsOptions = {}): Promise<TicketPage> {
+  async list(
+    options: ListTicketsOptions = {},
+    by: { readonly agentId?: AgentId | undefined } = {},
+  ): Promise<TicketPage> {
     const parsed = safeParse(optionsSchema, options);
     if (!parsed.success) throw toBadRequest(parsed.error, 'options');
     const { status, run_id, agent, limit, cursor } = parsed.data;
@@ -210,6 +214,7 @@ export class ApprovalGate {
       status,
       runId: run_id,
       agent,
+      agentId: by.agentId,
       limit: limit + 1,
       after: cursor === undefined ? undefined : placeIn(cursor),
     });

@@ -89,3 +89,30 @@ test('one that never answers is not waited for', async () => {
   expect(await summarizeByModel(runtime, session, { model: 'small', timeoutMs: 1 })).toBeUndefined();
   expect(events('session.summary_failed').at(-1)).toMatchObject({ error: 'it took too long' });
 });
+
+test('it is asked once for a request, and not for one that is refused', async () => {
+  answer = async () => 'They build a bridge.';
+  const session_key = `m-${++n}`;
+  const request = { session_key, target_agent: 'far', idempotency_key: session_key };
+  expect(await requestHandoff(runtime, request)).toMatchObject({ outcome: 'not_found' });
+  await sessions.register({ session_key, agent_from: 'claude' });
+  await expect(requestHandoff(runtime, { ...request, request_type: 'gift' })).rejects.toThrow('request_type');
+  expect(asked).toHaveLength(0);
+  const first = await requestHandoff(runtime, request);
+  expect(first).toMatchObject({ outcome: 'handed_on', context_summary: 'They build a bridge.' });
+  expect(await requestHandoff(runtime, request)).toEqual(first);
+  expect(asked).toHaveLength(1);
+});
+
+test('what it says is in cards alone', async () => {
+  answer = async () => 'They build a viaduct.';
+  await hand(['one']);
+  const tables = await h.rows<{ name: string }>(
+    "select table_name as name from information_schema.tables where table_schema = 'boxcar' and table_type = 'BASE TABLE'",
+  );
+  const having: string[] = [];
+  for (const { name } of tables)
+    if ((await h.rows(`select from boxcar.${name} t where t::text like '%viaduct%'`)).length > 0)
+      having.push(name);
+  expect(having).toEqual(['cards']);
+});

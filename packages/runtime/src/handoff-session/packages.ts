@@ -104,7 +104,9 @@ async function toPackage(
 class NotPossible extends Error {}
 
 const isKnown = (found: SessionPackage | undefined): found is SessionPackage =>
-  found !== undefined && (found.is_operator || found.is_target || found.is_source);
+  found !== undefined &&
+  // Nothing has been handed on before the approval, or was forbidden.
+  (found.is_operator || found.is_source || (found.is_target && found.session_head !== null));
 
 /** What stands in the way, whoever it is that moves the package. */
 function checkPackage(found: SessionPackage): void {

@@ -433,6 +433,24 @@ test('the same key is one handoff; other arguments under it are refused', async 
   expect(await failureOf(other)).toMatchObject({ code: 'idempotency_conflict' });
 });
 
+test('the target learns nothing of a session that waits for an approval', async () => {
+  const { outcome, handoff_id } = (await hand(await open(), {
+    target_agent: 'carol',
+    request_data: { plan: 'secret' },
+  })) as { outcome: string; handoff_id: HandoffId };
+  expect(outcome).toBe('waits');
+  const asked = acceptHandoff(h.runtime, { handoff_id }, { as: 'carol' });
+  expect(await asked).toEqual({ outcome: 'not_found', handoff_id });
+});
+
+test('a refusal is not kept under the key: the request may be made once it is possible', async () => {
+  const session_key = fresh();
+  const request = { idempotency_key: session_key };
+  expect(await hand(session_key, request)).toEqual({ outcome: 'not_found', session_key });
+  await operator.register({ session_key, agent_from: 'claude' });
+  expect(await hand(session_key, request)).toMatchObject({ outcome: 'handed_on' });
+});
+
 test('it takes as many statements at 10,000 entries as at 10', async () => {
   await hand(await open());
   const counts: number[] = [];

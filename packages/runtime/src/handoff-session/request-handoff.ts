@@ -22,6 +22,7 @@ import {
   type JsonObject,
   KernelError,
   MAX_CONTEXT_CARDS,
+  readHandoffTarget,
   requestHandoffSchema,
   type SessionHandoffRequest,
   sessionStateOf,
@@ -31,9 +32,12 @@ import {
 import {
   findHandoffSession,
   findRecentEntries,
+  findSessionPackage,
   type HandoffSession,
   loadSessionEdges,
   loadTapeSlice,
+  lockAgents,
+  type TapeActor,
 } from '@boxcar/store';
 import { assemble, type Handler, type KernelTools } from '../handler/index.js';
 import {
@@ -59,10 +63,25 @@ const ROOM = 10;
 /** The session's own client reads all of it. */
 const ALL_READABLE = '{[1,)}';
 
+/** Told to the client and kept nowhere: under the same key the request may be made again. */
+class Refused extends Error {
+  readonly outcome: 'not_found' | 'not_active';
+
+  constructor(outcome: Refused['outcome']) {
+    super(outcome);
+    this.outcome = outcome;
+  }
+}
+
+/** By a model, if there is one for that. */
+type Summarize = (session: HandoffSession) => Promise<string | undefined>;
+
 /** What was read of the session before it is handed on. */
 interface Package {
   readonly session: HandoffSession;
   readonly context: SessionContext;
+  /** The summary is made of counts, and has no words of the client. */
+  readonly isCounted: boolean;
   readonly inherited: readonly InheritedBox[];
 }
 
@@ -105,6 +124,7 @@ async function packageOf(
   const { status } = sessionStateOf(session, session.now);
   return {
     session,
+    isCounted: summary === undefined,
     inherited: assemble(entries, new Map(), { argument: 'session_key', isFull: true, rule: 'inherit' }),
     context: {
       session_key: session.sessionKey,
@@ -181,10 +201,17 @@ async function makeOne(
   };
 }
 
+/** All agents at once, in the order of their ids. Locked one after the other, two requests could wait for each other. */
+async function lockTargets(tools: KernelTools, targets: readonly string[]): Promise<void> {
+  const found = await tools.findAgents(targets.map((target) => readHandoffTarget(target).name));
+  const ids = found.flatMap((agent) => agent?.agentId ?? []);
+  if (ids.length > 1) await lockAgents(tools.tx, ids);
+}
+
 async function handSession(
   runtime: HandoffRuntime,
   tools: KernelTools,
-  { request, summary }: { readonly request: SessionHandoffRequest; readonly summary: string | undefined },
+  { request, summarize }: { readonly request: SessionHandoffRequest; readonly summarize: Summarize },
 ): Promise<JsonObject> {
   const { projectId, source } = tools.ctx;
   const session = await findHandoffSession(
@@ -192,11 +219,14 @@ async function handSession(
     { projectId, actorId: source.agentId },
     request.session_key,
   );
-  if (session?.isReadable !== true) return { outcome: 'not_found' };
-  if (sessionStateOf(session, session.now).status !== 'active') return { outcome: 'not_active' };
+  if (session?.isReadable !== true) throw new Refused('not_found');
+  if (sessionStateOf(session, session.now).status !== 'active') throw new Refused('not_active');
   if (!session.isOwn) throw toAppendError({ outcome: 'forbidden' }, session.boxId, source.agentId);
+  // Nothing is made yet, so no connection is held meanwhile.
+  const summary = await summarize(session);
   const made = await packageOf(runtime, tools, { session, request, summary });
   const targets = targetsOf(request);
+  if (targets.length > 1) await lockTargets(tools, targets);
   const all: Made[] = [];
   for (const target of targets) {
     const one = await makeOne(runtime, tools, { target, made, isOnly: targets.length === 1 });
@@ -222,24 +252,32 @@ async function handSession(
     outcome: handed.length > 0 ? 'handed_on' : 'waits',
     source_agent: session.agentFrom,
     targets: all.map(({ agentId: _agent, ...target }) => ({ ...target })),
-    ...answerOf(made.context),
+    ...answerOf(made),
   };
 }
 
-/** What is told of it. An answer is kept as it is: the words of the client are in cards alone. */
-const answerOf = ({ session_key, request_type, context_summary, context_entries }: SessionContext) => ({
-  session_key,
-  request_type,
-  context_summary,
-  context_entries,
-});
+/** What is told of it. An answer is kept as it is, and the words of the client are in cards alone: what a model has said is read from there. */
+const answerOf = ({ context, isCounted }: Package) => {
+  const { session_key, request_type, context_summary, context_entries } = context;
+  return { session_key, request_type, context_entries, ...(isCounted ? { context_summary } : {}) };
+};
 
-const handlerOf = (runtime: HandoffRuntime, summary: string | undefined): Handler<SessionHandoffRequest> => ({
-  description: 'Hands a session to an agent.',
-  input: requestHandoffSchema,
-  failureOf,
-  handle: (request, tools) => handSession(runtime, tools as KernelTools, { request, summary }),
-});
+function handlerOf(runtime: HandoffRuntime): Handler<SessionHandoffRequest> {
+  const { summaryModel: model } = runtime;
+  let summary: ReturnType<Summarize> | undefined;
+  // Once, however often the handler is tried.
+  const summarize: Summarize = (session) => {
+    summary ??=
+      model === undefined ? Promise.resolve(undefined) : summarizeByModel(runtime, session, { model });
+    return summary;
+  };
+  return {
+    description: 'Hands a session to an agent.',
+    input: requestHandoffSchema,
+    failureOf,
+    handle: (request, tools) => handSession(runtime, tools as KernelTools, { request, summarize }),
+  };
+}
 
 /** Of a client: the same key of another one is another key. */
 const keyOf = ({ agentId }: Actor, key: string): string =>
@@ -250,9 +288,19 @@ const keyOf = ({ agentId }: Actor, key: string): string =>
 /** The name of a package, as clients know it. */
 export const cacheKeyOf = (target: string, sessionKey: string): string => `handoff:${target}:${sessionKey}`;
 
-function toAnswer(answer: JsonObject, session: HandoffSession): HandoffRequestAnswer {
-  if (answer.outcome === 'not_found') return { outcome: 'not_found', session_key: session.sessionKey };
-  if (answer.outcome === 'not_active') return { outcome: 'not_active', session: toSessionAnswer(session) };
+async function summaryIn(runtime: HandoffRuntime, actor: TapeActor, answer: JsonObject): Promise<string> {
+  if (typeof answer.context_summary === 'string') return answer.context_summary;
+  const [first] = answer.targets as unknown as readonly [RequestedTarget];
+  const found = await findSessionPackage(runtime.pool, actor, first.handoff_id as HandoffId);
+  const summary = found?.context?.context_summary;
+  return typeof summary === 'string' ? summary : '';
+}
+
+async function toAnswer(
+  runtime: HandoffRuntime,
+  actor: TapeActor,
+  { answer, session }: { readonly answer: JsonObject; readonly session: HandoffSession },
+): Promise<HandoffRequestAnswer> {
   const targets = answer.targets as unknown as readonly [RequestedTarget, ...RequestedTarget[]];
   const [first] = targets;
   return {
@@ -261,24 +309,33 @@ function toAnswer(answer: JsonObject, session: HandoffSession): HandoffRequestAn
     ...first,
     source_agent: String(answer.source_agent),
     request_type: answer.request_type as HandoffRequestType,
-    context_summary: String(answer.context_summary),
+    context_summary: await summaryIn(runtime, actor, answer),
     context_entries: Number(answer.context_entries),
     cache_key: cacheKeyOf(first.target_agent, session.sessionKey),
     targets,
   };
 }
 
-/** By a model, if there is one for that. */
-async function summaryOf(
+/** What the request has come to; a refusal when it has not been made. */
+async function acceptRequest(
   runtime: HandoffRuntime,
-  { projectId, agentId: actorId }: Actor,
-  sessionKey: unknown,
-): Promise<string | undefined> {
-  const { summaryModel: model } = runtime;
-  if (model === undefined || typeof sessionKey !== 'string') return undefined;
-  const session = await findHandoffSession(runtime.pool, { projectId, actorId }, sessionKey);
-  const isOpen = session?.isOwn === true && sessionStateOf(session, session.now).status === 'active';
-  return isOpen ? summarizeByModel(runtime, session, { model }) : undefined;
+  input: unknown,
+  actor: Actor,
+): Promise<JsonObject | Refused> {
+  const { idempotency_key: key } = Object(input) as Readonly<Record<string, unknown>>;
+  try {
+    const { answer } = await runtime.accept('handoff', input, {
+      projectId: actor.projectId,
+      ...(actor.agentId === actor.operatorId ? {} : { sourceAgentId: actor.agentId }),
+      ...(typeof key === 'string' ? { idempotencyKey: keyOf(actor, key) } : {}),
+      handler: handlerOf(runtime) as Handler,
+    });
+    if (isJsonObject(answer)) return answer;
+  } catch (error) {
+    if (error instanceof Refused) return error;
+    throw error;
+  }
+  throw new KernelError('internal_error', { message: 'A handoff has no answer.' });
 }
 
 /**
@@ -292,21 +349,14 @@ export async function requestHandoff(
   { projectId: project = 'default', as = 'operator' }: SessionClient = {},
 ): Promise<HandoffRequestAnswer> {
   const actor = await findActor(runtime.pool, project, as);
-  const { idempotency_key: key, session_key: given } = Object(input) as Readonly<Record<string, unknown>>;
-  const summary = await summaryOf(runtime, actor, given);
-  const { answer } = await runtime.accept('handoff', input, {
-    projectId: actor.projectId,
-    ...(actor.agentId === actor.operatorId ? {} : { sourceAgentId: actor.agentId }),
-    ...(typeof key === 'string' ? { idempotencyKey: keyOf(actor, key) } : {}),
-    handler: handlerOf(runtime, summary) as Handler,
-  });
-  if (!isJsonObject(answer)) throw new KernelError('internal_error', { message: 'A handoff has no answer.' });
-  const sessionKey = typeof answer.session_key === 'string' ? answer.session_key : String(given);
-  const session = await findHandoffSession(
-    runtime.pool,
-    { projectId: actor.projectId, actorId: actor.agentId },
-    sessionKey,
-  );
-  if (session?.isReadable !== true) return { outcome: 'not_found', session_key: sessionKey };
-  return toAnswer(answer, session);
+  const answer = await acceptRequest(runtime, input, actor);
+  const { session_key: given } = Object(input) as Readonly<Record<string, unknown>>;
+  const isMade = !(answer instanceof Refused);
+  const sessionKey = isMade && typeof answer.session_key === 'string' ? answer.session_key : String(given);
+  const reader = { projectId: actor.projectId, actorId: actor.agentId };
+  const session = await findHandoffSession(runtime.pool, reader, sessionKey);
+  if (session?.isReadable !== true || (!isMade && answer.outcome === 'not_found'))
+    return { outcome: 'not_found', session_key: sessionKey };
+  if (!isMade) return { outcome: 'not_active', session: toSessionAnswer(session) };
+  return toAnswer(runtime, reader, { answer, session });
 }

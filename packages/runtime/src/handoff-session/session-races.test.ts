@@ -5,7 +5,7 @@ import { readsOf } from '../testing/count-reads.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
-import { type HandoffSessions, openHandoffSessions } from './index.js';
+import { type HandoffSessions, openHandoffSessions, requestHandoff } from './index.js';
 
 let h: Harness;
 /** Two processes, as far as the database can tell. */
@@ -158,3 +158,24 @@ test('a page and a summary of 10,000 entries read few rows, wherever the page be
     await single.end();
   }
 });
+
+test('collaborations with the same agents in any order, and with others, do not stand in the way of each other', async () => {
+  const session_key = 'race-shared';
+  await client(0).register({ session_key, agent_from: 'claude' });
+  await h.profile('idle', [{ say: 'done' }], { worker_target: 'nowhere' });
+  for (const agent_id of ['ada', 'bob'])
+    await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'idle', agent_id });
+  const hand = (n: number) => {
+    const [target_agent = '', ...more] = n % 2 === 0 ? ['ada', 'bob'] : ['bob', 'ada'];
+    const target_agents = [...more, `far-${n}`];
+    return requestHandoff(h.runtime, {
+      session_key,
+      target_agent,
+      target_agents,
+      request_type: 'collaboration',
+    });
+  };
+  // More at once than there are connections.
+  const answers = await Promise.all(range(16).map(hand));
+  expect(new Set(answers.map(({ outcome }) => outcome))).toEqual(new Set(['handed_on']));
+}, 60_000);

@@ -97,7 +97,7 @@ async function begin(
       next: 'What was approved was erased or changed since; hand off again.',
       details: { ticket_id: ticket.id },
     });
-  const route = await routeOf(runtime, tools, oldest);
+  const route = await routeOf(tools, oldest);
   const decision = again === undefined ? undefined : { ...oldest.decision, policy_version: policy };
   const turn = route && (await serve(tools, oldest, route));
   const logged =
@@ -165,24 +165,19 @@ const join = (
 
 /** An agent of the same name may have been made since: what another platform has called is a profile. */
 async function findTarget(
-  runtime: RuntimeCore,
   tools: KernelTools,
   { target_agent, serving_agent_id, hop }: BeginningHandoff,
 ): ReturnType<typeof findNative> {
-  if (serving_agent_id === null) return findNative(runtime, target_agent, tools, { isTrusted: hop !== null });
-  const found = await findNative(runtime, `profile:${target_agent}`, tools);
+  if (serving_agent_id === null) return findNative(target_agent, tools, { isTrusted: hop !== null });
+  const found = await findNative(`profile:${target_agent}`, tools);
   if (found.kind !== 'found') return found;
   return { kind: 'found', target: await withConversationAgent(tools, found.target, serving_agent_id) };
 }
 
 /** Undefined: a session that is handed to no agent of this installation, and waits for somebody to fetch it. */
-async function routeOf(
-  runtime: RuntimeCore,
-  tools: KernelTools,
-  oldest: BeginningHandoff,
-): Promise<ServedBy | undefined> {
+async function routeOf(tools: KernelTools, oldest: BeginningHandoff): Promise<ServedBy | undefined> {
   if (oldest.worker_target !== null) return { workerTarget: oldest.worker_target, native: undefined };
-  const found = await findTarget(runtime, tools, oldest);
+  const found = await findTarget(tools, oldest);
   if (found.kind === 'found') return { workerTarget: null, native: found.target };
   if (found.kind === 'none' && oldest.session_request !== null) return undefined;
   throw found.kind === 'none' ? found.error : new KernelError('not_found');
@@ -201,7 +196,7 @@ async function askAgain(
 ): Promise<undefined | string | PolicyDecision> {
   const { ticket, oldest, evaluator } = of;
   if (evaluator === undefined || ticket.policy_version === evaluator.policy.version) return undefined;
-  const found = oldest.worker_target === null ? await findTarget(runtime, tools, oldest) : undefined;
+  const found = oldest.worker_target === null ? await findTarget(tools, oldest) : undefined;
   const names = found?.kind === 'found' ? found.target.names : [];
   const [box, ...more] = boxIdsOf(ticket);
   const policy = await decidePolicy(runtime, evaluator, {

@@ -156,7 +156,7 @@ function park(
 }
 
 async function findRoute(scope: RequestScope, asked: Asked, route: Route): Promise<Route> {
-  const { runtime, parts, tools, origin } = scope;
+  const { parts, tools, origin } = scope;
   const given = asked.input.target_agent;
   const { platform } = route;
   if (platform !== 'agdd') {
@@ -164,7 +164,7 @@ async function findRoute(scope: RequestScope, asked: Asked, route: Route): Promi
     return { ...route, workerTarget: platformTarget(platform) };
   }
   if (parts.agents.has(given)) return toFunction(scope, route, agentTarget(given));
-  const native = await findNative(runtime, given, tools, { isTrusted: isOfChain(asked) });
+  const native = await findNative(given, tools, { isTrusted: isOfChain(asked) });
   if (native.kind === 'elsewhere') return toFunction(scope, route, agentTarget(given));
   if (native.kind === 'found') {
     const target =

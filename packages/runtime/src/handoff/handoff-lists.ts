@@ -1,5 +1,6 @@
 /** Handoffs of a project, page by page. */
 import {
+  type AgentId,
   HANDOFF_STATUSES,
   type Handoff,
   type HandoffPhase,
@@ -61,17 +62,19 @@ export function checkHandoffOptions(options: ListHandoffsOptions): z.output<type
   return parsed.data;
 }
 
-/** @throws KernelError `bad_request`. */
+/** @param by - An agent that sees only what it has asked for. @throws KernelError `bad_request`. */
 export async function listHandoffPage(
   runtime: Pick<RuntimeCore, 'pool'>,
   projectId: ProjectId,
   options: ListHandoffsOptions = {},
+  by: { readonly agentId?: AgentId | undefined } = {},
 ): Promise<HandoffPage> {
   const { source_agent, target_agent, status, platform, run, limit, cursor } = checkHandoffOptions(options);
   const phases: readonly HandoffPhase[] | undefined = status && phasesOf(status);
   const rows = await listHandoffs(runtime.pool, {
     projectId,
     sourceAgent: source_agent,
+    sourceAgentId: by.agentId,
     targetAgent: target_agent,
     platform: platform === undefined ? undefined : (normalizePlatform(platform) ?? platform.toLowerCase()),
     phases,

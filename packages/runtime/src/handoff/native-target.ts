@@ -1,7 +1,6 @@
 /** Agents of this installation by the name that a handoff gives: an agent, a profile, or a function of another process. */
 import { type AgentId, KernelError } from '@boxcar/kernel';
 import { type AgentRow, findLiveWorkers, type ProfileRow } from '@boxcar/store';
-import type { RuntimeCore } from '../core/index.js';
 import type { HandlerTools } from '../handler/index.js';
 import { findNamedTarget } from '../submit/index.js';
 import { agentTarget } from './agents.js';
@@ -29,7 +28,6 @@ type FoundNative =
  * @throws KernelError `delegation_denied` for a target that the caller may not reach; `bad_request` for one that only serves handoffs.
  */
 export async function findNative(
-  runtime: Pick<RuntimeCore, 'pool'>,
   name: string,
   tools: HandlerTools,
   { isTrusted = false }: { readonly isTrusted?: boolean } = {},
@@ -49,7 +47,7 @@ export async function findNative(
     const names = [reached.name, ...(agent === undefined ? [] : [agent.agentId, agent.name])];
     return { kind: 'found', target: { name: agent?.name ?? reached.name, names, agent, profile } };
   }
-  const [server] = await findLiveWorkers(runtime.pool, { target: agentTarget(name) });
+  const [server] = await findLiveWorkers(tools.db, { target: agentTarget(name) });
   if (server !== undefined) return { kind: 'elsewhere' };
   return {
     kind: 'none',

@@ -10,6 +10,7 @@
  * Rule: docs/approvals.md.
  */
 import type {
+  AgentId,
   CardId,
   JsonObject,
   JsonValue,
@@ -335,6 +336,8 @@ export interface TicketFilters {
   readonly runId?: string | undefined;
   /** The name of the agent that asks. */
   readonly agent?: string | undefined;
+  /** Only tickets of turns and handoffs of this agent. From outside any name may ask. */
+  readonly agentId?: AgentId | undefined;
   readonly limit: number;
   /** The last ticket of the page before. */
   readonly after?: { readonly at: string; readonly id: string } | undefined;
@@ -351,12 +354,14 @@ const LIST = statement(`
   from (
     select x.* from boxcar.approvals x where x.project_id = $1 and (x.status = $2 or $2 is null) and (x.run_id = $3 or $3 is null) and (x.agent = $4 or $4 is null)
       and ($5::timestamptz is null or (x.created_at, x.id) < ($5, $6::uuid))
+      and ($8::uuid is null or exists (select from boxcar.turns t where t.id = x.turn_id and t.agent_id = $8)
+        or exists (select from boxcar.handoffs h where h.ticket_id = x.id and h.source_agent_id = $8))
     order by x.created_at desc, x.id desc limit $7
   ) a join boxcar.cards c on c.id = a.card_id order by a.created_at desc, a.id desc`);
 
 /** Tickets of a project, the newest first, decided ones too. */
 export function listTickets(db: Queryable, filters: TicketFilters): Promise<ListedTicket[]> {
-  const { projectId, status = null, runId = null, agent = null, after, limit } = filters;
+  const { projectId, status = null, runId = null, agent = null, agentId = null, after, limit } = filters;
   return run<ListedTicket>(db, LIST, [
     projectId,
     status,
@@ -365,5 +370,6 @@ export function listTickets(db: Queryable, filters: TicketFilters): Promise<List
     after?.at ?? null,
     after?.id ?? null,
     limit,
+    agentId,
   ]);
 }

@@ -9,6 +9,7 @@
  * Rule: docs/handoff.md.
  */
 import type {
+  AgentId,
   BoxId,
   CardId,
   ErrorBody,
@@ -164,6 +165,8 @@ export const loadChain = async (
 export interface HandoffFilters {
   readonly projectId: ProjectId;
   readonly sourceAgent?: string | undefined;
+  /** Only what this agent has asked for. From outside any name may be that of a source. */
+  readonly sourceAgentId?: AgentId | undefined;
   readonly targetAgent?: string | undefined;
   readonly platform?: string | undefined;
   readonly phases?: readonly HandoffPhase[] | undefined;
@@ -187,6 +190,7 @@ const listOf = (which: string): string => `
     and ($5::text[] is null or ((h.ended_at is null or h.phase = any ($5)) and ${PHASE} = any ($5)))
     and ($6::text is null or h.run_id = $6 or t.run_id::text = $6 or h.parent_turn_id in (select p.id from boxcar.turns p where p.run_id::text = $6))
     and ($7::timestamptz is null or (h.created_at, h.id) < ($7, $8::uuid))
+    and ($10::uuid is null or h.source_agent_id = $10)
   order by h.created_at desc, h.id desc limit $9`;
 
 const LIST = statement(listOf(''));
@@ -195,7 +199,17 @@ const LIST_OPEN = statement(listOf(' and h.ended_at is null'));
 
 /** Handoffs of a project, the newest first. */
 export async function listHandoffs(db: Queryable, filters: HandoffFilters): Promise<ListedHandoff[]> {
-  const { projectId, sourceAgent, targetAgent, platform, phases, run: runId, after, limit } = filters;
+  const {
+    projectId,
+    sourceAgent,
+    sourceAgentId,
+    targetAgent,
+    platform,
+    phases,
+    run: runId,
+    after,
+    limit,
+  } = filters;
   const isOpen = phases?.every((phase) => !isFinalPhase(phase)) === true;
   const rows = await run<HandoffRow & { place_at: string }>(db, isOpen ? LIST_OPEN : LIST, [
     projectId,
@@ -207,6 +221,7 @@ export async function listHandoffs(db: Queryable, filters: HandoffFilters): Prom
     after?.at ?? null,
     after?.id ?? null,
     limit,
+    sourceAgentId ?? null,
   ]);
   return rows.map((row) => ({ ...toHandoff(row), place_at: row.place_at }));
 }

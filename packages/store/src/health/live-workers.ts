@@ -1,6 +1,6 @@
 import type { WorkerId } from '@boxcar/kernel/base';
 import type pg from 'pg';
-import { run, statement } from '../db/statement.js';
+import { type Queryable, run, statement } from '../db/statement.js';
 
 export interface LiveWorker {
   readonly worker_id: WorkerId;
@@ -20,11 +20,11 @@ order by id`);
 
 /** The workers whose lease lives, narrowed to a host, a process, or a target they serve. */
 export const findLiveWorkers = (
-  pool: pg.Pool,
+  db: Queryable,
   {
     hostname,
     pid,
     target,
   }: { readonly hostname?: string; readonly pid?: number | undefined; readonly target?: string } = {},
 ): Promise<readonly LiveWorker[]> =>
-  run<LiveWorker & pg.QueryResultRow>(pool, LIVE, [hostname ?? null, pid ?? null, target ?? null]);
+  run<LiveWorker & pg.QueryResultRow>(db, LIVE, [hostname ?? null, pid ?? null, target ?? null]);
