@@ -1,11 +1,13 @@
 /** What is asked of sessions. Rule: docs/handoff-sessions.md. */
 import { z } from 'zod';
 import {
+  isCleanText,
   isPlainName,
   type JsonObject,
   type JsonValue,
   jsonObjectSchema,
   PLAIN_NAME,
+  parseJsonValue,
   toName,
 } from '../base/index.js';
 import { MAX_HANDOFF_KEY } from './request.js';
@@ -35,6 +37,22 @@ const name = (most: number) =>
     .refine(isPlainName, PLAIN_NAME)
     .transform(toName);
 
+/** JSON that can be stored: without NUL and lone surrogates, and not nested too deeply. */
+function isStorable(value: unknown): boolean {
+  try {
+    parseJsonValue(value, 'value');
+    return true;
+  } catch {
+    return false;
+  }
+}
+const STORABLE = 'must be JSON of at most 200 levels, without NUL characters and lone surrogates';
+const objectSchema = jsonObjectSchema.refine(isStorable, STORABLE);
+const reasonSchema = z
+  .string()
+  .max(MAX_REASON)
+  .refine(isCleanText, 'must be without NUL characters and lone surrogates');
+
 const key = name(MAX_SESSION_KEY);
 const idempotencyKey = name(MAX_HANDOFF_KEY).optional();
 const policy = z.enum(RETENTION_POLICIES as readonly [RetentionPolicy, ...RetentionPolicy[]]);
@@ -43,7 +61,7 @@ export const registerSessionSchema = z.strictObject({
   session_key: key.describe('Your name of the session, unique in the project.'),
   /** From outside any name; of an agent its own, which is the default. */
   agent_from: name(MAX_AGENT).optional().describe('Whose session it is.'),
-  metadata: jsonObjectSchema.optional(),
+  metadata: objectSchema.optional(),
   /** Also read from the metadata. Default: standard. */
   retention_policy: policy.optional(),
   continues: key.optional().describe('The completed session that this one goes on from.'),
@@ -53,7 +71,7 @@ export const registerSessionSchema = z.strictObject({
 const contextEntrySchema = z.strictObject({
   context_type: z.enum(CONTEXT_TYPES),
   content: z.string().min(1).describe('At most 1,048,576 bytes of UTF-8.'),
-  metadata: jsonObjectSchema.optional(),
+  metadata: objectSchema.optional(),
 });
 export type ContextEntryInput = z.output<typeof contextEntrySchema>;
 
@@ -91,7 +109,7 @@ export const listSessionsSchema = z.strictObject({
 export const closeSessionSchema = z.strictObject({
   session_key: key,
   status: z.enum(['completed', 'cancelled']).optional(),
-  reason: z.string().max(MAX_REASON).optional(),
+  reason: reasonSchema.optional(),
   idempotency_key: idempotencyKey,
 });
 
@@ -113,7 +131,7 @@ const requestDataSchema = (
       .describe('What the target is asked to do.'),
     priority: z.enum(PRIORITY_WORDS).optional(),
   }) as unknown as z.ZodType<JsonObject>
-).pipe(jsonObjectSchema);
+).pipe(objectSchema);
 
 export const requestHandoffSchema = z
   .strictObject({
@@ -148,11 +166,11 @@ const packageFields = { handoff_id: z.string().min(1), idempotency_key: idempote
 export const acceptHandoffSchema = z.strictObject(packageFields);
 export const rejectHandoffSchema = z.strictObject({
   ...packageFields,
-  reason: z.string().max(MAX_REASON).optional(),
+  reason: reasonSchema.optional(),
 });
 export const completeHandoffSchema = z.strictObject({
   ...packageFields,
-  result: (z.json() as unknown as z.ZodType<JsonValue>).optional().describe('Any JSON.'),
+  result: z.custom<JsonValue>(isStorable, STORABLE).optional().describe('Any JSON.'),
 });
 
 /** What a target is asked to do when the client does not say. */

@@ -310,6 +310,19 @@ describe('a package', () => {
     });
   });
 
+  test('of a collaboration lets whoever has fetched it add to the session until it is taken back', async () => {
+    const { session_key, handoff_id } = await leave({ target_agent: 'mate', request_type: 'collaboration' });
+    await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'idle', agent_id: 'mate' });
+    const mate = await openHandoffSessions(h.runtime, { as: 'mate' });
+    await acceptHandoff(h.runtime, { handoff_id }, { as: 'mate' });
+    expect(await mate.update({ session_key, ...says('mine') })).toMatchObject({ outcome: 'updated' });
+    await rejectHandoff(h.runtime, { handoff_id });
+    expect(await failureOf(mate.update({ session_key, ...says('more') }))).toMatchObject({
+      code: 'box_not_authorized',
+    });
+    expect(await contentsOf(mate, session_key)).toContain('mine');
+  });
+
   test('of two who fetch or reject it at once one has it', async () => {
     const move = [acceptHandoff, rejectHandoff];
     for (let round = 0; round < 20; round += 1) {
@@ -437,7 +450,11 @@ test('the target learns nothing of a session that waits for an approval', async 
   const { outcome, handoff_id } = (await hand(await open(), {
     target_agent: 'carol',
     request_data: { plan: 'secret' },
-  })) as { outcome: string; handoff_id: HandoffId };
+<<<<<<< HEAD
+  })) as unknown as { outcome: string; handoff_id: HandoffId };
+=======
+  })) as { outcome: string; handoff_id: string };
+>>>>>>> origin/reader-21a
   expect(outcome).toBe('waits');
   const asked = acceptHandoff(h.runtime, { handoff_id }, { as: 'carol' });
   expect(await asked).toEqual({ outcome: 'not_found', handoff_id });

@@ -86,6 +86,13 @@ const RESULT = statement(`
   with /* packages.result */ cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($2) as x(${CARD_COLUMNS}) returning id)
   update boxcar.handoffs h set result_card_id = c.id from cards c where h.id = $1`);
 
+// Unless another handoff of the session, which has not been canceled, lets it append.
+const END_APPENDING = statement(`
+  delete /* packages.end_appending */ from boxcar.grants g where g.box_id = $1 and g.agent_id = $2 and g.mode = 'append'
+    and not exists (select from boxcar.handoff_sessions s join boxcar.handoffs o on o.session_id = s.id left join boxcar.turns t on t.id = o.turn_id
+      where s.tape_box_id = $1 and o.id <> $3 and o.session_request = 'collaboration' and o.session_head is not null and o.phase not in ('canceled', 'rejected', 'failed')
+        and coalesce(t.agent_id, o.serving_agent_id) = $2)`);
+
 /** What becomes of a package. */
 export interface PackageMove {
   readonly phase: Extract<HandoffPhase, 'in_progress' | 'rejected' | 'canceled' | 'completed'>;
@@ -102,6 +109,8 @@ async function move(
   const { found, phase, event, error, result } = of;
   const { handoff_id, tape_box_id, session_head, is_operator, session_request } = found;
   if (result !== undefined) await run(tx, RESULT, [handoff_id, JSON.stringify(cardRecord(result))]);
+  if (phase === 'canceled' && found.holder_id !== null && tape_box_id !== null)
+    await run(tx, END_APPENDING, [tape_box_id, found.holder_id, handoff_id]);
   if (phase !== 'completed') await run(tx, HOLD, [handoff_id, actorId]);
   if (phase === 'in_progress' && !is_operator && tape_box_id !== null)
     await grantSession(

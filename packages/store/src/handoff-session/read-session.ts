@@ -91,6 +91,8 @@ const TEXT = `left(coalesce(c.content->>'text', c.content->'data'->>'content'), 
 
 /** Files and tools that are looked at, the newest ones, and how many different names are told. */
 const NAMED = 50;
+/** Bytes of a card as it is stored: larger ones are not read for their names. */
+const SMALL = 65_536;
 const TOLD = 10;
 
 /** SQL of what the metadata of the newest entries of a type say, in order. Null where they say nothing. */
@@ -100,7 +102,7 @@ const namesOf = (type: ContextType, name: string): string => `(
           select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.type = '${type}' and o.sequence_number <= $2 order by o.sequence_number desc limit ${NAMED}) e
         cross join lateral (select q.tape_box_id from boxcar.handoff_sessions q where q.id = e.session_id offset 0) q
         cross join lateral (select t.card_id from boxcar.tape_entries t where t.box_id = q.tape_box_id and t.position = e.position offset 0) t
-        cross join lateral (select c.content->'data'->'metadata' as m from boxcar.cards c where c.id = t.card_id offset 0) c
+        cross join lateral (select case when pg_column_size(c.content) < ${SMALL} then c.content->'data'->'metadata' end as m from boxcar.cards c where c.id = t.card_id offset 0) c
       order by 1 limit ${TOLD}) x where x.name <> '')`;
 const FILE_TYPE =
   "substring(left(coalesce(c.m->>'file_path', c.m->>'path', c.m->>'filename', c.m->>'name'), 1000) from '[^/\\\\](\\.[A-Za-z0-9]{1,10})$')";
