@@ -450,11 +450,7 @@ test('the target learns nothing of a session that waits for an approval', async 
   const { outcome, handoff_id } = (await hand(await open(), {
     target_agent: 'carol',
     request_data: { plan: 'secret' },
-<<<<<<< HEAD
-  })) as unknown as { outcome: string; handoff_id: HandoffId };
-=======
   })) as { outcome: string; handoff_id: string };
->>>>>>> origin/reader-21a
   expect(outcome).toBe('waits');
   const asked = acceptHandoff(h.runtime, { handoff_id }, { as: 'carol' });
   expect(await asked).toEqual({ outcome: 'not_found', handoff_id });
