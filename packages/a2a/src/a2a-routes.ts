@@ -11,7 +11,7 @@ import { LegacyJsonRpcTransportHandler } from '@a2a-js/sdk/compat/v0_3/server';
 import { ContentTypeNotSupportedError } from '@a2a-js/sdk/errors';
 import { JsonRpcTransportHandler, ServerCallContext, validateVersion } from '@a2a-js/sdk/server';
 import { JSON_TYPE } from '@boxcar/adapters/a2a';
-import type { Call, Route, ServerEvent } from '@boxcar/http';
+import { type Call, type Route, readPublicUrl, type ServerEvent } from '@boxcar/http';
 import { isJsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import { type AgentDoor, type HandoffRuntime, openAgentDoor } from '@boxcar/runtime';
 import { cardJson, cardOf, LEGACY_VERSION, legacyCardJson } from './card.js';
@@ -205,17 +205,4 @@ export function a2aRoutes(runtime: HandoffRuntime, options: A2ARoutesOptions = {
       },
     },
   ];
-}
-
-/** @throws KernelError `bad_config`. */
-function readPublicUrl(text: string): string {
-  const url = URL.canParse(text) ? new URL(text) : null;
-  const isPlain =
-    url !== null && url.search === '' && url.hash === '' && `${url.username}${url.password}` === '';
-  if (isPlain && ['http:', 'https:'].includes(url.protocol)) return url.href.replace(/\/$/, '');
-  throw new KernelError('bad_config', {
-    message: `publicUrl: '${text}' must be an http:// or https:// address without a name, a password, a query and a fragment.`,
-    next: 'Give the address by which other platforms reach this server.',
-    details: { field: 'publicUrl' },
-  });
 }

@@ -45,6 +45,8 @@ Environment:
                                 also AGDD_HANDOFF_ENABLED)
   BOXCAR_TARGETS_FILE           agents and models of other platforms, by name
   BOXCAR_MCP_SERVERS            MCP servers whose tools profiles may name
+  BOXCAR_OAUTH_ISSUER           issuer whose tokens /mcp accepts beside keys
+  BOXCAR_OAUTH_AUDIENCE         what they must be for (the address of /mcp)
   BOXCAR_TARGETS_ALLOW_PRIVATE  hosts and networks that A2A agents may have
   BOXCAR_WEBHOOK_SECRET         signs the callbacks of handoffs
   BOXCAR_WEBHOOK_ALLOW_PRIVATE  hosts and networks that callbacks may have

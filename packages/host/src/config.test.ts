@@ -81,6 +81,8 @@ describe('the configuration', () => {
         BOXCAR_HANDOFF_ENABLED: 'true',
         BOXCAR_TARGETS_FILE: '/etc/boxcar/targets.yaml',
         BOXCAR_MCP_SERVERS: '/etc/boxcar/mcp.yaml',
+        BOXCAR_OAUTH_ISSUER: ' https://id.example/tenant ',
+        BOXCAR_OAUTH_AUDIENCE: 'boxcar',
         BOXCAR_WEBHOOK_SECRET: ' whsec_YQ== ',
         BOXCAR_WEBHOOK_ALLOW_PRIVATE: '10.0.0.0/8, hooks.internal',
         BOXCAR_WEBHOOK_RETRY_SECONDS: '0.5',
@@ -126,6 +128,7 @@ describe('the configuration', () => {
       handoffEnabled: true,
       targetsFile: '/etc/boxcar/targets.yaml',
       mcpServersFile: '/etc/boxcar/mcp.yaml',
+      oauth: { issuer: 'https://id.example/tenant', audience: 'boxcar' },
       webhooks: {
         secret: 'whsec_YQ==',
         allowPrivate: ['10.0.0.0/8', 'hooks.internal'],
@@ -231,6 +234,18 @@ describe('the configuration', () => {
       { path: 'BOXCAR_CONCURRENCY', message: 'must be a whole number from 1 to 1000' },
       { path: 'DATABASE_DIRECT_URL', message: 'needs DATABASE_URL beside it' },
     ]);
+  });
+
+  it('an issuer is https, or on this machine, and an audience needs one', () => {
+    const message = 'must be an https:// URL (http:// on this machine), without a query and a fragment';
+    for (const text of ['id.example', 'http://id.example', 'https://id.example?x=1'])
+      expect(problemsOf({ BOXCAR_OAUTH_ISSUER: text })).toEqual([{ path: 'BOXCAR_OAUTH_ISSUER', message }]);
+    expect(problemsOf({ BOXCAR_OAUTH_AUDIENCE: 'boxcar' })).toEqual([
+      { path: 'BOXCAR_OAUTH_AUDIENCE', message: 'needs BOXCAR_OAUTH_ISSUER beside it' },
+    ]);
+    expect(parseConfig({ BOXCAR_OAUTH_ISSUER: 'http://localhost:8080/' }).oauth).toEqual({
+      issuer: 'http://localhost:8080/',
+    });
   });
 
   it('a variable set to nothing counts as unset', () => {

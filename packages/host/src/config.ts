@@ -13,7 +13,10 @@ import type { PackLimits, WebhookSettings } from '@boxcar/runtime';
 import type { LogLevel } from '@boxcar/runtime/log';
 import { z } from 'zod';
 import { type Environment, processEnvironment } from './environment.js';
+import { isIssuerUrl } from './issuer-url.js';
 import { readSettingsFile } from './read-file.js';
+
+export { isIssuerUrl, isLoopbackUrl } from './issuer-url.js';
 
 export interface Config {
   /** Undefined: the embedded Postgres of this account. */
@@ -58,6 +61,8 @@ export interface Config {
   readonly targetsFile: string | undefined;
   /** The MCP servers whose tools profiles may name; undefined: none. */
   readonly mcpServersFile: string | undefined;
+  /** Who gives tokens for `/mcp`, beside keys; undefined: nobody. */
+  readonly oauth: { readonly issuer: string; readonly audience: string | undefined } | undefined;
   /** How callbacks are signed and sent; undefined: there are none. */
   readonly webhooks: WebhookSettings | undefined;
   /** For commands that ask a server; undefined: the key that the server has left on this machine. */
@@ -199,6 +204,15 @@ const environmentSchema = z
     AGDD_HANDOFF_ENABLED: settingSchemas.yesNo.optional(),
     BOXCAR_TARGETS_FILE: z.string().optional(),
     BOXCAR_MCP_SERVERS: z.string().optional(),
+    BOXCAR_OAUTH_ISSUER: z
+      .string()
+      .trim()
+      .refine(
+        isIssuerUrl,
+        'must be an https:// URL (http:// on this machine), without a query and a fragment',
+      )
+      .optional(),
+    BOXCAR_OAUTH_AUDIENCE: z.string().trim().min(1).max(2_000).optional(),
     BOXCAR_WEBHOOK_SECRET: webhookSecret.optional(),
     BOXCAR_WEBHOOK_ALLOW_PRIVATE: listOf(
       z.string().min(1, 'must be hosts or networks with a comma between them'),
@@ -227,6 +241,11 @@ const environmentSchema = z
     path: ['DATABASE_DIRECT_URL'],
     message: 'needs DATABASE_URL beside it',
     // Reported together with whatever else is wrong.
+    when: () => true,
+  })
+  .refine((env) => env.BOXCAR_OAUTH_AUDIENCE === undefined || env.BOXCAR_OAUTH_ISSUER !== undefined, {
+    path: ['BOXCAR_OAUTH_AUDIENCE'],
+    message: 'needs BOXCAR_OAUTH_ISSUER beside it',
     when: () => true,
   });
 
@@ -276,6 +295,10 @@ export function parseConfig(env?: Environment): Config {
     handoffEnabled: data.BOXCAR_HANDOFF_ENABLED ?? data.AGDD_HANDOFF_ENABLED ?? false,
     targetsFile: data.BOXCAR_TARGETS_FILE,
     mcpServersFile: data.BOXCAR_MCP_SERVERS,
+    oauth:
+      data.BOXCAR_OAUTH_ISSUER === undefined
+        ? undefined
+        : Object.freeze({ issuer: data.BOXCAR_OAUTH_ISSUER, audience: data.BOXCAR_OAUTH_AUDIENCE }),
     webhooks:
       data.BOXCAR_WEBHOOK_SECRET === undefined
         ? undefined

@@ -122,6 +122,8 @@ describe('a route without a scope', () => {
     { method: 'GET', path: '/x', scope: 'public', handle },
     { method: 'GET', path: '/*', scope: 'a2a:call', handle },
     { method: 'GET', path: '/healthz', scope: 'public', handle },
+    { method: 'GET', path: '/.well-known/oauth-protected-resource/x', scope: 'public', handle },
+    { method: 'GET', path: '/mcp', scope: 'public', handle },
   ])('is not mounted: %o', (route) => {
     expect(() => mount(route)).toThrow(KernelError);
   });
@@ -132,6 +134,41 @@ describe('a route without a scope', () => {
       '/healthz',
     ]);
   });
+});
+
+test('tokens are accepted by routes that say so, and by no other', async () => {
+  const given: string[] = [];
+  const tokens = {
+    metadataUrl: 'https://boxcar.example/metadata',
+    authenticate: async (token: string) => {
+      given.push(token);
+      throw new KernelError('unauthorized', { details: { has_key: true } });
+    },
+  };
+  const { runtime } = stage.opened;
+  const route = { method: 'GET', scope: 'mcp:call', handle: () => new Response() } as const;
+  await using frame = createHttpFrame({ runtime, port: 0 }).mount([
+    { ...route, path: '/open', tokens },
+    { ...route, path: '/closed' },
+  ]);
+  const { url } = await frame.listen();
+  const challenges = [];
+  for (const [path, text] of [
+    ['/open', 'a.b.c'],
+    ['/open', key],
+    ['/closed', 'a.b.c'],
+  ] as const)
+    challenges.push(
+      (await fetch(`${url}${path}`, { headers: bearer(text) })).headers.get('www-authenticate'),
+    );
+  const invalid = 'Bearer realm="boxcar", error="invalid_token"';
+  const where = 'resource_metadata="https://boxcar.example/metadata"';
+  expect(challenges).toEqual([
+    `${invalid}, ${where}`,
+    `Bearer realm="boxcar", error="insufficient_scope", scope="mcp:call", ${where}`,
+    invalid,
+  ]);
+  expect(given).toEqual(['a.b.c']);
 });
 
 describe('on every route', () => {

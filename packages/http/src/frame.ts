@@ -4,12 +4,12 @@
  * F1  It gets an id, which is in each of its log lines and in its answer.
  * F2  Host and origin: pages of the web do not reach this server unless they are allowed to.
  * F3  A body that is larger than the limit is refused by its length; one without a length ends at the limit, once its key is known.
- * F4  The key, read from its row, and its scope. Each route has a scope; few are public.
+ * F4  The key, read from its row, and its scope. Some routes accept tokens of an issuer too. Each route has a scope; few are public.
  * F5  Every error is answered as problem details. What is not known by a code says `internal_error` and no more.
  * Rule: docs/http.md.
  */
-import { KernelError, type Scope } from '@boxcar/kernel';
-import { type KeyPrincipal, type Log, type Runtime, silentLog } from '@boxcar/runtime';
+import { KernelError } from '@boxcar/kernel';
+import { type Log, type Runtime, silentLog } from '@boxcar/runtime';
 import { hasUsableKey } from '@boxcar/store';
 import { getRequestListener, type HttpBindings } from '@hono/node-server';
 import { Hono } from 'hono';
@@ -32,7 +32,7 @@ import {
 import { type Binding, DEFAULT_HOST, resolveBinding } from './loopback.js';
 import { problemResponse, toProblem } from './problem.js';
 import { requestIdOf } from './request-id.js';
-import { checkRoute, type PublicCall, type Route, readParams } from './route.js';
+import { type CallPrincipal, checkRoute, type PublicCall, type Route, readParams } from './route.js';
 import { keepSeen, type Seen, seenIn } from './seen.js';
 import { HttpServer, type ServerLimits } from './server.js';
 import { Unreadable } from './unreadable.js';
@@ -69,6 +69,8 @@ export interface HttpAddress {
 interface Env {
   readonly Bindings: HttpBindings;
 }
+
+type ClosedRoute = Exclude<Route, { readonly scope: 'public' }>;
 
 const HEALTH: Route = {
   method: 'GET',
@@ -214,6 +216,7 @@ export class HttpFrame {
       startedAt: performance.now(),
       origin: undefined,
       principal: undefined,
+      metadataUrl: undefined,
     };
     keepSeen(env, seen);
     const response = await this.#respond(request, env, seen);
@@ -258,11 +261,11 @@ export class HttpFrame {
   ): Promise<Response> {
     checkLength(request.headers, this.#limitOf(route));
     if (route.scope === 'public') return route.handle(this.#callOf(route, request, { env, seen }));
-    const principal = await this.#authenticate(request, route.scope);
+    seen.metadataUrl = route.tokens?.metadataUrl;
+    const principal = await this.#authenticate(request, route);
     seen.principal = principal;
     principal.noteUse?.().catch((error: unknown) => seen.log('warn', 'http.use_not_noted', { error }));
-    const { scope } = route;
-    const isStillAllowed = (): Promise<boolean> => this.#isStillAllowed(request, scope);
+    const isStillAllowed = (): Promise<boolean> => this.#isStillAllowed(request, route);
     const call = this.#callOf(route, request, { env, seen });
     const response = await route.handle({ ...call, principal, isStillAllowed });
     // Nobody reads the body: a stream of events would never learn of its end.
@@ -274,15 +277,15 @@ export class HttpFrame {
     return bodyLimitBytes ?? this.#bodyLimitBytes;
   }
 
-  #authenticate({ headers }: Request, scope: Scope): Promise<KeyPrincipal> {
+  #authenticate({ headers }: Request, { scope, tokens }: ClosedRoute): Promise<CallPrincipal> {
     const { isLoopback = false } = this.#binding ?? {};
-    return authenticate(this.#options.runtime.pool, headers, { scope, isLoopback });
+    return authenticate(this.#options.runtime.pool, headers, { scope, isLoopback, tokens });
   }
 
-  /** A database that is away ends no stream. */
-  async #isStillAllowed(request: Request, scope: Scope): Promise<boolean> {
+  /** A database or an issuer that is away ends no stream. */
+  async #isStillAllowed(request: Request, route: ClosedRoute): Promise<boolean> {
     try {
-      await this.#authenticate(request, scope);
+      await this.#authenticate(request, route);
       return true;
     } catch (error) {
       return !isRefusal(error);
@@ -324,7 +327,7 @@ export class HttpFrame {
       stallMs,
       lastEventId: readLastEventId(request.headers),
       signals: [request.signal, this.#closing.signal],
-      isAllowed: async () => route.scope === 'public' || this.#isStillAllowed(request, route.scope),
+      isAllowed: async () => route.scope === 'public' || this.#isStillAllowed(request, route),
       drop: () => {
         seen.log('warn', 'http.reader_dropped', { stall_ms: stallMs });
         env.outgoing.destroy();
@@ -340,7 +343,7 @@ export class HttpFrame {
     const problem = toProblem(given, { requestId: seen.requestId, path });
     if (problem.status >= 500) seen.log('error', 'http.failed', { code: problem.code, error: given });
     return problemResponse(problem, {
-      ...challengeFor(given),
+      ...challengeFor(given, seen.metadataUrl),
       ...(error instanceof NotAllowed ? { allow: error.allowed.join(', ') } : {}),
     });
   }

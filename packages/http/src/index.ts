@@ -5,4 +5,13 @@ export { handoffRoutes } from './handoffs/handoff-routes.js';
 export { type LocalKey, openLocalKey } from './local-key.js';
 export { announceServer } from './local-state.js';
 export { DEFAULT_PORT, isLoopbackHost } from './loopback.js';
-export { type Call, type Method, type PublicCall, type Route, readQuery } from './route.js';
+export { readPublicUrl } from './public-url.js';
+export {
+  type Call,
+  type CallPrincipal,
+  type Method,
+  type PublicCall,
+  type Route,
+  readQuery,
+  type TokenDoor,
+} from './route.js';

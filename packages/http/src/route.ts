@@ -25,9 +25,23 @@ export interface PublicCall {
   events(source: EventSource): Response;
 }
 
+/** A request by a key, or by a token of an issuer. All tokens of a subject have one `keyId`. */
+export interface CallPrincipal extends KeyPrincipal {
+  /** Of a token: when it ends, in milliseconds since 1970. */
+  readonly expiresAt?: number | undefined;
+}
+
+/** What a route accepts beside keys. */
+export interface TokenDoor {
+  /** Where a client reads which issuer gives tokens. Refusals name it. */
+  readonly metadataUrl: string;
+  /** @throws KernelError `unauthorized`, `permission_denied`; `issuer_unavailable`, `database_unavailable`. */
+  authenticate(token: string): Promise<CallPrincipal>;
+}
+
 export interface Call extends PublicCall {
-  readonly principal: KeyPrincipal;
-  /** Whether its key is still valid. True while the database does not answer. */
+  readonly principal: CallPrincipal;
+  /** Whether its key or token is still valid. True while the database or the issuer does not answer. */
   isStillAllowed(): Promise<boolean>;
 }
 
@@ -41,11 +55,21 @@ interface RouteBase {
 
 /** A route without a scope does not compile, and is refused when it is mounted. */
 export type Route =
-  | (RouteBase & { readonly scope: Scope; handle(call: Call): Response | Promise<Response> })
+  | (RouteBase & {
+      readonly scope: Scope;
+      /** Default: keys alone. */
+      readonly tokens?: TokenDoor | undefined;
+      handle(call: Call): Response | Promise<Response>;
+    })
   | (RouteBase & { readonly scope: 'public'; handle(call: PublicCall): Response | Promise<Response> });
 
 /** All that is answered without a key. */
-const PUBLIC_PATHS: ReadonlySet<string> = new Set(['/healthz']);
+const PUBLIC_PATHS: ReadonlySet<string> = new Set([
+  '/healthz',
+  // Says where tokens are given, to clients that have none yet (RFC 9728).
+  '/.well-known/oauth-protected-resource',
+  '/.well-known/oauth-protected-resource/mcp',
+]);
 
 const PATH = /^(?:\/:?[A-Za-z0-9._-]+)+$/;
 

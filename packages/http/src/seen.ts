@@ -10,6 +10,8 @@ export interface Seen {
   /** Of a page that may read the answer. */
   origin: string | undefined;
   principal: KeyPrincipal | undefined;
+  /** Where the client reads which issuer gives tokens. */
+  metadataUrl: string | undefined;
 }
 
 /** By the answer of the request. */

@@ -9,4 +9,5 @@ export {
 export { createMcpServer } from './create-server.js';
 export type { KeyLimits } from './http/key-limits.js';
 export { type McpRoutesOptions, mcpRoutes } from './http/mcp-routes.js';
+export type { IssuerTimes, OAuthOptions } from './oauth/index.js';
 export { readGroups, runStdio, type StdioFlags } from './stdio/run-stdio.js';

@@ -23,6 +23,8 @@ const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
       'AGDD_HANDOFF_ENABLED',
       'BOXCAR_TARGETS_FILE',
       'BOXCAR_MCP_SERVERS',
+      'BOXCAR_OAUTH_ISSUER',
+      'BOXCAR_OAUTH_AUDIENCE',
       'BOXCAR_TARGETS_ALLOW_PRIVATE',
       'BOXCAR_WEBHOOK_ALLOW_PRIVATE',
       'BOXCAR_WEBHOOK_RETRY_SECONDS',

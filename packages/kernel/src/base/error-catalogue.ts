@@ -213,6 +213,12 @@ export const ERROR_CATALOGUE = {
     'The fork was merged or discarded.',
     'Append to the tape it was forked from, or fork that again.',
   ),
+  issuer_unavailable: entry(
+    503,
+    true,
+    'The issuer of tokens cannot be reached, or its answer cannot be used.',
+    'Try again later; check BOXCAR_OAUTH_ISSUER and that the issuer answers.',
+  ),
   database_unavailable: entry(
     503,
     true,

@@ -4,11 +4,12 @@
  * M1  Key, scope, host, origin and size of the body are judged by the frame. What is wrong with a message is said by the protocol.
  * M2  The revision 2026-07-28 has no sessions: each request gets a server of its own, and any process answers it. The revision 2025-11-25
  *     has transport sessions in the memory of a process.
- * M3  Each key has limits: requests, sessions and streams at once. Beyond them the answer is 429.
+ * M3  Each key has limits: requests, sessions and streams at once. Beyond them the answer is 429. All tokens of a subject are one key.
+ * M4  A stream ends with its key, and with its token.
  * Rule: docs/mcp.md, "HTTP".
  */
 import type { Call, Route } from '@boxcar/http';
-import { SCOPES } from '@boxcar/kernel';
+import { SCOPES, startTimer } from '@boxcar/kernel';
 import { type Log, type Runtime, silentLog } from '@boxcar/runtime';
 import {
   createMcpHandler,
@@ -20,6 +21,13 @@ import {
 } from '@modelcontextprotocol/server';
 import { DEFAULT_GROUPS, type McpClientScope, OPERATOR, type ToolGroup } from '../client-scope.js';
 import { createMcpServer } from '../create-server.js';
+import {
+  type IssuerTimes,
+  metadataRoutes,
+  type OAuthOptions,
+  openTokenDoor,
+  readOAuth,
+} from '../oauth/index.js';
 import { DEFAULT_LIMITS, KeyCounts, type KeyLimits } from './key-limits.js';
 import { type Listening, openListening, requestIdOf } from './listen.js';
 import { type SessionTimes, type TransportSession, TransportSessions } from './transport-sessions.js';
@@ -41,6 +49,8 @@ export interface McpRoutesOptions extends Partial<SessionTimes> {
   /** Which tools are offered. Default: sessions and tapes. */
   readonly groups?: ReadonlySet<ToolGroup> | undefined;
   readonly log?: Log | undefined;
+  /** Tokens that are accepted beside keys. Default: none. */
+  readonly oauth?: (OAuthOptions & IssuerTimes) | undefined;
   /** Of each key. */
   readonly limits?: Partial<KeyLimits> | undefined;
   /** Makes the server of a connection. Default: `createMcpServer`. */
@@ -182,10 +192,14 @@ class McpDoor {
     const response = await this.#inSession({ ...call, request: asked }, session);
     const isOwn = last === null || events.isOwn(last);
     const close = response.ok && isOwn ? events.openOwnStream() : () => undefined;
-    return this.#watch(response, () => {
+    const ended = new AbortController();
+    const stop = this.#endOfToken(call, () => ended.abort());
+    const onEnd = (): void => {
+      stop();
       close();
       give();
-    });
+    };
+    return this.#watch(response, onEnd, ended.signal);
   }
 
   async delete(call: Call): Promise<Response> {
@@ -203,10 +217,10 @@ class McpDoor {
     closing.addEventListener('abort', () => this.#sessions.close(), { once: true });
   }
 
-  #watch(response: Response, onEnd: () => void): Response {
+  #watch(response: Response, onEnd: () => void, until?: AbortSignal): Response {
     const { stallMs = STALL_MS } = this.#options;
     const onStall = (): void => this.#log('warn', 'mcp.reader_dropped', { stall_ms: stallMs });
-    return watchBody(response, { stallMs, onEnd, onStall });
+    return watchBody(response, { stallMs, onEnd, onStall, until });
   }
 
   #createServer(call: Call): McpServer {
@@ -275,17 +289,25 @@ class McpDoor {
     }
   }
 
-  /** A stream ends with the server, and when its key is not valid any more. */
-  #endListen({ closing, isStillAllowed }: Call, end: () => void): () => void {
+  /** Keys are asked for all sessions together. */
+  #endOfToken(call: Call, end: () => void): () => void {
+    return call.principal.expiresAt === undefined ? () => undefined : this.#endListen(call, end);
+  }
+
+  /** A stream ends with the server, and when its key is not valid any more (M4). */
+  #endListen({ closing, isStillAllowed, principal }: Call, end: () => void): () => void {
     const { checkMs = CHECK_MS } = this.#options;
     const check = async (): Promise<void> => {
       if (!(await isStillAllowed())) end();
     };
     const timer = setInterval(() => void check(), checkMs).unref();
+    const { expiresAt = Infinity } = principal;
+    const expiry = startTimer(Math.max(expiresAt - Date.now(), 0), end);
     closing.addEventListener('abort', end, { once: true });
     if (closing.aborted) end();
     return () => {
       clearInterval(timer);
+      expiry.clear();
       closing.removeEventListener('abort', end);
     };
   }
@@ -331,13 +353,21 @@ class McpDoor {
   }
 }
 
-/** The routes of `/mcp`, to be mounted. */
+/**
+ * The routes of `/mcp`, to be mounted.
+ *
+ * @throws KernelError `bad_config` for an issuer, an audience or an address that cannot be one.
+ */
 export function mcpRoutes(options: McpRoutesOptions): readonly Route[] {
+  const { oauth, runtime, log = silentLog, groups = DEFAULT_GROUPS } = options;
   const door = new McpDoor(options);
-  const common = { path: PATH, scope: 'mcp:call', bodyLimitBytes: BODY_LIMIT_BYTES } as const;
+  const settings = oauth === undefined ? undefined : readOAuth(oauth);
+  const tokens = settings && openTokenDoor(settings, { ...oauth, runtime, log });
+  const common = { path: PATH, scope: 'mcp:call', bodyLimitBytes: BODY_LIMIT_BYTES, tokens } as const;
   return [
     { ...common, method: 'POST', handle: (call: Call) => door.post(call) },
     { ...common, method: 'GET', handle: (call: Call) => door.get(call) },
     { ...common, method: 'DELETE', handle: (call: Call) => door.delete(call) },
+    ...(settings === undefined ? [] : metadataRoutes(settings, groups)),
   ];
 }

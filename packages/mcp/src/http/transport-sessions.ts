@@ -1,15 +1,17 @@
 /**
  * Sessions of the revision 2025-11-25 over HTTP. Each has a server and a transport in the memory of this process.
  *
- * T1  A session belongs to the key that has opened it. To every other key it does not exist.
- * T2  It ends with a DELETE, when it is idle for a while, when its key is not valid any more, and with the server.
+ * T1  A session belongs to the key that has opened it. To every other key it does not exist. With tokens it belongs to their subject, and
+ *     tokens that are for less than the session do not find it.
+ * T2  It ends with a DELETE, when it is idle for a while, when its key is not valid any more, and with the server. The end of a token ends
+ *     its streams alone: the client goes on with the next token of its subject.
  * T3  A server that stops ends the open streams at once, and each session with its last request.
  * T4  A key that has all its sessions gets another one in place of one that nobody uses: few clients end their sessions.
  * T5  Nothing but the connection is kept here: what the tools did is in rows. A client whose session has ended opens another one.
  * Rule: docs/mcp.md, "HTTP".
  */
 import { randomUUID } from 'node:crypto';
-import type { Call } from '@boxcar/http';
+import type { Call, CallPrincipal } from '@boxcar/http';
 import type { Log } from '@boxcar/runtime';
 import { type McpServer, WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/server';
 import { SessionEvents } from './session-events.js';
@@ -32,6 +34,7 @@ export interface SessionOptions extends SessionTimes {
 /** One session, and what goes on in it. */
 export class TransportSession {
   readonly keyId: string;
+  readonly principal: CallPrincipal;
   readonly transport: WebStandardStreamableHTTPServerTransport;
   readonly server: McpServer;
   readonly events: SessionEvents;
@@ -48,6 +51,7 @@ export class TransportSession {
     },
   ) {
     this.keyId = principal.keyId;
+    this.principal = principal;
     this.transport = of.transport;
     this.server = of.server;
     this.events = of.events;
@@ -73,6 +77,13 @@ export class TransportSession {
   }
 }
 
+/** The server of a session was made for one project and agent, and offers what its scopes allow. */
+const mayUse = (principal: CallPrincipal, session: CallPrincipal): boolean =>
+  principal.keyId === session.keyId &&
+  principal.projectId === session.projectId &&
+  principal.agent?.id === session.agent?.id &&
+  session.scopes.every((scope) => principal.scopes.includes(scope));
+
 export class TransportSessions {
   readonly #options: SessionOptions;
   readonly #sessions = new Map<string, TransportSession>();
@@ -83,10 +94,10 @@ export class TransportSessions {
     this.#options = options;
   }
 
-  /** Undefined: there is none that this key has opened. */
+  /** Undefined: there is none that this key may use (T1). */
   find(id: string, { principal }: Call): TransportSession | undefined {
     const session = this.#sessions.get(id);
-    return session?.keyId === principal.keyId ? session : undefined;
+    return session !== undefined && mayUse(principal, session.principal) ? session : undefined;
   }
 
   /**
@@ -167,7 +178,8 @@ export class TransportSessions {
     const byKey = new Map<string, TransportSession[]>();
     for (const session of this.#sessions.values()) {
       if (session.idleMs >= this.#options.idleMs) await this.end(session);
-      else byKey.set(session.keyId, [...(byKey.get(session.keyId) ?? []), session]);
+      else if (session.principal.expiresAt === undefined)
+        byKey.set(session.keyId, [...(byKey.get(session.keyId) ?? []), session]);
     }
     for (const sessions of byKey.values()) {
       if ((await sessions[0]?.isStillAllowed()) !== false) continue;

@@ -3,11 +3,14 @@
  *
  * B1  `onEnd` is called once, whether the answer was read to its end, its client has gone, or its source has failed.
  * B2  A reader that takes nothing for a while is dropped.
+ * B3  An answer that is allowed until a moment ends then, as if its source had ended.
  */
 export interface BodyWatch {
   readonly stallMs: number;
   readonly onEnd: () => void;
   readonly onStall: () => void;
+  /** Default: without a limit. */
+  readonly until?: AbortSignal | undefined;
 }
 
 class WatchedBody {
@@ -15,10 +18,19 @@ class WatchedBody {
   readonly #watch: BodyWatch;
   #stall: NodeJS.Timeout | undefined;
   #isOver = false;
+  #stop: (() => void) | undefined;
 
   constructor(body: ReadableStream<Uint8Array>, watch: BodyWatch) {
     this.#reader = body.getReader();
     this.#watch = watch;
+  }
+
+  start(controller: ReadableStreamDefaultController<Uint8Array>): void {
+    const { until } = this.#watch;
+    if (until === undefined) return;
+    this.#stop = () => this.#close(controller);
+    until.addEventListener('abort', this.#stop, { once: true });
+    if (until.aborted) this.#stop();
   }
 
   async pull(controller: ReadableStreamDefaultController<Uint8Array>): Promise<void> {
@@ -45,6 +57,13 @@ class WatchedBody {
     await this.#reader.cancel(reason);
   }
 
+  #close(controller: ReadableStreamDefaultController<Uint8Array>): void {
+    if (this.#isOver) return;
+    this.#end();
+    controller.close();
+    this.#reader.cancel().catch(() => undefined);
+  }
+
   #drop(controller: ReadableStreamDefaultController<Uint8Array>): void {
     if (this.#isOver) return;
     this.#watch.onStall();
@@ -57,6 +76,7 @@ class WatchedBody {
   #end(): void {
     clearTimeout(this.#stall);
     if (this.#isOver) return;
+    if (this.#stop !== undefined) this.#watch.until?.removeEventListener('abort', this.#stop);
     this.#isOver = true;
     this.#watch.onEnd();
   }

@@ -53,6 +53,7 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
     idleMs,
     replaceMs,
     checkMs,
+    oauth,
     ...frameOptions
   } = options;
   const database = given ?? (await testDatabase());
@@ -75,6 +76,7 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
       createServer,
       keepAliveMs,
       stallMs,
+      oauth,
       ...times({ idleMs, replaceMs, checkMs }),
     }),
   );

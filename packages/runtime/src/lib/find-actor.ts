@@ -14,6 +14,8 @@ export interface Actor {
   readonly operatorId: AgentId;
   readonly agentId: AgentId;
   readonly agentName: string;
+  /** The project takes no submissions. */
+  readonly isArchived: boolean;
 }
 
 /** @throws KernelError `not_found` for project or agent, `bad_request` for what no name can be. */
@@ -30,11 +32,11 @@ export async function findActor(db: Queryable, project: string, agent: string): 
       message: `No project '${project}'.`,
       details: { project_id: project },
     });
-  const { projectId, operatorId, agentId, agentName } = found;
+  const { projectId, operatorId, agentId, agentName, isArchived } = found;
   if (agentId === null || agentName === null)
     throw new KernelError('not_found', {
       message: `No agent '${agent}' in project '${project}'.`,
       details: { agent_id: agent, project_id: projectId },
     });
-  return { projectId, operatorId, agentId, agentName };
+  return { projectId, operatorId, agentId, agentName, isArchived };
 }

@@ -7,7 +7,7 @@ import type { Row } from '../schema/index.js';
 import { PROFILE_COLUMNS, type ProfileDbRow, type ProfileRow, toProfileRow } from './profile-versions.js';
 
 const FIND_ACTOR = statement(`
-  select /* find-agents.find_actor */ p.id as project_id, p.operator_agent_id, a.id as agent_id, a.name as agent_name
+  select /* find-agents.find_actor */ p.id as project_id, p.operator_agent_id, a.id as agent_id, a.name as agent_name, p.archived_at is not null as is_archived
   from boxcar.projects p left join boxcar.agents a on a.project_id = p.id and (a.id = $3 or a.name = any ($4::text[]))
   where p.id = $1 or p.name = $2
   order by (p.id = $1) desc, (a.id = $3) desc, array_position($4::text[], a.name) limit 1`);
@@ -27,6 +27,7 @@ export async function findActor(
       readonly operatorId: AgentId;
       readonly agentId: AgentId | null;
       readonly agentName: string | null;
+      readonly isArchived: boolean;
     }
   | undefined
 > {
@@ -35,6 +36,7 @@ export async function findActor(
     operator_agent_id: AgentId;
     agent_id: AgentId | null;
     agent_name: string | null;
+    is_archived: boolean;
   }>(db, FIND_ACTOR, [ref.projectId ?? null, ref.project, ref.agentId ?? null, agentNamesOf(ref.agent)]);
   return (
     row && {
@@ -42,6 +44,7 @@ export async function findActor(
       operatorId: row.operator_agent_id,
       agentId: row.agent_id,
       agentName: row.agent_name,
+      isArchived: row.is_archived,
     }
   );
 }

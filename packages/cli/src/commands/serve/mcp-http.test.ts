@@ -58,10 +58,42 @@ test.each([
   expect(child.stdout).toContain(`"${event}.stopped"`);
 });
 
+const ISSUER = 'https://id.example/tenant';
+
+test.each([
+  ['mcp', ['mcp', '--http', '--port', '0', '--public-url', 'https://boxcar.example'], {}],
+  ['serve', ['serve', '--port', '0', '--public-url', 'https://boxcar.example/'], {}],
+  ['serve', ['serve', '--port', '0'], { BOXCAR_OAUTH_AUDIENCE: 'https://boxcar.example/mcp' }],
+])('%s says which issuer gives tokens: %j %j', async (_name, args, more) => {
+  await using child = startCli([...args, '--json'], { ...env, BOXCAR_OAUTH_ISSUER: ISSUER, ...more });
+  await waitFor(() => child.stdout.includes('\n'), { message: 'the server to be ready' });
+  const { url } = JSON.parse(child.stdout.split('\n')[0] ?? '');
+  const answer = await fetch(`${url}/.well-known/oauth-protected-resource/mcp`);
+  expect(await answer.json()).toMatchObject({
+    resource: 'https://boxcar.example/mcp',
+    authorization_servers: [ISSUER],
+  });
+  expect((await initialize(url, 'none')).headers.get('www-authenticate')).toContain(
+    'resource_metadata="https://boxcar.example/.well-known/oauth-protected-resource/mcp"',
+  );
+});
+
+test('an issuer without the address of the server keeps it from starting', async () => {
+  for (const more of [{}, { BOXCAR_OAUTH_AUDIENCE: 'boxcar' }]) {
+    const { code, stderr } = await cli(['mcp', '--http', '--port', '0'], {
+      ...env,
+      BOXCAR_OAUTH_ISSUER: ISSUER,
+      ...more,
+    });
+    expect([code === 0, stderr.includes('--public-url')]).toEqual([false, true]);
+  }
+});
+
 test('flags that say nothing in a mode are wrong usage', async () => {
   for (const args of [
     ['mcp', '--port', '0'],
     ['mcp', '--allow-origin', 'https://desk.example'],
+    ['mcp', '--public-url', 'https://desk.example'],
     ['mcp', '--http', '--agent', 'ada'],
     ['serve', '--mcp-tools', 'all'],
   ])

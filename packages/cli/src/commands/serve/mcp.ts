@@ -1,6 +1,13 @@
 /** `boxcar mcp`. */
 import { settingSchemas } from '@boxcar/host/config';
-import { mcpRoutes, readGroups, runStdio, type StdioFlags, TOOL_GROUPS } from '@boxcar/mcp';
+import {
+  mcpRoutes,
+  type OAuthOptions,
+  readGroups,
+  runStdio,
+  type StdioFlags,
+  TOOL_GROUPS,
+} from '@boxcar/mcp';
 import { type Command, InvalidArgumentError } from 'commander';
 import { EXIT, flag, helpOf, notBlank, type Run } from '../../command.js';
 import type { Context } from '../../context.js';
@@ -15,7 +22,15 @@ interface McpFlags extends HttpFlags {
   readonly agent?: string;
   readonly tools?: ToolGroups;
   readonly http?: boolean;
+  readonly publicUrl?: string;
 }
+
+/** Who gives tokens; undefined without `BOXCAR_OAUTH_ISSUER`. */
+export const oauthOf = (
+  { config: { oauth, project } }: Context,
+  flags: { readonly publicUrl?: string; readonly project?: string },
+): OAuthOptions | undefined =>
+  oauth && { ...oauth, publicUrl: flags.publicUrl, project: flags.project ?? project };
 
 export function toolsOf(text: string): ToolGroups {
   try {
@@ -36,14 +51,14 @@ async function runOverStdio({ config, log, stop }: Context, flags: McpFlags): Pr
   return EXIT.success;
 }
 
-const ONLY_HTTP = ['host', 'port', 'allowHost', 'allowOrigin'] as const;
+const ONLY_HTTP = ['host', 'port', 'allowHost', 'allowOrigin', 'publicUrl'] as const;
 
 /** With `--http` keys say for whom a client speaks. */
 function runMcp(context: Context, flags: McpFlags): Promise<number> {
   if (flags.http !== true) {
     const given = ONLY_HTTP.find((name) => flags[name] !== undefined);
     if (given === undefined) return runOverStdio(context, flags);
-    throw wrongUsage('--host, --port, --allow-host and --allow-origin need --http', given);
+    throw wrongUsage('--host, --port, --allow-host, --allow-origin and --public-url need --http', given);
   }
   if (flags.agent !== undefined)
     throw wrongUsage(
@@ -52,7 +67,8 @@ function runMcp(context: Context, flags: McpFlags): Promise<number> {
     );
   return serveHttp(context, flags, {
     event: 'mcp',
-    routes: ({ runtime }, log) => mcpRoutes({ runtime, groups: flags.tools, log }),
+    routes: ({ runtime }, log) =>
+      mcpRoutes({ runtime, groups: flags.tools, log, oauth: oauthOf(context, flags) }),
     ready: async () => ({ facts: { path: '/mcp' }, notes: ['MCP clients connect to /mcp'] }),
   });
 }
@@ -62,6 +78,7 @@ export function addMcp(program: Command, run: Run): void {
     .command('mcp')
     .option('--http', 'serve clients over HTTP, at /mcp, in place of the one that has started it');
   addHttpFlags(mcp)
+    .option('--public-url <url>', 'address by which clients reach it, for tokens', notBlank)
     .option(
       '--agent <name>',
       'agent that the client speaks for, by id or name (default: the operator)',

@@ -8,7 +8,7 @@ import { listPublicAgents } from '@boxcar/store';
 import type { Command } from 'commander';
 import { flag, helpOf, notBlank, type Run } from '../../command.js';
 import type { Context } from '../../context.js';
-import { type ToolGroups, toolsOf } from './mcp.js';
+import { oauthOf, type ToolGroups, toolsOf } from './mcp.js';
 import { addHttpFlags, type HttpFlags, serveHttp } from './serve-http.js';
 
 interface ServeFlags extends HttpFlags {
@@ -24,7 +24,7 @@ const runServe = (context: Context, flags: ServeFlags): Promise<number> =>
       ...approvalRoutes(runtime),
       ...handoffRoutes(runtime),
       ...a2aRoutes(runtime, { publicUrl: flags.publicUrl }),
-      ...mcpRoutes({ runtime, groups: flags.mcpTools, log }),
+      ...mcpRoutes({ runtime, groups: flags.mcpTools, log, oauth: oauthOf(context, flags) }),
     ],
     ready: async (stack) => {
       const agents = await publicAgentsOf(stack);
@@ -47,7 +47,7 @@ export function addServe(program: Command, run: Run): void {
   addHttpFlags(program.command('serve'))
     .option(
       '--public-url <url>',
-      'address by which other platforms reach it, for the cards of public agents',
+      'address by which others reach it, for the cards of public agents and for tokens',
       notBlank,
     )
     .option(

@@ -1,0 +1,17 @@
+import { readFileSync } from 'node:fs';
+import { spawnNode, testDatabase } from '@boxcar/testkit';
+import { expect, test } from 'vitest';
+
+const PROGRAM = new URL('../program.js', import.meta.url);
+const README = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
+
+test('the program prints what its README shows, twice on one database', async () => {
+  const [, printed] = /```\n(offered [\s\S]+?)```/.exec(README) ?? [];
+  await using database = await testDatabase({ empty: true });
+  const env = { DATABASE_URL: database.url, DATABASE_DIRECT_URL: undefined, REDIS_URL: undefined };
+  for (const _run of [1, 2]) {
+    await using child = spawnNode(PROGRAM, [], env);
+    expect(await child.exited, child.stderr).toEqual({ code: 0, signal: null });
+    expect(child.stdout).toBe(printed);
+  }
+}, 60_000);

@@ -1,0 +1,14 @@
+/** The address of an issuer of tokens, from the configuration. */
+
+const LOOPBACK_HOST = /^(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])$/;
+
+/** Whether a URL names this machine by itself, without asking for the address of a name. */
+export const isLoopbackUrl = (url: URL): boolean => LOOPBACK_HOST.test(url.hostname);
+
+/** HTTPS, or HTTP on this machine; without a user, a query and a fragment (RFC 8414). */
+export function isIssuerUrl(text: string): boolean {
+  if (!URL.canParse(text)) return false;
+  const url = new URL(text);
+  const isSafe = url.protocol === 'https:' || (url.protocol === 'http:' && isLoopbackUrl(url));
+  return isSafe && !/[?#\s"\\]/.test(text) && `${url.username}${url.password}` === '';
+}

@@ -1,0 +1,170 @@
+/** How an issuer is asked for its keys. */
+import type { ServerResponse } from 'node:http';
+import { KernelError } from '@boxcar/kernel';
+import { jwtVerify } from 'jose';
+import { afterEach, describe, expect, test } from 'vitest';
+import { openIssuer, type TestIssuer } from '../testing/issuer.js';
+import { Issuer, metadataUrlsOf } from './issuer.js';
+
+const open: TestIssuer[] = [];
+afterEach(async () => {
+  for (const issuer of open.splice(0)) await issuer[Symbol.asyncDispose]();
+});
+
+async function start(path?: string): Promise<TestIssuer> {
+  const issuer = await openIssuer({ audience: 'here', ...(path === undefined ? {} : { path }) });
+  open.push(issuer);
+  return issuer;
+}
+
+/** How a token ends: `good`, or the code of an error. */
+async function judge(asked: Issuer, token: string): Promise<string> {
+  try {
+    await jwtVerify(token, asked.keyOf);
+    return 'good';
+  } catch (error) {
+    return error instanceof Error && 'code' in error ? String(error.code) : 'unknown';
+  }
+}
+
+/** Why an issuer cannot be asked. */
+async function reasonOf(name: string): Promise<string> {
+  const other = await start();
+  try {
+    await jwtVerify(await other.token(), new Issuer(name).keyOf);
+    return 'good';
+  } catch (error) {
+    if (!(error instanceof KernelError)) throw error;
+    return `${error.code}: ${error.cause instanceof Error ? error.cause.message : ''}`;
+  }
+}
+
+describe('metadata', () => {
+  test('are looked for where MCP says', () => {
+    expect(metadataUrlsOf('https://id.example')).toEqual([
+      'https://id.example/.well-known/oauth-authorization-server',
+      'https://id.example/.well-known/openid-configuration',
+    ]);
+    expect(metadataUrlsOf('https://id.example/')).toEqual(metadataUrlsOf('https://id.example'));
+    expect(metadataUrlsOf('https://id.example/a/b')).toEqual([
+      'https://id.example/.well-known/oauth-authorization-server/a/b',
+      'https://id.example/.well-known/openid-configuration/a/b',
+      'https://id.example/a/b/.well-known/openid-configuration',
+    ]);
+  });
+
+  test.each([
+    ['', '/.well-known/oauth-authorization-server'],
+    ['', '/.well-known/openid-configuration'],
+    ['/tenant', '/.well-known/oauth-authorization-server/tenant'],
+    ['/tenant', '/.well-known/openid-configuration/tenant'],
+    ['/tenant', '/tenant/.well-known/openid-configuration'],
+  ])('of an issuer with the path "%s" are found at %s', async (path, metadataPath) => {
+    const issuer = await start(path);
+    issuer.metadataPath = metadataPath;
+    expect(await judge(new Issuer(issuer.url), await issuer.token())).toBe('good');
+    expect(issuer.asked.slice(-2)).toEqual([metadataPath, '/keys']);
+  });
+
+  test('that name another issuer do not count', async () => {
+    const issuer = await start();
+    issuer.calledIssuer = 'https://other.example';
+    expect(await judge(new Issuer(issuer.url), await issuer.token())).toBe('issuer_unavailable');
+    expect(issuer.asked).not.toContain('/keys');
+  });
+});
+
+describe('keys', () => {
+  test('are asked for once, also by many tokens at once', async () => {
+    const issuer = await start();
+    const asked = new Issuer(issuer.url);
+    const token = await issuer.token();
+    expect(new Set(await Promise.all(Array.from({ length: 20 }, () => judge(asked, token))))).toEqual(
+      new Set(['good']),
+    );
+    expect(issuer.asked.filter((path) => path === '/keys')).toHaveLength(1);
+  });
+
+  test('that are unknown are not looked for again and again', async () => {
+    const issuer = await start();
+    const asked = new Issuer(issuer.url);
+    const unknown = await issuer.token({}, { kid: 'unknown' });
+    for (let count = 0; count < 5; count += 1)
+      expect(await judge(asked, unknown)).toBe('ERR_JWKS_NO_MATCHING_KEY');
+    expect(issuer.asked.filter((path) => path === '/keys')).toHaveLength(1);
+  });
+
+  test('are asked for again when they are old, and not used when the issuer is away then', async () => {
+    const issuer = await start();
+    const asked = new Issuer(issuer.url, { keepMs: 0, pauseMs: 0 });
+    const token = await issuer.token();
+    expect(await judge(asked, token)).toBe('good');
+    issuer.broken = (answer) => void answer.destroy();
+    expect(await judge(asked, token)).toBe('issuer_unavailable');
+    issuer.broken = undefined;
+    expect(await judge(asked, token)).toBe('good');
+  });
+
+  test('that the issuer has moved are found by its metadata', async () => {
+    const issuer = await start();
+    const asked = new Issuer(issuer.url, { keepMs: 0, pauseMs: 0 });
+    issuer.jwksUri = `${issuer.url}/elsewhere`;
+    expect(await judge(asked, await issuer.token())).toBe('issuer_unavailable');
+    issuer.jwksUri = `${issuer.url}/keys`;
+    expect(await judge(asked, await issuer.token())).toBe('good');
+  });
+});
+
+describe('an issuer that fails', () => {
+  test.each<[string, (answer: ServerResponse) => void]>([
+    ['closes the connection', (answer) => void answer.destroy()],
+    ['answers with an error', (answer) => void answer.writeHead(500).end()],
+    ['has nothing', (answer) => void answer.writeHead(404).end()],
+    ['answers with something else', (answer) => void answer.end('<html>')],
+    ['answers with JSON that is no metadata', (answer) => void answer.end('[]')],
+    ['sends more than a document', (answer) => void answer.end(`"${'x'.repeat(300_000)}"`)],
+    ['never answers', () => undefined],
+    ['never ends its answer', (answer) => void answer.write('{')],
+  ])('%s: the token is not judged', async (_what, broken) => {
+    const issuer = await start();
+    issuer.broken = broken;
+    const token = await issuer.token();
+    expect(await judge(new Issuer(issuer.url, { askMs: 200 }), token)).toBe('issuer_unavailable');
+  });
+
+  test('is not asked again for a moment', async () => {
+    const issuer = await start();
+    issuer.broken = (answer) => void answer.destroy();
+    const asked = new Issuer(issuer.url, { pauseMs: 600_000 });
+    for (let count = 0; count < 5; count += 1)
+      expect(await judge(asked, await issuer.token())).toBe('issuer_unavailable');
+    expect(issuer.asked).toHaveLength(1);
+  });
+
+  test('a redirect is not followed', async () => {
+    const issuer = await start();
+    const other = await start();
+    issuer.broken = (answer) => void answer.writeHead(302, { location: `${other.url}/keys` }).end();
+    expect(await reasonOf(issuer.url)).toBe('issuer_unavailable: the issuer answered 302');
+    expect(other.asked).toEqual([]);
+  });
+});
+
+// None of these leaves this machine, even when the rule is broken.
+describe('addresses', () => {
+  test.each(['https://0.0.0.0:1', 'https://[::]:1/tenant', 'https://[::ffff:127.0.0.1]:1'])(
+    'the issuer %s is not asked',
+    async (name) => {
+      expect(await reasonOf(name)).toMatch(/^issuer_unavailable: .*not public/);
+    },
+  );
+
+  test.each(['https://0.0.0.0:1/keys', 'http://[::]:1/keys'])(
+    'an issuer on this machine does not lead to %s',
+    async (jwksUri) => {
+      const issuer = await start();
+      issuer.jwksUri = jwksUri;
+      expect(await reasonOf(issuer.url)).toMatch(/^issuer_unavailable: .*not public/);
+    },
+  );
+});

@@ -1,0 +1,88 @@
+/**
+ * The keys of an issuer. Its metadata says where they are: those of OAuth (RFC 8414), else those of OpenID.
+ *
+ * I1  Metadata count only when they name this issuer.
+ * I2  Keys are kept for a while, and asked for again when a token has an unknown one, at most once in a while.
+ * I3  An issuer that cannot be reached is an error of the server: it says nothing of the token.
+ */
+import { KernelError, safeParse } from '@boxcar/kernel';
+import {
+  createRemoteJWKSet,
+  customFetch,
+  errors,
+  type FlattenedJWSInput,
+  type JWTHeaderParameters,
+  type RemoteJWKSet,
+} from 'jose';
+import { z } from 'zod';
+import { createFetchJson, type FetchJson, type IssuerTimes } from './fetch-json.js';
+
+const COOLDOWN_MS = 30_000;
+const KEEP_MS = 600_000;
+
+const metadataSchema = z.object({ issuer: z.string(), jwks_uri: z.url() });
+
+/** In the order of the specification of MCP. */
+export function metadataUrlsOf(issuer: string): readonly string[] {
+  const { origin, pathname } = new URL(issuer);
+  const path = pathname.replace(/\/$/, '');
+  return [
+    ...['oauth-authorization-server', 'openid-configuration'].map(
+      (name) => `${origin}/.well-known/${name}${path}`,
+    ),
+    ...(path === '' ? [] : [`${origin}${path}/.well-known/openid-configuration`]),
+  ];
+}
+
+/** The token is at fault: it names a key that the issuer does not have, or does not say which one. */
+const isOfToken = (error: unknown): boolean =>
+  error instanceof errors.JWKSNoMatchingKey || error instanceof errors.JWKSMultipleMatchingKeys;
+
+export class Issuer {
+  readonly #name: string;
+  readonly #times: IssuerTimes;
+  readonly #fetchJson: FetchJson;
+  #keys: Promise<RemoteJWKSet> | undefined;
+
+  constructor(name: string, times: IssuerTimes = {}) {
+    this.#name = name;
+    this.#times = times;
+    this.#fetchJson = createFetchJson(name, times);
+  }
+
+  /** The key of a token. @throws KernelError `issuer_unavailable`; what `jose` says of the token. */
+  readonly keyOf = async (header: JWTHeaderParameters, token: FlattenedJWSInput) => {
+    this.#keys ??= this.#findKeys();
+    const asked = this.#keys;
+    let keys: RemoteJWKSet | undefined;
+    try {
+      keys = await asked;
+      return await keys(header, token);
+    } catch (error) {
+      if (isOfToken(error)) throw error;
+      // Keys that are still good stay; else the issuer may have moved them.
+      if (keys?.fresh !== true && this.#keys === asked) this.#keys = undefined;
+      throw new KernelError('issuer_unavailable', { cause: error });
+    }
+  };
+
+  async #findKeys(): Promise<RemoteJWKSet> {
+    for (const url of metadataUrlsOf(this.#name)) {
+      const found = safeParse(metadataSchema, await this.#fetchJson(url));
+      if (!found.success) continue;
+      const { issuer, jwks_uri: address } = found.data;
+      if (issuer !== this.#name) throw new Error('the metadata are those of another issuer');
+      return this.#keysAt(address);
+    }
+    throw new Error('the issuer has no metadata with the address of its keys');
+  }
+
+  #keysAt(address: string): RemoteJWKSet {
+    const { cooldownMs = COOLDOWN_MS, keepMs = KEEP_MS } = this.#times;
+    return createRemoteJWKSet(new URL(address), {
+      cooldownDuration: cooldownMs,
+      cacheMaxAge: keepMs,
+      [customFetch]: async (url) => Response.json((await this.#fetchJson(url)) ?? null),
+    });
+  }
+}

@@ -1,0 +1,39 @@
+/** Where clients read which issuer gives tokens for `/mcp` (RFC 9728). */
+import type { Route } from '@boxcar/http';
+import type { Scope } from '@boxcar/kernel';
+import type { ToolGroup } from '../client-scope.js';
+import { METADATA_PATH, type OAuthSettings } from './settings.js';
+
+const SCOPES_OF: Readonly<Record<ToolGroup, readonly Scope[]>> = {
+  sessions: ['handoffs:read', 'handoffs:write'],
+  tapes: ['tapes:read', 'tapes:write'],
+  primitives: ['turns:read', 'turns:write'],
+  approvals: ['approvals:read', 'approvals:write'],
+};
+
+/** Clients ask for all that is listed: the scopes of tools that are not offered are left out. */
+const scopesOf = (groups: ReadonlySet<ToolGroup>): readonly Scope[] => [
+  'mcp:call',
+  ...[...groups].flatMap((group) => SCOPES_OF[group]),
+];
+
+/** Both addresses: that of the server, and that of `/mcp`. */
+export function metadataRoutes(
+  { issuer, resource }: OAuthSettings,
+  groups: ReadonlySet<ToolGroup>,
+): readonly Route[] {
+  const body = {
+    resource,
+    resource_name: 'Boxcar',
+    authorization_servers: [issuer],
+    scopes_supported: scopesOf(groups),
+    bearer_methods_supported: ['header'],
+  };
+  const handle = (): Response => Response.json(body, { headers: { 'cache-control': 'max-age=300' } });
+  return [METADATA_PATH, `${METADATA_PATH}/mcp`].map((path) => ({
+    method: 'GET',
+    path,
+    scope: 'public',
+    handle,
+  }));
+}

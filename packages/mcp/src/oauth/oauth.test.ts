@@ -1,0 +1,441 @@
+/** Tokens of an issuer at `/mcp`, with a real issuer and the official client. */
+import { createServer } from 'node:net';
+import { archiveProject, createProject } from '@boxcar/runtime';
+import {
+  Client,
+  ClientCredentialsProvider,
+  discoverOAuthServerInfo,
+  extractWWWAuthenticateParams,
+  StreamableHTTPClientTransport,
+} from '@modelcontextprotocol/client';
+import { exportSPKI, generateKeyPair, type JWTPayload, SignJWT, UnsecuredJWT } from 'jose';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import {
+  bearer,
+  openClient,
+  openLegacyClient,
+  openStage,
+  type Stage,
+  type StageOptions,
+} from '../testing/http-stage.js';
+import { type Claims, nowS, openIssuer, type TestIssuer } from '../testing/issuer.js';
+import { makeAgents } from '../testing/world.js';
+
+let issuer: TestIssuer;
+let stage: Stage;
+let audience: string;
+const tokens: string[] = [];
+const EVERYTHING = 'mcp:call handoffs:read handoffs:write approvals:read approvals:write turns:read';
+
+/** A port that is free now: the address of the server is in its settings. */
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const address = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  return typeof address === 'object' && address !== null ? address.port : 0;
+}
+
+const oauthOf = (port: number, more: object = {}): StageOptions['oauth'] => ({
+  issuer: issuer.url,
+  publicUrl: `http://127.0.0.1:${port}`,
+  project: 'default',
+  pauseMs: 0,
+  cooldownMs: 0,
+  ...more,
+});
+
+async function openServer(options: Partial<StageOptions> = {}, more: object = {}): Promise<Stage> {
+  const port = await freePort();
+  return openStage({
+    port,
+    oauth: oauthOf(port, more),
+    groups: new Set(['sessions', 'approvals']),
+    ...options,
+  });
+}
+
+beforeAll(async () => {
+  const port = await freePort();
+  audience = `http://127.0.0.1:${port}/mcp`;
+  issuer = await openIssuer({ audience });
+  stage = await openStage({
+    port,
+    oauth: oauthOf(port),
+    groups: new Set(['sessions', 'approvals']),
+    // Nothing but the end of a token ends its streams.
+    checkMs: 600_000,
+  });
+  await makeAgents(stage, ['scout']);
+  await createProject(stage.database.pool, { name: 'other' });
+  await createProject(stage.database.pool, { name: 'closed' });
+  await archiveProject(stage.database.pool, 'closed');
+});
+beforeEach(() => {
+  issuer.broken = undefined;
+});
+afterAll(async () => {
+  await stage[Symbol.asyncDispose]();
+  await issuer[Symbol.asyncDispose]();
+});
+
+async function tokenOf(claims: Claims = {}): Promise<string> {
+  const token = await issuer.token(claims);
+  tokens.push(token);
+  return token;
+}
+
+const HEADERS = { accept: 'application/json, text/event-stream', 'content-type': 'application/json' };
+const send = (
+  token: string,
+  body: object,
+  { url = stage.url, session }: { readonly url?: string; readonly session?: string } = {},
+): Promise<Response> =>
+  fetch(url, {
+    method: 'POST',
+    headers: {
+      ...HEADERS,
+      ...bearer(token),
+      ...(session === undefined ? {} : { 'mcp-session-id': session }),
+    },
+    body: JSON.stringify({ jsonrpc: '2.0', id: 1, ...body }),
+  });
+const INITIALIZE = {
+  method: 'initialize',
+  params: {
+    protocolVersion: '2025-11-25',
+    capabilities: {},
+    clientInfo: { name: 'raw', version: '1' },
+  },
+};
+const PING = { method: 'ping' };
+const open = (token: string, url?: string): Promise<Response> =>
+  send(token, INITIALIZE, url === undefined ? {} : { url });
+
+async function sessionOf(token: string, url?: string): Promise<string> {
+  const answer = await open(token, url);
+  expect(answer.status).toBe(200);
+  await answer.text();
+  return answer.headers.get('mcp-session-id') ?? '';
+}
+const openStream = (token: string, session: string, url = stage.url): Promise<Response> =>
+  fetch(url, { headers: { ...bearer(token), accept: 'text/event-stream', 'mcp-session-id': session } });
+
+const toolsOf = async (token: string): Promise<readonly string[]> => {
+  const client = await openClient(stage.url, token);
+  const { tools } = await client.listTools();
+  await client.close();
+  return tools.map((tool) => tool.name);
+};
+
+describe('metadata', () => {
+  test('they say where tokens are given, at both addresses, and a refusal says where they are', async () => {
+    const origin = new URL(stage.url).origin;
+    const refused = await fetch(stage.url, { method: 'POST', headers: HEADERS, body: '{}' });
+    expect(refused.status).toBe(401);
+    const { resourceMetadataUrl } = extractWWWAuthenticateParams(refused);
+    expect(resourceMetadataUrl?.href).toBe(`${origin}/.well-known/oauth-protected-resource/mcp`);
+    for (const path of ['', '/mcp']) {
+      const answer = await fetch(`${origin}/.well-known/oauth-protected-resource${path}`);
+      expect([answer.status, await answer.json()]).toEqual([
+        200,
+        {
+          resource: stage.url,
+          resource_name: 'Boxcar',
+          authorization_servers: [issuer.url],
+          scopes_supported: [
+            ...['mcp:call', 'handoffs:read', 'handoffs:write'],
+            ...['approvals:read', 'approvals:write'],
+          ],
+          bearer_methods_supported: ['header'],
+        },
+      ]);
+    }
+  });
+
+  test('without an issuer nothing is different', async () => {
+    await using plain = await openStage({ database: stage.database });
+    const { origin } = new URL(plain.url);
+    for (const path of ['', '/mcp'])
+      expect((await fetch(`${origin}/.well-known/oauth-protected-resource${path}`)).status).toBe(404);
+    const refused = await open(await tokenOf(), plain.url);
+    expect([refused.status, refused.headers.get('www-authenticate')]).toEqual([
+      401,
+      'Bearer realm="boxcar", error="invalid_token"',
+    ]);
+    expect(plain.frame.routes.filter(({ scope }) => scope === 'public').map(({ path }) => path)).toEqual([
+      '/healthz',
+    ]);
+  });
+
+  test('the official client finds the issuer by itself, gets a token and connects', async () => {
+    const found = await discoverOAuthServerInfo(stage.url);
+    expect(found).toMatchObject({
+      authorizationServerUrl: issuer.url,
+      resourceMetadata: { resource: stage.url },
+    });
+    const authProvider = new ClientCredentialsProvider({
+      clientId: 'program',
+      clientSecret: 'secret',
+      expectedIssuer: issuer.url,
+    });
+    const client = new Client({ name: 'test', version: '1.0.0' });
+    await client.connect(new StreamableHTTPClientTransport(new URL(stage.url), { authProvider }));
+    expect(client.getServerVersion()).toMatchObject({ name: 'boxcar' });
+    await client.close();
+  });
+});
+
+describe('a token', () => {
+  test('of the issuer is good in both revisions, for what its scopes say, and keys are good beside it', async () => {
+    const token = await tokenOf({ scope: 'mcp:call handoffs:read unknown:scope a2a:all' });
+    const modern = await openClient(stage.url, token);
+    const legacy = await openLegacyClient(stage.url, token);
+    for (const client of [modern, legacy]) {
+      const { tools } = await client.listTools();
+      expect(tools.map((tool) => tool.name).toSorted()).toEqual([
+        'get_context',
+        'get_summary',
+        'list_handoffs',
+      ]);
+      await client.close();
+    }
+    expect((await open(await stage.key())).status).toBe(200);
+  });
+
+  test('may be for several servers', async () => {
+    expect((await open(await tokenOf({ aud: ['https://other.example', audience] }))).status).toBe(200);
+  });
+
+  const payload = (): JWTPayload => ({
+    iss: issuer.url,
+    aud: audience,
+    sub: 'ada',
+    exp: nowS() + 600,
+    scope: EVERYTHING,
+  });
+  const secretOf = async (): Promise<Uint8Array> =>
+    new TextEncoder().encode(await exportSPKI(issuer.publicKey));
+
+  test.each<[string, () => Promise<string>]>([
+    ['that has ended', () => tokenOf({ exp: nowS() - 60 })],
+    ['that is not valid yet', () => tokenOf({ nbf: nowS() + 600 })],
+    ['for another server', () => tokenOf({ aud: 'https://other.example/mcp' })],
+    ['for the server without its path', () => tokenOf({ aud: new URL(audience).origin })],
+    ['for nobody', () => tokenOf({ aud: undefined })],
+    ['of another issuer', () => tokenOf({ iss: 'https://other.example' })],
+    ['of the issuer with another spelling', () => tokenOf({ iss: `${issuer.url}/` })],
+    ['of no issuer', () => tokenOf({ iss: undefined })],
+    ['without an end', () => tokenOf({ exp: undefined })],
+    ['without a subject', () => tokenOf({ sub: undefined })],
+    ['with an empty subject', () => tokenOf({ sub: '' })],
+    ['with scopes that are not a text', () => tokenOf({ scope: ['mcp:call'] })],
+    ['with a project that is not a text', () => tokenOf({ boxcar_project: 7 })],
+    ['without a signature', async () => new UnsecuredJWT(payload()).encode()],
+    [
+      'signed with the public key as a secret',
+      async () =>
+        new SignJWT(payload()).setProtectedHeader({ alg: 'HS256', kid: '1' }).sign(await secretOf()),
+    ],
+    [
+      'signed with a key of somebody else',
+      async () => {
+        const { privateKey } = await generateKeyPair('RS256');
+        return new SignJWT(payload()).setProtectedHeader({ alg: 'RS256', kid: '1' }).sign(privateKey);
+      },
+    ],
+    [
+      'whose claims were changed',
+      async () => {
+        const [head, , end] = (await tokenOf()).split('.');
+        const body = Buffer.from(JSON.stringify({ ...payload(), sub: 'eve' })).toString('base64url');
+        return `${head}.${body}.${end}`;
+      },
+    ],
+    ['that is none', async () => 'eyJhbGciOiJSUzI1NiJ9.e30.AAAA'],
+    ['of a key that the issuer does not have', () => issuer.token({}, { kid: 'unknown' })],
+  ])('%s is refused, and the answer does not say why', async (_what, make) => {
+    const token = await make();
+    tokens.push(token);
+    const answer = await open(token);
+    const body = (await answer.json()) as { readonly code: string; readonly detail: string };
+    expect([answer.status, body.code, body.detail]).toEqual([
+      401,
+      'unauthorized',
+      'The token is not valid here.',
+    ]);
+    const challenge = answer.headers.get('www-authenticate') ?? '';
+    expect(challenge).toContain('error="invalid_token", resource_metadata="http://');
+  });
+
+  test('without the scope of the door is 403, and the answer names the scope', async () => {
+    for (const scope of ['handoffs:read', undefined, 'MCP:CALL', 'mcp:callx']) {
+      const answer = await open(await tokenOf({ scope }));
+      expect([scope, answer.status]).toEqual([scope, 403]);
+      const challenge = answer.headers.get('www-authenticate') ?? '';
+      expect(challenge).toContain('error="insufficient_scope", scope="mcp:call", resource_metadata="http://');
+    }
+  });
+
+  test('for one server of the issuer is not good at another one', async () => {
+    const { database } = stage;
+    await using other = await openServer({ database });
+    expect((await open(await tokenOf({ scope: EVERYTHING }), other.url)).status).toBe(401);
+  });
+});
+
+describe('project and agent', () => {
+  test('a token speaks for the operator of the project that it names, and sees nothing of another one', async () => {
+    const here = await openClient(stage.url, await tokenOf({ scope: EVERYTHING }));
+    await here.callTool({
+      name: 'register_session',
+      arguments: { session_key: 'oauth-1', agent_from: 'claude' },
+    });
+    const there = await openClient(stage.url, await tokenOf({ scope: EVERYTHING, boxcar_project: 'other' }));
+    const find = { name: 'get_summary', arguments: { session_key: 'oauth-1' } };
+    expect((await here.callTool(find)).structuredContent).toMatchObject({ success: true });
+    const refused = await there.callTool(find);
+    expect([refused.isError, JSON.stringify(refused.content)]).toEqual([
+      true,
+      expect.stringContaining('SESSION_NOT_FOUND'),
+    ]);
+    await Promise.all([here.close(), there.close()]);
+  });
+
+  test.each<[string, Claims]>([
+    ['an unknown project', { boxcar_project: 'nowhere' }],
+    ['an archived project', { boxcar_project: 'closed' }],
+    ['an unknown agent', { boxcar_agent: 'nobody' }],
+    ['an agent of another project', { boxcar_project: 'other', boxcar_agent: 'scout' }],
+    ['the operator as an agent', { boxcar_agent: 'operator' }],
+    ['what no name can be', { boxcar_agent: 'a\u0000b' }],
+  ])('%s is 403', async (_what, claims) => {
+    const answer = await open(await tokenOf({ scope: EVERYTHING, ...claims }));
+    expect([answer.status, ((await answer.json()) as { code: string }).code]).toEqual([
+      403,
+      'permission_denied',
+    ]);
+  });
+
+  test('a token of an agent acts as this agent, which never decides', async () => {
+    expect(await toolsOf(await tokenOf({ scope: EVERYTHING }))).toContain('decide_approval');
+    const agent = await tokenOf({ scope: EVERYTHING, boxcar_agent: 'scout' });
+    const names = await toolsOf(agent);
+    expect(names).toContain('list_approvals');
+    expect(names).not.toContain('decide_approval');
+    const client = await openClient(stage.url, agent);
+    const made = await client.callTool({
+      name: 'register_session',
+      arguments: { session_key: 'oauth-scout' },
+    });
+    expect(made.structuredContent).toMatchObject({ session: { agent_from: 'scout' } });
+    await client.close();
+  });
+});
+
+describe('sessions and streams', () => {
+  test('a session belongs to its subject, whichever token it has, and not for less than it was opened with', async () => {
+    const session = await sessionOf(await tokenOf({ scope: 'mcp:call handoffs:read' }));
+    const statusOf = async (token: string): Promise<number> => (await send(token, PING, { session })).status;
+    const wide = 'mcp:call handoffs:read handoffs:write';
+    expect(await statusOf(await tokenOf({ scope: wide, jti: 'next' }))).toBe(200);
+    expect(await statusOf(await tokenOf({ scope: wide, sub: 'eve' }))).toBe(404);
+    expect(await statusOf(await tokenOf({ scope: 'mcp:call' }))).toBe(404);
+    expect(await statusOf(await tokenOf({ scope: wide, boxcar_project: 'other' }))).toBe(404);
+    expect(await statusOf(await tokenOf({ scope: wide, boxcar_agent: 'scout' }))).toBe(404);
+    expect(await statusOf(await stage.key())).toBe(404);
+  });
+
+  test('tokens of a subject have one limit', async () => {
+    await using other = await openServer({ limits: { sessions: 1 } });
+    const tokenFor = (claims: Claims) => tokenOf({ aud: other.url, ...claims });
+    expect((await open(await tokenFor({}), other.url)).status).toBe(200);
+    expect((await open(await tokenFor({ jti: 'next' }), other.url)).status).toBe(429);
+    expect((await open(await tokenFor({ sub: 'eve' }), other.url)).status).toBe(200);
+  });
+
+  test('the streams of a token end with it, and the session goes on with the next token', async () => {
+    const short = await tokenOf({ exp: nowS() + 2 });
+    const session = await sessionOf(short);
+    const stream = await openStream(short, session);
+    expect(stream.status).toBe(200);
+    await stream.text();
+    expect((await send(short, PING, { session })).status).toBe(401);
+    const next = await tokenOf();
+    expect((await send(next, PING, { session })).status).toBe(200);
+    const again = await openStream(next, session);
+    expect(again.status).toBe(200);
+    await again.body?.cancel();
+  });
+
+  test('a stream of the newer revision ends with its token', async () => {
+    const short = await tokenOf({ exp: nowS() + 2, scope: 'mcp:call handoffs:read' });
+    const version = '2026-07-28';
+    const answer = await fetch(stage.url, {
+      method: 'POST',
+      headers: {
+        ...HEADERS,
+        ...bearer(short),
+        'mcp-protocol-version': version,
+        'mcp-method': 'subscriptions/listen',
+      },
+      body: JSON.stringify({
+        jsonrpc: '2.0',
+        id: 1,
+        method: 'subscriptions/listen',
+        params: {
+          notifications: { resourceSubscriptions: ['handoff://sessions'] },
+          _meta: {
+            'io.modelcontextprotocol/protocolVersion': version,
+            'io.modelcontextprotocol/clientInfo': { name: 'raw', version: '1' },
+            'io.modelcontextprotocol/clientCapabilities': {},
+          },
+        },
+      }),
+    });
+    expect([answer.status, answer.headers.get('content-type')]).toEqual([200, 'text/event-stream']);
+    await answer.text();
+  });
+
+  test('streams end when the project of their token is archived', async () => {
+    await createProject(stage.database.pool, { name: 'brief' });
+    await using other = await openServer({ database: stage.database, checkMs: 20 });
+    const token = await tokenOf({ aud: other.url, boxcar_project: 'brief' });
+    const stream = await openStream(token, await sessionOf(token, other.url), other.url);
+    await archiveProject(stage.database.pool, 'brief');
+    await stream.text();
+  });
+});
+
+describe('an issuer', () => {
+  test('shows a new key: tokens of it are good, and those of the old key end', async () => {
+    const old = await tokenOf();
+    expect((await open(old)).status).toBe(200);
+    await issuer.rotate();
+    expect((await open(await tokenOf())).status).toBe(200);
+    expect((await open(old)).status).toBe(401);
+  });
+
+  test('that is away keeps no known key out, and says nothing of tokens that cannot be judged', async () => {
+    const known = await tokenOf();
+    expect((await open(known)).status).toBe(200);
+    issuer.broken = (answer) => void answer.destroy();
+    expect((await open(known)).status).toBe(200);
+    const unknown = await open(await issuer.token({}, { kid: 'unknown' }));
+    expect([unknown.status, ((await unknown.json()) as { code: string }).code]).toEqual([
+      503,
+      'issuer_unavailable',
+    ]);
+    const ended = await issuer.token({ exp: nowS() - 60 }, { kid: 'unknown' });
+    expect((await open(ended)).status).toBe(401);
+    expect((await open(known)).status).toBe(200);
+  });
+});
+
+test('no log line has a token', () => {
+  const log = JSON.stringify(stage.log, (_key, value) => (value instanceof Error ? `${value.stack}` : value));
+  expect(log).toContain('oauth.token_refused');
+  for (const token of tokens) expect(log.includes(token)).toBe(false);
+  for (const [, body = ''] of tokens.map((token) => token.split('.')))
+    if (body.length > 20) expect(log.includes(body)).toBe(false);
+});

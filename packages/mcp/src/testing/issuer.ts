@@ -1,0 +1,108 @@
+/** An issuer of tokens on this machine, for tests: its keys are made here, and it serves what clients look for. */
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { text } from 'node:stream/consumers';
+import { type CryptoKey, exportJWK, generateKeyPair, type JWK, SignJWT } from 'jose';
+
+/** Also those that no token may have. */
+export type Claims = Readonly<Record<string, unknown>>;
+
+export interface TestIssuer extends AsyncDisposable {
+  readonly url: string;
+  /** The paths that were asked for, in order. */
+  readonly asked: string[];
+  /** The public key that it shows now. */
+  readonly publicKey: CryptoKey;
+  /** Where its keys are, when it says something else than it does. */
+  jwksUri: string;
+  /** What it answers in place of everything else. */
+  broken: ((answer: ServerResponse) => void) | undefined;
+  /** Its metadata are at this path. */
+  metadataPath: string;
+  /** What its metadata call it. */
+  calledIssuer: string;
+  /** Shows another key from now on. */
+  rotate(): Promise<void>;
+  /** A token for `audience`, valid for ten minutes. Claims that are undefined are left out. */
+  token(claims?: Claims, header?: { readonly kid?: string }): Promise<string>;
+}
+
+const lifeS = 600;
+export const nowS = (): number => Math.floor(Date.now() / 1000);
+
+/** @param options.path - Of the issuer, such as `/tenant`. */
+export async function openIssuer({
+  audience,
+  path = '',
+}: {
+  readonly audience: string;
+  readonly path?: string;
+}): Promise<TestIssuer> {
+  const asked: string[] = [];
+  let current = await newKey(1);
+  const server = createServer((request, answer) => {
+    asked.push(request.url ?? '');
+    if (issuer.broken !== undefined) return issuer.broken(answer);
+    if (request.url === '/token') return void giveToken(request, answer);
+    const documents: Record<string, unknown> = {
+      [issuer.metadataPath]: {
+        issuer: issuer.calledIssuer,
+        jwks_uri: issuer.jwksUri,
+        authorization_endpoint: `${origin}/authorize`,
+        token_endpoint: `${origin}/token`,
+        response_types_supported: ['code'],
+        grant_types_supported: ['client_credentials'],
+        token_endpoint_auth_methods_supported: ['client_secret_basic'],
+      },
+      '/keys': { keys: [current.jwk] },
+    };
+    const found = documents[request.url ?? ''];
+    answer.writeHead(found === undefined ? 404 : 200, { 'content-type': 'application/json' });
+    answer.end(JSON.stringify(found ?? {}));
+  });
+  /** To any client, for what it asks. */
+  async function giveToken(request: IncomingMessage, answer: ServerResponse): Promise<void> {
+    const form = new URLSearchParams(await text(request));
+    const scope = form.get('scope') ?? '';
+    const token = await issuer.token({ scope, aud: form.get('resource') ?? '', sub: 'program' });
+    answer.writeHead(200, { 'content-type': 'application/json' });
+    answer.end(JSON.stringify({ access_token: token, token_type: 'Bearer', expires_in: lifeS, scope }));
+  }
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const url = `${origin}${path}`;
+  const issuer: TestIssuer = {
+    url,
+    asked,
+    jwksUri: `${origin}/keys`,
+    broken: undefined,
+    metadataPath: `/.well-known/oauth-authorization-server${path}`,
+    calledIssuer: url,
+    get publicKey() {
+      return current.publicKey;
+    },
+    rotate: async () => {
+      current = await newKey(Number(current.jwk.kid) + 1);
+    },
+    token: (claims = {}, { kid = current.jwk.kid } = {}) =>
+      new SignJWT({ iss: url, aud: audience, sub: 'ada', exp: nowS() + lifeS, scope: 'mcp:call', ...claims })
+        .setProtectedHeader({ alg: 'RS256', ...(kid === undefined ? {} : { kid }) })
+        .sign(current.privateKey),
+    [Symbol.asyncDispose]: async () => {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+  return issuer;
+}
+
+interface Pair {
+  readonly publicKey: CryptoKey;
+  readonly privateKey: CryptoKey;
+  readonly jwk: JWK;
+}
+
+async function newKey(number: number): Promise<Pair> {
+  const { publicKey, privateKey } = await generateKeyPair('RS256', { extractable: true });
+  return { publicKey, privateKey, jwk: { ...(await exportJWK(publicKey)), kid: String(number), use: 'sig' } };
+}
