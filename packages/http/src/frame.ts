@@ -138,14 +138,14 @@ export class HttpFrame {
   }
 
   /**
-   * Begins to answer. On an address that other machines reach there must be a key.
+   * Begins to answer. On an address that other machines reach there must be a key, or a route that accepts tokens.
    *
    * @throws KernelError `bad_config`, `port_in_use`; `database_unavailable`.
    */
   async listen(): Promise<HttpAddress> {
     this.#checkOpen();
     const binding = await resolveBinding(this.#options.host ?? DEFAULT_HOST);
-    if (!binding.isLoopback && !(await hasUsableKey(this.#options.runtime.pool)))
+    if (!binding.isLoopback && !(await this.#hasClients()))
       throw new KernelError('bad_config', {
         message: `host: '${binding.host}' can be reached from other machines, and there is no API key that a client could use.`,
         next: 'Make a key first (boxcar keys create), or listen on 127.0.0.1.',
@@ -171,6 +171,11 @@ export class HttpFrame {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
+  }
+
+  async #hasClients(): Promise<boolean> {
+    const takesTokens = this.#routes.some((route) => route.scope !== 'public' && route.tokens !== undefined);
+    return takesTokens || (await hasUsableKey(this.#options.runtime.pool));
   }
 
   /** A server that is closed while it starts would listen with nobody to close it. */

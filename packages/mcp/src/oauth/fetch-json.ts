@@ -2,27 +2,14 @@
  * Documents of an issuer.
  *
  * J1  A document is asked for within 5 s, has at most 256 KiB, and is where its address says: no redirect is followed.
- * J2  Connections lead to public addresses, unless the issuer is on this machine.
- * J3  After a failure nothing is asked for a moment: requests with tokens that nobody has judged yet must not become requests to the issuer.
+ * J2  It is asked for by TLS, unless the issuer is on this machine. Its address may be a private one: whoever has named the issuer trusts it
+ *     with more than an address.
+ * J3  An answer that says that there is nothing, or that is not JSON, is no failure: metadata may be at another address.
  */
-import { AddressRules, createFetch } from '@boxcar/adapters/wire';
 import { isLoopbackUrl } from '@boxcar/host/config';
 
 const ASK_MS = 5_000;
-const PAUSE_MS = 2_000;
 const MAX_BYTES = 256 * 1024;
-const THIS_MACHINE = ['127.0.0.0/8', '::1'];
-
-export interface IssuerTimes {
-  /** How long an answer may take. Default: 5 s. */
-  readonly askMs?: number | undefined;
-  /** How long nothing is asked after a failure. Default: 2 s. */
-  readonly pauseMs?: number | undefined;
-  /** How long an unknown key is not looked for again. Default: 30 s. */
-  readonly cooldownMs?: number | undefined;
-  /** How long keys are used without being asked for again. Default: 10 minutes. */
-  readonly keepMs?: number | undefined;
-}
 
 /** The document, or undefined when the issuer has none there. */
 export type FetchJson = (url: string) => Promise<unknown>;
@@ -35,45 +22,39 @@ async function readLimited({ body }: Response): Promise<string> {
     if (bytes > MAX_BYTES) throw new Error(`the document has more than ${MAX_BYTES} bytes`);
     chunks.push(chunk);
   }
-  return new TextDecoder('utf-8', { fatal: true }).decode(Buffer.concat(chunks));
+  return new TextDecoder().decode(Buffer.concat(chunks));
 }
 
-/** Only an issuer on this machine is asked without TLS. */
-function checkScheme(url: string, isHere: boolean): void {
-  const { protocol } = new URL(url);
-  if (protocol !== 'https:' && !isHere) throw new Error('the address of a document is not https');
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }
 
-export function createFetchJson(
-  issuer: string,
-  { askMs = ASK_MS, pauseMs = PAUSE_MS }: IssuerTimes,
-): FetchJson {
+/** An issuer on this machine may be asked without TLS. */
+function checkScheme(url: URL, isHere: boolean): void {
+  if (url.protocol === 'https:' || (isHere && isLoopbackUrl(url))) return;
+  throw new Error('the address of a document is not https');
+}
+
+const TRY_AGAIN: readonly number[] = [408, 429];
+const saysNothing = (status: number): boolean => status >= 400 && status < 500 && !TRY_AGAIN.includes(status);
+
+/** @param askMs - How long an answer may take. Default: 5 s. */
+export function createFetchJson(issuer: string, askMs = ASK_MS): FetchJson {
   const isHere = isLoopbackUrl(new URL(issuer));
-  const fetch = createFetch(new AddressRules(isHere ? THIS_MACHINE : []), {
-    what: 'The address of the issuer',
-  });
-  let failed: { readonly error: unknown; readonly at: number } | undefined;
-
-  async function ask(url: string): Promise<unknown> {
-    checkScheme(url, isHere);
+  return async (url) => {
+    checkScheme(new URL(url), isHere);
     const answer = await fetch(url, {
       headers: { accept: 'application/json' },
+      redirect: 'manual',
       signal: AbortSignal.timeout(askMs),
     });
-    if (answer.status === 200) return JSON.parse(await readLimited(answer)) as unknown;
+    if (answer.status === 200) return parse(await readLimited(answer));
     await answer.body?.cancel();
-    if (answer.status === 404) return undefined;
+    if (saysNothing(answer.status)) return undefined;
     throw new Error(`the issuer answered ${answer.status}`);
-  }
-
-  return async (url) => {
-    if (failed !== undefined && performance.now() - failed.at < pauseMs) throw failed.error;
-    failed = undefined;
-    try {
-      return await ask(url);
-    } catch (error) {
-      failed = { error, at: performance.now() };
-      throw error;
-    }
   };
 }

@@ -1,4 +1,4 @@
-export type { IssuerTimes } from './fetch-json.js';
+export type { IssuerTimes } from './issuer.js';
 export { metadataRoutes } from './metadata-routes.js';
 export { type OAuthOptions, readOAuth } from './settings.js';
 export { openTokenDoor } from './token-door.js';

@@ -1,5 +1,4 @@
 /** Tokens of an issuer at `/mcp`, with a real issuer and the official client. */
-import { createServer } from 'node:net';
 import { archiveProject, createProject } from '@boxcar/runtime';
 import {
   Client,
@@ -19,53 +18,35 @@ import {
   type StageOptions,
 } from '../testing/http-stage.js';
 import { type Claims, nowS, openIssuer, type TestIssuer } from '../testing/issuer.js';
+import { openProxy } from '../testing/proxy.js';
 import { makeAgents } from '../testing/world.js';
 
 let issuer: TestIssuer;
 let stage: Stage;
-let audience: string;
 const tokens: string[] = [];
 const EVERYTHING = 'mcp:call handoffs:read handoffs:write approvals:read approvals:write turns:read';
 
-/** A port that is free now: the address of the server is in its settings. */
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const address = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return typeof address === 'object' && address !== null ? address.port : 0;
-}
+const PUBLIC_URL = 'https://boxcar.example';
+const audience = `${PUBLIC_URL}/mcp`;
 
-const oauthOf = (port: number, more: object = {}): StageOptions['oauth'] => ({
-  issuer: issuer.url,
-  publicUrl: `http://127.0.0.1:${port}`,
-  project: 'default',
-  pauseMs: 0,
-  cooldownMs: 0,
-  ...more,
-});
-
-async function openServer(options: Partial<StageOptions> = {}, more: object = {}): Promise<Stage> {
-  const port = await freePort();
-  return openStage({
-    port,
-    oauth: oauthOf(port, more),
+const openServer = (options: Partial<StageOptions> = {}, more: object = {}): Promise<Stage> =>
+  openStage({
+    oauth: {
+      issuer: issuer.url,
+      publicUrl: PUBLIC_URL,
+      project: 'default',
+      pauseMs: 0,
+      cooldownMs: 0,
+      ...more,
+    },
     groups: new Set(['sessions', 'approvals']),
     ...options,
   });
-}
 
 beforeAll(async () => {
-  const port = await freePort();
-  audience = `http://127.0.0.1:${port}/mcp`;
   issuer = await openIssuer({ audience });
-  stage = await openStage({
-    port,
-    oauth: oauthOf(port),
-    groups: new Set(['sessions', 'approvals']),
-    // Nothing but the end of a token ends its streams.
-    checkMs: 600_000,
-  });
+  // Nothing but the end of a token ends its streams.
+  stage = await openServer({ checkMs: 600_000 });
   await makeAgents(stage, ['scout']);
   await createProject(stage.database.pool, { name: 'other' });
   await createProject(stage.database.pool, { name: 'closed' });
@@ -134,13 +115,13 @@ describe('metadata', () => {
     const refused = await fetch(stage.url, { method: 'POST', headers: HEADERS, body: '{}' });
     expect(refused.status).toBe(401);
     const { resourceMetadataUrl } = extractWWWAuthenticateParams(refused);
-    expect(resourceMetadataUrl?.href).toBe(`${origin}/.well-known/oauth-protected-resource/mcp`);
+    expect(resourceMetadataUrl?.href).toBe(`${PUBLIC_URL}/.well-known/oauth-protected-resource/mcp`);
     for (const path of ['', '/mcp']) {
       const answer = await fetch(`${origin}/.well-known/oauth-protected-resource${path}`);
       expect([answer.status, await answer.json()]).toEqual([
         200,
         {
-          resource: stage.url,
+          resource: audience,
           resource_name: 'Boxcar',
           authorization_servers: [issuer.url],
           scopes_supported: [
@@ -168,11 +149,15 @@ describe('metadata', () => {
     ]);
   });
 
-  test('the official client finds the issuer by itself, gets a token and connects', async () => {
-    const found = await discoverOAuthServerInfo(stage.url);
+  test('the official client finds the issuer by itself behind a proxy, gets a token and connects', async () => {
+    await using proxy = await openProxy();
+    await using other = await openServer({ database: stage.database }, { publicUrl: proxy.url });
+    proxy.target = other.url;
+    const url = `${proxy.url}/mcp`;
+    const found = await discoverOAuthServerInfo(url);
     expect(found).toMatchObject({
       authorizationServerUrl: issuer.url,
-      resourceMetadata: { resource: stage.url },
+      resourceMetadata: { resource: url },
     });
     const authProvider = new ClientCredentialsProvider({
       clientId: 'program',
@@ -180,9 +165,15 @@ describe('metadata', () => {
       expectedIssuer: issuer.url,
     });
     const client = new Client({ name: 'test', version: '1.0.0' });
-    await client.connect(new StreamableHTTPClientTransport(new URL(stage.url), { authProvider }));
+    await client.connect(new StreamableHTTPClientTransport(new URL(url), { authProvider }));
     expect(client.getServerVersion()).toMatchObject({ name: 'boxcar' });
     await client.close();
+  });
+
+  test('a server that takes tokens needs no key to be reached by others', async () => {
+    await using other = await openServer({ host: '0.0.0.0', allowedHosts: ['boxcar.example'] });
+    expect((await open(await tokenOf(), other.url.replace('0.0.0.0', '127.0.0.1'))).status).toBe(200);
+    await expect(openStage({ host: '0.0.0.0' })).rejects.toMatchObject({ code: 'bad_config' });
   });
 });
 
@@ -265,7 +256,7 @@ describe('a token', () => {
       'The token is not valid here.',
     ]);
     const challenge = answer.headers.get('www-authenticate') ?? '';
-    expect(challenge).toContain('error="invalid_token", resource_metadata="http://');
+    expect(challenge).toContain(`error="invalid_token", resource_metadata="${PUBLIC_URL}`);
   });
 
   test('without the scope of the door is 403, and the answer names the scope', async () => {
@@ -273,13 +264,15 @@ describe('a token', () => {
       const answer = await open(await tokenOf({ scope }));
       expect([scope, answer.status]).toEqual([scope, 403]);
       const challenge = answer.headers.get('www-authenticate') ?? '';
-      expect(challenge).toContain('error="insufficient_scope", scope="mcp:call", resource_metadata="http://');
+      expect(challenge).toContain(
+        `error="insufficient_scope", scope="mcp:call", resource_metadata="${PUBLIC_URL}`,
+      );
     }
   });
 
   test('for one server of the issuer is not good at another one', async () => {
     const { database } = stage;
-    await using other = await openServer({ database });
+    await using other = await openServer({ database }, { publicUrl: 'https://other.example' });
     expect((await open(await tokenOf({ scope: EVERYTHING }), other.url)).status).toBe(401);
   });
 });
@@ -348,10 +341,9 @@ describe('sessions and streams', () => {
 
   test('tokens of a subject have one limit', async () => {
     await using other = await openServer({ limits: { sessions: 1 } });
-    const tokenFor = (claims: Claims) => tokenOf({ aud: other.url, ...claims });
-    expect((await open(await tokenFor({}), other.url)).status).toBe(200);
-    expect((await open(await tokenFor({ jti: 'next' }), other.url)).status).toBe(429);
-    expect((await open(await tokenFor({ sub: 'eve' }), other.url)).status).toBe(200);
+    expect((await open(await tokenOf(), other.url)).status).toBe(200);
+    expect((await open(await tokenOf({ jti: 'next' }), other.url)).status).toBe(429);
+    expect((await open(await tokenOf({ sub: 'eve' }), other.url)).status).toBe(200);
   });
 
   test('the streams of a token end with it, and the session goes on with the next token', async () => {
@@ -400,7 +392,7 @@ describe('sessions and streams', () => {
   test('streams end when the project of their token is archived', async () => {
     await createProject(stage.database.pool, { name: 'brief' });
     await using other = await openServer({ database: stage.database, checkMs: 20 });
-    const token = await tokenOf({ aud: other.url, boxcar_project: 'brief' });
+    const token = await tokenOf({ boxcar_project: 'brief' });
     const stream = await openStream(token, await sessionOf(token, other.url), other.url);
     await archiveProject(stage.database.pool, 'brief');
     await stream.text();

@@ -15,8 +15,7 @@ import { type Actor, findActor, type Log, type Runtime } from '@boxcar/runtime';
 import { decodeJwt, errors, type JWTPayload, jwtVerify } from 'jose';
 import { z } from 'zod';
 import { OPERATOR } from '../client-scope.js';
-import type { IssuerTimes } from './fetch-json.js';
-import { Issuer } from './issuer.js';
+import { Issuer, type IssuerTimes } from './issuer.js';
 import type { OAuthSettings } from './settings.js';
 
 /** Clocks differ. */

@@ -17,12 +17,14 @@ export interface TestIssuer extends AsyncDisposable {
   jwksUri: string;
   /** What it answers in place of everything else. */
   broken: ((answer: ServerResponse) => void) | undefined;
+  /** What it answers where it has nothing. */
+  elsewhere: ((answer: ServerResponse) => void) | undefined;
   /** Its metadata are at this path. */
   metadataPath: string;
   /** What its metadata call it. */
   calledIssuer: string;
-  /** Shows another key from now on. */
-  rotate(): Promise<void>;
+  /** Shows another key from now on. @param algorithm - Default: RS256. */
+  rotate(algorithm?: string): Promise<void>;
   /** A token for `audience`, valid for ten minutes. Claims that are undefined are left out. */
   token(claims?: Claims, header?: { readonly kid?: string }): Promise<string>;
 }
@@ -57,6 +59,7 @@ export async function openIssuer({
       '/keys': { keys: [current.jwk] },
     };
     const found = documents[request.url ?? ''];
+    if (found === undefined && issuer.elsewhere !== undefined) return issuer.elsewhere(answer);
     answer.writeHead(found === undefined ? 404 : 200, { 'content-type': 'application/json' });
     answer.end(JSON.stringify(found ?? {}));
   });
@@ -76,17 +79,18 @@ export async function openIssuer({
     asked,
     jwksUri: `${origin}/keys`,
     broken: undefined,
+    elsewhere: undefined,
     metadataPath: `/.well-known/oauth-authorization-server${path}`,
     calledIssuer: url,
     get publicKey() {
       return current.publicKey;
     },
-    rotate: async () => {
-      current = await newKey(Number(current.jwk.kid) + 1);
+    rotate: async (algorithm) => {
+      current = await newKey(Number(current.jwk.kid) + 1, algorithm);
     },
     token: (claims = {}, { kid = current.jwk.kid } = {}) =>
       new SignJWT({ iss: url, aud: audience, sub: 'ada', exp: nowS() + lifeS, scope: 'mcp:call', ...claims })
-        .setProtectedHeader({ alg: 'RS256', ...(kid === undefined ? {} : { kid }) })
+        .setProtectedHeader({ alg: current.algorithm, ...(kid === undefined ? {} : { kid }) })
         .sign(current.privateKey),
     [Symbol.asyncDispose]: async () => {
       server.closeAllConnections();
@@ -100,9 +104,11 @@ interface Pair {
   readonly publicKey: CryptoKey;
   readonly privateKey: CryptoKey;
   readonly jwk: JWK;
+  readonly algorithm: string;
 }
 
-async function newKey(number: number): Promise<Pair> {
-  const { publicKey, privateKey } = await generateKeyPair('RS256', { extractable: true });
-  return { publicKey, privateKey, jwk: { ...(await exportJWK(publicKey)), kid: String(number), use: 'sig' } };
+async function newKey(number: number, algorithm = 'RS256'): Promise<Pair> {
+  const { publicKey, privateKey } = await generateKeyPair(algorithm, { extractable: true });
+  const jwk = { ...(await exportJWK(publicKey)), kid: String(number), use: 'sig' };
+  return { publicKey, privateKey, jwk, algorithm };
 }
