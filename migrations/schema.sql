@@ -1849,6 +1849,8 @@ CREATE INDEX webhook_deliveries_of_handoff ON boxcar.webhook_deliveries USING bt
 
 CREATE TRIGGER agents_hold_owners AFTER INSERT ON boxcar.agents REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION boxcar.hold_agents();
 
+CREATE TRIGGER boxes_fixed BEFORE UPDATE OF kind, project_id, parent_box_id, fork_position, line_boxes, line_ends ON boxcar.boxes FOR EACH ROW WHEN (((new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.parent_box_id IS DISTINCT FROM old.parent_box_id) OR (new.fork_position IS DISTINCT FROM old.fork_position) OR (new.line_boxes IS DISTINCT FROM old.line_boxes) OR (new.line_ends IS DISTINCT FROM old.line_ends))) EXECUTE FUNCTION boxcar.refuse_change();
+
 CREATE TRIGGER boxes_hold_cards AFTER INSERT ON boxcar.boxes FOR EACH ROW WHEN ((new.segments @? '$[*]?(@."rule" == "create_box")'::jsonpath)) EXECUTE FUNCTION boxcar.hold_cards();
 
 CREATE TRIGGER boxes_hold_makers AFTER INSERT ON boxcar.boxes REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION boxcar.hold_agents();
@@ -1863,7 +1865,7 @@ CREATE TRIGGER boxes_refer_to_existing AFTER INSERT ON boxcar.boxes FOR EACH ROW
 
 CREATE TRIGGER boxes_refer_to_lasting BEFORE INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_purging();
 
-CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.head_position < old.head_position) OR (new.parent_box_id IS DISTINCT FROM old.parent_box_id) OR (new.fork_position IS DISTINCT FROM old.fork_position) OR (new.line_boxes IS DISTINCT FROM old.line_boxes) OR (new.line_ends IS DISTINCT FROM old.line_ends) OR ((old.archived_at IS NOT NULL) AND (new.head_position <> old.head_position)))) EXECUTE FUNCTION boxcar.refuse_change();
+CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.head_position < old.head_position) OR ((old.archived_at IS NOT NULL) AND (new.head_position <> old.head_position)))) EXECUTE FUNCTION boxcar.refuse_change();
 
 CREATE TRIGGER cards_forget_lines AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_lines();
 

@@ -38,6 +38,11 @@ describe('the database itself refuses', () => {
     'truncate boxcar.boxes cascade',
     "update boxcar.boxes set head_position = head_position - 1 where kind = 'tape'",
     "update boxcar.boxes set project_id = gen_random_uuid() where kind = 'tape'",
+    "update boxcar.boxes set kind = 'context' where kind = 'tape'",
+    "update boxcar.boxes set parent_box_id = id where kind = 'tape'",
+    "update boxcar.boxes set fork_position = 1 where kind = 'tape'",
+    "update boxcar.boxes set line_boxes = array[id] where kind = 'tape'",
+    "update boxcar.boxes set line_ends = '{1}' where kind = 'tape'",
     "insert into boxcar.cards select * from boxcar.cards limit 1 on conflict (id) do update set author_id = 'me'",
     "merge into boxcar.cards c using (select 1) s on true when matched then update set author_id = 'me'",
   ])('%s', async (sql) => {

@@ -4,7 +4,7 @@
  */
 
 /** The newest migration that this build knows. */
-export const SCHEMA_VERSION = 43;
+export const SCHEMA_VERSION = 44;
 
 /** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
 type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
