@@ -1,7 +1,8 @@
 import { KernelError, type TurnId } from '@boxcar/kernel';
 import { tcpProxy, waitFor } from '@boxcar/testkit';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { newId } from '../lib/new-id.js';
+import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { TurnWatcher } from './turn-watcher.js';
 
@@ -97,4 +98,90 @@ test('a listening connection that falls silent is replaced during a wait', async
   proxy.stall();
   await watcher.close();
   expect(await ended).toMatchObject({ code: 'internal_error' });
+});
+
+describe('the end of what this process has submitted', () => {
+  let watcher: TurnWatcher;
+  // Without polls each read has a cause.
+  beforeAll(async () => {
+    vi.useFakeTimers({ toFake: ['setInterval'] });
+    watcher = new TurnWatcher({ pool: h.database.pool, directUrl: h.database.url, log: () => undefined });
+    await listen(watcher);
+  });
+  afterAll(async () => {
+    vi.useRealTimers();
+    await watcher.close();
+  });
+
+  const project = 'default';
+  const waitFrom = (of: Pick<TurnWatcher, 'wait'>, id: TurnId): Promise<unknown> =>
+    codeOf(of.wait(id, { project, timeoutMs: 60_000 }));
+  /** A wait begins to listen beside its read. */
+  async function listen(of: TurnWatcher): Promise<void> {
+    await waitFor(
+      async () => {
+        await waitFrom(of, newId());
+        return of.isListening;
+      },
+      { message: 'it listens' },
+    );
+  }
+  /** How often turns are read while `wait` begins, one read for a turn that nobody has made included. */
+  async function readsDuring(of: Pick<TurnWatcher, 'wait'>, wait: () => Promise<unknown>): Promise<number> {
+    const seen = await statementsOf(h.database, async () => {
+      void wait();
+      await waitFrom(of, newId());
+    });
+    return seen.filter((text) => text.includes('turns.turn_ends')).length;
+  }
+
+  test('is waited for without a read before it', async () => {
+    const id = newId<'turn'>();
+    expect(await readsDuring(watcher, () => waitFrom(watcher, id))).toBe(2);
+    watcher.expect([id], [project]);
+    expect(await readsDuring(watcher, () => waitFrom(watcher, id))).toBe(1);
+  });
+
+  test('is read when it was announced before the wait', async () => {
+    const id = newId<'turn'>();
+    watcher.expect([id], [project]);
+    watcher.hint([id]);
+    expect(await waitFrom(watcher, id)).toBe('not_found');
+  });
+
+  test('is read by a wait that names another project, and by the second wait', async () => {
+    const id = newId<'turn'>();
+    watcher.expect([id], ['elsewhere']);
+    expect(await waitFrom(watcher, id)).toBe('not_found');
+    watcher.expect([id], [project]);
+    void waitFrom(watcher, id);
+    expect(await waitFrom(watcher, id)).toBe('not_found');
+  });
+
+  test('is read when the connection that listens was lost meanwhile', async () => {
+    const id = newId<'turn'>();
+    watcher.expect([id], [project]);
+    await h.rows(
+      "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'boxcar-listen'",
+    );
+    await waitFor(() => !watcher.isListening, { message: 'it notices' });
+    expect(await waitFrom(watcher, id)).toBe('not_found');
+    await listen(watcher);
+  });
+
+  test('is expected by each submission from outside a turn', async () => {
+    const { runtime } = h;
+    await listen(runtime.watcher);
+    const unserved = { name: 'unserved', instructions: 'x', model: 'scripted', worker_target: 'nowhere' };
+    await runtime.applyProfile({ ...unserved, script: [{ say: 'never' }] });
+    const { turn_id } = (await runtime.submit('launch_principal', {
+      ...launch,
+      profile_name: 'unserved',
+    })) as {
+      turn_id: TurnId;
+    };
+    const wait = (): Promise<unknown> => codeOf(runtime.waitForTurn(turn_id, { timeoutMs: 60_000 }));
+    expect(await readsDuring(runtime.watcher, wait)).toBe(1);
+    expect(await readsDuring(runtime.watcher, wait)).toBe(2);
+  });
 });

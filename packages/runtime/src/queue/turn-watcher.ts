@@ -54,6 +54,9 @@ export interface TurnWatcherOptions {
   readonly askEveryMs?: number;
 }
 
+/** Beyond these, the oldest are read when they are waited for. */
+const MAX_EXPECTED = 10_000;
+
 type Waiters<K, S> = Map<K, Set<Waiter<S>>>;
 
 /** Projects are named by id or name. */
@@ -110,11 +113,16 @@ function settle<S extends Watched>(
 /**
  * Waits for ends of turns and batches. The rows are the truth: one statement reads all watched turns, another the batches, at once when a notice names one
  * of them, and twice a second in any case, so a lost notice costs half a second.
+ *
+ * A wait begins with a read, since the end may have been announced before. Turns and batches of this process are expected: their notices
+ * are heard from before they are written, so one whose end was not announced needs no read.
  */
 export class TurnWatcher {
   readonly #options: TurnWatcherOptions;
   readonly #waiters: Waiters<TurnId, TurnState> = new Map();
   readonly #batchWaiters: Waiters<BatchId, BatchRow> = new Map();
+  /** The project of each, as it is named and its id. All of them are forgotten with the connection that listens. */
+  readonly #expected = new Map<string, readonly string[]>();
   readonly #followers = new Map<TurnId, Set<TurnFollower>>();
   #listener: pg.Client | undefined;
   #connecting = false;
@@ -189,9 +197,36 @@ export class TurnWatcher {
           void this.#read(this.#watched());
         }, POLL_MS);
         void this.#listen();
-        void this.#read([id]);
+        const isExpected = this.#expected.get(id)?.includes(options.project) === true;
+        this.#expected.delete(id);
+        if (!isExpected) void this.#read([id]);
       });
     });
+  }
+
+  /**
+   * Says that turns or batches are about to be written by this process.
+   *
+   * @param projects - The names of their project by which a wait is answered without a read.
+   */
+  expect(ids: readonly (TurnId | BatchId)[], projects: readonly string[]): void {
+    if (this.#listener === undefined) return;
+    for (const id of ids) {
+      this.#expected.set(id, projects);
+      if (this.#expected.size <= MAX_EXPECTED) continue;
+      const [oldest = ''] = this.#expected.keys();
+      this.#expected.delete(oldest);
+    }
+  }
+
+  /** Whether notices are heard. */
+  get isListening(): boolean {
+    return this.#listener !== undefined;
+  }
+
+  #dropListener(): void {
+    this.#listener = undefined;
+    this.#expected.clear();
   }
 
   #watched(): string[] {
@@ -221,6 +256,7 @@ export class TurnWatcher {
   /** Says that turns or batches have ended; called by whoever ended them in this process. */
   hint(ids: readonly (TurnId | BatchId)[]): void {
     this.#tellFollowers(ids);
+    for (const id of ids) this.#expected.delete(id);
     const watched = ids.filter(
       (id) => this.#waiters.has(id as TurnId) || this.#batchWaiters.has(id as BatchId),
     );
@@ -237,7 +273,7 @@ export class TurnWatcher {
     });
     const drop = (): void => {
       if (this.#listener !== client) return;
-      this.#listener = undefined;
+      this.#dropListener();
       this.#listenSoon();
     };
     client.on('error', drop);
@@ -291,7 +327,7 @@ export class TurnWatcher {
       await askServer(listener);
     } catch (error) {
       this.#options.log('debug', 'watcher.listener_silent', { error });
-      if (this.#listener === listener) this.#listener = undefined;
+      if (this.#listener === listener) this.#dropListener();
       await endClient(listener);
       void this.#listen();
     }
@@ -358,7 +394,7 @@ export class TurnWatcher {
     }
     for (const followers of this.#followers.values()) for (const one of followers) one.fail(runtimeClosed());
     const listener = this.#listener;
-    this.#listener = undefined;
+    this.#dropListener();
     if (listener !== undefined) await endClient(listener);
   }
 }

@@ -4,7 +4,7 @@
  * The tools of the handler add to the draft of the try. The draft is written with the handler's answer, and says what is announced.
  * Each try begins with a new draft.
  */
-import { canonicalJson, KernelError, sha256 } from '@boxcar/kernel';
+import { type BatchId, canonicalJson, KernelError, sha256, type TurnId } from '@boxcar/kernel';
 import { holdErasures } from '@boxcar/store';
 import type { Accepted, RuntimeCore } from '../core/index.js';
 import type { CallerContext } from '../handler/index.js';
@@ -71,6 +71,7 @@ export async function attempt(runtime: RuntimeCore, of: Attempt): Promise<Accept
       throw cannotWait(primitive, hasArgument(handler, 'wait'));
     if (awaited !== undefined) options.call?.pass();
     of.written.push({ ...outcome, answer, awaitedBatchId: accepted.awaitedBatchId });
+    expectEnds(runtime, of, { turnIds: outcome.turnIds, batchId: accepted.awaitedBatchId });
     const result = await write(unit, { of, ctx, draft, accepted, requestHash, isOutside, erasures });
     if (result.outcome === 'refused') {
       const again = await explainRefusal(runtime, of, { because: result.because, requestHash });
@@ -81,6 +82,18 @@ export async function attempt(runtime: RuntimeCore, of: Attempt): Promise<Accept
   } finally {
     await unit.abandon();
   }
+}
+
+/** A program that submits waits for one end: that of its turn, or of its batch. Turns wait by their calls. */
+function expectEnds(
+  { watcher }: RuntimeCore,
+  { options, caller }: Attempt,
+  { turnIds, batchId }: { readonly turnIds: readonly TurnId[]; readonly batchId: BatchId | null },
+): void {
+  // A transaction of the caller may be rolled back.
+  if (options.call !== undefined || options.within !== undefined) return;
+  const ids = batchId !== null ? [batchId] : turnIds.length === 1 ? turnIds : [];
+  watcher.expect(ids, [caller.projectId, options.projectId ?? 'default']);
 }
 
 function contextOf({ parsed, options, caller }: Attempt): CallerContext {
