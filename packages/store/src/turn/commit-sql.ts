@@ -1,4 +1,10 @@
-/** The statement of a commit: one text for each combination of what its turns do. */
+/**
+ * The statement of a commit: one text for each combination of what its turns do.
+ *
+ * S1  Turns are changed under their locks, then their tapes, in the order of ids.
+ * S2  What a part needs of a turn travels inside its record, so that no two lists of a batch are joined by going through both.
+ * S3  A turn that commits alone needs neither lists nor an order of locks: its values are parameters, and the change of its row is its lock.
+ */
 
 import type { BatchId, TurnId } from '@boxcar/kernel';
 import { jsonText } from '@boxcar/kernel';
@@ -15,11 +21,95 @@ export const ENDED_CHANNEL = 'boxcar_ended';
 /** A NOTIFY payload must stay below 8,000 bytes, or it aborts its transaction. */
 const IDS_PER_NOTICE = 200;
 
-const CALLS_PART = `, calls as (
+/** What is written of one turn, by column of its record. */
+const COLUMNS = [
+  ['turn_id', 'uuid'],
+  ['epoch', 'int'],
+  ['holder_id', 'uuid'],
+  ['entry_count', 'int'],
+  ['call_count', 'int'],
+  ['empty_replies', 'int'],
+  ['step', 'int'],
+  ['attempt', 'int'],
+  ['model', 'text'],
+  ['prompt_hash', 'text'],
+  ['toolset_hash', 'text'],
+  ['manifest', 'jsonb'],
+  ['thought_card_id', 'uuid'],
+  ['usage', 'jsonb'],
+  ['finish_reason', 'text'],
+  ['model_ms', 'int'],
+  ['step_error', 'jsonb'],
+  ['end_status', 'text'],
+  ['deliverable_card_id', 'uuid'],
+  ['error', 'jsonb'],
+  ['agent_id', 'uuid'],
+  ['project_id', 'uuid'],
+  ['spent_tokens', 'bigint'],
+  ['spent_cost', 'bigint'],
+  ['cards', 'json'],
+  ['entries', 'json'],
+  ['calls', 'json'],
+] as const;
+type Column = (typeof COLUMNS)[number][0];
+const TYPE_OF: ReadonlyMap<Column, string> = new Map(COLUMNS);
+type CommitRecord = Readonly<Record<Column, unknown>>;
+
+/** Where the parts of a commit find what they write. */
+interface Source {
+  /** The list that they read: turns whose tapes have been moved, with `base`. */
+  readonly list: string;
+  readonly turnId: string;
+  value(column: Column): string;
+}
+
+const OF_MANY: Source = { list: 'hd', turnId: 'hd.turn_id', value: (column) => `hd.${column}` };
+/** Each column that the text of a statement asks for is a parameter, in the order in which it asks. */
+const ofOne = (asked: Column[]): Source => ({
+  list: 'up',
+  turnId: 'up.id',
+  value: (column) => {
+    const at = asked.indexOf(column);
+    const place = at === -1 ? asked.push(column) : at + 1;
+    return `$${place}::${TYPE_OF.get(column)}`;
+  },
+});
+
+const cardsPart = ({ list, value }: Source): string => `cards as (
+    insert into ${CARD_TARGET} select ${CARD_VALUES} from ${list} cross join lateral json_to_recordset(${value('cards')}) as x(${CARD_COLUMNS})
+  )`;
+
+const entriesPart = ({ list, turnId, value }: Source): string => `entries as (
+    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
+    select ${list}.output_box_id, ${list}.base + x.n, x.kind, x.card_id, x.tokens, ${turnId}, ${value('step')}, ${value('agent_id')}::text
+    from ${list} cross join lateral json_to_recordset(${value('entries')}) as x(n int, kind text, card_id uuid, tokens int)
+  )`;
+
+const closedPart = ({ list, turnId, value }: Source): string => `closed as (
+    update boxcar.steps s set model = ${value('model')}, prompt_hash = decode(${value('prompt_hash')}, 'hex'), toolset_hash = decode(${value('toolset_hash')}, 'hex'), manifest = ${value('manifest')},
+      thought_card_id = ${value('thought_card_id')}, usage = ${value('usage')}, finish_reason = ${value('finish_reason')}, model_ms = ${value('model_ms')}, error = ${value('step_error')}, committed_at = now(),
+      to_position = coalesce((${value('manifest')}->>'head')::int, s.to_position)
+    from ${list} where s.turn_id = ${turnId} and s.step = ${value('step')} and s.attempt = ${value('attempt')}
+  )`;
+
+const turnChanges = ({ value }: Source): string => `
+      step_count = coalesce(${value('step')}, t.step_count), empty_replies = ${value('empty_replies')}, pending_calls = t.pending_calls + ${value('call_count')},
+      attempt = case when ${value('step')} is null then t.attempt when ${value('end_status')} is null and ${value('call_count')} = 0 then 1 else 0 end,
+      retries = case when ${value('step')} is null then t.retries else 0 end,
+      losses = case when ${value('step')} is null then t.losses else 0 end,
+      holder_id = case when ${value('end_status')} is null then t.holder_id end,
+      ended_at = case when ${value('end_status')} is not null then now() end, deliverable_card_id = ${value('deliverable_card_id')}, error = ${value('error')},
+      spent_tokens = t.spent_tokens + coalesce(${value('spent_tokens')}, 0), spent_cost = t.spent_cost + coalesce(${value('spent_cost')}, 0)`;
+
+const changedColumns = ({ value }: Source): string =>
+  `t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at, t.batch_ids, t.pending_calls,
+      t.notifies, t.unseen_position, t.parent_turn_id, t.agent_id, t.output_box_id, ${value('call_count')} as call_count`;
+
+const callsPart = ({ list, turnId, value }: Source): string => `, calls as (
     insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at, guard_hash)
-    select x.id, hd.project_id, hd.turn_id, hd.step, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, hd.epoch, 'pending', now() + x.timeout_ms * interval '1 millisecond',
+    select x.id, ${value('project_id')}, ${turnId}, ${value('step')}, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, ${value('epoch')}, 'pending', now() + x.timeout_ms * interval '1 millisecond',
       case when x.route = 'queue' and x.is_gated is not true then now() + ${FIRST_LOOK} end, decode(x.guard_hash, 'hex')
-    from hd cross join lateral json_to_recordset(hd.calls) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8, guard_hash text, is_gated boolean)
+    from ${list} cross join lateral json_to_recordset(${value('calls')}) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8, guard_hash text, is_gated boolean)
   )`;
 
 const OPENED_PART = `, opened as (
@@ -54,6 +144,8 @@ interface CommitParts {
   readonly hasUnheld: boolean;
   /** Several turns of one agent, whose ends stand on one tape, one behind the other. */
   readonly hasShared: boolean;
+  /** One turn (S3). */
+  readonly isAlone: boolean;
   /** More turns than a micro-batch has: the transaction has locked them by an earlier statement. */
   readonly isLarge: boolean;
   /**
@@ -114,63 +206,58 @@ const sharedHeadsPart = (leavesLocked: boolean): string => `tapes as (
     select heads.*, moved.head_position, moved.start + heads.ahead as base, ${heldViewPosition('heads', 'moved')} as view_position from heads join moved on moved.id = heads.output_box_id
   )`;
 
-// Each part reads the one before it, so that no two lists of a batch are joined by going through both; what belongs to one
-// turn travels inside its record.
-const commitText = ({
-  hasCalls,
-  hasEnds,
-  hasNext,
-  hasUnheld,
-  hasShared,
-  isLarge,
-  batches,
-  leavesLocked,
-}: CommitParts): string => `
+const manyTurns = ({ hasEnds, hasShared, isLarge, batches, leavesLocked }: CommitParts): string => `
   with /* commit-sql.commit */ d as (
-    select * from json_to_recordset($1::json) as d(turn_id uuid, epoch int, holder_id uuid, entry_count int, call_count int, empty_replies int,
-      step int, attempt int, model text, prompt_hash text, toolset_hash text, manifest jsonb, thought_card_id uuid, usage jsonb, finish_reason text, model_ms int, step_error jsonb,
-      end_status text, deliverable_card_id uuid, error jsonb, agent_id uuid, project_id uuid, spent_tokens bigint, spent_cost bigint, cards json, entries json, calls json)
+    select * from json_to_recordset($1::json) as d(${COLUMNS.map((column) => column.join(' ')).join(', ')})
   ),
   ${isLarge ? LARGE_LK_PART : lockPart({ leavesMembers: hasEnds && batches === 'unknown', leavesLocked })},
   ${hasShared ? sharedHeadsPart(leavesLocked) : headsPart(leavesLocked)},
-  cards as (
-    insert into ${CARD_TARGET} select ${CARD_VALUES} from hd cross join lateral json_to_recordset(hd.cards) as x(${CARD_COLUMNS})
-  ),
-  entries as (
-    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
-    select hd.output_box_id, hd.base + x.n, x.kind, x.card_id, x.tokens, hd.turn_id, hd.step, hd.agent_id::text
-    from hd cross join lateral json_to_recordset(hd.entries) as x(n int, kind text, card_id uuid, tokens int)
-  ),
-  closed as (
-    update boxcar.steps s set model = hd.model, prompt_hash = decode(hd.prompt_hash, 'hex'), toolset_hash = decode(hd.toolset_hash, 'hex'), manifest = hd.manifest, thought_card_id = hd.thought_card_id,
-      usage = hd.usage, finish_reason = hd.finish_reason, model_ms = hd.model_ms, error = hd.step_error, committed_at = now(),
-      to_position = coalesce((hd.manifest->>'head')::int, s.to_position)
-    from hd where s.turn_id = hd.turn_id and s.step = hd.step and s.attempt = hd.attempt
+  up as (
+    update boxcar.turns t set status = coalesce(hd.end_status, t.status), ${turnChanges(OF_MANY)}
+    from hd where t.id = hd.turn_id
+    returning ${changedColumns(OF_MANY)}, hd.base, hd.head_position, hd.view_position
+  )`;
+
+const oneTurn = (source: Source, { hasEnds, batches }: CommitParts): string => `
+  with /* commit-sql.commit_one */ changed as (
+    update boxcar.turns t set status = coalesce(${source.value('end_status')}, t.status), ${turnChanges(source)}
+    where t.id = ${source.value('turn_id')} and t.epoch = ${source.value('epoch')} and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+      and t.holder_id is not distinct from ${source.value('holder_id')} and (${source.value('holder_id')} is null or t.status = 'running')${hasEnds && batches === 'unknown' ? ' and t.batch_ids is null' : ''}
+    returning ${changedColumns(source)}, ${heldView('t')}
   ),
   up as (
-    update boxcar.turns t set
-      step_count = coalesce(hd.step, t.step_count), empty_replies = hd.empty_replies, pending_calls = t.pending_calls + hd.call_count,
-      attempt = case when hd.step is null then t.attempt when hd.end_status is null and hd.call_count = 0 then 1 else 0 end,
-      retries = case when hd.step is null then t.retries else 0 end,
-      losses = case when hd.step is null then t.losses else 0 end,
-      status = coalesce(hd.end_status, t.status), holder_id = case when hd.end_status is null then t.holder_id end,
-      ended_at = case when hd.end_status is not null then now() end, deliverable_card_id = hd.deliverable_card_id, error = hd.error,
-      spent_tokens = t.spent_tokens + coalesce(hd.spent_tokens, 0), spent_cost = t.spent_cost + coalesce(hd.spent_cost, 0)
-    from hd where t.id = hd.turn_id
-    returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at, t.batch_ids, t.pending_calls,
-      t.notifies, t.unseen_position, t.parent_turn_id, t.agent_id, t.output_box_id, hd.call_count, hd.base, hd.head_position, hd.view_position
-  )${hasCalls ? CALLS_PART : ''}${hasNext ? OPENED_PART : ''}${hasEnds && batches === 'some' ? LOWER_BATCHES : ''}${hasEnds ? NOTICES_PART : ''}${hasUnheld ? WAITS_PART : ''}
-  select ${hasEnds ? ENDS_COLUMNS : 'false as has_open_calls, false as is_ended, false as has_door, false as has_notice'},
-    ${hasEnds && batches === 'some' ? '(select json_agg(id) from lowered where is_due)' : 'null::json'} as due_batch_ids, up.id as turn_id, up.worker_target, up.base from up`;
+    update boxcar.boxes b set head_position = b.head_position + ${source.value('entry_count')} from changed where b.id = changed.output_box_id
+    returning changed.*, b.head_position, b.head_position - ${source.value('entry_count')} as base, ${heldViewPosition('changed', 'b')} as view_position
+  )`;
 
-const commitStatements = new Map<string, Statement>();
+interface CommitStatement {
+  readonly prepared: Statement;
+  /** The parameters of a turn that commits alone. */
+  readonly columns: readonly Column[];
+}
+
+function makeStatement(parts: CommitParts): CommitStatement {
+  const { hasCalls, hasEnds, hasNext, hasUnheld, isAlone, batches } = parts;
+  const columns: Column[] = [];
+  const source = isAlone ? ofOne(columns) : OF_MANY;
+  const lowersBatches = hasEnds && batches === 'some';
+  const text = `${isAlone ? oneTurn(source, parts) : manyTurns(parts)},
+  ${cardsPart(source)},
+  ${entriesPart(source)},
+  ${closedPart(source)}${hasCalls ? callsPart(source) : ''}${hasNext ? OPENED_PART : ''}${lowersBatches ? LOWER_BATCHES : ''}${hasEnds ? NOTICES_PART : ''}${hasUnheld ? WAITS_PART : ''}
+  select ${hasEnds ? ENDS_COLUMNS : 'false as has_open_calls, false as is_ended, false as has_door, false as has_notice'},
+    ${lowersBatches ? '(select json_agg(id) from lowered where is_due)' : 'null::json'} as due_batch_ids, up.id as turn_id, up.worker_target, up.base from up`;
+  return { prepared: statement(text), columns };
+}
+
+const commitStatements = new Map<string, CommitStatement>();
 
 /** One text per combination of parts: what a batch has no use for is not even opened by Postgres. */
-function commitStatement(parts: CommitParts): Statement {
+function commitStatement(parts: CommitParts): CommitStatement {
   const key = Object.values(parts).join(' ');
-  const prepared = commitStatements.get(key) ?? statement(commitText(parts));
-  commitStatements.set(key, prepared);
-  return prepared;
+  const made = commitStatements.get(key) ?? makeStatement(parts);
+  commitStatements.set(key, made);
+  return made;
 }
 
 export interface CommitRow extends pg.QueryResultRow {
@@ -189,13 +276,19 @@ export interface CommitRow extends pg.QueryResultRow {
 /** Commits beyond a micro-batch come by `commitWithin` alone, which locks their turns before. */
 export const LARGE = 100;
 
-export const toCommit = (
+/** The statement that commits these steps, with its values. */
+export function toCommit(
   commits: readonly StepCommit[],
   { batches, leavesLocked = false }: Pick<CommitParts, 'batches'> & Partial<CommitParts>,
-): Statement =>
-  commitStatement({
+): { readonly prepared: Statement; readonly values: unknown[] } {
+  const records = commits.map(toRecord);
+  const [only] = records;
+  // Turns whose rows or tapes may be locked are left out by lists alone.
+  const isAlone = records.length === 1 && !leavesLocked;
+  const { prepared, columns } = commitStatement({
     batches,
     leavesLocked,
+    isAlone,
     isLarge: commits.length > LARGE,
     hasCalls: commits.some((commit) => commit.calls.length > 0),
     hasEnds: commits.some((commit) => commit.end !== null),
@@ -203,54 +296,58 @@ export const toCommit = (
     hasUnheld: commits.some((commit) => commit.end !== null && commit.holderId === null),
     hasShared: new Set(commits.map((commit) => commit.agentId)).size < commits.length,
   });
-
-export function commitValues(commits: readonly StepCommit[]): unknown[] {
-  const records = commits.map((commit) => ({
-    turn_id: commit.turnId,
-    project_id: commit.projectId,
-    agent_id: commit.agentId,
-    epoch: commit.epoch,
-    holder_id: commit.holderId,
-    entry_count: commit.entries.length,
-    call_count: commit.calls.length,
-    empty_replies: commit.emptyReplies,
-    step: commit.step?.step ?? null,
-    attempt: commit.step?.attempt ?? null,
-    model: commit.step?.model ?? null,
-    prompt_hash: commit.step?.promptHash ?? null,
-    toolset_hash: commit.step?.toolsetHash ?? null,
-    manifest: commit.step?.manifest ?? null,
-    thought_card_id: commit.step?.thoughtCardId ?? null,
-    usage: commit.step?.usage ?? null,
-    finish_reason: commit.step?.finishReason ?? null,
-    model_ms: commit.step?.modelMs ?? null,
-    step_error: commit.step?.error ?? null,
-    end_status: commit.end?.status ?? null,
-    deliverable_card_id: commit.end?.deliverableCardId ?? null,
-    error: commit.end?.error ?? null,
-    ...(commit.spent === undefined
-      ? {}
-      : { spent_tokens: commit.spent.tokens, spent_cost: commit.spent.costMicros }),
-    cards: commit.cards.map(cardRecord),
-    entries: commit.entries.map((entry, index) => ({
-      n: index + 1,
-      kind: entry.kind,
-      card_id: entry.cardId,
-      tokens: entry.tokens,
-    })),
-    calls: commit.calls.map((call) => ({
-      id: call.id,
-      ordinal: call.ordinal,
-      provider_call_id: call.providerCallId,
-      name: call.name,
-      arguments: jsonText(call.arguments),
-      route: call.route,
-      target: call.target,
-      retry: call.retry,
-      timeout_ms: call.timeoutMs,
-      guard_hash: call.guardHash,
-      ...(call.isGated === true ? { is_gated: true } : {}),
-    })),
-  }));
-  return [JSON.stringify(records), commits.map((commit) => commit.turnId)];
+  const values = isAlone
+    ? columns.map((column) => toParameter(only?.[column], TYPE_OF.get(column)))
+    : [JSON.stringify(records), commits.map((commit) => commit.turnId)];
+  return { prepared, values };
 }
+
+const toParameter = (value: unknown, type = ''): unknown =>
+  type.startsWith('json') && value !== null ? JSON.stringify(value) : value;
+
+const toRecord = (commit: StepCommit): CommitRecord => ({
+  turn_id: commit.turnId,
+  project_id: commit.projectId,
+  agent_id: commit.agentId,
+  epoch: commit.epoch,
+  holder_id: commit.holderId,
+  entry_count: commit.entries.length,
+  call_count: commit.calls.length,
+  empty_replies: commit.emptyReplies,
+  step: commit.step?.step ?? null,
+  attempt: commit.step?.attempt ?? null,
+  model: commit.step?.model ?? null,
+  prompt_hash: commit.step?.promptHash ?? null,
+  toolset_hash: commit.step?.toolsetHash ?? null,
+  manifest: commit.step?.manifest ?? null,
+  thought_card_id: commit.step?.thoughtCardId ?? null,
+  usage: commit.step?.usage ?? null,
+  finish_reason: commit.step?.finishReason ?? null,
+  model_ms: commit.step?.modelMs ?? null,
+  step_error: commit.step?.error ?? null,
+  end_status: commit.end?.status ?? null,
+  deliverable_card_id: commit.end?.deliverableCardId ?? null,
+  error: commit.end?.error ?? null,
+  spent_tokens: commit.spent?.tokens ?? null,
+  spent_cost: commit.spent?.costMicros ?? null,
+  cards: commit.cards.map(cardRecord),
+  entries: commit.entries.map((entry, index) => ({
+    n: index + 1,
+    kind: entry.kind,
+    card_id: entry.cardId,
+    tokens: entry.tokens,
+  })),
+  calls: commit.calls.map((call) => ({
+    id: call.id,
+    ordinal: call.ordinal,
+    provider_call_id: call.providerCallId,
+    name: call.name,
+    arguments: jsonText(call.arguments),
+    route: call.route,
+    target: call.target,
+    retry: call.retry,
+    timeout_ms: call.timeoutMs,
+    guard_hash: call.guardHash,
+    ...(call.isGated === true ? { is_gated: true } : {}),
+  })),
+});

@@ -25,7 +25,7 @@ import {
 import type { Row } from '../schema/index.js';
 import { closeBatchesOf, lockBatchesOf } from './batches.js';
 import type { SettledTurns } from './call-types.js';
-import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
+import { type CommitRow, LARGE, toCommit } from './commit-sql.js';
 import { findCommitted, findRings, lockTapes, lockTurns } from './first-tries.js';
 import type { StepCommit, TurnEnding } from './step-commit.js';
 import { settleCalls } from './tool-calls.js';
@@ -225,14 +225,13 @@ async function commitAtOnce(
       : [{ ...end.settles, ifEnded: { turnId, deliverableCardId: end.deliverableCardId } }],
   );
   const hasMembers = commits.some((commit) => commit.end !== null && commit.isMember === true);
-  const commit = toCommit(commits, { batches: hasMembers ? 'some' : 'unknown', leavesLocked });
-  const values = commitValues(commits);
+  const { prepared, values } = toCommit(commits, { batches: hasMembers ? 'some' : 'unknown', leavesLocked });
   if (settlements.length === 0 && !hasMembers)
-    return readResult(commits, await run<CommitRow>(pool, commit, values));
+    return readResult(commits, await run<CommitRow>(pool, prepared, values));
   const send = async (tx: Tx): Promise<CommitResult> => {
     const [, rows, settled] = await Promise.all([
       run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
-      run<CommitRow>(tx, commit, values),
+      run<CommitRow>(tx, prepared, values),
       settleCalls(tx, settlements),
     ]);
     return { ...readResult(commits, rows), ...settled };
@@ -267,8 +266,8 @@ export const commitWithin =
     );
     if (results.length > 0) await settleCalls(tx, results);
     const hasMembers = commits.some((commit) => turns.get(commit.turnId)?.is_member === true);
-    const text = toCommit(commits, { batches: hasMembers ? 'some' : 'none' });
-    const rows = await run<CommitRow>(tx, text, commitValues(commits));
+    const { prepared, values } = toCommit(commits, { batches: hasMembers ? 'some' : 'none' });
+    const rows = await run<CommitRow>(tx, prepared, values);
     const result = { ...readResult(given, rows), lockedTurnIds };
     const waiting = rows.filter((row) => row.has_open_calls).map((row) => row.turn_id);
     const closed = waiting.length === 0 ? [] : await closeBatchesOf(tx, waiting);

@@ -54,6 +54,7 @@ const STATEMENTS: Readonly<Record<string, readonly TransitionCause[]>> = {
   'blocked-worker.release': ['release'],
   'sweep.take_over': ['take_over'],
   'commit-sql.commit': ['end'],
+  'commit-sql.commit_one': ['end'],
 };
 
 const FINAL_STATUSES: readonly FinalStatus[] = TURN_STATUSES.filter(isFinal);
@@ -263,12 +264,16 @@ async function readyToReplace(): Promise<Ready> {
   return { turn, act: () => world.pool.query(BLOCKED_WORKER.release, [[blocked], turn.turnId, false]) };
 }
 
-/** Ends a turn that no worker holds. */
-async function readyToEnd(make: () => Promise<TestTurn>, end: FinalStatus): Promise<Ready> {
+/** Ends a turn, alone or beside another one: each is a statement of its own. */
+async function readyToEnd(
+  make: () => Promise<TestTurn>,
+  { end, isAlone }: { readonly end: FinalStatus; readonly isAlone: boolean },
+): Promise<Ready> {
   const turn = await make();
   const step = (await world.statusOf(turn)) === 'running' ? 'next' : 'none';
-  const commit = await world.commit(turn, { end, step });
-  return { turn, act: () => commitSteps(world.pool, [commit]) };
+  const commits = [await world.commit(turn, { end, step })];
+  if (!isAlone) commits.push(await world.commit(await running()));
+  return { turn, act: () => commitSteps(world.pool, commits) };
 }
 
 const READY: readonly (() => Promise<Ready>)[] = [
@@ -301,7 +306,9 @@ const ends = (): readonly (() => Promise<Ready>)[] => {
       (make) => [make, FINAL_STATUSES.filter((end) => end !== 'success')] as const,
     ),
   ];
-  return makers.flatMap(([make, finals]) => finals.map((end) => () => readyToEnd(make, end)));
+  return makers.flatMap(([make, finals]) =>
+    finals.flatMap((end) => [true, false].map((isAlone) => () => readyToEnd(make, { end, isAlone }))),
+  );
 };
 
 const setStatus = ({ turnId }: TestTurn, status: TurnStatus): Promise<unknown> =>
@@ -438,7 +445,8 @@ test('none does anything else to a turn whose status has changed before it', asy
   // Without these, a statement could rely on a holder or a time that only some statuses have; its own condition is tested here.
   await world.pool.query(`truncate public.transitions;
     alter table boxcar.turns drop constraint turns_check, drop constraint turns_check1, drop constraint turns_check2, drop constraint turns_check3`);
-  for (const ready of [...READY, () => readyToEnd(running, 'success')])
+  const lone = [true, false].map((isAlone) => () => readyToEnd(running, { end: 'success', isAlone }));
+  for (const ready of [...READY, ...lone])
     for (const status of TURN_STATUSES) {
       const { turn, act } = await ready();
       await setStatus(turn, status);
