@@ -317,6 +317,7 @@ export {
   type ProjectLine,
   type ProjectReport,
   ringsOf,
+  type SeenCaller,
   type StoredProfile,
   type Submission,
   type SubmissionItem,

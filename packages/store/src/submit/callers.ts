@@ -38,6 +38,8 @@ export interface FirstOperation {
 
 export interface CallerFacts {
   readonly projectId: ProjectId;
+  /** Of its row: another one after each change. */
+  readonly projectVersion: string;
   readonly limits: ProjectLimits;
   readonly operatorId: AgentId;
   /** How often cards of the project were erased. */
@@ -49,6 +51,8 @@ export interface CallerFacts {
     | {
         readonly agentId: AgentId;
         readonly name: string;
+        /** Of its row: another one after each change. */
+        readonly version: string;
         readonly isOperator: boolean;
         readonly policy: DelegationPolicy | undefined;
       }
@@ -112,16 +116,16 @@ const openingsText = (hasParents: boolean): string => `
     with ordinality as r(project, project_id, source_id, source_names, parent_turn_id, keys, own_keys, profile_names, n)
   cross join lateral (
     with recursive p as (
-      select * from boxcar.projects where id = r.project_id or name = r.project order by (id = r.project_id) desc nulls last limit 1
+      select *, xmin::text as version from boxcar.projects where id = r.project_id or name = r.project order by (id = r.project_id) desc nulls last limit 1
     ),
     source as (
-      select a.id, a.name, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
+      select a.id, a.name, a.xmin::text as version, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
       from p join boxcar.agents a on a.project_id = p.id
         and a.id = coalesce(r.source_id, (select n.id from boxcar.agents n where n.project_id = p.id and n.name = any (r.source_names) order by array_position(r.source_names, n.name) limit 1), case when r.source_names is null then p.operator_agent_id end)
       left join boxcar.profiles f on f.id = a.profile_id
       left join boxcar.cards c on c.id = f.card_id
     )${hasParents ? PARENT_PARTS : ''}
-    select p.id as project_id, p.limits, p.operator_agent_id, p.erasures, p.archived_at is not null as is_archived,
+    select p.id as project_id, p.version as project_version, p.limits, p.operator_agent_id, p.erasures, p.archived_at is not null as is_archived,
       (select row_to_json(s) from source s) as source,
       (select json_agg(json_build_object('key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id, 'awaited_batch_id', o.awaited_batch_id))
          from boxcar.operations o where o.project_id = p.id and o.idempotency_key = any (r.keys || r.own_keys
@@ -139,11 +143,18 @@ const CALLED_OPENINGS = statement(openingsText(true));
 interface CallerRow extends pg.QueryResultRow {
   n: number;
   project_id: ProjectId;
+  project_version: string;
   limits: ProjectLimits;
   operator_agent_id: AgentId;
   erasures: number;
   is_archived: boolean;
-  source: { id: AgentId; name: string; is_operator: boolean; policy: DelegationPolicy | null } | null;
+  source: {
+    id: AgentId;
+    name: string;
+    version: string;
+    is_operator: boolean;
+    policy: DelegationPolicy | null;
+  } | null;
   operations:
     | {
         key: string;
@@ -253,6 +264,7 @@ function readOpening(row: CallerRow): {
   const { source, parent } = row;
   const opening = {
     projectId: row.project_id,
+    projectVersion: row.project_version,
     limits: row.limits,
     operatorId: row.operator_agent_id,
     erasures: row.erasures,
@@ -263,6 +275,7 @@ function readOpening(row: CallerRow): {
         : {
             agentId: source.id,
             name: source.name,
+            version: source.version,
             isOperator: source.is_operator,
             policy: source.policy ?? undefined,
           },

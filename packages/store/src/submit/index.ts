@@ -54,6 +54,7 @@ export {
   type NewHandoff,
   type NewOperation,
   type NewTurn,
+  type SeenCaller,
   type Submission,
 } from './submission-rows.js';
 export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';

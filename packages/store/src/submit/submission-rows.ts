@@ -149,6 +149,17 @@ export interface NewOperation {
   readonly doorJobId: string | null;
   /** Not of a turn: refused while its project is archived. */
   readonly isOutside?: boolean;
+  /** What decided it was read earlier: refused unless it is still so. */
+  readonly seen?: SeenCaller | undefined;
+}
+
+/** Versions of rows are their `xmin`: another one after each change of the row. */
+export interface SeenCaller {
+  readonly projectVersion: string;
+  readonly sourceId: AgentId;
+  readonly sourceVersion: string;
+  /** Current versions of their profiles. */
+  readonly profileIds: readonly ProfileId[];
 }
 
 /** The calling turn must still be running at this epoch in this worker's hands, or, without these, must not have ended. */

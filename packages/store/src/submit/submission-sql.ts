@@ -26,7 +26,7 @@ export interface SubmissionRecords {
 }
 
 const OPERATION_COLUMNS =
-  'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, awaited_batch_id uuid, door_job_id text, made uuid[], is_outside boolean';
+  'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, awaited_batch_id uuid, door_job_id text, made uuid[], is_outside boolean, seen_project text, seen_source uuid, seen_source_version text, seen_profiles uuid[]';
 const SPAWN_COLUMNS = 'item int, run_id uuid, n int, max_turns int';
 const WAIT_COLUMNS = 'item int, tool_call_id uuid, batch_id uuid, deadline_ms float8';
 const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid, is_ended boolean';
@@ -67,28 +67,48 @@ const IS_WIDER = `((excluded.upto_position is null or grants.upto_position <= ex
 const IS_BY_OWNER = `exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
           where b.id = excluded.box_id and excluded.source in (b.owner_agent_id::text, b.maker_agent_id::text, p.operator_agent_id::text))`;
 
+/** What was seen of the caller of submission `x` is what there is. */
+const IS_AS_SEEN = `(select p.xmin::text = x.seen_project from boxcar.projects p where p.id = x.project_id)
+        and (select a.xmin::text = x.seen_source_version from boxcar.agents a where a.id = x.seen_source)
+        and (select count(*) from boxcar.profiles f where f.id = any (x.seen_profiles) and f.is_current) = cardinality(x.seen_profiles)`;
+
+interface TextKind {
+  readonly isOne: boolean;
+  /** Some submission was decided by what was seen of its caller earlier. */
+  readonly hasSeen: boolean;
+}
+
 const statements = new Map<string, Statement>();
 
 /** The statement that writes these records: one text per combination of tables, so that a connection prepares each once. */
 export function prepareSubmission(records: SubmissionRecords): { prepared: Statement; values: unknown[] } {
   const present = Object.values(records).filter((rows: readonly object[]) => rows.length > 0);
-  const key = Object.values(records)
+  const kind = { isOne: isOneTurn(records), hasSeen: wasSeen(records.operations) };
+  const key = `${kind.isOne} ${kind.hasSeen} ${Object.values(records)
     .map((rows: readonly object[]) => (rows.length > 0 ? '1' : '0'))
-    .join('');
+    .join('')}`;
   const known = statements.get(key);
-  const prepared = known ?? statement(buildText(records));
+  const prepared = known ?? statement(buildText(records, kind));
   if (known === undefined) statements.set(key, prepared);
   return { prepared, values: present.map((rows: readonly object[]) => JSON.stringify(rows)) };
 }
 
-function buildText(records: SubmissionRecords): string {
+/** One turn, and what decides whether it is written: then no list has to be matched with another one. */
+const isOneTurn = ({ turns, operations, fences }: SubmissionRecords): boolean =>
+  turns.length === 1 && operations.length <= 1 && fences.length <= 1;
+
+const wasSeen = (operations: readonly object[]): boolean =>
+  operations.some((operation) => 'seen_project' in operation);
+
+function buildText(records: SubmissionRecords, { isOne, hasSeen }: TextKind): string {
   const present = Object.keys(records).filter((name) => records[name as keyof SubmissionRecords].length > 0);
   const has = (name: keyof SubmissionRecords): boolean => present.includes(name);
   const from = (name: keyof SubmissionRecords, columns: string): string =>
     `json_to_recordset($${present.indexOf(name) + 1}) as x(${columns})`;
   const isGated = has('fences') || has('operations');
   // Hashed, because `is true` keeps it from becoming a join, which would go through both lists for every row.
-  const gate = isGated ? 'where (x.item in (select item from accepted)) is true' : '';
+  const accept = isOne ? '(select true from accepted)' : '(x.item in (select item from accepted)) is true';
+  const gate = isGated ? `where ${accept}` : '';
   const ctes: string[] = [];
 
   if (has('fences')) {
@@ -116,14 +136,20 @@ function buildText(records: SubmissionRecords): string {
     // `is true` keeps the look at each project one by its key.
     ctes.push(`closed as materialized (select x.item from ${from('operations', OPERATION_COLUMNS)}
       where (x.is_outside and exists (select from boxcar.projects p where p.id = x.project_id and p.archived_at is not null)) is true)`);
+    if (hasSeen)
+      ctes.push(
+        `stale as materialized (select x.item from ${from('operations', OPERATION_COLUMNS)} where x.seen_project is not null and (${IS_AS_SEEN}) is not true)`,
+      );
+    const isOpen = (list: string): string =>
+      isOne ? `not exists (select from ${list})` : `(x.item in (select item from ${list})) is not true`;
     ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id, made)
       select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.awaited_batch_id, x.door_job_id, x.made
       from ${from('operations', OPERATION_COLUMNS)} ${has('fences') ? `join ${held} using (item)` : ''}
-      where (x.item in (select item from closed)) is not true
+      where ${[isOpen('closed'), ...(hasSeen ? [isOpen('stale')] : [])].join(' and ')}
       order by x.project_id, x.idempotency_key
       on conflict do nothing returning project_id, idempotency_key),
     accepted as (select x.item from ${from('operations', OPERATION_COLUMNS)}
-      where ((x.project_id, x.idempotency_key) in (select project_id, idempotency_key from op)) is true)`);
+      where ${isOne ? 'exists (select from op)' : '((x.project_id, x.idempotency_key) in (select project_id, idempotency_key from op)) is true'})`);
   } else if (has('fences')) {
     ctes.push(`accepted as (select item from ${held})`);
   }
@@ -176,9 +202,12 @@ function buildText(records: SubmissionRecords): string {
       from ${from('batches', 'item int, id uuid, project_id uuid, run_id uuid, turn_id uuid, tool_call_id uuid, primitive text, kind text, turn_ids uuid[], remaining int, succeeded int, failed int, min_success int, fail_fast boolean, deadline_ms float8')} ${gate})`);
   }
   if (has('turns')) {
-    ctes.push(`new_turns as materialized (select row_number() over (partition by x.worker_target order by x.ord) as rank,
+    const ranks = isOne
+      ? '1 as rank, 1 as project_rank, 1 as place'
+      : `row_number() over (partition by x.worker_target order by x.ord) as rank,
         row_number() over (partition by x.worker_target, x.project_id order by coalesce(x.priority, 0) desc, x.ord)::int as project_rank,
-        row_number() over (partition by x.agent_id order by x.ord) as place, x.*
+        row_number() over (partition by x.agent_id order by x.ord) as place`;
+    ctes.push(`new_turns as materialized (select ${ranks}, x.*
       from rows from (json_to_recordset($${present.indexOf('turns') + 1}) as (item int, ${TURN_COLUMNS})) with ordinality
         as x(item, ${TURN_NAMES}, ord) ${gate}),
     room as materialized (${ROOM}),
@@ -224,11 +253,12 @@ function buildText(records: SubmissionRecords): string {
     ? '(select json_agg(item) from fence where (item in (select item from open_calls)) is not true)'
     : 'null::json';
   const closed = has('operations') ? '(select json_agg(item) from closed)' : 'null::json';
+  const stale = hasSeen ? '(select json_agg(item) from stale)' : 'null::json';
   const accepted = isGated ? '(select json_agg(item) from accepted)' : 'null::json';
   // Reads the values that `turns` has written; a join with its result would go through both lists.
   const turns = has('turns')
     ? `(select coalesce(json_agg(json_build_object('turn_id', d.id, 'status', case when d.is_ready then 'dispatched' else 'queued' end,
         'epoch', case when d.is_ready then 1 else 0 end, 'worker_target', d.worker_target, 'priority', d.ring_priority)), '[]') from decided d)`
     : "'[]'::json";
-  return `${ctes.length > 0 ? `with /* submission-sql.build */ ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${full} as full, ${answered} as answered, ${closed} as closed`;
+  return `${ctes.length > 0 ? `with /* submission-sql.build */ ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${full} as full, ${answered} as answered, ${closed} as closed, ${stale} as stale`;
 }

@@ -42,9 +42,9 @@ export type SubmissionResult =
     }
   /**
    * Nothing was written: the key was used before or the fence no longer holds; or its project is archived, its run has no room for
-   * these turns, or its call has been answered.
+   * these turns, its call has been answered, or its caller is not as it was seen.
    */
-  | { readonly outcome: 'refused'; readonly because?: 'archived' | 'full' | 'answered' };
+  | { readonly outcome: 'refused'; readonly because?: 'archived' | 'full' | 'answered' | 'stale' };
 
 /** A submission with what decides whether it is written. */
 export interface SubmissionItem {
@@ -90,6 +90,17 @@ function recordsOf<T>(
   );
 }
 
+const withSeen = ({ seen, ...operation }: NewOperation): object =>
+  seen === undefined
+    ? operation
+    : {
+        ...operation,
+        seenProject: seen.projectVersion,
+        seenSource: seen.sourceId,
+        seenSourceVersion: seen.sourceVersion,
+        seenProfiles: seen.profileIds,
+      };
+
 /** The rows that an operation records as made: batches of new turns, and new turns outside of these batches. */
 function listMade({ turns, batches }: Submission): readonly (TurnId | BatchId)[] {
   const single = new Set<TurnId>(turns.map(({ id }) => id));
@@ -113,6 +124,8 @@ interface WrittenRow extends pg.QueryResultRow {
   readonly answered: number[] | null;
   /** Items that their archived project does not take. */
   readonly closed: number[] | null;
+  /** Items whose caller is not as it was seen. */
+  readonly stale: number[] | null;
 }
 
 /** Of several items under one key only the first can be accepted. */
@@ -174,7 +187,7 @@ export async function writeSubmissions(
           {
             item: index,
             ...snake({
-              ...operation,
+              ...withSeen(operation),
               response: JSON.stringify(operation.response),
               made: listMade(submission),
             }),
@@ -206,6 +219,7 @@ export async function writeSubmissions(
     if (index === -1) return { outcome: 'refused' };
     if (isGated && !accepted.has(index)) {
       if (row?.closed?.includes(index) === true) return { outcome: 'refused', because: 'archived' };
+      if (row?.stale?.includes(index) === true) return { outcome: 'refused', because: 'stale' };
       if (row?.full?.includes(index) === true) return { outcome: 'refused', because: 'full' };
       if (row?.answered?.includes(index) === true) return { outcome: 'refused', because: 'answered' };
       return { outcome: 'refused' };

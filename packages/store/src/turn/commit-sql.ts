@@ -59,37 +59,35 @@ type CommitRecord = Readonly<Record<Column, unknown>>;
 interface Source {
   /** The list that they read: turns whose tapes have been moved, with `base`. */
   readonly list: string;
-  readonly turnId: string;
   value(column: Column): string;
 }
 
-const OF_MANY: Source = { list: 'hd', turnId: 'hd.turn_id', value: (column) => `hd.${column}` };
+const OF_MANY: Source = { list: 'hd', value: (column) => `hd.${column}` };
 /** Each column that the text of a statement asks for is a parameter, in the order in which it asks. */
-const ofOne = (asked: Column[]): Source => ({
-  list: 'up',
-  turnId: 'up.id',
-  value: (column) => {
+function ofOne(asked: Column[]): Source {
+  const value = (column: Column): string => {
     const at = asked.indexOf(column);
     const place = at === -1 ? asked.push(column) : at + 1;
     return `$${place}::${TYPE_OF.get(column)}`;
-  },
-});
+  };
+  return { list: 'up', value };
+}
 
 const cardsPart = ({ list, value }: Source): string => `cards as (
     insert into ${CARD_TARGET} select ${CARD_VALUES} from ${list} cross join lateral json_to_recordset(${value('cards')}) as x(${CARD_COLUMNS})
   )`;
 
-const entriesPart = ({ list, turnId, value }: Source): string => `entries as (
+const entriesPart = ({ list, value }: Source): string => `entries as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
-    select ${list}.output_box_id, ${list}.base + x.n, x.kind, x.card_id, x.tokens, ${turnId}, ${value('step')}, ${value('agent_id')}::text
+    select ${list}.output_box_id, ${list}.base + x.n, x.kind, x.card_id, x.tokens, ${value('turn_id')}, ${value('step')}, ${value('agent_id')}::text
     from ${list} cross join lateral json_to_recordset(${value('entries')}) as x(n int, kind text, card_id uuid, tokens int)
   )`;
 
-const closedPart = ({ list, turnId, value }: Source): string => `closed as (
+const closedPart = ({ list, value }: Source): string => `closed as (
     update boxcar.steps s set model = ${value('model')}, prompt_hash = decode(${value('prompt_hash')}, 'hex'), toolset_hash = decode(${value('toolset_hash')}, 'hex'), manifest = ${value('manifest')},
       thought_card_id = ${value('thought_card_id')}, usage = ${value('usage')}, finish_reason = ${value('finish_reason')}, model_ms = ${value('model_ms')}, error = ${value('step_error')}, committed_at = now(),
       to_position = coalesce((${value('manifest')}->>'head')::int, s.to_position)
-    from ${list} where s.turn_id = ${turnId} and s.step = ${value('step')} and s.attempt = ${value('attempt')}
+    from ${list} where s.turn_id = ${value('turn_id')} and s.step = ${value('step')} and s.attempt = ${value('attempt')}
   )`;
 
 const turnChanges = ({ value }: Source): string => `
@@ -105,9 +103,9 @@ const changedColumns = ({ value }: Source): string =>
   `t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at, t.batch_ids, t.pending_calls,
       t.notifies, t.unseen_position, t.parent_turn_id, t.agent_id, t.output_box_id, ${value('call_count')} as call_count`;
 
-const callsPart = ({ list, turnId, value }: Source): string => `, calls as (
+const callsPart = ({ list, value }: Source): string => `, calls as (
     insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at, guard_hash)
-    select x.id, ${value('project_id')}, ${turnId}, ${value('step')}, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, ${value('epoch')}, 'pending', now() + x.timeout_ms * interval '1 millisecond',
+    select x.id, ${value('project_id')}, ${value('turn_id')}, ${value('step')}, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, ${value('epoch')}, 'pending', now() + x.timeout_ms * interval '1 millisecond',
       case when x.route = 'queue' and x.is_gated is not true then now() + ${FIRST_LOOK} end, decode(x.guard_hash, 'hex')
     from ${list} cross join lateral json_to_recordset(${value('calls')}) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8, guard_hash text, is_gated boolean)
   )`;
