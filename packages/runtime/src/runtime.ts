@@ -39,6 +39,7 @@ import type {
   CallGateOptions,
   Ends,
   InnerSubmitOptions,
+  LocalWorker,
   RuntimeCore,
   SubmitOptions,
 } from './core/index.js';
@@ -50,6 +51,7 @@ import {
   Batcher,
   BuildWatch,
   cutOffSilent,
+  KeptCallers,
   type Log,
   logPoolWaits,
   silentLog,
@@ -192,6 +194,8 @@ export class Runtime implements RuntimeCore {
   readonly webhooks: WebhookSender;
   readonly builds: BuildWatch;
   readonly open: RuntimeCore['open'];
+  readonly keptCallers = new KeptCallers();
+  readonly localWorkers = new Set<LocalWorker>();
   readonly write: RuntimeCore['write'];
   readonly outside: OutsideCalls | undefined;
   /** The lineage of forked sessions. */

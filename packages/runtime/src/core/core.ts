@@ -25,7 +25,7 @@ import type {
 } from '@boxcar/store';
 import type pg from 'pg';
 import type { Handler } from '../handler/index.js';
-import type { BuildWatch, Log } from '../lib/index.js';
+import type { BuildWatch, KeptCallers, Log } from '../lib/index.js';
 import type { PackLimits, Selectors } from '../pack/index.js';
 import type { TurnWatcher } from '../queue/index.js';
 import type { Tool, ToolServers } from '../tool/index.js';
@@ -81,6 +81,12 @@ export interface CallGateOptions {
   readonly approvalMs: number | undefined;
 }
 
+/** A worker of this process. */
+export interface LocalWorker {
+  /** Takes a turn that was just submitted here, without the queue. @returns False: it is rung. */
+  takeSubmitted(ring: Ring): boolean;
+}
+
 export interface RuntimeCore {
   readonly pool: pg.Pool;
   readonly doorbell: Doorbell;
@@ -112,10 +118,14 @@ export interface RuntimeCore {
   readonly builds: BuildWatch;
   /** Loads what a submission needs of its caller, together with others that come at the same moment. */
   readonly open: (request: CallerRequest) => Promise<CallerFacts | undefined>;
+  /** What was looked up earlier. */
+  readonly keptCallers: KeptCallers;
   /** Writes a submission together with others that come at the same moment. */
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
   /** Rings after a commit: at once, in the background, never failing. */
   ring(rings: readonly Ring[]): void;
+  /** Those that may take what this process submits. */
+  readonly localWorkers: Set<LocalWorker>;
   /** Does work in the background, never failing. */
   afterwards(work: () => Promise<void>): void;
   /** Calls that workers outside answer; undefined when the runtime was opened without queues for them. */

@@ -1,4 +1,4 @@
-export type { CallGateOptions, Ends, QueueToolCalls, RuntimeCore } from './core.js';
+export type { CallGateOptions, Ends, LocalWorker, QueueToolCalls, RuntimeCore } from './core.js';
 export {
   CHAIN_TARGET,
   CHAIN_TOOL,

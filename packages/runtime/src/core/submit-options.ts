@@ -89,7 +89,11 @@ export interface Accepted<Answer = JsonValue> {
 }
 
 /** The caller of a submission, whose source agent is known. */
-export type Caller = CallerFacts & { readonly source: NonNullable<CallerFacts['source']> };
+export type Caller = CallerFacts & {
+  readonly source: NonNullable<CallerFacts['source']>;
+  /** It was not looked up for this submission: the write checks it. */
+  readonly isKept: boolean;
+};
 
 /** A primitive whose arguments are valid, and whose caller is being looked up. */
 export interface ParsedSubmission {

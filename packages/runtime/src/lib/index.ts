@@ -16,6 +16,7 @@ export { toBody } from './evidence-body.js';
 export { type Actor, findActor } from './find-actor.js';
 export { handlerSlots, logPoolWaits, type Slot, withHandlerSlot } from './handler-slots.js';
 export { inSlices, SLICE_CHARACTERS } from './in-slices.js';
+export { KeptCallers } from './kept-callers.js';
 export { createLog, type Log, type LogLevel, silentLog, withoutSecrets, writeLogLine } from './log.js';
 export { newId } from './new-id.js';
 export { OnceAtATime } from './once-at-a-time.js';

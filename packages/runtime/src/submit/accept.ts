@@ -4,7 +4,14 @@
  * One read (caller, policy, first answer under the key), the handler's reads, one write. After the commit the doorbell rings.
  */
 import { type ErrorBody, type ErrorCode, KernelError, parseJsonValue } from '@boxcar/kernel';
-import { CallerTransaction, type CallerTx, limitsOn, refuseNested, retryTransient } from '@boxcar/store';
+import {
+  CallerTransaction,
+  type CallerTx,
+  isTransient,
+  limitsOn,
+  refuseNested,
+  retryTransient,
+} from '@boxcar/store';
 import type { Accepted, Caller, InnerSubmitOptions, RuntimeCore, SubmitOptions } from '../core/index.js';
 import type { Written } from './announce.js';
 import { attempt } from './attempt.js';
@@ -64,18 +71,27 @@ async function acceptOnce(
       tries += 1;
       const first = caller;
       caller = undefined;
-      return attempt(runtime, {
-        parsed,
-        options,
-        caller: await (first ?? findCaller(runtime, options, parsed.request)),
-        written,
-        isAgain: tries > 1,
-        holdsErasures,
-        signal: limit.signal,
-      }).catch((error: unknown) => {
+      const attemptFor = (found: Caller, isAgain: boolean): Promise<Accepted> =>
+        attempt(runtime, {
+          parsed,
+          options,
+          caller: found,
+          written,
+          isAgain,
+          holdsErasures,
+          signal: limit.signal,
+        });
+      try {
+        const found = await (first ?? findCaller(runtime, options, parsed.request));
+        return await attemptFor(found, tries > 1).catch(async (error: unknown) => {
+          // What was kept of the caller may be out of date, so it has not decided.
+          if (!found.isKept || isTransient(error)) throw error;
+          return attemptFor(await findCaller(runtime, options, parsed.request), true);
+        });
+      } catch (error) {
         holdsErasures ||= error instanceof WordsErased;
         throw error;
-      });
+      }
     });
   } finally {
     limit.clear();

@@ -1,6 +1,6 @@
 /** Who a submission comes from. */
 import { agentIdIn, KernelError, parseId, type TurnId, tryParseId } from '@boxcar/kernel';
-import { type CallerTransaction, loadCallers } from '@boxcar/store';
+import { type CallerFacts, type CallerRequest, type CallerTransaction, loadCallers } from '@boxcar/store';
 import type {
   Caller,
   InnerSubmitOptions,
@@ -23,11 +23,17 @@ export type CallerOptions = SubmitOptions & {
   readonly begins?: InnerSubmitOptions['begins'];
 };
 
-/** @throws KernelError `not_found` for project, source agent or calling turn. */
+/**
+ * Looks up the caller of a submission.
+ *
+ * @param settings.mayBeKept - What was looked up earlier will do. Default: false.
+ * @throws KernelError `not_found` for project, source agent or calling turn.
+ */
 export async function findCaller(
   runtime: RuntimeCore,
   options: CallerOptions,
   { key, isOwnKey, profileNames }: ParsedSubmission['request'],
+  { mayBeKept = false }: { readonly mayBeKept?: boolean } = {},
 ): Promise<Caller> {
   checkText(options.projectId, 'project_id', 200);
   const sourceAgent =
@@ -53,8 +59,8 @@ export async function findCaller(
         : parseId<'turn'>(options.parentTurnId, 'parent_turn_id')),
   };
   const { within } = options;
-  const caller =
-    within === undefined ? await runtime.open(request) : (await loadCallers(within.db, [request]))[0];
+  const kept = mayBeKept && within === undefined ? runtime.keptCallers.find(request) : undefined;
+  const caller = kept ?? (await lookUp(runtime, request, within));
   if (caller === undefined)
     throw new KernelError('not_found', {
       message: `No project '${project}'.`,
@@ -77,5 +83,17 @@ export async function findCaller(
       details: { parent_turn_id: parentTurnId, project_id: caller.projectId },
     });
   }
-  return { ...caller, source };
+  return { ...caller, source, isKept: kept !== undefined };
+}
+
+async function lookUp(
+  { open, keptCallers }: RuntimeCore,
+  request: CallerRequest,
+  within: CallerTransaction | undefined,
+): Promise<CallerFacts | undefined> {
+  // In a transaction of the caller there may be what is never committed.
+  if (within !== undefined) return (await loadCallers(within.db, [request]))[0];
+  const found = await open(request);
+  keptCallers.keep(request, found);
+  return found;
 }

@@ -102,7 +102,9 @@ export function parseSubmission(
     options.isJobKey !== true;
   const profileNames = outside(code, () => handler.profileNames?.(input) ?? []);
   const request = { key, isOwnKey, profileNames };
-  const caller = findCaller(runtime, options, request);
+  // A handler of the kernel may be run again when its answer is refused.
+  const mayBeKept = runtime.ownHandlers.has(handler);
+  const caller = findCaller(runtime, options, request, { mayBeKept });
   // Whoever accepts it hears of the failure; a call that is never committed nobody accepts.
   caller.catch(() => undefined);
   return { primitive, handler, input, plain, request, caller };

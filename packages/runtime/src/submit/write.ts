@@ -6,7 +6,14 @@ import {
   KernelError,
   type ProjectId,
 } from '@boxcar/kernel';
-import { type Fence, holdErasures, repeatsCards, type SubmissionResult, type Tx } from '@boxcar/store';
+import {
+  type Fence,
+  holdErasures,
+  repeatsCards,
+  type SeenCaller,
+  type SubmissionResult,
+  type Tx,
+} from '@boxcar/store';
 import type { Accepted, Caller, InnerSubmitOptions, RuntimeCore } from '../core/index.js';
 import { answeredMeanwhile } from '../end/index.js';
 import type { CallerContext } from '../handler/index.js';
@@ -19,7 +26,7 @@ import type { UnitOfWork } from './unit-of-work.js';
 export function write(
   unit: UnitOfWork,
   {
-    of: { parsed, options },
+    of: { parsed, options, caller },
     ctx,
     draft,
     accepted,
@@ -55,6 +62,7 @@ export function write(
         awaitedBatchId,
         doorJobId: awaited === undefined ? null : (options.doorJobId ?? null),
         isOutside,
+        seen: caller.isKept ? seenOf(caller) : undefined,
       },
       ...fenceOf(options, ctx.parent, turnIds.length > 0),
       ...(isWaitingCall
@@ -66,6 +74,13 @@ export function write(
     afterWrite({ primitive, projectId, erasures, answer, call: isWaitingCall ? undefined : call }),
   );
 }
+
+const seenOf = ({ projectVersion, source, profiles }: Caller): SeenCaller => ({
+  projectVersion,
+  sourceId: source.agentId,
+  sourceVersion: source.version,
+  profileIds: [...profiles.values()].map(({ profileId }) => profileId),
+});
 
 /**
  * Someone else used the key meanwhile, the calling turn is gone, or what `because` says.
@@ -80,13 +95,14 @@ export async function explainRefusal(
     because,
     requestHash,
   }: {
-    readonly because: 'archived' | 'full' | 'answered' | undefined;
+    readonly because: 'archived' | 'full' | 'answered' | 'stale' | undefined;
     readonly requestHash: string;
   },
 ): Promise<Accepted> {
   const { primitive, request } = parsed;
   const { parent } = caller;
   const { call } = options;
+  if (because === 'stale') throw new CallerChanged();
   const now = await findCaller(runtime, options, request);
   const again = replay(now, request.key, requestHash);
   if (again !== undefined) return again;
@@ -131,6 +147,16 @@ export class WordsErased extends KernelError {
       next: 'Try again.',
       // As a serialization failure, it is tried again.
       cause: Object.assign(new Error('cards were erased meanwhile'), { code: '40001' }),
+    });
+  }
+}
+
+/** The caller is not as it was seen earlier: it is looked up again. */
+class CallerChanged extends KernelError {
+  constructor() {
+    super('conflict', {
+      message: 'The project, the agent or the profile was changed meanwhile.',
+      next: 'Try again.',
     });
   }
 }

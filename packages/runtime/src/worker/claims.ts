@@ -24,6 +24,10 @@ import type { WorkerOptions, WorkerState } from './worker-options.js';
 /** What a job of the queue, or a look into the rows, has brought, and what its turns have rung here since. */
 type Following = Promise<void>[];
 
+async function untilDone(following: Following): Promise<void> {
+  for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
+}
+
 export class Claims {
   readonly #runtime: RuntimeCore;
   readonly #options: Required<WorkerOptions>;
@@ -124,7 +128,7 @@ export class Claims {
   async #runWithFollowing(ring: Claimable, onLent: () => void): Promise<void> {
     const following: Following = [];
     await this.#runInSlot(ring, { following, onLent });
-    for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
+    await untilDone(following);
   }
 
   /** A slot is taken for it. */
@@ -138,20 +142,33 @@ export class Claims {
   #ring(rings: readonly Ring[], following: Following): void {
     const [only] = rings;
     if (only === undefined) return;
-    const isOurs =
-      rings.length === 1 &&
+    if (rings.length === 1 && this.#takesOwn(only)) following.push(this.#runOwn(only, following));
+    else this.#runtime.ring(rings);
+  }
+
+  /** W4: takes a turn that was submitted in this process. */
+  takeSubmitted(ring: Ring): boolean {
+    if (!this.#takesOwn(ring)) return false;
+    const following: Following = [];
+    following.push(this.#runOwn(ring, following));
+    const running = untilDone(following);
+    this.#apart.add(running);
+    void running.finally(() => this.#apart.delete(running));
+    return true;
+  }
+
+  /** Takes a slot for it. */
+  #takesOwn({ workerTarget }: Ring): boolean {
+    return (
       this.#options.takesOwnRings &&
       this.#state() === 'running' &&
-      this.#options.targets.includes(only.workerTarget) &&
-      this.#slots.takeOwn();
-    if (!isOurs) {
-      this.#runtime.ring(rings);
-      return;
-    }
-    const running = this.#runInSlot(only, { following }).then((isClaimed) => {
-      if (!isClaimed) this.#runtime.ring([only]);
-    });
-    following.push(running);
+      this.#options.targets.includes(workerTarget) &&
+      this.#slots.takeOwn()
+    );
+  }
+
+  async #runOwn(ring: Ring, following: Following): Promise<void> {
+    if (!(await this.#runInSlot(ring, { following }))) this.#runtime.ring([ring]);
   }
 
   /**

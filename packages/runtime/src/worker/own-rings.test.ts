@@ -64,12 +64,85 @@ const chain = async (leaf: Readonly<Record<string, unknown>> = {}): Promise<void
   await lead('root', [asks('middle')]);
 };
 
+describe('what this process submits', () => {
+  beforeEach(async () => {
+    await h.profile('leaf', [{ say: 'leaf' }]);
+  });
+  const submit = () => h.runtime.submit('launch_principal', { profile_name: 'leaf', instruction: 'go' });
+  const statuses = async () =>
+    (await h.rows<{ status: string }>('select status from boxcar.turns order by id')).map(
+      ({ status }) => status,
+    );
+
+  test('its worker takes without the queue while it has a free slot', async () => {
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    for (let turn = 0; turn < 3; turn += 1) await run('leaf');
+    expect(bell.rung).toBe(0);
+    await checkInvariants(h.database.pool);
+  });
+
+  test('is rung when the worker has no free slot, and beyond them', async () => {
+    const { release } = holdLeaves();
+    await h.worker({ concurrency: 2, sweepMs: 3_600_000 });
+    for (let turn = 0; turn < 5; turn += 1) await submit();
+    await waitFor(async () => bell.rung === 3, { message: 'three of five are rung' });
+    release();
+    await waitFor(async () => (await statuses()).every((status) => status === 'success'), {
+      message: 'all have ended',
+    });
+    await checkInvariants(h.database.pool);
+  });
+
+  test('is rung while another ring waits in the queue of the worker', async () => {
+    const { release } = holdLeaves();
+    const worker = await h.worker({ concurrency: 1, sweepMs: 3_600_000 });
+    await submit();
+    await waitFor(() => worker.activeCount === 1, { message: 'the first one runs' });
+    await submit();
+    await submit();
+    release();
+    await waitFor(async () => (await statuses()).every((status) => status === 'success'), {
+      message: 'all have ended',
+    });
+    expect(bell.rung).toBe(2);
+  });
+
+  test('is rung when it is more than one turn, of another target, or the worker takes none of its own', async () => {
+    await h.profile('gpu', [{ say: 'gpu' }], { worker_target: 'gpu' });
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000, takesOwnRings: false });
+    await run('leaf');
+    expect(bell.rung).toBe(1);
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    await h.runtime.submit('launch_principal', { profile_name: 'gpu', instruction: 'go' });
+    const task = { target_strategy: 'new', target_ref: 'leaf', instruction: 'go' };
+    await h.runtime.submit('fork_join', { tasks: [task, task] });
+    await waitFor(() => bell.rung === 3, { message: 'the members of the join are rung' });
+  });
+
+  test('goes to the queue once the worker closes, and is taken back from one that closes meanwhile', async () => {
+    const { release } = holdLeaves();
+    const worker = await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    await submit();
+    await waitFor(() => worker.activeCount === 1, { message: 'it runs' });
+    const closing = worker.close({ graceMs: 10 });
+    await submit();
+    await closing;
+    expect(await statuses()).toEqual(['dispatched', 'dispatched']);
+    release();
+    await h.worker({ concurrency: 4, sweepMs: 100 });
+    await waitFor(async () => (await statuses()).every((status) => status === 'success'), {
+      message: 'another worker has them',
+    });
+    await checkInvariants(h.database.pool);
+  });
+});
+
 describe('what the turns of a worker dispatch', () => {
   test('it takes itself while it has a free slot: children, and parents when these end', async () => {
     await chain();
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     await run('root');
-    expect(bell.rung).toBe(1);
+    expect(bell.rung).toBe(0);
     await checkInvariants(h.database.pool);
   });
 
@@ -77,7 +150,8 @@ describe('what the turns of a worker dispatch', () => {
     await chain();
     await h.worker({ concurrency: 1, sweepMs: 3_600_000 });
     await run('root');
-    expect(bell.rung).toBe(5);
+    // The first one has come without the queue.
+    expect(bell.rung).toBe(4);
   });
 
   test('for another target is rung', async () => {
@@ -92,7 +166,7 @@ describe('what the turns of a worker dispatch', () => {
     release();
     await over;
     // The leaf's parent is not of the target of the worker that ended the leaf.
-    expect(bell.rung).toBe(3);
+    expect(bell.rung).toBe(2);
   });
 
   test('many at once is rung, for all workers', async () => {
@@ -101,7 +175,7 @@ describe('what the turns of a worker dispatch', () => {
     await lead('root', [{ tool: 'fork_join', arguments: { tasks: [task, task, task] } }]);
     await h.worker({ concurrency: 8, sweepMs: 3_600_000 });
     await run('root');
-    expect(bell.rung).toBe(1 + 3 + 1);
+    expect(bell.rung).toBe(3 + 1);
   });
 
   test('is rung by the sweep when its claim fails', async () => {
@@ -114,7 +188,7 @@ describe('what the turns of a worker dispatch', () => {
       create trigger fail_once before update on boxcar.turns for each row
         when (new.status = 'running' and old.status = 'dispatched' and new.depth = 1) execute function fail_once()`);
     await run('root');
-    expect(bell.rung).toBe(2);
+    expect(bell.rung).toBe(1);
     await checkInvariants(h.database.pool);
   });
 
@@ -126,7 +200,7 @@ describe('what the turns of a worker dispatch', () => {
     await h.worker({ concurrency: 3, sweepMs: 3_600_000 });
     await run('root');
     // Its own slot is free again, and the two others are taken.
-    expect(bell.rung).toBe(1 + 2);
+    expect(bell.rung).toBe(2);
     release();
     const unfinished = () => h.rows('select from boxcar.turns where ended_at is null');
     await waitFor(async () => (await unfinished()).length === 0, { message: 'all turns have ended' });

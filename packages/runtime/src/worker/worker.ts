@@ -9,9 +9,9 @@
  * W3  It never runs more turns than its concurrency, whether they arrive by a ring or from the rows. It keeps no ring
  *     without a slot for it (`slots.ts`).
  *     A turn whose row is locked gives its slot back when others may need it; the sweep rings the turn again (`locked-claims.ts`).
- * W4  When a commit of one of its turns dispatches a single turn, the worker takes it at once, without the queue, if it has a free
- *     slot and its queues are empty, so that no waiting ring is overtaken. The job of the committing turn ends only after that turn
- *     too. A turn that the worker does not take, or fails to take, is rung.
+ * W4  When a commit of one of its turns, or a submission of its process, dispatches a single turn, the worker takes it at once, without the
+ *     queue, if it has a free slot and its queues are empty, so that no waiting ring is overtaken. The job of a committing turn ends only
+ *     after that turn too. A turn that the worker does not take, or fails to take, is rung.
  * W5  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
  * W6  It renews its lease only while it can commit, and ends when it cannot (`commit-proof.ts`).
  * W7  When an error that nothing caught ends the process, turns that do not reach their next commit are handed back as lost, and each
@@ -222,6 +222,7 @@ export class Worker implements AsyncDisposable {
         ),
       );
     }
+    this.#runtime.localWorkers.add(this.#claims);
     this.#stopSending = this.#runtime.webhooks.join();
     this.#sweeper.start(this.#options.sweepMs);
     this.#unwatchBuild = this.#runtime.builds.onOutdated((error) => this.#retire(error));
@@ -280,6 +281,7 @@ export class Worker implements AsyncDisposable {
       this.#turns.crash(this.#crash);
     }
     this.#unwatchBuild();
+    this.#runtime.localWorkers.delete(this.#claims);
     this.#lease.stopProof();
     const graceMs = options.graceMs ?? this.#options.graceMs;
     const isCutOff = this.#lease.isCutOff;
