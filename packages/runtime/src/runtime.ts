@@ -248,7 +248,10 @@ export class Runtime implements RuntimeCore {
       (await loadCallers(this.pool, requests)).map((opening) => ({ opening })),
     );
     this.open = async (request) => (await openings.add(request)).opening;
-    const writes = new Batcher((items: readonly SubmissionItem[]) => writeSubmissions(this.pool, items));
+    // A hint is for one that comes alone: many find the workers awake. Workers of this process take what is submitted here without one.
+    const writes = new Batcher((items: readonly SubmissionItem[]) =>
+      writeSubmissions(this.pool, items, { hints: items.length === 1 && this.localWorkers.size === 0 }),
+    );
     // A fence locks the caller's turn: such a write goes alone, so that it waits for nobody else's.
     this.write = (item) =>
       item.fence === undefined ? writes.add(item) : writeSubmission(this.pool, item.submission, item);

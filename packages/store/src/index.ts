@@ -258,7 +258,9 @@ export {
   type NotedFailure,
   noteSweepFailure,
   noteWithin,
+  parseRung,
   retryDeadLetters,
+  rungChannel,
   THIS_BUILD,
   toQueryable,
 } from './rows/index.js';

@@ -24,6 +24,26 @@ import type { WorkerOptions, WorkerState } from './worker-options.js';
 /** What a job of the queue, or a look into the rows, has brought, and what its turns have rung here since. */
 type Following = Promise<void>[];
 
+/** Beyond these, the ring of the oldest one is claimed in vain. */
+const MAX_HINTED = 1_000;
+
+/** Turns that were taken by a hint and whose rings have not come yet. */
+class HintedTurns {
+  readonly #epochs = new Map<TurnId, number>();
+
+  add({ turnId, epoch }: Ring): void {
+    this.#epochs.set(turnId, epoch);
+    if (this.#epochs.size <= MAX_HINTED) return;
+    const [oldest] = this.#epochs.keys();
+    if (oldest !== undefined) this.#epochs.delete(oldest);
+  }
+
+  /** @returns Whether this is the ring of one of them. */
+  delete({ turnId, epoch }: Claimable): boolean {
+    return this.#epochs.get(turnId) === epoch && this.#epochs.delete(turnId);
+  }
+}
+
 async function untilDone(following: Following): Promise<void> {
   for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
 }
@@ -49,6 +69,7 @@ export class Claims {
    * its first try has claimed it.
    */
   readonly #claiming = new Map<TurnId, number>();
+  readonly #hinted = new HintedTurns();
 
   constructor(
     runtime: RuntimeCore,
@@ -105,7 +126,7 @@ export class Claims {
 
   /** Takes a slot for a ring. A ring that says nothing new needs no slot. */
   admit(ring: Claimable, queue: SlotQueue): boolean {
-    if (this.#state() !== 'running' || this.#turns.isRunning(ring)) return true;
+    if (this.#state() !== 'running' || this.#turns.isRunning(ring) || this.#hinted.delete(ring)) return true;
     if (!queue.admit()) return false;
     this.#admitted.add(ring);
     return true;
@@ -149,12 +170,26 @@ export class Claims {
   /** W4: takes a turn that was submitted in this process. */
   takeSubmitted(ring: Ring): boolean {
     if (!this.#takesOwn(ring)) return false;
+    this.#runApart((following) => this.#runOwn(ring, following));
+    return true;
+  }
+
+  /** W4: takes a turn whose ring is on its way. */
+  takeHinted(ring: Ring): void {
+    if (this.#turns.isRunning(ring) || this.#isOld(ring) || !this.#takesOwn(ring)) return;
+    this.#runApart(async (following) => {
+      if (await this.#runInSlot(ring, { following, onClaimed: () => this.#hinted.add(ring) })) return;
+      // Its ring may have come meanwhile, and have been taken for an old one.
+      this.#runtime.ring([ring]);
+    });
+  }
+
+  #runApart(run: (following: Following) => Promise<void>): void {
     const following: Following = [];
-    following.push(this.#runOwn(ring, following));
+    following.push(run(following));
     const running = untilDone(following);
     this.#apart.add(running);
     void running.finally(() => this.#apart.delete(running));
-    return true;
   }
 
   /** Takes a slot for it. */
@@ -181,7 +216,15 @@ export class Claims {
   /** Gives the slot back. @returns False when it could not find out whether the turn is to be had. */
   async #runInSlot(
     ring: Claimable,
-    { following, onLent }: { readonly following: Following; readonly onLent?: () => void },
+    {
+      following,
+      onLent,
+      onClaimed,
+    }: {
+      readonly following: Following;
+      readonly onLent?: () => void;
+      readonly onClaimed?: () => void;
+    },
   ): Promise<boolean> {
     let isAnswered = false;
     let isOurs = false;
@@ -201,12 +244,14 @@ export class Claims {
       });
       isAnswered = true;
       this.#locked.forget(ring.turnId);
-      if (outcome.outcome === 'claimed')
+      if (outcome.outcome === 'claimed') {
+        onClaimed?.();
         await this.#turns.run(outcome, {
           holderId,
           ring: (rings) => this.#ring(rings, following),
           whileWaiting: (work) => place.whileWaiting(work),
         });
+      }
     } catch (error) {
       if (!isAnswered && isLockTimeout(error)) {
         this.#locked.record(ring.turnId);

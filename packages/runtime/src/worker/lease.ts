@@ -20,6 +20,7 @@ import {
   errorText,
   KernelError,
   LONGEST_TIMER_MS,
+  type Ring,
   type TurnId,
   tryParseId,
   type WorkerId,
@@ -31,11 +32,13 @@ import {
   createDirectClient,
   endClient,
   giveUpLease,
+  parseRung,
   parseWorkerNotice,
   type Renewal,
   registerWorker,
   removeWorker,
   renewLease,
+  rungChannel,
   WORKERS_CHANNEL,
 } from '@boxcar/store';
 import type pg from 'pg';
@@ -50,7 +53,8 @@ import type { WorkerOptions, WorkerState } from './worker-options.js';
 /** How often the worker checks in each lease that the pool answers. */
 const PROOFS_PER_LEASE = 10;
 
-const LISTEN = `listen ${CANCELED_CHANNEL}; listen ${WORKERS_CHANNEL}`;
+const listenAs = (id: WorkerId): string =>
+  `listen ${CANCELED_CHANNEL}; listen ${WORKERS_CHANNEL}; listen ${rungChannel(id)}`;
 
 const SILENT_POOL = 'The connections of the pool have not answered for as long as the lease lives.';
 
@@ -67,6 +71,8 @@ export interface LeaseEvents {
   /** These turns are no longer held by this worker. */
   ended(turnIds: readonly TurnId[]): void;
   peerJoined(id: WorkerId): void;
+  /** A turn was dispatched a moment ago, for this worker if it has a place for it. */
+  hinted(ring: Ring): void;
   /** W6: the lease was given up, and the worker must end. */
   cutOff(error: KernelError): void;
 }
@@ -169,7 +175,7 @@ export class Lease {
     try {
       await direct.connect();
       await direct.query('select pg_advisory_lock($1)', [lockKey]);
-      await direct.query(LISTEN);
+      await direct.query(listenAs(id));
       sentAt = this.#clock.now();
       await registerWorker(this.#runtime.pool, {
         id,
@@ -214,6 +220,7 @@ export class Lease {
     });
     direct.on('notification', ({ channel, payload = '' }) => {
       if (channel === WORKERS_CHANNEL) this.#readNotice(payload);
+      else if (channel !== CANCELED_CHANNEL) this.#readHint(payload);
       else this.#events.ended(payload.split(',').flatMap((id) => tryParseId<'turn'>(id) ?? []));
     });
     direct.on('end', () => {
@@ -224,6 +231,11 @@ export class Lease {
       void this.#beat();
     });
     return direct;
+  }
+
+  #readHint(payload: string): void {
+    const ring = parseRung(payload);
+    if (ring !== undefined) this.#events.hinted(ring);
   }
 
   #readNotice(payload: string): void {
@@ -336,7 +348,7 @@ export class Lease {
         [id],
       );
       if (rows[0]?.is_locked !== true) throw new Error('another session has the lock still');
-      await direct.query(LISTEN);
+      await direct.query(listenAs(id));
       if (this.#id !== id || this.#state() === 'closed') throw new Error('the worker has gone on without it');
       this.#direct = direct;
       this.#proof.reached(true);

@@ -11,7 +11,8 @@
  *     A turn whose row is locked gives its slot back when others may need it; the sweep rings the turn again (`locked-claims.ts`).
  * W4  When a commit of one of its turns, or a submission of its process, dispatches a single turn, the worker takes it at once, without the
  *     queue, if it has a free slot and its queues are empty, so that no waiting ring is overtaken. The job of a committing turn ends only
- *     after that turn too. A turn that the worker does not take, or fails to take, is rung.
+ *     after that turn too. A turn that the worker does not take, or fails to take, is rung. What another process submits may reach it by
+ *     a hint before the ring: it is taken on the same terms, and its ring then says nothing new.
  * W5  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
  * W6  It renews its lease only while it can commit, and ends when it cannot (`commit-proof.ts`).
  * W7  When an error that nothing caught ends the process, turns that do not reach their next commit are handed back as lost, and each
@@ -139,6 +140,7 @@ export class Worker implements AsyncDisposable {
         expired: (reason) => this.#turns.abortAll(reason),
         ended: (turnIds) => this.#turns.abortEnded(turnIds),
         peerJoined: (id) => this.#peerWatch.joined(id),
+        hinted: (ring) => this.#claims.takeHinted(ring),
         cutOff: (error) => this.#retire(error),
       },
     });

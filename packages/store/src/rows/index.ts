@@ -70,5 +70,6 @@ export {
   WRITTEN_BOXES,
   wroteFor,
 } from './rights.js';
+export { parseRung, RUNG_CHANNEL, RUNG_PAYLOAD, rungChannel } from './rung-channel.js';
 export { sessionExpiry } from './session-times.js';
 export { grantWorkerRights, readMissingRights } from './worker-rights.js';

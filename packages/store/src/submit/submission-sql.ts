@@ -1,6 +1,14 @@
 import { WINDOW_FACTOR } from '@boxcar/kernel';
 import { type Statement, statement } from '../db/index.js';
-import { bootstrapEntries, CARD_COLUMNS, CARD_TARGET, CARD_VALUES, THIS_BUILD } from '../rows/index.js';
+import {
+  bootstrapEntries,
+  CARD_COLUMNS,
+  CARD_TARGET,
+  CARD_VALUES,
+  RUNG_CHANNEL,
+  RUNG_PAYLOAD,
+  THIS_BUILD,
+} from '../rows/index.js';
 import { ringPriorityOf, UNDER_WAY, underWayOf } from './ring-priority.js';
 
 // Times count from the statement: a transaction of a caller may have begun long before.
@@ -72,19 +80,33 @@ const IS_AS_SEEN = `(select p.xmin::text = x.seen_project from boxcar.projects p
         and (select a.xmin::text = x.seen_source_version from boxcar.agents a where a.id = x.seen_source)
         and (select count(*) from boxcar.profiles f where f.id = any (x.seen_profiles) and f.is_current) = cardinality(x.seen_profiles)`;
 
+/** One of the workers that may have a place for turn `d`, another one for each turn. */
+const HINT = `select pg_notify(${RUNG_CHANNEL}, ${RUNG_PAYLOAD})
+      from decided d cross join lateral (
+        select w.id from boxcar.workers w
+        where w.lease_until > statement_timestamp() and w.targets @> array[d.worker_target] and w.schema_version >= coalesce(d.format, ${THIS_BUILD.turnFormat})
+        order by hashtextextended(w.id::text, hashtext(d.id::text)) limit 1) w
+      where d.is_ready`;
+
 interface TextKind {
   readonly isOne: boolean;
   /** Some submission was decided by what was seen of its caller earlier. */
   readonly hasSeen: boolean;
+  /** A worker is told of the turn by the commit. */
+  readonly hints: boolean;
 }
 
 const statements = new Map<string, Statement>();
 
 /** The statement that writes these records: one text per combination of tables, so that a connection prepares each once. */
-export function prepareSubmission(records: SubmissionRecords): { prepared: Statement; values: unknown[] } {
+export function prepareSubmission(
+  records: SubmissionRecords,
+  { hints }: Pick<TextKind, 'hints'>,
+): { prepared: Statement; values: unknown[] } {
   const present = Object.values(records).filter((rows: readonly object[]) => rows.length > 0);
-  const kind = { isOne: isOneTurn(records), hasSeen: wasSeen(records.operations) };
-  const key = `${kind.isOne} ${kind.hasSeen} ${Object.values(records)
+  const isOne = isOneTurn(records);
+  const kind = { isOne, hasSeen: wasSeen(records.operations), hints: hints && isOne };
+  const key = `${kind.isOne} ${kind.hasSeen} ${kind.hints} ${Object.values(records)
     .map((rows: readonly object[]) => (rows.length > 0 ? '1' : '0'))
     .join('')}`;
   const known = statements.get(key);
@@ -100,7 +122,7 @@ const isOneTurn = ({ turns, operations, fences }: SubmissionRecords): boolean =>
 const wasSeen = (operations: readonly object[]): boolean =>
   operations.some((operation) => 'seen_project' in operation);
 
-function buildText(records: SubmissionRecords, { isOne, hasSeen }: TextKind): string {
+function buildText(records: SubmissionRecords, { isOne, hasSeen, hints }: TextKind): string {
   const present = Object.keys(records).filter((name) => records[name as keyof SubmissionRecords].length > 0);
   const has = (name: keyof SubmissionRecords): boolean => present.includes(name);
   const from = (name: keyof SubmissionRecords, columns: string): string =>
@@ -229,6 +251,7 @@ function buildText(records: SubmissionRecords, { isOne, hasSeen }: TextKind): st
         coalesce(is_told, case when is_reuse then (select true from boxcar.sessions s where s.agent_id = decided.agent_id and s.notifies and s.status = 'active') end), is_woken, own_view_anchor, own_view_position, selector, warm_turn_id
       from decided)`);
   }
+  if (hints) ctes.push(`hinted as materialized (${HINT})`);
   if (has('handoffs')) {
     ctes.push(`new_handoffs as (insert into boxcar.handoffs (id, project_id, phase, ended_at, source_agent, source_agent_id, target_agent, platform, run_id, parent_turn_id, tool_call_id, is_awaited, context_box_id, task_card_id, context_card_id, payload_card_id,
         worker_target, turn_id, ticket_id, root_handoff_id, parent_handoff_id, depth, decision, error, timeout_ms, retry, idempotency_key, request_hash, callback_url, told_agent_id, notifies, public_agent, conversation, message_id, serving_agent_id, event_count, mode, hop, compensates, joined_to, cached_from, cache_key, cache_seconds, session_id, session_request, session_head)
@@ -260,5 +283,5 @@ function buildText(records: SubmissionRecords, { isOne, hasSeen }: TextKind): st
     ? `(select coalesce(json_agg(json_build_object('turn_id', d.id, 'status', case when d.is_ready then 'dispatched' else 'queued' end,
         'epoch', case when d.is_ready then 1 else 0 end, 'worker_target', d.worker_target, 'priority', d.ring_priority)), '[]') from decided d)`
     : "'[]'::json";
-  return `${ctes.length > 0 ? `with /* submission-sql.build */ ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${full} as full, ${answered} as answered, ${closed} as closed, ${stale} as stale`;
+  return `${ctes.length > 0 ? `with /* submission-sql.build */ ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${full} as full, ${answered} as answered, ${closed} as closed, ${stale} as stale${hints ? ', (select count(*) from hinted) as hints' : ''}`;
 }

@@ -145,11 +145,13 @@ function isRepeated(items: readonly SubmissionItem[], index: number): boolean {
  * Writes submissions in one statement: each wholly or not at all. Either all carry an operation or none does, and likewise
  * a fence and a wait. Rule: docs/primitives.md, "Accepting".
  *
+ * @param options.hints - A worker is told of a single turn by the commit, before its ring arrives. Default: false.
  * @returns One result per item: `refused` when its key exists already or its fence no longer holds.
  */
 export async function writeSubmissions(
   db: Queryable,
   all: readonly SubmissionItem[],
+  { hints = false }: { readonly hints?: boolean } = {},
 ): Promise<readonly SubmissionResult[]> {
   const items = all.filter((_item, index) => !isRepeated(all, index));
   const fences = items.flatMap(({ fence }, index) =>
@@ -194,7 +196,7 @@ export async function writeSubmissions(
           },
         ],
   );
-  const { prepared, values } = prepareSubmission({
+  const records = {
     fences,
     spawns,
     waits,
@@ -209,7 +211,8 @@ export async function writeSubmissions(
     turns: recordsOf(items, (submission) => submission.turns, snake),
     batches: recordsOf(items, (submission) => submission.batches, snake),
     handoffs: recordsOf(items, (submission) => submission.handoffs, snake),
-  });
+  };
+  const { prepared, values } = prepareSubmission(records, { hints });
   const [row] = await run<WrittenRow>(db, prepared, values);
   const isGated = fences.length + operations.length > 0;
   const accepted = new Set(row?.accepted);

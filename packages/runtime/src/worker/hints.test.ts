@@ -1,0 +1,166 @@
+/** Hints: a turn that another process submits reaches a worker by the commit, before its ring. */
+import type { Model, Ring, TurnId } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { rungChannel } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
+import { beforeEach, expect, test } from 'vitest';
+import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
+import { Runtime } from '../runtime.js';
+import { statementsOf } from '../testing/count-statements.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+
+/** Keeps what is rung until it is let go. */
+class HeldDoorbell extends InProcessDoorbell {
+  readonly held: Ring[] = [];
+
+  override ring(rings: readonly Ring[]): Promise<void> {
+    this.held.push(...rings);
+    return Promise.resolve();
+  }
+
+  letGo(): Promise<void> {
+    return super.ring(this.held.splice(0));
+  }
+}
+
+let h: Harness;
+/** The queue of both processes. */
+let bell: HeldDoorbell;
+/** A process without a worker. */
+let caller: Runtime;
+/** What the models wait for. */
+let gate: Promise<void>;
+let calls: number;
+const alone = { sweepMs: 3_600_000 };
+
+beforeEach(async () => {
+  gate = Promise.resolve();
+  calls = 0;
+  bell = new HeldDoorbell();
+  const router = createModelRouter({});
+  const model: Model = {
+    ...router,
+    generate: async (request, options) => {
+      calls += 1;
+      await gate;
+      return router.generate(request, options);
+    },
+  };
+  h = await harness({ doorbell: bell, model });
+  await h.profile('leaf', [{ say: 'leaf' }]);
+  caller = new Runtime({
+    pool: h.database.pool,
+    directUrl: h.database.url,
+    doorbell: bell,
+    model: createModelRouter({}),
+  });
+  return async () => {
+    await caller.close();
+    await h[Symbol.asyncDispose]();
+  };
+});
+
+const submit = async (): Promise<TurnId> =>
+  (
+    (await caller.submit('launch_principal', { profile_name: 'leaf', instruction: 'go' })) as {
+      turn_id: TurnId;
+    }
+  ).turn_id;
+const statuses = async () =>
+  (await h.rows<{ status: string }>('select status from boxcar.turns order by id')).map(
+    ({ status }) => status,
+  );
+const allEnd = (message: string): Promise<unknown> =>
+  waitFor(async () => (await statuses()).every((status) => status === 'success'), { message });
+
+test('a turn that comes alone is taken before its ring, which then costs no statement', async () => {
+  await h.worker(alone);
+  await submit();
+  await allEnd('the turn has ended');
+  expect(bell.held).toHaveLength(1);
+  const seen = await statementsOf(h.database, async () => {
+    await bell.letGo();
+    // The worker has had the ring before it is asked for the next one.
+    await submit();
+    await allEnd('the next turn has ended');
+  });
+  expect(seen.filter((text) => text.includes('claims.claim'))).toHaveLength(1);
+  expect(calls).toBe(2);
+  await checkInvariants(h.database.pool);
+});
+
+test('a worker without a free slot leaves it to the ring', async () => {
+  let release = (): void => undefined;
+  gate = new Promise((settle) => {
+    release = settle;
+  });
+  const worker = await h.worker({ ...alone, concurrency: 1 });
+  await submit();
+  await waitFor(() => worker.activeCount === 1, { message: 'the first one runs' });
+  await submit();
+  // A hint arrives in the order of commits: this notice comes after it.
+  await h.rows('select pg_notify($1, $2)', [rungChannel(worker.id), 'nothing']);
+  release();
+  await waitFor(async () => (await statuses())[0] === 'success', { message: 'the first one has ended' });
+  expect(await statuses()).toEqual(['success', 'dispatched']);
+  await bell.letGo();
+  await allEnd('the second one has ended');
+});
+
+test('one of several workers is told, and another ring of the turn is old', async () => {
+  const workers = [await h.worker(alone), await h.worker(alone), await h.worker(alone)];
+  const seen = await statementsOf(h.database, async () => {
+    for (let turn = 0; turn < 6; turn += 1) await submit();
+    await allEnd('all have ended');
+  });
+  expect(seen.filter((text) => text.includes('claims.claim'))).toHaveLength(6);
+  expect(workers).toHaveLength(3);
+  await bell.letGo();
+  expect(await submit()).toBeDefined();
+  await allEnd('one more has ended');
+  expect(calls).toBe(7);
+  await checkInvariants(h.database.pool);
+});
+
+test('what is submitted together has no hints, and neither has what no worker reads', async () => {
+  await h.worker(alone);
+  await h.profile('gpu', [{ say: 'gpu' }], { worker_target: 'gpu' });
+  await caller.submit('launch_principal', { profile_name: 'gpu', instruction: 'go' });
+  const task = { target_strategy: 'new', target_ref: 'leaf', instruction: 'go' };
+  const joined = caller.submit('fork_join', { tasks: [task, task] });
+  await waitFor(() => bell.held.length === 2, { message: 'its members are rung' });
+  await submit();
+  await waitFor(async () => (await statuses()).includes('success'), { message: 'the single one has ended' });
+  expect((await statuses()).filter((status) => status === 'success')).toHaveLength(1);
+  await bell.letGo();
+  await joined;
+});
+
+test('a hint that cannot be read, or is of a turn that is not there, is nothing', async () => {
+  const worker = await h.worker(alone);
+  const channel = rungChannel(worker.id);
+  for (const text of ['', 'x', `${worker.id}`, `${worker.id} 99999999999 `, `${worker.id} 1 `])
+    await h.rows('select pg_notify($1, $2)', [channel, text]);
+  await submit();
+  await allEnd('a good hint still counts');
+});
+
+test('a turn whose claim fails after a hint is rung again', async () => {
+  await h.worker({ sweepMs: 100 });
+  await h.database.pool.query(`create sequence once;
+    create function fail_once() returns trigger language plpgsql as $$ begin
+      if nextval('once') = 1 then raise exception 'not now'; end if; return new; end $$;
+    create trigger fail_once before update on boxcar.turns for each row
+      when (new.status = 'running' and old.status = 'dispatched') execute function fail_once()`);
+  await submit();
+  await waitFor(() => h.log.some(({ event }) => event === 'turn.failed_to_run'), { message: 'it fails' });
+  await waitFor(
+    async () => {
+      await bell.letGo();
+      return (await statuses())[0] === 'success';
+    },
+    { message: 'it has ended' },
+  );
+  await checkInvariants(h.database.pool);
+});

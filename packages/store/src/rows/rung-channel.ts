@@ -1,0 +1,23 @@
+/**
+ * Hints of turns that have just been dispatched: a notice of the submission's own commit, to one worker. Each turn has its job in the queue
+ * beside it, so a hint that is lost, or that its worker has no place for, costs nothing but time.
+ */
+import { type Ring, tryParseId, type WorkerId } from '@boxcar/kernel';
+
+const PREFIX = 'boxcar_rung_';
+
+/** The channel of one worker. */
+export const rungChannel = (workerId: WorkerId): string => `${PREFIX}${workerId.replaceAll('-', '')}`;
+
+/** SQL of the same, from the id of a row `w`. */
+export const RUNG_CHANNEL = `'${PREFIX}' || replace(w.id::text, '-', '')`;
+
+/** SQL of what is told of turn `d` at its first epoch. */
+export const RUNG_PAYLOAD = "d.id || ' 1 ' || d.worker_target";
+
+/** @returns Undefined for what is no hint. */
+export function parseRung(payload: string): Ring | undefined {
+  const [, id = '', epoch = '', workerTarget = ''] = /^(\S+) (\d{1,9}) (.*)$/.exec(payload) ?? [];
+  const turnId = tryParseId<'turn'>(id);
+  return turnId && { turnId, epoch: Number(epoch), workerTarget };
+}
