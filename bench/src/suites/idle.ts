@@ -1,3 +1,5 @@
+import { createWorker } from '@boxcar/runtime';
+import type { Boxcar } from '../boxcar/system.js';
 import { sampleIdle } from '../measure.js';
 import type { QueueName } from '../options.js';
 import { quantile } from '../report.js';
@@ -7,7 +9,7 @@ import { interleave, settle } from './pair.js';
 const SAMPLES = 300;
 const WARM_UP = 30;
 
-/** One durable turn at a time on a system at rest: submit → answer. */
+/** One durable turn at a time on a system at rest: submit → answer. Between two processes, and by a worker in the caller's own. */
 export async function benchIdle(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const samples = options.samples ?? SAMPLES;
@@ -17,9 +19,17 @@ export async function benchIdle(bench: Bench, queue: QueueName): Promise<Figures
   const perRound = Math.ceil(samples / options.rounds);
   const times = await interleave(pair, options.rounds, (system) => sampleIdle(system, perRound));
   const [boxcar, floor] = [times.boxcar.flat(), times.floor.flat()];
+  const own = await sampleInProcess(pair.boxcar, samples);
   say(`idle ${queue}: ${boxcar.length} samples of each`);
   return {
     p50: { value: quantile(boxcar, 0.5), floor: quantile(floor, 0.5) },
     p99: { value: quantile(boxcar, 0.99), floor: quantile(floor, 0.99) },
+    'in process p50': { value: quantile(own, 0.5), floor: quantile(floor, 0.5) },
   };
+}
+
+async function sampleInProcess(boxcar: Boxcar, samples: number): Promise<readonly number[]> {
+  await using _worker = await createWorker(boxcar.runtime);
+  await sampleIdle(boxcar, Math.min(WARM_UP, samples));
+  return sampleIdle(boxcar, samples);
 }
