@@ -73,7 +73,10 @@ export class Issuer {
    *
    * @throws KernelError `issuer_unavailable`; what `jose` says of the token, or of the key that it names.
    */
-  readonly keyOf = async (header: JWTHeaderParameters, token: FlattenedJWSInput) => {
+  readonly keyOf = async (
+    header: JWTHeaderParameters,
+    token: FlattenedJWSInput,
+  ): ReturnType<RemoteJWKSet> => {
     this.#keys ??= this.#findKeys();
     const asked = this.#keys;
     let keys: RemoteJWKSet | undefined;
