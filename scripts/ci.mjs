@@ -66,8 +66,18 @@ function findNode(major) {
   return found.stdout.trim();
 }
 
-// Tests that say nothing about a version, beside the long ones: they compute, measure, wait for servers that are silent, or start their own Postgres.
+// Tests that say nothing about a version, beside the long ones: they compute, measure, race, wait for times and silent servers, or start their
+// own Postgres. The statements of their rooms are run by other tests.
 const ONCE = [
+  '**/handoff/{processes,races,chains,questions,stream-handoff,doors,notify,parked,remote-questions}.test.ts',
+  '**/session-races.test.ts',
+  '**/callbacks.test.ts',
+  '**/import-tape.test.ts',
+  '**/overflow.test.ts',
+  '**/turn-prompts.test.ts',
+  '**/providers.test.ts',
+  '**/prompt.property.test.ts',
+  '**/start-boxcar.test.ts',
   '**/close.test.ts',
   '**/clock-skew.test.ts',
   '**/connection-limits.test.ts',

@@ -10,5 +10,5 @@ export function isIssuerUrl(text: string): boolean {
   if (!URL.canParse(text)) return false;
   const url = new URL(text);
   const isSafe = url.protocol === 'https:' || (url.protocol === 'http:' && isLoopbackUrl(url));
-  return isSafe && !/[?#\s"\\]/.test(text) && `${url.username}${url.password}` === '';
+  return isSafe && /^https?:\/\/[^?#\s"\\]+$/.test(text) && `${url.username}${url.password}` === '';
 }

@@ -189,7 +189,10 @@ class McpDoor {
     const last = request.headers.get(LAST_EVENT_HEADER);
     const missed = last === null ? events.lastReadId : undefined;
     const asked = missed === undefined ? request : withHeader(request, LAST_EVENT_HEADER, missed);
-    const response = await this.#inSession({ ...call, request: asked }, session);
+    const response = await this.#inSession({ ...call, request: asked }, session).catch((error: unknown) => {
+      give();
+      throw error;
+    });
     const isOwn = last === null || events.isOwn(last);
     const close = response.ok && isOwn ? events.openOwnStream() : () => undefined;
     const ended = new AbortController();
@@ -269,19 +272,17 @@ class McpDoor {
     const give = this.#counts.take('streams', call.principal.keyId);
     if (give === undefined) return tooMany('open streams');
     let listening: Listening | undefined;
+    let stop: (() => void) | undefined;
     const end = (): void => {
+      stop?.();
       listening?.close();
       give();
     };
     try {
       listening = await openListening(this.#scopeOf(call), body);
       const handler = this.#handlerOf(call, listening.bus);
-      const stop = this.#endListen(call, () => void handler.close());
-      const response = await handler.fetch(call.request, { parsedBody: listening.body });
-      return this.#watch(response, () => {
-        stop();
-        end();
-      });
+      stop = this.#endListen(call, () => void handler.close());
+      return this.#watch(await handler.fetch(call.request, { parsedBody: listening.body }), end);
     } catch (error) {
       end();
       if (!(error instanceof ProtocolError)) throw error;

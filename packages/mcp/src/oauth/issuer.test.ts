@@ -69,6 +69,15 @@ describe('metadata', () => {
   test.each<[string, (answer: ServerResponse) => void]>([
     ['says no with another status', (answer) => void answer.writeHead(405).end()],
     ['answers everything with a page', (answer) => void answer.writeHead(200).end('<html>')],
+    ['fails', (answer) => void answer.writeHead(500).end()],
+    ['leads elsewhere', (answer) => void answer.writeHead(302, { location: '/' }).end()],
+    [
+      'has metadata of another issuer',
+      (answer) =>
+        void answer.end(
+          JSON.stringify({ issuer: 'https://other.example', jwks_uri: 'https://other.example/k' }),
+        ),
+    ],
   ])('of OpenID are found when the first address %s', async (_what, first) => {
     const issuer = await start();
     issuer.metadataPath = '/.well-known/openid-configuration';
@@ -99,6 +108,28 @@ describe('keys', () => {
     const issuer = await start();
     await issuer.rotate(algorithm);
     expect(await judge(new Issuer(issuer.url), await issuer.token())).toBe('good');
+  });
+
+  test.each<[string, object, string]>([
+    ['that cannot be read', { kty: 'RSA', e: 'AQAB' }, 'DataError'],
+    ['that is too short', { kty: 'RSA', e: 'AQAB', n: 'AQAB' }, 'TypeError'],
+  ])('one %s keeps no other token out, and nothing is asked because of it', async (_what, key) => {
+    const issuer = await start();
+    issuer.otherKeys.push({ kid: 'bad', use: 'sig', ...key });
+    const asked = new Issuer(issuer.url, { cooldownMs: 0 });
+    expect(await judge(asked, await issuer.token())).toBe('good');
+    const made = await issuer.token({}, { kid: 'bad' });
+    for (let count = 0; count < 3; count += 1)
+      expect(await judge(asked, made)).not.toBe('issuer_unavailable');
+    expect(issuer.asked.filter((path) => path === '/keys')).toHaveLength(1);
+    await issuer.rotate();
+    expect(await judge(asked, await issuer.token())).toBe('good');
+  });
+
+  test('of which two have the name that a token names are no failure of the issuer', async () => {
+    const issuer = await start();
+    issuer.otherKeys.push({ ...issuer.jwk });
+    expect(await judge(new Issuer(issuer.url), await issuer.token())).toBe('ERR_JWKS_MULTIPLE_MATCHING_KEYS');
   });
 
   test('that are unknown are not looked for again and again', async () => {
@@ -138,7 +169,6 @@ describe('an issuer that fails', () => {
     ['has nothing', (answer) => void answer.writeHead(404).end()],
     ['answers with something else', (answer) => void answer.end('<html>')],
     ['answers with JSON that is no metadata', (answer) => void answer.end('[]')],
-    ['sends more than a document', (answer) => void answer.end(`"${'x'.repeat(300_000)}"`)],
     ['never answers', () => undefined],
     ['never ends its answer', (answer) => void answer.write('{')],
   ])('%s: the token is not judged', async (_what, broken) => {
@@ -148,8 +178,16 @@ describe('an issuer that fails', () => {
     expect(await judge(new Issuer(issuer.url, { askMs: 200 }), token)).toBe('issuer_unavailable');
   });
 
+  test('has metadata that are larger than a document may be: the token is not judged', async () => {
+    const issuer = await start();
+    issuer.padding = 'x'.repeat(300_000);
+    expect(await reasonOf(issuer.url)).toMatch(/^issuer_unavailable: the document has more than/);
+    issuer.padding = 'x'.repeat(200_000);
+    expect(await judge(new Issuer(issuer.url), await issuer.token())).toBe('good');
+  });
+
   test.each<[number, (answer: ServerResponse) => void]>([
-    [1, (answer) => void answer.destroy()],
+    [2, (answer) => void answer.destroy()],
     [2, (answer) => void answer.writeHead(404).end()],
     [2, (answer) => void answer.end('<html>')],
   ])('is not asked again for a moment (%i requests)', async (requests, broken) => {
@@ -175,6 +213,23 @@ describe('an issuer that fails', () => {
     issuer.broken = (answer) => void answer.writeHead(302, { location: `${other.url}/keys` }).end();
     expect(await reasonOf(issuer.url)).toBe('issuer_unavailable: the issuer answered 302');
     expect(other.asked).toEqual([]);
+  });
+
+  test('a pause grows with each failure, and is over with the first answer', async () => {
+    const issuer = await start();
+    issuer.broken = (answer) => void answer.destroy();
+    const asked = new Issuer(issuer.url, { pauseMs: 20, keepMs: 0 });
+    const token = await issuer.token();
+    const untilAsked = async (): Promise<number> => {
+      const [before, from] = [issuer.asked.length, performance.now()];
+      while (issuer.asked.length === before) await judge(asked, token);
+      return performance.now() - from;
+    };
+    await untilAsked();
+    for (const least of [20, 40, 80, 160]) expect(await untilAsked()).toBeGreaterThan(least * 0.9);
+    issuer.broken = undefined;
+    while ((await judge(asked, token)) !== 'good');
+    expect(await judge(asked, token)).toBe('good');
   });
 });
 

@@ -3,14 +3,15 @@
  *
  * I1  Metadata count only when they name this issuer.
  * I2  Keys are kept for a while, and asked for again when a token has an unknown one, at most once in a while.
- * I3  An issuer that cannot be reached is an error of the server: it says nothing of the token.
- * I4  After a failure nothing is asked for a moment: requests with tokens that nobody has judged yet must not become requests to the issuer.
+ * I3  An issuer that cannot be reached is an error of the server: it says nothing of the token. A key that cannot be used is one of the token
+ *     alone, since anybody can name it.
+ * I4  After a failure nothing is asked for a while, which grows with each failure: requests with tokens that nobody has judged yet must not
+ *     become requests to the issuer.
  */
 import { KernelError, safeParse } from '@boxcar/kernel';
 import {
   createRemoteJWKSet,
   customFetch,
-  errors,
   type FlattenedJWSInput,
   type JWTHeaderParameters,
   type RemoteJWKSet,
@@ -18,22 +19,25 @@ import {
 import { z } from 'zod';
 import { createFetchJson, type FetchJson } from './fetch-json.js';
 
-const COOLDOWN_MS = 30_000;
+const COOLDOWN_MS = 5_000;
 const KEEP_MS = 600_000;
 const PAUSE_MS = 2_000;
+const MAX_PAUSE_MS = 60_000;
 
 export interface IssuerTimes {
   /** How long an answer may take. Default: 5 s. */
   readonly askMs?: number | undefined;
-  /** How long nothing is asked after a failure. Default: 2 s. */
+  /** How long nothing is asked after a first failure. Default: 2 s; after further ones up to a minute. */
   readonly pauseMs?: number | undefined;
-  /** How long an unknown key is not looked for again. Default: 30 s. */
+  /** How long an unknown key is not looked for again. Default: 5 s. */
   readonly cooldownMs?: number | undefined;
   /** How long keys are used without being asked for again. Default: 10 minutes. */
   readonly keepMs?: number | undefined;
 }
 
 const metadataSchema = z.object({ issuer: z.string(), jwks_uri: z.url() });
+
+const keysSchema = z.object({ keys: z.array(z.record(z.string(), z.unknown())) });
 
 /** In the order of the specification of MCP. */
 export function metadataUrlsOf(issuer: string): readonly string[] {
@@ -47,29 +51,32 @@ export function metadataUrlsOf(issuer: string): readonly string[] {
   ];
 }
 
-/** The token is at fault: it names a key that the issuer does not have, or does not say which one. */
-const isOfToken = (error: unknown): boolean =>
-  error instanceof errors.JWKSNoMatchingKey || error instanceof errors.JWKSMultipleMatchingKeys;
+/** The issuer was not reached, or its answer cannot be used. */
+class IssuerFailed extends Error {}
+const causeIn = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 export class Issuer {
   readonly #name: string;
   readonly #times: IssuerTimes;
   readonly #fetchJson: FetchJson;
   #keys: Promise<RemoteJWKSet> | undefined;
-  #failed: { readonly error: unknown; readonly at: number } | undefined;
+  #failed: { readonly error: IssuerFailed; readonly at: number; readonly pauseMs: number } | undefined;
 
   constructor(name: string, times: IssuerTimes = {}) {
     this.#name = name;
     this.#times = times;
-    const fetchJson = createFetchJson(name, times.askMs);
-    this.#fetchJson = async (url) => {
-      this.#checkPause();
-      return await fetchJson(url);
-    };
+    this.#fetchJson = createFetchJson(name, times.askMs);
   }
 
-  /** The key of a token. @throws KernelError `issuer_unavailable`; what `jose` says of the token. */
-  readonly keyOf = async (header: JWTHeaderParameters, token: FlattenedJWSInput) => {
+  /**
+   * The key of a token.
+   *
+   * @throws KernelError `issuer_unavailable`; what `jose` says of the token, or of the key that it names.
+   */
+  readonly keyOf = async (
+    header: JWTHeaderParameters,
+    token: FlattenedJWSInput,
+  ): ReturnType<RemoteJWKSet> => {
     this.#keys ??= this.#findKeys();
     const asked = this.#keys;
     let keys: RemoteJWKSet | undefined;
@@ -77,29 +84,46 @@ export class Issuer {
       keys = await asked;
       return await keys(header, token);
     } catch (error) {
-      if (isOfToken(error)) throw error;
+      if (!(error instanceof IssuerFailed)) throw error;
       // Keys that are still good stay; else the issuer may have moved them.
       if (keys?.fresh !== true && this.#keys === asked) this.#keys = undefined;
-      if (this.#failed?.error !== error) this.#failed = { error, at: performance.now() };
       throw new KernelError('issuer_unavailable', { cause: error });
     }
   };
 
-  /** The error of the pause is the same one: being told of it again does not prolong it. */
-  #checkPause(): void {
+  /** What is asked, unless it is the time of a pause. Its error is then the first one again, and does not prolong it. */
+  async #ask<T>(work: () => Promise<T>): Promise<T> {
     const { pauseMs = PAUSE_MS } = this.#times;
-    if (this.#failed !== undefined && performance.now() - this.#failed.at < pauseMs) throw this.#failed.error;
+    const failed = this.#failed;
+    if (failed !== undefined && performance.now() - failed.at < failed.pauseMs) throw failed.error;
+    try {
+      const found = await work();
+      this.#failed = undefined;
+      return found;
+    } catch (error) {
+      this.#failed = {
+        error: new IssuerFailed(causeIn(error), { cause: error }),
+        at: performance.now(),
+        pauseMs: failed === undefined ? pauseMs : Math.min(failed.pauseMs * 2, MAX_PAUSE_MS),
+      };
+      throw this.#failed.error;
+    }
   }
 
-  async #findKeys(): Promise<RemoteJWKSet> {
-    for (const url of metadataUrlsOf(this.#name)) {
-      const found = safeParse(metadataSchema, await this.#fetchJson(url));
-      if (!found.success) continue;
-      const { issuer, jwks_uri: address } = found.data;
-      if (issuer !== this.#name) throw new Error('the metadata are those of another issuer');
-      return this.#keysAt(address);
-    }
-    throw new Error('the issuer has no metadata with the address of its keys');
+  #findKeys(): Promise<RemoteJWKSet> {
+    return this.#ask(async () => {
+      let thrown: unknown;
+      for (const url of metadataUrlsOf(this.#name)) {
+        try {
+          const found = safeParse(metadataSchema, await this.#fetchJson(url));
+          if (found.success && found.data.issuer === this.#name) return this.#keysAt(found.data.jwks_uri);
+          if (found.success) thrown ??= new Error('the metadata are those of another issuer');
+        } catch (error) {
+          thrown ??= error;
+        }
+      }
+      throw thrown ?? new Error('the issuer has no metadata with the address of its keys');
+    });
   }
 
   #keysAt(address: string): RemoteJWKSet {
@@ -107,7 +131,12 @@ export class Issuer {
     return createRemoteJWKSet(new URL(address), {
       cooldownDuration: cooldownMs,
       cacheMaxAge: keepMs,
-      [customFetch]: async (url) => Response.json((await this.#fetchJson(url)) ?? null),
+      [customFetch]: (url) =>
+        this.#ask(async () => {
+          const found = safeParse(keysSchema, await this.#fetchJson(url));
+          if (!found.success) throw new Error('there are no keys at the address that the metadata name');
+          return Response.json(found.data);
+        }),
     });
   }
 }

@@ -11,10 +11,9 @@ const SCOPES_OF: Readonly<Record<ToolGroup, readonly Scope[]>> = {
   approvals: ['approvals:read', 'approvals:write'],
 };
 
-/** Clients ask for all that is listed: the scopes of tools that are not offered are left out. */
+/** Clients ask for all that is listed: the scopes of tools that are not offered are left out. Resources show turns whatever tools there are. */
 const scopesOf = (groups: ReadonlySet<ToolGroup>): readonly Scope[] => [
-  'mcp:call',
-  ...[...groups].flatMap((group) => SCOPES_OF[group]),
+  ...new Set<Scope>(['mcp:call', ...[...groups].flatMap((group) => SCOPES_OF[group]), 'turns:read']),
 ];
 
 /** Both addresses: that of the server, and that of `/mcp`. */

@@ -126,7 +126,7 @@ describe('metadata', () => {
           authorization_servers: [issuer.url],
           scopes_supported: [
             ...['mcp:call', 'handoffs:read', 'handoffs:write'],
-            ...['approvals:read', 'approvals:write'],
+            ...['approvals:read', 'approvals:write', 'turns:read'],
           ],
           bearer_methods_supported: ['header'],
         },
@@ -170,6 +170,44 @@ describe('metadata', () => {
     await client.close();
   });
 
+  test('with a path in its address, clients ask where the path comes last', async () => {
+    await using other = await openServer(
+      { database: stage.database },
+      { publicUrl: `${PUBLIC_URL}/boxcar/`, audience: `${PUBLIC_URL}:443/boxcar/mcp` },
+    );
+    const refused = await open('none', other.url);
+    expect(extractWWWAuthenticateParams(refused).resourceMetadataUrl?.href).toBe(
+      `${PUBLIC_URL}/.well-known/oauth-protected-resource/boxcar/mcp`,
+    );
+    for (const aud of [`${PUBLIC_URL}:443/boxcar/mcp`, `${PUBLIC_URL}/boxcar/mcp`])
+      expect((await open(await tokenOf({ aud }), other.url)).status).toBe(200);
+    expect((await open(await tokenOf(), other.url)).status).toBe(401);
+  });
+
+  test.each([
+    { publicUrl: `${PUBLIC_URL}/mcp` },
+    { publicUrl: `${PUBLIC_URL}//` },
+    { publicUrl: `${PUBLIC_URL}#` },
+    { publicUrl: `${PUBLIC_URL}?` },
+    { publicUrl: undefined, audience: `${PUBLIC_URL}/a?b=/mcp` },
+    { publicUrl: undefined, audience: `${PUBLIC_URL}/a#/mcp` },
+    { issuer: 'https:id.example' },
+  ])('%j cannot be the settings of a server', async (more) => {
+    await expect(openServer({ database: stage.database }, more)).rejects.toMatchObject({
+      code: 'bad_config',
+    });
+  });
+
+  test('a server without the project of its tokens says so', async () => {
+    await using other = await openServer({ database: stage.database }, { project: 'nowhere' });
+    const refused = await open(await tokenOf(), other.url);
+    expect([refused.status, await refused.json()]).toMatchObject([
+      403,
+      { code: 'permission_denied', next: expect.stringContaining('--project') },
+    ]);
+    expect(other.log.some(({ event }) => event === 'oauth.no_project')).toBe(true);
+  });
+
   test('a server that takes tokens needs no key to be reached by others', async () => {
     await using other = await openServer({ host: '0.0.0.0', allowedHosts: ['boxcar.example'] });
     expect((await open(await tokenOf(), other.url.replace('0.0.0.0', '127.0.0.1'))).status).toBe(200);
@@ -192,6 +230,19 @@ describe('a token', () => {
       await client.close();
     }
     expect((await open(await stage.key())).status).toBe(200);
+  });
+
+  test.each(['JWT', 'at+jwt', 'application/AT+JWT'])('may have the type %s', async (typ) => {
+    expect((await open(await issuer.token({}, { typ }))).status).toBe(200);
+  });
+
+  test('of another issuer, or that has ended, leads to no request', async () => {
+    await using own = await openIssuer({ audience });
+    await using other = await openServer({ database: stage.database }, { issuer: own.url });
+    for (const claims of [{ iss: 'https://other.example' }, { exp: nowS() - 60 }])
+      expect((await open(await own.token(claims), other.url)).status).toBe(401);
+    expect(own.asked).toEqual([]);
+    expect((await open(await own.token(), other.url)).status).toBe(200);
   });
 
   test('may be for several servers', async () => {
@@ -245,6 +296,8 @@ describe('a token', () => {
     ],
     ['that is none', async () => 'eyJhbGciOiJSUzI1NiJ9.e30.AAAA'],
     ['of a key that the issuer does not have', () => issuer.token({}, { kid: 'unknown' })],
+    ['that names no key', () => issuer.token({}, { kid: null })],
+    ['for another purpose', () => issuer.token({}, { typ: 'logout+jwt' })],
   ])('%s is refused, and the answer does not say why', async (_what, make) => {
     const token = await make();
     tokens.push(token);
@@ -347,11 +400,13 @@ describe('sessions and streams', () => {
   });
 
   test('the streams of a token end with it, and the session goes on with the next token', async () => {
-    const short = await tokenOf({ exp: nowS() + 2 });
+    const exp = nowS() + 2;
+    const short = await tokenOf({ exp });
     const session = await sessionOf(short);
     const stream = await openStream(short, session);
     expect(stream.status).toBe(200);
     await stream.text();
+    expect(Date.now()).toBeGreaterThan(exp * 1000);
     expect((await send(short, PING, { session })).status).toBe(401);
     const next = await tokenOf();
     expect((await send(next, PING, { session })).status).toBe(200);
@@ -361,7 +416,8 @@ describe('sessions and streams', () => {
   });
 
   test('a stream of the newer revision ends with its token', async () => {
-    const short = await tokenOf({ exp: nowS() + 2, scope: 'mcp:call handoffs:read' });
+    const exp = nowS() + 2;
+    const short = await tokenOf({ exp, scope: 'mcp:call handoffs:read' });
     const version = '2026-07-28';
     const answer = await fetch(stage.url, {
       method: 'POST',
@@ -387,6 +443,7 @@ describe('sessions and streams', () => {
     });
     expect([answer.status, answer.headers.get('content-type')]).toEqual([200, 'text/event-stream']);
     await answer.text();
+    expect(Date.now()).toBeGreaterThan(exp * 1000);
   });
 
   test('streams end when the project of their token is archived', async () => {

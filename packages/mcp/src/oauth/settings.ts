@@ -16,7 +16,8 @@ export interface OAuthOptions {
 
 export interface OAuthSettings {
   readonly issuer: string;
-  readonly audience: string;
+  /** Any of them. */
+  readonly audiences: readonly string[];
   /** The address of `/mcp`. */
   readonly resource: string;
   readonly metadataUrl: string;
@@ -32,9 +33,15 @@ const refuse = (message: string, next: string): never => {
 
 /** The address of the server that an audience names; undefined when it is not that of a `/mcp`. */
 const baseIn = (audience: string | undefined): string | undefined =>
-  audience !== undefined && /^https?:/.test(audience) && URL.canParse(audience) && audience.endsWith(DOOR)
+  audience !== undefined && /^https?:\/\/[^?#]+\/mcp$/.test(audience) && URL.canParse(audience)
     ? audience.slice(0, -DOOR.length)
     : undefined;
+
+/** Its address is made of that of the resource: the path comes after the well-known one (RFC 9728, section 3.1). */
+function metadataUrlOf(resource: string): string {
+  const { origin, pathname } = new URL(resource);
+  return `${origin}${METADATA_PATH}${pathname}`;
+}
 
 /**
  * The address is never taken from a request: tokens for another server must not be valid here because a client says so.
@@ -55,12 +62,14 @@ export function readOAuth({ issuer, audience, publicUrl, project }: OAuthOptions
       'Give it with --public-url, or set BOXCAR_OAUTH_AUDIENCE to it.',
     );
   const plain = readPublicUrl(base);
+  if (plain.endsWith(DOOR))
+    refuse(
+      `publicUrl: '${base}' ends in ${DOOR}, which is added to it.`,
+      `Give the address without ${DOOR}.`,
+    );
   const resource = `${plain}${DOOR}`;
-  return {
-    issuer,
-    audience: audience ?? resource,
-    resource,
-    metadataUrl: `${plain}${METADATA_PATH}${DOOR}`,
-    project,
-  };
+  // An address that is written in another way is the same one to clients, which name the resource.
+  const audiences =
+    baseIn(audience) === undefined && audience !== undefined ? [audience] : [audience ?? resource, resource];
+  return { issuer, audiences, resource, metadataUrl: metadataUrlOf(resource), project };
 }

@@ -12,7 +12,14 @@ import { createHash } from 'node:crypto';
 import type { CallPrincipal, TokenDoor } from '@boxcar/http';
 import { KernelError, SCOPES, type Scope, safeParse, tryParseId } from '@boxcar/kernel';
 import { type Actor, findActor, type Log, type Runtime } from '@boxcar/runtime';
-import { decodeJwt, errors, type JWTPayload, jwtVerify } from 'jose';
+import {
+  decodeJwt,
+  decodeProtectedHeader,
+  errors,
+  type JWTPayload,
+  jwtVerify,
+  type ProtectedHeaderParameters,
+} from 'jose';
 import { z } from 'zod';
 import { OPERATOR } from '../client-scope.js';
 import { Issuer, type IssuerTimes } from './issuer.js';
@@ -26,6 +33,9 @@ const ALGORITHMS = [
   ...['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512'],
   ...['ES256', 'ES384', 'ES512', 'EdDSA', 'Ed25519'],
 ] as NonNullable<NonNullable<Parameters<typeof jwtVerify>[2]>['algorithms']>;
+
+/** Tokens for other purposes are of other types (RFC 8725). */
+const TYPES: ReadonlySet<string | undefined> = new Set([undefined, 'jwt', 'at+jwt', 'application/at+jwt']);
 
 const name = z.string().min(1).max(200);
 
@@ -111,11 +121,11 @@ class IssuedTokens implements TokenDoor {
   /** O1. */
   async #verify(token: string): Promise<Claims> {
     try {
-      this.#look(decodeJwt(token));
-      const { issuer, audience } = this.#settings;
+      this.#look(decodeProtectedHeader(token), decodeJwt(token));
+      const { issuer, audiences } = this.#settings;
       const { payload } = await jwtVerify(token, this.#issuer.keyOf, {
         issuer,
-        audience,
+        audience: [...audiences],
         algorithms: ALGORITHMS,
         clockTolerance: TOLERANCE_S,
         requiredClaims: ['exp', 'sub'],
@@ -123,35 +133,47 @@ class IssuedTokens implements TokenDoor {
       const claims = safeParse(claimsSchema, payload);
       return claims.success ? (claims.data as Claims) : refuse();
     } catch (error) {
-      if (!(error instanceof errors.JOSEError)) throw error;
-      this.#options.log('debug', 'oauth.token_refused', { reason: error.code });
+      if (error instanceof KernelError) throw error;
+      // A key of the issuer that cannot be used is no fault of its clients.
+      if (error instanceof errors.JOSEError)
+        this.#options.log('debug', 'oauth.token_refused', { reason: error.code });
+      else this.#options.log('warn', 'oauth.key_unusable', { error });
       return refuse();
     }
   }
 
   /** Tokens of others, and those that have ended, are refused without asking the issuer: it may be away. */
-  #look({ iss, exp }: JWTPayload): void {
+  #look({ kid, typ }: ProtectedHeaderParameters, { iss, exp }: JWTPayload): void {
+    if (kid === undefined || !TYPES.has(typ?.toLowerCase())) refuse();
     if (iss !== this.#settings.issuer) refuse();
     if (typeof exp !== 'number' || (exp + TOLERANCE_S) * 1000 <= Date.now()) refuse();
   }
 
   /** O2. One statement. */
   async #findActor({ boxcar_project: project, boxcar_agent: agent }: Claims): Promise<Actor> {
-    const found = await this.#askActor(project ?? this.#settings.project, agent ?? OPERATOR);
+    const found = await this.#askActor(project, agent);
     if (found.isArchived) deny('The project of the token is archived.');
     if (agent !== undefined && found.agentId === found.operatorId)
       deny('The token names no agent of its project.');
     return found;
   }
 
-  async #askActor(project: string, agent: string): Promise<Actor> {
+  async #askActor(project: string | undefined, agent: string | undefined): Promise<Actor> {
     try {
-      return await findActor(this.#options.runtime.pool, project, agent);
+      return await findActor(
+        this.#options.runtime.pool,
+        project ?? this.#settings.project,
+        agent ?? OPERATOR,
+      );
     } catch (error) {
-      const isUnknown = error instanceof KernelError && ['not_found', 'bad_request'].includes(error.code);
-      return isUnknown
-        ? deny('The token names no project, or no agent of its project.')
-        : Promise.reject(error);
+      if (!(error instanceof KernelError) || !['not_found', 'bad_request'].includes(error.code)) throw error;
+      if (project !== undefined || agent !== undefined)
+        return deny('The token names no project, or no agent of its project.');
+      this.#options.log('error', 'oauth.no_project', { project: this.#settings.project });
+      throw new KernelError('permission_denied', {
+        message: 'The token names no project, and this server has none for such tokens.',
+        next: 'Start the server with --project, or have the issuer name a project in boxcar_project.',
+      });
     }
   }
 }

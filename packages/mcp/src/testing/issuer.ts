@@ -17,6 +17,11 @@ export interface TestIssuer extends AsyncDisposable {
   jwksUri: string;
   /** What it answers in place of everything else. */
   broken: ((answer: ServerResponse) => void) | undefined;
+  readonly jwk: JWK;
+  /** What it shows beside its own key. */
+  readonly otherKeys: object[];
+  /** What its metadata have more. */
+  padding: string;
   /** What it answers where it has nothing. */
   elsewhere: ((answer: ServerResponse) => void) | undefined;
   /** Its metadata are at this path. */
@@ -26,7 +31,7 @@ export interface TestIssuer extends AsyncDisposable {
   /** Shows another key from now on. @param algorithm - Default: RS256. */
   rotate(algorithm?: string): Promise<void>;
   /** A token for `audience`, valid for ten minutes. Claims that are undefined are left out. */
-  token(claims?: Claims, header?: { readonly kid?: string }): Promise<string>;
+  token(claims?: Claims, header?: { readonly kid?: string | null; readonly typ?: string }): Promise<string>;
 }
 
 const lifeS = 600;
@@ -49,6 +54,7 @@ export async function openIssuer({
     const documents: Record<string, unknown> = {
       [issuer.metadataPath]: {
         issuer: issuer.calledIssuer,
+        padding: issuer.padding,
         jwks_uri: issuer.jwksUri,
         authorization_endpoint: `${origin}/authorize`,
         token_endpoint: `${origin}/token`,
@@ -56,7 +62,7 @@ export async function openIssuer({
         grant_types_supported: ['client_credentials'],
         token_endpoint_auth_methods_supported: ['client_secret_basic'],
       },
-      '/keys': { keys: [current.jwk] },
+      '/keys': { keys: [current.jwk, ...issuer.otherKeys] },
     };
     const found = documents[request.url ?? ''];
     if (found === undefined && issuer.elsewhere !== undefined) return issuer.elsewhere(answer);
@@ -82,15 +88,20 @@ export async function openIssuer({
     elsewhere: undefined,
     metadataPath: `/.well-known/oauth-authorization-server${path}`,
     calledIssuer: url,
+    otherKeys: [],
+    padding: '',
+    get jwk() {
+      return current.jwk;
+    },
     get publicKey() {
       return current.publicKey;
     },
     rotate: async (algorithm) => {
       current = await newKey(Number(current.jwk.kid) + 1, algorithm);
     },
-    token: (claims = {}, { kid = current.jwk.kid } = {}) =>
+    token: (claims = {}, { kid = current.jwk.kid ?? null, ...header } = {}) =>
       new SignJWT({ iss: url, aud: audience, sub: 'ada', exp: nowS() + lifeS, scope: 'mcp:call', ...claims })
-        .setProtectedHeader({ alg: current.algorithm, ...(kid === undefined ? {} : { kid }) })
+        .setProtectedHeader({ alg: current.algorithm, ...header, ...(kid === null ? {} : { kid }) })
         .sign(current.privateKey),
     [Symbol.asyncDispose]: async () => {
       server.closeAllConnections();

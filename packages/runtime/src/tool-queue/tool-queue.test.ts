@@ -379,10 +379,11 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     const unsent = await place.start('flushed_early');
     await waitFor(async () => (await place.calls(never.turnId))[0]?.sent_at, { message: 'it was sent' });
     await waitFor(async () => (await place.calls(unsent.turnId))[0]?.sent_at, { message: 'it was sent' });
-    // As if its worker had died between the commit and the sending.
-    await place.backend.database.pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [
-      unsent.call.id,
-    ]);
+    // As if its worker had died between the commit and the sending. No sweep looks at it before its queue is lost.
+    await place.backend.database.pool.query(
+      "update boxcar.tool_calls set sent_at = null, look_at = now() + interval '1 hour' where id = $1",
+      [unsent.call.id],
+    );
     for (const target of ['flushed', 'flushed-once', 'flushed-early'])
       await place.queue(target).obliterate({ force: true });
     for (const { call } of [safe, never, unsent]) await place.overdue('look_at', call.id);

@@ -1,7 +1,8 @@
 import type pg from 'pg';
 
 /**
- * Rows and entries of indexes that `work` reads.
+ * Rows and entries of indexes that `work` reads. What other connections have read is counted seconds later, or when they end: so they end
+ * first.
  *
  * @param pool - Has one connection, so that its reads are flushed to the statistics before they are counted.
  */
@@ -14,6 +15,10 @@ export async function countReads(pool: pg.Pool, work: () => Promise<unknown>): P
     );
     return rows[0]?.n ?? Number.NaN;
   };
+  await pool.query(
+    `select pg_terminate_backend(pid, 60000) from pg_stat_activity
+     where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()`,
+  );
   const before = await count();
   await work();
   return (await count()) - before;

@@ -89,6 +89,11 @@ test('an issuer without the address of the server keeps it from starting', async
   }
 });
 
+test('an address that cannot be one keeps it from starting, with an issuer or without', async () => {
+  const { code, stderr } = await cli(['mcp', '--http', '--port', '0', '--public-url', 'desk'], env);
+  expect([code === 0, stderr.includes("publicUrl: 'desk'")]).toEqual([false, true]);
+});
+
 test('flags that say nothing in a mode are wrong usage', async () => {
   for (const args of [
     ['mcp', '--port', '0'],

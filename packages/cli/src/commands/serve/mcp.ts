@@ -1,5 +1,6 @@
 /** `boxcar mcp`. */
 import { settingSchemas } from '@boxcar/host/config';
+import { readPublicUrl } from '@boxcar/http';
 import {
   mcpRoutes,
   type OAuthOptions,
@@ -65,6 +66,7 @@ function runMcp(context: Context, flags: McpFlags): Promise<number> {
       'with --http the key of a client says for which agent it speaks: boxcar keys create --agent',
       'agent',
     );
+  if (flags.publicUrl !== undefined) readPublicUrl(flags.publicUrl);
   return serveHttp(context, flags, {
     event: 'mcp',
     routes: ({ runtime }, log) =>

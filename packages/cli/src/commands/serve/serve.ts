@@ -61,7 +61,7 @@ export function addServe(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'It listens where only this machine reaches it. There it makes a key at its first start, which commands of this account use. On any other address it needs a key: boxcar keys create. It speaks HTTP without TLS: put a proxy in front of it.\n\nSIGTERM, SIGHUP and Ctrl-C end it after the requests in progress.',
+          'It listens where only this machine reaches it. There it makes a key at its first start, which commands of this account use. On any other address it needs a key (boxcar keys create) or an issuer of tokens (BOXCAR_OAUTH_ISSUER). It speaks HTTP without TLS: put a proxy in front of it.\n\nSIGTERM, SIGHUP and Ctrl-C end it after the requests in progress.',
         examples: ['boxcar serve', 'boxcar serve --host 0.0.0.0 --port 80 --allow-host boxcar.example'],
       }),
     )
