@@ -3,7 +3,8 @@
  *
  * S1  Turns are changed under their locks, then their tapes, in the order of ids.
  * S2  What a part needs of a turn travels inside its record, so that no two lists of a batch are joined by going through both.
- * S3  A turn that commits alone needs neither lists nor an order of locks: its values are parameters, and the change of its row is its lock.
+ * S3  A turn that commits alone needs neither lists nor an order of locks: its values are parameters. The change of its row is its lock, unless
+ *     it must be left as it is when its row or its tape is locked.
  */
 
 import type { BatchId, TurnId } from '@boxcar/kernel';
@@ -216,17 +217,30 @@ const manyTurns = ({ hasEnds, hasShared, isLarge, batches, leavesLocked }: Commi
     returning ${changedColumns(OF_MANY)}, hd.base, hd.head_position, hd.view_position
   )`;
 
-const oneTurn = (source: Source, { hasEnds, batches }: CommitParts): string => `
-  with /* commit-sql.commit_one */ changed as (
-    update boxcar.turns t set status = coalesce(${source.value('end_status')}, t.status), ${turnChanges(source)}
-    where t.id = ${source.value('turn_id')} and t.epoch = ${source.value('epoch')} and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
-      and t.holder_id is not distinct from ${source.value('holder_id')} and (${source.value('holder_id')} is null or t.status = 'running')${hasEnds && batches === 'unknown' ? ' and t.batch_ids is null' : ''}
+function oneTurn(source: Source, parts: CommitParts): string {
+  const { value } = source;
+  const fence = `t.id = ${value('turn_id')} and t.epoch = ${value('epoch')} and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+      and t.holder_id is not distinct from ${value('holder_id')} and (${value('holder_id')} is null or t.status = 'running')${parts.hasEnds && parts.batches === 'unknown' ? ' and t.batch_ids is null' : ''}`;
+  return `
+  with /* commit-sql.commit_one */ ${parts.leavesLocked ? lockedFirst(fence) : ''}changed as (
+    update boxcar.turns t set status = coalesce(${value('end_status')}, t.status), ${turnChanges(source)}
+    ${parts.leavesLocked ? `from free where t.id = ${value('turn_id')} and free.id = t.output_box_id` : `where ${fence}`}
     returning ${changedColumns(source)}, ${heldView('t')}
   ),
   up as (
-    update boxcar.boxes b set head_position = b.head_position + ${source.value('entry_count')} from changed where b.id = changed.output_box_id
-    returning changed.*, b.head_position, b.head_position - ${source.value('entry_count')} as base, ${heldViewPosition('changed', 'b')} as view_position
+    update boxcar.boxes b set head_position = b.head_position + ${value('entry_count')} from changed where b.id = changed.output_box_id
+    returning changed.*, b.head_position, b.head_position - ${value('entry_count')} as base, ${heldViewPosition('changed', 'b')} as view_position
   )`;
+}
+
+/** The tape of a turn, when neither is locked by others. */
+const lockedFirst = (fence: string): string => `lk as (
+    select t.output_box_id from boxcar.turns t where ${fence} for update of t skip locked
+  ),
+  free as (
+    select b.id from lk join boxcar.boxes b on b.id = lk.output_box_id for no key update of b skip locked
+  ),
+  `;
 
 interface CommitStatement {
   readonly prepared: Statement;
@@ -281,8 +295,7 @@ export function toCommit(
 ): { readonly prepared: Statement; readonly values: unknown[] } {
   const records = commits.map(toRecord);
   const [only] = records;
-  // Turns whose rows or tapes may be locked are left out by lists alone.
-  const isAlone = records.length === 1 && !leavesLocked;
+  const isAlone = records.length === 1;
   const { prepared, columns } = commitStatement({
     batches,
     leavesLocked,
