@@ -137,7 +137,9 @@ async function rushQueue(target: Target, rush: Rush): Promise<readonly (number |
   cleanup.defer(() => bell.close());
   const ids = Array.from({ length: rush.turns }, () => newId());
   const arrivals = Array.from({ length: rush.newcomers }, () => ({ id: newId(), at: 0 }));
-  const own = new Set<string>(ids);
+  const busy = new Set<string>(ids);
+  // The queue may still have jobs of an earlier suite.
+  const own = new Set<string>([...ids, ...arrivals.map(({ id }) => id)]);
   const ends = new Map<string, number>();
   let announceEnd: () => void;
   const allEnded = new Promise<void>((settle) => {
@@ -148,9 +150,10 @@ async function rushQueue(target: Target, rush: Rush): Promise<readonly (number |
     {
       concurrency: target.concurrency,
       handle: async ({ turn_id }) => {
-        if (own.has(turn_id)) await delay(THINKING_MS);
+        if (!own.has(turn_id)) return;
+        if (busy.has(turn_id)) await delay(THINKING_MS);
         ends.set(turn_id, performance.now());
-        if (ends.size === ids.length + arrivals.length) announceEnd();
+        if (ends.size === own.size) announceEnd();
       },
     },
   );
