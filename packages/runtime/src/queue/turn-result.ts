@@ -14,7 +14,7 @@ export interface TurnResult {
   readonly error?: ErrorBody;
 }
 
-export const toTurnResult = (state: TurnState): TurnResult => ({
+export const toTurnResult = (state: Omit<TurnState, 'project_name' | 'lost_cause'>): TurnResult => ({
   status: state.status,
   turn_id: state.turn_id,
   agent_id: state.agent_id,

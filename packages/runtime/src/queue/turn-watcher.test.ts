@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { newId } from '../lib/new-id.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
-import { TurnWatcher } from './turn-watcher.js';
+import { type TurnEnd, TurnWatcher } from './turn-watcher.js';
 
 let h: Harness;
 const [projectId, operatorId] = [newId<'project'>(), newId<'agent'>()];
@@ -167,6 +167,56 @@ describe('the end of what this process has submitted', () => {
     await waitFor(() => !watcher.isListening, { message: 'it notices' });
     expect(await waitFrom(watcher, id)).toBe('not_found');
     await listen(watcher);
+  });
+
+  describe('and was foretold here', () => {
+    const endOf = (turn_id: TurnId): TurnEnd => ({
+      project_id: projectId,
+      turn_id,
+      run_id: newId(),
+      status: 'success',
+      agent_id: newId(),
+      context_box_id: newId(),
+      output_box_id: newId(),
+      step_count: 1,
+      error: null,
+      content: { kind: 'text', text: 'done' },
+    });
+    /** Nothing is in the rows: what is read ends as `not_found`. */
+    const wait = (id: TurnId): Promise<unknown> =>
+      watcher.wait(id, { project, timeoutMs: 60_000 }).catch((error: KernelError) => error.code);
+
+    test('is told without a read once it is committed, and only then', async () => {
+      const id = newId<'turn'>();
+      watcher.expect([id], [project]);
+      const waiting = wait(id);
+      const takeBack = watcher.foretell(endOf(id));
+      expect(
+        await readsDuring(watcher, () => {
+          watcher.tell([id]);
+          return waiting;
+        }),
+      ).toBe(1);
+      takeBack();
+      expect(await waiting).toMatchObject({ status: 'success', content: { text: 'done' } });
+    });
+
+    test('is read when another process has announced it, when it was taken back, and by who was not expected', async () => {
+      const [announced, taken, unexpected] = [newId<'turn'>(), newId<'turn'>(), newId<'turn'>()];
+      watcher.expect([announced, taken], [project]);
+      const waits = [announced, taken].map(wait);
+      const takeBacks = [announced, taken, unexpected].map((id) => watcher.foretell(endOf(id)));
+      watcher.hint([announced]);
+      expect(await waits[0]).toBe('not_found');
+      takeBacks[1]?.();
+      watcher.tell([taken]);
+      watcher.hint([taken]);
+      expect(await waits[1]).toBe('not_found');
+      const late = wait(unexpected);
+      watcher.tell([unexpected]);
+      expect(await late).toBe('not_found');
+      for (const takeBack of takeBacks) takeBack();
+    });
   });
 
   test('is expected by each submission from outside a turn', async () => {

@@ -31,8 +31,13 @@ const ANSWER_MS = 5_000;
 /** How often the listening connection is checked. A silent connection is replaced. */
 const ASK_EVERY_MS = 5_000;
 
+/** An end, as its waiters get it. */
+export type TurnEnd = Omit<TurnState, 'project_name' | 'lost_cause'>;
+
 interface Waiter<S> {
   readonly project: string;
+  /** What it waits for is known to be of its project. */
+  readonly isSure: boolean;
   readonly resolve: (state: S) => void;
   readonly reject: (error: unknown) => void;
 }
@@ -93,8 +98,8 @@ export const notEnded = (kind: 'turn' | 'batch', id: TurnId | BatchId, note: str
 
 type Watched = Pick<TurnState, 'project_id' | 'project_name' | 'lost_cause'>;
 
-function settle<S extends Watched>(
-  waiters: ReadonlySet<Waiter<S>> | undefined,
+function settle<W, S extends W & Watched>(
+  waiters: ReadonlySet<Waiter<W>> | undefined,
   state: S | undefined,
   rules: {
     readonly isOver: (state: S) => boolean;
@@ -115,14 +120,17 @@ function settle<S extends Watched>(
  * of them, and twice a second in any case, so a lost notice costs half a second.
  *
  * A wait begins with a read, since the end may have been announced before. Turns and batches of this process are expected: their notices
- * are heard from before they are written, so one whose end was not announced needs no read.
+ * are heard from before they are written, so one whose end was not announced needs no read. Where the turn ends in this process too, the
+ * end needs none either: who commits it has said what it is, and says when it is committed.
  */
 export class TurnWatcher {
   readonly #options: TurnWatcherOptions;
-  readonly #waiters: Waiters<TurnId, TurnState> = new Map();
+  readonly #waiters: Waiters<TurnId, TurnEnd> = new Map();
   readonly #batchWaiters: Waiters<BatchId, BatchRow> = new Map();
   /** The project of each, as it is named and its id. All of them are forgotten with the connection that listens. */
   readonly #expected = new Map<string, readonly string[]>();
+  /** Ends that are being committed in this process. */
+  readonly #foretold = new Map<TurnId, TurnEnd>();
   readonly #followers = new Map<TurnId, Set<TurnFollower>>();
   #listener: pg.Client | undefined;
   #connecting = false;
@@ -142,7 +150,7 @@ export class TurnWatcher {
    * @param options.project - Id or name; a turn of another project is not found.
    * @throws KernelError `not_found`, `wait_timeout`, `not_ended`, or the signal's reason.
    */
-  wait(turnId: TurnId, options: WaitOptions): Promise<TurnState> {
+  wait(turnId: TurnId, options: WaitOptions): Promise<TurnEnd> {
     return this.#wait(this.#waiters, turnId, { ...options, ids: { turn_id: turnId } });
   }
 
@@ -170,8 +178,11 @@ export class TurnWatcher {
         if (waiters?.size === 0) all.delete(id);
         if (this.#waiters.size + this.#batchWaiters.size === 0) this.#stopTimer();
       };
+      const isExpected = this.#expected.get(id)?.includes(options.project) === true;
+      this.#expected.delete(id);
       const waiter: Waiter<S> = {
         project: options.project,
+        isSure: isExpected,
         resolve: (state) => {
           done();
           resolve(state);
@@ -197,8 +208,6 @@ export class TurnWatcher {
           void this.#read(this.#watched());
         }, POLL_MS);
         void this.#listen();
-        const isExpected = this.#expected.get(id)?.includes(options.project) === true;
-        this.#expected.delete(id);
         if (!isExpected) void this.#read([id]);
       });
     });
@@ -222,6 +231,21 @@ export class TurnWatcher {
   /** Whether notices are heard. */
   get isListening(): boolean {
     return this.#listener !== undefined;
+  }
+
+  /** Says what the end will be that is now committed. @returns Takes it back: whether it was committed or not, it is over. */
+  foretell(end: TurnEnd): () => void {
+    this.#foretold.set(end.turn_id, end);
+    return () => void this.#foretold.delete(end.turn_id);
+  }
+
+  /** Says that these ends, which were foretold here, were committed. Who waits for one of another project is answered by the row. */
+  tell(turnIds: readonly TurnId[]): void {
+    for (const id of turnIds) {
+      const end = this.#foretold.get(id);
+      if (end === undefined) continue;
+      for (const waiter of [...(this.#waiters.get(id) ?? [])]) if (waiter.isSure) waiter.resolve(end);
+    }
   }
 
   #dropListener(): void {

@@ -1,3 +1,4 @@
+import type { JsonValue } from '@boxcar/kernel';
 import { type CommitOutcome, type StepCommit, transaction } from '@boxcar/store';
 import { announceEnds, buildEnd, type Ending, endHeld } from '../end/index.js';
 import type { ClosedStep, HeldTurn, TurnHost, TurnRun } from './held-turn.js';
@@ -64,9 +65,35 @@ export class TurnCommits {
       end: built.end,
     };
     const { outcome } =
-      also.hasOpenCalls === true ? await this.#endWithAwaited(commit) : await this.#host.commit(commit);
+      also.hasOpenCalls === true ? await this.#endWithAwaited(commit) : await this.#commitEnd(commit);
     for (const result of also.results ?? []) this.#held.unrecorded.delete(result);
     return outcome === 'committed' ? 'ended' : 'fenced';
+  }
+
+  /** Waits of this process are answered without a read. */
+  async #commitEnd(commit: Parameters<TurnHost['commit']>[0]): Promise<CommitOutcome> {
+    const { turn } = this.#held;
+    const [deliverable] = commit.cards;
+    if (commit.step === null || commit.end === null || deliverable === undefined)
+      return this.#host.commit(commit);
+    const takeBack = this.#host.runtime.watcher.foretell({
+      project_id: turn.projectId,
+      turn_id: turn.turnId,
+      run_id: turn.runId,
+      status: commit.end.status,
+      agent_id: turn.agentId,
+      context_box_id: turn.contextBoxId,
+      output_box_id: turn.outputBoxId,
+      step_count: commit.step.step,
+      // As they are read from the row: nobody shares them with the turn.
+      error: structuredClone(commit.end.error),
+      content: JSON.parse(deliverable.contentText) as JsonValue,
+    });
+    try {
+      return await this.#host.commit(commit);
+    } finally {
+      takeBack();
+    }
   }
 
   async #endWithAwaited(commit: Parameters<typeof endHeld>[2]): Promise<{ outcome: string }> {

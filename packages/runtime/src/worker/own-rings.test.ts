@@ -3,6 +3,7 @@ import { createModelRouter } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
+import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 
@@ -79,6 +80,27 @@ describe('what this process submits', () => {
     for (let turn = 0; turn < 3; turn += 1) await run('leaf');
     expect(bell.rung).toBe(0);
     await checkInvariants(h.database.pool);
+  });
+
+  test('is answered as the rows say, and without reading them', async () => {
+    await h.profile('teller', [{ calls: [{ tool: 'submit_result', arguments: { result: { sum: 42 } } }] }]);
+    const short = { must_end_with: ['submit_result'], limits: { max_steps: 1 } };
+    await h.profile('failer', [{ say: 'not yet' }], short);
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    await run('leaf');
+    for (const profile_name of ['leaf', 'teller', 'failer']) {
+      const args = { profile_name, instruction: 'go' };
+      let turnId = '';
+      let told: unknown;
+      const seen = await statementsOf(h.database, async () => {
+        const receipt = (await h.runtime.submit('launch_principal', args)) as { turn_id: string };
+        turnId = receipt.turn_id;
+        told = await h.runtime.waitForTurn(turnId);
+      });
+      expect(told).toEqual(await h.runtime.getTurn(turnId));
+      if (profile_name === 'leaf')
+        expect(seen.filter((text) => text.includes('turns.turn_ends'))).toEqual([]);
+    }
   });
 
   test('is rung when the worker has no free slot, and beyond them', async () => {

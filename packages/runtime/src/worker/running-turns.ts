@@ -103,6 +103,11 @@ export class RunningTurns {
       const result = await commitSteps(runtime.pool, commits, attempt);
       const paired = pairRings(commits, result);
       runtime.ring(paired.others);
+      runtime.watcher.tell(
+        commits.flatMap(({ turnId, end }, index) =>
+          end !== null && result.outcomes[index]?.outcome === 'committed' ? [turnId] : [],
+        ),
+      );
       runtime.announceEnds(result);
       const locked = new Set(result.lockedTurnIds);
       return paired.commits.map((rung, index) => {
