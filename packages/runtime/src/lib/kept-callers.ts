@@ -3,7 +3,7 @@
  *
  * K1  Kept is what a write can check again: the operator or an agent that is named by its id, outside of a turn, with its project and the
  *     profiles that were asked for, all of which were found.
- * K2  It is good for keys that the kernel has made: there is no first answer under them.
+ * K2  It is good for keys that the kernel has made: a first try has no first answer under them, and a repeated one looks again.
  * K3  A submission that is refused, by the write or before it, is decided again by what is looked up then.
  */
 import type { CallerFacts, CallerRequest } from '@boxcar/store';
@@ -40,7 +40,8 @@ export class KeptCallers {
     this.#kept.delete(name);
     const isWhole =
       facts?.source !== undefined && request.profileNames.every((profile) => facts.profiles.has(profile));
-    if (isWhole) this.#kept.set(name, facts);
+    // What was answered under the key of this request is no fact of its caller.
+    if (isWhole) this.#kept.set(name, { ...facts, operation: undefined, unnamed: undefined });
     if (this.#kept.size <= MAX_KEPT) return;
     const [oldest = ''] = this.#kept.keys();
     this.#kept.delete(oldest);

@@ -208,7 +208,8 @@ export class TurnWatcher {
           void this.#read(this.#watched());
         }, POLL_MS);
         void this.#listen();
-        if (!isExpected) void this.#read([id]);
+        // A short wait would be over before the poll that meets a lost notice.
+        if (!isExpected || (timeoutMs ?? Number.POSITIVE_INFINITY) <= POLL_MS) void this.#read([id]);
       });
     });
   }

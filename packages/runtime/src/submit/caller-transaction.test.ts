@@ -77,7 +77,7 @@ describe('a submission in a transaction of the caller', () => {
   });
 
   test('is rung with a priority, as it is without the transaction', async () => {
-    const worker = await h.worker();
+    const worker = await h.worker({ takesOwnRings: false });
     const rung = vi.spyOn(h.runtime, 'ring');
     try {
       const plain = (await h.runtime.submit('launch_principal', LAUNCH)) as unknown as Receipt;

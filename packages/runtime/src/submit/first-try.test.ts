@@ -193,7 +193,7 @@ describe('whichever answer is lost, what was done under a key of the caller’s 
     await caller.submit('launch_principal', launch);
     await waitFor(() => proxy.quietMs > 100, { message: 'nothing is under way' });
     proxy.arm();
-    await caller.submit('launch_principal', launch);
+    await caller.submit('launch_principal', launch, { idempotencyKey: 'calm' });
     const write = proxy.statements.find((text) => text.includes('insert into boxcar.operations')) ?? '';
     await waitFor(() => proxy.quietMs > 100, { message: 'nothing is under way' });
     proxy.arm({ at: { text: write, nth: 1 }, when: 'after', scope: 'connection', effect: 'silence' });

@@ -1,6 +1,8 @@
 /** What a process has looked up of a caller decides its next submissions, as long as nothing of it has changed. */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
+import { createPool } from '@boxcar/store';
+import { statementProxy } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { SubmitOptions } from '../core/index.js';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
@@ -177,6 +179,36 @@ describe('what another process has changed meanwhile counts', () => {
     await apply('late', project);
     expect(await codeOf(ask())).toBe('accepted');
   });
+});
+
+test('the answer to a submission whose first answer was lost is not that of the next one', async () => {
+  const { project, launch } = await scene();
+  await using proxy = await statementProxy(h.database.url);
+  const pool = createPool({ connectionString: proxy.url, max: 2 });
+  const runtime = new Runtime({
+    pool,
+    directUrl: h.database.url,
+    doorbell: new InProcessDoorbell(),
+    model: createModelRouter({}),
+  });
+  const submit = async (): Promise<TurnId> => {
+    const args = { profile_name: 'writer', instruction: 'go' };
+    const { turn_id } = (await runtime.submit('launch_principal', args, { projectId: project })) as {
+      turn_id: TurnId;
+    };
+    return turn_id;
+  };
+  await submit();
+  proxy.arm();
+  await submit();
+  const write = proxy.statements.find((text) => text.includes('insert into boxcar.operations')) ?? '';
+  proxy.arm({ at: { text: write, nth: 1 }, when: 'after', scope: 'connection' });
+  const lost = await submit();
+  expect(proxy.struck).toBe(write);
+  const next = [await submit(), await submit(), await launch()];
+  expect(new Set([lost, ...next]).size).toBe(4);
+  await runtime.close();
+  await pool.end();
 });
 
 test('submissions that are written together are refused one by one', async () => {

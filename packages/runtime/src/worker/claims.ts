@@ -4,10 +4,12 @@
  * It owns the rings that have a slot and are not handled yet, the turns that are being claimed or run here, those taken from the rows, and
  * those whose rows were locked. Each ring that is handled gives its slot back exactly once, in `#runInSlot`.
  *
- * Communication is narrow. Queues call `admit`, then `handle`; `row-claims.ts` calls `runRow` with a slot it has taken. Claims call
+ * Communication is narrow. Queues call `admit`, then `handle`; `row-claims.ts` calls `runRow` with a slot it has taken; submissions of this
+ * process call `takeSubmitted`, notices of other processes `takeHinted`. Claims call
  * `RunningTurns.run` for a turn they have won, and `onSlotFree` whenever a slot was given back.
  */
 
+import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import { errorText } from '@boxcar/kernel';
 import { claimWithViews, type ViewedClaim } from '@boxcar/store';
@@ -61,7 +63,7 @@ export class Claims {
   readonly #locked = new LockedClaims();
   /** Rings that have a slot and are not handled yet. */
   readonly #admitted = new Set<Claimable>();
-  /** What was taken straight from the rows: no subscription waits for it. */
+  /** What was taken from the rows, from this process or by a hint: no subscription waits for it. */
   readonly #apart = new Set<Promise<void>>();
   /**
    * Turns that are being claimed or run here, with their epochs. By the rows they may already be held by this worker, but
@@ -70,6 +72,8 @@ export class Claims {
    */
   readonly #claiming = new Map<TurnId, number>();
   readonly #hinted = new HintedTurns();
+  /** The asynchronous context in which the worker was made. */
+  readonly #inContext = AsyncLocalStorage.snapshot();
 
   constructor(
     runtime: RuntimeCore,
@@ -101,6 +105,7 @@ export class Claims {
         holderId,
         maxViewBytes: INLINE_VIEW_BYTES,
         build: runtime.builds.build,
+        targets: parts.options.targets,
         known: kept.known,
         try: attempt,
       }).finally(() => room.leave(reservedBytes));
@@ -170,7 +175,8 @@ export class Claims {
   /** W4: takes a turn that was submitted in this process. */
   takeSubmitted(ring: Ring): boolean {
     if (!this.#takesOwn(ring)) return false;
-    this.#runApart((following) => this.#runOwn(ring, following));
+    // The turn runs for itself: models and tools find nothing of the code that has submitted it.
+    this.#inContext(() => this.#runApart((following) => this.#runOwn(ring, following)));
     return true;
   }
 

@@ -109,13 +109,13 @@ test('a worker without a free slot leaves it to the ring', async () => {
 });
 
 test('one of several workers is told, and another ring of the turn is old', async () => {
-  const workers = [await h.worker(alone), await h.worker(alone), await h.worker(alone)];
+  for (let worker = 0; worker < 3; worker += 1) await h.worker(alone);
   const seen = await statementsOf(h.database, async () => {
     for (let turn = 0; turn < 6; turn += 1) await submit();
     await allEnd('all have ended');
   });
-  expect(seen.filter((text) => text.includes('claims.claim'))).toHaveLength(6);
-  expect(workers).toHaveLength(3);
+  // Two hints may share a claim; three workers with a hint each would have sent more.
+  expect(seen.filter((text) => text.includes('claims.claim')).length).toBeLessThanOrEqual(6);
   await bell.letGo();
   expect(await submit()).toBeDefined();
   await allEnd('one more has ended');
@@ -144,6 +144,34 @@ test('a hint that cannot be read, or is of a turn that is not there, is nothing'
     await h.rows('select pg_notify($1, $2)', [channel, text]);
   await submit();
   await allEnd('a good hint still counts');
+});
+
+test('a hint takes no turn of another target, and no slot for a turn that runs', async () => {
+  let release = (): void => undefined;
+  gate = new Promise((settle) => {
+    release = settle;
+  });
+  await h.profile('gpu', [{ say: 'gpu' }], { worker_target: 'gpu' });
+  const gpu = await h.worker({ ...alone, targets: ['gpu'], takesOwnRings: false });
+  const worker = await h.worker({ ...alone, concurrency: 2 });
+  const { turn_id } = (await caller.submit('launch_principal', {
+    profile_name: 'gpu',
+    instruction: 'go',
+  })) as { turn_id: TurnId };
+  const running = await submit();
+  await waitFor(() => worker.activeCount === 1, { message: 'the other turn runs' });
+  for (const text of [`${turn_id} 1 `, `${running} 2 `, `${running} 9 `, `${running} 1 `])
+    await h.rows('select pg_notify($1, $2)', [rungChannel(worker.id), text]);
+  // The last place is still free, and the hint of this one comes after the others.
+  await submit();
+  await waitFor(() => worker.activeCount === 2, { message: 'the next turn runs too' });
+  expect(await h.rows('select status, holder_id from boxcar.turns where id = $1', [turn_id])).toEqual([
+    { status: 'dispatched', holder_id: null },
+  ]);
+  expect(gpu.activeCount).toBe(0);
+  release();
+  await bell.letGo();
+  await allEnd('all have ended');
 });
 
 test('a turn whose claim fails after a hint is rung again', async () => {

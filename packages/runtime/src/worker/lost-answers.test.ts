@@ -162,7 +162,7 @@ test('a submission whose answer was lost is rung at once, and is not a repetitio
     model: 'scripted',
     script: [{ say: 'done' }],
   });
-  const worker = await createWorker(runtime, CALM);
+  const worker = await createWorker(runtime, { ...CALM, takesOwnRings: false });
   const send = (key: string) =>
     runtime.accept('launch_principal', { profile_name: 'hand', instruction: 'go' }, { idempotencyKey: key });
   await send('first');

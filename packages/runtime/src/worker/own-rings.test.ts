@@ -1,9 +1,10 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Model, Ring } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { z } from 'zod';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
-import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 
@@ -82,25 +83,39 @@ describe('what this process submits', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is answered as the rows say, and without reading them', async () => {
+  test('is answered as the rows say', async () => {
     await h.profile('teller', [{ calls: [{ tool: 'submit_result', arguments: { result: { sum: 42 } } }] }]);
     const short = { must_end_with: ['submit_result'], limits: { max_steps: 1 } };
     await h.profile('failer', [{ say: 'not yet' }], short);
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     await run('leaf');
+    await waitFor(() => h.runtime.watcher.isListening, { message: 'it listens' });
     for (const profile_name of ['leaf', 'teller', 'failer']) {
       const args = { profile_name, instruction: 'go' };
-      let turnId = '';
-      let told: unknown;
-      const seen = await statementsOf(h.database, async () => {
-        const receipt = (await h.runtime.submit('launch_principal', args)) as { turn_id: string };
-        turnId = receipt.turn_id;
-        told = await h.runtime.waitForTurn(turnId);
-      });
-      expect(told).toEqual(await h.runtime.getTurn(turnId));
-      if (profile_name === 'leaf')
-        expect(seen.filter((text) => text.includes('turns.turn_ends'))).toEqual([]);
+      const { turn_id } = (await h.runtime.submit('launch_principal', args)) as { turn_id: string };
+      expect(await h.runtime.waitForTurn(turn_id)).toEqual(await h.runtime.getTurn(turn_id));
     }
+  });
+
+  test('runs in the context of the worker, not of the code that submits it', async () => {
+    const user = new AsyncLocalStorage<string>();
+    const seen: unknown[] = [];
+    h.runtime.registerTool({
+      name: 'who',
+      description: 'Says who asks.',
+      input: z.strictObject({}),
+      run: async () => {
+        seen.push(user.getStore());
+        return 'somebody';
+      },
+    });
+    await h.profile('asker', [{ calls: [{ tool: 'who', arguments: {} }] }, { say: 'done' }], {
+      tools: ['who'],
+    });
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    await user.run('alice', () => run('asker'));
+    expect(bell.rung).toBe(0);
+    expect(seen).toEqual([undefined]);
   });
 
   test('is rung when the worker has no free slot, and beyond them', async () => {

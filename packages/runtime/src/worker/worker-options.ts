@@ -19,7 +19,7 @@ export interface WorkerOptions {
   readonly graceMs?: number;
   /** Contents of prompts held in memory at once, about, in bytes; above it claims wait. Default 64 MiB. */
   readonly viewBytes?: number;
-  /** False: what its turns dispatch goes through the queue, like anything else. Default true. */
+  /** False: it takes turns from the queue alone, also those of its own turns and its process. Default true. */
   readonly takesOwnRings?: boolean;
   /** True: a tool that holds the event loop for half a lease ends the process (`watchdog.ts`). Default false. */
   readonly watchdog?: boolean;

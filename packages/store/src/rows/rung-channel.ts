@@ -15,9 +15,9 @@ export const RUNG_CHANNEL = `'${PREFIX}' || replace(w.id::text, '-', '')`;
 /** SQL of what is told of turn `d` at its first epoch. */
 export const RUNG_PAYLOAD = "d.id || ' 1 ' || d.worker_target";
 
-/** @returns Undefined for what is no hint. */
+/** @returns Undefined for what is no hint. Anybody may send a notice, and only a turn at its first epoch has one. */
 export function parseRung(payload: string): Ring | undefined {
-  const [, id = '', epoch = '', workerTarget = ''] = /^(\S+) (\d{1,9}) (.*)$/.exec(payload) ?? [];
+  const [, id = '', workerTarget = ''] = /^(\S+) 1 (.*)$/.exec(payload) ?? [];
   const turnId = tryParseId<'turn'>(id);
-  return turnId && { turnId, epoch: Number(epoch), workerTarget };
+  return turnId && { turnId, epoch: 1, workerTarget };
 }

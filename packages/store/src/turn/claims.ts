@@ -1,7 +1,8 @@
 /**
  * The claim of a turn: who runs it, from where on, with what.
  *
- * C1  A claim wins only on `dispatched` at its epoch, and leaves the epoch as it is.
+ * C1  A claim wins only on `dispatched` at its epoch, and leaves the epoch as it is. Whatever has led a worker to it, the row says for which
+ *     target it is.
  */
 
 import type {
@@ -87,11 +88,14 @@ const claimedColumns = (
     ${of}.primitive in (${[...HANDOFF_PRIMITIVES].map((name) => `'${name}'`).join(', ')}) and exists (select from boxcar.handoffs h where h.turn_id = ${of}.id and h.cache_key is not null) as may_be_cached`;
 
 // Each part reads the one before it, so that no two lists of a batch are joined by going through both.
+const isOfTargets = (targets: string): string =>
+  `(${targets}::text[] is null or t.worker_target = any (${targets}))`;
+
 const claimText = (leavesLocked: boolean): string => `
   with /* claims.claim */ want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
     select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
-    where t.id = any ($3::uuid[]) and ${hasStatus('dispatched')} and t.format <= $4 and ${NOT_GIVEN_UP} order by t.id for update of t${skipping(leavesLocked)}
+    where t.id = any ($3::uuid[]) and ${hasStatus('dispatched')} and t.format <= $4 and ${isOfTargets('$6')} and ${NOT_GIVEN_UP} order by t.id for update of t${skipping(leavesLocked)}
   ),
   heads as (
     select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first, ${heldView('lk')}
@@ -126,7 +130,7 @@ const CLAIM_UNLOCKED = statement(claimText(true));
 
 // A turn that is still as its ring says was left out because a row was locked.
 const STILL_DISPATCHED = statement(
-  "select /* claims.still_dispatched */ t.id, t.epoch from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched'",
+  `select /* claims.still_dispatched */ t.id, t.epoch from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched' and ${isOfTargets('$2')}`,
 );
 
 // This holder has turns at this epoch from two claims: the one just made, and an earlier try whose answer was lost.
@@ -189,9 +193,11 @@ export function claim(
 async function findDispatched(
   db: Queryable,
   items: readonly { readonly turn_id: TurnId }[],
+  targets: readonly string[] | undefined,
 ): Promise<Map<TurnId, number>> {
   const rows = await run<{ id: TurnId; epoch: number }>(db, STILL_DISPATCHED, [
     items.map((item) => item.turn_id),
+    targets ?? null,
   ]);
   return new Map(rows.map((row) => [row.id, row.epoch]));
 }
@@ -204,11 +210,13 @@ export async function claimOnce(
     readonly holderId: WorkerId;
     readonly build?: Build | undefined;
     readonly isRepeated: boolean;
+    /** Turns of other targets are `stale`. Default: all targets. */
+    readonly targets?: readonly string[] | undefined;
     /** As in `BatchTry`. */
     readonly leavesLocked?: boolean | undefined;
   },
 ): Promise<readonly ClaimOutcome[]> {
-  const { holderId, build = THIS_BUILD, isRepeated, leavesLocked = false } = options;
+  const { holderId, build = THIS_BUILD, isRepeated, targets, leavesLocked = false } = options;
   const wanted = [
     // By turn and epoch: an old ring must not stand in the place of the one that counts.
     ...new Map(
@@ -221,10 +229,12 @@ export async function claimOnce(
     wanted.map((item) => item.turn_id),
     build.schemaVersion,
     build.turnFormat,
+    targets ?? null,
   ]);
   const claimed = new Map((await claiming).map((row) => [row.id, row]));
   const missing = leavesLocked ? wanted.filter((item) => !claimed.has(item.turn_id)) : [];
-  const locked = missing.length === 0 ? new Map<TurnId, number>() : await findDispatched(db, missing);
+  const locked =
+    missing.length === 0 ? new Map<TurnId, number>() : await findDispatched(db, missing, targets);
   // This statement begins after an earlier try that was still running: the claim has waited for it, or its turns were found dispatched.
   if (isRepeated)
     for (const row of await run<ClaimRow>(db, CLAIMED, [JSON.stringify(wanted), holderId]))

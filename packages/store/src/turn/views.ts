@@ -184,15 +184,23 @@ export async function claimWithViews(
     readonly holderId: WorkerId;
     readonly maxViewBytes: number;
     readonly build?: Build;
+    /** Turns of other targets are `stale`. Default: all targets. */
+    readonly targets?: readonly string[] | undefined;
     readonly known?: KnownTapes;
     readonly try?: LimitedTry;
   },
 ): Promise<readonly ViewedClaim[]> {
-  const { holderId, build, maxViewBytes } = options;
+  const { holderId, build, targets, maxViewBytes } = options;
   const { lockMs, ...attempt } = options.try ?? {};
   if (lockMs !== undefined) {
     const claimAgain = (tx: Tx) =>
-      claimOnce(tx, rings, { holderId, build, isRepeated: true, leavesLocked: attempt.leavesLocked });
+      claimOnce(tx, rings, {
+        holderId,
+        build,
+        targets,
+        isRepeated: true,
+        leavesLocked: attempt.leavesLocked,
+      });
     const claims = await retryBatch(() => transactOnce(pool, limited({ lockMs }, claimAgain)), {
       ...retriesOf({ lockMs }),
       ...attempt,
@@ -208,6 +216,7 @@ export async function claimWithViews(
     const claiming = claimOnce(claimed, rings, {
       holderId,
       build,
+      targets,
       isRepeated,
       leavesLocked: attempt.leavesLocked,
     });
