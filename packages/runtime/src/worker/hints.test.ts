@@ -3,12 +3,13 @@ import type { Model, Ring, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { rungChannel } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
-import { beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test, vi } from 'vitest';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
+import { Claims } from './claims.js';
 
 /** Keeps what is rung until it is let go. */
 class HeldDoorbell extends InProcessDoorbell {
@@ -95,12 +96,13 @@ test('a worker without a free slot leaves it to the ring', async () => {
   gate = new Promise((settle) => {
     release = settle;
   });
+  const told = vi.spyOn(Claims.prototype, 'takeHinted');
   const worker = await h.worker({ ...alone, concurrency: 1 });
   await submit();
   await waitFor(() => worker.activeCount === 1, { message: 'the first one runs' });
   await submit();
-  // A hint arrives in the order of commits: this notice comes after it.
-  await h.rows('select pg_notify($1, $2)', [rungChannel(worker.id), 'nothing']);
+  await waitFor(() => told.mock.calls.length === 2, { message: 'it has heard of both' });
+  told.mockRestore();
   release();
   await waitFor(async () => (await statuses())[0] === 'success', { message: 'the first one has ended' });
   expect(await statuses()).toEqual(['success', 'dispatched']);

@@ -209,6 +209,7 @@ test('the plan of a claim finds the turns to update by their ids', async () => {
           `'{${rings.map(({ turnId }) => turnId).join()}}'`,
           THIS_BUILD.schemaVersion,
           THIS_BUILD.turnFormat,
+          `'{""}'`,
         ].join()})`,
       );
       const nodes = nodesOf(rows[0]?.['QUERY PLAN'][0]?.Plan);
