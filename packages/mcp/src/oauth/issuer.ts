@@ -3,9 +3,9 @@
  *
  * I1  Metadata count only when they name this issuer.
  * I2  Keys are kept for a while, and asked for again when a token has an unknown one, at most once in a while.
- * I3  An issuer that cannot be reached is an error of the server: it says nothing of the token. A key that cannot be used is one of the token
- *     alone, since anybody can name it.
- * I4  After a failure nothing is asked for a while, which grows with each failure: requests with tokens that nobody has judged yet must not
+ * I3  An issuer that cannot be reached is an error of the server: it says nothing of the token. A key that cannot be used
+ *     counts against the token alone, since any token can name it.
+ * I4  After a failure nothing is asked for a while, which grows with each failure: requests with tokens that are not judged yet must not
  *     become requests to the issuer.
  */
 import { KernelError, safeParse } from '@boxcar/kernel';

@@ -134,7 +134,7 @@ class IssuedTokens implements TokenDoor {
       return claims.success ? (claims.data as Claims) : refuse();
     } catch (error) {
       if (error instanceof KernelError) throw error;
-      // A key of the issuer that cannot be used is no fault of its clients.
+      // A key of the issuer that cannot be used: its operator must hear of it.
       if (error instanceof errors.JOSEError)
         this.#options.log('debug', 'oauth.token_refused', { reason: error.code });
       else this.#options.log('warn', 'oauth.key_unusable', { error });

@@ -118,13 +118,13 @@ export interface RuntimeCore {
   readonly builds: BuildWatch;
   /** Loads what a submission needs of its caller, together with others that come at the same moment. */
   readonly open: (request: CallerRequest) => Promise<CallerFacts | undefined>;
-  /** What was looked up earlier. */
+  /** Facts about callers that were looked up earlier. */
   readonly keptCallers: KeptCallers;
   /** Writes a submission together with others that come at the same moment. */
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
   /** Rings after a commit: at once, in the background, never failing. */
   ring(rings: readonly Ring[]): void;
-  /** Those that may take what this process submits. */
+  /** Workers that may take the turns that this process submits. */
   readonly localWorkers: Set<LocalWorker>;
   /** Does work in the background, never failing. */
   afterwards(work: () => Promise<void>): void;

@@ -22,6 +22,7 @@ export { newId } from './new-id.js';
 export { OnceAtATime } from './once-at-a-time.js';
 export { type PagePlace, readCursor } from './page-cursor.js';
 export { pauses } from './pause.js';
+export { RecentMap } from './recent-map.js';
 export { RowPatience } from './row-patience.js';
 export { cutOffSilent } from './silent-connections.js';
 export { Timers } from './timers.js';

@@ -1,14 +1,15 @@
 /**
- * What was looked up of callers, for their next submissions.
+ * Facts about callers, kept for their next submissions.
  *
- * K1  Kept is what a write can check again: the operator or an agent that is named by its id, outside of a turn, with its project and the
- *     profiles that were asked for, all of which were found.
- * K2  It is good for keys that the kernel has made: a first try has no first answer under them, and a repeated one looks again.
- * K3  A submission that is refused, by the write or before it, is decided again by what is looked up then.
+ * K1  A write can check the kept facts again: the caller is the operator or an agent that is named by its id, it is not a turn, and all profiles
+ *     that the submission names were found.
+ * K2  Kept facts serve submissions under keys that the kernel has made: a first try has no earlier answer there, and a repeated try looks the
+ *     caller up again.
+ * K3  If a submission is refused, by the write or before it, the caller is looked up and the submission is decided again.
  */
 import type { CallerFacts, CallerRequest } from '@boxcar/store';
+import { RecentMap } from './recent-map.js';
 
-/** Beyond these, the oldest are looked up again. */
 const MAX_KEPT = 1_000;
 
 const isKeepable = ({
@@ -25,7 +26,7 @@ const nameOf = ({ project, sourceAgentId, profileNames }: CallerRequest): string
   JSON.stringify([project, sourceAgentId, profileNames]);
 
 export class KeptCallers {
-  readonly #kept = new Map<string, CallerFacts>();
+  readonly #kept = new RecentMap<string, CallerFacts>(MAX_KEPT);
 
   /** @returns What was kept of the caller; undefined: it must be looked up. */
   find(request: CallerRequest): CallerFacts | undefined {
@@ -40,10 +41,7 @@ export class KeptCallers {
     this.#kept.delete(name);
     const isWhole =
       facts?.source !== undefined && request.profileNames.every((profile) => facts.profiles.has(profile));
-    // What was answered under the key of this request is no fact of its caller.
+    // The answer under the key of this request is not a fact about its caller.
     if (isWhole) this.#kept.set(name, { ...facts, operation: undefined, unnamed: undefined });
-    if (this.#kept.size <= MAX_KEPT) return;
-    const [oldest = ''] = this.#kept.keys();
-    this.#kept.delete(oldest);
   }
 }

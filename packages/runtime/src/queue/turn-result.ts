@@ -1,6 +1,7 @@
 import type { ErrorBody, JsonValue, TurnId } from '@boxcar/kernel';
 import type { TurnState } from '@boxcar/store';
 import { deliverableOf } from '../lib/index.js';
+import type { TurnEnd } from './turn-watcher.js';
 
 /** The end of a turn, as its caller gets it. */
 export interface TurnResult {
@@ -14,7 +15,7 @@ export interface TurnResult {
   readonly error?: ErrorBody;
 }
 
-export const toTurnResult = (state: Omit<TurnState, 'project_name' | 'lost_cause'>): TurnResult => ({
+export const toTurnResult = (state: TurnEnd): TurnResult => ({
   status: state.status,
   turn_id: state.turn_id,
   agent_id: state.agent_id,

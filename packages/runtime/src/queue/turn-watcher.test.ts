@@ -201,7 +201,7 @@ describe('the end of what this process has submitted', () => {
       expect(await waiting).toMatchObject({ status: 'success', content: { text: 'done' } });
     });
 
-    test('is read when another process has announced it, when it was taken back, and by who was not expected', async () => {
+    test('is read when another process has announced it, when it was taken back, and when the turn was not expected', async () => {
       const [announced, taken, unexpected] = [newId<'turn'>(), newId<'turn'>(), newId<'turn'>()];
       watcher.expect([announced, taken], [project]);
       const waits = [announced, taken].map(wait);

@@ -22,7 +22,7 @@ import {
   type TurnState,
 } from '@boxcar/store';
 import type pg from 'pg';
-import type { Log } from '../lib/index.js';
+import { type Log, RecentMap } from '../lib/index.js';
 import { TurnFollower } from './turn-follower.js';
 
 const POLL_MS = 500;
@@ -59,7 +59,6 @@ export interface TurnWatcherOptions {
   readonly askEveryMs?: number;
 }
 
-/** Beyond these, the oldest are read when they are waited for. */
 const MAX_EXPECTED = 10_000;
 
 type Waiters<K, S> = Map<K, Set<Waiter<S>>>;
@@ -120,15 +119,15 @@ function settle<W, S extends W & Watched>(
  * of them, and twice a second in any case, so a lost notice costs half a second.
  *
  * A wait begins with a read, since the end may have been announced before. Turns and batches of this process are expected: their notices
- * are heard from before they are written, so one whose end was not announced needs no read. Where the turn ends in this process too, the
- * end needs none either: who commits it has said what it is, and says when it is committed.
+ * are heard from before they are written, so one whose end was not announced needs no read. If the turn also ends in this process,
+ * the end needs no read either: the code that commits the end foretells it, and tells when it is committed.
  */
 export class TurnWatcher {
   readonly #options: TurnWatcherOptions;
   readonly #waiters: Waiters<TurnId, TurnEnd> = new Map();
   readonly #batchWaiters: Waiters<BatchId, BatchRow> = new Map();
   /** The project of each, as it is named and its id. All of them are forgotten with the connection that listens. */
-  readonly #expected = new Map<string, readonly string[]>();
+  readonly #expected = new RecentMap<string, readonly string[]>(MAX_EXPECTED);
   /** Ends that are being committed in this process. */
   readonly #foretold = new Map<TurnId, TurnEnd>();
   readonly #followers = new Map<TurnId, Set<TurnFollower>>();
@@ -221,12 +220,7 @@ export class TurnWatcher {
    */
   expect(ids: readonly (TurnId | BatchId)[], projects: readonly string[]): void {
     if (this.#listener === undefined) return;
-    for (const id of ids) {
-      this.#expected.set(id, projects);
-      if (this.#expected.size <= MAX_EXPECTED) continue;
-      const [oldest = ''] = this.#expected.keys();
-      this.#expected.delete(oldest);
-    }
+    for (const id of ids) this.#expected.set(id, projects);
   }
 
   /** Whether notices are heard. */
@@ -240,7 +234,7 @@ export class TurnWatcher {
     return () => void this.#foretold.delete(end.turn_id);
   }
 
-  /** Says that these ends, which were foretold here, were committed. Who waits for one of another project is answered by the row. */
+  /** Says that these ends, which were foretold here, were committed. A wait that names another project is answered by the row. */
   tell(turnIds: readonly TurnId[]): void {
     for (const id of turnIds) {
       const end = this.#foretold.get(id);

@@ -85,7 +85,7 @@ export class TurnCommits {
       context_box_id: turn.contextBoxId,
       output_box_id: turn.outputBoxId,
       step_count: commit.step.step,
-      // As they are read from the row: nobody shares them with the turn.
+      // Copies, as a read of the row would give them.
       error: structuredClone(commit.end.error),
       content: JSON.parse(deliverable.contentText) as JsonValue,
     });

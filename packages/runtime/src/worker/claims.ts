@@ -14,7 +14,7 @@ import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import { errorText } from '@boxcar/kernel';
 import { claimWithViews, type ViewedClaim } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
-import { Batcher, isLockTimeout, LOCKED } from '../lib/index.js';
+import { Batcher, isLockTimeout, LOCKED, RecentMap } from '../lib/index.js';
 import { type LeftTurns, noteFailedClaim } from '../turn/index.js';
 import { INLINE_VIEW_BYTES } from '../view/index.js';
 import type { Lease } from './lease.js';
@@ -26,25 +26,8 @@ import type { WorkerOptions, WorkerState } from './worker-options.js';
 /** What a job of the queue, or a look into the rows, has brought, and what its turns have rung here since. */
 type Following = Promise<void>[];
 
-/** Beyond these, the ring of the oldest one is claimed in vain. */
+/** For an older one, its ring costs a claim. */
 const MAX_HINTED = 1_000;
-
-/** Turns that were taken by a hint and whose rings have not come yet. */
-class HintedTurns {
-  readonly #epochs = new Map<TurnId, number>();
-
-  add({ turnId, epoch }: Ring): void {
-    this.#epochs.set(turnId, epoch);
-    if (this.#epochs.size <= MAX_HINTED) return;
-    const [oldest] = this.#epochs.keys();
-    if (oldest !== undefined) this.#epochs.delete(oldest);
-  }
-
-  /** @returns Whether this is the ring of one of them. */
-  delete({ turnId, epoch }: Claimable): boolean {
-    return this.#epochs.get(turnId) === epoch && this.#epochs.delete(turnId);
-  }
-}
 
 async function untilDone(following: Following): Promise<void> {
   for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
@@ -71,7 +54,8 @@ export class Claims {
    * its first try has claimed it.
    */
   readonly #claiming = new Map<TurnId, number>();
-  readonly #hinted = new HintedTurns();
+  /** The epochs of turns that were taken by a hint and whose rings have not come yet. */
+  readonly #hinted = new RecentMap<TurnId, number>(MAX_HINTED);
   /** The asynchronous context in which the worker was made. */
   readonly #inContext = AsyncLocalStorage.snapshot();
 
@@ -131,7 +115,7 @@ export class Claims {
 
   /** Takes a slot for a ring. A ring that says nothing new needs no slot. */
   admit(ring: Claimable, queue: SlotQueue): boolean {
-    if (this.#state() !== 'running' || this.#turns.isRunning(ring) || this.#hinted.delete(ring)) return true;
+    if (this.#state() !== 'running' || this.#turns.isRunning(ring) || this.#wasHinted(ring)) return true;
     if (!queue.admit()) return false;
     this.#admitted.add(ring);
     return true;
@@ -184,10 +168,18 @@ export class Claims {
   takeHinted(ring: Ring): void {
     if (this.#turns.isRunning(ring) || this.#isOld(ring) || !this.#takesOwn(ring)) return;
     this.#runApart(async (following) => {
-      if (await this.#runInSlot(ring, { following, onClaimed: () => this.#hinted.add(ring) })) return;
+      if (
+        await this.#runInSlot(ring, { following, onClaimed: () => this.#hinted.set(ring.turnId, ring.epoch) })
+      )
+        return;
       // Its ring may have come meanwhile, and have been taken for an old one.
       this.#runtime.ring([ring]);
     });
+  }
+
+  /** Whether this is the ring of a turn that was taken by a hint. */
+  #wasHinted({ turnId, epoch }: Claimable): boolean {
+    return this.#hinted.get(turnId) === epoch && this.#hinted.delete(turnId);
   }
 
   #runApart(run: (following: Following) => Promise<void>): void {

@@ -155,7 +155,8 @@ test('a hint takes no turn of another target, and no slot for a turn that runs',
   });
   await h.profile('gpu', [{ say: 'gpu' }], { worker_target: 'gpu' });
   const gpu = await h.worker({ ...alone, targets: ['gpu'], takesOwnRings: false });
-  const worker = await h.worker({ ...alone, concurrency: 2 });
+  // One place for each: the turn that runs, a claim in vain, and the next turn.
+  const worker = await h.worker({ ...alone, concurrency: 3 });
   const { turn_id } = (await caller.submit('launch_principal', {
     profile_name: 'gpu',
     instruction: 'go',
@@ -164,7 +165,7 @@ test('a hint takes no turn of another target, and no slot for a turn that runs',
   await waitFor(() => worker.activeCount === 1, { message: 'the other turn runs' });
   for (const text of [`${turn_id} 1 `, `${running} 2 `, `${running} 9 `, `${running} 1 `])
     await h.rows('select pg_notify($1, $2)', [rungChannel(worker.id), text]);
-  // The last place is still free, and the hint of this one comes after the others.
+  // Hints that held places would leave none for the next turn.
   await submit();
   await waitFor(() => worker.activeCount === 2, { message: 'the next turn runs too' });
   expect(await h.rows('select status, holder_id from boxcar.turns where id = $1', [turn_id])).toEqual([

@@ -15,7 +15,7 @@ export const RUNG_CHANNEL = `'${PREFIX}' || replace(w.id::text, '-', '')`;
 /** SQL of what is told of turn `d` at its first epoch. */
 export const RUNG_PAYLOAD = "d.id || ' 1 ' || d.worker_target";
 
-/** @returns Undefined for what is no hint. Anybody may send a notice, and only a turn at its first epoch has one. */
+/** @returns Undefined if the payload is not a hint. Any role may send a notice, and only a turn at its first epoch has a hint. */
 export function parseRung(payload: string): Ring | undefined {
   const [, id = '', workerTarget = ''] = /^(\S+) 1 (.*)$/.exec(payload) ?? [];
   const turnId = tryParseId<'turn'>(id);
