@@ -4,6 +4,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnResult } from '../queue/turn-result.js';
 import { checkPrompts } from '../testing/check-prompts.js';
+import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
@@ -297,4 +298,60 @@ describe('a custom handler that ends the turn', () => {
       expect(said.join()).toContain(`${name} must be the only call of its message`);
     },
   );
+});
+
+/** The statements by which a turn writes, by their labels. */
+const writesOf = (statements: readonly string[]): string[] =>
+  statements.flatMap((text) => /\/\* ((?:commit-sql|tool-calls)\.\w+) \*\//.exec(text)?.[1] ?? []);
+
+describe('submit_result as the only call of an answer', () => {
+  const TOOLS = { tools: ['submit_result', 'finish'] };
+
+  test('is committed with its result and the end, in one statement', async () => {
+    let turn: Ended | undefined;
+    const statements = await statementsOf(h.database, async () => {
+      turn = await play([{ say: 'Done.', ...(step(submit(TITLE)) as object) }], TOOLS, FIELDS);
+    });
+    expect(turn).toMatchObject({ status: 'success', result: TITLE, calls: ['submit_result: success'] });
+    expect(writesOf(statements)).toEqual(['commit-sql.commit_one']);
+    const entries = await h.rows<{ kind: string; position: number }>(
+      'select kind, position from boxcar.tape_entries where turn_id = $1 order by position',
+      [turn?.turn_id],
+    );
+    expect(entries.map(({ kind }) => kind)).toEqual([
+      'event',
+      'message',
+      'tool_call',
+      'tool_result',
+      'message',
+    ]);
+    expect(new Set(entries.map(({ position }, index) => position - index)).size).toBe(1);
+    const [thought] = await h.rows<{ type: string }>(
+      'select c.type from boxcar.steps s join boxcar.cards c on c.id = s.thought_card_id where s.turn_id = $1',
+      [turn?.turn_id],
+    );
+    expect(thought).toEqual({ type: 'agent.thought' });
+  });
+
+  test.each([
+    ['a result that does not fit', [step(submit({ name: 1 })), step(submit(TITLE))], TOOLS, FIELDS],
+    [
+      'arguments that it does not know',
+      [step(call('submit_result', { answer: 1 })), step(submit('x'))],
+      TOOLS,
+      {},
+    ],
+    [
+      'a call that must succeed first',
+      [step(submit('x')), step(call('finish'))],
+      { ...TOOLS, must_end_with: ['finish'] },
+      {},
+    ],
+  ])('is refused for %s, in the words of any call', async (_name, script, rest, args) => {
+    const turn = await play(script, rest, args);
+    expect(turn.status).toBe('success');
+    expect(turn.calls).toHaveLength(2);
+    expect(turn.calls[0]).toMatch(/^submit_result: (?!success)\w+$/);
+    expect(turn.calls[1]).toMatch(/: success$/);
+  });
 });

@@ -32,6 +32,7 @@ import { buildToolbox, findTeller, routeCall, type Toolbox } from '../toolbox/in
 import type { PricedProfile } from '../view/index.js';
 import { beginCall, type CallRun, runCall } from './call-tools.js';
 import { EarlyResults } from './early-results.js';
+import { type CallEnding, readEnding } from './ending-call.js';
 import type { HeldTurn, StepRows, TurnHost } from './held-turn.js';
 import { keepLate, lateSettlements } from './late.js';
 import { recordLeft } from './left-turns.js';
@@ -153,13 +154,13 @@ export class StepCalls {
   }
 
   /**
-   * The calls of an answer as rows and cards, and what may begin while they are committed.
+   * The calls of an answer as rows and cards.
    *
    * @param at.facts - Kept with the first call.
    */
   write(
     calls: readonly ModelToolCall[],
-    at: { readonly rows: StepRows; readonly step: number; readonly facts: AnswerFacts | undefined },
+    at: { readonly rows: StepRows; readonly facts: AnswerFacts | undefined },
   ): WrittenCall[] {
     const { runtime } = this.#host;
     const { toolbox } = this.bound;
@@ -179,12 +180,27 @@ export class StepCalls {
       };
       return { row: guardHash === undefined ? row : { ...row, guardHash }, card };
     });
+    return written;
+  }
+
+  /** What may begin while they are committed. */
+  begin(written: readonly WrittenCall[], step: number): void {
     this.#guard.lookAhead(
       written.flatMap(({ row }) => row.guardHash ?? []),
-      at.step,
+      step,
     );
-    this.#parsed = new Map(written.map(({ row }) => [row.id, beginCall(runtime, this.#held, row)]));
-    return written;
+    this.#parsed = new Map(
+      written.map(({ row }) => [row.id, beginCall(this.#host.runtime, this.#held, row)]),
+    );
+  }
+
+  /** The end of the turn by these calls, where nothing has to be looked up for it. */
+  readEnding(written: readonly WrittenCall[]): CallEnding | undefined {
+    return readEnding(this.#host.runtime, this.#held.turn, {
+      written,
+      bound: this.bound,
+      profile: this.#profile,
+    });
   }
 
   /** Committed calls as they are run. */

@@ -40,6 +40,7 @@ export class TurnCommits {
   /**
    * Commits the end of the turn. Closes `step` and records `results` in the same transaction.
    *
+   * @param also.before - What the step leaves before its end.
    * @param also.hasOpenCalls - Other calls of the turn may still wait: they are closed, and the turns that only they wait
    *   for end too.
    */
@@ -48,18 +49,21 @@ export class TurnCommits {
     also: {
       readonly step?: ClosedStep;
       readonly spent?: StepCommit['spent'];
+      readonly before?: Pick<StepCommit, 'cards' | 'entries' | 'calls'>;
       readonly results?: StepCommit['results'];
       readonly hasOpenCalls?: boolean;
     } = {},
   ): Promise<TurnRun> {
     const built = buildEnd(this.#held.turn, ending);
+    const { before, step } = also;
+    const thoughtCardId = before?.cards[0]?.id ?? built.end.deliverableCardId;
     const commit = {
       ...this.#fence,
-      step: also.step === undefined ? null : { ...also.step, thoughtCardId: built.end.deliverableCardId },
-      cards: built.cards,
-      entries: built.entries,
+      step: step === undefined ? null : { ...step, thoughtCardId },
+      cards: [...(before?.cards ?? []), ...built.cards],
+      entries: [...(before?.entries ?? []), ...built.entries],
       spent: also.spent,
-      calls: [],
+      calls: before?.calls ?? [],
       emptyReplies: 0,
       results: also.results ?? [],
       end: built.end,
@@ -73,20 +77,20 @@ export class TurnCommits {
   /** Waits of this process are answered without a read. */
   async #commitEnd(commit: Parameters<TurnHost['commit']>[0]): Promise<CommitOutcome> {
     const { turn } = this.#held;
-    const [deliverable] = commit.cards;
-    if (commit.step === null || commit.end === null || deliverable === undefined)
-      return this.#host.commit(commit);
+    const { step, end } = commit;
+    const deliverable = commit.cards.find(({ id }) => id === end?.deliverableCardId);
+    if (step === null || end === null || deliverable === undefined) return this.#host.commit(commit);
     const takeBack = this.#host.runtime.watcher.foretell({
       project_id: turn.projectId,
       turn_id: turn.turnId,
       run_id: turn.runId,
-      status: commit.end.status,
+      status: end.status,
       agent_id: turn.agentId,
       context_box_id: turn.contextBoxId,
       output_box_id: turn.outputBoxId,
-      step_count: commit.step.step,
+      step_count: step.step,
       // Copies, as a read of the row would give them.
-      error: structuredClone(commit.end.error),
+      error: structuredClone(end.error),
       content: JSON.parse(deliverable.contentText) as JsonValue,
     });
     try {

@@ -105,10 +105,10 @@ const changedColumns = ({ value }: Source): string =>
       t.notifies, t.unseen_position, t.parent_turn_id, t.agent_id, t.output_box_id, ${value('call_count')} as call_count`;
 
 const callsPart = ({ list, value }: Source): string => `, calls as (
-    insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at, guard_hash)
-    select x.id, ${value('project_id')}, ${value('turn_id')}, ${value('step')}, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, ${value('epoch')}, 'pending', now() + x.timeout_ms * interval '1 millisecond',
-      case when x.route = 'queue' and x.is_gated is not true then now() + ${FIRST_LOOK} end, decode(x.guard_hash, 'hex')
-    from ${list} cross join lateral json_to_recordset(${value('calls')}) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8, guard_hash text, is_gated boolean)
+    insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at, guard_hash, result_card_id, ended_at)
+    select x.id, ${value('project_id')}, ${value('turn_id')}, ${value('step')}, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, ${value('epoch')}, coalesce(x.status, 'pending'), now() + x.timeout_ms * interval '1 millisecond',
+      case when x.route = 'queue' and x.is_gated is not true then now() + ${FIRST_LOOK} end, decode(x.guard_hash, 'hex'), x.result_card_id, case when x.status is not null then now() end
+    from ${list} cross join lateral json_to_recordset(${value('calls')}) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8, guard_hash text, is_gated boolean, status text, result_card_id uuid)
   )`;
 
 const OPENED_PART = `, opened as (
@@ -323,7 +323,7 @@ const toRecord = (commit: StepCommit): CommitRecord => ({
   epoch: commit.epoch,
   holder_id: commit.holderId,
   entry_count: commit.entries.length,
-  call_count: commit.calls.length,
+  call_count: commit.calls.filter(({ answer }) => answer === undefined).length,
   empty_replies: commit.emptyReplies,
   step: commit.step?.step ?? null,
   attempt: commit.step?.attempt ?? null,
@@ -360,5 +360,6 @@ const toRecord = (commit: StepCommit): CommitRecord => ({
     timeout_ms: call.timeoutMs,
     guard_hash: call.guardHash,
     ...(call.isGated === true ? { is_gated: true } : {}),
+    ...(call.answer === undefined ? {} : { status: call.answer.status, result_card_id: call.answer.cardId }),
   })),
 });

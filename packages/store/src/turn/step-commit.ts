@@ -35,6 +35,8 @@ export interface NewToolCall {
   readonly guardHash?: string;
   /** It may have to wait for an approval: no sweep sends its job before it has begun. */
   readonly isGated?: boolean;
+  /** Its result, when it is known before the commit: the commit that writes the call ends the turn. */
+  readonly answer?: { readonly status: CallSettlement['status']; readonly cardId: CardId };
 }
 
 export interface TurnEnding {
