@@ -204,7 +204,15 @@ class TurnLoop {
   async #buildPrompt(): Promise<HeldPrompt> {
     const { turn, view } = this.#held;
     const step = this.#progress.step + 1;
-    const [rows] = await Promise.all([view.rows(), this.#calls.tellProfiles(), this.#calls.findServed()]);
+    const named = view.rows().then(async (found) => {
+      const names = await this.#host.loader.names(turn.projectId, agentsIn({ ...found, turn }));
+      return { found, names };
+    });
+    const [{ found: rows, names }] = await Promise.all([
+      named,
+      this.#calls.tellProfiles(),
+      this.#calls.findServed(),
+    ]);
     const context = rows.contexts.get(turn.contextBoxId) ?? [];
     const { toolbox, enders } = this.#calls.bind({
       resultFields: resultFieldsOf(context),
@@ -213,7 +221,6 @@ class TurnLoop {
     const isLast = step >= turn.maxSteps;
     const tools = isLast ? toolbox.schemas.filter((tool) => enders.includes(tool.name)) : toolbox.schemas;
     const profile = bindProfile(this.#profile, context);
-    const names = await this.#host.loader.names(turn.projectId, agentsIn({ ...rows, turn }));
     const viewRows: ViewRows = { ...rows, turn, profile, names, contextLimit: toldLimitOf(this.#profile) };
     return { rows: viewRows, view: buildView(viewRows), tools, step };
   }
