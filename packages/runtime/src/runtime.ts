@@ -21,6 +21,7 @@ import {
   type CallerRequest,
   loadCallers,
   loadTurnStates,
+  outsideHandlers,
   type PendingCall,
   type ProfileLine,
   type ProjectLine,
@@ -28,8 +29,6 @@ import {
   refuseNested,
   type SubmissionItem,
   THIS_BUILD,
-  writeSubmission,
-  writeSubmissions,
 } from '@boxcar/store';
 import type { ListedAgent, ListedBox, ListedRun, ListedTurn } from '@boxcar/store/report';
 import type pg from 'pg';
@@ -109,7 +108,7 @@ import {
   turnNotFound,
 } from './queue/index.js';
 import { type ProfileFinding, Registry } from './registry.js';
-import { accept, warnAgain } from './submit/index.js';
+import { accept, warnAgain, writeHere } from './submit/index.js';
 import type { Tape, TapeSource, TapeTarget } from './tape/index.js';
 import {
   type ImportedTape,
@@ -249,12 +248,13 @@ export class Runtime implements RuntimeCore {
     );
     this.open = async (request) => (await openings.add(request)).opening;
     // A hint is for one that comes alone: many find the workers awake. Workers of this process take what is submitted here without one.
-    const writes = new Batcher((items: readonly SubmissionItem[]) =>
-      writeSubmissions(this.pool, items, { hints: items.length === 1 && this.localWorkers.size === 0 }),
-    );
+    const writes = new Batcher((items: readonly SubmissionItem[]) => writeHere(this, items));
     // A fence locks the caller's turn: such a write goes alone, so that it waits for nobody else's.
-    this.write = (item) =>
-      item.fence === undefined ? writes.add(item) : writeSubmission(this.pool, item.submission, item);
+    this.write = async (item) => {
+      if (item.fence === undefined) return writes.add(item);
+      const [result] = await outsideHandlers(() => writeHere(this, [item]));
+      return result ?? { outcome: 'refused' };
+    };
     this.outside = options.toolQueue && new OutsideCalls(this, options.toolQueue);
     this.packer = new HandoverPacker({
       db: options.pool,

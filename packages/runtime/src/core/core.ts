@@ -16,12 +16,14 @@ import type {
   CallerFacts,
   CallerRequest,
   CallSettlement,
+  ClaimAlong,
   CommitResult,
   LockLimit,
   PendingCall,
   QueueCall,
   SubmissionItem,
   SubmissionResult,
+  ViewedClaim,
 } from '@boxcar/store';
 import type pg from 'pg';
 import type { Handler } from '../handler/index.js';
@@ -83,8 +85,17 @@ export interface CallGateOptions {
 
 /** A worker of this process. */
 export interface LocalWorker {
-  /** Takes a turn that was just submitted here, without the queue. @returns False: it is rung. */
-  takeSubmitted(ring: Ring): boolean;
+  /** Keeps a slot for a turn that a commit is about to dispatch. Undefined: it has none to give. */
+  reserve(
+    ring: Pick<Ring, 'turnId' | 'epoch'> & Partial<Pick<Ring, 'workerTarget'>>,
+  ): Reservation | undefined;
+}
+
+/** A slot of a worker for a turn that the commit which dispatches it takes as well. */
+export interface Reservation {
+  readonly along: ClaimAlong;
+  /** Runs the turn, or gives the slot back. Undefined: what came of it is not known, and is found out. */
+  settle(claim: ViewedClaim | undefined): void;
 }
 
 export interface RuntimeCore {

@@ -1,4 +1,5 @@
-export type { CallGateOptions, Ends, LocalWorker, QueueToolCalls, RuntimeCore } from './core.js';
+export { claimOf, joinAlong } from './along.js';
+export type { CallGateOptions, Ends, LocalWorker, QueueToolCalls, Reservation, RuntimeCore } from './core.js';
 export {
   CHAIN_TARGET,
   CHAIN_TOOL,

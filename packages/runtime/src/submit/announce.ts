@@ -1,13 +1,6 @@
 /** What is told after the commit of a submission. */
 import { canonicalJson, type JsonValue, type Ring } from '@boxcar/kernel';
-import {
-  afterTransaction,
-  findRings,
-  findSubmitted,
-  outsideHandlers,
-  ringsOf,
-  type SubmittedTurn,
-} from '@boxcar/store';
+import { afterTransaction, findRings, findSubmitted, ringsOf, type SubmittedTurn } from '@boxcar/store';
 import type { Accepted, InnerSubmitOptions, RuntimeCore } from '../core/index.js';
 import { announceEnds, announceHandoffEnds, announceTries } from '../end/index.js';
 import type { DraftOutcome } from './draft.js';
@@ -88,21 +81,11 @@ export function announceWritten(
     );
 }
 
-/** A single turn goes to a worker of this process that has a place for it and nothing before it. */
-function ringSubmitted(runtime: RuntimeCore, rings: readonly Ring[]): void {
-  const [only] = rings;
-  if (only === undefined) return;
-  const isTaken =
-    rings.length === 1 &&
-    outsideHandlers(() => [...runtime.localWorkers].some((worker) => worker.takeSubmitted(only)));
-  if (!isTaken) runtime.ring(rings);
-}
-
 /** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */
 function announce(
   runtime: RuntimeCore,
   turns: readonly SubmittedTurn[],
-  ring: (rings: readonly Ring[]) => void = (rings) => ringSubmitted(runtime, rings),
+  ring: (rings: readonly Ring[]) => void = (rings) => runtime.ring(rings),
 ): void {
   ring(ringsOf(turns));
   for (const target of new Set(

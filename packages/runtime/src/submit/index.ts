@@ -4,3 +4,4 @@ export { parseSubmission, readInput } from './parse.js';
 export { warnAgain } from './receipt.js';
 export { resolveSessions } from './session-agents.js';
 export { nameOfSession } from './session-name.js';
+export { writeHere } from './write-here.js';

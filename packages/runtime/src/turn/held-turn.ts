@@ -29,6 +29,8 @@ export interface HeldTurn {
   readonly names: AskedNames;
   /** Results of its calls that are not in a row yet, with their step. */
   readonly unrecorded: Map<CallSettlement, number>;
+  /** Calls of its last step that others answer. */
+  callsElsewhere: number;
   /** Rings what a commit of this turn has dispatched. */
   readonly ring: (rings: readonly Ring[]) => void;
 }

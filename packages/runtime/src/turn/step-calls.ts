@@ -238,6 +238,7 @@ export class StepCalls {
     const early = new EarlyResults(this.#host, this.#held, { step, count: calls.length });
     const runs = await this.#runAll(calls, { isAlone, early });
     if (runs === 'fenced') return { outcome: 'fenced' };
+    this.#held.callsElsewhere = runs.filter(({ kind }) => kind === 'elsewhere').length;
     const { unrecorded } = this.#held;
     const results = runs.flatMap((run) =>
       run.kind === 'ending' || (run.kind === 'result' && unrecorded.has(run.settlement))

@@ -5,15 +5,15 @@
  * those whose rows were locked. Each ring that is handled gives its slot back exactly once, in `#runInSlot`.
  *
  * Communication is narrow. Queues call `admit`, then `handle`; `row-claims.ts` calls `runRow` with a slot it has taken; submissions of this
- * process call `takeSubmitted`, notices of other processes `takeHinted`. Claims call
+ * process call `reserve`, notices of other processes `takeHinted`. Claims call
  * `RunningTurns.run` for a turn they have won, and `onSlotFree` whenever a slot was given back.
  */
 
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import { errorText } from '@boxcar/kernel';
-import { claimWithViews, type ViewedClaim } from '@boxcar/store';
-import type { RuntimeCore } from '../core/index.js';
+import { claimWithViews, findRings, type ViewedClaim } from '@boxcar/store';
+import type { LocalWorker, Reservation, RuntimeCore } from '../core/index.js';
 import { Batcher, isLockTimeout, LOCKED, RecentMap } from '../lib/index.js';
 import { type LeftTurns, noteFailedClaim } from '../turn/index.js';
 import { INLINE_VIEW_BYTES } from '../view/index.js';
@@ -33,7 +33,13 @@ async function untilDone(following: Following): Promise<void> {
   for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
 }
 
-export class Claims {
+/** A claim that was answered, and for whom. */
+interface Taken {
+  readonly outcome: ViewedClaim;
+  readonly holderId: WorkerId;
+}
+
+export class Claims implements LocalWorker {
   readonly #runtime: RuntimeCore;
   readonly #options: Required<WorkerOptions>;
   readonly #lease: Pick<Lease, 'id' | 'isStale'>;
@@ -42,7 +48,8 @@ export class Claims {
   readonly #left: LeftTurns;
   readonly #state: () => WorkerState;
   readonly #onSlotFree: () => void;
-  readonly #claims: Batcher<Claimable, { outcome: ViewedClaim; holderId: WorkerId }>;
+  readonly #views: Views;
+  readonly #claims: Batcher<Claimable, Taken>;
   readonly #locked = new LockedClaims();
   /** Rings that have a slot and are not handled yet. */
   readonly #admitted = new Set<Claimable>();
@@ -80,6 +87,7 @@ export class Claims {
     this.#left = parts.left;
     this.#state = parts.state;
     this.#onSlotFree = parts.onSlotFree;
+    this.#views = parts.views;
     const { room, kept } = parts.views;
     this.#claims = new Batcher(async (rings, attempt) => {
       const reservedBytes = rings.length * INLINE_VIEW_BYTES;
@@ -156,12 +164,37 @@ export class Claims {
     else this.#runtime.ring(rings);
   }
 
-  /** W4: takes a turn that was submitted in this process. */
-  takeSubmitted(ring: Ring): boolean {
-    if (!this.#takesOwn(ring)) return false;
-    // The turn runs for itself: models and tools find nothing of the code that has submitted it.
-    this.#inContext(() => this.#runApart((following) => this.#runOwn(ring, following)));
-    return true;
+  /** W4: keeps a slot for a turn that is taken in the commit that dispatches it. */
+  reserve(ring: Parameters<LocalWorker['reserve']>[0]): Reservation | undefined {
+    const { turnId, epoch, workerTarget } = ring;
+    const { room, kept } = this.#views;
+    if (this.#lease.isStale || this.#turns.has(turnId) || this.#isOld(ring)) return undefined;
+    if (!room.hasRoomFor(INLINE_VIEW_BYTES) || !this.#takesOwn({ workerTarget })) return undefined;
+    room.take(INLINE_VIEW_BYTES);
+    this.#claiming.set(turnId, epoch);
+    const holderId = this.#lease.id;
+    const { targets } = this.#options;
+    const along = {
+      rings: [{ turnId, epoch }],
+      holderId,
+      maxViewBytes: INLINE_VIEW_BYTES,
+      build: this.#runtime.builds.build,
+      targets,
+      known: kept.known,
+    };
+    const settle = (outcome: ViewedClaim | undefined): void => {
+      room.leave(INLINE_VIEW_BYTES);
+      const taken = outcome && { outcome, holderId };
+      if (taken === undefined) this.#claiming.delete(turnId);
+      // The turn runs for itself: models and tools find nothing of the code that has submitted it.
+      this.#inContext(() =>
+        this.#runApart(async (following) => {
+          if (!(await this.#runInSlot({ turnId, epoch }, { following, taken, isRepeated: true })))
+            await this.#ringUnclaimed(turnId);
+        }),
+      );
+    };
+    return { along, settle };
   }
 
   /** W4: takes a turn whose ring is on its way. */
@@ -191,13 +224,19 @@ export class Claims {
   }
 
   /** Takes a slot for it. */
-  #takesOwn({ workerTarget }: Ring): boolean {
+  #takesOwn({ workerTarget }: { readonly workerTarget: string | undefined }): boolean {
     return (
       this.#options.takesOwnRings &&
       this.#state() === 'running' &&
-      this.#options.targets.includes(workerTarget) &&
+      (workerTarget === undefined || this.#options.targets.includes(workerTarget)) &&
       this.#slots.takeOwn()
     );
+  }
+
+  /** It could not be found out whether the turn is to be had: others are told of it, if it is dispatched. */
+  async #ringUnclaimed(turnId: TurnId): Promise<void> {
+    const rings = await findRings(this.#runtime.pool, [turnId]).catch(() => []);
+    this.#runtime.ring(rings);
   }
 
   async #runOwn(ring: Ring, following: Following): Promise<void> {
@@ -218,28 +257,35 @@ export class Claims {
       following,
       onLent,
       onClaimed,
+      taken,
+      isRepeated = false,
     }: {
       readonly following: Following;
       readonly onLent?: () => void;
       readonly onClaimed?: () => void;
+      /** The claim that was made in another commit. */
+      readonly taken?: Taken | undefined;
+      /** An earlier claim may have won. */
+      readonly isRepeated?: boolean;
     },
   ): Promise<boolean> {
-    let isAnswered = false;
-    let isOurs = false;
+    let isAnswered = taken !== undefined;
+    let isOurs = isAnswered;
     const place = new Place(this.#slots, () => {
       this.#onSlotFree();
       onLent?.();
     });
     try {
-      // Resumed by the end of a child while its own suspend is still being wound up here.
-      await this.#turns.doneOf(ring.turnId);
-      if (this.#state() !== 'running' || this.#lease.isStale) return false;
-      if (this.#isOld(ring)) return true;
-      isOurs = true;
-      this.#claiming.set(ring.turnId, ring.epoch);
-      const { outcome, holderId } = await this.#claims.add(ring, {
-        lockedMs: () => this.#locked.patienceFor(ring.turnId, this.#slots.free > 0),
-      });
+      if (taken === undefined) {
+        // Resumed by the end of a child while its own suspend is still being wound up here.
+        await this.#turns.doneOf(ring.turnId);
+        if (this.#state() !== 'running' || this.#lease.isStale) return false;
+        if (this.#isOld(ring)) return true;
+        isOurs = true;
+        this.#claiming.set(ring.turnId, ring.epoch);
+      }
+      const claim = { lockedMs: () => this.#locked.patienceFor(ring.turnId, this.#slots.free > 0) };
+      const { outcome, holderId } = taken ?? (await this.#claims.add(ring, { ...claim, isRepeated }));
       isAnswered = true;
       this.#locked.forget(ring.turnId);
       if (outcome.outcome === 'claimed') {
@@ -247,6 +293,7 @@ export class Claims {
         await this.#turns.run(outcome, {
           holderId,
           ring: (rings) => this.#ring(rings, following),
+          reserve: (resumed) => this.reserve(resumed),
           whileWaiting: (work) => place.whileWaiting(work),
         });
       }

@@ -5,6 +5,7 @@ import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
+import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 
@@ -66,6 +67,22 @@ const chain = async (leaf: Readonly<Record<string, unknown>> = {}): Promise<void
   await lead('root', [asks('middle')]);
 };
 
+/** What is begun, written, claimed and committed together. */
+const claimsOf = (statements: readonly string[]): string[] =>
+  statements.flatMap((text) => {
+    const [label] =
+      /^begin|^commit|(submission-sql\.build|claims\.claim|tool-calls\.advance)/.exec(text) ?? [];
+    return label === undefined ? [] : [label];
+  });
+
+/** So many claims fail of turns that are `which`; sequences are not rolled back. */
+const failClaims = (count: number, which: string): Promise<unknown> =>
+  h.database.pool.query(`create sequence claims;
+    create function fail_claims() returns trigger language plpgsql as $$ begin
+      if nextval('claims') <= ${count} then raise exception 'not now'; end if; return new; end $$;
+    create trigger fail_claims before update on boxcar.turns for each row
+      when (new.status = 'running' and old.status = 'dispatched' and ${which}) execute function fail_claims()`);
+
 describe('what this process submits', () => {
   beforeEach(async () => {
     await h.profile('leaf', [{ say: 'leaf' }]);
@@ -80,6 +97,27 @@ describe('what this process submits', () => {
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     for (let turn = 0; turn < 3; turn += 1) await run('leaf');
     expect(bell.rung).toBe(0);
+    await checkInvariants(h.database.pool);
+  });
+
+  test('is submitted and taken in one transaction, each alone and side by side', async () => {
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    await run('leaf');
+    const alone = await statementsOf(h.database, () => run('leaf'));
+    expect(claimsOf(alone)).toEqual(['begin', 'submission-sql.build', 'claims.claim', 'commit']);
+    const several = await statementsOf(h.database, () =>
+      Promise.all([run('leaf'), run('leaf'), run('leaf')]),
+    );
+    expect(claimsOf(several)).toEqual(claimsOf(alone));
+    expect(bell.rung).toBe(0);
+    await checkInvariants(h.database.pool);
+  });
+
+  test('is submitted although its claim fails, and rung', async () => {
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    await failClaims(1, 'new.depth = 0');
+    await run('leaf');
+    expect(bell.rung).toBe(1);
     await checkInvariants(h.database.pool);
   });
 
@@ -185,6 +223,41 @@ describe('what the turns of a worker dispatch', () => {
     await checkInvariants(h.database.pool);
   });
 
+  const suspended = () => h.rows("select from boxcar.turns where status = 'suspended'");
+
+  test('a parent goes on in the commit of the end that it waits for', async () => {
+    await chain();
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    const { release } = holdLeaves();
+    const over = run('root');
+    await waitFor(async () => (await suspended()).length === 2, { message: 'both parents wait' });
+    const statements = await statementsOf(h.database, async () => {
+      release();
+      await over;
+    });
+    const resumed = ['tool-calls.advance', 'claims.claim'];
+    expect(claimsOf(statements)).toEqual([...resumed, ...resumed]);
+    // One right behind the other: nothing was waited for between them.
+    const before = statements.filter((_text, index) => statements[index + 1]?.includes('claims.claim'));
+    expect(claimsOf(before)).toEqual(['tool-calls.advance', 'tool-calls.advance']);
+    expect(await h.rows('select from boxcar.turns where epoch > 2')).toEqual([]);
+  });
+
+  test('a parent whose claim fails is rung by the sweep, and its child has ended', async () => {
+    await chain();
+    await h.worker({ concurrency: 4, sweepMs: 100 });
+    await failClaims(2, 'new.depth = 1 and new.epoch = 2');
+    const { release } = holdLeaves();
+    const over = run('root');
+    await waitFor(async () => (await suspended()).length === 2, { message: 'both parents wait' });
+    release();
+    await over;
+    expect(bell.rung).toBe(1);
+    const ends = await h.rows("select from boxcar.cards where type = 'task.deliverable'");
+    expect(ends).toHaveLength(3);
+    await checkInvariants(h.database.pool);
+  });
+
   test('goes behind what waits in the queue when it has none', async () => {
     await chain();
     await h.worker({ concurrency: 1, sweepMs: 3_600_000 });
@@ -204,8 +277,8 @@ describe('what the turns of a worker dispatch', () => {
     await waitFor(async () => (await waiting()).length === 1, { message: 'the parent of the leaf waits' });
     release();
     await over;
-    // The leaf's parent is not of the target of the worker that ended the leaf.
-    expect(bell.rung).toBe(2);
+    // The leaf is taken by the other worker of this process. Its parent is not of the target of the worker that ended the leaf.
+    expect(bell.rung).toBe(1);
   });
 
   test('many at once is rung, for all workers', async () => {
@@ -220,12 +293,8 @@ describe('what the turns of a worker dispatch', () => {
   test('is rung by the sweep when its claim fails', async () => {
     await chain();
     await h.worker({ concurrency: 4, sweepMs: 100 });
-    // Once: sequences are not rolled back.
-    await h.database.pool.query(`create sequence once;
-      create function fail_once() returns trigger language plpgsql as $$ begin
-        if nextval('once') = 1 then raise exception 'not now'; end if; return new; end $$;
-      create trigger fail_once before update on boxcar.turns for each row
-        when (new.status = 'running' and old.status = 'dispatched' and new.depth = 1) execute function fail_once()`);
+    // In the commit that dispatches the turn, and after it.
+    await failClaims(2, 'new.depth = 1');
     await run('root');
     expect(bell.rung).toBe(1);
     await checkInvariants(h.database.pool);

@@ -369,7 +369,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await using pool = await Pool.open(kind);
     const queue = pool.backend.queue('boxcar-turns');
     const gate = new Gate();
-    const fromTheQueue = { takesOwnRings: false };
+    const fromTheQueue = { takesOwnRings: false, lostRingMs: 60_000 };
     await Promise.all([pool.work(fromTheQueue, gate.model), pool.work(fromTheQueue, gate.model)]);
     await queue.pause();
     const turnId = await pool.submit('held', 'go');

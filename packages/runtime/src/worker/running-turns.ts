@@ -18,6 +18,7 @@ import {
 } from '@boxcar/kernel';
 import {
   type AdvanceOutcome,
+  type ClaimAlong,
   commitSteps,
   type HeldAt,
   releaseTurns,
@@ -25,9 +26,9 @@ import {
   type ViewedClaim,
   wakeDecided,
 } from '@boxcar/store';
-import type { RuntimeCore } from '../core/index.js';
+import { claimOf, joinAlong, type Reservation, type RuntimeCore } from '../core/index.js';
 import type { Recorder } from '../end/index.js';
-import { Batcher, LOCKED } from '../lib/index.js';
+import { Batcher, LOCKED, RecentMap } from '../lib/index.js';
 import type { ModelWaits } from '../model/index.js';
 import {
   type HeldTurn,
@@ -56,6 +57,18 @@ export interface Views {
   readonly kept: KeptViews;
 }
 
+/** A commit, and the claim of the turn that it resumes. */
+interface CommitItem {
+  readonly commit: StepCommit;
+  readonly along: ClaimAlong | undefined;
+}
+
+/** Undefined: the commit was made without the claim. */
+type Committed = RungCommit & { readonly claim: ViewedClaim | undefined };
+
+/** For an older one, its claim is a round trip of its own. */
+const MAX_RESUMABLE = 1_000;
+
 interface Active {
   readonly epoch: number;
   /** By the worker's monotonic clock. */
@@ -75,7 +88,9 @@ export class RunningTurns {
   readonly #record: Recorder['add'];
   readonly #state: () => WorkerState;
   readonly #active = new Map<TurnId, Active>();
-  readonly #commits: Batcher<StepCommit, RungCommit>;
+  readonly #commits: Batcher<CommitItem, Committed>;
+  /** Turns that were suspended here for one call, with the epochs at which its answer dispatches them. */
+  readonly #resumable = new RecentMap<TurnId, number>(MAX_RESUMABLE);
   readonly #advances: Batcher<StepResults, AdvanceOutcome>;
   /** Why the process ends, when an error did that nothing caught: W7. */
   #crash: KernelError | undefined;
@@ -99,8 +114,10 @@ export class RunningTurns {
     this.#modelWaits = parts.modelWaits;
     this.#record = parts.record;
     this.#state = parts.state;
-    this.#commits = new Batcher(async (commits, attempt) => {
-      const result = await commitSteps(runtime.pool, commits, attempt);
+    this.#commits = new Batcher(async (items, attempt) => {
+      const commits = items.map(({ commit }) => commit);
+      const along = joinAlong(items.map((item) => item.along));
+      const result = await commitSteps(runtime.pool, commits, { ...attempt, along });
       const paired = pairRings(commits, result);
       runtime.ring(paired.others);
       runtime.watcher.tell(
@@ -112,7 +129,8 @@ export class RunningTurns {
       const locked = new Set(result.lockedTurnIds);
       return paired.commits.map((rung, index) => {
         const turnId = commits[index]?.turnId;
-        return turnId !== undefined && locked.has(turnId) ? LOCKED : rung;
+        if (turnId !== undefined && locked.has(turnId)) return LOCKED;
+        return { ...rung, claim: claimOf(items[index]?.along, along, result.claims) };
       });
     }, LEAVES_LOCKED);
     this.#advances = new Batcher(async (advances, attempt) => {
@@ -184,10 +202,11 @@ export class RunningTurns {
     of: {
       readonly holderId: WorkerId;
       readonly ring: HeldTurn['ring'];
+      readonly reserve: (ring: Claimable) => Reservation | undefined;
       readonly whileWaiting: TurnHost['whileWaiting'];
     },
   ): Promise<void> {
-    const { holderId, ring, whileWaiting } = of;
+    const { holderId, ring, reserve, whileWaiting } = of;
     // W5: claimed while the worker closes, whose patience may have ended before this turn could feel it.
     if (this.#state() !== 'running') {
       await this.#giveBack(turn, holderId);
@@ -205,6 +224,7 @@ export class RunningTurns {
       gatedIds: new Set(),
       names: new Map(),
       unrecorded: new Map(),
+      callsElsewhere: 0,
       signal: controller.signal,
       ring,
     };
@@ -218,10 +238,19 @@ export class RunningTurns {
       loader: this.#views.loader,
       modelWaits: this.#modelWaits,
       commit: async (commit) => {
-        const { outcome, rings } = await this.#commits.add(commit);
-        ring(rings);
-        letOthersIn();
-        return outcome;
+        const reservation = this.#reserveParent(commit, reserve);
+        let claim: ViewedClaim | undefined;
+        try {
+          const committed = await this.#commits.add({ commit, along: reservation?.along });
+          claim = committed.claim;
+          // A reservation sees to the turn itself, unless it found the turn for somebody else.
+          const isSeenTo = reservation !== undefined && claim?.outcome !== 'stale';
+          ring(isSeenTo ? [] : committed.rings);
+          letOthersIn();
+          return committed.outcome;
+        } finally {
+          reservation?.settle(claim);
+        }
       },
       advance: (results) => this.#advances.add(results),
       record: (result, options) => this.#record(result, options),
@@ -241,6 +270,8 @@ export class RunningTurns {
         const outcome = await runTurn(host, held);
         if (outcome === 'released')
           this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn]));
+        if (outcome === 'suspended' && held.callsElsewhere === 1)
+          this.#resumable.set(turn.turnId, turn.epoch + 1);
         // A suspended turn leaves its place in the window: no end will tell the queue.
         if (outcome === 'suspended') this.#runtime.promoteSoon(turn.workerTarget);
         // A decision that came before the turn was suspended has not woken it.
@@ -283,6 +314,18 @@ export class RunningTurns {
       done,
     });
     await done;
+  }
+
+  /** A slot for the turn that waits for the end of this one, and was suspended here. */
+  #reserveParent(
+    { end }: StepCommit,
+    reserve: (ring: Claimable) => Reservation | undefined,
+  ): Reservation | undefined {
+    const turnId = end?.settles?.turnId;
+    const epoch = turnId === undefined ? undefined : this.#resumable.get(turnId);
+    if (turnId === undefined || epoch === undefined) return undefined;
+    this.#resumable.delete(turnId);
+    return reserve({ turnId, epoch });
   }
 
   /**

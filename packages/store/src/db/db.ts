@@ -170,11 +170,15 @@ export function transactAtOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): 
   return retryTransient(() => sendOnce(pool, send));
 }
 
-/** `transactAtOnce` without its repetitions. */
+/**
+ * `transactAtOnce` without its repetitions.
+ *
+ * @param options.after - Sends reads that see what was committed, in the same round trip. It must not reject.
+ */
 export async function sendOnce<T>(
   pool: pg.Pool,
   send: (tx: Tx) => Promise<T>,
-  limit: LockWait = {},
+  { after, ...limit }: LockWait & { readonly after?: ((db: Queryable) => Promise<unknown>) | undefined } = {},
 ): Promise<T> {
   const client = await checkOut(pool);
   const watched = watchFailures(client);
@@ -184,7 +188,8 @@ export async function sendOnce<T>(
   // A failure on the server turns the commit into a rollback. A failure here, before everything was sent, needs our own rollback.
   const isBroken = await hasFailed(sent);
   const committed = client.query(isBroken ? 'rollback' : 'commit');
-  const [, , end] = await Promise.allSettled([begun, sent, committed]);
+  const read = after?.(client);
+  const [, , end] = await Promise.allSettled([begun, sent, committed, read]);
   client.release(end.status === 'rejected' ? toError(end.reason) : undefined);
   try {
     await begun;

@@ -11,6 +11,7 @@ import type pg from 'pg';
 import {
   type BatchTry,
   firstLimit,
+  isTransient,
   type LimitedTry,
   limited,
   patientOn,
@@ -29,6 +30,7 @@ import { type CommitRow, LARGE, toCommit } from './commit-sql.js';
 import { findCommitted, findRings, lockTapes, lockTurns } from './first-tries.js';
 import type { StepCommit, TurnEnding } from './step-commit.js';
 import { settleCalls } from './tool-calls.js';
+import { AlongClaim, type ClaimAlong, type ViewedClaim } from './views.js';
 
 export type CommitOutcome =
   | {
@@ -57,6 +59,8 @@ export interface CommitResult extends SettledTurns {
   readonly noticeTurnIds: readonly TurnId[];
   /** Fenced only because a row was locked, when the commits were to leave such turns out: to be tried again. */
   readonly lockedTurnIds: readonly TurnId[];
+  /** Of the turns that were to be taken along, one for each; undefined when the commits were made without them. */
+  readonly claims?: readonly ViewedClaim[];
 }
 
 const OF_TURNS =
@@ -77,7 +81,7 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
 /**
  * Commits steps and ends of turns. A commit without calls and without an end opens the next step; an end settles the call
  * that awaits it, grants the parent the output box, and may resume the parent: all in one transaction and, unless something
- * must be decided between, in one round trip.
+ * must be decided between, in one round trip. In its first try it also takes the turns of `along` that the ends resume.
  *
  * A commit that was made before returns the result of that time, also when the answer was lost. A turn with open calls is ended by
  * `commitWithin`, together with the turns that it waits for. With a limit for locks it works like a repetition. With `leavesLocked` a
@@ -86,16 +90,17 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
 export function commitSteps(
   pool: pg.Pool,
   commits: readonly StepCommit[],
-  { lockMs, ...options }: LimitedTry = {},
+  { lockMs, along, ...options }: LimitedTry & { readonly along?: ClaimAlong | undefined } = {},
 ): Promise<CommitResult> {
   return retryBatch(
     async (isRepeated) => {
       if (isRepeated || lockMs !== undefined)
         return transactOnce(pool, limited({ lockMs }, commitAgain(commits, options)));
       try {
-        return await commitFirst(pool, commits, options.leavesLocked);
+        return await commitFirst(pool, commits, { leavesLocked: options.leavesLocked, along });
       } catch (error) {
-        if (!isTaken(error)) throw error;
+        // A turn that cannot be taken along does not hold up the commit.
+        if (!isTaken(error) && (along === undefined || isTransient(error))) throw error;
         return transactOnce(pool, commitAgain(commits, options), firstLimit(options.leavesLocked));
       }
     },
@@ -106,12 +111,15 @@ export function commitSteps(
 async function commitFirst(
   pool: pg.Pool,
   commits: readonly StepCommit[],
-  leavesLocked = false,
+  {
+    leavesLocked = false,
+    along,
+  }: { readonly leavesLocked: boolean | undefined; readonly along: ClaimAlong | undefined },
 ): Promise<CommitResult> {
   const decide = (some: readonly StepCommit[]) =>
     transactOnce(pool, commitWithin(some, { leavesLocked }), firstLimit(leavesLocked));
   if (mustDecide(commits)) return decide(commits);
-  const result = await commitAtOnce(pool, commits, leavesLocked);
+  const result = await commitAtOnce(pool, commits, { leavesLocked, along });
   const fenced = commits.filter((_commit, index) => result.outcomes[index]?.outcome === 'fenced');
   const locked = leavesLocked && fenced.length > 0 ? await findLocked(pool, fenced) : [];
   // In other hands, or joined since its worker took it: the locks tell.
@@ -217,7 +225,7 @@ function mustDecide(commits: readonly StepCommit[]): boolean {
 async function commitAtOnce(
   pool: pg.Pool,
   commits: readonly StepCommit[],
-  leavesLocked: boolean,
+  { leavesLocked, along }: { readonly leavesLocked: boolean; readonly along: ClaimAlong | undefined },
 ): Promise<CommitResult> {
   const settlements = commits.flatMap(({ turnId, end }) =>
     end === null || end.settles === null
@@ -228,15 +236,21 @@ async function commitAtOnce(
   const { prepared, values } = toCommit(commits, { batches: hasMembers ? 'some' : 'unknown', leavesLocked });
   if (settlements.length === 0 && !hasMembers)
     return readResult(commits, await run<CommitRow>(pool, prepared, values));
+  const claiming = along && new AlongClaim(along);
   const send = async (tx: Tx): Promise<CommitResult> => {
     const [, rows, settled] = await Promise.all([
       run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
       run<CommitRow>(tx, prepared, values),
       settleCalls(tx, settlements),
+      claiming?.claim(tx),
     ]);
     return { ...readResult(commits, rows), ...settled };
   };
-  return sendOnce(pool, send, firstLimit(leavesLocked));
+  const result = await sendOnce(pool, send, {
+    ...firstLimit(leavesLocked),
+    after: claiming && ((db) => claiming.read(db)),
+  });
+  return claiming === undefined ? result : { ...result, claims: await claiming.outcomes() };
 }
 
 /** The turns that commits lock: children and parents together, by id, so that two ends of one family never wait in a circle. */

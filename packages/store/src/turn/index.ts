@@ -85,6 +85,8 @@ export {
   toRing,
 } from './turns.js';
 export {
+  AlongClaim,
+  type ClaimAlong,
   claimWithViews,
   type LoadedView,
   loadPricedProfiles,

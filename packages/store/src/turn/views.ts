@@ -231,7 +231,14 @@ export async function claimWithViews(
     return { outcomes: await claiming, entries: await viewing };
   };
   const { outcomes, entries } = await onConnection(pool, claimOn, attempt);
-  const contexts = (await reading?.catch(() => undefined)) ?? new Map();
+  return joinClaims(outcomes, entries, await reading?.catch(() => undefined));
+}
+
+function joinClaims(
+  outcomes: readonly ClaimOutcome[],
+  entries: readonly EntryRow[],
+  contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]> = new Map(),
+): readonly ViewedClaim[] {
   const tapes = readTapes(entries);
   return outcomes.map((outcome): ViewedClaim => {
     if (outcome.outcome !== 'claimed') return outcome;
@@ -242,6 +249,56 @@ export async function claimWithViews(
     const view = tape !== undefined && isWhole ? joinView(tape, boxIds, contexts) : undefined;
     return { outcome: 'claimed', turn, view };
   });
+}
+
+/** Turns that the same transaction dispatches, and who takes them. */
+export interface ClaimAlong {
+  readonly rings: readonly Pick<Ring, 'turnId' | 'epoch'>[];
+  readonly holderId: WorkerId;
+  readonly maxViewBytes: number;
+  readonly build: Build;
+  readonly targets: readonly string[];
+  readonly known?: KnownTapes;
+}
+
+/**
+ * A claim in the transaction that dispatches its turns. It never waits: their rows are locked by that transaction or not yet to be seen by
+ * others.
+ */
+export class AlongClaim {
+  readonly #of: ClaimAlong;
+  #claiming: Promise<readonly ClaimOutcome[]> = Promise.resolve([]);
+  #entries: readonly EntryRow[] = [];
+  #contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]> | undefined;
+
+  constructor(of: ClaimAlong) {
+    this.#of = of;
+  }
+
+  /** Sends it, behind what dispatches its turns. */
+  claim(tx: Tx): Promise<unknown> {
+    this.#claiming = claimOnce(tx, this.#of.rings, { ...this.#of, isRepeated: false });
+    return this.#claiming;
+  }
+
+  /** Reads the views behind the commit. What cannot be read is read by whoever runs the turn. */
+  async read(db: Queryable): Promise<void> {
+    const { rings, maxViewBytes } = this.#of;
+    const turnIds = rings.map(({ turnId }) => turnId);
+    const known = knownParameter(this.#of.known ?? new Map());
+    const maxTokens = Math.floor(maxViewBytes / 4);
+    const [entries, contexts] = await Promise.allSettled([
+      run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]),
+      expandShown(db, turnIds, { known, maxTokens }),
+    ]);
+    if (entries.status === 'fulfilled') this.#entries = entries.value;
+    if (contexts.status === 'fulfilled') this.#contexts = contexts.value;
+  }
+
+  /** One outcome per ring, once the transaction has committed. */
+  async outcomes(): Promise<readonly ViewedClaim[]> {
+    return joinClaims(await this.#claiming, this.#entries, this.#contexts);
+  }
 }
 
 const PROFILE_CARDS = statement(`

@@ -38,6 +38,7 @@ export {
   waitForSelector,
 } from './selector-waits.js';
 export { findStaleRings, type RingPlace, ringAgain } from './stale-rings.js';
+export { submitAndClaim } from './submit-and-claim.js';
 export {
   elected,
   findDeadTurns,
