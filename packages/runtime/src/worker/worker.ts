@@ -10,8 +10,8 @@
  *     without a slot for it (`slots.ts`).
  *     A turn whose row is locked gives its slot back when others may need it; the sweep rings the turn again (`locked-claims.ts`).
  * W4  When a commit of one of its turns, or a submission of its process, dispatches a single turn, the worker takes it at once, without the
- *     queue, if it has a free slot and its queues are empty, so that no waiting ring is overtaken. The job of a committing turn ends only
- *     after that turn too. A turn that the worker does not take, or fails to take, is rung. What another process submits may reach it by
+ *     queue, if it has a free slot and its queues are empty, so that no waiting ring is overtaken. Where the turn is known before the commit,
+ *     the same transaction takes it. A turn that the worker does not take, or fails to take, is rung. What another process submits may reach it by
  *     a hint before the ring: it is taken on the same terms, and its ring then says nothing new.
  * W5  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
  * W6  It renews its lease only while it can commit, and ends when it cannot (`commit-proof.ts`).
