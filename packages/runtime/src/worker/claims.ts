@@ -182,17 +182,27 @@ export class Claims implements LocalWorker {
       targets,
       known: kept.known,
     };
+    // A worker that closes waits for the commit as well.
+    let end = (): void => undefined;
+    const settled = new Promise<void>((resolve) => {
+      end = resolve;
+    });
+    this.#apart.add(settled);
     const settle = (outcome: ViewedClaim | undefined): void => {
       room.leave(INLINE_VIEW_BYTES);
       const taken = outcome && { outcome, holderId };
-      if (taken === undefined) this.#claiming.delete(turnId);
+      if (taken === undefined && this.#claiming.get(turnId) === epoch) this.#claiming.delete(turnId);
       // The turn runs for itself: models and tools find nothing of the code that has submitted it.
-      this.#inContext(() =>
+      const running = this.#inContext(() =>
         this.#runApart(async (following) => {
           if (!(await this.#runInSlot({ turnId, epoch }, { following, taken, isRepeated: true })))
             await this.#ringUnclaimed(turnId);
         }),
       );
+      void running.finally(() => {
+        this.#apart.delete(settled);
+        end();
+      });
     };
     return { along, settle };
   }
@@ -200,7 +210,7 @@ export class Claims implements LocalWorker {
   /** W4: takes a turn whose ring is on its way. */
   takeHinted(ring: Ring): void {
     if (this.#turns.isRunning(ring) || this.#isOld(ring) || !this.#takesOwn(ring)) return;
-    this.#runApart(async (following) => {
+    void this.#runApart(async (following) => {
       if (
         await this.#runInSlot(ring, { following, onClaimed: () => this.#hinted.set(ring.turnId, ring.epoch) })
       )
@@ -215,12 +225,12 @@ export class Claims implements LocalWorker {
     return this.#hinted.get(turnId) === epoch && this.#hinted.delete(turnId);
   }
 
-  #runApart(run: (following: Following) => Promise<void>): void {
+  #runApart(run: (following: Following) => Promise<void>): Promise<void> {
     const following: Following = [];
     following.push(run(following));
     const running = untilDone(following);
     this.#apart.add(running);
-    void running.finally(() => this.#apart.delete(running));
+    return running.finally(() => this.#apart.delete(running));
   }
 
   /** Takes a slot for it. */
