@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { z } from 'zod';
 import { cutEcho } from './error-limits.js';
 import { KernelError, toText } from './errors.js';
@@ -30,7 +30,7 @@ export function canonicalJson(value: JsonValue): string {
 
 /** sha256 as lower-case hex. */
 export function sha256(text: string): string {
-  return createHash('sha256').update(text).digest('hex');
+  return hash('sha256', text, 'hex');
 }
 
 /** Levels of nesting; Postgres reads JSON recursively and gives up at a few thousand. */
