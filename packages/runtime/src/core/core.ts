@@ -85,6 +85,8 @@ export interface CallGateOptions {
 
 /** A worker of this process. */
 export interface LocalWorker {
+  /** Runs a turn that it may have taken in a commit whose answer was lost. */
+  recover(ring: Pick<Ring, 'turnId' | 'epoch'>): void;
   /** Keeps a slot for a turn that a commit is about to dispatch. Undefined: it has none to give. */
   reserve(
     ring: Pick<Ring, 'turnId' | 'epoch'> & Partial<Pick<Ring, 'workerTarget'>>,

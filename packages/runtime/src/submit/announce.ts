@@ -1,6 +1,13 @@
 /** What is told after the commit of a submission. */
 import { canonicalJson, type JsonValue, type Ring } from '@boxcar/kernel';
-import { afterTransaction, findRings, findSubmitted, ringsOf, type SubmittedTurn } from '@boxcar/store';
+import {
+  afterTransaction,
+  findRings,
+  findSubmitted,
+  outsideHandlers,
+  ringsOf,
+  type SubmittedTurn,
+} from '@boxcar/store';
 import type { Accepted, InnerSubmitOptions, RuntimeCore } from '../core/index.js';
 import { announceEnds, announceHandoffEnds, announceTries } from '../end/index.js';
 import type { DraftOutcome } from './draft.js';
@@ -41,6 +48,7 @@ export async function announceFirst(
   const isOwn = key.startsWith('auto:') || turns.length > 0 || tries.some((one) => isAnswerOf(known, one));
   if (isOwn) {
     announce(runtime, turns, first.ring);
+    recover(runtime, turns);
     const rung = tries.flatMap(({ rings }) => rings.map(({ turnId }) => turnId));
     runtime.ring(await findRings(runtime.pool, rung));
     await announceTries(
@@ -50,6 +58,13 @@ export async function announceFirst(
     runtime.finishSoon(tries.flatMap(({ dueBatchIds }) => dueBatchIds));
   }
   return { ...known, isReplay: !isOwn };
+}
+
+/** Turns that workers of this process have taken in the commit whose answer was lost. */
+function recover({ localWorkers }: RuntimeCore, turns: readonly SubmittedTurn[]): void {
+  for (const { turn_id: turnId, epoch, status } of turns)
+    if (status === 'running')
+      for (const worker of localWorkers) outsideHandlers(() => worker.recover({ turnId, epoch }));
 }
 
 /** Tells of what was written: at once, or at the end of the transaction of the caller, if it was committed. */

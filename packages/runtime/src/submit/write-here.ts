@@ -33,9 +33,10 @@ export async function writeHere(
       return claim?.outcome === 'claimed' ? asRunning(result) : result;
     });
   } catch (error) {
+    claims = along.rings.map(() => ({ outcome: 'stale' }));
+    // If only the answer was lost, whoever finds out recovers the turns (announce.ts).
     if (isTransient(error)) throw error;
     // A turn that cannot be taken is submitted all the same, and rung.
-    claims = along.rings.map(() => ({ outcome: 'stale' }));
     return await writeSubmissions(pool, items);
   } finally {
     for (const one of reservations) one?.settle(claimOf(one.along, along, claims));

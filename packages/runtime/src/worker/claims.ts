@@ -207,6 +207,17 @@ export class Claims implements LocalWorker {
     return { along, settle };
   }
 
+  /** Without a free slot the heartbeat finds the turn. */
+  recover(ring: Claimable): void {
+    if (this.#turns.has(ring.turnId) || this.#isOld(ring) || !this.#takesOwn({ workerTarget: undefined }))
+      return;
+    void this.#inContext(() =>
+      this.#runApart(async (following) => {
+        await this.#runInSlot(ring, { following, isRepeated: true });
+      }),
+    );
+  }
+
   /** W4: takes a turn whose ring is on its way. */
   takeHinted(ring: Ring): void {
     if (this.#turns.isRunning(ring) || this.#isOld(ring) || !this.#takesOwn(ring)) return;

@@ -182,6 +182,46 @@ test('a submission whose answer was lost is rung at once, and is not a repetitio
   await pool.end();
 });
 
+test.each(['before', 'after'] as const)(
+  'a turn that its own submission has taken runs at once when the answer is lost %s its view is asked for',
+  async (when) => {
+    await using database = await testDatabase();
+    await using proxy = await statementProxy(database.url);
+    const pool = createPool({ connectionString: proxy.url, max: 2 });
+    const runtime = new Runtime({
+      pool,
+      directUrl: database.url,
+      doorbell: new InProcessDoorbell(),
+      model: createModelRouter({}),
+    });
+    const script = [{ say: 'done' }];
+    await runtime.applyProfile({ name: 'hand', instructions: 'Work.', model: 'scripted', script });
+    const worker = await createWorker(runtime, CALM);
+    const send = async (): Promise<TurnId> =>
+      (
+        (await runtime.submit('launch_principal', { profile_name: 'hand', instruction: 'go' })) as {
+          turn_id: TurnId;
+        }
+      ).turn_id;
+    await runtime.waitForTurn(await send());
+    proxy.arm();
+    await runtime.waitForTurn(await send());
+    const view = proxy.statements.find((text) => text.includes('views.thin_entries')) ?? '';
+    proxy.arm({ at: { text: view, nth: 1 }, when, scope: 'connection' });
+    const turnId = await send();
+    expect(await runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
+    expect(proxy.struck).toBe(view);
+    const { rows } = await database.pool.query(
+      'select epoch, losses, attempt from boxcar.turns where id = $1',
+      [turnId],
+    );
+    expect(rows).toEqual([{ epoch: 1, losses: 0, attempt: 0 }]);
+    await worker.close();
+    await runtime.close();
+    await pool.end();
+  },
+);
+
 describe('a turn that waits continues by itself when the answer is lost to', () => {
   async function stage() {
     const database = await testDatabase();

@@ -173,7 +173,8 @@ export function transactAtOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): 
 /**
  * `transactAtOnce` without its repetitions.
  *
- * @param options.after - Sends reads that see what was committed, in the same round trip. It must not reject.
+ * @param options.after - Sends reads that see what was committed, in the same round trip. When they fail, the
+ *   connection is closed, and nothing else comes of it.
  */
 export async function sendOnce<T>(
   pool: pg.Pool,
@@ -188,9 +189,9 @@ export async function sendOnce<T>(
   // A failure on the server turns the commit into a rollback. A failure here, before everything was sent, needs our own rollback.
   const isBroken = await hasFailed(sent);
   const committed = client.query(isBroken ? 'rollback' : 'commit');
-  const read = after?.(client);
-  const [, , end] = await Promise.allSettled([begun, sent, committed, read]);
-  client.release(end.status === 'rejected' ? toError(end.reason) : undefined);
+  const [, , end, read] = await Promise.allSettled([begun, sent, committed, after?.(client)]);
+  const lost = [end, read].find(({ status }) => status === 'rejected') as PromiseRejectedResult | undefined;
+  client.release(lost && toError(lost.reason));
   try {
     await begun;
     const result = await sent;

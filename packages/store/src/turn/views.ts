@@ -291,8 +291,10 @@ export class AlongClaim {
       run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]),
       expandShown(db, turnIds, { known, maxTokens }),
     ]);
-    if (entries.status === 'fulfilled') this.#entries = entries.value;
-    if (contexts.status === 'fulfilled') this.#contexts = contexts.value;
+    if (entries.status === 'rejected') throw entries.reason;
+    if (contexts.status === 'rejected') throw contexts.reason;
+    this.#entries = entries.value;
+    this.#contexts = contexts.value;
   }
 
   /** One outcome per ring, once the transaction has committed. */
