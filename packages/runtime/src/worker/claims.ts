@@ -207,10 +207,10 @@ export class Claims implements LocalWorker {
     return { along, settle };
   }
 
-  /** Without a free slot the heartbeat finds the turn. */
+  /** It is nobody else's by now, so it overtakes what waits. Without a free slot the heartbeat finds it. */
   recover(ring: Claimable): void {
-    if (this.#turns.has(ring.turnId) || this.#isOld(ring) || !this.#takesOwn({ workerTarget: undefined }))
-      return;
+    if (this.#state() !== 'running' || this.#turns.has(ring.turnId) || this.#isOld(ring)) return;
+    if (!this.#slots.take()) return;
     void this.#inContext(() =>
       this.#runApart(async (following) => {
         await this.#runInSlot(ring, { following, isRepeated: true });

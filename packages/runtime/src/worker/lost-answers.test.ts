@@ -182,9 +182,14 @@ test('a submission whose answer was lost is rung at once, and is not a repetitio
   await pool.end();
 });
 
-test.each(['before', 'after'] as const)(
-  'a turn that its own submission has taken runs at once when the answer is lost %s its view is asked for',
-  async (when) => {
+test.each([
+  ['before', 'views.thin_entries'],
+  ['after', 'views.thin_entries'],
+  ['before', 'boxes.expand'],
+  ['after', 'boxes.expand'],
+] as const)(
+  'a turn that its own submission has taken runs at once when the connection is lost %s %s',
+  async (when, label) => {
     await using database = await testDatabase();
     await using proxy = await statementProxy(database.url);
     const pool = createPool({ connectionString: proxy.url, max: 2 });
@@ -206,7 +211,7 @@ test.each(['before', 'after'] as const)(
     await runtime.waitForTurn(await send());
     proxy.arm();
     await runtime.waitForTurn(await send());
-    const view = proxy.statements.find((text) => text.includes('views.thin_entries')) ?? '';
+    const view = proxy.statements.find((text) => text.includes(label)) ?? '';
     proxy.arm({ at: { text: view, nth: 1 }, when, scope: 'connection' });
     const turnId = await send();
     expect(await runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
