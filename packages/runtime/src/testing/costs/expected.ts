@@ -1,0 +1,168 @@
+/**
+ * What each operation costs, on a system at rest. Statements, round trips, commits that flush and rows are exact; bytes of the
+ * log are the most that may be. A failure of `costs.test.ts` prints this table anew; the reasons for the rows are in docs/rows.md.
+ */
+import type { Cost } from './meter.js';
+
+export const EXPECTED: Readonly<Record<string, Cost>> = {
+  submission: {
+    statements: 1,
+    roundTrips: 1,
+    commits: 1,
+    walBytes: 6650,
+    rows: {
+      agents: '+1',
+      boxes: '+2',
+      cards: '+2',
+      operations: '+1',
+      runs: '+1',
+      tape_entries: '+2',
+      turns: '+1',
+    },
+  },
+  claim: {
+    statements: 3,
+    roundTrips: 2,
+    commits: 1,
+    walBytes: 2100,
+    rows: { boxes: '~1', steps: '+1', tape_entries: '+1', turns: '~1' },
+  },
+  start: {
+    statements: 4,
+    roundTrips: 3,
+    commits: 2,
+    walBytes: 8800,
+    rows: {
+      agents: '+1',
+      boxes: '+2 ~1',
+      cards: '+2',
+      operations: '+1',
+      runs: '+1',
+      steps: '+1',
+      tape_entries: '+3',
+      turns: '+1 ~1',
+    },
+  },
+  'start in process': {
+    statements: 4,
+    roundTrips: 3,
+    commits: 2,
+    walBytes: 8800,
+    rows: {
+      agents: '+1',
+      boxes: '+2 ~1',
+      cards: '+2',
+      operations: '+1',
+      runs: '+1',
+      steps: '+1',
+      tape_entries: '+3',
+      turns: '+1 ~1',
+    },
+  },
+  step: {
+    statements: 1,
+    roundTrips: 1,
+    commits: 1,
+    walBytes: 3800,
+    rows: { boxes: '~1', cards: '+2', steps: '+1 ~1', tape_entries: '+2', turns: '~1' },
+  },
+  'step with a tool': {
+    statements: 2,
+    roundTrips: 2,
+    commits: 2,
+    walBytes: 5250,
+    rows: { boxes: '~2', cards: '+2', steps: '+1 ~1', tape_entries: '+2', tool_calls: '+1 ~1', turns: '~2' },
+  },
+  end: {
+    statements: 2,
+    roundTrips: 2,
+    commits: 1,
+    walBytes: 3150,
+    rows: { boxes: '~1', cards: '+1', steps: '~1', tape_entries: '+1', turns: '~1' },
+  },
+  'end in process': {
+    statements: 2,
+    roundTrips: 2,
+    commits: 1,
+    walBytes: 3150,
+    rows: { boxes: '~1', cards: '+1', steps: '~1', tape_entries: '+1', turns: '~1' },
+  },
+  'end by submit_result': {
+    statements: 10,
+    roundTrips: 8,
+    commits: 2,
+    walBytes: 7300,
+    rows: { boxes: '~3', cards: '+3', steps: '~1', tape_entries: '+3', tool_calls: '+1 ~1', turns: '~4' },
+  },
+  'hop down': {
+    statements: 9,
+    roundTrips: 8,
+    commits: 4,
+    walBytes: 14150,
+    rows: {
+      agents: '+1',
+      boxes: '+2 ~2',
+      cards: '+3',
+      operations: '+1',
+      runs: '~1',
+      steps: '+1 ~1',
+      tape_entries: '+4',
+      tool_calls: '+1 ~1',
+      turns: '+1 ~3',
+    },
+  },
+  'hop up': {
+    statements: 12,
+    roundTrips: 6,
+    commits: 2,
+    walBytes: 8150,
+    rows: { boxes: '~3', cards: '+2', steps: '+1 ~1', tape_entries: '+2', tool_calls: '~1', turns: '~4' },
+  },
+  'fork of 10': {
+    statements: 10,
+    roundTrips: 9,
+    commits: 3,
+    walBytes: 65250,
+    rows: {
+      agents: '+10',
+      batches: '+1',
+      boxes: '+20 ~1',
+      cards: '+21',
+      operations: '+1',
+      runs: '~1',
+      steps: '~1',
+      tape_entries: '+21',
+      tool_calls: '+1 ~1',
+      turns: '+10 ~2',
+    },
+  },
+  'end of a child': {
+    statements: 5,
+    roundTrips: 2,
+    commits: 1,
+    walBytes: 3700,
+    rows: { batches: '~1', boxes: '~1', cards: '+1', steps: '~1', tape_entries: '+1', turns: '~1' },
+  },
+  'end of a join': {
+    statements: 21,
+    roundTrips: 11,
+    commits: 3,
+    walBytes: 9750,
+    rows: {
+      batches: '~2',
+      boxes: '~3',
+      cards: '+2',
+      steps: '+1 ~1',
+      tape_entries: '+2',
+      tool_calls: '~1',
+      turns: '~4',
+    },
+  },
+};
+
+/** Operations that write the rows of others, which docs/rows.md therefore does not list. */
+export const SAME_ROWS: Readonly<Record<string, readonly string[]>> = {
+  start: ['submission', 'claim'],
+  'start in process': ['submission', 'claim'],
+  'end in process': ['end'],
+};
