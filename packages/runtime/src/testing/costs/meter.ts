@@ -124,7 +124,8 @@ export class Meter implements AsyncDisposable {
     await waitFor(isDone, { message: 'the measured work is done', intervalMs: LOOK_MS });
     await this.#rest();
     const statements = this.#statements();
-    const { roundTrips } = this.#proxy;
+    const { statements: all, begins } = this.#proxy;
+    const roundTrips = all.filter((text, index) => begins[index] === true && isOfTheWork(text)).length;
     this.labels = statements.map((text) => /\/\* ([\w.-]+)/.exec(text)?.[1] ?? text.slice(0, 12));
     const log = await this.#log(from, await this.#position());
     return { statements: statements.length, roundTrips, ...log, rows: await this.#changes() };
