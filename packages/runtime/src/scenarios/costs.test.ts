@@ -35,6 +35,11 @@ describe('the meter', () => {
         commits: 0,
         rows: {},
       });
+      await meter.costOf(() => client.query('create table scraps (id int primary key, n int)'));
+      await meter.costOf(() => client.query('insert into scraps values (1, 1)'));
+      const set = (column: string) => meter.costOf(() => client.query(`update scraps set ${column} = 2`));
+      expect(await set('n')).toMatchObject({ coldUpdates: {} });
+      expect(await set('id')).toMatchObject({ coldUpdates: { scraps: 1 } });
       expect(await meter.costOf(() => client.query('select 1'))).toMatchObject({ walBytes: 0, commits: 0 });
       const change =
         "with gone as (delete from boxcar.providers where name = 'one') update boxcar.providers set failures = 1 where name <> 'one'";

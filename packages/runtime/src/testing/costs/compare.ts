@@ -31,7 +31,12 @@ function differencesOf(cost: Cost, wanted: Cost): readonly string[] {
       ? []
       : [`rows of ${table} ${cost.rows[table] ?? 'none'}, expected ${wanted.rows[table] ?? 'none'}`],
   );
-  return [...counts, ...wal, ...rows];
+  const updated = new Set([...Object.keys(cost.coldUpdates), ...Object.keys(wanted.coldUpdates)]);
+  const cold = [...updated].flatMap((table) => {
+    const [is, was] = [cost.coldUpdates[table] ?? 0, wanted.coldUpdates[table] ?? 0];
+    return is === was ? [] : [`cold updates of ${table} ${is}, expected ${was}`];
+  });
+  return [...counts, ...wal, ...rows, ...cold];
 }
 
 /** The table as `expected.ts` has it: in its order, and with the bounds of the log that it had, where they still fit. */
@@ -41,6 +46,7 @@ export function renderTable(found: Costs, expected: Costs): string {
     const cost = found[name];
     if (cost === undefined) return [];
     const rows = Object.entries(cost.rows).map(([table, change]) => `${table}: '${change}'`);
+    const cold = Object.entries(cost.coldUpdates).map(([table, updates]) => `${table}: ${updates}`);
     const key = /^\w+$/.test(name) ? name : `'${name}'`;
     return [
       `  ${key}: {`,
@@ -49,6 +55,7 @@ export function renderTable(found: Costs, expected: Costs): string {
       `    commits: ${cost.commits},`,
       `    walBytes: ${boundOf(cost.walBytes, expected[name]?.walBytes)},`,
       `    rows: { ${rows.join(', ')} },`,
+      `    coldUpdates: {${cold.length === 0 ? '' : ` ${cold.join(', ')} `}},`,
       '  },',
     ].join('\n');
   });

@@ -1,6 +1,6 @@
 /**
- * What each operation costs, on a system at rest. Statements, round trips, commits that flush and rows are exact; bytes of the
- * log are the most that may be. A failure of `costs.test.ts` prints this table anew; the reasons for the rows are in docs/rows.md.
+ * What each operation costs, on a system at rest. Statements, round trips, commits that flush, rows and cold updates are exact;
+ * bytes of the log are the most that may be. A failure of `costs.test.ts` prints this table anew; the reasons for the rows are in docs/rows.md.
  */
 import type { Cost } from './meter.js';
 
@@ -19,6 +19,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
       tape_entries: '+2',
       turns: '+1',
     },
+    coldUpdates: {},
   },
   claim: {
     statements: 3,
@@ -26,6 +27,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
     commits: 1,
     walBytes: 2100,
     rows: { boxes: '~1', steps: '+1', tape_entries: '+1', turns: '~1' },
+    coldUpdates: { turns: 1 },
   },
   start: {
     statements: 4,
@@ -42,6 +44,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
       tape_entries: '+3',
       turns: '+1 ~1',
     },
+    coldUpdates: { turns: 1 },
   },
   'start in process': {
     statements: 4,
@@ -58,6 +61,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
       tape_entries: '+3',
       turns: '+1 ~1',
     },
+    coldUpdates: { turns: 1 },
   },
   step: {
     statements: 1,
@@ -65,6 +69,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
     commits: 1,
     walBytes: 3800,
     rows: { boxes: '~1', cards: '+2', steps: '+1 ~1', tape_entries: '+2', turns: '~1' },
+    coldUpdates: {},
   },
   'step with a tool': {
     statements: 2,
@@ -72,6 +77,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
     commits: 2,
     walBytes: 5250,
     rows: { boxes: '~2', cards: '+2', steps: '+1 ~1', tape_entries: '+2', tool_calls: '+1 ~1', turns: '~2' },
+    coldUpdates: { tool_calls: 1 },
   },
   end: {
     statements: 2,
@@ -79,6 +85,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
     commits: 1,
     walBytes: 3150,
     rows: { boxes: '~1', cards: '+1', steps: '~1', tape_entries: '+1', turns: '~1' },
+    coldUpdates: { turns: 1 },
   },
   'end in process': {
     statements: 2,
@@ -86,6 +93,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
     commits: 1,
     walBytes: 3150,
     rows: { boxes: '~1', cards: '+1', steps: '~1', tape_entries: '+1', turns: '~1' },
+    coldUpdates: { turns: 1 },
   },
   'end by submit_result': {
     statements: 10,
@@ -93,6 +101,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
     commits: 2,
     walBytes: 7300,
     rows: { boxes: '~3', cards: '+3', steps: '~1', tape_entries: '+3', tool_calls: '+1 ~1', turns: '~4' },
+    coldUpdates: { tool_calls: 1, turns: 1 },
   },
   'hop down': {
     statements: 9,
@@ -110,6 +119,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
       tool_calls: '+1 ~1',
       turns: '+1 ~3',
     },
+    coldUpdates: { tool_calls: 1, turns: 2 },
   },
   'hop up': {
     statements: 12,
@@ -117,6 +127,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
     commits: 2,
     walBytes: 8150,
     rows: { boxes: '~3', cards: '+2', steps: '+1 ~1', tape_entries: '+2', tool_calls: '~1', turns: '~4' },
+    coldUpdates: { tool_calls: 1, turns: 3 },
   },
   'fork of 10': {
     statements: 10,
@@ -135,6 +146,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
       tool_calls: '+1 ~1',
       turns: '+10 ~2',
     },
+    coldUpdates: { tool_calls: 1, turns: 1 },
   },
   'end of a child': {
     statements: 5,
@@ -142,6 +154,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
     commits: 1,
     walBytes: 3700,
     rows: { batches: '~1', boxes: '~1', cards: '+1', steps: '~1', tape_entries: '+1', turns: '~1' },
+    coldUpdates: { turns: 1 },
   },
   'end of a join': {
     statements: 21,
@@ -157,6 +170,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
       tool_calls: '~1',
       turns: '~4',
     },
+    coldUpdates: { batches: 2, tool_calls: 1, turns: 3 },
   },
 };
 

@@ -20,6 +20,8 @@ export interface Cost {
   readonly commits: number;
   readonly walBytes: number;
   readonly rows: Rows;
+  /** Updates by table that had to write new entries of all indexes (not HOT). */
+  readonly coldUpdates: Readonly<Record<string, number>>;
 }
 
 /** After so many looks in a row at a silent wire nothing is under way; a process that was held up counts as one look. */
@@ -81,6 +83,14 @@ const LOG = `
   select count(*) filter (where xid <> '0' and is_flushed)::int as commits, coalesce(sum(bytes), 0)::int as bytes
   from transactions`;
 
+/** Block 0 of an update is where its new version is. */
+const COLD_UPDATES = `
+  select c.relname as table_name, count(*)::int as updates
+  from pg_get_wal_block_info($1, $2) b join pg_class c on c.relfilenode = b.relfilenode
+  where b.reldatabase = (select oid from pg_database where datname = current_database())
+    and b.block_id = 0 and b.resource_manager = 'Heap' and b.record_type like 'UPDATE%'
+  group by 1 order by 1`;
+
 const isOfTheWork = (text: string): boolean => !text.includes('boxcar.schema_version');
 
 export class Meter implements AsyncDisposable {
@@ -127,8 +137,11 @@ export class Meter implements AsyncDisposable {
     const { statements: all, begins } = this.#proxy;
     const roundTrips = all.filter((text, index) => begins[index] === true && isOfTheWork(text)).length;
     this.labels = statements.map((text) => /\/\* ([\w.-]+)/.exec(text)?.[1] ?? text.slice(0, 12));
-    const log = await this.#log(from, await this.#position());
-    return { statements: statements.length, roundTrips, ...log, rows: await this.#changes() };
+    const to = await this.#position();
+    const log = await this.#log(from, to);
+    const cold = await this.#admin.query<{ table_name: string; updates: number }>(COLD_UPDATES, [from, to]);
+    const coldUpdates = Object.fromEntries(cold.rows.map((row) => [row.table_name, row.updates]));
+    return { statements: statements.length, roundTrips, ...log, rows: await this.#changes(), coldUpdates };
   }
 
   #statements(): readonly string[] {

@@ -165,9 +165,21 @@ export class Stage implements AsyncDisposable {
   }
 }
 
+/** Of each table the fewest of all repetitions: an update is also cold where its page happens to be full. */
+function fewest(all: readonly Cost['coldUpdates'][]): Cost['coldUpdates'] {
+  const [first = {}, ...others] = all;
+  return Object.fromEntries(
+    Object.entries(first).flatMap(([table, updates]) => {
+      const least = Math.min(updates, ...others.map((of) => of[table] ?? 0));
+      return least === 0 ? [] : [[table, least]];
+    }),
+  );
+}
+
 function typicalOf(costs: readonly Cost[]): Cost {
   const sizes = costs.map(({ walBytes }) => walBytes).sort((a, b) => a - b);
   const [least] = [...costs].sort((a, b) => a.statements - b.statements || a.roundTrips - b.roundTrips);
   if (least === undefined) throw new Error('nothing was measured');
-  return { ...least, walBytes: sizes[Math.floor(sizes.length / 2)] ?? 0 };
+  const walBytes = sizes[Math.floor(sizes.length / 2)] ?? 0;
+  return { ...least, walBytes, coldUpdates: fewest(costs.map(({ coldUpdates }) => coldUpdates)) };
 }
