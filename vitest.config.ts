@@ -29,6 +29,7 @@ const LONG_TESTS = [
   '**/queue/queues.test.ts',
   '**/recovery.test.ts',
   '**/regular-expressions.test.ts',
+  '**/scenarios/costs.test.ts',
   '**/scenarios/replay.test.ts',
   '**/sent-bytes.test.ts',
   '**/serve/serve.test.ts',

@@ -6,9 +6,24 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { CASES, labelOf, SUITES } from './catalogue.js';
 import { parseOptions, UsageError } from './options.js';
 import { parseBlock } from './readme.js';
+import { goalOf } from './report.js';
 
 const main = new URL('./main.ts', import.meta.url);
-const KEYS = ['case', 'floor', 'goal', 'ok', 'ratio', 'suite', 'unit', 'value'];
+const KEYS = [
+  'case',
+  'floor',
+  'goal',
+  'goalRatio',
+  'least',
+  'leastRatio',
+  'ok',
+  'ratio',
+  'suite',
+  'unit',
+  'value',
+];
+/** The suites that have a least floor in some of their cases. */
+const WITH_LEAST = ['turns', 'idle', 'chain', 'fanout'];
 
 const folder = mkdtempSync(join(tmpdir(), 'boxcar-bench-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -32,7 +47,11 @@ describe('the bench', () => {
   const expectMeasured = (of: Record<string, unknown>): void => {
     expect(Object.keys(of).sort()).toEqual(KEYS);
     expect(of).toMatchObject({ value: expect.any(Number), floor: expect.any(Number) });
-    expect(typeof of.ok).toBe(of.goal === null ? 'object' : 'boolean');
+    expect(typeof of.ok).toBe(of.goal === null && of.goalRatio === null ? 'object' : 'boolean');
+    if (of.least !== null) {
+      expect(WITH_LEAST).toContain(of.suite);
+      expect(of).toMatchObject({ least: expect.any(Number), leastRatio: expect.any(Number) });
+    }
     // A worker at rest may send nothing in so short a time, and its memory need not grow; everything else costs something.
     if (of.suite !== 'quiet' && of.unit !== 'MiB') expect(of).toMatchObject({ ratio: expect.any(Number) });
   };
@@ -51,6 +70,8 @@ describe('the bench', () => {
       specs.map((spec) => `${spec.suite} ${labelOf(spec)}`).sort(),
     );
     for (const of of found) expectMeasured(of);
+    const suitesWithLeast = new Set(found.flatMap((of) => (of.least === null ? [] : [of.suite])));
+    expect([...suitesWithLeast].sort()).toEqual([...WITH_LEAST].sort());
   }
 
   /** Without a server for the other queue, whose cases are listed all the same. */
@@ -67,8 +88,10 @@ describe('the bench', () => {
     // Printed as they are measured, listed as in the catalogue.
     expect(cases.map((of) => lines.get(named({ ...of })))).toEqual(cases);
     expect(lines.size).toBe(cases.length);
-    expect(cases.map(({ suite, case: of, unit, goal }) => ({ suite, case: of, unit, goal }))).toEqual(
-      CASES.map((spec) => ({ suite: spec.suite, case: labelOf(spec), unit: spec.unit, goal: spec.goal })),
+    expect(
+      cases.map(({ suite, case: of, unit, goal, goalRatio }) => ({ suite, case: of, unit, goal, goalRatio })),
+    ).toEqual(
+      CASES.map((spec) => ({ suite: spec.suite, case: labelOf(spec), unit: spec.unit, ...goalOf(spec) })),
     );
     for (const [index, of] of cases.entries()) {
       if (CASES[index]?.queue === 'redis')
@@ -76,6 +99,8 @@ describe('the bench', () => {
           value: null,
           floor: null,
           ratio: null,
+          least: null,
+          leastRatio: null,
           ok: null,
           skipped: expect.stringContaining('redis-server'),
         });
@@ -107,6 +132,8 @@ describe('the bench', () => {
     const cases = casesOf(stdout);
     expect(cases.map((of) => `${of.suite} ${of.case}`)).toEqual([
       'turns redis',
+      'turns redis CPU per turn',
+      'turns redis WAL per turn',
       'drain redis rate',
       'drain redis RSS at the end',
       'drain redis RSS at its peak',

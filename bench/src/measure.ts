@@ -60,7 +60,10 @@ export async function loadFor(
  *
  * @returns Milliseconds from submit to answer, one for each sample.
  */
-export async function sampleIdle(system: System, samples: number): Promise<number[]> {
+export async function sampleIdle(
+  system: Pick<System, 'name' | 'answer'>,
+  samples: number,
+): Promise<number[]> {
   const times: number[] = [];
   await whileAlive(system.name, async (alive) => {
     for (let sample = 0; sample < samples; sample += 1) {

@@ -31,11 +31,13 @@ export const HELP = `usage: npm run bench -- <suite>... [options]
        npm run bench -- --readme README.md
 
 suites
-  turns   submit → answer, one step, one worker process: turns per second
+  turns   submit → answer, one step, one worker process: turns per second,
+          CPU and WAL per turn
   drain   a backlog of turns, then a worker: turns per second, and the memory of its process
   idle    one durable turn at a time on an idle system: p50 and p99 of submit → answer
   chain   what each delegated hop costs, in a chain of ten: p50
-  steps   what each further step of a turn costs, without a tool and with a tool call: p50
+  steps   what each further step of a turn costs, without a tool and with a tool call;
+          an end by submit_result: p50
   handoff approve → model call ÷ submit → model call; a native handoff ÷ a plain delegation;
           a cached result ÷ a plain delegation; from the model of a handoff to
           the receiver of its callback, and to a reader of its first part: p50
@@ -66,7 +68,7 @@ options
   --profile <folder>  turns: one more round of each, with CPU profiles and Postgres statement statistics
   --help
 
-How it measures, and what the floor is: bench/README.md`;
+How it measures, and what floor and least floor are: bench/README.md`;
 
 /** What the command line asks for that cannot be had; its message is the one line to print. */
 export class UsageError extends Error {

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { CASES, labelOf } from './catalogue.js';
-import { hasBlock, parseBlock, replaceBlock } from './readme.js';
-import { judge, skip } from './report.js';
+import { hasBlock, isFormerBlock, parseBlock, replaceBlock } from './readme.js';
+import { formatTable, goalOf, judge, skip } from './report.js';
 
 const EMPTY = 'a\n<!-- bench:begin -->\n<!-- bench:end -->\nb\n';
 const machine = 'Some CPU, 2 cores, 8 GiB; node 20.19.0; postgres 18.4 (embedded, fsync on); redis 7.0';
@@ -10,7 +10,11 @@ const machine = 'Some CPU, 2 cores, 8 GiB; node 20.19.0; postgres 18.4 (embedded
 describe('the block in the README', () => {
   it('says what it was written from, judged, unjudged and skipped cases alike', () => {
     const cases = CASES.flatMap((spec, index) => [
-      judge(spec, { value: (index + 1) * 7.123, floor: index % 3 === 0 ? 0 : 5.5 }),
+      judge(spec, {
+        value: (index + 1) * 7.123,
+        floor: index % 3 === 0 ? 0 : 5.5,
+        least: index % 2 === 0 ? 4.5 : undefined,
+      }),
       skip(spec, 'no redis-server on the PATH'),
     ]);
     const table = { machine, date: '2025-02-28', cases };
@@ -38,12 +42,57 @@ describe('the block in the README', () => {
     expect(() => parseBlock(good.replace('| turns |', '| warp |'))).toThrow('no row');
   });
 
+  it('is read in its former form, without least floors', () => {
+    const former = EMPTY.replace(
+      '<!-- bench:end -->',
+      [
+        'Measured on 2025-02-28: some machine.',
+        '| suite | case | value | unit | goal | floor | ratio | ok |',
+        '| --- | --- | --- | --- | --- | --- | --- | --- |',
+        '| turns | redis | 10 | turns/s | 900 | 20 | 0.5 | no |',
+        '<!-- bench:end -->',
+      ].join('\n'),
+    );
+    const { cases } = parseBlock(former);
+    expect(cases).toEqual([
+      {
+        suite: 'turns',
+        case: 'redis',
+        value: 10,
+        unit: 'turns/s',
+        goal: 900,
+        goalRatio: null,
+        floor: 20,
+        ratio: 0.5,
+        least: null,
+        leastRatio: null,
+        ok: false,
+      },
+    ]);
+    expect(isFormerBlock(former)).toBe(true);
+    expect(isFormerBlock(replaceBlock(former, parseBlock(former)))).toBe(false);
+  });
+
   it('of this repository was written by the bench, and has every case with its goal', () => {
     const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8');
     const table = parseBlock(readme);
     expect(table.machine).toMatch(/cores, \d+ GiB; node \d+\.\d+\.\d+; postgres \d+.*; redis \d+/);
-    expect(table.cases.map(({ suite, case: of, unit, goal }) => ({ suite, case: of, unit, goal }))).toEqual(
-      CASES.map((spec) => ({ suite: spec.suite, case: labelOf(spec), unit: spec.unit, goal: spec.goal })),
+    const named = CASES.map((spec) => `${spec.suite} ${labelOf(spec)}`);
+    // Until the next run of all suites the table is of an earlier list: no row of it may have another name by now.
+    if (isFormerBlock(readme)) {
+      expect(named).toEqual(expect.arrayContaining(table.cases.map((of) => `${of.suite} ${of.case}`)));
+      return;
+    }
+    expect(
+      table.cases.map(({ suite, case: of, unit, goal, goalRatio }) => ({
+        suite,
+        case: of,
+        unit,
+        goal,
+        goalRatio,
+      })),
+    ).toEqual(
+      CASES.map((spec) => ({ suite: spec.suite, case: labelOf(spec), unit: spec.unit, ...goalOf(spec) })),
     );
     for (const of of table.cases) expect(of.value, `${of.suite} ${of.case}`).not.toBeNull();
     expect(replaceBlock(readme, table)).toBe(readme);
@@ -51,18 +100,46 @@ describe('the block in the README', () => {
 });
 
 describe('a figure', () => {
-  const [turns] = CASES.filter((spec) => spec.suite === 'turns' && spec.queue === 'redis');
-  const [idle] = CASES.filter((spec) => spec.suite === 'idle' && spec.goal === 8);
-  const [rate] = CASES.filter((spec) => spec.suite === 'drain' && spec.goal === null);
+  const specOf = (suite: string, label: string) => {
+    const spec = CASES.find((of) => of.suite === suite && labelOf(of) === label);
+    if (spec === undefined) throw new Error(`no case ${suite} ${label}`);
+    return spec;
+  };
 
-  it('of turns must reach its goal and its share of the floor; of anything else, less is better', () => {
-    if (turns === undefined || idle === undefined || rate === undefined) throw new Error('no such cases');
-    expect(judge(turns, { value: 900, floor: 1_200 })).toMatchObject({ ratio: 0.75, ok: true });
-    expect(judge(turns, { value: 900, floor: 1_300 })).toMatchObject({ ratio: 0.692, ok: false });
-    expect(judge(turns, { value: 899, floor: 900 })).toMatchObject({ ok: false });
-    expect(judge(idle, { value: 8, floor: 2 })).toMatchObject({ ratio: 4, ok: true });
-    expect(judge(idle, { value: 8.01, floor: 8 })).toMatchObject({ ok: false });
-    expect(judge(rate, { value: 1, floor: 2 })).toMatchObject({ ok: null });
-    expect(judge(idle, { value: 1, floor: 0 })).toMatchObject({ ratio: null, ok: true });
+  it('is judged by its goal, in its unit or as a ratio: of turns more is better, of anything else less', () => {
+    const turns = specOf('turns', 'redis');
+    expect(judge(turns, { value: 600, floor: 1_200 })).toMatchObject({
+      ratio: 0.5,
+      goalRatio: 0.5,
+      ok: true,
+    });
+    expect(judge(turns, { value: 599, floor: 1_200 })).toMatchObject({ goal: null, ok: false });
+    expect(judge(specOf('turns', 'postgres'), { value: 399, floor: 1 })).toMatchObject({
+      goal: 400,
+      ok: false,
+    });
+    const idle = specOf('idle', 'redis p50');
+    expect(judge(idle, { value: 9, floor: 5 })).toMatchObject({ ratio: 1.8, ok: true });
+    expect(judge(idle, { value: 9.1, floor: 5 })).toMatchObject({ ok: false });
+    expect(judge(idle, { value: 1, floor: 0 })).toMatchObject({ ratio: null, ok: null });
+    const wal = specOf('turns', 'redis WAL per turn');
+    expect(judge(wal, { value: 5, floor: 2 })).toMatchObject({ goal: 5, goalRatio: null, ok: true });
+    expect(judge(wal, { value: 5.1, floor: 5 })).toMatchObject({ ok: false });
+    expect(judge(specOf('drain', 'redis rate'), { value: 1, floor: 2 })).toMatchObject({ ok: null });
+  });
+
+  it('has its least floor beside it where there is one', () => {
+    const hop = specOf('chain', 'redis hop');
+    const withLeast = judge(hop, { value: 6, floor: 3, least: 1.5 });
+    expect(withLeast).toMatchObject({ ratio: 2, least: 1.5, leastRatio: 4, ok: false });
+    expect(judge(hop, { value: 6, floor: 3 })).toMatchObject({ least: null, leastRatio: null });
+    expect(
+      formatTable([withLeast])
+        .split('\n')
+        .map((line) => line.split(/ {2,}/)),
+    ).toEqual([
+      ['case', 'value', 'floor', 'ratio', 'least', '÷ least', 'goal', 'ok'],
+      ['chain redis hop', '6 ms', '3', '2', '1.5', '4', '1.5 ×', 'no'],
+    ]);
   });
 });

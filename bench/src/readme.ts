@@ -1,6 +1,6 @@
 /** The block of README.md that holds the table of all suites: written from a run, and read back by the tests. */
 import { SUITES, UNITS } from './catalogue.js';
-import type { Case } from './report.js';
+import { type Case, goalText } from './report.js';
 
 const BEGIN = '<!-- bench:begin -->';
 const END = '<!-- bench:end -->';
@@ -12,6 +12,9 @@ export interface Table {
   readonly date: string;
   readonly cases: readonly Case[];
 }
+
+/** Whether the block was written before least floors were measured. */
+export const isFormerBlock = (text: string): boolean => text.includes(row(FORMER_HEADER));
 
 export const hasBlock = (text: string): boolean => findBlock(text) !== undefined;
 
@@ -28,7 +31,20 @@ export function replaceBlock(text: string, table: Table): string {
   return `${text.slice(0, block.from)}${renderBlock(table)}${text.slice(block.to)}`;
 }
 
-const HEADER = ['suite', 'case', 'value', 'unit', 'goal', 'floor', 'ratio', 'ok'] as const;
+const HEADER = [
+  'suite',
+  'case',
+  'value',
+  'unit',
+  'goal',
+  'floor',
+  'ratio',
+  'least',
+  '÷ least',
+  'ok',
+] as const;
+/** Of blocks that were written before least floors were measured: read until the next run of all suites writes another. */
+const FORMER_HEADER = HEADER.filter((name) => name !== 'least' && name !== '÷ least');
 const measuredOn = ({ date, machine }: Pick<Table, 'date' | 'machine'>): string =>
   `Measured on ${date}: ${machine}.`;
 
@@ -55,9 +71,11 @@ const cellsOf = (of: Case): string[] => [
   of.case,
   of.skipped === undefined ? numberCell(of.value) : `${SKIPPED}${of.skipped.replaceAll('|', '/')}`,
   of.unit,
-  numberCell(of.goal),
+  goalText(of),
   numberCell(of.floor),
   numberCell(of.ratio),
+  numberCell(of.least),
+  numberCell(of.leastRatio),
   of.ok === null ? '' : of.ok ? 'yes' : 'no',
 ];
 
@@ -73,8 +91,10 @@ export function parseBlock(text: string): Table {
   if (date === undefined || machine === undefined)
     throw new Error('the block does not say what it was measured on');
   const rows = lines.filter((line) => line.startsWith('|')).map(readRow);
-  if (rows[0]?.join() !== HEADER.join()) throw new Error('the block has another header');
-  return { date, machine, cases: rows.slice(2).map(toCase) };
+  const [header = []] = rows;
+  const isFormer = header.join() === FORMER_HEADER.join();
+  if (!isFormer && header.join() !== HEADER.join()) throw new Error('the block has another header');
+  return { date, machine, cases: rows.slice(2).map((cells) => toCase(isFormer ? widen(cells) : cells)) };
 }
 
 const readRow = (line: string): string[] =>
@@ -83,8 +103,12 @@ const readRow = (line: string): string[] =>
     .slice(1, -1)
     .map((cell) => cell.trim());
 
+/** A row of a former block, with nothing in the columns that it had not. */
+const widen = (cells: readonly string[]): string[] => [...cells.slice(0, -1), '', '', ...cells.slice(-1)];
+
 function toCase(cells: readonly string[]): Case {
-  const [suiteName, name = '', value = '', unitName, goal = '', floor = '', ratio = '', ok = ''] = cells;
+  const [suiteName, name = '', value = '', unitName, goal = '', floor = '', ratio = '', ...last] = cells;
+  const [least = '', leastRatio = '', ok = ''] = last;
   const suite = SUITES.find((known) => known === suiteName);
   const unit = UNITS.find((known) => known === unitName);
   if (cells.length !== HEADER.length || suite === undefined || unit === undefined)
@@ -97,10 +121,19 @@ function toCase(cells: readonly string[]): Case {
     unit,
     floor: readNumber(floor),
     ratio: readNumber(ratio),
-    goal: readNumber(goal),
+    least: readNumber(least),
+    leastRatio: readNumber(leastRatio),
+    ...readGoal(goal),
     ok: ok === '' ? null : ok === 'yes',
     ...(isSkipped ? { skipped: value.slice(SKIPPED.length) } : {}),
   };
+}
+
+function readGoal(cell: string): Pick<Case, 'goal' | 'goalRatio'> {
+  const [, ratio] = /^(\S+) ×$/.exec(cell) ?? [];
+  return ratio === undefined
+    ? { goal: readNumber(cell), goalRatio: null }
+    : { goal: null, goalRatio: readNumber(ratio) };
 }
 
 function readNumber(cell: string): number | null {

@@ -13,7 +13,14 @@ export interface Case {
    * floor is 0.
    */
   readonly ratio: number | null;
+  /** The same rows with all that saves batched, where that is less than the floor. Null: the floor has no lesser one. */
+  readonly least: number | null;
+  /** Value ÷ least. */
+  readonly leastRatio: number | null;
+  /** In the row's unit; null where there is none, or where it is a ratio. */
   readonly goal: number | null;
+  /** As value ÷ floor. */
+  readonly goalRatio: number | null;
   /** Null without a goal, or when nothing was measured. */
   readonly ok: boolean | null;
   /** Why nothing was measured. */
@@ -24,11 +31,19 @@ export interface Case {
 export interface Figure {
   readonly value: number;
   readonly floor: number;
+  /** The least floor, where there is one. */
+  readonly least?: number | undefined;
+}
+
+/** What could not be measured on this machine. */
+export interface Unmeasured {
+  readonly missing: string;
 }
 
 const DIGITS: Readonly<Record<Unit, number>> = {
   'turns/s': 1,
   ms: 2,
+  KB: 2,
   MiB: 1,
   times: 2,
   'statements/s': 2,
@@ -38,25 +53,38 @@ const DIGITS: Readonly<Record<Unit, number>> = {
 
 const round = (value: number, digits: number): number => Number(value.toFixed(digits));
 
+/** Null where there is nothing to divide by. */
+const divide = (value: number, by: number | undefined): number | null =>
+  by === undefined || by === 0 ? null : value / by;
+
+const rounded = (value: number | null, digits: number): number | null =>
+  value === null ? null : round(value, digits);
+
+/** The two fields that a goal has in a line. */
+export const goalOf = ({ goal }: Pick<CaseSpec, 'goal'>): Pick<Case, 'goal' | 'goalRatio'> =>
+  goal === null || typeof goal === 'number'
+    ? { goal, goalRatio: null }
+    : { goal: null, goalRatio: goal.ofFloor };
+
 /** Rates of turns must reach their goal; of everything else, less is better. */
-export function judge(spec: CaseSpec, { value, floor }: Figure): Case {
-  const { suite, unit, goal, minRatio = 0 } = spec;
-  const ratio = floor === 0 ? null : value / floor;
-  const isReached =
-    goal === null
-      ? null
-      : unit === 'turns/s'
-        ? value >= goal && (ratio ?? Number.POSITIVE_INFINITY) >= minRatio
-        : value <= goal;
+export function judge(spec: CaseSpec, { value, floor, least }: Figure): Case {
+  const { suite, unit } = spec;
+  const { goal, goalRatio } = goalOf(spec);
+  const ratio = divide(value, floor);
+  const [reached, wanted] = goal === null ? [ratio, goalRatio] : [value, goal];
   return {
     suite,
     case: labelOf(spec),
     value: round(value, DIGITS[unit]),
     unit,
     floor: round(floor, DIGITS[unit]),
-    ratio: ratio === null ? null : round(ratio, 3),
+    ratio: rounded(ratio, 3),
+    least: rounded(least ?? null, DIGITS[unit]),
+    leastRatio: rounded(divide(value, least), 3),
     goal,
-    ok: isReached,
+    goalRatio,
+    ok:
+      reached === null || wanted === null ? null : unit === 'turns/s' ? reached >= wanted : reached <= wanted,
   };
 }
 
@@ -67,10 +95,16 @@ export const skip = (spec: CaseSpec, why: string): Case => ({
   unit: spec.unit,
   floor: null,
   ratio: null,
-  goal: spec.goal,
+  least: null,
+  leastRatio: null,
+  ...goalOf(spec),
   ok: null,
   skipped: why,
 });
+
+/** How a goal is written in a table. */
+export const goalText = ({ goal, goalRatio }: Pick<Case, 'goal' | 'goalRatio'>): string =>
+  goalRatio === null ? String(goal ?? '') : `${goalRatio} ×`;
 
 /** The middle value; of an even number the mean of the two in the middle. */
 export function median(values: readonly number[]): number {
@@ -83,7 +117,7 @@ export function quantile(values: readonly number[], of: number, pick = Math.roun
   return sorted[Math.min(sorted.length - 1, pick((sorted.length - 1) * of))] ?? Number.NaN;
 }
 
-const COLUMNS = ['case', 'value', 'floor', 'ratio', 'goal', 'ok'] as const;
+const COLUMNS = ['case', 'value', 'floor', 'ratio', 'least', '÷ least', 'goal', 'ok'] as const;
 
 /** The cases as a table for people. */
 export function formatTable(cases: readonly Case[]): string {
@@ -93,7 +127,9 @@ export function formatTable(cases: readonly Case[]): string {
       value: of.value === null ? 'skipped' : `${of.value} ${of.unit}`,
       floor: String(of.floor ?? ''),
       ratio: String(of.ratio ?? ''),
-      goal: String(of.goal ?? ''),
+      least: String(of.least ?? ''),
+      '÷ least': String(of.leastRatio ?? ''),
+      goal: goalText(of),
       ok: of.skipped ?? (of.ok === null ? '' : of.ok ? 'yes' : 'no'),
     }),
   );

@@ -1,5 +1,5 @@
 import type { Options } from './options.js';
-import type { Figure } from './report.js';
+import type { Figure, Unmeasured } from './report.js';
 import type { Servers } from './servers.js';
 import type { Pair } from './suites/pair.js';
 
@@ -16,4 +16,4 @@ export interface Bench {
 }
 
 /** The figures of a suite, by the name of the case: all that the catalogue has for it. */
-export type Figures = Readonly<Record<string, Figure>>;
+export type Figures = Readonly<Record<string, Figure | Unmeasured>>;

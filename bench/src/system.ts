@@ -7,9 +7,9 @@ export interface Target {
   readonly concurrency: number;
 }
 
-/** What is measured: Boxcar or the floor, with one worker process of its own and a caller in the bench process. */
+/** What is measured: Boxcar, the floor or the least floor, with one worker process of its own and a caller in the bench process. */
 export interface System extends AsyncDisposable {
-  readonly name: 'boxcar' | 'floor';
+  readonly name: 'boxcar' | 'floor' | 'least';
   readonly workerPid: number;
   /**
    * Submits one turn and returns with its answer in hand.

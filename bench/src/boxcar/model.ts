@@ -4,8 +4,15 @@ import { now } from '../measure.js';
 /** The model that answers with the moment at which it was called, as `scripted:<name>`. */
 export const CLOCK = 'clock';
 
+/** The model that ends its turn with `submit_result`, whose result is the moment at which it was called. */
+export const CLOCK_RESULT = 'clock_result';
+
 /** The model that says the moment at once, and ends a little later. */
 export const TALK = 'talk';
+
+const clockResult: ScriptedFunction = (_request, { call }) => ({
+  toolCalls: [call('submit_result', { result: String(now()) })],
+});
 
 const talk: ScriptedFunction = async (_request, { write, pause }) => {
   const text = String(now());
@@ -19,4 +26,8 @@ const talk: ScriptedFunction = async (_request, { write, pause }) => {
 export const WEBHOOKS = { secret: 'bench', allowPrivate: ['127.0.0.1'] };
 
 export const createBenchModel = () =>
-  createModelRouter({ scripted: { functions: { [CLOCK]: () => ({ text: String(now()) }), [TALK]: talk } } });
+  createModelRouter({
+    scripted: {
+      functions: { [CLOCK]: () => ({ text: String(now()) }), [CLOCK_RESULT]: clockResult, [TALK]: talk },
+    },
+  });

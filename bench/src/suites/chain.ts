@@ -1,5 +1,6 @@
 import { type Boxcar, PROFILE } from '../boxcar/system.js';
-import { timed } from '../measure.js';
+import { openLocalTurns } from '../least/local.js';
+import { sampleTimes, timed } from '../measure.js';
 import type { QueueName } from '../options.js';
 import { median } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
@@ -40,7 +41,8 @@ async function applyChain({ runtime }: Boxcar): Promise<void> {
 
 /**
  * What each delegated hop adds: a chain of eleven agents, each waiting for the next, less a turn that asks nobody, ÷ 10. The
- * floor is a bare turn for each hop, one after the other: the least that a durable hop can be.
+ * floor is a bare turn for each hop, one after the other. The least floor is the same three commits on one connection: no
+ * other process, no queue.
  */
 export async function benchChain(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
@@ -56,22 +58,24 @@ export async function benchChain(bench: Bench, queue: QueueName): Promise<Figure
     }
     return found;
   };
-  const sampleFloor = async (count: number): Promise<number[]> => {
-    const found: number[] = [];
-    for (let at = 0; at < count; at += 1) found.push((await timed(() => inARow(floor))) / HOPS);
-    return found;
+  await using local = openLocalTurns(servers.databaseUrl);
+  const sampleBare = async (side: Pick<System, 'answer'>, count: number): Promise<number[]> => {
+    const found = await sampleTimes(() => inARow(side), count);
+    return found.map((ms) => ms / HOPS);
   };
   await sample(Math.min(WARM_UP, samples));
-  await sampleFloor(Math.min(WARM_UP, samples));
+  for (const side of [floor, local]) await sampleBare(side, Math.min(WARM_UP, samples));
   await settle(servers.databaseUrl);
   const times = await alternate(options.rounds, {
+    floor: () => sampleBare(floor, perRound),
+    least: () => sampleBare(local, perRound),
     boxcar: () => sample(perRound),
-    floor: () => sampleFloor(perRound),
   });
   say(`chain ${queue}: ${times.boxcar.flat().length} chains of ${HOPS} hops`);
-  return { hop: { value: median(times.boxcar.flat()), floor: median(times.floor.flat()) } };
+  const middle = (side: keyof typeof times): number => median(times[side].flat());
+  return { hop: { value: middle('boxcar'), floor: middle('floor'), least: middle('least') } };
 }
 
-async function inARow(system: System): Promise<void> {
+async function inARow(system: Pick<System, 'answer'>): Promise<void> {
   for (let hop = 0; hop < HOPS; hop += 1) await system.answer();
 }

@@ -5,13 +5,14 @@ import { forkBoxcarWorker, openCaller, PROFILE, readReceipt } from '../boxcar/sy
 import { Cleanup } from '../cleanup.js';
 import { openBell } from '../floor/doorbell.js';
 import { insertJoin, readPending } from '../floor/rows.js';
+import { openJoins } from '../least/joins.js';
 import { timed } from '../measure.js';
 import type { QueueName } from '../options.js';
 import { median } from '../report.js';
 import { openDatabase, query } from '../servers.js';
 import type { Bench, Figures } from '../suite.js';
 import { ANSWER, type Target } from '../system.js';
-import { forkWorker } from '../worker-process.js';
+import { forkWorker, type WorkerUsage } from '../worker-process.js';
 import { settle, targetOf } from './pair.js';
 
 const CONCURRENCY = 100;
@@ -30,7 +31,7 @@ interface Joined {
 interface Side extends AsyncDisposable {
   /** Starts so many children and returns when the last result is in the parent's hands. */
   join(children: number): Promise<Joined>;
-  rssMiB(): Promise<number>;
+  usage(): Promise<WorkerUsage>;
 }
 
 /** A turn that forks so many children and waits for all: from its submission to its answer. */
@@ -44,9 +45,7 @@ export async function benchFanout(bench: Bench, queue: QueueName): Promise<Figur
   // As many turns as there are in all may be made small, to try the suite out.
   const small = Math.min(SMALL, options.turns ?? SMALL);
   const large = Math.min(LARGE, options.turns ?? LARGE);
-  const measure = async (
-    open: () => Promise<Side>,
-  ): Promise<{ small: number; large: number; growth: number }> => {
+  const measure = async (open: () => Promise<Side>): Promise<Measured> => {
     await using side = await open();
     const time = async (children: number): Promise<number> => {
       let joined: Joined | undefined;
@@ -56,22 +55,43 @@ export async function benchFanout(bench: Bench, queue: QueueName): Promise<Figur
       await joined?.check();
       return ms;
     };
-    await time(small);
+    const cold = await time(small);
     await settle(target.databaseUrl);
     const times: number[] = [];
     for (let round = 0; round < options.rounds; round += 1) times.push(await time(small));
-    const before = await side.rssMiB();
+    const before = await side.usage();
     const slow = await time(large);
-    return { small: median(times), large: slow, growth: Math.max(0, (await side.rssMiB()) - before) };
+    const after = await side.usage();
+    const beyond = (mib: number): number => Math.max(0, mib - before.rssMiB);
+    return {
+      cold,
+      small: median(times),
+      large: slow,
+      growth: beyond(after.rssMiB),
+      peak: beyond(after.peakRssMiB),
+    };
   };
   const floor = await measure(() => openFloorSide(target));
+  const least = await measure(() => openLeastSide(target));
   const boxcar = await measure(() => openBoxcarSide(target));
   say(`fanout ${queue}: ${options.rounds} times ${small} children, once ${large}`);
   return {
-    '1000 children': { value: boxcar.small, floor: floor.small },
-    '10000 children': { value: boxcar.large, floor: floor.large },
+    '1000 children, cold': { value: boxcar.cold, floor: floor.cold, least: least.cold },
+    '1000 children': { value: boxcar.small, floor: floor.small, least: least.small },
+    '10000 children': { value: boxcar.large, floor: floor.large, least: least.large },
     'memory of 10000': { value: boxcar.growth, floor: floor.growth },
+    'memory of 10000 at its peak': { value: boxcar.peak, floor: floor.peak },
   };
+}
+
+interface Measured {
+  /** The first join of a worker. */
+  readonly cold: number;
+  readonly small: number;
+  readonly large: number;
+  /** Memory in MiB beyond that before the large join: after it, and at its peak. */
+  readonly growth: number;
+  readonly peak: number;
 }
 
 const forkerOf = (children: number): string => `forks-${children}`;
@@ -117,7 +137,7 @@ async function openBoxcarSide(target: Target): Promise<Side> {
       if (turn.status !== 'success') throw new Error(`fanout: the parent ended as ${turn.status}`);
       return { check: () => checkChildren(target.databaseUrl, turn.turn_id, children) };
     },
-    rssMiB: async () => (await worker.usage()).rssMiB,
+    usage: () => worker.usage(),
     [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose](),
   };
 }
@@ -164,7 +184,23 @@ async function openFloorSide(target: Target): Promise<Side> {
       // Nothing can be pending unless all were written, and each answer takes one away.
       return { check: async () => undefined };
     },
-    rssMiB: async () => (await worker.usage()).rssMiB,
+    usage: () => worker.usage(),
+    [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose](),
+  };
+}
+
+async function openLeastSide(target: Target): Promise<Side> {
+  const cleanup = new Cleanup();
+  const joins = await openJoins(target);
+  cleanup.defer(() => joins[Symbol.asyncDispose]());
+  const worker = await forkWorker(new URL('../floor/worker', import.meta.url), target);
+  cleanup.defer(() => worker.close());
+  return {
+    join: async (children) => {
+      await joins.join(children, QUESTION);
+      return { check: async () => undefined };
+    },
+    usage: () => worker.usage(),
     [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose](),
   };
 }

@@ -5,13 +5,13 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { ApprovalGate, HandoffTool } from '@boxcar/runtime';
 import { CLOCK, TALK } from '../boxcar/model.js';
-import { type Boxcar, PROFILE, submitTurn } from '../boxcar/system.js';
+import { PROFILE, submitTurn } from '../boxcar/system.js';
 import { now, timed } from '../measure.js';
 import type { QueueName } from '../options.js';
 import { median } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
 import { ANSWER, PROMPT } from '../system.js';
-import { settle } from './pair.js';
+import { type Pair, settle } from './pair.js';
 
 const SAMPLES = 60;
 const WARM_UP = 5;
@@ -22,14 +22,14 @@ const TALKING = `handoff-${TALK}`;
 
 type Measures = Readonly<
   Record<
-    'approved' | 'idle' | 'native' | 'plain' | 'cached' | 'streamed' | 'relayed' | 'called',
+    'approved' | 'idle' | 'native' | 'plain' | 'cached' | 'streamed' | 'relayed' | 'called' | 'bare',
     () => Promise<number>
   >
 >;
 
 /** Milliseconds of each kind, once. */
 function measuresOf(
-  boxcar: Boxcar,
+  { boxcar, floor }: Pick<Pair, 'boxcar' | 'floor'>,
   { relay, receiver }: { readonly relay: Relay; readonly receiver: Receiver },
 ): Measures {
   const { runtime } = boxcar;
@@ -66,6 +66,7 @@ rules:
         if (result !== ANSWER) throw new Error(`a handoff ended with ${JSON.stringify(result)}`);
       }),
     plain: () => timed(() => boxcar.answer()),
+    bare: () => timed(() => floor.answer()),
     cached: () =>
       timed(async () => {
         const cache = { ttl_seconds: 86_400 };
@@ -168,7 +169,8 @@ const rest = (): Promise<void> => delay(5 + Math.random() * 15);
 export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const samples = options.samples ?? SAMPLES;
-  const { boxcar } = await bench.openPair();
+  const pair = await bench.openPair();
+  const { boxcar } = pair;
   await boxcar.runtime.applyProfile({
     name: TIMED,
     instructions: PROFILE.instructions,
@@ -183,7 +185,7 @@ export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figu
   });
   await using relay = await new Relay().open();
   await using receiver = await new Receiver().open();
-  const measures = measuresOf(boxcar, { relay, receiver });
+  const measures = measuresOf(pair, { relay, receiver });
   const names = Object.keys(measures) as (keyof Measures)[];
   const found: Record<keyof Measures, number[]> = {
     approved: [],
@@ -194,6 +196,7 @@ export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figu
     streamed: [],
     relayed: [],
     called: [],
+    bare: [],
   };
   const sample = async (count: number, keep: boolean): Promise<void> => {
     for (let at = 0; at < count; at += 1)
@@ -212,6 +215,8 @@ export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figu
     'approved ÷ idle': { value: p50('approved') / p50('idle'), floor: 1 },
     'native ÷ plain': { value: p50('native') / p50('plain'), floor: 1 },
     'cached ÷ plain': { value: p50('cached') / p50('plain'), floor: 1 },
+    approved: { value: p50('approved'), floor: p50('bare') },
+    native: { value: p50('native'), floor: p50('bare') },
     'callback after its model': { value: p50('called'), floor: p50('idle') },
     'first part beyond a relay': { value: p50('streamed') - p50('relayed'), floor: p50('relayed') },
   };

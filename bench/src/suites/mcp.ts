@@ -5,10 +5,12 @@ import { createKey } from '@boxcar/runtime';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { PROFILE } from '../boxcar/system.js';
-import { timed } from '../measure.js';
+import { openFloor } from '../floor/system.js';
+import { sampleIdle, timed } from '../measure.js';
 import { median, quantile } from '../report.js';
+import type { Servers } from '../servers.js';
 import type { Bench, Figures } from '../suite.js';
-import { settle } from './pair.js';
+import { settle, targetOf } from './pair.js';
 import { openWorld, textOf, type World } from './world.js';
 
 const SAMPLES = 60;
@@ -119,6 +121,7 @@ export async function benchMcp({ servers, options, say }: Bench): Promise<Figure
   const samples = options.samples ?? SAMPLES;
   await using world = await openWorld(servers, 'mcp');
   const figures: Record<string, Figures[string]> = {};
+  const bareMs = await measureBareTurn(servers, samples);
   for (const [name, open] of [
     ['stdio', openStdio],
     ['http', openHttp],
@@ -132,8 +135,16 @@ export async function benchMcp({ servers, options, say }: Bench): Promise<Figure
       figures[`${name} ${what} p50`] = { value: p50(what), floor: p50('ping') };
       figures[`${name} ${what} p95`] = { value: quantile(of(what), 0.95), floor: quantile(of('ping'), 0.95) };
     }
+    figures[`${name} handoff 10 beside a bare turn`] = { value: p50('handoff 10'), floor: bareMs };
     figures[`${name} handoff 10000 ÷ 10`] = { value: p50('handoff 10000') / p50('handoff 10'), floor: 1 };
     say(`mcp ${name}: ${samples} samples of each`);
   }
   return figures;
+}
+
+/** An idle turn of the floor, p50: on Redis where there is one. */
+async function measureBareTurn(servers: Servers, samples: number): Promise<number> {
+  await using floor = await openFloor(targetOf(servers, 'redis', 1));
+  await sampleIdle(floor, Math.min(WARM_UP, samples));
+  return median(await sampleIdle(floor, samples));
 }

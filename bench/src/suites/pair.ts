@@ -1,6 +1,7 @@
 import { type Boxcar, openBoxcar } from '../boxcar/system.js';
 import { Cleanup } from '../cleanup.js';
 import { openFloor } from '../floor/system.js';
+import { openLeast } from '../least/system.js';
 import type { QueueName } from '../options.js';
 import { query, type Servers } from '../servers.js';
 import type { Bench } from '../suite.js';
@@ -12,6 +13,8 @@ const CONCURRENCY = 50;
 export interface Pair extends AsyncDisposable {
   readonly boxcar: Boxcar;
   readonly floor: System;
+  /** The least floor, on the floor's worker. Open while it is measured only. */
+  openLeast(): Promise<System>;
 }
 
 /** Of the workers of a pair. */
@@ -41,7 +44,12 @@ export async function openPair(
         return system;
       }),
     ]);
-    return { boxcar, floor, [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose]() };
+    return {
+      boxcar,
+      floor,
+      openLeast: () => openLeast(target, floor),
+      [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose](),
+    };
   } catch (error) {
     await cleanup[Symbol.asyncDispose]();
     throw error;
@@ -51,16 +59,16 @@ export async function openPair(
 /** After the warm-up: what autovacuum would do within the first minutes, so that plans are those of a table with rows. */
 export const settle = (databaseUrl: string): Promise<unknown> => query(databaseUrl, 'vacuum analyze');
 
-/** Runs both sides alternately, changing who goes first, and keeps their results apart. */
-export async function alternate<T>(
+/** Runs all sides in turns, changing who goes first, and keeps their results apart. */
+export async function alternate<K extends string, T>(
   rounds: number,
-  sides: Readonly<Record<'boxcar' | 'floor', () => Promise<T>>>,
-): Promise<{ readonly boxcar: readonly T[]; readonly floor: readonly T[] }> {
-  const results = { boxcar: [] as T[], floor: [] as T[] };
-  for (let round = 0; round < rounds; round += 1) {
-    const order = round % 2 === 0 ? (['floor', 'boxcar'] as const) : (['boxcar', 'floor'] as const);
-    for (const side of order) results[side].push(await sides[side]());
-  }
+  sides: Readonly<Record<K, () => Promise<T>>>,
+): Promise<Readonly<Record<K, readonly T[]>>> {
+  const names = Object.keys(sides) as K[];
+  const results = Object.fromEntries(names.map((name) => [name, [] as T[]])) as Record<K, T[]>;
+  for (let round = 0; round < rounds; round += 1)
+    for (const name of round % 2 === 0 ? names : [...names].reverse())
+      results[name].push(await sides[name]());
   return results;
 }
 
@@ -68,5 +76,5 @@ export const interleave = <T>(
   pair: Pair,
   rounds: number,
   measure: (system: System) => Promise<T>,
-): ReturnType<typeof alternate<T>> =>
-  alternate(rounds, { boxcar: () => measure(pair.boxcar), floor: () => measure(pair.floor) });
+): Promise<Readonly<Record<'floor' | 'boxcar', readonly T[]>>> =>
+  alternate(rounds, { floor: () => measure(pair.floor), boxcar: () => measure(pair.boxcar) });

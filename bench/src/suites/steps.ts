@@ -1,10 +1,11 @@
 import { newId } from '@boxcar/runtime';
 import pg from 'pg';
-import { PROFILE } from '../boxcar/system.js';
+import { CLOCK, CLOCK_RESULT } from '../boxcar/model.js';
+import { type Boxcar, PROFILE, submitTurn } from '../boxcar/system.js';
 import { claimTurns, commitStep, insertTurn } from '../floor/rows.js';
-import { sampleTimes, timed } from '../measure.js';
+import { now, sampleTimes, timed } from '../measure.js';
 import type { QueueName } from '../options.js';
-import { median } from '../report.js';
+import { type Figure, median } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
 import { ANSWER, PROMPT } from '../system.js';
 import { alternate, settle } from './pair.js';
@@ -79,13 +80,36 @@ export async function benchSteps(bench: Bench, queue: QueueName): Promise<Figure
     await sampleFloor(Math.min(WARM_UP, samples));
     await settle(servers.databaseUrl);
     const rounds = await alternate(options.rounds, {
-      boxcar: () => sample(perRound),
       floor: () => sampleFloor(perRound),
+      boxcar: () => sample(perRound),
     });
     figures[variant.name] = { value: median(rounds.boxcar.flat()), floor: median(rounds.floor.flat()) };
     say(`steps ${queue}, ${variant.name}: ${rounds.boxcar.flat().length} pairs of turns`);
   }
-  return figures;
+  return { ...figures, 'end by submit_result': await measureEnds(boxcar, options.rounds, perRound) };
+}
+
+/** From the model's answer until the caller has it: of a turn that ends with `submit_result`, beside one that ends with text. */
+async function measureEnds({ runtime }: Boxcar, rounds: number, perRound: number): Promise<Figure> {
+  const { instructions, limits } = PROFILE;
+  const profiles = {
+    boxcar: { model: `scripted:${CLOCK_RESULT}`, must_end_with: ['submit_result'] },
+    floor: { model: `scripted:${CLOCK}` },
+  };
+  for (const [name, profile] of Object.entries(profiles))
+    await runtime.applyProfile({ name: `ends-${name}`, instructions, limits, ...profile });
+  const sample = async (name: keyof typeof profiles): Promise<number[]> => {
+    const found: number[] = [];
+    for (let at = 0; at < perRound; at += 1) {
+      const { status, result } = await runtime.waitForTurn(await submitTurn(runtime, `ends-${name}`));
+      if (status !== 'success') throw new Error(`steps: a turn of ends-${name} ended as ${status}`);
+      found.push(now() - Number(result));
+    }
+    return found;
+  };
+  for (const name of ['floor', 'boxcar'] as const) await sample(name);
+  const times = await alternate(rounds, { floor: () => sample('floor'), boxcar: () => sample('boxcar') });
+  return { value: median(times.boxcar.flat()), floor: median(times.floor.flat()) };
 }
 
 /** A claimed turn of the bare loop, to commit steps of. */

@@ -5,7 +5,7 @@ import { loadViews } from '@boxcar/store';
 import { PROFILE } from '../boxcar/system.js';
 import { appendBare, insertTape } from '../floor/rows.js';
 import { sampleTimes } from '../measure.js';
-import { median } from '../report.js';
+import { type Figure, median } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
 import { alternate, settle } from './pair.js';
 import { openWorld, textOf, type World } from './world.js';
@@ -36,13 +36,11 @@ export async function benchTape({ servers, options, say }: Bench): Promise<Figur
   const view = { boxcar: () => viewOnce(world, many.turnId), floor: () => viewOnce(world, few.turnId) };
   const fork = { boxcar: () => many.tape.forkTape(), floor: () => few.tape.forkTape() };
   await settle(world.databaseUrl);
-  const measure = async (
-    sides: Record<'boxcar' | 'floor', () => Promise<unknown>>,
-  ): Promise<Figures[string]> => {
+  const measure = async (sides: Record<'boxcar' | 'floor', () => Promise<unknown>>): Promise<Figure> => {
     for (const side of [sides.floor, sides.boxcar]) await sampleTimes(side, Math.min(WARM_UP, perRound));
     const times = await alternate(options.rounds, {
-      boxcar: () => sampleTimes(sides.boxcar, perRound),
       floor: () => sampleTimes(sides.floor, perRound),
+      boxcar: () => sampleTimes(sides.boxcar, perRound),
     });
     return { value: median(times.boxcar.flat()), floor: median(times.floor.flat()) };
   };

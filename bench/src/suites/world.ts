@@ -35,8 +35,8 @@ export async function benchSizes(
     for (const side of [sides.floor, sides.boxcar]) await sampleTimes(side, Math.min(WARM_UP, samples));
     await settle(world.databaseUrl);
     const times = await alternate(options.rounds, {
-      boxcar: () => sampleTimes(sides.boxcar, perRound),
       floor: () => sampleTimes(sides.floor, perRound),
+      boxcar: () => sampleTimes(sides.boxcar, perRound),
     });
     figures[`${size} cards`] = { value: median(times.boxcar.flat()), floor: median(times.floor.flat()) };
     say(`${suite} ${size} cards: ${times.boxcar.flat().length} samples of each`);

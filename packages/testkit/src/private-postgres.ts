@@ -6,6 +6,8 @@ import { closeAtEnd } from './lifecycle.js';
 export interface PrivatePostgres extends AsyncDisposable {
   /** The migrated database `boxcar`, as the role that owns it. */
   readonly url: string;
+  /** The same database, as the superuser: for settings and extensions of the server. */
+  readonly adminUrl: string;
   /** Shuts the server down, which ends every connection, and starts it again on the same data and port. */
   restart(whileAway?: () => Promise<void>): Promise<void>;
   close(): Promise<void>;
@@ -17,8 +19,10 @@ export async function privatePostgres(): Promise<PrivatePostgres> {
   const url = overTcp(server.url);
   const close = closeAtEnd(() => server.stop());
   await migrate(url);
+  const adminUrl = overTcp(server.adminUrl);
   return {
     url,
+    adminUrl,
     restart: async (whileAway) => {
       await server.stop({ keepData: true });
       try {

@@ -40,6 +40,8 @@ export interface StatementProxy extends AsyncDisposable {
   readonly places: readonly string[];
   /** For each of them the number of the transaction in which it stands, its begin and its end included; 0: in none but its own. */
   readonly transactions: readonly number[];
+  /** For each of them whether its connection was owed nothing: of statements that are sent together only the first begins a round trip. */
+  readonly begins: readonly boolean[];
   /** The statement that was struck, once it was. */
   readonly struck: string | undefined;
   /** Nothing gets through any more. */
@@ -86,6 +88,7 @@ export async function statementProxy(
   let places: string[] = [];
   let transactions: number[] = [];
   let begun = 0;
+  let begins: boolean[] = [];
   const pairs = new Set<Pair>();
   let struck: string | undefined;
   let isDead = false;
@@ -178,6 +181,7 @@ export async function statementProxy(
       let isStruck = false;
       if (request.statement !== undefined) {
         statements.push(request.statement);
+        begins.push(pending.length === 0);
         places.push(last);
         if (request.statement.startsWith('begin')) open = ++begun;
         transactions.push(open);
@@ -253,6 +257,9 @@ export async function statementProxy(
     get transactions() {
       return transactions;
     },
+    get begins() {
+      return begins;
+    },
     get struck() {
       return struck;
     },
@@ -279,6 +286,7 @@ export async function statementProxy(
       statements = [];
       places = [];
       transactions = [];
+      begins = [];
       seen = 0;
       struck = undefined;
       isDead = false;

@@ -1,0 +1,20 @@
+import pg from 'pg';
+import { ENDED_CHANNEL } from '../floor/rows.js';
+
+/** Hears of ended turns by the notice in their commit. */
+export interface Ended {
+  close(): Promise<void>;
+}
+
+/** @param told - The ids of turns that have ended. */
+export async function listenForEnds(
+  databaseUrl: string,
+  told: (turnIds: readonly string[]) => void,
+): Promise<Ended> {
+  const client = new pg.Client({ connectionString: databaseUrl });
+  client.on('error', () => undefined);
+  client.on('notification', ({ payload = '' }) => told(payload.split(',')));
+  await client.connect();
+  await client.query(`listen ${ENDED_CHANNEL}`);
+  return { close: () => client.end() };
+}
