@@ -29,5 +29,6 @@ export async function withPlugins<T>(
     stack.runtime,
     plugins.map((path) => resolve(path)),
   );
-  return work(stack.runtime);
+  // Awaited here: the stack is closed when this returns.
+  return await work(stack.runtime);
 }
