@@ -1,6 +1,8 @@
 /** `submit_result` as the only call of an answer: its call, its result and the end of the turn are one commit. No I/O. */
 import {
   checkResult,
+  type EndRule,
+  type Field,
   isJsonObject,
   type JsonValue,
   KernelError,
@@ -15,7 +17,12 @@ import type { RuntimeCore } from '../core/index.js';
 import { toSettlement } from '../end/index.js';
 import { deliverableContent } from '../lib/index.js';
 import { parseGiven } from '../tool/index.js';
-import type { Bound, WrittenCall } from './step-calls.js';
+
+/** What binds the end of a turn. */
+interface Bound {
+  readonly endRule: EndRule;
+  readonly resultFields: readonly Field[] | undefined;
+}
 
 export interface CallEnding {
   readonly row: NewToolCall;
@@ -32,7 +39,11 @@ export function readEnding(
     written,
     bound,
     profile,
-  }: { readonly written: readonly WrittenCall[]; readonly bound: Bound; readonly profile: Profile },
+  }: {
+    readonly written: readonly { readonly row: NewToolCall }[];
+    readonly bound: Bound;
+    readonly profile: Profile;
+  },
 ): CallEnding | undefined {
   const [only] = written;
   if (only === undefined || written.length > 1) return undefined;
