@@ -67,12 +67,12 @@ async function join(members: readonly Member[]): Promise<void> {
     await first?.admin.call('cluster', 'meet', '127.0.0.1', port, busPort);
 }
 
-/** Undefined for a node that does not answer. */
+/** Undefined for a node that does not answer, or does not know yet. */
 async function isWhole({ admin }: Member): Promise<boolean | undefined> {
   if (admin.status !== 'ready') return undefined;
-  const info = await admin.call('cluster', 'info').catch(() => undefined);
-  if (info === undefined) return undefined;
-  return String(info).includes('cluster_state:ok') && String(info).includes(`cluster_slots_ok:${SLOTS}`);
+  const info = String(await admin.call('cluster', 'info').catch(() => undefined));
+  if (info.includes('cluster_state:fail')) return false;
+  return info.includes(`cluster_slots_ok:${SLOTS}`) ? true : undefined;
 }
 
 /** The number of the slot, and the member that has it by the table of `asked`. */
