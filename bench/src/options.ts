@@ -1,6 +1,6 @@
 import { parseArgs } from 'node:util';
 import { errorText } from '@boxcar/kernel';
-import { SUITES, type SuiteName } from './catalogue.js';
+import { EXTRA_SUITES, SUITES, type SuiteName } from './catalogue.js';
 
 export const QUEUES = ['redis', 'postgres'] as const;
 export type QueueName = (typeof QUEUES)[number];
@@ -54,6 +54,10 @@ suites
   mcp     register, update and hand on sessions of 10 and 10,000 entries, over stdio and HTTP: p50, p95;
           a handoff with 10,000 entries ÷ with 10
   migrate a million entries of the schema before this one: the longest statement of others meanwhile
+
+suites outside of all
+  scale   1, 2 and 4 worker processes with 1 and 2 callers: turns per second, CPU per turn by kind of process,
+          and what the model of docs/scaling.md predicts for 4
 
 options
   --json              one JSON line per case on stdout, everything else on stderr
@@ -118,20 +122,20 @@ function parse(args: readonly string[]) {
 }
 
 function readSuites(names: readonly string[], readme: string | undefined): readonly SuiteName[] {
-  const known = `known are ${SUITES.join(', ')}, or all of them: all; see --help`;
+  const known = `known are ${SUITES.join(', ')}, or all of them: all; and ${EXTRA_SUITES.join(', ')}; see --help`;
   if (readme !== undefined) {
     // A table with gaps, or with figures of different days, would be worse than none.
     if (names.length > 0) throw new UsageError(`--readme: runs all suites; leave out '${names.join(' ')}'`);
     return SUITES;
   }
   if (names.length === 0) throw new UsageError(`no suite given; ${known}`);
-  if (names.includes('all')) return SUITES;
-  const suites = names.map((name) => {
-    const suite = SUITES.find((candidate) => candidate === name);
+  const rest = names.filter((name) => name !== 'all');
+  const suites = rest.map((name) => {
+    const suite = [...SUITES, ...EXTRA_SUITES].find((candidate) => candidate === name);
     if (suite === undefined) throw new UsageError(`unknown suite '${name}'; ${known}`);
     return suite;
   });
-  return [...new Set(suites)];
+  return [...new Set([...(rest.length < names.length ? SUITES : []), ...suites])];
 }
 
 function readQueues(text: string, readme: string | undefined): readonly QueueName[] {

@@ -20,6 +20,7 @@ import { benchPack } from './suites/pack.js';
 import { openPair, type Pair } from './suites/pair.js';
 import { benchQuiet } from './suites/quiet.js';
 import { benchRecover } from './suites/recover.js';
+import { benchScale } from './suites/scale.js';
 import { benchSteps } from './suites/steps.js';
 import { benchTape } from './suites/tape.js';
 import { benchTurns } from './suites/turns.js';
@@ -48,6 +49,7 @@ const suites: Readonly<Record<SuiteName, Suite>> = {
   backlog: { queue: 'none', run: benchBacklog },
   mcp: { queue: 'none', run: benchMcp },
   migrate: { queue: 'none', run: benchMigrate },
+  scale: { queue: 'own', run: benchScale },
 };
 
 /** Runs suites on servers of their own; figures go to stdout, and into the file of `--readme`. */
@@ -79,7 +81,7 @@ export async function runSuites(options: Options, say: Say): Promise<void> {
     await runAll(options.suites.filter(isChosen('own')), { queue, openPair: noPair });
   await runAll(options.suites.filter(isChosen('none')), { queue: undefined, openPair: noPair });
   const cases = inOrder(found);
-  if (!options.json) console.log(formatTable(cases));
+  if (!options.json && cases.length > 0) console.log(formatTable(cases));
   if (readme !== undefined) {
     const date = new Date().toISOString().slice(0, 10);
     writeFileSync(readme.path, replaceBlock(readme.text, { machine: servers.machine, date, cases }));

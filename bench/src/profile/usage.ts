@@ -24,6 +24,29 @@ export function readUsage(servers: Servers, system: System): Usage | undefined {
   };
 }
 
+/**
+ * CPU milliseconds so far of several processes of a kind, and of Postgres with all its backends.
+ *
+ * @throws where there is no /proc.
+ */
+export function readCpu(
+  postgresPid: number,
+  pids: Readonly<Record<'caller' | 'worker' | 'redis', readonly number[]>>,
+): Usage {
+  const processes = readProcesses();
+  const postgres = processes.get(postgresPid);
+  if (postgres === undefined) throw new Error('CPU by process is read from /proc, which is not here');
+  const sumOf = (of: readonly number[]): number =>
+    of.reduce((sum, pid) => sum + (processes.get(pid)?.milliseconds ?? 0), 0);
+  const backends = [...processes.values()].filter(({ parent }) => parent === postgresPid);
+  return {
+    caller: sumOf(pids.caller),
+    worker: sumOf(pids.worker),
+    postgres: backends.reduce((sum, one) => sum + one.milliseconds, postgres.milliseconds + postgres.ofEnded),
+    redis: sumOf(pids.redis),
+  };
+}
+
 interface Process {
   readonly parent: number;
   readonly milliseconds: number;

@@ -36,7 +36,8 @@ Environment:
   BOXCAR_DATABASE_WAIT_SECONDS  how long a start waits for a Postgres that
                                 cannot be reached (30)
   PGPASSWORD                    password for those two, where the URL has none
-  REDIS_URL                     Redis for the queues; else they live in Postgres
+  REDIS_URL                     Redis or a cluster (redis+cluster://a,b) for the
+                                queues; else they live in Postgres
   REDIS_PASSWORD                its password, where the URL has none
   BOXCAR_PROJECT                project, by id or name (default)
   BOXCAR_POLICY_FILE            policy for tool calls and handoffs

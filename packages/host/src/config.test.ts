@@ -1,4 +1,4 @@
-import { KernelError } from '@boxcar/kernel';
+import { KernelError, readRedisUrl } from '@boxcar/kernel';
 import { Redis } from 'ioredis';
 import { describe, expect, it } from 'vitest';
 import { parseConfig, settingSchemas } from './config.js';
@@ -40,6 +40,18 @@ describe('the configuration', () => {
     const redis = new Redis(redisUrl ?? '', { lazyConnect: true });
     expect(redis.options).toMatchObject({ host: 'h', port: 1, db: 0, password });
     redis.disconnect();
+  });
+
+  it.each(['redis+cluster://h:1/x', 'redis+cluster://h:1,i:2/x'])('puts the password into %s', (url) => {
+    const password = 'a@b/c#d?e:f%41 ü,';
+    const { redisUrl = '' } = parseConfig({ REDIS_URL: url, REDIS_PASSWORD: password });
+    expect(readRedisUrl(redisUrl)).toMatchObject({ address: { kind: 'cluster', password, name: 'x' } });
+  });
+
+  it('tells what is wrong with the URL of a cluster', () => {
+    expect(problemsOf({ REDIS_URL: 'redis+cluster://:secret@h:1,i/0' })).toEqual([
+      { path: 'REDIS_URL', message: expect.stringMatching(/^(?!.*secret).*no numbered databases$/) },
+    ]);
   });
 
   it('needs nothing: the embedded Postgres, queues in it, one default pool', () => {
@@ -195,7 +207,10 @@ describe('the configuration', () => {
     const problems = problemsOf(env);
     expect(problems).toEqual([
       { path: 'DATABASE_URL', message: 'must be a postgres:// URL' },
-      { path: 'REDIS_URL', message: 'must be a redis:// or rediss:// URL' },
+      {
+        path: 'REDIS_URL',
+        message: 'must be a redis://, rediss://, redis+cluster:// or rediss+cluster:// URL',
+      },
       { path: 'BOXCAR_LOG_LEVEL', message: 'must be debug, info, warn or error' },
       { path: 'BOXCAR_CONCURRENCY', message: 'must be a whole number from 1 to 1000' },
       { path: 'BOXCAR_WORKER_TARGETS', message: expect.stringContaining('lower-case letters') },

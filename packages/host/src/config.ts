@@ -7,7 +7,14 @@ import {
   MAX_DURATION_MS,
   safeParse,
 } from '@boxcar/kernel/base';
-import { isPlainName, PLAIN_NAME, type PriceTable, pricesSchema } from '@boxcar/kernel/settings';
+import {
+  isPlainName,
+  PLAIN_NAME,
+  type PriceTable,
+  pricesSchema,
+  readRedisUrl,
+  withClusterPassword,
+} from '@boxcar/kernel/settings';
 import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm/settings';
 import type { PackLimits, WebhookSettings } from '@boxcar/runtime';
 import type { LogLevel } from '@boxcar/runtime/log';
@@ -79,6 +86,12 @@ const urlOf = (kind: string, protocols: readonly string[]) =>
       (text) => URL.canParse(text) && protocols.includes(new URL(text).protocol),
       `must be a ${kind} URL`,
     );
+
+/** The problem does not repeat the value, which may hold a password. */
+const redisUrl = z.string().superRefine((text, context) => {
+  const { problem } = readRedisUrl(text);
+  if (problem !== undefined) context.addIssue({ code: 'custom', message: problem });
+});
 
 const wholeNumber = (min: number, max: number) => {
   const message = `must be a whole number from ${min} to ${max}`;
@@ -184,7 +197,7 @@ const environmentSchema = z
     DATABASE_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
     DATABASE_DIRECT_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
     PGPASSWORD: z.string().optional(),
-    REDIS_URL: urlOf('redis:// or rediss://', ['redis:', 'rediss:']).optional(),
+    REDIS_URL: redisUrl.optional(),
     REDIS_PASSWORD: z.string().optional(),
     BOXCAR_POSTGRES_PORT: wholeNumber(1, 65_535).optional(),
     BOXCAR_POSTGRES_KEEP_SECONDS: wholeNumber(0, 86_400).optional(),
@@ -252,6 +265,7 @@ const environmentSchema = z
 /** A URL with this password, whatever its characters, unless it has one of its own. */
 function withPassword(url: string | undefined, password: string | undefined): string | undefined {
   if (url === undefined || password === undefined) return url;
+  if (!URL.canParse(url)) return withClusterPassword(url, password);
   const parsed = new URL(url);
   if (parsed.password !== '') return url;
   parsed.password = encodeURIComponent(password);

@@ -55,9 +55,13 @@ export {
   parseJson,
   parseJsonValue,
   plainWords,
+  type RedisAddress,
+  type RedisClusterAddress,
   type RetryLimits,
   type RunId,
+  readRedisUrl,
   readsAsReference,
+  redisHosts,
   SCOPES,
   type Scope,
   SELECTOR_NAME,
@@ -82,6 +86,7 @@ export {
   WantedText,
   type WorkerId,
   warnOfSecrets,
+  withClusterPassword,
 } from './base/index.js';
 export {
   FilePaths,

@@ -2,6 +2,7 @@ export { type QueueBackend, queueBackends, testIsolation } from './context.js';
 export { type TestDatabase, testDatabase } from './database.js';
 export { type PrivatePostgres, privatePostgres } from './private-postgres.js';
 export { testRedis } from './redis.js';
+export { hasRedisCluster, type TestRedisCluster, testRedisCluster } from './redis-cluster.js';
 export type { TestRedis } from './redis-server.js';
 export { type TestRole, testRole } from './role.js';
 export { type NodeChild, nodeArguments, spawnNode } from './spawn-node.js';

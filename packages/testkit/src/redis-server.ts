@@ -21,10 +21,17 @@ export interface TestRedis extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-/** A private server of one's own, from the program at `path`. Its password is in the URL. */
-export async function startRedis(path: string): Promise<TestRedis> {
+/**
+ * A private server of one's own, from the program at `path`. Its password is in the URL.
+ *
+ * @param more - Further settings. A file that one of them names is kept over a restart.
+ */
+export async function startRedis(
+  path: string,
+  more: Readonly<Record<string, string | number>> = {},
+): Promise<TestRedis> {
   const port = await freePort();
-  const password = randomBytes(24).toString('hex');
+  const password = String(more.requirepass ?? randomBytes(24).toString('hex'));
   const url = `redis://:${password}@127.0.0.1:${port}/0`;
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-redis-'));
   let child: ChildProcess | undefined;
@@ -36,6 +43,7 @@ export async function startRedis(path: string): Promise<TestRedis> {
       save: '""',
       appendonly: 'no',
       dir: JSON.stringify(folder),
+      ...more,
     };
     // By its input: everybody can read the arguments of a process.
     const started = spawn(path, ['-'], { stdio: ['pipe', 'ignore', 'ignore'] });

@@ -1,7 +1,7 @@
 /** What the facts about Postgres and Redis mean. Pure. */
 import { OLDEST_SERVER } from '@boxcar/store';
 import type { DirectFacts, ServerFacts } from '@boxcar/store/report';
-import { type Finding, fail, ok, quoteWord, warn } from './doctor-finding.js';
+import { type Finding, fail, ok, quoteWord, warn, worstOf } from './doctor-finding.js';
 import { formatCount } from './text.js';
 
 const OLDEST_REDIS = [6, 2] as const;
@@ -79,7 +79,23 @@ export interface RedisFacts {
   readonly isPersistent: boolean;
 }
 
-export function judgeRedis(facts: RedisFacts): Finding[] {
+/** One entry for each node; of a cluster the worst finding of each check counts. */
+export function judgeRedis(nodes: readonly RedisFacts[]): Finding[] {
+  const found = nodes.map(judgeNode);
+  const [first = []] = found;
+  const worst = first.map(({ check }) => {
+    const all = found.flatMap((findings) => findings.filter((finding) => finding.check === check));
+    return all.find(({ level }) => level === worstOf(all));
+  });
+  return [
+    ...(nodes.length > 1
+      ? [ok('queue cluster', `A cluster of ${nodes.length} masters; every slot has one.`)]
+      : []),
+    ...worst.filter((finding) => finding !== undefined),
+  ];
+}
+
+function judgeNode(facts: RedisFacts): Finding[] {
   const { version, policy } = facts;
   const [major = 0, minor = 0] = version.split('.').map(Number);
   const isOld = major < OLDEST_REDIS[0] || (major === OLDEST_REDIS[0] && minor < OLDEST_REDIS[1]);

@@ -71,6 +71,13 @@ export {
   toPlainLine,
 } from './names.js';
 export { pythonJson, pythonJsonAt, pythonJsonItems, pythonJsonText, readPythonJson } from './python-json.js';
+export {
+  type RedisAddress,
+  type RedisClusterAddress,
+  readRedisUrl,
+  redisHosts,
+  withClusterPassword,
+} from './redis-url.js';
 export { parseRelaxedJson } from './relaxed-json.js';
 export { decideRetry, type RetryLimits } from './retry.js';
 export { SCOPES, type Scope } from './scopes.js';

@@ -8,20 +8,22 @@ import { within } from './job-queue.js';
 /** BullMQ keeps its tables in a schema of its own. */
 export const QUEUE_SCHEMA = 'bullmq';
 
-const RETRY_MIN_MS = 50;
+export const RETRY_MIN_MS = 50;
 export const RETRY_MAX_MS = 1_000;
 /** How many Postgres connections the statements of all queues of a process share. */
 const QUEUE_CONNECTIONS = 7;
 /** How long saying goodbye to a server may take. */
 export const GOODBYE_MS = 2_000;
 /** A Redis connection that is silent for this time although an answer is due is closed; ioredis opens a new one. */
-const SILENCE_MS = 5_000;
+export const SILENCE_MS = 5_000;
 /**
  * The limit of the connection on which a BullMQ worker waits for jobs. A wait lasts 10 s at most, and BullMQ replaces the
  * connection 1 s after the end of a wait without an answer. BullMQ does not watch the start of a connection; this limit
  * does.
  */
-const BLOCKING_SILENCE_MS = 15_000;
+export const BLOCKING_SILENCE_MS = 15_000;
+/** The end of a blocking connection goes unnoticed, and it keeps the process alive for as long as this. */
+export const DISCONNECT_MS = 50;
 
 /** Where BullMQ's connections come from: one for all queues, and one for each worker. */
 export interface Connector<C> {
@@ -142,8 +144,7 @@ export function connectRedis(url: string): Connector<Redis> {
         // id twice. A job whose delivery was lost is delivered again after its lock ends, and the sweep rings for its
         // turn again.
         socketTimeout: SILENCE_MS,
-        // The end of a blocking connection goes unnoticed, and it keeps the process alive for as long as this.
-        disconnectTimeout: 50,
+        disconnectTimeout: DISCONNECT_MS,
         retryStrategy: (times: number) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
       }),
     );

@@ -5,7 +5,7 @@ import type { JobsOptions } from 'bullmq';
 import { describe, expect, test } from 'vitest';
 import { silentLog } from '../lib/log.js';
 import { newId } from '../lib/new-id.js';
-import { type TestBackend, testBackend } from '../testing/queue-backend.js';
+import { type QueuePlace, queuePlaces, type TestBackend, testBackend } from '../testing/queue-backend.js';
 import { BullMqDoorbell, PRIMITIVES_QUEUE } from './doorbell-bullmq.js';
 import { InProcessDoorbell } from './doorbell-in-process.js';
 import type { QueueConnection } from './job-queue.js';
@@ -109,7 +109,7 @@ interface Opened extends AsyncDisposable {
   readonly backend?: TestBackend;
 }
 
-async function openOn(kind: 'in process' | 'redis' | 'postgres'): Promise<Opened> {
+async function openOn(kind: 'in process' | QueuePlace): Promise<Opened> {
   if (kind === 'in process') {
     const doorbell = new InProcessDoorbell();
     return { doorbell, [Symbol.asyncDispose]: () => doorbell.close() };
@@ -123,7 +123,7 @@ async function openOn(kind: 'in process' | 'redis' | 'postgres'): Promise<Opened
   return { doorbell, backend, [Symbol.asyncDispose]: close };
 }
 
-describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (kind) => {
+describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (kind) => {
   test('delivers a ring once, however often it is rung before and while it is answered', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;

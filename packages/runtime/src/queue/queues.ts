@@ -14,7 +14,7 @@
  *     priority, and on Redis they check again only after five seconds.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError, readRedisUrl } from '@boxcar/kernel';
 import { createDirectClient, endClient, toDatabaseError } from '@boxcar/store';
 import {
   createPostgresBackend,
@@ -29,8 +29,9 @@ import {
   type WorkerOptions,
   withBackend,
 } from 'bullmq';
-import type { Redis } from 'ioredis';
+import type { Cluster, Redis } from 'ioredis';
 import type pg from 'pg';
+import { clusterPrefix, connectCluster } from './connect-cluster.js';
 import {
   type Connector,
   connectPostgres,
@@ -80,6 +81,14 @@ function lazily<T extends Opened>(make: () => T): () => T {
   };
 }
 
+/** What BullMQ puts before the names of its keys. */
+interface Prefix {
+  readonly prefix?: string;
+}
+
+/** The jobs of a flow are in several queues, none of which is a queue of turns. */
+const FLOWS = '';
+
 interface Opened {
   on(event: 'error', listener: (error: Error) => void): unknown;
   waitUntilReady(): Promise<unknown>;
@@ -105,9 +114,10 @@ function openWorker<D, R, C>(
     readonly name: string;
     readonly processor: Processor<D, R>;
     readonly settings: WorkerSettings;
+    readonly prefix: Prefix;
   },
 ): JobWorker {
-  const { kind, name, processor, settings } = job;
+  const { kind, name, processor, settings, prefix } = job;
   let isClosing = false;
   const { connection, end } = connector.worker();
   let isPaused = false;
@@ -148,7 +158,7 @@ function openWorker<D, R, C>(
           working.then(forget, forget);
           return working;
         },
-        { ...workerOptions(settings), connection } as WorkerOptions<C>,
+        { ...workerOptions(settings), ...prefix, connection } as WorkerOptions<C>,
       ),
       settings.onUnreadable,
     );
@@ -170,7 +180,9 @@ function openWorker<D, R, C>(
     if (givingBack.size === 0) takeAgain();
     else void Promise.all(givingBack).then(takeAgain);
   };
-  const queue = lazily(() => new classes.Queue(name, { connection: connector.queue() } as QueueOptions<C>));
+  const queue = lazily(
+    () => new classes.Queue(name, { ...prefix, connection: connector.queue() } as QueueOptions<C>),
+  );
   // BullMQ reports an empty queue only after the queue had a job.
   const tellIfEmpty = async (onEmpty: () => void): Promise<void> => {
     const before = brought;
@@ -220,22 +232,30 @@ function openWorker<D, R, C>(
   };
 }
 
-function openOn<C>(kind: QueueConnection['kind'], classes: Classes<C>, connector: Connector<C>): Queues {
+/** @param prefixOf - Of the keys of a queue; BullMQ's own when it is left out. */
+function openOn<C>(
+  kind: QueueConnection['kind'],
+  classes: Classes<C>,
+  { connector, prefixOf = () => ({}) }: { connector: Connector<C>; prefixOf?: (queue: string) => Prefix },
+): Queues {
   return {
     kind,
     queue: <D>(name: string): JobQueue<D> =>
       openQueue<D>(
         () =>
           new classes.Queue<D>(name, {
+            ...prefixOf(name),
             connection: connector.queue(),
           } as QueueOptions<C>) as unknown as Queue<D>,
       ),
     flow: () => {
-      const flow = lazily(() => new classes.FlowProducer({ connection: connector.queue() }));
+      const flow = lazily(
+        () => new classes.FlowProducer({ ...prefixOf(FLOWS), connection: connector.queue() }),
+      );
       return { addBulk: (flows) => flow().addBulk(flows) };
     },
     worker: (name, processor, settings) =>
-      openWorker(classes, connector, { kind, name, processor, settings }),
+      openWorker(classes, connector, { kind, name, processor, settings, prefix: prefixOf(name) }),
     close: () => connector.close(),
   };
 }
@@ -249,13 +269,20 @@ export function openQueues(connection: QueueConnection): Queues {
   const { kind, url } = connection;
   if (kind === 'postgres') {
     const classes = withBackend(createPostgresBackend) as unknown as Classes<pg.Pool>;
-    return openOn('postgres', classes, connectPostgres(url));
+    return openOn('postgres', classes, { connector: connectPostgres(url) });
   }
-  if (!/^rediss?:\/\//.test(url))
-    throw new KernelError('bad_config', {
-      message: 'REDIS_URL: begins with neither redis:// nor rediss://.',
-    });
-  return openOn('redis', withBackend(createRedisBackend) as unknown as Classes<Redis>, connectRedis(url));
+  const read = readRedisUrl(url);
+  if (read.problem !== undefined)
+    throw new KernelError('bad_config', { message: `REDIS_URL: ${read.problem}.` });
+  const { address } = read;
+  if (address.kind === 'server') {
+    const classes = withBackend(createRedisBackend) as unknown as Classes<Redis>;
+    return openOn('redis', classes, { connector: connectRedis(url) });
+  }
+  return openOn('redis', withBackend(createRedisBackend) as unknown as Classes<Cluster>, {
+    connector: connectCluster(address),
+    prefixOf: (queue) => ({ prefix: clusterPrefix(address.name, queue) }),
+  });
 }
 
 /** Creates or updates BullMQ's own tables in Postgres. Idempotent; run on every deploy. */

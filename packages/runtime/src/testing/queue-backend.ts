@@ -1,9 +1,14 @@
+import { type RedisAddress, readRedisUrl } from '@boxcar/kernel';
 import {
+  hasRedisCluster,
   type QueueBackend,
+  queueBackends,
   type TestDatabase,
   type TestRedis,
+  type TestRedisCluster,
   testDatabase,
   testRedis,
+  testRedisCluster,
 } from '@boxcar/testkit';
 import {
   createPostgresBackend,
@@ -14,8 +19,16 @@ import {
   type WorkerOptions,
   withBackend,
 } from 'bullmq';
+import { Cluster } from 'ioredis';
+import { clusterPrefix } from '../queue/connect-cluster.js';
 import type { QueueConnection } from '../queue/job-queue.js';
 import { migrateQueues } from '../queue/queues.js';
+
+/** The backends this run can test, and a cluster as a third one where it can be started. */
+export const queuePlaces = (): readonly QueuePlace[] =>
+  hasRedisCluster() ? [...queueBackends(), 'cluster'] : queueBackends();
+
+export type QueuePlace = QueueBackend | 'cluster';
 
 /** A database with the queues of one kind beside it, or in it. */
 export interface TestBackend extends AsyncDisposable {
@@ -23,6 +36,8 @@ export interface TestBackend extends AsyncDisposable {
   readonly database: TestDatabase;
   /** Undefined when the queues live in the database. */
   readonly redis: TestRedis | undefined;
+  /** Undefined unless the queues are on a cluster. */
+  readonly cluster: TestRedisCluster | undefined;
   readonly connection: QueueConnection;
   /** Fits `openRuntime`. */
   readonly urls: { readonly databaseUrl: string; readonly redisUrl?: string };
@@ -41,10 +56,31 @@ export interface BareWorker {
   close(force?: boolean): Promise<void>;
 }
 
-const toOptions = (connection: QueueConnection) =>
-  connection.kind === 'redis'
-    ? { connection: { url: connection.url } }
-    : { connection: { connectionString: connection.url, max: 2 } };
+/** How a client opens a queue, and what it closes afterwards. */
+function toOptions(name: string, connection: QueueConnection) {
+  if (connection.kind === 'postgres') return { connection: { connectionString: connection.url, max: 2 } };
+  const { address } = readRedisUrl(connection.url) as { address: RedisAddress };
+  if (address.kind === 'server') return { connection: { url: connection.url } };
+  const { nodes, password } = address;
+  const redisOptions = { ...(password === undefined ? {} : { password }), maxRetriesPerRequest: null };
+  const cluster = new Cluster([...nodes], { redisOptions });
+  cluster.on('error', () => undefined);
+  return { connection: cluster, prefix: clusterPrefix(address.name, name) };
+}
+
+/** BullMQ leaves a client open that it was given. */
+function closing<T extends { close(force?: boolean): Promise<void> }>(
+  opened: T,
+  { connection }: { readonly connection: unknown },
+): T {
+  if (!(connection instanceof Cluster)) return opened;
+  const close = opened.close.bind(opened);
+  opened.close = async (force) => {
+    await close(force);
+    connection.disconnect();
+  };
+  return opened;
+}
 
 const toClasses = (connection: QueueConnection) =>
   withBackend(
@@ -54,7 +90,8 @@ const toClasses = (connection: QueueConnection) =>
 /** The bare queue of a client that knows nothing but BullMQ and a URL. */
 function openBareQueue(name: string, connection: QueueConnection): Queue {
   const classes = toClasses(connection);
-  return new classes.Queue(name, toOptions(connection) as QueueOptions) as unknown as Queue;
+  const options = toOptions(name, connection);
+  return closing(new classes.Queue(name, options as QueueOptions) as unknown as Queue, options);
 }
 
 async function takeAndDie(name: string, connection: QueueConnection): Promise<void> {
@@ -67,8 +104,8 @@ async function takeAndDie(name: string, connection: QueueConnection): Promise<vo
     take();
     return new Promise(() => undefined);
   };
-  const options = { ...toOptions(connection), lockDuration: 500, skipStalledCheck: true };
-  const worker = new classes.Worker(name, hold, options as WorkerOptions);
+  const options = { ...toOptions(name, connection), lockDuration: 500, skipStalledCheck: true };
+  const worker = closing(new classes.Worker(name, hold, options as WorkerOptions), options);
   worker.on('error', () => undefined);
   await taken;
   await worker.close(true);
@@ -80,21 +117,21 @@ function openBareWorker(
   job: { readonly processor: Processor; readonly options: BareWorkerOptions },
 ): BareWorker {
   const classes = toClasses(connection);
-  const worker = new classes.Worker(name, job.processor, {
-    ...toOptions(connection),
-    ...job.options,
-  } as WorkerOptions);
+  const options = { ...toOptions(name, connection), ...job.options };
+  const worker = closing(new classes.Worker(name, job.processor, options as WorkerOptions), options);
   worker.on('error', () => undefined);
   return worker;
 }
 
 /** Opens a database and the queues of the given kind, all of one's own. */
-export async function testBackend(kind: QueueBackend): Promise<TestBackend> {
+export async function testBackend(place: QueuePlace): Promise<TestBackend> {
   const database = await testDatabase();
-  const redis = kind === 'redis' ? await testRedis() : undefined;
-  if (redis === undefined) await migrateQueues(database.url);
+  const redis = place === 'redis' ? await testRedis() : undefined;
+  const cluster = place === 'cluster' ? await testRedisCluster() : undefined;
+  const redisUrl = redis?.url ?? cluster?.url;
+  if (redisUrl === undefined) await migrateQueues(database.url);
   const connection: QueueConnection =
-    redis === undefined ? { kind: 'postgres', url: database.url } : { kind: 'redis', url: redis.url };
+    redisUrl === undefined ? { kind: 'postgres', url: database.url } : { kind: 'redis', url: redisUrl };
   /** One for each name: each has connections of its own. */
   const queues = new Map<string, Queue>();
   const workers: BareWorker[] = [];
@@ -103,14 +140,16 @@ export async function testBackend(kind: QueueBackend): Promise<TestBackend> {
     await Promise.all([...queues.values()].map((queue) => queue.close()));
     queues.clear();
     await redis?.close();
+    await cluster?.close();
     await database.close();
   };
   return {
-    kind,
+    kind: connection.kind,
     database,
     redis,
+    cluster,
     connection,
-    urls: { databaseUrl: database.url, ...(redis === undefined ? {} : { redisUrl: redis.url }) },
+    urls: { databaseUrl: database.url, ...(redisUrl === undefined ? {} : { redisUrl }) },
     queue: (name) => {
       const known = queues.get(name);
       if (known !== undefined) return known;

@@ -1,26 +1,65 @@
-import { KernelError } from '@boxcar/kernel';
-import { Redis } from 'ioredis';
+import {
+  KernelError,
+  type RedisAddress,
+  type RedisClusterAddress,
+  readRedisUrl,
+  redisHosts,
+} from '@boxcar/kernel';
+import { Cluster, Redis } from 'ioredis';
 import type { RedisFacts } from '../../text/doctor-servers.js';
 
-/** Connects, asks and disconnects; the reason of a failure says what Redis or the network said. */
-async function ask<T>(url: string, timeoutMs: number, question: (client: Redis) => Promise<T>): Promise<T> {
-  const client = new Redis(url, {
+interface Client {
+  connect(): Promise<void>;
+  disconnect(): void;
+  on(event: 'error' | 'node error', listener: (error: Error) => void): unknown;
+}
+
+const limitsOf = (timeoutMs: number) => ({
+  connectTimeout: timeoutMs,
+  commandTimeout: timeoutMs,
+  maxRetriesPerRequest: 0,
+});
+
+function openCluster({ nodes, isTls, username, password }: RedisClusterAddress, timeoutMs: number): Cluster {
+  return new Cluster([...nodes], {
     lazyConnect: true,
-    connectTimeout: timeoutMs,
-    commandTimeout: timeoutMs,
-    maxRetriesPerRequest: 0,
-    retryStrategy: () => null,
+    clusterRetryStrategy: null,
+    // A cluster that is not whole would be waited for.
+    enableReadyCheck: false,
+    slotsRefreshTimeout: timeoutMs,
+    ...(isTls ? { dnsLookup: (host, found) => found(null, host) } : {}),
+    redisOptions: { ...limitsOf(timeoutMs), username, password, ...(isTls ? { tls: {} } : {}) },
   });
+}
+
+const openServer = (url: string, timeoutMs: number): Redis =>
+  new Redis(url, { ...limitsOf(timeoutMs), lazyConnect: true, retryStrategy: () => null });
+
+const toError = (thrown: unknown): Error => (thrown instanceof Error ? thrown : new Error(String(thrown)));
+
+/** A cluster does not report why a node refused the connection. */
+const toCause = (error: Error): Error =>
+  error.message === 'Connection is closed.' ? new Error('the connection was refused or cut off') : error;
+
+/** Connects, asks and disconnects; the reason of a failure says what Redis or the network said. */
+async function ask<C extends Client, T>(
+  address: RedisAddress,
+  client: C,
+  question: (client: C) => Promise<T>,
+): Promise<T> {
   let reason: Error | undefined;
-  client.on('error', (error: Error) => {
-    reason = error;
-  });
+  // Of what a cluster says about its nodes, the first is the cause of the others.
+  for (const event of ['error', 'node error'] as const)
+    client.on(event, (error: Error) => {
+      reason ??= error;
+    });
   try {
     await client.connect();
+    reason = undefined;
     return await question(client);
   } catch (error) {
-    const { host } = new URL(url);
-    const why = reason ?? (error instanceof Error ? error : new Error(String(error)));
+    const host = redisHosts(address);
+    const why = toCause(reason ?? toError(error));
     throw new KernelError('redis_unavailable', {
       message: `Redis at ${host}: ${why.message.replace(/\.$/, '')}; turns are taken from the rows until it is back.`,
       details: { host },
@@ -31,30 +70,60 @@ async function ask<T>(url: string, timeoutMs: number, question: (client: Redis) 
   }
 }
 
+async function readNode(node: Redis): Promise<RedisFacts> {
+  const info = await node.info();
+  const lines = info.split(/\r?\n/);
+  const field = (name: string): string =>
+    lines.find((line) => line.startsWith(`${name}:`))?.slice(name.length + 1) ?? '';
+  // Managed servers may refuse CONFIG, and say the policy in INFO.
+  const save = await node.config('GET', 'save').catch(() => undefined);
+  const saves = Array.isArray(save) ? String(save[1] ?? '') : '';
+  return {
+    version: field('redis_version'),
+    policy: field('maxmemory_policy'),
+    maxMemory: Number(field('maxmemory')),
+    isPersistent: field('aof_enabled') === '1' || saves !== '',
+  };
+}
+
+function addressOf(url: string): RedisAddress {
+  const read = readRedisUrl(url);
+  if (read.problem !== undefined)
+    throw new KernelError('bad_config', { message: `REDIS_URL: ${read.problem}.` });
+  return read.address;
+}
+
+/** A cluster refuses every command while it has no node for one of its slots. */
+async function checkCluster(cluster: Cluster): Promise<void> {
+  const info = String(await cluster.cluster('INFO'));
+  const [, state = 'unknown'] = /cluster_state:(\w+)/.exec(info) ?? [];
+  if (state === 'ok') return;
+  const [, slots = '0'] = /cluster_slots_ok:(\d+)/.exec(info) ?? [];
+  throw new Error(`the state of the cluster is ${state}: ${slots} of 16384 slots have a node that answers`);
+}
+
 /**
- * Asks Redis whether it is there and lets us in.
+ * Asks Redis whether it is there and lets us in. A cluster must have a node for every slot.
  *
  * @throws KernelError `redis_unavailable` with the reason; the URL's password is not part of it.
  */
 export async function checkRedis(url: string, timeoutMs = 2_000): Promise<void> {
-  await ask(url, timeoutMs, (client) => client.ping());
+  const address = addressOf(url);
+  if (address.kind === 'server') await ask(address, openServer(url, timeoutMs), (server) => server.ping());
+  else await ask(address, openCluster(address, timeoutMs), checkCluster);
 }
 
-/** @throws KernelError as `checkRedis`. */
-export function readRedisFacts(url: string, timeoutMs = 2_000): Promise<RedisFacts> {
-  return ask(url, timeoutMs, async (client) => {
-    const info = await client.info();
-    const lines = info.split(/\r?\n/);
-    const field = (name: string): string =>
-      lines.find((line) => line.startsWith(`${name}:`))?.slice(name.length + 1) ?? '';
-    // Managed servers may refuse CONFIG, and say the policy in INFO.
-    const save = await client.config('GET', 'save').catch(() => undefined);
-    const saves = Array.isArray(save) ? String(save[1] ?? '') : '';
-    return {
-      version: field('redis_version'),
-      policy: field('maxmemory_policy'),
-      maxMemory: Number(field('maxmemory')),
-      isPersistent: field('aof_enabled') === '1' || saves !== '',
-    };
+/**
+ * One entry for each node with slots.
+ *
+ * @throws KernelError as `checkRedis`.
+ */
+export function readRedisFacts(url: string, timeoutMs = 2_000): Promise<readonly RedisFacts[]> {
+  const address = addressOf(url);
+  if (address.kind === 'server')
+    return ask(address, openServer(url, timeoutMs), async (server) => [await readNode(server)]);
+  return ask(address, openCluster(address, timeoutMs), async (cluster) => {
+    await checkCluster(cluster);
+    return Promise.all(cluster.nodes('master').map(readNode));
   });
 }

@@ -1,0 +1,77 @@
+/** The connections of queues and workers to a Redis Cluster (B2 to B5 of `queues.ts`). */
+import type { RedisClusterAddress } from '@boxcar/kernel';
+import { Cluster, type ClusterOptions, type RedisOptions } from 'ioredis';
+import {
+  BLOCKING_SILENCE_MS,
+  type Connector,
+  DISCONNECT_MS,
+  RETRY_MAX_MS,
+  RETRY_MIN_MS,
+  SILENCE_MS,
+} from './connectors.js';
+
+/** How often a command of a queue follows its slot, or asks again, before it fails (B3). */
+const QUEUE_TRIES = 6;
+
+/**
+ * The prefix of a queue on a cluster. It has a hash tag: BullMQ needs all keys of a queue in one slot, and a tool's job in
+ * the slot of its bell. A queue of turns has a tag of its own, so that the targets spread over the nodes.
+ */
+export function clusterPrefix(name: string, queue: string): string {
+  const turns = /^boxcar(-turns(?:-.*)?)$/.exec(queue);
+  return `{${name}${turns?.[1] ?? ''}}`;
+}
+
+type NodeOptions = Pick<RedisOptions, 'maxRetriesPerRequest' | 'commandTimeout'>;
+
+type Duplicate = (nodes?: [], options?: ClusterOptions) => Cluster;
+
+/** One client for all queues, one for each worker; BullMQ opens a second client for each worker, and waits for jobs on it. */
+export function connectCluster(address: RedisClusterAddress): Connector<Cluster> {
+  const clients = new Set<Cluster>();
+  const track = (client: Cluster): Cluster => {
+    client.on('error', () => undefined);
+    clients.add(client);
+    const duplicate = client.duplicate.bind(client) as Duplicate;
+    const duplicateForWaits: Duplicate = (_nodes, { redisOptions = {}, ...options } = {}) =>
+      track(
+        duplicate([], { ...options, redisOptions: { ...redisOptions, socketTimeout: BLOCKING_SILENCE_MS } }),
+      );
+    client.duplicate = duplicateForWaits as typeof client.duplicate;
+    return client;
+  };
+  const open = (options: ClusterOptions, nodeOptions: NodeOptions): Cluster =>
+    track(
+      new Cluster([...address.nodes], {
+        ...options,
+        clusterRetryStrategy: (times) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
+        // A certificate names the host, not its address.
+        ...(address.isTls ? { dnsLookup: (host, found) => found(null, host) } : {}),
+        redisOptions: {
+          ...nodeOptions,
+          username: address.username,
+          password: address.password,
+          ...(address.isTls ? { tls: {} } : {}),
+          replyMapping: 'legacy' as const,
+          socketTimeout: SILENCE_MS,
+          disconnectTimeout: DISCONNECT_MS,
+        },
+      }) as Cluster,
+    );
+  let shared: Cluster | undefined;
+  return {
+    queue: () =>
+      (shared ??= open(
+        { enableOfflineQueue: false, maxRedirections: QUEUE_TRIES },
+        { maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS },
+      )),
+    // B2: a node that is away, and a slot that no node has, are waited for.
+    worker: () => ({
+      connection: open({ maxRedirections: Number.POSITIVE_INFINITY }, { maxRetriesPerRequest: null }),
+      end: () => undefined,
+    }),
+    close: async () => {
+      for (const client of clients) client.disconnect();
+    },
+  };
+}
