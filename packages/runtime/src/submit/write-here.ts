@@ -19,11 +19,10 @@ export async function writeHere(
   process: Process,
   items: readonly SubmissionItem[],
 ): Promise<readonly SubmissionResult[]> {
-  const { pool, localWorkers } = process;
+  const { pool } = process;
   const reservations = items.map((item) => reserveFor(process, item));
   const along = joinAlong(reservations.map((reservation) => reservation?.along));
-  if (along === undefined)
-    return writeSubmissions(pool, items, { hints: items.length === 1 && localWorkers.size === 0 });
+  if (along === undefined) return writeSubmissions(pool, items, { hints: items.length === 1 });
   let claims: readonly ViewedClaim[] | undefined;
   try {
     const written = await submitAndClaim(pool, items, along);

@@ -121,6 +121,38 @@ describe('what this process submits', () => {
     await checkInvariants(h.database.pool);
   });
 
+  test('is answered and rung while others lock the tape that it goes on', async () => {
+    await h.runtime.submit('provision_agent', { action: 'ensure', agent_id: 'shared', profile_name: 'leaf' });
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    const give = () =>
+      h.runtime.submit('delegate_async', {
+        target_strategy: 'reuse',
+        target_ref: 'shared',
+        instruction: 'go',
+        wait: false,
+      });
+    await give();
+    await waitFor(async () => (await statuses()).every((status) => status === 'success'), {
+      message: 'the tape has a turn',
+    });
+    const before = bell.rung;
+    const other = await h.database.pool.connect();
+    await other.query('begin');
+    await other.query(
+      'select from boxcar.boxes b join boxcar.agents a on a.tape_box_id = b.id for update of b',
+    );
+    await give();
+    await waitFor(() => bell.rung > before, { message: 'it is rung' });
+    const [last] = (await statuses()).slice(-1);
+    await other.query('rollback');
+    other.release();
+    expect(last).toBe('dispatched');
+    await waitFor(async () => (await statuses()).every((status) => status === 'success'), {
+      message: 'it has ended',
+    });
+    await checkInvariants(h.database.pool);
+  });
+
   test('is answered as the rows say', async () => {
     await h.profile('teller', [{ calls: [{ tool: 'submit_result', arguments: { result: { sum: 42 } } }] }]);
     const short = { must_end_with: ['submit_result'], limits: { max_steps: 1 } };

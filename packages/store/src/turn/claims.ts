@@ -212,8 +212,8 @@ export async function claimOnce(
     readonly isRepeated: boolean;
     /** Turns of other targets are `stale`. Default: all targets. */
     readonly targets?: readonly string[] | undefined;
-    /** As in `BatchTry`. */
-    readonly leavesLocked?: boolean | undefined;
+    /** As in `BatchTry`. `silently`: what is left out is `stale` like any other, for one more statement less. */
+    readonly leavesLocked?: boolean | 'silently' | undefined;
   },
 ): Promise<readonly ClaimOutcome[]> {
   const { holderId, build = THIS_BUILD, isRepeated, targets, leavesLocked = false } = options;
@@ -223,7 +223,7 @@ export async function claimOnce(
       rings.map(({ turnId, epoch }) => [`${turnId}-${epoch}`, { turn_id: turnId, epoch }] as const),
     ).values(),
   ];
-  const claiming = run<ClaimRow>(db, leavesLocked ? CLAIM_UNLOCKED : CLAIM, [
+  const claiming = run<ClaimRow>(db, leavesLocked === false ? CLAIM : CLAIM_UNLOCKED, [
     JSON.stringify(wanted),
     holderId,
     wanted.map((item) => item.turn_id),
@@ -232,7 +232,7 @@ export async function claimOnce(
     targets ?? null,
   ]);
   const claimed = new Map((await claiming).map((row) => [row.id, row]));
-  const missing = leavesLocked ? wanted.filter((item) => !claimed.has(item.turn_id)) : [];
+  const missing = leavesLocked === true ? wanted.filter((item) => !claimed.has(item.turn_id)) : [];
   const locked =
     missing.length === 0 ? new Map<TurnId, number>() : await findDispatched(db, missing, targets);
   // This statement begins after an earlier try that was still running: the claim has waited for it, or its turns were found dispatched.

@@ -262,8 +262,8 @@ export interface ClaimAlong {
 }
 
 /**
- * A claim in the transaction that dispatches its turns. It never waits: their rows are locked by that transaction or not yet to be seen by
- * others.
+ * A claim in the transaction that dispatches its turns. It never waits: a turn that goes on a tape which others have locked is left out, and
+ * rung.
  */
 export class AlongClaim {
   readonly #of: ClaimAlong;
@@ -277,7 +277,11 @@ export class AlongClaim {
 
   /** Sends it, behind what dispatches its turns. */
   claim(tx: Tx): Promise<unknown> {
-    this.#claiming = claimOnce(tx, this.#of.rings, { ...this.#of, isRepeated: false });
+    this.#claiming = claimOnce(tx, this.#of.rings, {
+      ...this.#of,
+      isRepeated: false,
+      leavesLocked: 'silently',
+    });
     return this.#claiming;
   }
 
