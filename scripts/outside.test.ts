@@ -231,7 +231,10 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
       const options = { cwd: folder, env, timeout: 60_000 };
       const { stdout, stderr } = await run(process.execPath, [compiled(file)], options);
       // A queue of a busy machine that answers too late: the turn ends all the same.
-      const said = stderr.replaceAll(/^\S+ warn {2}(?:doorbell\.(?:ring_lost|unreachable)|pool\.waiting) .*\n/gm, '');
+      const said = stderr.replaceAll(
+        /^\S+ warn {2}(?:doorbell\.(?:ring_lost|unreachable)|pool\.waiting) .*\n/gm,
+        '',
+      );
       return expected.test(stdout) && onStderr.test(said) ? [] : [{ snippet, stdout, stderr }];
     });
     const wrong = (await Promise.all(runs)).flat();
