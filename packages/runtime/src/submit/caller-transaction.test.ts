@@ -477,7 +477,10 @@ describe.each(['a pg client', 'drizzle'])('in a transaction of the caller, by %s
     };
     const receipt = await both(
       (tx) => h.runtime.submit('context_handoff', args, { tx, sourceAgentId: first.agent_id }),
-      () => h.rows('select head_position from boxcar.boxes where owner_agent_id = $1', [first.agent_id]),
+      () =>
+        h.rows('select head_position from boxcar.boxes where owner_agent_id = $1 order by id', [
+          first.agent_id,
+        ]),
     );
     const { turn_id } = receipt as unknown as Receipt;
     expect(await end(turn_id)).toMatchObject({ status: 'success', result: expect.stringContaining('go on') });

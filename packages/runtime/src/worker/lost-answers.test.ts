@@ -15,6 +15,8 @@ import { createWorker } from './worker.js';
 
 /** The worker neither sweeps nor renews its lease, so neither of them repairs anything. */
 const NEVER_MS = 3_600_000;
+/** At most, until a statement is met. */
+const RUNS = 5;
 const CALM = { sweepMs: NEVER_MS, heartbeatMs: NEVER_MS, leaseMs: NEVER_MS };
 
 test('whichever answer of the database is lost, a turn continues by itself, and pays once', async () => {
@@ -126,17 +128,20 @@ test('whichever answer of the database is lost, a turn continues by itself, and 
     payments: 2,
   });
   let struck = 0;
-  for (let at = 1; at <= count; at += 1) {
-    proxy.arm({ at, when: 'after', scope: 'connection' });
-    const turnId = await runOnce();
-    if (proxy.struck !== undefined) struck += 1;
-    // A failed read hands the turn back: there are more epochs and attempts, but nothing runs twice and every outcome is
-    // known.
-    const { steps: _steps, epoch: _epoch, ...outcome } = await outcomeOf(turnId);
-    const { steps: _calmSteps, epoch: _calmEpoch, ...expected } = calm;
-    expect(outcome, `after ${proxy.struck}`).toEqual(expected);
-  }
-  // Because of concurrency, a run now and then sends one statement fewer.
+  for (let at = 1; at <= count; at += 1)
+    // What runs side by side sends a statement fewer now and then; then the last one is met by another run.
+    for (let run = 1; run <= RUNS; run += 1) {
+      proxy.arm({ at, when: 'after', scope: 'connection' });
+      const turnId = await runOnce();
+      // A failed read hands the turn back: there are more epochs and attempts, but nothing runs twice and every outcome is
+      // known.
+      const { steps: _steps, epoch: _epoch, ...outcome } = await outcomeOf(turnId);
+      const { steps: _calmSteps, epoch: _calmEpoch, ...expected } = calm;
+      expect(outcome, `after ${proxy.struck}`).toEqual(expected);
+      if (proxy.struck === undefined) continue;
+      struck += 1;
+      break;
+    }
   expect(struck).toBeGreaterThan(count - 3);
   await worker.close();
   await runtime.close();
