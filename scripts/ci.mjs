@@ -91,6 +91,7 @@ const ONCE = [
   '**/peer-watch.test.ts',
   '**/erasure-races.test.ts',
   '**/lost-answers.test.ts',
+  '**/{replica,read-replica}.test.ts',
   '**/accounts.test.ts',
   '**/selector-turns.test.ts',
   '**/invariant-work.test.ts',

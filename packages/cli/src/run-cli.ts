@@ -33,6 +33,7 @@ const ENVIRONMENT = `
 Environment:
   DATABASE_URL                  Postgres; without it an embedded one is used
   DATABASE_DIRECT_URL           the same without a transaction pooler in between
+  DATABASE_READ_URL             a standby of it, for lists and reports (none)
   BOXCAR_DATABASE_WAIT_SECONDS  how long a start waits for a Postgres that
                                 cannot be reached (30)
   PGPASSWORD                    password for those two, where the URL has none

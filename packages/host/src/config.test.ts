@@ -58,6 +58,7 @@ describe('the configuration', () => {
     expect(parseConfig({ HOME: '/root' })).toEqual({
       databaseUrl: undefined,
       directUrl: undefined,
+      readUrl: undefined,
       redisUrl: undefined,
       embeddedPort: undefined,
       logLevel: undefined,
@@ -84,6 +85,7 @@ describe('the configuration', () => {
       parseConfig({
         DATABASE_URL: 'postgres://u:p@h/d',
         DATABASE_DIRECT_URL: 'postgresql:///d?host=/run/postgresql',
+        DATABASE_READ_URL: 'postgres://u:p@standby/d',
         REDIS_URL: 'rediss://h:6380/2',
         BOXCAR_POSTGRES_PORT: '5432',
         BOXCAR_LOG_LEVEL: 'debug',
@@ -123,6 +125,7 @@ describe('the configuration', () => {
     ).toEqual({
       databaseUrl: 'postgres://u:p@h/d',
       directUrl: 'postgresql:///d?host=/run/postgresql',
+      readUrl: 'postgres://u:p@standby/d',
       redisUrl: 'rediss://h:6380/2',
       embeddedPort: 5432,
       logLevel: 'debug',
@@ -245,9 +248,11 @@ describe('the configuration', () => {
   });
 
   it('a direct URL alone is a mistake, also beside others', () => {
-    expect(problemsOf({ DATABASE_DIRECT_URL: 'postgres://h/d', BOXCAR_CONCURRENCY: 'x' })).toEqual([
+    const alone = { DATABASE_DIRECT_URL: 'postgres://h/d', DATABASE_READ_URL: 'postgres://h/d' };
+    expect(problemsOf({ ...alone, BOXCAR_CONCURRENCY: 'x' })).toEqual([
       { path: 'BOXCAR_CONCURRENCY', message: 'must be a whole number from 1 to 1000' },
       { path: 'DATABASE_DIRECT_URL', message: 'needs DATABASE_URL beside it' },
+      { path: 'DATABASE_READ_URL', message: 'needs DATABASE_URL beside it' },
     ]);
   });
 

@@ -30,6 +30,8 @@ export interface Config {
   readonly databaseUrl: string | undefined;
   /** Where no transaction pooler stands in between. Default: `databaseUrl`. */
   readonly directUrl: string | undefined;
+  /** A standby of `databaseUrl`, for lists and reports; undefined: none. */
+  readonly readUrl: string | undefined;
   /** Undefined: the queues live in the database. */
   readonly redisUrl: string | undefined;
   /** Port of the embedded Postgres. Default: the one of last time, else any free one. */
@@ -197,6 +199,7 @@ const environmentSchema = z
     DATABASE_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
     DATABASE_DIRECT_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
     PGPASSWORD: z.string().optional(),
+    DATABASE_READ_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
     REDIS_URL: redisUrl.optional(),
     REDIS_PASSWORD: z.string().optional(),
     BOXCAR_POSTGRES_PORT: wholeNumber(1, 65_535).optional(),
@@ -256,6 +259,11 @@ const environmentSchema = z
     // Reported together with whatever else is wrong.
     when: () => true,
   })
+  .refine((env) => env.DATABASE_READ_URL === undefined || env.DATABASE_URL !== undefined, {
+    path: ['DATABASE_READ_URL'],
+    message: 'needs DATABASE_URL beside it',
+    when: () => true,
+  })
   .refine((env) => env.BOXCAR_OAUTH_AUDIENCE === undefined || env.BOXCAR_OAUTH_ISSUER !== undefined, {
     path: ['BOXCAR_OAUTH_AUDIENCE'],
     message: 'needs BOXCAR_OAUTH_ISSUER beside it',
@@ -298,6 +306,7 @@ export function parseConfig(env?: Environment): Config {
   return Object.freeze({
     databaseUrl: withPassword(data.DATABASE_URL, data.PGPASSWORD),
     directUrl: withPassword(data.DATABASE_DIRECT_URL, data.PGPASSWORD),
+    readUrl: withPassword(data.DATABASE_READ_URL, data.PGPASSWORD),
     redisUrl: withPassword(data.REDIS_URL, data.REDIS_PASSWORD),
     embeddedPort: data.BOXCAR_POSTGRES_PORT,
     embeddedKeepMs:

@@ -211,6 +211,7 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       toolServers,
       databaseUrl: server.databaseUrl,
       directUrl: server.directUrl,
+      readUrl: config.readUrl,
       redisUrl: config.redisUrl,
       limits: config.limits,
       prices: config.prices,

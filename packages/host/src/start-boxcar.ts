@@ -23,6 +23,8 @@ export interface StartOptions {
   readonly databaseUrl?: string;
   /** The same database without a transaction pooler in between. Default: `databaseUrl`, else `DATABASE_DIRECT_URL`. */
   readonly directUrl?: string;
+  /** A standby of it, for lists. Default: `DATABASE_READ_URL`, unless `databaseUrl` is given. */
+  readonly readUrl?: string;
   /** Default: `REDIS_URL`. Without it, or when it is empty, the queues live in Postgres. */
   readonly redisUrl?: string;
   /** False: a database that is given by URL must be migrated already. Default true. */
@@ -88,11 +90,22 @@ function forgetSignals(one: Opened): void {
  * @throws KernelError `bad_config` naming every wrong setting; `database_unavailable`, `schema_outdated`; what the embedded server throws.
  */
 export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
-  const { databaseUrl, directUrl, redisUrl, migrate = true, handleSignals = true, ...stackOptions } = options;
+  const {
+    databaseUrl,
+    directUrl,
+    readUrl,
+    redisUrl,
+    migrate = true,
+    handleSignals = true,
+    ...stackOptions
+  } = options;
   const env = childEnvironment({
-    // The direct connection of another database is of no use.
-    ...(databaseUrl === undefined ? {} : { DATABASE_URL: databaseUrl, DATABASE_DIRECT_URL: undefined }),
+    // The direct connection and the standby of another database are of no use.
+    ...(databaseUrl === undefined
+      ? {}
+      : { DATABASE_URL: databaseUrl, DATABASE_DIRECT_URL: undefined, DATABASE_READ_URL: undefined }),
     ...(directUrl === undefined ? {} : { DATABASE_DIRECT_URL: directUrl }),
+    ...(readUrl === undefined ? {} : { DATABASE_READ_URL: readUrl }),
     ...(redisUrl === undefined ? {} : { REDIS_URL: redisUrl }),
   });
   const config = parseConfig(env);

@@ -1,6 +1,6 @@
 import type { Model, PriceTable } from '@boxcar/kernel';
 import type { PermissionEvaluator } from '@boxcar/policy';
-import { type Build, createPool, endPool } from '@boxcar/store';
+import { type Build, createPool, endPool, ReadReplica } from '@boxcar/store';
 import type { QueueDoor } from './door/index.js';
 import { createQueueDoor, createToolResultsDoor, type QueueDoorOptions } from './door/index.js';
 import type { HandoffSettings } from './handoff/index.js';
@@ -18,6 +18,8 @@ export interface OpenRuntimeOptions {
   readonly databaseUrl: string;
   /** A connection that no transaction pooler sits on. Default: `databaseUrl`. */
   readonly directUrl?: string | undefined;
+  /** A standby of the database, for lists and explanations. What it lacks or cannot answer is asked of the database. Default: none. */
+  readonly readUrl?: string | undefined;
   /** Without it the queues live in the database. */
   readonly redisUrl?: string | undefined;
   readonly model: Model;
@@ -73,9 +75,19 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
     max: options.maxConnections ?? 5,
     isPooled: options.directUrl !== undefined && options.directUrl !== options.databaseUrl,
   });
+  const replica =
+    options.readUrl === undefined
+      ? undefined
+      : new ReadReplica({
+          primary: pool,
+          url: options.readUrl,
+          maxConnections: options.maxConnections ?? 5,
+          onPrimary: (facts) => log('warn', 'replica.not_read', { ...facts }),
+        });
   const runtime = new Runtime(
     {
       pool,
+      replica,
       directUrl: options.directUrl ?? options.databaseUrl,
       doorbell: new BullMqDoorbell(queues, log),
       toolQueue: new ToolQueue(queues, log),
@@ -116,6 +128,7 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
     await runtime.close();
     // The pool would stay open for as long as a silent server does not answer a statement.
     await closeInTime('the pool of connections', endPool(pool), POOL_END_MS);
+    if (replica !== undefined) await closeInTime('the read replica', replica.close(), POOL_END_MS);
   };
   let closing: Promise<void> | undefined;
   const close = (): Promise<void> => {

@@ -26,6 +26,9 @@ import {
   type ProfileLine,
   type ProjectLine,
   type ProjectReport,
+  type ReadReplica,
+  type ReplicaFacts,
+  readOn,
   refuseNested,
   type SubmissionItem,
   THIS_BUILD,
@@ -136,6 +139,8 @@ const APPROVAL_MS = 1_800_000;
 export interface RuntimeOptions {
   /** The caller's pool; the runtime never ends it. */
   readonly pool: pg.Pool;
+  /** Where lists and explanations are read; the caller closes it. Default: `pool`. */
+  readonly replica?: ReadReplica | undefined;
   readonly doorbell: Doorbell;
   readonly model: Model;
   /** Where workers outside find their calls. Without it profiles cannot use queue tools. */
@@ -211,10 +216,12 @@ export class Runtime implements RuntimeCore {
   #closing: Promise<void> | undefined;
   readonly #announcer: Announcer;
   readonly #registry: Registry;
+  readonly #replica: ReadReplica | undefined;
 
   /** @param build - For tests: what another build would be. */
   constructor(options: RuntimeOptions, build: Build = THIS_BUILD) {
     this.pool = options.pool;
+    this.#replica = options.replica;
     this.doorbell = options.doorbell;
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
@@ -440,12 +447,9 @@ export class Runtime implements RuntimeCore {
    */
   explainStep(turnId: string, options: TurnScope & StepChoice = {}): Promise<StepExplanation> {
     const { projectId: project = 'default', ...choice } = options;
-    return explainStep(this.pool, turnId, {
-      project,
-      ...choice,
-      selectors: this.selectors,
-      model: this.model,
-    });
+    return readOn(this.#replica, this.pool, (pool) =>
+      explainStep(pool, turnId, { project, ...choice, selectors: this.selectors, model: this.model }),
+    );
   }
 
   /**
@@ -460,7 +464,9 @@ export class Runtime implements RuntimeCore {
     options: TurnScope & { readonly step?: number; readonly signal?: AbortSignal } = {},
   ): Promise<WhyAnswer> {
     const { projectId: project = 'default', step, signal } = options;
-    return why(this.pool, turnId, { text, project, step, signal, selectors: this.selectors });
+    return readOn(this.#replica, this.pool, (pool) =>
+      why(pool, turnId, { text, project, step, signal, selectors: this.selectors }),
+    );
   }
 
   /**
@@ -582,43 +588,57 @@ export class Runtime implements RuntimeCore {
     return listProfiles(this.pool, options);
   }
 
+  /** How far the read replica is; undefined: there is none. @throws KernelError `database_unavailable`: the primary does not answer. */
+  inspectReplica(): Promise<ReplicaFacts | undefined> {
+    return Promise.resolve(this.#replica?.inspect());
+  }
+
+  /** @param writes - The list writes the words of turns first, which no standby can. */
+  #list<O, T>(
+    list: (pool: pg.Pool, options?: O) => Promise<T>,
+    options: O | undefined,
+    writes = false,
+  ): Promise<T> {
+    return readOn(writes ? undefined : this.#replica, this.pool, (pool) => list(pool, options));
+  }
+
   /**
    * Runs, the newest first, page by page. A run is listed when a root of it fits.
    *
    * @throws KernelError `bad_request` with all findings; `not_found` for project, profile or agent.
    */
   listRuns(options?: ListTurnsOptions): Promise<RowList<'runs', ListedRun>> {
-    return listRuns(this.pool, options);
+    return this.#list(listRuns, options, options?.text !== undefined);
   }
 
   /** Turns, the newest first, page by page. @throws KernelError as `listRuns`. */
   listTurns(options?: ListTurnsOptions): Promise<RowList<'turns', ListedTurn>> {
-    return listTurns(this.pool, options);
+    return this.#list(listTurns, options, options?.text !== undefined);
   }
 
   /** Agents, the newest first, page by page. @throws KernelError as `listRuns`. */
   listAgents(options?: ListAgentsOptions): Promise<RowList<'agents', ListedAgent>> {
-    return listAgents(this.pool, options);
+    return this.#list(listAgents, options);
   }
 
   /** Context boxes and tapes, the newest first, page by page. @throws KernelError as `listRuns`. */
   listBoxes(options?: ListBoxesOptions): Promise<RowList<'boxes', ListedBox>> {
-    return listBoxes(this.pool, options);
+    return this.#list(listBoxes, options);
   }
 
   /** The tools that live workers have registered, by name. @throws KernelError `bad_request`. */
   listTools(options?: ListOptions): Promise<RegisteredList<'tools'>> {
-    return listTools(this.pool, options);
+    return this.#list(listTools, options);
   }
 
   /** The primitives that live workers and doors have registered, by name. @throws KernelError `bad_request`. */
   listPrimitives(options?: ListOptions): Promise<RegisteredList<'primitives'>> {
-    return listPrimitives(this.pool, options);
+    return this.#list(listPrimitives, options);
   }
 
   /** Projects, the newest first, with their turns under way and their limits. @throws KernelError `bad_request`. */
   listProjects(options?: ListProjectsOptions): Promise<RowList<'projects', ProjectLine>> {
-    return listProjects(this.pool, options);
+    return this.#list(listProjects, options);
   }
 
   /** Makes a project, or finds it. @throws KernelError `bad_request`; `conflict` when it has other limits. */

@@ -1,5 +1,6 @@
 export { type QueueBackend, queueBackends, testIsolation } from './context.js';
 export { type TestDatabase, testDatabase } from './database.js';
+export { hasPostgresPair, type PostgresPair, postgresPair } from './postgres-pair.js';
 export { type PrivatePostgres, privatePostgres } from './private-postgres.js';
 export { testRedis } from './redis.js';
 export { hasRedisCluster, type TestRedisCluster, testRedisCluster } from './redis-cluster.js';

@@ -15,7 +15,14 @@ export const PROFILES = join(FIXTURES, 'profiles.yaml');
 /** No setting of the machine that runs the tests may reach the command line under test. */
 const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
   [
-    ...['DATABASE_URL', 'DATABASE_DIRECT_URL', 'REDIS_URL', 'BOXCAR_POSTGRES_PORT', 'BOXCAR_LOG_LEVEL'],
+    ...[
+      'DATABASE_URL',
+      'DATABASE_DIRECT_URL',
+      'DATABASE_READ_URL',
+      'REDIS_URL',
+      'BOXCAR_POSTGRES_PORT',
+      'BOXCAR_LOG_LEVEL',
+    ],
     ...[
       'BOXCAR_PROJECT',
       'BOXCAR_POLICY_FILE',

@@ -1,5 +1,5 @@
 /** What the facts about Postgres and Redis mean. Pure. */
-import { OLDEST_SERVER } from '@boxcar/store';
+import { OLDEST_SERVER, type ReplicaFacts } from '@boxcar/store';
 import type { DirectFacts, ServerFacts } from '@boxcar/store/report';
 import { type Finding, fail, ok, quoteWord, warn, worstOf } from './doctor-finding.js';
 import { formatCount } from './text.js';
@@ -70,6 +70,42 @@ export function judgeDirect(facts: DirectFacts): Finding {
     `It goes through a pooler that gives sessions away between transactions: ${broken.join('; ')}.`,
     'Set DATABASE_DIRECT_URL to Postgres itself, or to a pooler in session mode.',
   );
+}
+
+const PRIMARY_READS = 'Until then lists and reports are read on the primary.';
+
+export function judgeReplica({ state, lagMs, behindBytes, problem }: ReplicaFacts): Finding {
+  const check = 'read replica';
+  switch (state) {
+    case 'ready':
+      return ok(check, 'It has all that the primary has.');
+    case 'behind': {
+      const lag = lagMs === null ? '' : `, ${formatCount(Math.round(lagMs))} ms`;
+      return warn(
+        check,
+        `It is ${formatCount(behindBytes ?? 0)} bytes of the log behind${lag}.`,
+        `If it stays so, see what holds it up: pg_stat_replication of the primary, long reads on the replica. ${PRIMARY_READS}`,
+      );
+    }
+    case 'not_a_standby':
+      return fail(
+        check,
+        'It takes writes itself, so it is no standby.',
+        'Point DATABASE_READ_URL to a standby of DATABASE_URL.',
+      );
+    case 'other_server':
+      return fail(
+        check,
+        'It is a copy of another server, or follows another timeline.',
+        `Point DATABASE_READ_URL to a standby of DATABASE_URL. After a failover it settles with the next checkpoint of the standby. ${PRIMARY_READS}`,
+      );
+    case 'unavailable':
+      return fail(
+        check,
+        `It does not answer: ${problem ?? 'no reason is known'}`,
+        `Start it, or unset DATABASE_READ_URL. ${PRIMARY_READS}`,
+      );
+  }
 }
 
 export interface RedisFacts {

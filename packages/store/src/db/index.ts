@@ -68,6 +68,14 @@ export {
   silentFor,
 } from './pool.js';
 export { type PoolWait, poolWaits } from './pool-waits.js';
+export {
+  ReadReplica,
+  type ReadReplicaOptions,
+  type ReplicaFacts,
+  type ReplicaRead,
+  type ReplicaState,
+  readOn,
+} from './replica.js';
 export { type BatchTry, patientOn, retryBatch, retryTransient } from './retry.js';
 export { checkSchemaVersion } from './schema-version.js';
 export { type Queryable, run, runLists, type Statement, statement, type Tx } from './statement.js';

@@ -11,6 +11,7 @@ import {
   hasQueueTables,
   listDeadLetters,
   listUsedModels,
+  ReadReplica,
   retryDeadLetters,
   THIS_BUILD,
   toDatabaseError,
@@ -34,7 +35,7 @@ import {
   judgeWebhooks,
   judgeWork,
 } from '../../text/doctor-findings.js';
-import { judgeDirect, judgeRedis, judgeServer } from '../../text/doctor-servers.js';
+import { judgeDirect, judgeRedis, judgeReplica, judgeServer } from '../../text/doctor-servers.js';
 import { createProgress } from '../../text/progress.js';
 import { countOf, formatCount, wrap } from '../../text/text.js';
 import { readRedisFacts } from './check-redis.js';
@@ -43,6 +44,8 @@ const DEFAULT_TURNS = 10_000;
 const DEFAULT_TIMEOUT_MS = 5_000;
 /** What was due a moment ago is not late: sweeps come every second. */
 const LATE_MS = 10_000;
+/** A standby that works has what was written a moment ago. */
+const CATCH_UP_MS = 1_000;
 const LISTED_IDS = 5;
 const LISTED_LETTERS = 100;
 const WIDTH = 80;
@@ -105,6 +108,17 @@ async function examineQueue(context: Context, server: Server): Promise<readonly 
     ];
   } finally {
     await endPool(pool);
+  }
+}
+
+async function examineReplica({ config }: Context, server: Server): Promise<readonly Finding[]> {
+  if (config.readUrl === undefined) return [];
+  const primary = createPool({ connectionString: server.databaseUrl, max: 1, isPooled: true });
+  try {
+    await using replica = new ReadReplica({ primary, url: config.readUrl, applicationName: 'boxcar-doctor' });
+    return [judgeReplica(await replica.inspect({ waitMs: CATCH_UP_MS }))];
+  } finally {
+    await endPool(primary);
   }
 }
 
@@ -186,6 +200,7 @@ async function examine(context: Context, server: Server, extent: Extent): Promis
     ...(await attempt('direct connection', async () => [
       judgeDirect(await probeDirectConnection(server.directUrl)),
     ])),
+    ...(await attempt('read replica', () => examineReplica(context, server))),
     ...(await attempt('queue', () => examineQueue(context, server))),
     ...(await examinePolicy(context)),
   );

@@ -175,12 +175,14 @@ interface ShowFlags {
 /** `boxcar box show`: a context box or a tape, page by page. */
 async function showBox(context: Context, box: string, flags: ShowFlags): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
-  const report = await inspectBox(reader.pool, box, {
-    project: flags.project ?? context.config.project,
-    after: flags.after,
-    limit: flags.limit,
-    withContents: flags.cards ?? false,
-  });
+  const report = await reader.report((pool) =>
+    inspectBox(pool, box, {
+      project: flags.project ?? context.config.project,
+      after: flags.after,
+      limit: flags.limit,
+      withContents: flags.cards ?? false,
+    }),
+  );
   context.answer(report, () => describeBox(report, flags.cards ?? false));
   return EXIT.success;
 }

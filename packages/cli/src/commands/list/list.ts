@@ -8,7 +8,7 @@ import { EXIT, flag, helpOf, type Run } from '../../command.js';
 import type { Context } from '../../context.js';
 import { inFlags } from '../../input/flag-errors.js';
 import { usage, wrongUsage } from '../../input/usage.js';
-import { openReader } from '../../reader.js';
+import { openReader, type Reader } from '../../reader.js';
 import { countOf, formatTable } from '../../text/text.js';
 import { type Filter, NOUNS, type Noun } from './nouns.js';
 
@@ -104,9 +104,11 @@ async function runList(context: Context, noun: Noun, flags: Flags): Promise<numb
   const waiting = setTimeout(() => {
     if (isSearch) context.note('the words of turns that no search has seen are written, once');
   }, PATIENCE_MS);
-  const { answer, rows, empty } = await inFlags(FLAGS, () => noun.load(reader.pool, options)).finally(() =>
-    clearTimeout(waiting),
-  );
+  const load = (pool: Reader['pool']) => noun.load(pool, options);
+  // A search writes words first, which no standby can.
+  const { answer, rows, empty } = await inFlags(FLAGS, () =>
+    isSearch ? load(reader.pool) : reader.report(load),
+  ).finally(() => clearTimeout(waiting));
   context.answer(answer, () =>
     rows.length === 0 ? empty : formatTable(noun.columns, rows, { width: widthOf() }),
   );

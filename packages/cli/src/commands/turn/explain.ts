@@ -194,13 +194,15 @@ async function explain(context: Context, turn: string, flags: Flags): Promise<nu
   const explained = await withPlugins(
     context,
     (has) =>
-      explainStep(reader.pool, turn, {
-        project: flags.project ?? context.config.project,
-        step: flags.step,
-        attempt: flags.attempt,
-        selectors: has?.selectors,
-        model: has?.model ?? router,
-      }),
+      reader.report((pool) =>
+        explainStep(pool, turn, {
+          project: flags.project ?? context.config.project,
+          step: flags.step,
+          attempt: flags.attempt,
+          selectors: has?.selectors,
+          model: has?.model ?? router,
+        }),
+      ),
     {
       plugins: flags.plugin,
       needs: (answer) =>

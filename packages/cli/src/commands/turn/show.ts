@@ -297,7 +297,8 @@ async function showTurn(
   flags: { readonly project?: string },
 ): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
-  const report = await inspectTurn(reader.pool, turn, { project: flags.project ?? context.config.project });
+  const project = flags.project ?? context.config.project;
+  const report = await reader.report((pool) => inspectTurn(pool, turn, { project }));
   context.answer(report, () => describeTurn(report));
   return 0;
 }

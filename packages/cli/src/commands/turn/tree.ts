@@ -97,23 +97,26 @@ function createView(
 async function showTree(context: Context, ref: string, flags: TreeFlags): Promise<number> {
   const isTerminal = process.stdout.isTTY && !context.isJson;
   await using reader = await openReader(context.config, context.log('warn'));
-  const found = await findTree(reader.pool, ref, { project: flags.project ?? context.config.project });
-  const shortOf = (tree: BudgetedTree): Promise<Ids> =>
-    context.isJson ? Promise.resolve(new Map()) : shorten(reader.pool, tree, flags);
+  const find = (pool: Pool) => findTree(pool, ref, { project: flags.project ?? context.config.project });
+  const shortOf = (pool: Pool, tree: BudgetedTree): Promise<Ids> =>
+    context.isJson ? Promise.resolve(new Map()) : shorten(pool, tree, flags);
   if (!(flags.watch ?? isTerminal)) {
-    const tree = await loadBudgeted(reader.pool, found);
-    const ids = await shortOf(tree);
+    const { tree, ids } = await reader.report(async (pool) => {
+      const once = await loadBudgeted(pool, await find(pool));
+      return { tree: once, ids: await shortOf(pool, once) };
+    });
     const width = isTerminal ? process.stdout.columns : PIPE_WIDTH;
     context.answer(tree, () => formatTree(tree, { width, withIds: flags.ids === true, ids }).join('\n'));
     return exitOf(tree);
   }
+  const found = await find(reader.pool);
   using view = createView(context, flags);
   for (;;) {
     const startedAt = performance.now();
     // Of each parent so many children that two of them leave room for each other.
     const siblings = isTerminal ? Math.max(3, Math.floor((process.stdout.rows - 4) / 2)) : undefined;
     const tree = await loadBudgeted(reader.pool, found, { siblings });
-    view.show(tree, await shortOf(tree));
+    view.show(tree, await shortOf(reader.pool, tree));
     if (tree.totals.open === 0) return exitOf(tree);
     const pauseMs = Math.max(POLL_MS, (performance.now() - startedAt) * LOOK_SHARE);
     await delay(pauseMs, undefined, { signal: context.stop }).catch(() => undefined);

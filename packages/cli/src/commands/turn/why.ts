@@ -164,13 +164,15 @@ async function askWhy(
   await using reader = await openReader(context.config, context.log('warn'));
   const ask = async (selectors: Selectors | undefined) => {
     try {
-      return await why(reader.pool, turn, {
-        text: of.text,
-        project: of.project ?? context.config.project,
-        step: of.step,
-        selectors,
-        signal: context.stop,
-      });
+      return await reader.report((pool) =>
+        why(pool, turn, {
+          text: of.text,
+          project: of.project ?? context.config.project,
+          step: of.step,
+          selectors,
+          signal: context.stop,
+        }),
+      );
     } catch (error) {
       if (context.stop.aborted) return 'stopped';
       if (error instanceof KernelError && error.code === 'selector_unknown') return error;

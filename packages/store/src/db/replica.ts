@@ -1,0 +1,205 @@
+/**
+ * Reads on a standby (streaming replication) in place of the server that is written to.
+ *
+ * S1  What the standby answers has all that was committed before the question: the primary says how far its log is flushed, and the
+ *     standby is read once it has replayed that. When it takes too long for that, the primary is read.
+ * S2  Whatever fails on the standby is asked of the primary, and that answer or failure counts.
+ * S3  A server that is no standby of this primary, or does not answer, is left alone for a while.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { errorText } from '@boxcar/kernel/base';
+import type pg from 'pg';
+import { isServerTrouble } from './errors.js';
+import { createPool, dropConnections, endPool } from './pool.js';
+import { run, statement } from './statement.js';
+
+/**
+ * What a read replica is good for now.
+ *
+ * - `ready`: it has all that the primary has.
+ * - `behind`: it is a standby of the primary that lacks something.
+ * - `not_a_standby`: it takes writes itself.
+ * - `other_server`: it was not copied from this primary, or follows another timeline since a failover. A standby says for up to
+ *   `checkpoint_timeout` after a failover that it follows the old one.
+ * - `unavailable`: it does not answer.
+ */
+export type ReplicaState = 'ready' | 'behind' | 'not_a_standby' | 'other_server' | 'unavailable';
+
+export interface ReplicaFacts {
+  readonly state: ReplicaState;
+  /** Age of the newest transaction that it has; 0 when it has all, null when that is not known. */
+  readonly lagMs: number | null;
+  /** Bytes of the log that it has not replayed; null when that is not known. */
+  readonly behindBytes: number | null;
+  /** Why it is unavailable. */
+  readonly problem?: string;
+}
+
+export interface ReplicaRead<T> {
+  readonly value: T;
+  /** `primary`: the replica lacked something, could not be asked, or failed. */
+  readonly from: 'replica' | 'primary';
+  /** As found before the read. */
+  readonly replica: ReplicaFacts;
+}
+
+export interface ReadReplicaOptions {
+  /** The pool of the server that is written to. The caller ends it. */
+  readonly primary: pg.Pool;
+  /** Of the standby. */
+  readonly url: string;
+  readonly applicationName?: string;
+  /** The largest number of connections to the standby. Default 5. */
+  readonly maxConnections?: number;
+  /** Told of each read that the standby could not serve, but not of those while it is left alone. */
+  readonly onPrimary?: (facts: ReplicaFacts) => void;
+}
+
+/** How long a read waits for the standby to replay what it lacks. */
+const CATCH_UP_MS = 500;
+const LOOK_AGAIN_MS = 20;
+/** How long the standby may take to say how far it is. */
+const LOOK_MS = 2_000;
+/** One statement of a read. The primary has its own limit, which is longer. */
+const STATEMENT_MS = 10_000;
+/** How long a standby that failed is left alone. */
+const AWAY_MS = 10_000;
+
+interface Mark {
+  readonly lsn: string;
+  readonly system: string;
+  readonly timeline: number;
+}
+
+// A file of the log begins with the timeline that is written.
+const MARK = statement(`
+  select /* replica.mark */ w.lsn::text, c.system_identifier::text as system, ('x' || left(pg_walfile_name(w.lsn), 8))::bit(32)::int as timeline
+  from (select pg_current_wal_flush_lsn() as lsn) w, pg_control_system() c`);
+
+const LOOK = statement(`
+  select /* replica.look */ pg_is_in_recovery() as is_standby, c.system_identifier::text = $2 and p.timeline_id = $3::int as is_same,
+    greatest(pg_wal_lsn_diff($1::pg_lsn, pg_last_wal_replay_lsn()), 0)::float8 as behind,
+    greatest(extract(epoch from clock_timestamp() - pg_last_xact_replay_timestamp()) * 1000, 0)::float8 as age
+  from pg_control_system() c, pg_control_checkpoint() p`);
+
+interface Look {
+  readonly is_standby: boolean;
+  readonly is_same: boolean;
+  readonly behind: number | null;
+  readonly age: number | null;
+}
+
+function toFacts({ is_standby, is_same, behind, age }: Look): ReplicaFacts {
+  if (!is_standby) return { state: 'not_a_standby', lagMs: null, behindBytes: null };
+  if (!is_same) return { state: 'other_server', lagMs: null, behindBytes: null };
+  if (behind === 0) return { state: 'ready', lagMs: 0, behindBytes: 0 };
+  return { state: 'behind', lagMs: age, behindBytes: behind };
+}
+
+const unavailable = (error: unknown): ReplicaFacts => ({
+  state: 'unavailable',
+  lagMs: null,
+  behindBytes: null,
+  problem: errorText(error),
+});
+
+/** A standby beside the server that is written to. Connects with the first read. */
+export class ReadReplica implements AsyncDisposable {
+  readonly #pool: pg.Pool;
+  readonly #primary: pg.Pool;
+  readonly #onPrimary: (facts: ReplicaFacts) => void;
+  /** Until when it is left alone, by the monotonic clock, and why. */
+  #away: { readonly until: number; readonly facts: ReplicaFacts } | undefined;
+
+  constructor({ primary, url, applicationName, maxConnections, onPrimary }: ReadReplicaOptions) {
+    this.#primary = primary;
+    this.#onPrimary = onPrimary ?? (() => undefined);
+    this.#pool = createPool({
+      connectionString: url,
+      max: maxConnections ?? 5,
+      statementMs: STATEMENT_MS,
+      ...(applicationName === undefined ? {} : { applicationName }),
+    });
+  }
+
+  /**
+   * Reads. `ask` may be called twice, with either pool, and must not write.
+   *
+   * @throws what `ask` throws on the primary.
+   */
+  async read<T>(ask: (pool: pg.Pool) => Promise<T>): Promise<ReplicaRead<T>> {
+    if (this.#away !== undefined && performance.now() < this.#away.until)
+      return { value: await ask(this.#primary), from: 'primary', replica: this.#away.facts };
+    this.#away = undefined;
+    let replica = await this.inspect({ waitMs: CATCH_UP_MS });
+    if (replica.state === 'ready') {
+      try {
+        return { value: await ask(this.#pool), from: 'replica', replica };
+      } catch (error) {
+        // Anything else is a matter of the question, and the primary says the same.
+        if (isServerTrouble(error)) replica = unavailable(error);
+      }
+    }
+    if (replica.state !== 'ready') this.#onPrimary(replica);
+    if (replica.state !== 'ready' && replica.state !== 'behind')
+      this.#away = { until: performance.now() + AWAY_MS, facts: replica };
+    return { value: await ask(this.#primary), from: 'primary', replica };
+  }
+
+  /**
+   * How far the replica is. Never throws because of the replica.
+   *
+   * @param options.waitMs - For so long it may catch up. Default 0.
+   * @throws KernelError `database_unavailable`: the primary does not answer.
+   */
+  async inspect({ waitMs = 0 }: { readonly waitMs?: number } = {}): Promise<ReplicaFacts> {
+    const [mark] = await run<Mark & pg.QueryResultRow>(this.#primary, MARK, []);
+    if (mark === undefined) throw new Error('the server gave no answer');
+    const deadline = performance.now() + waitMs;
+    try {
+      for (;;) {
+        const facts = await this.#look(mark);
+        if (facts.state !== 'behind' || performance.now() >= deadline) return facts;
+        await delay(LOOK_AGAIN_MS);
+      }
+    } catch (error) {
+      return unavailable(error);
+    }
+  }
+
+  async #look({ lsn, system, timeline }: Mark): Promise<ReplicaFacts> {
+    const asked = run<Look & pg.QueryResultRow>(this.#pool, LOOK, [lsn, system, timeline]);
+    const end = new AbortController();
+    const silent = delay(LOOK_MS, undefined, { signal: end.signal }).then(() => {
+      dropConnections(this.#pool);
+      throw new Error(`no answer within ${LOOK_MS} ms`);
+    });
+    try {
+      const [row] = await Promise.race([asked, silent]);
+      if (row === undefined) throw new Error('the server gave no answer');
+      return toFacts(row);
+    } finally {
+      asked.catch(() => undefined);
+      silent.catch(() => undefined);
+      end.abort();
+    }
+  }
+
+  /** Ends its connections. */
+  async close(): Promise<void> {
+    await endPool(this.#pool);
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+/** Reads on the replica if there is one. */
+export async function readOn<T>(
+  replica: ReadReplica | undefined,
+  primary: pg.Pool,
+  ask: (pool: pg.Pool) => Promise<T>,
+): Promise<T> {
+  return replica === undefined ? ask(primary) : (await replica.read(ask)).value;
+}
