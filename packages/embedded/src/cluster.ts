@@ -77,7 +77,7 @@ export async function prepareFolder(folder: string): Promise<void> {
   const closed = isRoot() ? await stillClosed(folder) : undefined;
   if (closed !== undefined) {
     throw new KernelError('bad_config', {
-      message: `Root runs Postgres as \`nobody\`, which cannot enter ${closed}; set BOXCAR_DATA_DIR to a folder outside it, or DATABASE_URL.`,
+      message: `Root runs Postgres as \`nobody\`, which cannot enter ${closed}; let it pass (chmod o+x ${closed}), or set BOXCAR_DATA_DIR to a folder elsewhere, or DATABASE_URL.`,
       details: { folder, closed },
     });
   }

@@ -55,6 +55,16 @@ test('the first start makes a key with all scopes that only its account reads, a
   expect(readdirSync(dirname(first.path))).toHaveLength(2);
 });
 
+test('the folder above the keys lets other accounts pass: the embedded server of root needs a way to its own', async () => {
+  const home = join(folder, 'home');
+  const { path } = await openLocalKey(stage.database.pool, {
+    project: 'default',
+    folder: join(home, 'http'),
+  });
+  expect(modeOf(home) & 0o011).toBe(0o011);
+  expect([modeOf(dirname(path)), modeOf(path)]).toEqual([0o700, 0o600]);
+});
+
 test('starts at the same time come to one key', async () => {
   const before = (await keysNow()).length;
   // Each start has a connection at hand, so that none is late.

@@ -51,6 +51,8 @@ const broken = (folder: string, why: string, cause?: unknown): KernelError =>
 /** @throws KernelError `bad_config` for a folder of another account, and one that cannot be made. */
 function openFolder(folder: string): void {
   try {
+    // Other accounts may pass through the folders above: the embedded Postgres of root runs as `nobody` in one beside this.
+    mkdirSync(dirname(folder), { recursive: true, mode: 0o711 });
     mkdirSync(folder, { recursive: true, mode: 0o700 });
     const found = statSync(folder);
     if (HAS_MODES && found.uid !== process.geteuid?.()) throw new Error('it belongs to another account');
