@@ -75,6 +75,7 @@ export default defineConfig({
   // The global setup is loaded by an environment of vitest's own.
   environments: { __vitest__: { resolve: { conditions: ['@boxcar/source'] } } },
   test: {
+    experimental: { fsModuleCache: true },
     include: PART === 'long' ? LONG_TESTS : ALL_TESTS,
     exclude: PART === 'short' ? [...NO_TESTS, ...LONG_TESTS] : NO_TESTS,
     globalSetup: ['packages/testkit/src/global-setup.ts'],

@@ -67,10 +67,11 @@ function findNode(major) {
 }
 
 // Tests that say nothing about a version, beside the long ones: they compute, measure, race, wait for times and silent servers, or start their
-// own Postgres. The statements of their rooms are run by other tests.
+// own Postgres and Redis. Other tests run the statements of their rooms.
 const ONCE = [
-  '**/handoff/{processes,races,chains,questions,stream-handoff,doors,notify,parked,remote-questions}.test.ts',
-  '**/session-races.test.ts',
+  '**/handoff/!(handoffs|cache).test.ts',
+  '**/handoff-session/!(request-handoff).test.ts',
+  '**/approval/!(gated-calls).test.ts',
   '**/callbacks.test.ts',
   '**/import-tape.test.ts',
   '**/overflow.test.ts',
@@ -105,11 +106,15 @@ const ONCE = [
   '**/sweeper.test.ts',
   '**/fork-join.test.ts',
   '**/model/waits.test.ts',
+  '**/redis-cluster.test.ts',
+  'packages/runtime/src/{explain,testing,tool}/**',
   'packages/a2a/**',
   'packages/adapters/**',
   'packages/cli/**',
+  'packages/llm/**',
   'packages/mcp/**',
   'packages/mcp-client/**',
+  'packages/policy/**',
   'examples/**',
 ];
 

@@ -15,7 +15,7 @@ import { promptHash } from './prompt-hash.js';
 import { buildView, type View } from './view.js';
 
 /** Five properties: more than 10,000 histories in CI, each with a prompt per moment; 1,000 elsewhere. */
-const numRuns = process.env.CI ? 1_000 : 200;
+const numRuns = process.env.CI ? 500 : 200;
 
 const NOTICES = [
   '[context]',

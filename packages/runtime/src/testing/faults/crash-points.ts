@@ -107,11 +107,11 @@ export function fewFaults(sent: Sent, covered: Set<string>): Fault[] {
   return points.flatMap((point) => cut(point, momentsAt(point)));
 }
 
-/** An eighth of the deaths and of the other cuts, but no fewer than three of each kind, in random order. */
+/** An eighth of the deaths and of the other cuts, but no fewer than two of each kind, in random order. */
 export function someFaults(faults: readonly Fault[], random: () => number): Fault[] {
   const isDeath = ({ scope }: Fault): boolean => scope === 'process';
   const some = (of: readonly Fault[]): readonly Fault[] =>
-    shuffle(of, random).slice(0, Math.max(3, Math.ceil(of.length / 8)));
+    shuffle(of, random).slice(0, Math.max(2, Math.ceil(of.length / 8)));
   return [...some(faults.filter(isDeath)), ...some(faults.filter((fault) => !isDeath(fault)))];
 }
 

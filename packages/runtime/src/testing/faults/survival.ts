@@ -71,7 +71,7 @@ export class Survival implements AsyncDisposable {
    */
   async survive(
     scenario: Scenario,
-    { atLeast = 3, ...options }: CrashOptions & { readonly atLeast?: number } = {},
+    { atLeast = IS_SAMPLE ? 2 : 3, ...options }: CrashOptions & { readonly atLeast?: number } = {},
   ): Promise<CrashReport> {
     const before = [...this.covered];
     const process = options.afterDeathAt === undefined ? this.#process() : 'fresh';
@@ -92,10 +92,10 @@ export class Survival implements AsyncDisposable {
     const isPoor = (one: CrashReport): boolean => isThin(one) || one.struck < atLeast || one.rescued === 0;
     let report = await crash(IS_SAMPLE);
     // The run from which the cuts were chosen may have been unusual in its outcome or its concurrency, and so may the sample: cuts
-    // are chosen again, and all of them are made.
+    // are chosen again, and at last all of them are made.
     for (let again = 0; again < AGAIN && report.failures.length === 0 && isPoor(report); again += 1) {
       for (const track of this.#tracks) track.forget(scenario);
-      report = await crash(false);
+      report = await crash(IS_SAMPLE && again + 1 < AGAIN);
     }
     const { cases, struck, absent, rescued, statements, failures } = report;
     console.log(
