@@ -70,10 +70,7 @@ export {
 export { type PoolWait, poolWaits } from './pool-waits.js';
 export {
   ReadReplica,
-  type ReadReplicaOptions,
   type ReplicaFacts,
-  type ReplicaRead,
-  type ReplicaState,
   readOn,
 } from './replica.js';
 export { type BatchTry, patientOn, retryBatch, retryTransient } from './retry.js';
