@@ -1,4 +1,4 @@
-// Keeps docs/api.md equal to what the packages export: every name of every entry that is shipped, its kind, and the first
+// Keeps docs/reference/api.md equal to what the packages export: every name of every entry that is shipped, its kind, and the first
 // sentence of its comment. Without `--write` it only says what differs.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, posix } from 'node:path';
@@ -7,7 +7,7 @@ import { parseSync } from 'oxc-parser';
 import { readScriptArguments } from './script-arguments.mjs';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
-const PAGE = 'docs/api.md';
+const PAGE = 'docs/reference/api.md';
 /** In the order of the page: what programs import first. */
 const PACKAGES = ['runtime', 'host', 'http', 'a2a', 'llm', 'policy', 'embedded', 'cli', 'kernel', 'store'];
 

@@ -149,7 +149,7 @@ const codesIn = (cells: readonly string[]): string[] =>
   cells.flatMap((cell) => [...cell.matchAll(/`([^`]+)`/g)].map(([, code = '']) => code)).sort();
 
 describe('lists', () => {
-  it('docs/operations.md has every check of doctor, and no other', () => {
+  it('docs/reference/operations.md has every check of doctor, and no other', () => {
     const judged = ['findings', 'servers']
       .map((part) => read(`packages/cli/src/text/doctor-${part}.ts`))
       .join('\n');
@@ -158,13 +158,13 @@ describe('lists', () => {
       ...[...judged.matchAll(/\b(?:ok|warn|fail|late)\(\s*'([a-z ]+)'/g)].map(([, name]) => name),
       ...[...asked.matchAll(/check: '([a-z ]+)'/g)].map(([, name]) => name),
     ]);
-    const listed = tableAfter('docs/operations.md', '`{ status, findings:').flatMap((cell) =>
+    const listed = tableAfter('docs/reference/operations.md', '`{ status, findings:').flatMap((cell) =>
       cell.split(', '),
     );
     expect([...listed].sort()).toEqual([...checks].sort());
   });
 
-  it('docs/cli.md has every kind of link of why-stuck, and no other', () => {
+  it('docs/reference/cli.md has every kind of link of why-stuck, and no other', () => {
     const kinds =
       /WaitLinkKind =([^;]+);/.exec(read('packages/kernel/src/diagnose/wait-links.ts'))?.[1] ?? '';
     // Nothing waits for a decision yet.
@@ -172,29 +172,29 @@ describe('lists', () => {
       .map(([, kind]) => kind)
       .filter((kind) => kind !== 'approval');
     expect(
-      codesIn(tableAfter('docs/cli.md', 'Nothing that exists will move what is marked with !.')),
+      codesIn(tableAfter('docs/reference/cli.md', 'Nothing that exists will move what is marked with !.')),
     ).toEqual(known.sort());
   });
 
-  it('docs/life-of-a-turn.md draws every step that it describes, and describes each that it draws', () => {
-    const page = 'docs/life-of-a-turn.md';
+  it('docs/explanation/life-of-a-turn.md draws every step that it describes, and describes each that it draws', () => {
+    const page = 'docs/explanation/life-of-a-turn.md';
     const drawing = /```\n([\s\S]+?)```/.exec(read(page))?.[1] ?? '';
     const drawn = [...drawing.matchAll(/(?<=\s)(\d+) ([a-z]+)/g)].map(([step]) => step);
     const described = [...tableAfter(page, '## Submission'), ...tableAfter(page, '## Run')];
     expect(new Set(drawn)).toEqual(new Set(described.filter((step) => /^\d/.test(step))));
     const codes = [...drawing.matchAll(/\b[a-z]+(?:_[a-z]+)+\b/g)].map(([name]) => name);
     // A test of the kernel holds the page of errors to the catalogue.
-    const listed = [...read('docs/errors.md').matchAll(/^\| `(\w+)` \|/gm)].map(([, name]) => name);
+    const listed = [...read('docs/reference/errors.md').matchAll(/^\| `(\w+)` \|/gm)].map(([, name]) => name);
     expect(codes).not.toEqual([]);
     expect(codes.filter((name) => !listed.includes(name))).toEqual([]);
   });
 
-  it('docs/primitives.md has all that a handler gets', () => {
+  it('docs/reference/primitives.md has all that a handler gets', () => {
     const tools =
       /interface HandlerTools \{([\s\S]+?)\n\}/.exec(read('packages/runtime/src/handler/handler.ts'))?.[1] ??
       '';
     const members = [...tools.matchAll(/^ {2}(?:readonly )?(\w+)[(:]/gm)].map(([, name]) => name);
-    const listed = /`handle` gets `\{ ([^}]+) \}`/.exec(read('docs/primitives.md'))?.[1] ?? '';
+    const listed = /`handle` gets `\{ ([^}]+) \}`/.exec(read('docs/reference/primitives.md'))?.[1] ?? '';
     expect(listed.split(', ').sort()).toEqual(members.sort());
   });
 });

@@ -56,8 +56,8 @@ const pointers = (cell: string): { readonly file: string; readonly titles: reado
   }));
 
 describe.each([
-  ['docs/guarantees.md', 40],
-  ['docs/testing.md', 25],
+  ['docs/explanation/guarantees.md', 40],
+  ['docs/explanation/testing.md', 25],
 ])('%s', (page, least) => {
   const rows = rowsOf(page);
   it('has its rows', () => expect(rows.length).toBeGreaterThan(least));

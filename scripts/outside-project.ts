@@ -42,7 +42,7 @@ export const readManifest = (folder: string): Manifest =>
 /** The page that leads from an empty folder to a program. */
 const ofLibraryPage = (language: string): string[] =>
   readSnippets().flatMap((one) =>
-    one.file === 'docs/library.md' && one.language === language ? [one.code] : [],
+    one.file === 'docs/reference/library.md' && one.language === language ? [one.code] : [],
   );
 
 /** The commands of the page that make a project, without those that install. */
@@ -54,7 +54,7 @@ function projectCommands(): (readonly string[])[] {
 /** The settings of the compiler that the page gives. */
 export function compilerOptionsOfPage(): Readonly<Record<string, unknown>> {
   const [code] = ofLibraryPage('json');
-  if (code === undefined) throw new Error('docs/library.md has no settings of the compiler');
+  if (code === undefined) throw new Error('docs/reference/library.md has no settings of the compiler');
   return (JSON.parse(code) as { compilerOptions: Record<string, unknown> }).compilerOptions;
 }
 

@@ -164,7 +164,7 @@ describe('the commands', () => {
       }),
     );
     const [policy] = snippets.filter(
-      ({ file, language }) => file === 'docs/policy.md' && language === 'yaml',
+      ({ file, language }) => file === 'docs/reference/policy.md' && language === 'yaml',
     );
     writeFileSync(join(folder, 'policy.yaml'), policy?.code ?? '');
     process.chdir(folder);

@@ -16,9 +16,10 @@ export interface Snippet {
 /** The pages whose blocks are read, from the root. */
 export const pages = (): string[] => [
   'README.md',
-  ...readdirSync(join(root, 'docs'))
-    .filter((name) => name.endsWith('.md'))
-    .map((name) => join('docs', name)),
+  ...readdirSync(join(root, 'docs'), { recursive: true, encoding: 'utf8' })
+    .filter((path) => path.endsWith('.md'))
+    .sort()
+    .map((path) => join('docs', path)),
   ...readdirSync(join(root, 'packages')).map((name) => join('packages', name, 'README.md')),
 ];
 

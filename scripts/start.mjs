@@ -17,7 +17,7 @@ of agents on the scripted model survey the folder; by default this repository.
   --once   end when the result is printed; otherwise a terminal keeps the worker running until Ctrl-C
   --json   print the result as one line: {"status", "run_id", "turns", "steps", "deliverable"}
   --model  of all agents, in place of the scripted one; also BOXCAR_MODEL. For example openai:<model> with
-           OPENAI_API_KEY set (docs/models.md)
+           OPENAI_API_KEY set (docs/reference/models.md)
   --help   print this
 
 npm start -s -- --once --json | jq .`;
@@ -123,7 +123,7 @@ async function main({ once, folder: given, model: chosen, help }) {
   );
   if (status !== 'success') process.exitCode = 1;
   if (once || !process.stdout.isTTY) {
-    say(`next: npx boxcar tree ${run_id} shows who did what; docs/library.md leads to a program of your own`);
+    say(`next: npx boxcar tree ${run_id} shows who did what; docs/reference/library.md leads to a program of your own`);
     return;
   }
 

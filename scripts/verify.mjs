@@ -7,7 +7,7 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 const USAGE = `Usage: npm run verify [-- --static]
 
-Checks format, lint, types, import arrows, rooms, unused code, docs/api.md, the schema dump and the build before, then runs all tests.
+Checks format, lint, types, import arrows, rooms, unused code, docs/reference/api.md, the schema dump and the build before, then runs all tests.
 
   --static   leave out the tests`;
 const { flags } = readScriptArguments(USAGE, { flags: ['static'] });
@@ -23,7 +23,7 @@ const steps = [
   ['rooms and import circles', process.execPath, 'scripts/rooms.mjs'],
   ['types, tests included', bin('tsc'), '-p', 'tsconfig.test.json'],
   ['unused files, exports and dependencies', bin('knip')],
-  ['exports in docs/api.md', process.execPath, 'scripts/api.mjs'],
+  ['exports in docs/reference/api.md', process.execPath, 'scripts/api.mjs'],
   ['schema dump', process.execPath, ...source, 'scripts/db-dump.ts', '--check'],
   ['the build before', process.execPath, 'scripts/previous-build.mjs'],
 ];

@@ -57,7 +57,7 @@ suites
 
 suites outside of all
   scale   1, 2 and 4 worker processes with 1 and 2 callers: turns per second, CPU per turn by kind of process,
-          and what the model of docs/scaling.md predicts for 4
+          and what the model of docs/explanation/scaling.md predicts for 4
 
 options
   --json              one JSON line per case on stdout, everything else on stderr

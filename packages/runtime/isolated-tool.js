@@ -1,5 +1,5 @@
 /**
- * Runs one call of an isolated tool (docs/primitives.md, "Isolated tools") in a process of its own. Plain JavaScript, because it is
+ * Runs one call of an isolated tool (docs/reference/primitives.md, "Isolated tools") in a process of its own. Plain JavaScript, because it is
  * started from a file as it is, from the sources as from the build.
  *
  * stdin: the JSON of { module, input, call }. fd 3: one line, the JSON of { result }, { error } or { crash }; the last two are

@@ -1,5 +1,5 @@
 /**
- * Watches the event loop of the process from a thread of its own (docs/turns.md, "A held event loop"). Plain JavaScript, because a
+ * Watches the event loop of the process from a thread of its own (docs/reference/turns.md, "A held event loop"). Plain JavaScript, because a
  * thread is started from a file as it is, from the sources as from the build.
  *
  * workerData: { ticks, slot, exitCode, sql: BLOCKED_WORKER }. In: { workers }, each { workerId, leaseMs, directUrl }: all workers of

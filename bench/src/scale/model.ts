@@ -1,6 +1,6 @@
 /**
  * What a machine, or a cell of several, can do: from two measured points, one with one worker process and one with two. Pure. What the
- * model leaves out is in docs/scaling.md.
+ * model leaves out is in docs/explanation/scaling.md.
  */
 
 export const KINDS = ['worker', 'caller', 'postgres', 'redis'] as const;

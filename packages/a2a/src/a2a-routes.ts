@@ -4,7 +4,7 @@
  * R1  Both need a key: the name of an agent is one of its project. What is wrong with key or name is told by the frame (401, 403, 404), what
  *     is wrong with a message by the protocol.
  * R2  Everything that is open is a connection. What it shows is read from rows, so any process answers any request.
- * Rule: docs/a2a.md.
+ * Rule: docs/reference/a2a.md.
  */
 import { A2A_VERSION_HEADER } from '@a2a-js/sdk';
 import { LegacyJsonRpcTransportHandler } from '@a2a-js/sdk/compat/v0_3/server';

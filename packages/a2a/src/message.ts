@@ -1,4 +1,4 @@
-/** What a message asks of an agent. Rule: docs/a2a.md, "Messages". */
+/** What a message asks of an agent. Rule: docs/reference/a2a.md, "Messages". */
 import { type Message, type Part, Role, type SendMessageRequest } from '@a2a-js/sdk';
 import { type A2AError, ContentTypeNotSupportedError } from '@a2a-js/sdk/errors';
 import { DATA_TASK } from '@boxcar/adapters/a2a';

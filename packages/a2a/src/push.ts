@@ -1,4 +1,4 @@
-/** Configurations of push notifications, as they come and go. Rule: docs/a2a.md, "Push notifications". */
+/** Configurations of push notifications, as they come and go. Rule: docs/reference/a2a.md, "Push notifications". */
 import type { TaskPushNotificationConfig } from '@a2a-js/sdk';
 import type { PushRequest } from '@boxcar/runtime';
 import { malformed } from './errors.js';

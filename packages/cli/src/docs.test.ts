@@ -8,6 +8,8 @@ import { cliHere } from './testing/cli.js';
 const root = new URL('../../../', import.meta.url);
 const read = (path: string): string => readFileSync(new URL(path, root), 'utf8');
 const namesIn = (folder: string): readonly string[] => readdirSync(new URL(folder, root));
+const pathsBelow = (folder: string): readonly string[] =>
+  readdirSync(new URL(folder, root), { recursive: true, encoding: 'utf8' }).map((path) => path.replaceAll('\\', '/'));
 
 const program = await createProgram(async () => undefined);
 const leavesOf = (command: Command, path: readonly string[]): [string, Command][] =>
@@ -19,9 +21,9 @@ const leaves = leavesOf(program, []);
 /** The history of decisions speaks of what is no more. */
 const pages = [
   'README.md',
-  ...namesIn('docs')
-    .filter((name) => name.endsWith('.md') && name !== 'decisions.md')
-    .map((name) => `docs/${name}`),
+  ...pathsBelow('docs')
+    .filter((path) => path.endsWith('.md') && !path.startsWith('decisions'))
+    .map((path) => `docs/${path}`),
   ...['packages', 'examples'].flatMap((folder) =>
     namesIn(folder).map((name) => `${folder}/${name}/README.md`),
   ),
@@ -91,7 +93,7 @@ describe('exit code 3', () => {
       .split('\n')
       .find((line) => /^\s*\| 3 \|/.test(line)) ?? '';
 
-  it.each(['docs/cli.md', 'packages/cli/README.md'])(
+  it.each(['docs/reference/cli.md', 'packages/cli/README.md'])(
     '%s names the commands that answer with it',
     async (page) => {
       const said = new Set(
@@ -116,7 +118,7 @@ it('variables that the pages name are those that boxcar --help lists', async () 
   const OTHERS =
     /^(BOXCAR_(TEST|REQUIRE|FAULTS|KEEP|MODEL$|SURVEY|ADK)|TEST_|POSTGRES_PASSWORD$|LOCK_MS$|(JUDGE|HARBOUR|WRITER)_KEY$)/;
   // The exports of packages are constants, not variables.
-  for (const page of pages.filter((path) => !path.includes('testkit') && path !== 'docs/api.md')) {
+  for (const page of pages.filter((path) => !path.includes('testkit') && path !== 'docs/reference/api.md')) {
     const named = read(page).match(
       /\b(?:[A-Z]+_)+(?:URL|KEY|PASSWORD|MS|SECONDS|BYTES|CARDS)\b|\bBOXCAR_[A-Z_]+[A-Z]\b/g,
     );

@@ -6,7 +6,7 @@
  * F3  A body that is larger than the limit is refused by its length; one without a length ends at the limit, once its key is known.
  * F4  The key, read from its row, and its scope. Some routes accept tokens of an issuer too. Each route has a scope; few are public.
  * F5  Every error is answered as problem details. What is not known by a code says `internal_error` and no more.
- * Rule: docs/http.md.
+ * Rule: docs/reference/http.md.
  */
 import { KernelError } from '@boxcar/kernel';
 import { type Log, type Runtime, silentLog } from '@boxcar/runtime';
@@ -203,7 +203,7 @@ export class HttpFrame {
     app.notFound((context) => {
       throw new KernelError('not_found', {
         message: `There is nothing at ${new URL(context.req.url).pathname}.`,
-        next: 'Check the address; docs/http.md lists all of them.',
+        next: 'Check the address; docs/reference/http.md lists all of them.',
       });
     });
     app.onError((error) => {

@@ -3,7 +3,7 @@
  *
  * U1  Its connection ends with the answer: nobody knows where the next request would begin.
  * U2  Nothing of it is repeated, in the answer or in the log: it may hold a key.
- * Rule: docs/http.md.
+ * Rule: docs/reference/http.md.
  */
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';

@@ -1,5 +1,5 @@
 /**
- * `@boxcar/kernel`: the rules, a list of names for each folder. What the words mean: docs/concepts.md. Names that nothing else in
+ * `@boxcar/kernel`: the rules, a list of names for each folder. What the words mean: docs/explanation/concepts.md. Names that nothing else in
  * the workspace imports are for plugins, and carry `@public`.
  */
 export {

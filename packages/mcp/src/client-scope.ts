@@ -1,4 +1,4 @@
-/** Who a connection speaks for, and what it is offered. Rule: docs/mcp.md, "Access". */
+/** Who a connection speaks for, and what it is offered. Rule: docs/reference/mcp.md, "Access". */
 import type { Principal, Scope } from '@boxcar/kernel';
 import type { Log, Runtime } from '@boxcar/runtime';
 

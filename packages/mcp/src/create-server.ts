@@ -1,7 +1,7 @@
 /**
  * The server of one connection, or of one request: both protocol revisions, stdio and HTTP are served from here.
  *
- * Rule: docs/mcp.md.
+ * Rule: docs/reference/mcp.md.
  */
 import { McpServer } from '@modelcontextprotocol/server';
 import { registerApprovalTools } from './approvals/index.js';

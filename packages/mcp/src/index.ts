@@ -1,4 +1,4 @@
-/** `@boxcar/mcp`: the MCP server of Boxcar. Rule: docs/mcp.md. */
+/** `@boxcar/mcp`: the MCP server of Boxcar. Rule: docs/reference/mcp.md. */
 export {
   DEFAULT_GROUPS,
   type McpClientScope,

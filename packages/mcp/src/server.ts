@@ -35,7 +35,7 @@ function parseFlags(args: readonly string[]) {
   } catch (error) {
     throw new KernelError('bad_request', {
       message: `${errorText(error)}.`,
-      next: 'It takes --agent NAME, --tools GROUPS and --project NAME; docs/mcp.md explains them.',
+      next: 'It takes --agent NAME, --tools GROUPS and --project NAME; docs/reference/mcp.md explains them.',
     });
   }
 }

@@ -1,4 +1,4 @@
-/** A second evaluator, written from the rules of docs/policy.md alone, agrees with the first one. It reads the file's own data. */
+/** A second evaluator, written from the rules of docs/reference/policy.md alone, agrees with the first one. It reads the file's own data. */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { evaluatePolicy } from './evaluate.js';

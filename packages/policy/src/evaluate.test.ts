@@ -271,8 +271,8 @@ it('tools with the names of members of every object are tools', () => {
   );
 });
 
-it('the worked decisions of docs/policy.md are what the policy of the page decides', () => {
-  const page = readFileSync(new URL('../../../docs/policy.md', import.meta.url), 'utf8');
+it('the worked decisions of docs/reference/policy.md are what the policy of the page decides', () => {
+  const page = readFileSync(new URL('../../../docs/reference/policy.md', import.meta.url), 'utf8');
   const text = /```yaml\n([\s\S]+?)```/.exec(page)?.[1] ?? '';
   const rows = [...page.matchAll(/^\| `(\w+)` \| `([\w.]+)` \| (.*) \| `(\w+)` by `([\w.]+)` \|/gm)];
   expect(rows.length).toBeGreaterThan(7);

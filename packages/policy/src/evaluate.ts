@@ -1,5 +1,5 @@
 /**
- * The decision about one call. Rule: docs/policy.md, "How a decision is made".
+ * The decision about one call. Rule: docs/reference/policy.md, "How a decision is made".
  *
  * E1 Every rule is evaluated, whatever the others say.
  * E2 A matching NEVER wins, also one in `tools`.

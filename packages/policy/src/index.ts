@@ -1,4 +1,4 @@
-/** `@boxcar/policy`: which calls run, which wait for an approval, and which are refused. Rule: docs/policy.md. */
+/** `@boxcar/policy`: which calls run, which wait for an approval, and which are refused. Rule: docs/reference/policy.md. */
 export {
   evaluatePolicy,
   namesTool,

@@ -1,4 +1,4 @@
-/** A policy from its text: everything that is wrong with it at once, or the frozen policy. Format: docs/policy.md. */
+/** A policy from its text: everything that is wrong with it at once, or the frozen policy. Format: docs/reference/policy.md. */
 import { isUtf8 } from 'node:buffer';
 import { canonicalJson, isCleanText, type JsonValue, KernelError, sha256 } from '@boxcar/kernel';
 import { isScalar, LineCounter, parseDocument } from 'yaml';

@@ -35,7 +35,7 @@ function checkOptions({ file, text, environment }: PermissionEvaluatorOptions): 
       throw new KernelError('bad_request', { message: `${field}: must not be blank.`, details: { field } });
 }
 
-/** Answers what a policy says of calls in one environment, and follows the changes of its file. Rule: docs/policy.md. */
+/** Answers what a policy says of calls in one environment, and follows the changes of its file. Rule: docs/reference/policy.md. */
 export class PermissionEvaluator {
   readonly environment: string;
   readonly #source: { readonly policy: Policy; readonly problem?: KernelError | undefined };

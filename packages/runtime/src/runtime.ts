@@ -296,7 +296,7 @@ export class Runtime implements RuntimeCore {
 
   /**
    * Adds a way to meet a token budget, for handovers whose `budget_strategy` names it. It must be pure and synchronous;
-   * what it chooses is checked (docs/packing.md, "Strategies of your own").
+   * what it chooses is checked (docs/reference/packing.md, "Strategies of your own").
    *
    * @throws KernelError `bad_request` for a name that is none, `conflict` for one that is taken, built-in ones included.
    */
@@ -306,7 +306,7 @@ export class Runtime implements RuntimeCore {
 
   /**
    * Adds a selector, which makes the prompts of the turns that name it: `view: { selector: name }` of a submission, a delegation or a
-   * profile. It must be pure and synchronous; what it returns is checked as every prompt is (docs/views.md, "Selectors").
+   * profile. It must be pure and synchronous; what it returns is checked as every prompt is (docs/reference/views.md, "Selectors").
    *
    * Several versions of a name may be registered. A turn takes the one that was registered last when it makes its first step, and keeps
    * it. Register selectors before the worker starts, which tells the others what it has.
@@ -440,7 +440,7 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * The exact prompt of a step, every message with the cards, rules and rights behind it. Rule: docs/explain.md.
+   * The exact prompt of a step, every message with the cards, rules and rights behind it. Rule: docs/reference/explain.md.
    *
    * @param turnId - Its id, or a beginning of it of at least eight digits.
    * @throws KernelError `not_found` for the turn, or a step it has not.
@@ -470,7 +470,7 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/tape.md, "References".
+   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/reference/tape.md, "References".
    *
    * @param options.as - Id or name of the agent whose rights count; default: the operator.
    * @throws KernelError `bad_request`, `not_found`, `box_not_authorized`.
@@ -485,7 +485,7 @@ export class Runtime implements RuntimeCore {
 
   /**
    * A tape: by its name (made with its bootstrap when there is none, unless `create: false`), that of an agent, or a box.
-   * Used in the name of the operator, or of the agent `as` with the rights it has. Rule: docs/tape.md.
+   * Used in the name of the operator, or of the agent `as` with the rights it has. Rule: docs/reference/tape.md.
    *
    * @throws KernelError `not_found`, `bad_request`.
    */
@@ -496,7 +496,7 @@ export class Runtime implements RuntimeCore {
   /**
    * Makes a tape out of the lines of files in the original's form; with `append` the lines are added to an existing tape.
    * A new tape is made by one transaction. To an existing tape the lines are appended chunk by chunk; the same import under its
-   * `dedupKey` goes on where an earlier one has ended. Rule: docs/tape.md, "Files".
+   * `dedupKey` goes on where an earlier one has ended. Rule: docs/reference/tape.md, "Files".
    *
    * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`; what an append
    *   throws, with `details.written` after the first chunk.

@@ -1,4 +1,4 @@
-/** Push notifications in the form of each protocol. Rule: docs/a2a.md, "Push notifications". */
+/** Push notifications in the form of each protocol. Rule: docs/reference/a2a.md, "Push notifications". */
 import { StreamResponse } from '@a2a-js/sdk';
 import { V03PushNotificationSerializer } from '@a2a-js/sdk/compat/v0_3/server';
 import { type TaskRecord, toTask } from './task.js';

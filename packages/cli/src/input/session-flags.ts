@@ -1,4 +1,4 @@
-/** `--workspace` and `--session`: a session by name, whose folder is resolved here, where the disk is. Source: docs/tape.md, "Sessions by name". */
+/** `--workspace` and `--session`: a session by name, whose folder is resolved here, where the disk is. Source: docs/reference/tape.md, "Sessions by name". */
 import { realpathSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { type SessionAddress, sessionTapeName } from '@boxcar/kernel';

@@ -122,7 +122,7 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
       warn(
         'forks',
         `${many(facts.openForks)} forks of tapes have been open for an hour, and no turn will end them.`,
-        'Merge or discard each: boxcar tape merge <tape> <fork> [--discard] (docs/tape.md, "Forks").',
+        'Merge or discard each: boxcar tape merge <tape> <fork> [--discard] (docs/reference/tape.md, "Forks").',
         facts.openForks.ids,
       ),
     );

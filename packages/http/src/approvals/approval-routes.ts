@@ -1,4 +1,4 @@
-/** Approvals over HTTP: the paths of the reference below a run, and the same of the whole project. Rule: docs/http.md, "Approvals". */
+/** Approvals over HTTP: the paths of the reference below a run, and the same of the whole project. Rule: docs/reference/http.md, "Approvals". */
 import {
   type ApprovalTicket,
   isJsonObject,

@@ -1,4 +1,4 @@
-/** Handoffs over HTTP: asked for, listed, shown, read while they are written, and what they ask. Rule: docs/http.md, "Handoffs". */
+/** Handoffs over HTTP: asked for, listed, shown, read while they are written, and what they ask. Rule: docs/reference/http.md, "Handoffs". */
 import {
   HANDOFF_STATUSES,
   type Handoff,

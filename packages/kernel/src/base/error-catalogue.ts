@@ -1,6 +1,6 @@
 /**
  * The error catalogue: every code a caller can meet, what it means, its HTTP status, whether a retry can help, and what
- * to do next. Codes are never reused. `docs/errors.md` lists the same codes; a test keeps the two equal.
+ * to do next. Codes are never reused. `docs/reference/errors.md` lists the same codes; a test keeps the two equal.
  */
 
 export interface ErrorEntry {
@@ -241,7 +241,7 @@ export const ERROR_CATALOGUE = {
     403,
     false,
     'The role of this connection may not do that.',
-    'Run it as the role that migrates, or grant the right to this one (docs/operations.md).',
+    'Run it as the role that migrates, or grant the right to this one (docs/reference/operations.md).',
   ),
   redis_unavailable: entry(
     503,

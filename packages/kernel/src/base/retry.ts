@@ -1,4 +1,4 @@
-/** Which failed model call is made again, and when. Source: docs/models.md, "Tried again". */
+/** Which failed model call is made again, and when. Source: docs/reference/models.md, "Tried again". */
 
 /** How often a profile has its model calls repeated; what it leaves open has these defaults. */
 export interface RetryLimits {

@@ -1,6 +1,6 @@
 /**
  * Budgets: what a run, or the tree below one turn, may use. Every decision about them; the rows are `store/budget/budgets.ts`.
- * Source: docs/budgets.md.
+ * Source: docs/reference/budgets.md.
  *
  * B1  Nothing is granted beyond what is left in any account on the way up: `reserved + spent ≤ limit` at every grant.
  * B2  A refusal grants nothing in any account.

@@ -1,7 +1,7 @@
 /**
  * What a provider attaches to an answer besides its words: reasoning, signatures, ids of its own. It is stored with the card that holds the
  * answer and is sent back to the model that gave it, and to no other. The kernel knows the order of the parts, their size and the names of
- * what is attached, and never reads the values. Source: docs/views.md, "What providers attach".
+ * what is attached, and never reads the values. Source: docs/reference/views.md, "What providers attach".
  */
 import {
   canonicalJson,

@@ -1,6 +1,6 @@
 /**
  * The comma commands of a tape: which there are, and what each line means. People write them in `boxcar tape repl` and in an
- * operator's instruction, agents that may (`comma_commands`) in their own text. Source: docs/tape.md, "Commands".
+ * operator's instruction, agents that may (`comma_commands`) in their own text. Source: docs/reference/tape.md, "Commands".
  */
 import type { z } from 'zod';
 import type { JsonObject, JsonValue } from '../base/index.js';

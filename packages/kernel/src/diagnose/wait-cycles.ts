@@ -2,7 +2,7 @@
  * Circles of turns that wait for each other: an awaited turn stands in the queue of an agent whose turn in hand waits, by
  * whatever detour, for the one that awaits it, or turns of several runs collect each other. A turn waits for all of its calls, and a call
  * for all listed members of its batch, so one circle through one of them is enough.
- * Source: docs/turns.md, "Circles".
+ * Source: docs/reference/turns.md, "Circles".
  */
 import type { AgentId, BatchId, ToolCallId, TurnId } from '../base/index.js';
 

@@ -3,7 +3,7 @@
  *
  * K1  The next move follows from the calls that were made, and from nothing else: whoever takes a chain over goes on where it was.
  * K2  After a hop that failed no other hop begins. Hops that are completed are compensated in reverse, each once, also when a compensation fails.
- * Rule: docs/handoff.md, "Chains".
+ * Rule: docs/reference/handoff.md, "Chains".
  */
 import { z } from 'zod';
 import type { ErrorBody } from '../base/index.js';

@@ -1,4 +1,4 @@
-/** What the agent that asked for a handoff is told of its end. Rule: docs/handoff.md, "Telling the source agent". */
+/** What the agent that asked for a handoff is told of its end. Rule: docs/reference/handoff.md, "Telling the source agent". */
 import type { HandoffStatus } from './phases.js';
 
 /** The instruction of the turn that an agent gets for the end of a handoff that it would otherwise not read. */

@@ -5,7 +5,7 @@
  *     `monkey` are not.
  * M2  A long text without spaces looks like a credential and is replaced too, unless it is a uuid.
  * M3  The fields that a decision is about are never replaced.
- * Rule: docs/approvals.md, "Masked arguments".
+ * Rule: docs/reference/approvals.md, "Masked arguments".
  */
 import { isJsonObject, type JsonValue } from '../base/index.js';
 

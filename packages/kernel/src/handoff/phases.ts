@@ -3,7 +3,7 @@
  *
  * F1  A phase changes only along `PHASE_MOVES`. Final phases have no way out; only what failed to be undone may be undone later.
  * F2  The five states of the public interface follow from the phase, in one function, and so does the status of a response.
- * Rule: docs/handoff.md, "Phases".
+ * Rule: docs/reference/handoff.md, "Phases".
  */
 
 export const HANDOFF_PHASES = [

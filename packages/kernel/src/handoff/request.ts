@@ -1,4 +1,4 @@
-/** What is asked of a handoff. Rule: docs/handoff.md, "A request". */
+/** What is asked of a handoff. Rule: docs/reference/handoff.md, "A request". */
 import { z } from 'zod';
 import {
   isPlainName,

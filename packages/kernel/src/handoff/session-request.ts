@@ -1,4 +1,4 @@
-/** What is asked of sessions. Rule: docs/handoff-sessions.md. */
+/** What is asked of sessions. Rule: docs/reference/handoff-sessions.md. */
 import { z } from 'zod';
 import {
   isCleanText,

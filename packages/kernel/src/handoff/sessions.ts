@@ -5,7 +5,7 @@
  *     time of the question: nothing has to run for that.
  * S2  A session is written to while it is active. Completed and canceled ones stay what they are; only an active one expires.
  * S3  A summary is made of counts and of the first and last entries, however long the session is.
- * Rule: docs/handoff-sessions.md.
+ * Rule: docs/reference/handoff-sessions.md.
  */
 import type { Id } from '../base/index.js';
 

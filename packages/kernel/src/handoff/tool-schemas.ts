@@ -1,6 +1,6 @@
 /**
  * The handoff tool in the shape of each platform, and arguments of that shape as arguments of ours.
- * Rule: docs/handoff.md, "Tool schemas".
+ * Rule: docs/reference/handoff.md, "Tool schemas".
  */
 import { z } from 'zod';
 import { type JsonObject, jsonObjectSchema, KernelError, safeParse, toBadRequest } from '../base/index.js';

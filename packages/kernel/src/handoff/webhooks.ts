@@ -1,4 +1,4 @@
-/** Events that are sent to receivers outside, and when they are sent again. Rule: docs/handoff.md, "Callbacks". */
+/** Events that are sent to receivers outside, and when they are sent again. Rule: docs/reference/handoff.md, "Callbacks". */
 
 export const DELIVERY_STATUSES = ['pending', 'delivered', 'failed'] as const;
 export type DeliveryStatus = (typeof DELIVERY_STATUSES)[number];

@@ -1,6 +1,6 @@
 /**
  * What models cost. Prices are list prices in micros (millionths of a dollar) per million tokens; a table given by the
- * operator, or by the project, comes before the built-in one. Source: docs/budgets.md, "Prices".
+ * operator, or by the project, comes before the built-in one. Source: docs/reference/budgets.md, "Prices".
  */
 import { z } from 'zod';
 import type { ModelUsage } from './ports.js';

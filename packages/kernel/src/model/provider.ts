@@ -5,7 +5,7 @@
  * P2  After `breakerAfter` failures in a row no call is made for a while; then one at a time tries, until one succeeds.
  * P3  A place that is kept holds room back, and no more: the rate is paid by the call. So a kept place that is not used costs
  *     nothing, and a turn that came earlier may take it.
- * Source: docs/models.md, "Limits of a provider".
+ * Source: docs/reference/models.md, "Limits of a provider".
  */
 
 export interface ProviderState {

@@ -1,6 +1,6 @@
 /**
  * The handoff that the kernel makes by itself when a prompt is too long: an anchor that is a compaction, its event, the
- * summary of what is left out, and the event of the step that was interrupted. Source: docs/views.md, "Overflow".
+ * summary of what is left out, and the event of the step that was interrupted. Source: docs/reference/views.md, "Overflow".
  */
 
 import type { CardId, JsonObject, ProjectId } from '../base/index.js';

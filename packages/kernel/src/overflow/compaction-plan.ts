@@ -1,6 +1,6 @@
 /**
  * What a compaction keeps of a prompt that is too long. Pure: the same rows and target give the same plan.
- * Source: docs/views.md, "Overflow".
+ * Source: docs/reference/views.md, "Overflow".
  *
  * P1  The instruction, the result fields and the parent line stay as they are.
  * P2  Of the turn's context, inherited cards become references until they leave room: the largest first, of equal ones

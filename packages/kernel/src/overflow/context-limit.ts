@@ -1,4 +1,4 @@
-/** How long a prompt may be: the model's window, and what of it the prompt may take. Source: docs/models.md, "Long prompts". */
+/** How long a prompt may be: the model's window, and what of it the prompt may take. Source: docs/reference/models.md, "Long prompts". */
 
 import type { SettingFinding } from '../model/index.js';
 import { DEFAULT_CONTEXT_TOKENS, DEFAULT_REMINDER_SHARE, providerOf } from '../model/index.js';
@@ -75,7 +75,7 @@ const MAX_ANSWER_SHARE = 1 / 2;
 
 /**
  * The longest answer of a call, in tokens: budget and context check reserve it, and the call is sent it.
- * Source: docs/models.md, "Long prompts".
+ * Source: docs/reference/models.md, "Long prompts".
  */
 export function answerTokensOf(profile: SizedProfile): number {
   const window = contextTokensOf(profile);

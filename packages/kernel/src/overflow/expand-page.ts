@@ -1,6 +1,6 @@
 /**
  * What one call of `expand` answers: a part of what a compaction has left out, small enough not to be what makes the next
- * prompt too long. Source: docs/views.md, "Overflow".
+ * prompt too long. Source: docs/reference/views.md, "Overflow".
  */
 
 import type { CardId, JsonObject } from '../base/index.js';

@@ -414,7 +414,7 @@ describe('strategies of one’s own', () => {
     });
   });
 
-  test('can be as short as the example in docs/packing.md', () => {
+  test('can be as short as the example in docs/reference/packing.md', () => {
     const strategies = new PackingStrategies({
       reviews_first: ({ candidates, budgetTokens }) => {
         let left = budgetTokens;

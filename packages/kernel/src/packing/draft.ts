@@ -1,6 +1,6 @@
 /**
  * Packing: the rules that decide which cards enter a context box, in which order. Pure; ids and rows are handed in.
- * Source: docs/packing.md.
+ * Source: docs/reference/packing.md.
  *
  * P1  Order: packed arguments in rule order, the digest if a budget made one, inherited cards, parent pointer.
  * P2  A card id appears once; its first occurrence stays.

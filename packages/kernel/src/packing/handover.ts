@@ -1,4 +1,4 @@
-/** A handover: whom it targets, what it packs, which boxes it names. Source: docs/packing.md. */
+/** A handover: whom it targets, what it packs, which boxes it names. Source: docs/reference/packing.md. */
 import { z } from 'zod';
 import {
   type BoxId,

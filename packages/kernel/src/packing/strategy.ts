@@ -1,6 +1,6 @@
 /**
  * What a packing strategy is: a pure function that says which inherited cards stay when all of them would be too many
- * tokens. Source: docs/packing.md, "Budgets".
+ * tokens. Source: docs/reference/packing.md, "Budgets".
  *
  * B1  Packed arguments and the parent pointer always stay.
  * B2  Whole cards only; a tool call and its results stay or go together.

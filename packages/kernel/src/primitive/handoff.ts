@@ -1,4 +1,4 @@
-/** The message by which one agent hands its context to another. Source: docs/tape.md, "Handoffs to other agents". */
+/** The message by which one agent hands its context to another. Source: docs/reference/tape.md, "Handoffs to other agents". */
 
 import type { AgentId, JsonObject } from '../base/index.js';
 import { agentLabel } from '../base/index.js';

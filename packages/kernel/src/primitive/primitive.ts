@@ -39,14 +39,14 @@ const optional = {
     .describe('error (default), newest, deliverables_only or summary.'),
 };
 
-/** Where the view of a turn begins. Rule: docs/views.md, "Where a view begins". */
+/** Where the view of a turn begins. Rule: docs/reference/views.md, "Where a view begins". */
 const viewStartSchema = z.union([
   z.enum(['last_anchor', 'full']),
   z.strictObject({ anchor: z.string().min(1).max(MAX_ANCHOR_NAME) }),
 ]);
 export type TurnViewStart = z.infer<typeof viewStartSchema>;
 
-/** The same, or a selector with where the view begins that it is given. Rule: docs/views.md, "Selectors". */
+/** The same, or a selector with where the view begins that it is given. Rule: docs/reference/views.md, "Selectors". */
 export const turnViewSchema = z.union([
   ...viewStartSchema.options,
   z
@@ -176,7 +176,7 @@ export const askExpertSchema = z
   .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type AskExpert = z.infer<typeof askExpertSchema>;
 
-/** How much of the tape goes along with a handoff. Rule: docs/tape.md, "Handoffs to other agents". */
+/** How much of the tape goes along with a handoff. Rule: docs/reference/tape.md, "Handoffs to other agents". */
 const OWNERSHIPS = ['share', 'transfer'] as const;
 
 const { context_box_id: _contextBoxId, result_fields: _resultFields, ...perHandoff } = optional;

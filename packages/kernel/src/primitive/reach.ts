@@ -1,4 +1,4 @@
-/** What a model is told of the profiles that its agent may reach. Source: docs/primitives.md. */
+/** What a model is told of the profiles that its agent may reach. Source: docs/reference/primitives.md. */
 import { toPlainLine } from '../base/index.js';
 
 /** The tool that lists profiles which are too many to be told. */

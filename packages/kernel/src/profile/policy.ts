@@ -58,7 +58,7 @@ export interface ReuseTarget {
 /**
  * Whether a caller may give turns to an agent that exists, by a right that is asked for in addition to the policy.
  *
- * @throws KernelError `delegation_denied`. Rule: docs/security.md, "Giving turns to an agent that exists".
+ * @throws KernelError `delegation_denied`. Rule: docs/explanation/security.md, "Giving turns to an agent that exists".
  */
 export function checkReuse(
   caller: { readonly agentId: string; readonly isOperator: boolean },

@@ -54,7 +54,7 @@ const profileLimitsSchema = z.strictObject({
   retry_max_seconds: z.number().positive().max(86_400).optional(),
 });
 
-/** A profile: the named, versioned template of agents. Source: `docs/profiles.md`. */
+/** A profile: the named, versioned template of agents. Source: `docs/reference/profiles.md`. */
 export const profileSchema = z.strictObject({
   name,
   description: z.string().optional(),
@@ -65,7 +65,7 @@ export const profileSchema = z.strictObject({
     .strictObject({
       temperature: z.number().min(0).max(2).optional(),
       max_output_tokens: z.number().int().positive().optional(),
-      /** False: the provider is asked for its answer in one piece (docs/models.md). */
+      /** False: the provider is asked for its answer in one piece (docs/reference/models.md). */
       stream: z.boolean().optional(),
     })
     .prefault({}),
@@ -73,27 +73,27 @@ export const profileSchema = z.strictObject({
   script: z.array(jsonValue).optional(),
   /** Tools and primitives its agents may call, and declarations of tools that go to a queue. None listed = none allowed. */
   tools: toolsSchema.default([]),
-  /** MCP servers, defined by the operator, whose tools its agents may call as `server.tool` (docs/mcp.md). */
+  /** MCP servers, defined by the operator, whose tools its agents may call as `server.tool` (docs/reference/mcp.md). */
   mcp: z
     .array(z.string().regex(SERVER_NAME, 'letters, digits, _ and - only, 32 at most'))
     .refine((names) => new Set(names).size === names.length, 'names a server twice')
     .optional(),
   /** Tools and primitives that may be called again with the same arguments and nothing new to go by. */
   repeatable: z.array(name).optional(),
-  /** Tools and primitives whose calls wait for the approval of a person (docs/approvals.md). */
+  /** Tools and primitives whose calls wait for the approval of a person (docs/reference/approvals.md). */
   requires_approval: z.array(name).optional(),
-  /** True: comma commands in its answers are calls (docs/tape.md). */
+  /** True: comma commands in its answers are calls (docs/reference/tape.md). */
   comma_commands: z.boolean().optional(),
   delegation_policy: delegationPolicySchema.optional(),
   /** A turn may end only by a successful call of one of these tools; empty = plain text ends it. */
   must_end_with: z.array(name).default([]),
   tags: z.array(name).default([]),
-  /** True: other platforms reach it by A2A, with a key (docs/a2a.md). */
+  /** True: other platforms reach it by A2A, with a key (docs/reference/a2a.md). */
   public: z.boolean().optional(),
   /** Which workers run its turns; empty = the default pool. */
   worker_target: z.string().regex(WORKER_TARGET, 'lower-case letters, digits, - and _ only').default(''),
   limits: profileLimitsSchema.prefault({}),
-  /** Where views of its turns begin, unless a submission or a session says so, or the selector that makes their prompts (docs/views.md). */
+  /** Where views of its turns begin, unless a submission or a session says so, or the selector that makes their prompts (docs/reference/views.md). */
   view: z
     .union([
       z.enum(['last_anchor', 'full']),

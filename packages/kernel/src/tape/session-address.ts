@@ -1,6 +1,6 @@
 /**
  * Sessions by what people call them: a workspace, which is a folder, and a name in it. Both give the name of the session's tape and agent, by the
- * original's rule. Source: docs/tape.md, "Sessions by name".
+ * original's rule. Source: docs/reference/tape.md, "Sessions by name".
  */
 import { posix, win32 } from 'node:path';
 import { z } from 'zod';

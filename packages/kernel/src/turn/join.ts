@@ -62,7 +62,7 @@ function statusOf(state: JoinState, closing: Closing | null): FinalBatchStatus {
   return state.succeeded > 0 ? 'partial' : 'failed';
 }
 
-/** What follows from where a batch stands. Rule: docs/primitives.md, "fork_join". */
+/** What follows from where a batch stands. Rule: docs/reference/primitives.md, "fork_join". */
 export function decideJoin(state: JoinState): JoinDecision {
   if (state.status !== 'running') return { kind: 'wait' };
   const spared = state.closing === 'cancel' ? (state.sparedCount ?? 0) : 0;

@@ -1,4 +1,4 @@
-/** Forked sessions: what they are for, and what their parent is told. Source: docs/tape.md, "Sessions". */
+/** Forked sessions: what they are for, and what their parent is told. Source: docs/reference/tape.md, "Sessions". */
 import type { FinalStatus } from './turn.js';
 
 /** The anchor that says what a session was forked for. */

@@ -57,7 +57,7 @@ const ENDS_UNHELD = ['partial', 'failed', 'timeout', 'canceled'] as const;
 const endsOf = (from: TurnStatus, ends: readonly FinalStatus[]): readonly Transition[] =>
   ends.map((to) => ({ cause: 'end', from, to }));
 
-/** All transitions of a turn. Tests hold every statement that writes a status to it, and docs/turns.md. */
+/** All transitions of a turn. Tests hold every statement that writes a status to it, and docs/reference/turns.md. */
 export const TRANSITIONS: readonly Transition[] = [
   { cause: 'submit', from: null, to: 'queued' },
   { cause: 'submit', from: null, to: 'dispatched' },
@@ -79,7 +79,7 @@ export const TRANSITIONS: readonly Transition[] = [
 export const isFinal = (status: TurnStatus): status is FinalStatus =>
   (FINAL_STATUSES as readonly TurnStatus[]).includes(status);
 
-/** Turns per target that may be dispatched at once, as a multiple of the concurrency of its live workers. Rule: docs/turns.md, "Window". */
+/** Turns per target that may be dispatched at once, as a multiple of the concurrency of its live workers. Rule: docs/reference/turns.md, "Window". */
 export const WINDOW_FACTOR = 4;
 
 /** What the kernel reads in a model's reply. */
@@ -120,7 +120,7 @@ function describeEnd({ must_end_with: names, hasResultFields = false }: EndRule)
 
 /**
  * What follows from a reply: calls are run; text ends the turn when nothing else must; otherwise the model is reminded.
- * Source: docs/turns.md, "Ends".
+ * Source: docs/reference/turns.md, "Ends".
  */
 export function decideStep(reply: Pick<ModelReply, 'text' | 'toolCalls'>, rule: EndRule): StepOutcome {
   if (reply.toolCalls.length > 0) return { kind: 'calls' };

@@ -1,6 +1,6 @@
 /**
  * What a compaction is and how a view reads it. It is an anchor like any other that says besides, in its card's metadata,
- * what of the history in front of it is still shown, and how. Source: docs/views.md, "Overflow".
+ * what of the history in front of it is still shown, and how. Source: docs/reference/views.md, "Overflow".
  *
  * X1  The anchor stands where it cuts: behind the history that it leaves out, in front of the steps that it keeps.
  * X2  A kept step is kept whole; of a card that is referred to, the prompt shows a reference in place of its words.

@@ -1,6 +1,6 @@
 /**
  * What makes two calls the same: who calls (the profile), what (the tool and its canonical arguments), and what the caller
- * had to go by. Source: docs/budgets.md, "Loop guard".
+ * had to go by. Source: docs/reference/budgets.md, "Loop guard".
  *
  * L1  What a turn has to go by is its context without the parent line, and what its other calls brought. Own words are no
  *     news, nor is a success of the very same call: that is what a loop looks like.

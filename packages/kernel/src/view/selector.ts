@@ -1,6 +1,6 @@
 /**
  * A selector makes the prompt of a turn from what the view would show: a pure function of the embedder's, from entries to messages.
- * Source: docs/views.md, "Selectors".
+ * Source: docs/reference/views.md, "Selectors".
  *
  * L1  The kernel's system message stays first and is not an entry. All else is the selector's, and V7 does not hold.
  * L2  What it returns passes the same check as every prompt, or the turn fails.

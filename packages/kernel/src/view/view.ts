@@ -1,6 +1,6 @@
 /**
  * The view: what a model sees of its turn. A pure function from rows to messages; the same rows give the same bytes.
- * Source: docs/views.md.
+ * Source: docs/reference/views.md.
  *
  * V1  Order: the profile's instructions · the state of the last anchor (none for the bootstrap anchor) · this turn's
  *     context, if its `turn.started` lies before that anchor · the entries after the anchor in tape order, each

@@ -1,4 +1,4 @@
-/** What the operator says of an MCP server. Format: docs/mcp.md, "Client side". */
+/** What the operator says of an MCP server. Format: docs/reference/mcp.md, "Client side". */
 import { AddressRules } from '@boxcar/adapters/wire';
 import { KernelError } from '@boxcar/kernel';
 import { z } from 'zod';

@@ -1,4 +1,4 @@
-/** Tools of approvals. Rule: docs/approvals.md. */
+/** Tools of approvals. Rule: docs/reference/approvals.md. */
 import { type JsonObject, KernelError, type Principal, TICKET_STATUSES } from '@boxcar/kernel';
 import { ApprovalGate, findActor } from '@boxcar/runtime';
 import type { McpServer } from '@modelcontextprotocol/server';

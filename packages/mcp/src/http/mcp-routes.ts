@@ -6,7 +6,7 @@
  *     has transport sessions in the memory of a process.
  * M3  Each key has limits: requests, sessions and streams at once. Beyond them the answer is 429. All tokens of a subject are one key.
  * M4  A stream ends with its key, and with its token.
- * Rule: docs/mcp.md, "HTTP".
+ * Rule: docs/reference/mcp.md, "HTTP".
  */
 import type { Call, Route } from '@boxcar/http';
 import { SCOPES, startTimer } from '@boxcar/kernel';

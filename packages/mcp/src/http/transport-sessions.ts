@@ -8,7 +8,7 @@
  * T3  A server that stops ends the open streams at once, and each session with its last request.
  * T4  A key that has all its sessions gets another one in place of one that nobody uses: few clients end their sessions.
  * T5  Nothing but the connection is kept here: what the tools did is in rows. A client whose session has ended opens another one.
- * Rule: docs/mcp.md, "HTTP".
+ * Rule: docs/reference/mcp.md, "HTTP".
  */
 import { randomUUID } from 'node:crypto';
 import type { Call, CallPrincipal } from '@boxcar/http';

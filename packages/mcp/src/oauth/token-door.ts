@@ -6,7 +6,7 @@
  *     decides.
  * O3  Tokens of one subject count as one key.
  * O4  No log line and no error has a token.
- * Rule: docs/mcp.md, "OAuth".
+ * Rule: docs/reference/mcp.md, "OAuth".
  */
 import { createHash } from 'node:crypto';
 import type { CallPrincipal, TokenDoor } from '@boxcar/http';

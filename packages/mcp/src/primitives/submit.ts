@@ -1,4 +1,4 @@
-/** Primitives as tools. They are submitted as at every other door. Rule: docs/primitives.md. */
+/** Primitives as tools. They are submitted as at every other door. Rule: docs/reference/primitives.md. */
 import { isJsonObject, type JsonObject, type JsonValue, KernelError, TAPE_HANDOFF } from '@boxcar/kernel';
 import { type Accepted, builtInHandlers, type Handler } from '@boxcar/runtime';
 import { z } from 'zod';

@@ -7,7 +7,7 @@ export type Address =
   | { readonly kind: 'summary'; readonly sessionKey: string }
   | { readonly kind: 'health' }
   | { readonly kind: 'metrics' }
-  /** The reference as docs/tape.md has it, without the cursor. */
+  /** The reference as docs/reference/tape.md has it, without the cursor. */
   | { readonly kind: 'tape'; readonly ref: string; readonly cursor: string | undefined }
   | { readonly kind: 'run'; readonly runId: string; readonly cursor: string | undefined }
   | { readonly kind: 'turn_context'; readonly turnId: string; readonly cursor: string | undefined };

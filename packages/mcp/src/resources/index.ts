@@ -2,7 +2,7 @@
  * Resources: what clients read by URI.
  *
  * Every read is made in the name of the client, with its scopes and grants. What it may not read is answered as what does not exist.
- * Rule: docs/mcp.md, "Resources".
+ * Rule: docs/reference/mcp.md, "Resources".
  */
 import { type McpServer, ResourceTemplate } from '@modelcontextprotocol/server';
 import type { McpClientScope } from '../client-scope.js';

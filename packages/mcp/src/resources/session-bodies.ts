@@ -1,4 +1,4 @@
-/** Sessions, their entries and summaries as resources. The bodies are those of docs/mcp.md, "Resources". */
+/** Sessions, their entries and summaries as resources. The bodies are those of docs/reference/mcp.md, "Resources". */
 import { openHandoffSessions } from '@boxcar/runtime';
 import type { McpClientScope } from '../client-scope.js';
 import { type Body, jsonBody, readPosition } from './body.js';

@@ -1,4 +1,4 @@
-/** The answer to request_handoff: its words and members are a contract with clients. Rule: docs/mcp.md, "Handoff". */
+/** The answer to request_handoff: its words and members are a contract with clients. Rule: docs/reference/mcp.md, "Handoff". */
 import type { JsonObject } from '@boxcar/kernel';
 import type { HandoffRequestAnswer } from '@boxcar/runtime';
 

@@ -1,4 +1,4 @@
-/** Tools of sessions: register, add to, read, pass on. What they do is in the runtime. Rule: docs/mcp.md. */
+/** Tools of sessions: register, add to, read, pass on. What they do is in the runtime. Rule: docs/reference/mcp.md. */
 import {
   acceptHandoffSchema,
   closeSessionSchema,

@@ -4,7 +4,7 @@
  *
  * P1  Only a principal with `approvals:write` is asked, and it decides in its own name. An agent is never asked.
  * P2  What is said or not said to the question, the handoff is asked for once: every round has the key of the first.
- * Rule: docs/mcp.md, "Approvals".
+ * Rule: docs/reference/mcp.md, "Approvals".
  */
 import { type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import { findPackage, type HandoffRequestAnswer, requestHandoff } from '@boxcar/runtime';

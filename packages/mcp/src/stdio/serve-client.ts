@@ -5,7 +5,7 @@
  * C2  When the client closes stdin, or the process is asked to stop, calls in progress are answered within a limit. Then the connection
  *     ends. A call that is not answered by then is given up; what it has written stays written, and nothing is half done.
  * C3  A line that is no message is answered, and costs nothing else.
- * Rule: docs/mcp.md, "Over stdio".
+ * Rule: docs/reference/mcp.md, "Over stdio".
  */
 import type { Readable, Writable } from 'node:stream';
 import type { JSONRPCMessage } from '@modelcontextprotocol/server';

@@ -1,4 +1,4 @@
-/** Tools of tapes: what a model has for its own tape, for clients. Rule: docs/tape.md, "Tools". */
+/** Tools of tapes: what a model has for its own tape, for clients. Rule: docs/reference/tape.md, "Tools". */
 import {
   type JsonObject,
   KernelError,

@@ -6,7 +6,7 @@
  *     `isError`. It never is an error of the protocol.
  * T3  Every call has an id: in its answer, and in each of its log lines.
  * T4  A call that meets a database that is away is tried up to three times under one idempotency key, so it is done once.
- * Rule: docs/mcp.md, "Answers".
+ * Rule: docs/reference/mcp.md, "Answers".
  */
 import { isJsonObject, type JsonObject, type Scope } from '@boxcar/kernel';
 import type { Log } from '@boxcar/runtime';

@@ -1,4 +1,4 @@
-/** Who decides: tickets are read, decided and waited for from any process. Rule: docs/approvals.md. */
+/** Who decides: tickets are read, decided and waited for from any process. Rule: docs/reference/approvals.md. */
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   type AgentId,

@@ -1,4 +1,4 @@
-/** Whom a call gives work to, in the form in which a policy compares them. Rule: docs/policy.md, "Targets". */
+/** Whom a call gives work to, in the form in which a policy compares them. Rule: docs/reference/policy.md, "Targets". */
 import {
   isJsonObject,
   type JsonObject,

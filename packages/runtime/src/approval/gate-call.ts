@@ -6,7 +6,7 @@
  *     A call that may have been begun when nobody had to be asked is not begun again, but answered as one that was cut off.
  * C3  A refusal is the result of the call, code `permission_denied`; the turn goes on.
  * C4  Handoffs ask their policy by themselves, at every door, and what they ask for waits in a row of its own.
- * Rule: docs/approvals.md, "Calls that wait".
+ * Rule: docs/reference/approvals.md, "Calls that wait".
  */
 import {
   argsHash,

@@ -74,7 +74,7 @@ export interface Handoffs {
   decided(ticketId: TicketId): Promise<void>;
 }
 
-/** Turns with such a target are served by an adapter or a function. Rule: docs/handoff.md, "Who serves a handoff". */
+/** Turns with such a target are served by an adapter or a function. Rule: docs/reference/handoff.md, "Who serves a handoff". */
 export const HANDOFF_TARGET = 'handoff-';
 
 /** Who takes chains: processes that may hand off. */

@@ -30,7 +30,7 @@ export interface SubmitOptions {
   readonly traceparent?: string | undefined;
   /**
    * A transaction of the caller, by a pg client or a drizzle node-postgres transaction: the submission is committed, or undone,
-   * with it. Its isolation level is read committed, and the submission waits for nothing. Rule: docs/primitives.md,
+   * with it. Its isolation level is read committed, and the submission waits for nothing. Rule: docs/reference/primitives.md,
    * "In a transaction of yours".
    */
   readonly tx?: CallerTx | undefined;

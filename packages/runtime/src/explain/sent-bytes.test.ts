@@ -1,4 +1,4 @@
-/** What `explain`, `why` and `preview` show is what a provider on loopback received, byte by byte: docs/explain.md. */
+/** What `explain`, `why` and `preview` show is what a provider on loopback received, byte by byte: docs/reference/explain.md. */
 import { WIRES } from '@boxcar/llm/testing';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { checkInvariants } from '../testing/invariants.js';

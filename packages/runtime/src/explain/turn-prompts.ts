@@ -1,6 +1,6 @@
 /**
  * The prompts of one turn, rebuilt from its rows: read once, asked often. `explain` tells what a step's model saw and why;
- * `why` finds where a text came from. Rule: docs/explain.md.
+ * `why` finds where a text came from. Rule: docs/reference/explain.md.
  */
 import {
   type CardId,

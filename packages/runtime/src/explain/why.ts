@@ -18,7 +18,7 @@ import type { PromptPart, PromptText } from './prompt-text.js';
 /** A stretch of a found text that one card or one rule wrote. */
 export interface WhyPart {
   readonly text: string;
-  /** The rule that wrote it: see docs/explain.md. */
+  /** The rule that wrote it: see docs/reference/explain.md. */
   readonly rule: PromptPart['rule'];
   /** True when the card holds this text itself; false when a rule words it. */
   readonly is_own: boolean;

@@ -73,13 +73,13 @@ export interface SubmitTurnRequest {
   /** True: the end of the turn is the answer of this primitive. At most one turn or batch of a primitive can be awaited. */
   readonly wait?: boolean | undefined;
   readonly deadlineMs?: number | undefined;
-  /** What the turn and all below it may use; without a calling turn it limits the run. Rule: docs/budgets.md. */
+  /** What the turn and all below it may use; without a calling turn it limits the run. Rule: docs/reference/budgets.md. */
   readonly budget?: BudgetInput | undefined;
   /** What errors about the target call it, for example `tasks.3.target_ref`. */
   readonly argument?: string | undefined;
   /** −100 to 100, the higher the sooner, within the project; default: that of the calling turn, else 0. */
   readonly priority?: number | undefined;
-  /** Where its view of its tape begins; default: as its session, else its profile says. Rule: docs/views.md, "Where a view begins". */
+  /** Where its view of its tape begins; default: as its session, else its profile says. Rule: docs/reference/views.md, "Where a view begins". */
   readonly view?: TurnView | undefined;
   /** The handoff that it serves, and who may take it; null: the workers of its profile. @internal */
   readonly serves?: { readonly workerTarget: string | null } | undefined;
@@ -94,7 +94,7 @@ export interface JoinRequest {
   readonly isFailFast?: boolean | undefined;
   /** Turns made here only: so many successes are enough, the rest is ended then. */
   readonly minSuccess?: number | undefined;
-  /** Turns made here only: one starts first, the rest when its first model call has filled the prompt cache (docs/primitives.md, "fork_join"). */
+  /** Turns made here only: one starts first, the rest when its first model call has filled the prompt cache (docs/reference/primitives.md, "fork_join"). */
   readonly warmsCache?: boolean | undefined;
   /** What errors call the nth turn. Default `turn_ids.<n>`. */
   readonly argumentOf?: ((index: number) => string) | undefined;
@@ -210,7 +210,7 @@ export interface HandlerTools {
   joinTurns(turnIds: readonly TurnId[], request?: JoinRequest): Promise<BatchRef>;
   /**
    * Ends the calling turn with this deliverable. Cannot be combined with other effects. The call must be the only one of its
-   * message, and meet what the turn must end with (docs/turns.md, "Ends"); else it fails, and the turn goes on.
+   * message, and meet what the turn must end with (docs/reference/turns.md, "Ends"); else it fails, and the turn goes on.
    *
    * @throws KernelError `payload_too_large`; `bad_request` when no turn calls.
    */
@@ -237,7 +237,7 @@ export interface Handler<I = unknown> {
   readonly input: z.ZodType<I>;
   /** The schema that models are shown; default: that of `input`. */
   readonly parameters?: JsonValue;
-  /** True: a turn may ask for the same again and again with nothing new to go by. Rule: docs/budgets.md, "Loop guard". */
+  /** True: a turn may ask for the same again and again with nothing new to go by. Rule: docs/reference/budgets.md, "Loop guard". */
   readonly repeatable?: boolean;
   /** Optional arguments that no turn can use: of the kernel's own primitives models are not shown them. */
   readonly outsideOnly?: readonly string[];

@@ -1,4 +1,4 @@
-/** Instructions that are comma commands: the operator's own, for an agent that exists. Rule: docs/tape.md, "Commands". */
+/** Instructions that are comma commands: the operator's own, for an agent that exists. Rule: docs/reference/tape.md, "Commands". */
 import { type DelegateAsync, isCommaCommand, type JsonValue, KernelError } from '@boxcar/kernel';
 import type { HandlerTools } from '../handler/index.js';
 import { runTapeCommand } from '../tool/index.js';

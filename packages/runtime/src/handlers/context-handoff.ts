@@ -292,7 +292,7 @@ const submitTo = (
     view: input.view,
   });
 
-/** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/tape.md, "Handoffs to other agents". */
+/** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/reference/tape.md, "Handoffs to other agents". */
 export const contextHandoff: Handler<ContextHandoff> = {
   description:
     'Hand the work over to another agent: it gets this message and the tape up to the place you name, and starts on it. With wait its result comes back as the answer.',

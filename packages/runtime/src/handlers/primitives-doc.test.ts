@@ -4,7 +4,7 @@ import { expect, test } from 'vitest';
 import type { z } from 'zod';
 import { BUILT_IN } from './built-in.js';
 
-const page = readFileSync(new URL('../../../../docs/primitives.md', import.meta.url), 'utf8');
+const page = readFileSync(new URL('../../../../docs/reference/primitives.md', import.meta.url), 'utf8');
 
 /** The names in the second cell of a primitive's row, `?` left out. */
 function argumentsOf(primitive: string): readonly string[] {
@@ -33,7 +33,7 @@ const listed = (primitive: string, known: ReadonlySet<string>): readonly string[
   return [...own.filter((name) => known.has(name)), ...others];
 };
 
-test.each([...BUILT_IN])('docs/primitives.md lists the arguments of %s', (primitive, { input }) => {
+test.each([...BUILT_IN])('docs/reference/primitives.md lists the arguments of %s', (primitive, { input }) => {
   const inner = INNER[primitive];
   const known = new Set([...keysOf(input), ...(inner === undefined ? [] : keysOf(inner))]);
   expect(known.size).toBeGreaterThan(0);

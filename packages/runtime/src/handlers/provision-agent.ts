@@ -180,7 +180,7 @@ async function ensureSession(session: SessionAddress, given: Named, tools: Handl
 
 const ACTIONS = { ensure, create, derive } as const;
 
-/** Makes agents, and moves them between versions of their profile. No turn begins. Rule: docs/primitives.md. */
+/** Makes agents, and moves them between versions of their profile. No turn begins. Rule: docs/reference/primitives.md. */
 export const provisionAgent: Handler<ProvisionAgent> = {
   description:
     'Make an agent without giving it a task, or make sure that one exists; later tasks reach it by delegate_async with target_strategy reuse.',

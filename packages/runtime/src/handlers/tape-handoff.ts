@@ -62,7 +62,7 @@ const compactedHandoff = (of: {
   { kind: 'event', name: 'handoff', data: { name: of.name } },
 ];
 
-/** Writes an anchor with the result of its call. Its place is behind the step that asks for it (docs/views.md). */
+/** Writes an anchor with the result of its call. Its place is behind the step that asks for it (docs/reference/views.md). */
 export const tapeHandoff: Handler<TapeHandoff> = {
   description: TAPE_HANDOFF.description,
   input: tapeHandoffSchema,

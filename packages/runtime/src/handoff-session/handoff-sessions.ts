@@ -7,7 +7,7 @@
  * C3  Nothing is kept here: each answer is read from rows, in whatever process it is asked for.
  * C4  What a client can mend in its conversation (no such session, ended, registered before) is an answer. Input that is not valid is an
  *     error.
- * Rule: docs/handoff-sessions.md.
+ * Rule: docs/reference/handoff-sessions.md.
  */
 import {
   type ContextEntryInput,

@@ -5,7 +5,7 @@
  * K1  The same call again is the same: the first of two who fetch a package has it.
  * K2  A package has a summary and says where the entries are. What it says is kept with the handoff; after a day, or when it was erased, it is
  *     made anew from the session as the client reads it. So there is no copy that could be lost or be out of date.
- * Rule: docs/handoff-sessions.md, "Packages".
+ * Rule: docs/reference/handoff-sessions.md, "Packages".
  */
 import {
   acceptHandoffSchema,

@@ -8,7 +8,7 @@
  * Q3  After a full handoff nobody writes to the session.
  * Q4  A target that is no agent of this installation fetches the package (`packages.ts`).
  * Q5  What it costs does not grow with the session, but for a full handoff, which takes the entries along by reference.
- * Rule: docs/handoff-sessions.md, "Handing on".
+ * Rule: docs/reference/handoff-sessions.md, "Handing on".
  */
 import { createHash } from 'node:crypto';
 import {

@@ -3,7 +3,7 @@
  *
  * A chain is a turn like every other one; what a model decides for an agent, `nextMove` decides for it. So a hop is a call that waits, with
  * the same approval, recovery, budget, cancel and explanation.
- * Rule: docs/handoff.md, "Chains".
+ * Rule: docs/reference/handoff.md, "Chains".
  */
 import {
   type ChainArguments,

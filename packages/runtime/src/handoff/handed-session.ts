@@ -1,4 +1,4 @@
-/** A session that is handed on with a handoff: what is written on its tape, and who may read it from then on. Rule: docs/handoff-sessions.md, "Handing on". */
+/** A session that is handed on with a handoff: what is written on its tape, and who may read it from then on. Rule: docs/reference/handoff-sessions.md, "Handing on". */
 import {
   type AgentId,
   type HandoffId,

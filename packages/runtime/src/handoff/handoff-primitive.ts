@@ -5,7 +5,7 @@
  * P2  Platform and target are found before the policy is asked about them, and it is asked about each of their names. What it forbids
  *     under the name that was given is refused even when there is no such target.
  * P3  A handoff makes its turn in its own transaction, on every platform.
- * Rule: docs/handoff.md, "A request".
+ * Rule: docs/reference/handoff.md, "A request".
  */
 import {
   type ErrorBody,

@@ -80,7 +80,7 @@ function ownPolicy(
   );
 }
 
-/** One interface to agents of this installation and of other platforms, under policy and approval. Rule: docs/handoff.md. */
+/** One interface to agents of this installation and of other platforms, under policy and approval. Rule: docs/reference/handoff.md. */
 export class HandoffTool implements AsyncDisposable {
   readonly #runtime: HandoffRuntime;
   readonly #projectId: ProjectId;

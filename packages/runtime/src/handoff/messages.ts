@@ -1,4 +1,4 @@
-/** What is asked while a handoff runs, and replies. Rule: docs/handoff.md, "Questions". */
+/** What is asked while a handoff runs, and replies. Rule: docs/reference/handoff.md, "Questions". */
 import {
   buildCard,
   type HandoffId,

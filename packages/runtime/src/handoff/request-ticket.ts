@@ -1,4 +1,4 @@
-/** Requests for the approval of handoffs. Rule: docs/approvals.md, "Handoffs". */
+/** Requests for the approval of handoffs. Rule: docs/reference/approvals.md, "Handoffs". */
 import {
   argsHash,
   buildCard,

@@ -1,4 +1,4 @@
-/** What a person does about a chain that has failed and left something undone. Rule: docs/handoff.md, "Chains". */
+/** What a person does about a chain that has failed and left something undone. Rule: docs/reference/handoff.md, "Chains". */
 import { type HandoffId, isFinalPhase, KernelError, type ProjectId } from '@boxcar/kernel';
 import { type ChainRow, findChain, markRolledBack } from '@boxcar/store';
 import { z } from 'zod';

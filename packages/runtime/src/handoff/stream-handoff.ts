@@ -5,7 +5,7 @@
  * S2  After the last `reset` the texts joined are the result, if it is a text: what was not written as a part follows from the result.
  * S3  The last part is `result` or `error`, as the row has it.
  * S4  After an erasure nobody can say any more which parts followed from the result: the last part follows the last one that the reader saw.
- * Rule: docs/handoff.md, "Streams".
+ * Rule: docs/reference/handoff.md, "Streams".
  */
 import {
   checkWholeNumber,

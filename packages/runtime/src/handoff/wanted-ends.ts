@@ -1,4 +1,4 @@
-/** What a request wants at the end of its handoff. Rule: docs/handoff.md, "Callbacks" and "Telling the source agent". */
+/** What a request wants at the end of its handoff. Rule: docs/reference/handoff.md, "Callbacks" and "Telling the source agent". */
 import { type AgentId, type HandoffArguments, KernelError } from '@boxcar/kernel';
 import { findNotifyRefusal } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';

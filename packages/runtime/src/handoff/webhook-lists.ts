@@ -1,4 +1,4 @@
-/** Events that are sent to receivers outside, for programs and people. Rule: docs/handoff.md, "Callbacks". */
+/** Events that are sent to receivers outside, for programs and people. Rule: docs/reference/handoff.md, "Callbacks". */
 import {
   DELIVERY_STATUSES,
   type DeliveryId,

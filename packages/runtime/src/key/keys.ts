@@ -1,4 +1,4 @@
-/** Keys of the HTTP frame for programs and the command line: made, listed, revoked, rotated. Rule: docs/http.md, "Keys". */
+/** Keys of the HTTP frame for programs and the command line: made, listed, revoked, rotated. Rule: docs/reference/http.md, "Keys". */
 import {
   type AgentId,
   checkDuration,

@@ -1,6 +1,6 @@
 /**
  * A failed model call is made again later, without a worker: the turn is suspended with a wait row, and woken by a timer of the
- * worker that suspended it or by any sweep. Rules: kernel/base/retry.ts; docs/models.md, "Tried again".
+ * worker that suspended it or by any sweep. Rules: kernel/base/retry.ts; docs/reference/models.md, "Tried again".
  */
 import {
   decideRetry,

@@ -75,7 +75,7 @@ export class HandoverPacker {
   }
 
   /**
-   * Packs one context box. Rules and order: docs/packing.md.
+   * Packs one context box. Rules and order: docs/reference/packing.md.
    *
    * @throws KernelError `bad_request`, `not_found`, `box_not_authorized`, `payload_too_large`; then nothing was written.
    */

@@ -1,4 +1,4 @@
-/** Selectors that make the prompts of turns. Source: docs/views.md, "Selectors". */
+/** Selectors that make the prompts of turns. Source: docs/reference/views.md, "Selectors". */
 import type { Message, Select, SelectorEntry, TurnId } from '@boxcar/kernel';
 import { openaiChatWire } from '@boxcar/llm/testing';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

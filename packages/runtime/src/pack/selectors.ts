@@ -1,4 +1,4 @@
-/** The selectors of a process: code that makes the prompts of turns. Source: docs/views.md, "Selectors". */
+/** The selectors of a process: code that makes the prompts of turns. Source: docs/reference/views.md, "Selectors". */
 import { createContext, Script } from 'node:vm';
 import {
   checkDuration,

@@ -6,7 +6,7 @@
  *     that agent, every other key those of the keys of its name. Everything else is answered as what does not exist.
  * D2  The same message twice is one task. What follows from a message, its conversation and the agent of that too, follows from its words.
  * D3  Nothing is kept here: each answer is read from rows, in whatever process it is asked for.
- * Rule: docs/a2a.md.
+ * Rule: docs/reference/a2a.md.
  */
 import { createHash } from 'node:crypto';
 import {

@@ -1,4 +1,4 @@
-/** Who is notified of a task that another platform has given. Rule: docs/a2a.md, "Push notifications". */
+/** Who is notified of a task that another platform has given. Rule: docs/reference/a2a.md, "Push notifications". */
 import { type HandoffId, KernelError } from '@boxcar/kernel';
 import {
   deletePushConfig,

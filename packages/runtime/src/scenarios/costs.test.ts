@@ -85,8 +85,8 @@ describe('an operation', () => {
   });
 });
 
-describe('docs/rows.md', () => {
-  const page = readFileSync(new URL('../../../../docs/rows.md', import.meta.url), 'utf8');
+describe('docs/reference/rows.md', () => {
+  const page = readFileSync(new URL('../../../../docs/reference/rows.md', import.meta.url), 'utf8');
   const told = [...page.matchAll(/^\| ([\w ]+) \| `(\w+)` \| ([+~\d -]+) \| \S/gm)].map(
     ([, operation, table, change]) => `${operation} | ${table} | ${change}`,
   );

@@ -1,4 +1,4 @@
-/** Promises that cross the whole kernel, each in one run of it. The others stand beside the code that keeps them: docs/guarantees.md. */
+/** Promises that cross the whole kernel, each in one run of it. The others stand beside the code that keeps them: docs/explanation/guarantees.md. */
 import type { JsonValue, Message } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, expect, test } from 'vitest';

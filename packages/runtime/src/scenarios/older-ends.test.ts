@@ -1,4 +1,4 @@
-/** Rights that ends of turns write in builds of schema 15, before the migration and during a deploy. Rule: docs/security.md. */
+/** Rights that ends of turns write in builds of schema 15, before the migration and during a deploy. Rule: docs/explanation/security.md. */
 import { readFileSync } from 'node:fs';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';

@@ -1,6 +1,6 @@
 /**
  * Every prompt that the scenarios of the tests make is taken by every provider. With `BOXCAR_KEEP_PROMPTS` also those that other tests have
- * kept in that folder before (docs/testing.md).
+ * kept in that folder before (docs/explanation/testing.md).
  */
 import { waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';

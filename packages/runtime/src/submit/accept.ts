@@ -25,7 +25,7 @@ import { WordsErased } from './write.js';
  *
  * @returns The answer, or the receipt when a turn is awaited.
  * @throws KernelError of the catalogue; then nothing was written.
- * Rule: docs/primitives.md, "Accepting".
+ * Rule: docs/reference/primitives.md, "Accepting".
  */
 export async function accept(
   runtime: RuntimeCore,

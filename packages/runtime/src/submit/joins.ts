@@ -1,4 +1,4 @@
-/** Batches: several turns whose ends are one answer. Source: docs/primitives.md. */
+/** Batches: several turns whose ends are one answer. Source: docs/reference/primitives.md. */
 import { type BatchId, isFinal, KernelError, type RunId, type TurnId, type TurnStatus } from '@boxcar/kernel';
 import { addBatch, findJoinable, findWaitCycle, lockMembers, type NewBatch } from '@boxcar/store';
 import { DEFAULT_WAIT_SECONDS } from '../core/index.js';

@@ -1,4 +1,4 @@
-/** Who a reference to an agent or a profile means: `agent:<name>`, `profile:<name>`, or a plain name. Rule: docs/primitives.md, "context_handoff". */
+/** Who a reference to an agent or a profile means: `agent:<name>`, `profile:<name>`, or a plain name. Rule: docs/reference/primitives.md, "context_handoff". */
 import { KernelError, readHandoffTarget, tryParseId } from '@boxcar/kernel';
 import type { AgentRow, ProfileRow } from '@boxcar/store';
 import type { HandlerTools } from '../handler/index.js';

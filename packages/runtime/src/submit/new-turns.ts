@@ -1,4 +1,4 @@
-/** The turns that a primitive makes: decides about them, and makes their rows. Source: docs/primitives.md, "Accepting". */
+/** The turns that a primitive makes: decides about them, and makes their rows. Source: docs/reference/primitives.md, "Accepting". */
 import { type BoxId, type BudgetInput, freshAgentName, KernelError, type RunId } from '@boxcar/kernel';
 import { type AgentRow, findContextBoxes, hasProfile, type NewTurn, type ProfileRow } from '@boxcar/store';
 import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler/index.js';

@@ -1,4 +1,4 @@
-/** Sessions by name among the targets of a primitive. Source: docs/tape.md, "Sessions by name". */
+/** Sessions by name among the targets of a primitive. Source: docs/reference/tape.md, "Sessions by name". */
 import { type AgentId, type BoxId, KernelError, type SessionRef } from '@boxcar/kernel';
 import {
   type AgentRow,

@@ -1,4 +1,4 @@
-/** Where the views of new turns begin, and what makes their prompts. Rule: docs/views.md, "Where a view begins". */
+/** Where the views of new turns begin, and what makes their prompts. Rule: docs/reference/views.md, "Where a view begins". */
 import {
   BOOTSTRAP_ANCHOR,
   KernelError,

@@ -1,4 +1,4 @@
-/** A tape as the original's files have it: its lines, page by page, and what its folder says besides. Source: docs/tape.md, "Files". */
+/** A tape as the original's files have it: its lines, page by page, and what its folder says besides. Source: docs/reference/tape.md, "Files". */
 import {
   type BoxId,
   formatSessionGraph,

@@ -1,4 +1,4 @@
-/** A session forked from a tape: an agent of its own that reads on from there. Source: docs/tape.md, "Sessions". */
+/** A session forked from a tape: an agent of its own that reads on from there. Source: docs/reference/tape.md, "Sessions". */
 import {
   type AgentId,
   formatTapeRef,

@@ -1,4 +1,4 @@
-/** A fork in the hands of a program: a tape that is merged into the one it was forked from, or discarded. Source: docs/tape.md, "Forks". */
+/** A fork in the hands of a program: a tape that is merged into the one it was forked from, or discarded. Source: docs/reference/tape.md, "Forks". */
 import { type BoxId, isPlainName, KernelError, PLAIN_NAME, parseId } from '@boxcar/kernel';
 import {
   discardFork,

@@ -1,4 +1,4 @@
-/** Which rights the ends of sessions need and give: to wake an agent is to give it a turn. Rule: docs/security.md. */
+/** Which rights the ends of sessions need and give: to wake an agent is to give it a turn. Rule: docs/explanation/security.md. */
 import { waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

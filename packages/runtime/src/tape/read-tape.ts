@@ -1,4 +1,4 @@
-/** What a tape says to somebody who reads up to a position: which positions a slice means, and the entries in it. Source: docs/tape.md, "Reading". */
+/** What a tape says to somebody who reads up to a position: which positions a slice means, and the entries in it. Source: docs/reference/tape.md, "Reading". */
 import {
   anchorNameOf,
   anchorNotFound,

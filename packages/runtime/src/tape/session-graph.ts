@@ -1,4 +1,4 @@
-/** The lineage of forked sessions. Source: docs/tape.md, "Sessions". */
+/** The lineage of forked sessions. Source: docs/reference/tape.md, "Sessions". */
 import {
   isPlainName,
   KernelError,

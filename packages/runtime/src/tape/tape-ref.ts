@@ -1,4 +1,4 @@
-/** References to places on tapes: found, checked against the rights of who asks, and frozen. Rule: docs/tape.md. */
+/** References to places on tapes: found, checked against the rights of who asks, and frozen. Rule: docs/reference/tape.md. */
 import {
   type AgentId,
   agentIdIn,

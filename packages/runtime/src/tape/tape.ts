@@ -1,4 +1,4 @@
-/** A tape in the hands of a program: appended to, read by slices, begun anew. Source: docs/tape.md. */
+/** A tape in the hands of a program: appended to, read by slices, begun anew. Source: docs/reference/tape.md. */
 import {
   type AgentId,
   type BoxId,
@@ -270,7 +270,7 @@ export class Tape {
 
   /**
    * Chat messages of it by the original's mapping, the state of the anchor first. The prompt of a turn is another one: it is made by
-   * stricter rules, from the profile and the contexts too (docs/views.md).
+   * stricter rules, from the profile and the contexts too (docs/reference/views.md).
    *
    * @throws KernelError `not_found` for a named anchor.
    */

@@ -1,4 +1,4 @@
-/** The prompts that tests make, for providers to be asked with them: `BOXCAR_KEEP_PROMPTS` names the folder (docs/testing.md). */
+/** The prompts that tests make, for providers to be asked with them: `BOXCAR_KEEP_PROMPTS` names the folder (docs/explanation/testing.md). */
 import { appendFileSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Model, ModelRequest } from '@boxcar/kernel';

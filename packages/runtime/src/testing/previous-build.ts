@@ -1,6 +1,6 @@
 /**
  * The sources of an older build, run with the libraries that are installed here. `migrations/previous-build` names its commit: the
- * newest one that landed with an older schema than this checkout's. `scripts/previous-build.mjs` checks it; docs/operations.md, "Two builds
+ * newest one that landed with an older schema than this checkout's. `scripts/previous-build.mjs` checks it; docs/reference/operations.md, "Two builds
  * at once", says who writes it and when.
  */
 import { execFile, execFileSync } from 'node:child_process';

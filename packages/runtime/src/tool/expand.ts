@@ -1,4 +1,4 @@
-/** The tool that brings back what a compaction has left out of a prompt. Source: docs/views.md, "Overflow". */
+/** The tool that brings back what a compaction has left out of a prompt. Source: docs/reference/views.md, "Overflow". */
 import {
   AUTO_HANDOFF_ANCHOR,
   type Card,

@@ -1,4 +1,4 @@
-/** The tool that lists the profiles an agent may reach, where they are too many to be told. Source: docs/primitives.md. */
+/** The tool that lists the profiles an agent may reach, where they are too many to be told. Source: docs/reference/primitives.md. */
 import { LIST_PROFILES, shortDescription } from '@boxcar/kernel';
 import { findReachable, findTurnPolicy } from '@boxcar/store';
 import type pg from 'pg';

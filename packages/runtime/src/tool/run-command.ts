@@ -1,4 +1,4 @@
-/** Comma commands on a tape, for people. Source: docs/tape.md, "Commands". */
+/** Comma commands on a tape, for people. Source: docs/reference/tape.md, "Commands". */
 import {
   anchorsText,
   COMMAND_HELP,

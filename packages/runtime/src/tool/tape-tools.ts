@@ -1,4 +1,4 @@
-/** The tools that read a tape for a model: its own, or one that it was granted. Source: docs/tape.md, "Tools". */
+/** The tools that read a tape for a model: its own, or one that it was granted. Source: docs/reference/tape.md, "Tools". */
 import {
   matchLine,
   type SessionAddress,

@@ -1,4 +1,4 @@
-/** Tools that other programs bring while turns run: the port of `@boxcar/mcp-client`. Rule: docs/mcp.md, "Client side". */
+/** Tools that other programs bring while turns run: the port of `@boxcar/mcp-client`. Rule: docs/reference/mcp.md, "Client side". */
 import { KernelError, type Profile } from '@boxcar/kernel';
 import type { Tool } from './tool.js';
 

@@ -5,7 +5,7 @@
  * Q2  A worker that closes does not wait for replies: the turn is given back, and its function begins anew elsewhere.
  * Q3  A function that begins anew asks again, and gets the replies that are there: the same text, for the same time, is the same question.
  * Q4  Which task of a platform waits is written with its question: another attempt goes on with that task, and begins none.
- * Rule: docs/handoff.md, "Questions".
+ * Rule: docs/reference/handoff.md, "Questions".
  */
 import { createHash } from 'node:crypto';
 import { buildCard, KernelError, type NewCard } from '@boxcar/kernel';

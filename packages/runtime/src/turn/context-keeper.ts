@@ -1,6 +1,6 @@
 /**
  * Keeps a turn's prompts within what its model takes: reminds an agent that can hand off, and when a prompt is too long, by
- * the estimate or in the provider's words, hands off in its place. Rules: docs/views.md, "Overflow".
+ * the estimate or in the provider's words, hands off in its place. Rules: docs/reference/views.md, "Overflow".
  */
 import {
   AUTO_HANDOFF_ANCHOR,

@@ -1,4 +1,4 @@
-/** Before a handoff is carried out: whether an identical one has a result for it, or is about to have one. Rule: docs/handoff.md, "Cached results". */
+/** Before a handoff is carried out: whether an identical one has a result for it, or is about to have one. Rule: docs/reference/handoff.md, "Cached results". */
 import type { HandoffId } from '@boxcar/kernel';
 import { type Flight, findFlight, lead, retryTransient, takeCached } from '@boxcar/store';
 import type { Ending } from '../end/index.js';

@@ -1,6 +1,6 @@
 /**
  * Stops a call that was made before, by the same profile with the same arguments and nothing new to go by, in this turn or
- * in one on its way to the root. Rule: docs/budgets.md, "Loop guard".
+ * in one on its way to the root. Rule: docs/reference/budgets.md, "Loop guard".
  *
  * The hash is committed with the call, so that whoever takes the turn over decides alike. Earlier steps of this hold are
  * remembered; only a turn with a parent, or one that was begun elsewhere, reads rows, while its commit is under way.

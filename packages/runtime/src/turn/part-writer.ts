@@ -4,7 +4,7 @@
  * W1  The first text of a round is written at once, later ones in batches. A round that ends before anything was written writes nothing.
  * W2  Nothing is written after a round has stopped: its readers get the rest from what the turn commits.
  * W3  Parts are for readers alone. What cannot be written is left out, and the turn goes on.
- * Rule: docs/handoff.md, "Streams".
+ * Rule: docs/reference/handoff.md, "Streams".
  */
 import { MaskedText } from '@boxcar/kernel';
 import { addPart, retryTransient } from '@boxcar/store';

@@ -6,7 +6,7 @@
  * R2  The result, what the platform could not carry and what it has used are written with the end of the turn, in one transaction.
  * R3  The time of a handoff begins with its first attempt and counts over all of them.
  * R4  A turn that has ended stops its attempt, and the platform is told to stop, where it can be told.
- * Rule: docs/handoff.md, "Attempts".
+ * Rule: docs/reference/handoff.md, "Attempts".
  */
 import {
   budgetExceeded,

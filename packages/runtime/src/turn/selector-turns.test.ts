@@ -1,4 +1,4 @@
-/** Turns whose worker lacks their selector. Source: docs/views.md, "Selectors". */
+/** Turns whose worker lacks their selector. Source: docs/reference/views.md, "Selectors". */
 import { parseId, type Select, type TurnId } from '@boxcar/kernel';
 import { describeWait } from '@boxcar/kernel/words';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';

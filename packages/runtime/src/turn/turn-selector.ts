@@ -1,4 +1,4 @@
-/** The selector of a turn in a worker's hands: found, fixed, applied, or missing. Rules: docs/views.md, "Selectors". */
+/** The selector of a turn in a worker's hands: found, fixed, applied, or missing. Rules: docs/reference/views.md, "Selectors". */
 import { type ErrorBody, KernelError, type SelectorRef } from '@boxcar/kernel';
 import { fixSelector, waitForSelector } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';

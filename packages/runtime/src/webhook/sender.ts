@@ -5,7 +5,7 @@
  * S2  What it claims is its own for a limited time. An event of which nothing was recorded is sent again, under the same id.
  * S3  Only so many attempts go to one host at once, so that a slow receiver does not keep the others waiting.
  * S4  An address is judged at each connection, on the very address that is used.
- * Rule: docs/handoff.md, "Callbacks".
+ * Rule: docs/reference/handoff.md, "Callbacks".
  */
 import type { lookup } from 'node:dns';
 import { deliveryPauseMs, errorText, KernelError, startTimer } from '@boxcar/kernel';

@@ -1,4 +1,4 @@
-/** Two builds on one database: docs/operations.md, "Two builds at once". The older is this one, unless a test says otherwise. */
+/** Two builds on one database: docs/reference/operations.md, "Two builds at once". The older is this one, unless a test says otherwise. */
 import { parseId, type TurnId } from '@boxcar/kernel';
 import { describeWait } from '@boxcar/kernel/words';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';

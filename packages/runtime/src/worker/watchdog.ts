@@ -1,7 +1,7 @@
 /**
  * Ends the process when its event loop is held for half a lease: a thread charges the turn whose code holds the loop with one loss,
  * or notes the job, and hands the other turns back, which nothing on the held loop can do. One thread watches for all workers of the
- * process, since all of them end with it. It does the same when such code ends the process by `process.exit`. Rule: docs/turns.md,
+ * process, since all of them end with it. It does the same when such code ends the process by `process.exit`. Rule: docs/reference/turns.md,
  * "A held event loop".
  */
 import { url as inspectorUrl } from 'node:inspector';

@@ -8,7 +8,7 @@
  *     since a decision may have come before; the sweep finds what both have missed.
  * G3  A ticket that was not consumed proves that its call was not begun, whatever has died since. A call has one ticket that counts:
  *     only the claim that holds its turn makes one, and only where there is none.
- * Rule: docs/approvals.md, "Calls that wait".
+ * Rule: docs/reference/approvals.md, "Calls that wait".
  */
 import type { Ring, TicketId, TicketStatus, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';

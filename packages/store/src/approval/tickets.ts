@@ -7,7 +7,7 @@
  *     decided. A decision that comes too late expires the ticket itself.
  * A3  An approved ticket is consumed once, and only for what was approved: all hashes are compared in the statement that consumes it.
  * A4  The arguments are in a card, masked, so that they can be erased.
- * Rule: docs/approvals.md.
+ * Rule: docs/reference/approvals.md.
  */
 import type {
   AgentId,

@@ -1,5 +1,5 @@
 /**
- * The rows of budgets. Rules: kernel/budget/budget.ts; docs/budgets.md.
+ * The rows of budgets. Rules: kernel/budget/budget.ts; docs/reference/budgets.md.
  *
  * A1  Accounts are read and written only while the row of their run is locked, so they need no locks of their own.
  * A2  `reserved` is what unsettled turns have been allotted, `spent` what settled ones have used; both count in every

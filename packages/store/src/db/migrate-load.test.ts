@@ -1,4 +1,4 @@
-/** What a migration keeps from readers and writers of large tables. Rule: docs/operations.md, "Two builds at once". */
+/** What a migration keeps from readers and writers of large tables. Rule: docs/reference/operations.md, "Two builds at once". */
 import { cpSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

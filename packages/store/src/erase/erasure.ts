@@ -1,6 +1,6 @@
 /**
  * Erasure: the content of a card goes, everything else stays. What may be erased is decided by the function in the database, the
- * only way past the seal. Rule: docs/operations.md, "Erasure".
+ * only way past the seal. Rule: docs/reference/operations.md, "Erasure".
  */
 import {
   type BoxId,

@@ -6,7 +6,7 @@
  * H2  The words of users are in cards alone. The rows have keys, names, types and numbers.
  * H3  Rights are those on the tape. Whoever reads it up to a position knows the session up to there: entries, counts and last message.
  * H4  Each operation is a constant number of statements, however long the session is.
- * Rule: docs/handoff-sessions.md.
+ * Rule: docs/reference/handoff-sessions.md.
  */
 import type {
   AgentId,

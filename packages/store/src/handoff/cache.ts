@@ -5,7 +5,7 @@
  *     taken again.
  * C2  Of identical handoffs one at a time is carried out; the others wait for it. It leads until its turn ends, whichever process has it.
  * C3  One that is a part of a leading handoff, at whatever depth, waits for nothing, so that two never wait for each other.
- * Rule: docs/handoff.md, "Cached results".
+ * Rule: docs/reference/handoff.md, "Cached results".
  */
 import type { CardContent, HandoffId, JsonValue, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';

@@ -6,7 +6,7 @@
  * H2  Task, context and payload are cards of the handoff's context box, and the result is the deliverable of its turn: erasure finds
  *     all of them. No other column holds their words.
  * H3  One that was joined to another has the turn of that one.
- * Rule: docs/handoff.md.
+ * Rule: docs/reference/handoff.md.
  */
 import type {
   AgentId,

@@ -6,7 +6,7 @@
  * Q2  Only the worker that holds the turn asks. An attempt that begins or fails closes what was left open: nobody waits for a reply. The same
  *     question, asked again by another attempt, is the same row: with its reply, or open again for the rest of its time.
  * Q3  While a question is open the time of the handoff does not run: its deadline moves by what the wait took.
- * Rule: docs/handoff.md, "Questions".
+ * Rule: docs/reference/handoff.md, "Questions".
  */
 import type { HandoffId, HandoffMessage, NewCard, ProjectId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';

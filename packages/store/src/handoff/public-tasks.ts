@@ -4,7 +4,7 @@
  * P1  A task is a handoff. A caller sees the tasks that it has given to an agent itself, and no others.
  * P2  A task waits for input while a question of it, or of a handoff below it, is open. The oldest one is what it asks.
  * P3  The agent of a conversation is made with the first turn of one of its tasks. Whoever makes a turn for the conversation holds its lock.
- * Rule: docs/a2a.md.
+ * Rule: docs/reference/a2a.md.
  */
 import type { AgentId, Handoff, HandoffId, HandoffPhase, ProjectId } from '@boxcar/kernel';
 import { handoffStatusOf } from '@boxcar/kernel';

@@ -4,7 +4,7 @@
  * N1  What is to be sent is made by triggers (`webhook/deliveries.ts`, W1), also of what has happened before somebody asks for it.
  * N2  Whoever asks holds the row of the task, so that an end at the same moment comes before or after.
  * N3  A notification has the task as it is when it is sent, and goes to the address for which it was asked, or nowhere.
- * Rule: docs/a2a.md, "Push notifications".
+ * Rule: docs/reference/a2a.md, "Push notifications".
  */
 import type { DeliveryId, HandoffId } from '@boxcar/kernel';
 import type pg from 'pg';

@@ -5,7 +5,7 @@
  * P2  Only the worker that holds the running turn adds parts: the end of a turn waits for one that is being added, and after it there is none.
  * P3  A round is one answer of a model or one attempt at a platform. Its first part voids what other rounds have said: a part without text stands
  *     between them. The same part may be added again after a lost answer; it stands once.
- * Rule: docs/handoff.md, "Streams".
+ * Rule: docs/reference/handoff.md, "Streams".
  */
 import type { TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';

@@ -5,7 +5,7 @@
  * K2  A key is usable until it is revoked or expires, while its project takes submissions. Each request asks the row.
  * K3  A key has one successor at most. Making it and ending the key are one statement.
  * K4  The key of a machine is valid at servers that only this machine reaches, and counts nowhere else.
- * Rule: docs/http.md, "Keys".
+ * Rule: docs/reference/http.md, "Keys".
  */
 import type { AgentId, KeyId, ProjectId, Scope } from '@boxcar/kernel';
 import type pg from 'pg';

@@ -1,5 +1,5 @@
 /**
- * Ordinary statements, written with drizzle's query builder. When to take it and when to write SQL: docs/database-access.md.
+ * Ordinary statements, written with drizzle's query builder. When to take it and when to write SQL: docs/explanation/database-access.md.
  *
  * Q1  A statement goes through the connection that it is given, as those of `run` do: prepared under a name of its text, its values read
  *     as the kernel reads them, its failures named alike.

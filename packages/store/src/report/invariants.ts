@@ -1,7 +1,7 @@
 /**
  * What must hold of the rows at every moment, whatever crashed, raced or came twice. Each is one statement that selects
  * what breaks it; used by `boxcar doctor` and by the tests. To add one, add it to the list, and to the test that breaks it.
- * Source: docs/operations.md, "Invariants".
+ * Source: docs/reference/operations.md, "Invariants".
  *
  * Statements read the turns in `scope`: all that have not ended and the newest ones, as many of each as asked for.
  */

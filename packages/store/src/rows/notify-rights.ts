@@ -1,6 +1,6 @@
 /**
  * Whether the ends of a session's turns may be told on a tape, and give its agent turns. To wake an agent is to give it a turn, so the
- * maker of the session needs what giving turns needs, each time. Rule: docs/security.md, "Turns that nobody asked for".
+ * maker of the session needs what giving turns needs, each time. Rule: docs/explanation/security.md, "Turns that nobody asked for".
  */
 import {
   type AgentId,

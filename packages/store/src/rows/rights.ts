@@ -1,5 +1,5 @@
 /**
- * Who may read what: the one place where it is said, as SQL. Rule: docs/security.md.
+ * Who may read what: the one place where it is said, as SQL. Rule: docs/explanation/security.md.
  *
  * A box `b` of project `p` is read by agent $3
  *

@@ -143,7 +143,7 @@ function isRepeated(items: readonly SubmissionItem[], index: number): boolean {
 
 /**
  * Writes submissions in one statement: each wholly or not at all. Either all carry an operation or none does, and likewise
- * a fence and a wait. Rule: docs/primitives.md, "Accepting".
+ * a fence and a wait. Rule: docs/reference/primitives.md, "Accepting".
  *
  * @param options.hints - A worker is told of a single turn by the commit, before its ring arrives. Default: false.
  * @returns One result per item: `refused` when its key exists already or its fence no longer holds.

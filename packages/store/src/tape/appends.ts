@@ -1,4 +1,4 @@
-/** Entries are appended to a tape, each append once under its key. Source: docs/tape.md. */
+/** Entries are appended to a tape, each append once under its key. Source: docs/reference/tape.md. */
 import {
   type BoxId,
   type CardId,

@@ -6,7 +6,7 @@
  *     order. The agent in whose name the handoff was asked for must have the right to give turns to the told agent; otherwise nothing is told.
  * O3  The rest is as for the ends of sessions (`notices.ts`, N3): a turn that is under way reads it, else the agent gets one. A turn whose
  *     call waits for the handoff gets the result as that of its call.
- * Rule: docs/handoff.md, "Telling the source agent".
+ * Rule: docs/reference/handoff.md, "Telling the source agent".
  */
 import type {
   AgentId,

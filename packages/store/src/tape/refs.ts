@@ -1,4 +1,4 @@
-/** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References". */
+/** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/reference/tape.md, "References". */
 import { type AgentId, type BoxId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import type pg from 'pg';
 import type { BoxGrant, LoadBoxesOptions, SnapshotEntry } from '../box/index.js';

@@ -1,4 +1,4 @@
-/** Tapes as rows: found by name, agent or box, and made with their bootstrap. Source: docs/tape.md. */
+/** Tapes as rows: found by name, agent or box, and made with their bootstrap. Source: docs/reference/tape.md. */
 
 import { type AgentId, type BoxId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import type { BoxGrant } from '../box/index.js';

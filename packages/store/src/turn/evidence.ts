@@ -1,6 +1,6 @@
 /**
  * Answers that arrived too late: by then their turn had ended, or another worker held it. They are kept with their cost,
- * and never applied. Source: docs/turns.md, "Evidence".
+ * and never applied. Source: docs/reference/turns.md, "Evidence".
  */
 import type { JsonValue, ProjectId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';

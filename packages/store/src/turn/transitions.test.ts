@@ -458,8 +458,8 @@ test('none does anything else to a turn whose status has changed before it', asy
   expect((await noted()).filter((line) => !may.has(line))).toEqual([]);
 });
 
-test('docs/turns.md has the same table', () => {
-  const page = readFileSync(join(ROOT, 'docs', 'turns.md'), 'utf8');
+test('docs/reference/turns.md has the same table', () => {
+  const page = readFileSync(join(ROOT, 'docs', 'reference', 'turns.md'), 'utf8');
   const codes = (cell: string): (string | null)[] =>
     cell === '–' ? [null] : [...cell.matchAll(/`(\w+)`/g)].map(([, code = '']) => code);
   const lines = [...page.matchAll(/^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|/gm)].flatMap(([, cause, from, to]) =>

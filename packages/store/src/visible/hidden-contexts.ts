@@ -1,4 +1,4 @@
-/** Which contexts a forked tape would show to the maker of the fork, although the maker may not read them. Rule: docs/security.md, "Reading". */
+/** Which contexts a forked tape would show to the maker of the fork, although the maker may not read them. Rule: docs/explanation/security.md, "Reading". */
 import { owns, readsAll } from '../rows/index.js';
 import { entriesOf, viewStartAt } from './ancestry.js';
 

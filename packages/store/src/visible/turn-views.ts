@@ -1,6 +1,6 @@
 /**
  * Where the view of a turn begins, when the turn says so itself. The position is in its row from its submission on; the first anchor that is
- * written after the turn began ends it. Source: docs/views.md, "Where a view begins".
+ * written after the turn began ends it. Source: docs/reference/views.md, "Where a view begins".
  */
 import type { AgentId, BoxId, TurnViewStart } from '@boxcar/kernel';
 import { spellingsOf } from '@boxcar/kernel';

@@ -6,7 +6,7 @@
  * W2  Who sends it claims it first, by compare-and-set, for a limited time. Of two that claim, one gets it.
  * W3  What came of an attempt is recorded only by its claim. An attempt of which nothing was recorded is repeated, under the same id.
  * W4  The body is read when it is sent, and stored nowhere: a result that was erased is not sent.
- * Rule: docs/handoff.md, "Callbacks"; docs/a2a.md, "Push notifications".
+ * Rule: docs/reference/handoff.md, "Callbacks"; docs/reference/a2a.md, "Push notifications".
  */
 import type {
   DeliveryId,

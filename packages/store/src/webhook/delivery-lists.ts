@@ -1,4 +1,4 @@
-/** Deliveries as people look at them, and sending one again. Rule: docs/handoff.md, "Callbacks". */
+/** Deliveries as people look at them, and sending one again. Rule: docs/reference/handoff.md, "Callbacks". */
 import {
   type DeliveryId,
   type DeliveryStatus,

@@ -1,4 +1,4 @@
-/** Queued turns enter the window of their target. Rule: docs/turns.md, "Window"; docs/operations.md, "Fairness". */
+/** Queued turns enter the window of their target. Rule: docs/reference/turns.md, "Window"; docs/reference/operations.md, "Fairness". */
 import { type Ring, toErrorBody, WINDOW_FACTOR } from '@boxcar/kernel';
 import type pg from 'pg';
 import { isServerTrouble, run, runRetrying, statement, type Tx, transaction } from '../db/index.js';

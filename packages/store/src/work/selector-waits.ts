@@ -1,5 +1,5 @@
 /**
- * Turns whose worker lacks their selector wait for a worker that has it. Rules of waits: waits.ts; docs/views.md, "Selectors".
+ * Turns whose worker lacks their selector wait for a worker that has it. Rules of waits: waits.ts; docs/reference/views.md, "Selectors".
  *
  * L1  Such a turn is not rung: the workers that have its selector take it from the rows with their sweeps, and with their slots as these become
  *     free while more such turns wait. So it does not come back to a worker without the selector.

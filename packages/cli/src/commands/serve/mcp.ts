@@ -97,7 +97,7 @@ export function addMcp(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'Messages of the protocol are on stdin and stdout, logs on stderr. docs/mcp.md says how to add it to the well-known clients.\n\nIt ends when the client closes stdin, or at SIGTERM, after the calls in progress. It runs no turns: start a worker beside it.\n\nWith --http it is a server with keys, as boxcar serve, which has the same at /mcp.',
+          'Messages of the protocol are on stdin and stdout, logs on stderr. docs/reference/mcp.md says how to add it to the well-known clients.\n\nIt ends when the client closes stdin, or at SIGTERM, after the calls in progress. It runs no turns: start a worker beside it.\n\nWith --http it is a server with keys, as boxcar serve, which has the same at /mcp.',
         examples: [
           'boxcar mcp',
           'boxcar mcp --agent reviewer --tools sessions,tapes,primitives',

@@ -1,6 +1,6 @@
 /**
  * Lines of people on a tape. A line that begins with a comma is a command and nothing else; any other goes to the tape's agent as an
- * instruction, or, on a tape without agent, is appended as a message. Source: docs/tape.md, "The repl".
+ * instruction, or, on a tape without agent, is appended as a message. Source: docs/reference/tape.md, "The repl".
  */
 
 import { toLine, toPlain } from '@boxcar/host/base';

@@ -34,7 +34,7 @@ export interface ArgumentHelp {
 }
 
 const WIDTH = 80;
-/** Members of members are shown; what is deeper is in docs/primitives.md. */
+/** Members of members are shown; what is deeper is in docs/reference/primitives.md. */
 const MAX_DEPTH = 2;
 
 const optionsOf = ({ anyOf, oneOf }: Schema): readonly Schema[] | undefined => anyOf ?? oneOf;

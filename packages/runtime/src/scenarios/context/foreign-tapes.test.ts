@@ -1,4 +1,4 @@
-/** What an agent may read of the tapes of others, tried at every door. Rule: docs/security.md. */
+/** What an agent may read of the tapes of others, tried at every door. Rule: docs/explanation/security.md. */
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

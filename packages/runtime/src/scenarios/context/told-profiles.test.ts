@@ -1,4 +1,4 @@
-/** Agents are told which profiles they can reach. Source: docs/primitives.md. */
+/** Agents are told which profiles they can reach. Source: docs/reference/primitives.md. */
 import type { JsonValue, ModelRequest } from '@boxcar/kernel';
 import { beforeEach, expect, test } from 'vitest';
 import { z } from 'zod';

@@ -1,6 +1,6 @@
 /**
  * Every text that a caller or a model can give has a mark. After all cards with marks are erased, marks are found in the places that
- * docs/operations.md, "Erasure", names, and nowhere else.
+ * docs/reference/operations.md, "Erasure", names, and nowhere else.
  */
 import {
   type BatchId,
