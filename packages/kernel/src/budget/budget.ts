@@ -1,10 +1,12 @@
 /**
- * Budgets: what a run, or the tree below one turn, may use. Every decision about them; the rows are `store/budget/budgets.ts`.
+ * Budgets: the resources that a run, or the tree below one turn, may use. All decisions about budgets are here; their
+ * rows are in `store/budget/budgets.ts`.
  * Source: docs/reference/budgets.md.
  *
- * B1  Nothing is granted beyond what is left in any account on the way up: `reserved + spent ≤ limit` at every grant.
+ * B1  A grant never exceeds what is left in any account on the way up: `reserved + spent ≤ limit` at every grant.
  * B2  A refusal grants nothing in any account.
- * B3  A step is paid from its turn's allotment; only when that is too small is an account asked, for what is missing.
+ * B3  A step is paid from its turn's allotment. Only when the allotment is too small is an account asked, and only for
+ *     the missing amount.
  */
 import { z } from 'zod';
 import { canonicalJson, type JsonValue, KernelError } from '../base/index.js';
@@ -14,16 +16,19 @@ import { costOf, dearestOf, type ModelPrice } from '../model/index.js';
 
 const count = (max: number) => z.number().int().positive().max(max);
 
-/** How a caller limits what it submits; the same piece at every door. Models are shown the names alone: each prompt pays for them. */
+/**
+ * How a caller limits the work that it submits; the same schema at every door. Models see only the field names, because
+ * every prompt pays for these tokens.
+ */
 export const budgetSchema = z
   .strictObject({
     tokens: count(1e15).optional(),
-    /** By the price table; a model without a price is refused. */
+    /** Computed from the price table; a model without a price is refused. */
     cost_usd: z.number().min(0.000_001).max(1e9).optional(),
     turns: count(1e9).optional(),
     /** Model calls of all turns together. */
     steps: count(1e9).optional(),
-    /** How many levels of turns, the first one included. */
+    /** Number of levels of turns, the first level included. */
     depth: count(1_000).optional(),
     /** Children of any one turn. */
     fan_out: count(1_000_000).optional(),
@@ -37,7 +42,7 @@ export const budgetSchema = z
   .refine((budget) => Object.keys(budget).length > 0, 'must limit something');
 export type BudgetInput = z.infer<typeof budgetSchema>;
 
-/** The limits of an account, as its row keeps them. */
+/** The limits of an account, in the form that its row stores. */
 export interface BudgetLimits {
   readonly tokens?: number;
   readonly cost_micros?: number;
@@ -56,10 +61,10 @@ export function toBudgetLimits({ cost_usd, ...rest }: BudgetInput): BudgetLimits
   };
 }
 
-/** Turns of a run whose own account sets no limit of `turns`. */
+/** Maximum number of turns of a run whose own account has no limit of `turns`. */
 export const DEFAULT_RUN_TURNS = 10_000;
 
-/** An account as it stands. Its numbers include what is reserved. */
+/** The current state of an account. Its numbers include reserved amounts. */
 export interface Account {
   readonly id: string;
   readonly limits: BudgetLimits;
@@ -77,7 +82,7 @@ export interface Amounts {
   readonly steps: number;
 }
 
-/** What a turn has been given of each kind; null = no account above it limits that kind. */
+/** The amount of each kind that a turn has been given; null when no account above the turn limits that kind. */
 export interface Allotment {
   readonly tokens: number | null;
   readonly costMicros: number | null;
@@ -86,7 +91,7 @@ export interface Allotment {
 
 export type BudgetKind = 'tokens' | 'cost_usd' | 'turns' | 'steps' | 'depth' | 'fan_out' | 'seconds';
 
-/** The limit that stands in the way. */
+/** The limit that refused a request. */
 export interface BudgetHit {
   readonly accountId: string;
   readonly kind: BudgetKind;
@@ -101,7 +106,7 @@ export type Grant =
 
 const bytesOf = (value: JsonValue): number => Buffer.byteLength(canonicalJson(value));
 
-/** A prompt's size in tokens: an estimate, as all are before the call. */
+/** A prompt's size in tokens. It is an estimate, like every count before the call. */
 export const estimatePrompt = (messageTokens: number, tools: readonly ToolSchema[]): number =>
   messageTokens +
   estimateTokens(
@@ -111,7 +116,7 @@ export const estimatePrompt = (messageTokens: number, tools: readonly ToolSchema
     ),
   );
 
-/** What one model call may take at most, as far as can be known before it. */
+/** The most that one model call may use, as far as this is known before the call. */
 export function needOf(call: {
   readonly promptTokens: number;
   readonly answerTokens: number;
@@ -150,11 +155,11 @@ const hitOf = (
 };
 
 /**
- * Grants what each kind needs, and up to what it wants where more is left. B1, B2.
+ * Grants what each kind needs, and up to the wanted amount where more is left. B1, B2.
  *
- * @param accounts - The nearest account and all that enclose it.
- * @param need - Without it there is no grant.
- * @param want - At most this is granted.
+ * @param accounts - The nearest account and all accounts that enclose it.
+ * @param need - The least amount of a grant; a smaller remainder is a refusal.
+ * @param want - The most that is granted.
  */
 export function decideGrant(
   accounts: readonly Account[],
@@ -176,7 +181,7 @@ export function decideGrant(
     for (const { kind, limit: key, amount } of KINDS) {
       const limit = account.limits[key];
       if (limit === undefined) continue;
-      // An account may have been used beyond its limit; what needs none of it goes on.
+      // Usage may exceed an account's limit. A request that needs nothing of that kind still continues.
       const left = Math.max(limit - account[amount], 0);
       if (left < need[amount]) {
         return {
@@ -190,12 +195,17 @@ export function decideGrant(
   return { outcome: 'granted', amounts: granted };
 }
 
-/** Of what is left, one turn takes at most so much ahead of its need, so that its siblings find something too. */
+/**
+ * One turn takes at most this fraction of the remaining amount beyond its need, so that its siblings get a part too.
+ */
 const SHARE = 8;
-/** Steps that a top-up is meant to last for. */
+/** The number of steps that a top-up should last for. */
 const STEPS_AHEAD = 4;
 
-/** What a top-up asks for beyond its need: some steps ahead, but no more than a share of what is left. */
+/**
+ * The amount that a top-up asks for: enough for some steps ahead, but beyond the missing amount only a share of what is
+ * left.
+ */
 export function wantOf(accounts: readonly Account[], missing: Amounts, step: Amounts): Amounts {
   const ahead = (amount: keyof Amounts, limitKey: 'tokens' | 'cost_micros' | 'steps'): number => {
     const left = Math.min(
@@ -211,14 +221,14 @@ export function wantOf(accounts: readonly Account[], missing: Amounts, step: Amo
   };
 }
 
-/** What a turn has used. */
+/** The amounts that a turn has used. */
 export interface Spent {
   readonly tokens: number;
   readonly costMicros: number;
   readonly steps: number;
 }
 
-/** What is missing in an allotment for one more step; undefined = it is enough. B3. */
+/** The amount that an allotment lacks for one more step; undefined when it is enough. B3. */
 export function findShortfall(allotment: Allotment, spent: Spent, need: Amounts): Amounts | undefined {
   const missing = (amount: keyof Amounts): number => {
     const allotted = allotment[amount];
@@ -228,15 +238,15 @@ export function findShortfall(allotment: Allotment, spent: Spent, need: Amounts)
   return all.tokens + all.costMicros + all.steps === 0 ? undefined : all;
 }
 
-/** A spawn: so many turns below one parent, each with its first need. */
+/** A spawn: this many new turns below one parent. */
 export interface Spawn {
   readonly turns: number;
   readonly depth: number;
-  /** Children that the parent turn has already. */
+  /** Children that the parent turn already has. */
   readonly siblings: number;
 }
 
-/** Whether the accounts have room for more turns at this place; undefined = they have. */
+/** The first limit that leaves no room for the new turns; undefined when all accounts have room. */
 export function findSpawnHit(accounts: readonly Account[], spawn: Spawn): BudgetHit | undefined {
   for (const account of accounts) {
     const { limits, topDepth } = account;
@@ -253,7 +263,7 @@ export function findSpawnHit(accounts: readonly Account[], spawn: Spawn): Budget
 
 const round = (value: number): number => Math.round(value * 1e6) / 1e6;
 
-/** A limit that is reached, in the words of the catalogue. */
+/** The error for a limit that is reached. */
 export function budgetExceeded(hit: BudgetHit, details: Readonly<Record<string, unknown>> = {}): KernelError {
   const left = round(Math.max(0, hit.limit - hit.used));
   return new KernelError('budget_exceeded', {
@@ -272,7 +282,7 @@ export function budgetExceeded(hit: BudgetHit, details: Readonly<Record<string, 
   });
 }
 
-/** A cost is limited, and nobody knows what the calls would cost. */
+/** The error for a cost limit that cannot be checked, because the model has no price. */
 export const priceUnknown = (of: {
   readonly model: string;
   readonly accountId: string;

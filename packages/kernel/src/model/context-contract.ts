@@ -1,17 +1,17 @@
-/** What an agent that can hand off is told about the length of its context. */
+/** The texts about the length of its context for an agent that can hand off. */
 
-/** The context of a model that nothing is said about. */
+/** The context limit of a model without a configured limit. */
 export const DEFAULT_CONTEXT_TOKENS = 200_000;
-/** Of the context: an estimate above it brings the reminder. */
+/** Share of the context limit; the reminder is sent when the estimate exceeds it. */
 export const DEFAULT_REMINDER_SHARE = 0.8;
 
-/** 200000 as `200k`, 1000000 as `1M`, what is not round as it is. */
+/** Formats 200000 as `200k` and 1000000 as `1M`; a number that is not round stays unchanged. */
 function shortTokens(tokens: number): string {
   if (tokens >= 1_000_000 && tokens % 1_000_000 === 0) return `${tokens / 1_000_000}M`;
   return tokens >= 1_000 && tokens % 1_000 === 0 ? `${tokens / 1_000}k` : String(tokens);
 }
 
-/** The original's `<context_contract>` with the model's real limit. */
+/** Bub's `<context_contract>` text, with the model's real limit. */
 export function contextContract(limitTokens: number): string {
   return [
     '<context_contract>',
@@ -21,7 +21,7 @@ export function contextContract(limitTokens: number): string {
   ].join('\n');
 }
 
-/** The one reminder. */
+/** The only reminder about the context's length. */
 export function contextReminder({
   estimateTokens,
   limitTokens,

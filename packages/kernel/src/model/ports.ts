@@ -1,4 +1,4 @@
-/** The ports of the kernel: what its rules need from outside, each with more than one implementation. */
+/** The ports of the kernel: the outside services that its rules need, each with more than one implementation. */
 import type { ErrorBody, JsonValue, TurnId } from '../base/index.js';
 import { maskSecrets } from '../base/index.js';
 import type { Message, ProviderPart, ToolSchema } from '../card/index.js';
@@ -11,12 +11,12 @@ export interface ModelRequest {
   readonly settings: {
     readonly temperature?: number | undefined;
     readonly max_output_tokens?: number | undefined;
-    /** False asks for the answer in one piece; adapters of real providers stream otherwise. */
+    /** False asks for the answer in one piece; otherwise adapters of real providers stream. */
     readonly stream?: boolean | undefined;
   };
   /** The profile's script; only scripted models read it. */
   readonly script?: readonly JsonValue[] | undefined;
-  /** Where in the world this call stands. A model keeps no state of its own, so that a takeover can continue. */
+  /** Identifies the call. A model keeps no state of its own, so that another worker can take over and continue. */
   readonly turn: {
     readonly turnId: TurnId;
     readonly step: number;
@@ -24,15 +24,15 @@ export interface ModelRequest {
     readonly epoch: number;
     /** Index in `messages` of the first message of this turn (its inherited context, then its arguments). */
     readonly firstMessage: number;
-    /** How many messages there are up to the end of what this turn inherits, which the siblings of a fork share. */
+    /** Number of messages up to the end of this turn's inherited context, which the siblings of a fork share. */
     readonly sharedMessages?: number | undefined;
-    /** This turn's own instruction: text, or the JSON it was given. Null when its context holds none. */
+    /** This turn's own instruction: text, or the JSON that was given. Null when its context has no instruction. */
     readonly instruction: JsonValue;
   };
 }
 
 export interface ModelToolCall {
-  /** The provider's id; may repeat, may be empty. */
+  /** The provider's id; it may repeat, and it may be empty. */
   readonly id: string;
   readonly name: string;
   /** The arguments as the model wrote them: JSON text, possibly broken. */
@@ -40,9 +40,9 @@ export interface ModelToolCall {
 }
 
 export interface ModelUsage {
-  /** All of the prompt, cached parts included. */
+  /** All tokens of the prompt, cached parts included. */
   readonly inputTokens: number;
-  /** All of the answer, reasoning included. */
+  /** All tokens of the answer, reasoning included. */
   readonly outputTokens: number;
   /** The part of `inputTokens` that the provider read from its prompt cache. */
   readonly cachedInputTokens?: number | undefined;
@@ -50,44 +50,58 @@ export interface ModelUsage {
   readonly cacheWriteTokens?: number | undefined;
   /** The part of `outputTokens` that was reasoning. */
   readonly reasoningTokens?: number | undefined;
-  /** True when the provider named no figures, or not all, and these were derived from what was sent and received. */
+  /**
+   * True when the provider reported no figures, or not all of them, and the missing figures were derived from the sent
+   * and received text.
+   */
   readonly isEstimated?: boolean | undefined;
 }
 
 export interface ModelReply {
   readonly text: string;
-  /** What the provider showed of the model's reasoning: kept for audit, never part of a prompt. */
+  /** The reasoning that the provider showed: kept for audit, never part of a prompt. */
   readonly reasoning?: string | undefined;
-  /** What the provider attached, in the order of the answer: goes back to this model with the answer, and is shown to nobody. */
+  /**
+   * The provider's attachments, in the order of the answer. They are sent back to this model with the answer, and are
+   * never displayed.
+   */
   readonly providerParts?: readonly ProviderPart[] | undefined;
   readonly toolCalls: readonly ModelToolCall[];
   readonly usage: ModelUsage;
-  /** Settings that were not sent as the profile says, in the adapter's words. */
+  /** Settings that were not sent as the profile states them, in the adapter's words. */
   readonly warnings?: readonly string[] | undefined;
   readonly finishReason: 'stop' | 'tool_calls' | 'length' | 'content_filter' | 'other';
 }
 
-/** What is wrong with a tool of a profile without making the profile wrong: a part of its schema is not told to the model, or nothing has its name. */
+/**
+ * A problem with a tool of a profile that does not make the profile invalid: a part of the tool's schema is not sent to
+ * the model, or no tool has this name.
+ */
 export interface ToolFinding {
   readonly tool: string;
   readonly message: string;
 }
 
-/** A setting of a profile that is not sent as it is written. */
+/** A setting of a profile that is not sent as written. */
 export interface SettingFinding {
   readonly setting: 'temperature' | 'max_output_tokens';
-  /** Null: the setting is left out. */
+  /** Null when the setting is left out. */
   readonly sent: number | null;
-  /** With what is sent and why. */
+  /** States the value that is sent, and the reason. */
   readonly message: string;
 }
 
-/** What an adapter sends that is in no message and no tool of a prompt, or is sent in another form than it has there. */
+/**
+ * Content that an adapter sends although no message and no tool of the prompt holds it, or that it sends in another
+ * form.
+ */
 export interface WireNote {
   /**
-   * `placeholder_tool`: stands for a tool that the history used and the step does not offer. `filler`: words where the provider wants some.
-   * `joined`: messages sent as one. `cache_mark`: how far the prompt may be cached. `call_id`, `tool_name`: the form that the provider takes.
-   * `left_out`: what a provider had attached and this one is not sent. `untold`: what of a tool this provider cannot be told.
+   * `placeholder_tool`: replaces a tool that the history used and the step does not offer. `filler`: text where the
+   * provider requires some. `joined`: several messages sent as one. `cache_mark`: the end of the part of the prompt
+   * that may be cached. `call_id`, `tool_name`: converted to the form that the provider accepts. `left_out`: an
+   * attachment of another provider that is not sent to this one. `untold`: a part of a tool that this provider cannot
+   * express.
    */
   readonly kind:
     | 'placeholder_tool'
@@ -99,14 +113,14 @@ export interface WireNote {
     | 'left_out'
     | 'untold';
   readonly message: string;
-  /** The messages that it is about, from 1. */
+  /** The messages that the note is about, counted from 1. */
   readonly messages?: readonly number[];
   readonly tool?: string;
-  /** Words that are sent and are in no message and no tool. */
+  /** Text that is sent but is in no message and no tool. */
   readonly text?: string;
 }
 
-/** The selector of a profile, which nothing here has registered. */
+/** The selector of a profile that is not registered in this process. */
 export interface SelectorFinding {
   readonly selector: string;
   readonly message: string;
@@ -114,32 +128,47 @@ export interface SelectorFinding {
 
 export interface GenerateOptions {
   readonly signal: AbortSignal;
-  /** Gets the text of the answer while it is written, in order. The parts joined are the reply's text. Not every model streams. */
+  /**
+   * Receives the text of the answer in order while the model writes it. The joined parts equal the reply's text. Not
+   * every model streams.
+   */
   readonly onText?: ((text: string) => void) | undefined;
 }
 
 /** Asks a model once. Implementations never retry and never run tools. Failures are thrown as `ModelError`. */
 export interface Model {
   generate(request: ModelRequest, options: GenerateOptions): Promise<ModelReply>;
-  /** The tokens of each text for this model, exact or estimated. Must not hold up the process. */
+  /** The token count of each text for this model, exact or estimated. Must not block the process. */
   countTokens?(texts: readonly string[], model: string): Promise<readonly number[]>;
-  /** What of the tools' schemas the model's provider cannot be told, when a profile is applied. The tools are offered all the same. */
+  /**
+   * Lists the parts of the tools' schemas that the model's provider cannot express; called when a profile is applied.
+   * The tools are offered all the same.
+   */
   checkTools?(model: string, tools: readonly ToolSchema[]): readonly ToolFinding[];
-  /** What of a prompt the adapter sends in another form, and what it adds; null where the model is not known. Asks no provider and needs no key. */
+  /**
+   * Lists the parts of a prompt that the adapter adds or sends in another form; null when the model is not known. Sends
+   * no request to a provider and needs no key.
+   */
   describeWire?(
     model: string,
     prompt: Pick<ModelRequest, 'messages' | 'tools'> & { readonly sharedMessages?: number | undefined },
   ): readonly WireNote[] | null;
-  /** Which of these settings the adapter sends in another way, when a profile is applied. Asks no provider and needs no key. */
+  /**
+   * Lists the settings that the adapter sends in another way; called when a profile is applied. Sends no request to a
+   * provider and needs no key.
+   */
   checkSettings?(model: string, settings: ModelRequest['settings']): Promise<readonly SettingFinding[]>;
-  /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */
+  /**
+   * Checks the parts of a profile that only the adapter knows (its model name, its script); called when the profile is
+   * applied.
+   */
   checkProfile?(profile: {
     readonly model: string;
     readonly script?: readonly JsonValue[] | undefined;
   }): void;
 }
 
-/** The codes of the catalogue that a model call can end with. */
+/** The catalogue codes that a failed model call can have. */
 export type ModelErrorCode =
   | 'bad_config'
   | 'card_damaged'
@@ -154,15 +183,15 @@ export type ModelErrorCode =
   | 'model_unknown'
   | 'script_mismatch';
 
-/** A failed model call, typed by what the caller may do about it. No text of it holds a secret. */
+/** A failed model call, classified by how the caller may react. None of its texts contains a secret. */
 export class ModelError extends Error {
   override readonly name = 'ModelError';
   readonly code: ModelErrorCode;
   /** True when the same request can succeed later without being changed. */
   readonly canRetry: boolean;
-  /** How long the provider asks to wait first, counted from the answer. */
+  /** The delay that the provider asks for before the next try, counted from the answer. */
   readonly retryAfterMs: number | undefined;
-  /** What the call has used although it failed; undefined: nothing, or nobody knows. */
+  /** The usage of the call although it failed; undefined when it used nothing, or when the usage is not known. */
   readonly usage: ModelUsage | undefined;
   readonly details: Readonly<Record<string, unknown>>;
 
@@ -196,49 +225,51 @@ export interface Ring {
   readonly epoch: number;
   readonly workerTarget: string;
   /**
-   * A hint. The lowest priority is delivered first, equal priorities in order. Above 0 one step of priority is worth one second: a
-   * ring passes an older ring only if it is lower by more steps than the seconds between them. For a new turn it is the number of
-   * turns of its project that already run, or 8 while others of the project wait. Default 1, for turns that have begun.
+   * A hint. The lowest priority is delivered first, equal priorities in order. Above 0, one step of priority is worth
+   * one second: a ring passes an older ring only if its priority is lower by more steps than the seconds between them.
+   * For a new turn, the priority is the number of running turns of its project, or 8 while other turns of the project
+   * wait. Default 1, for turns that have begun.
    */
   readonly priority?: number;
 }
 
 /**
  * Tells workers that turns are ready. Best effort by contract: `ring` never throws and never takes longer than its
- * limit, because the rows say everything again and the sweep reads them.
+ * limit, because the rows hold the same information and the sweep reads them.
  */
 export interface Doorbell {
   ring(rings: readonly Ring[]): Promise<void>;
   /**
-   * Finds the rings that are in no state of the queue that leads to a delivery; `undefined` = not known.
+   * Finds the rings that are in no state of the queue that leads to a delivery; `undefined` when this is not known.
    *
-   * @param options.takenMs - A ring that a listener has held for longer counts as lost: the listener may be stopped, which the queue
-   * notices only much later. The time counts from the first call of this process that found the ring held. Default: no limit.
+   * @param options.takenMs - A ring that a listener has held for longer counts as lost, because the listener may be
+   * stopped, which the queue notices only much later. The time counts from the first call of this process that found
+   * the ring held. Default: no limit.
    */
   findLost(
     rings: readonly Ring[],
     options?: { readonly takenMs?: number },
   ): Promise<readonly Ring[] | undefined>;
   /**
-   * Gives these rings priority 0, after the rings that already have it. Does not change rings that do not wait, or already have
-   * priority 0. Best effort, like `ring`.
+   * Sets the priority of these rings to 0, after the rings that already have it. Does not change rings that are not
+   * waiting or already have priority 0. Best effort, like `ring`.
    */
   raise(rings: readonly Ring[]): Promise<void>;
   /**
-   * Wakes jobs at the queue door whose turn has ended; those that are no longer there are returned. `undefined` = the queue did
-   * not answer, and was asked no more: the next sweep finds these jobs again.
+   * Wakes jobs at the queue door whose turn has ended. Returns the jobs that no longer exist. `undefined` means that
+   * the queue did not answer and was not asked further: the next sweep finds these jobs again.
    */
   knock(jobIds: readonly string[]): Promise<readonly string[] | undefined>;
-  /** Delivers rings to `handle` until the subscription is closed; at most `concurrency` at a time. */
+  /** Delivers rings to `handle` until the subscription is closed, at most `concurrency` at a time. */
   listen(options: {
     readonly workerTarget: string;
     readonly concurrency: number;
     /**
-     * Called for each ring immediately before `handle`. False: the ring returns to the queue at once, for other listeners, and the
-     * subscription is paused. Default: always true.
+     * Called for each ring immediately before `handle`. False returns the ring to the queue at once, for other
+     * listeners, and pauses the subscription. Default: always true.
      */
     readonly admit?: (ring: Ring) => boolean;
-    /** The queue had no further ring for this listener. */
+    /** Called when the queue has no further ring for this listener. */
     readonly onEmpty?: () => void;
     readonly handle: (ring: Ring) => Promise<void>;
     readonly onError: (error: unknown) => void;
@@ -250,6 +281,6 @@ export interface DoorbellSubscription {
   /** Takes no new rings until `resume`; a ring that is already on its way may still arrive. */
   pause(): void;
   resume(): void;
-  /** Stops taking new rings and waits for those in hand. */
+  /** Stops taking new rings and waits for the rings in progress. */
   close(): Promise<void>;
 }

@@ -1,6 +1,6 @@
 /**
- * What models cost. Prices are list prices in micros (millionths of a dollar) per million tokens; a table given by the
- * operator, or by the project, comes before the built-in one. Source: docs/reference/budgets.md, "Prices".
+ * Prices of models. Prices are list prices in micros (millionths of a dollar) per million tokens. A table of the
+ * operator or of the project takes precedence over the built-in table. Source: docs/reference/budgets.md, "Prices".
  */
 import { z } from 'zod';
 import type { ModelUsage } from './ports.js';
@@ -11,20 +11,20 @@ const micros = z.number().int().nonnegative().max(1_000_000_000_000);
 const priceSchema = z.strictObject({
   input: micros,
   output: micros,
-  /** Input that came from the provider's prompt cache; default: `input`. */
+  /** Input that was read from the provider's prompt cache; default: `input`. */
   cached_input: micros.optional(),
-  /** Input that was written to it; default: `input`. */
+  /** Input that was written to the prompt cache; default: `input`. */
   cache_write: micros.optional(),
   /** Output that was reasoning; default: `output`. */
   reasoning: micros.optional(),
 });
 export type ModelPrice = z.infer<typeof priceSchema>;
 
-/** Prices by model name, as profiles write it (`openai:gpt-4o`). */
+/** Prices by model name, in the form that profiles use (`openai:gpt-4o`). */
 export const pricesSchema = z.record(z.string().min(1).max(200), priceSchema);
 export type PriceTable = Readonly<Record<string, ModelPrice>>;
 
-/** A built-in price, where it was read, and when. */
+/** A built-in price, its source, and the date on which it was read. */
 export interface ListedPrice {
   readonly price: ModelPrice;
   readonly source: string;
@@ -48,8 +48,8 @@ const readFrom = (
   Object.entries(prices).map(([model, price]) => [model, { price: dollars(price), source, readAt }]);
 
 /**
- * List prices for a million tokens, in dollars: input, output, input from the cache, input written to it. Providers change their
- * lists; a model whose price could not be found in a public source has none.
+ * List prices for a million tokens, in dollars: input, output, input read from the cache, input written to the cache.
+ * Providers change their lists. A model without a price in a public source is not listed.
  */
 export const LISTED_PRICES: Readonly<Record<string, ListedPrice>> = Object.fromEntries([
   ...readFrom('https://platform.claude.com/docs/en/about-claude/pricing', '2026-11-24', {
@@ -70,7 +70,7 @@ export const LISTED_PRICES: Readonly<Record<string, ListedPrice>> = Object.fromE
   ...readFrom('https://platform.claude.com/docs/en/models/sonnet-5/overview', '2026-11-24', {
     'anthropic:claude-sonnet-5': [2, 10, 0.2, 2.5],
   }),
-  // The rates of the cache are a tenth and five quarters of the input, as for all of these models.
+  // The cache rates are a tenth and five quarters of the input rate, as for all of these models.
   ...readFrom('https://platform.claude.com/docs/en/models/sonnet-4-5/overview', '2026-11-24', {
     'anthropic:claude-sonnet-4-5': [3, 15, 0.3, 3.75],
   }),
@@ -87,7 +87,7 @@ export const LISTED_PRICES: Readonly<Record<string, ListedPrice>> = Object.fromE
     'openai:gpt-5-mini': [0.25, 2, 0.025],
     'openai:gpt-5.2': [1.75, 14, 0.175],
   }),
-  // Without the rates of the cache, on which public sources differ: cached input counts as any other.
+  // Without cache rates, because public sources differ about them: cached input is charged like other input.
   ...readFrom(
     'https://deploybase.ai/articles/openai-pricing (of the list of OpenAI, March 2026)',
     '2026-11-24',
@@ -112,10 +112,10 @@ export const BUILT_IN_PRICES: PriceTable = Object.fromEntries(
   Object.entries(LISTED_PRICES).map(([model, { price }]) => [model, price]),
 );
 
-/** Scripted models ask nobody, so they need no price. */
+/** Scripted models call no provider, so they need no price. */
 export const needsPrice = (model: string): boolean => providerOf(model) !== 'scripted';
 
-/** Nothing of it costs anything, because somebody has said so. */
+/** True when every rate of an explicitly given price is zero. */
 export const isFree = ({
   input,
   output,
@@ -124,12 +124,12 @@ export const isFree = ({
   reasoning = 0,
 }: ModelPrice): boolean => input + output + cached_input + cache_write + reasoning === 0;
 
-/** A dated version of a model costs what the model costs; `gpt-4o-mini` is another model than `gpt-4o`. */
+/** A dated version costs the same as its model; `gpt-4o-mini` is another model than `gpt-4o`. */
 const VERSION = /[-@](\d{6,8}|\d{4}-\d{2}-\d{2}|latest)$/;
 
 /**
- * The price of a model in the first table that knows it, by its own name or that of its account; undefined = unknown: its calls count as 0
- * and say so.
+ * The price of a model in the first table that has it, under its own name or under the name of its account. Undefined
+ * when no table has it: its calls then cost 0 and are marked as calls without a price.
  */
 export function findPrice(model: string, tables: readonly PriceTable[]): ModelPrice | undefined {
   const names = [model, accountModelOf(model)].flatMap((name) => [name, name.replace(VERSION, '')]);
@@ -137,13 +137,15 @@ export function findPrice(model: string, tables: readonly PriceTable[]): ModelPr
   return undefined;
 }
 
-/** The project's own prices come before the others; a table that cannot be read counts as none. */
+/** The project's own prices take precedence over the other tables. A table that cannot be read is ignored. */
 export function priceTables(own: unknown, tables: readonly PriceTable[]): readonly PriceTable[] {
   const parsed = pricesSchema.safeParse(own);
   return parsed.success ? [parsed.data as PriceTable, ...tables] : tables;
 }
 
-/** The price of a call of which nobody knows how it used the cache, or how much it reasoned: each rate is the highest that may count. */
+/**
+ * The price of a call whose use of the cache and of reasoning is not known: each rate is the highest that may apply.
+ */
 export const dearestOf = ({
   input,
   output,
@@ -155,7 +157,7 @@ export const dearestOf = ({
   output: Math.max(output, reasoning ?? 0),
 });
 
-/** What a call cost, in micros, rounded up. */
+/** The cost of a call in micros, rounded up. */
 export function costOf(price: ModelPrice, usage: ModelUsage): number {
   const cached = Math.min(usage.cachedInputTokens ?? 0, usage.inputTokens);
   const written = Math.min(usage.cacheWriteTokens ?? 0, usage.inputTokens - cached);

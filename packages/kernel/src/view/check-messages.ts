@@ -1,10 +1,13 @@
-/** What the strictest providers refuse in a prompt: OpenAI's chat completions and Anthropic's messages, both at once. */
+/**
+ * Checks a prompt against the combined rules of the strictest providers: OpenAI's chat completions and Anthropic's
+ * messages.
+ */
 import { isJsonObject, type JsonValue } from '../base/index.js';
 import type { Message, MessageToolCall, ToolSchema } from '../card/index.js';
 import { isBlank } from '../render/render.js';
 
 const callIdPattern = /^[a-zA-Z0-9_-]{1,64}$/;
-/** The dot is ours (`tape.handoff`); adapters map it. */
+/** The dot is the kernel's own (`tape.handoff`); adapters map it. */
 const toolNamePattern = /^[a-zA-Z0-9_.-]{1,64}$/;
 
 const isClean = (text: string): boolean => !text.includes('\u0000') && text.isWellFormed();
@@ -18,11 +21,13 @@ function isCleanJson(value: JsonValue): boolean {
 }
 
 /**
- * Every finding, in order, with the index of the message; empty for a prompt that OpenAI and Anthropic both take.
+ * Returns every finding in order, with the index of its message. The list is empty for a prompt that both OpenAI and
+ * Anthropic accept.
  *
- * Rules: a system message stands first or nowhere; then a user message; calls are answered once each, directly after
- * the message that makes them; no result without call; call ids are unique and short; no blank text; arguments are
- * objects; names fit; the prompt ends with user or tool; no NUL, no lone surrogate.
+ * Rules: only the first message may be a system message; then a user message follows. Each call is answered exactly
+ * once, directly after the message that makes it. No result is without a call. Call ids are unique and short. No text
+ * is blank. Arguments are objects. Names fit the pattern. The prompt ends with a user or a tool message. No text has a
+ * NUL or a lone surrogate.
  */
 export function checkMessages(messages: readonly Message[], tools: readonly ToolSchema[]): readonly string[] {
   const findings = checkTools(tools);

@@ -1,12 +1,14 @@
 /**
- * What a compaction is and how a view reads it. It is an anchor like any other that says besides, in its card's metadata,
- * what of the history in front of it is still shown, and how. Source: docs/reference/views.md, "Overflow".
+ * What a compaction is and how a view reads it. A compaction is an ordinary anchor. The metadata of its card also say
+ * which parts of the history before it are still shown, and how. Source: docs/reference/views.md, "Overflow".
  *
- * X1  The anchor stands where it cuts: behind the history that it leaves out, in front of the steps that it keeps.
- * X2  A kept step is kept whole; of a card that is referred to, the prompt shows a reference in place of its words.
- * X3  What is left out is linked: by the summary, or by its reference. Nothing is copied, and nothing is lost.
- * X4  A context is shown in part only to the turn it belongs to: what another turn is given anew, it sees.
- * X5  A handoff that this turn makes afterwards says it again: its context is shown behind every anchor.
+ * X1  In the view, the anchor is where it cuts: after the history that it leaves out, before the steps that it keeps.
+ * X2  A kept step is kept whole. For a card that is referred to, the prompt shows a reference in place of its words.
+ * X3  Omitted content is linked by the summary or by its reference. Nothing is copied, and nothing is lost.
+ * X4  A context is shortened only for the turn that it belongs to. Another turn that receives the same cards sees them
+ *     in full.
+ * X5  A later handoff of this turn carries the compaction of its context over, because the context is shown after every
+ *     anchor.
  */
 
 import { type CardId, isJsonObject, type JsonObject, type JsonValue, tryParseId } from '../base/index.js';
@@ -15,21 +17,21 @@ import { renderBody } from '../render/render.js';
 import type { TapeEntry } from '../tape/index.js';
 import type { ContextCard, ViewRows } from './context.js';
 
-/** Brings back what a compaction has left out. */
+/** The tool that reads content that a compaction has left out. */
 export const EXPAND_TOOL = 'expand';
 
 export interface Compaction {
-  /** The first position in front of the anchor that is still shown; null: none. */
+  /** The first position before the anchor that is still shown; null when none is. */
   readonly keepFrom: number | null;
   /** Cards that are shown as references. */
   readonly references: readonly CardId[];
   /** Cards of the turn's context that are not shown. */
   readonly leftOut: readonly CardId[];
-  /** The card that stands for what is not shown at all; null when there is nothing of that kind. */
+  /** The card that summarizes the content that is not shown at all; null when there is no such card. */
   readonly summary: CardId | null;
 }
 
-/** As the metadata of the anchor's card hold it. */
+/** The form in which the metadata of the anchor's card store a compaction. */
 export const compactionMetadata = ({ keepFrom, references, leftOut, summary }: Compaction): JsonObject => ({
   compaction: { v: 1, keep_from: keepFrom, references: [...references], left_out: [...leftOut], summary },
 });
@@ -40,7 +42,7 @@ const idsOf = (value: JsonValue | undefined): readonly CardId[] =>
 const idOf = (value: JsonValue | undefined): CardId | null =>
   (typeof value === 'string' ? tryParseId<'card'>(value) : undefined) ?? null;
 
-/** Reads it off an anchor's card; undefined for every other anchor. */
+/** Reads the compaction from an anchor's card; undefined for every other anchor. */
 export function readCompaction({ metadata }: Pick<Card, 'metadata'>): Compaction | undefined {
   const { compaction } = metadata;
   if (!isJsonObject(compaction) || compaction.v !== 1) return undefined;
@@ -54,8 +56,8 @@ export function readCompaction({ metadata }: Pick<Card, 'metadata'>): Compaction
 }
 
 /**
- * The metadata of another anchor that the same turn writes later, so that what was left out of its context stays so (X5);
- * undefined when its context was left as it is.
+ * The metadata of a later anchor of the same turn, so that omitted parts of the turn's context stay omitted (X5).
+ * Undefined when the context was not shortened.
  */
 export function carryCompaction(from: Pick<Card, 'metadata'>): JsonObject | undefined {
   const { references = [], leftOut = [] } = readCompaction(from) ?? {};
@@ -63,10 +65,10 @@ export function carryCompaction(from: Pick<Card, 'metadata'>): JsonObject | unde
   return compactionMetadata({ keepFrom: null, references, leftOut, summary: null });
 }
 
-/** How much of its words a reference shows. */
+/** How many characters of its card a reference shows. */
 const PREVIEW = 600;
 
-/** What a card says, in bytes. */
+/** The size of a card's rendered content, in bytes. */
 export const bodyBytes = ({ content }: Pick<Card, 'content'>): number =>
   Buffer.byteLength(renderBody(content));
 
@@ -85,7 +87,10 @@ function referenceContent(card: Card): CardContent {
   return { kind, tool_call_id, name, status, result: text };
 }
 
-/** The card as a compacted prompt shows it: the same card, of which only the beginning is told. No model has said that. */
+/**
+ * The card as a compacted prompt shows it: only the beginning of its content. An assistant card becomes a user card,
+ * since no model wrote this text.
+ */
 export const toReference = (card: Card): Card => ({
   ...card,
   role: card.role === 'assistant' ? 'user' : card.role,
@@ -93,7 +98,10 @@ export const toReference = (card: Card): Card => ({
   isReference: true,
 });
 
-/** Whether a card of a step may be shown as a reference: others hold the step together, or are what it was asked. */
+/**
+ * Whether a card of a step may be shown as a reference. The other cards hold the step together, or are the question it
+ * answers.
+ */
 export const mayBeReferred = ({ content, type }: Card): boolean =>
   content.kind !== 'tool_call' &&
   content.kind !== 'fields_schema' &&
@@ -103,8 +111,9 @@ export const mayBeReferred = ({ content, type }: Card): boolean =>
   type !== CARD_TYPES.thought;
 
 /**
- * The same of a card of the turn's context. Of what was inherited, everything but the calls of a clone's source, which
- * their results have to follow; of the turn's own arguments, what neither says nor binds what it is to do.
+ * The same for a card of the turn's context. Every inherited card qualifies, except the calls of a clone's source,
+ * which their results must follow. An argument of the turn qualifies unless it holds the turn's instruction or its
+ * result fields.
  */
 export const mayBeReferredInContext = ({ card, rule, native }: ContextCard): boolean => {
   if (rule === 'parent' || card.type === CARD_TYPES.parentPointer) return false;
@@ -112,7 +121,10 @@ export const mayBeReferredInContext = ({ card, rule, native }: ContextCard): boo
   return native !== true || card.content.kind !== 'tool_call';
 };
 
-/** Whether the turn may `expand`: its last anchor is a compaction, or a context shows what a compaction has left out for whom it was cloned from. */
+/**
+ * Whether the turn may call `expand`. It may when its last anchor is a compaction, or when a context shows content that
+ * a compaction had left out for the clone's source.
+ */
 export const mayExpand = (rows: Pick<ViewRows, 'entries' | 'lastAnchorPosition' | 'contexts'>): boolean =>
   compactionOf(rows) !== undefined ||
   [...rows.contexts.values()].some((cards) => cards.some(({ isExpandable }) => isExpandable === true));
@@ -123,7 +135,7 @@ function compactionOf({ entries, lastAnchorPosition }: Pick<ViewRows, 'entries' 
   return anchor === undefined || compaction === undefined ? undefined : { anchor, compaction };
 }
 
-/** The rows as their last anchor wants them read; the same rows when it is no compaction. */
+/** The rows in the order that their last anchor asks for; the same rows when that anchor is not a compaction. */
 export function placeCompaction(rows: ViewRows): ViewRows {
   const { entries, lastAnchorPosition } = rows;
   const found = compactionOf(rows);
@@ -150,7 +162,7 @@ export function placeCompaction(rows: ViewRows): ViewRows {
   };
 }
 
-/** X4: what the compaction says of a context is said of the turn's that it was made for. */
+/** X4: the compaction applies only to the context of the turn that it was made for. */
 function placeContext({ turn, contexts }: ViewRows, compaction: Compaction): ViewRows['contexts'] {
   const referred = new Set<string>(compaction.references);
   const leftOut = new Set<string>(compaction.leftOut);

@@ -1,4 +1,4 @@
-/** A context box as a model reads it, and what its packed arguments mean for the turn. */
+/** A context box as a model reads it, and the effect of its packed arguments on the turn. */
 
 import type { AgentId, BoxId, TurnId } from '../base/index.js';
 import { canonicalJson, type JsonValue } from '../base/index.js';
@@ -29,7 +29,10 @@ export interface ContextCard {
   readonly rule: ContextRule;
   /** True for an inherited card that a clone's source saw as its own history: calls and results keep their form. */
   readonly native?: true;
-  /** The turn may read it, or what it stands for, by `expand`: whom it was cloned from was not shown it, either. */
+  /**
+   * The turn may read this card, or the cards that it summarizes, with `expand`: the clone's source did not see them
+   * either.
+   */
   readonly isExpandable?: true;
 }
 
@@ -79,14 +82,17 @@ export function writeContextCards(
   if (notice !== undefined) pushNotice(prompt, notice, 'steps_left');
 }
 
-/** The anchor that every tape begins with says nothing. Its card is the project's; other anchors have their name in the metadata. */
+/**
+ * The bootstrap anchor of a tape has no content for the model. Its card belongs to the project; other anchors have
+ * their name in the metadata.
+ */
 const isBootstrap = ({ type, content, metadata }: Card): boolean =>
   type === CARD_TYPES.anchor &&
   metadata.name === undefined &&
   content.kind === 'json' &&
   canonicalJson(content.data) === canonicalJson(BOOTSTRAP_STATE);
 
-/** Packed arguments in their order, but the binding result fields right after the instruction. */
+/** Writes packed arguments in their order, except that the binding result fields follow the instruction directly. */
 function writeArguments(prompt: Prompt, placed: readonly Placed[], canSubmit: boolean): void {
   const binding = placed.find(({ card }) => bindingFields(card) !== undefined);
   const instruction = placed.find(({ card }) => card.type === CARD_TYPES.instruction);
@@ -99,26 +105,34 @@ function writeArguments(prompt: Prompt, placed: readonly Placed[], canSubmit: bo
   }
 }
 
-/** The fields of a card that binds when it was packed as an argument; what the model cannot see cannot bind it. */
+/**
+ * The fields of a card that binds when it is packed as an argument. A hidden card does not bind: the model cannot see
+ * it.
+ */
 function bindingFields(card: Card): readonly Field[] | undefined {
   if (card.type !== CARD_TYPES.resultFields || card.content.kind !== 'fields_schema' || isHidden(card))
     return undefined;
   return card.content.fields;
 }
 
-/** The result fields that bind the turn of this context: its own packed ones, the first when there are several. */
+/** The result fields that bind the turn of this context: only packed arguments count, and the first of several wins. */
 export function resultFieldsOf(context: readonly ContextCard[]): readonly Field[] | undefined {
   const binding = context.find(({ card, rule }) => rule === 'argument' && bindingFields(card) !== undefined);
   return binding === undefined ? undefined : bindingFields(binding.card);
 }
 
-/** The profile as it binds a turn of this context: result fields make `submit_result` one of the calls to end with. */
+/**
+ * The profile as it binds a turn of this context. With result fields, `submit_result` becomes one of the calls that may
+ * end the turn.
+ */
 export const bindProfile = <P extends ToolLists>(profile: P, context: readonly ContextCard[]): P =>
   resultFieldsOf(context) === undefined
     ? profile
     : { ...profile, must_end_with: [...new Set([...profile.must_end_with, SUBMIT_RESULT])] };
 
-/** The instruction of the turn of this context: text, or the JSON it was given. Null when it holds none. */
+/**
+ * The instruction of this context's turn: text, or the JSON that was given. Null when the context has no instruction.
+ */
 export function instructionOf(context: readonly ContextCard[]): JsonValue {
   const isInstruction = ({ card, rule }: ContextCard): boolean =>
     rule === 'argument' && card.type === CARD_TYPES.instruction;
@@ -127,23 +141,27 @@ export function instructionOf(context: readonly ContextCard[]): JsonValue {
   return content?.kind === 'json' ? content.data : null;
 }
 
-/** The rows of a view, as the store loads them in one statement. */
+/** The rows of a view, loaded by the store in one statement. */
 export interface ViewRows {
   readonly turn: { readonly turnId: TurnId; readonly agentId: AgentId; readonly contextBoxId: BoxId };
-  /** `model`: the one that reads the view. Without it the view shows nothing that a provider attached. */
+  /** `model`: the model that reads the view. Without a model, the view shows no data that a provider attached. */
   readonly profile: Pick<Profile, 'instructions' | 'tools' | 'must_end_with'> & { readonly model?: string };
   /**
-   * The tape in order, without gaps, up to the head that this prompt reads; it begins at the last anchor, or earlier,
-   * at the first entry of a step of which an entry lies after that anchor: the least position among the last anchor's
-   * and those of entries whose (turnId, step) also occurs behind it.
+   * The tape in order, without gaps, up to the head that this prompt reads. It begins at the last anchor, or earlier
+   * when that anchor splits a step: the first position is the least of the last anchor's and those of entries whose
+   * (turnId, step) also occurs after the anchor.
    */
   readonly entries: readonly TapeEntry[];
-  /** Its entry is in `entries`, unless it is the bootstrap anchor; 0 on a tape without anchor. */
+  /** The anchor's entry is in `entries`, unless it is the bootstrap anchor; 0 on a tape without an anchor. */
   readonly lastAnchorPosition: number;
-  /** The cards of this turn's context box and of each box a `turn.started` in `entries` names, in stored order. */
+  /**
+   * The cards of this turn's context box, and of each box that a `turn.started` in `entries` names, in stored order.
+   */
   readonly contexts: ReadonlyMap<BoxId, readonly ContextCard[]>;
-  /** Given names of agents, by id: authors and parents are shown by them, those without by their ids. */
+  /**
+   * Given names of agents, by id. Authors and parents are shown by their names, or by their ids when they have none.
+   */
   readonly names?: ReadonlyMap<string, string> | undefined;
-  /** Given: behind its instructions the agent is told how long its context may be. */
+  /** When it is set, the text after the agent's instructions states how long its context may be. */
   readonly contextLimit?: number | undefined;
 }

@@ -1,12 +1,13 @@
 /**
- * What makes two calls the same: who calls (the profile), what (the tool and its canonical arguments), and what the caller
- * had to go by. Source: docs/reference/budgets.md, "Loop guard".
+ * When two calls count as the same: same profile, same tool, same canonical arguments, and same information known to
+ * the caller. Source: docs/reference/budgets.md, "Loop guard".
  *
- * L1  What a turn has to go by is its context without the parent line, and what its other calls brought. Own words are no
- *     news, nor is a success of the very same call: that is what a loop looks like.
+ * L1  A turn's information is its context without the parent line, and the results of its other calls. The turn's own
+ *     words are not news, and neither is a success of the very same call: a loop looks like that.
  * L2  News is a set: the same answer a second time adds nothing.
- * L3  What a compaction has left out may be asked for again: that it happened is news.
- * L4  A failure of the same call, or of the work it waited for, is news once, so that it can be tried again. What the guard itself answered never is.
+ * L3  Content that a compaction has left out may be requested again: the compaction itself counts as news.
+ * L4  A failure of the same call, or of the work it waited for, is news once, so that the call can be tried again. An
+ *     answer of the guard itself is never news.
  */
 
 import { canonicalJson, isJsonObject, type JsonValue, sha256 } from '../base/index.js';
@@ -22,7 +23,10 @@ export interface GuardedCall {
 
 const keyOf = (call: GuardedCall): string => canonicalJson([call.name, call.arguments]);
 
-/** A context as it counts: inherited cards by id, which stand for their content; packed arguments by content. */
+/**
+ * The hash of a context. Inherited cards count by id, which represents their content; packed arguments count by
+ * content.
+ */
 export function hashContext(cards: readonly ContextCard[]): string {
   const parts = cards.flatMap(({ card, rule }): JsonValue[] => {
     if (rule === 'parent') return [];
@@ -32,7 +36,7 @@ export function hashContext(cards: readonly ContextCard[]): string {
 }
 
 interface News {
-  /** The call that brought it; undefined: it came from outside. */
+  /** The call that brought the news; undefined when it came from outside. */
   readonly key: string | undefined;
   readonly isFailure: boolean;
   readonly hash: string;
@@ -40,7 +44,7 @@ interface News {
 
 const ID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 
-/** What an answer says; ids that were made for it say nothing. */
+/** Hashes the content of an answer. Ids are masked, because they were generated for this answer. */
 function hashResult(content: JsonValue): { hash: string; isFailure: boolean; isOwn: boolean } {
   const { status = null, result = null, error = null } = isJsonObject(content) ? content : {};
   const code = isJsonObject(error) ? [error.code ?? null, error.message ?? null] : null;
@@ -51,11 +55,11 @@ function hashResult(content: JsonValue): { hash: string; isFailure: boolean; isO
   };
 }
 
-/** What one turn has learnt so far, from the entries of its view. */
+/** The news that one turn has received so far, from the entries of its view. */
 export class TurnNews {
   readonly #known = new Map<string, News | undefined>();
 
-  /** The news among `entries` that lie after the turn's own beginning; each card is looked at once. */
+  /** The news in the turn's own entries. Each card is hashed only once. */
   read(entries: readonly TapeEntry[], turnId: string): readonly News[] {
     const calls = new Map<string, string>();
     const news: News[] = [];
@@ -82,7 +86,7 @@ export class TurnNews {
   }
 }
 
-/** The hash by which a call is known again. */
+/** The hash that identifies a repeated call. */
 export function hashCall(
   call: GuardedCall,
   of: { readonly profile: string; readonly contextHash: string; readonly news: readonly News[] },

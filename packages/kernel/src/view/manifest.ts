@@ -1,24 +1,24 @@
-/** What a view says about itself: which sources gave which messages, and what was left out and why. */
+/** How a view describes itself: the sources of its messages, the omitted cards, and the reasons. */
 import type { BoxId, CardId } from '../base/index.js';
 import { canonicalJson, type JsonValue, sha256 } from '../base/index.js';
 
 export type ContextRule = 'argument' | 'inherited' | 'parent';
 
-/** Messages that no card carries; their texts are fixed. */
+/** Messages without a card; their texts are fixed. */
 export type ViewNotice = 'context' | 'continue' | 'steps_left' | 'not_available';
 
 /**
  * Where a message comes from. `from` and `to` are positions, both included: on the tape, or in the stored order of a
- * context box (from 1). The last anchor's state is a tape source at the anchor's position.
+ * context box (from 1). The last anchor's state has a tape source at the anchor's position.
  */
 export type ViewSource =
   | {
       readonly kind: 'profile';
-      /** The limit that the agent is told, where it is told one. */
+      /** The context limit stated to the agent, if any. */
       readonly contextLimit?: number;
     }
   | { readonly kind: 'notice'; readonly notice: ViewNotice }
-  /** Made by the turn's selector. */
+  /** The turn's selector made the message. */
   | { readonly kind: 'selector' }
   | { readonly kind: 'tape'; readonly from: number; readonly to: number }
   | {
@@ -33,16 +33,18 @@ export type ViewSource =
 export interface MessageOrigin {
   readonly source: ViewSource;
   readonly cardIds: readonly CardId[];
-  /** It shows a reference to its card instead of the card's words. */
+  /** The message shows a reference to its card instead of the card's words. */
   readonly isReference?: true;
 }
 
 /**
- * Why a card is not in a prompt: hidden by its metadata; shown before; older than the last anchor; the bootstrap
- * anchor; a result whose call is not shown before it, or hidden; a thought without words or calls; a
- * deliverable that repeats the text before it; its words, of which a compaction has left a reference. Of a card that is shown, what its
- * provider attached: because another model or another agent reads it, or because not all of its step is shown. `not_selected`: the
- * turn's selector does not show it, or not as it is.
+ * Why a card is not in a prompt. Its metadata hide it. It was shown before. It is older than the last anchor. It is the
+ * bootstrap anchor. It is a result whose call is hidden or not shown before it. It is a thought without words or calls.
+ * It is a deliverable that repeats the text before it. A compaction has replaced its words by a reference.
+ *
+ * For a card that is shown, the provider's attachment can be left out: another model or another agent reads the prompt,
+ * or the prompt does not show all of the card's step. `not_selected`: the turn's selector does not show the card, or
+ * does not show it unchanged.
  */
 export type OmissionReason =
   | 'hidden'
@@ -77,25 +79,29 @@ export type ManifestRange = ViewSource & { readonly first: number; readonly coun
 export type OmittedRange = ViewSource & { readonly reason: OmissionReason };
 
 /**
- * Ranges, so that its size follows the number of turns, not of cards. `messages` covers every message once and in order. Plain JSON; the
- * exact origin of each message comes from building the view again.
+ * The manifest uses ranges, so that its size grows with the number of turns, not of cards. `messages` covers every
+ * message once and in order. It is plain JSON. To get the exact origin of each message, build the view again.
  */
 export type ViewManifest = {
   readonly v: 1;
-  /** Position of the last anchor, and of the last entry read. */
+  /** Position of the last anchor; `head` is the position of the last entry read. */
   readonly anchor: number;
   readonly head: number;
   readonly messages: readonly ManifestRange[];
   readonly omitted: readonly OmittedRange[];
-  /** Absent: the prompt is the view as it is. */
+  /** Absent when the prompt is the view as it is. */
   readonly selector?: SelectorRef;
-  /** The names of agents that the messages show, by id; none: by their ids alone. With them the prompt can be built again. */
+  /**
+   * The names of agents that the messages show, by id; absent when all are shown by their ids. The names are needed to
+   * build the prompt again.
+   */
   readonly names?: Readonly<Record<string, string>>;
 };
 
 /**
- * What earlier turns of a conversation gave, in one line: the tape from `from` to `to`, in which each turn's start stands for its context, less what
- * was omitted there. All of that is sealed, so it is read from the rows; `hash` holds it to the lines of the full manifest.
+ * One line for the messages of earlier turns of a conversation. It covers the tape from `from` to `to`, where each
+ * turn's start represents its context, minus the cards omitted there. All of these rows are sealed, so the line can be
+ * derived from them; `hash` verifies the result against the lines of the full manifest.
  */
 export type EarlierRange = {
   readonly kind: 'earlier';
@@ -103,14 +109,17 @@ export type EarlierRange = {
   readonly to: number;
   readonly first: number;
   readonly count: number;
-  /** How many lines of the full manifest this one stands for, of messages and of omissions. */
+  /** How many lines of the full manifest this line replaces: messages; `omitted` counts the omissions. */
   readonly lines: number;
   readonly omitted: number;
-  /** sha256 over the RFC 8785 text of `{ messages, omitted }`, the lines it stands for. */
+  /** sha256 over the RFC 8785 text of `{ messages, omitted }`, the lines that this line replaces. */
   readonly hash: string;
 };
 
-/** The stored form: the full one, or, where a conversation has grown long, with what lies before the turn in one line. */
+/**
+ * The stored form: the full manifest, or, for a long conversation, one with a single line for everything before the
+ * turn.
+ */
 export type StoredManifest =
   | ViewManifest
   | (Omit<ViewManifest, 'v' | 'messages'> & {
@@ -121,20 +130,23 @@ export type StoredManifest =
 /** A view's manifest, and where the turn begins in it. */
 export interface FoldableView {
   readonly manifest: ViewManifest;
-  /** Index of its first message. */
+  /** Index of the turn's first message. */
   readonly firstMessage: number;
-  /** Position of its `turn.started` on the tape; undefined when that lies before the view. */
+  /** Position of the turn's `turn.started` on the tape; undefined when it is before the view. */
   readonly startPosition: number | undefined;
   readonly contextBoxId: BoxId;
 }
 
-/** With fewer lines about earlier turns a manifest is stored as it is. */
+/** A manifest with fewer lines about earlier turns is stored unchanged. */
 const FOLDED_FROM = 16;
 
-/** The form in which a manifest is stored: its size follows what the turn itself was given. */
+/**
+ * Returns the form in which a manifest is stored. Its size depends on the turn's own input, not on the length of the
+ * conversation.
+ */
 export function foldManifest(view: FoldableView): StoredManifest {
   const { manifest, firstMessage, startPosition = 0, contextBoxId } = view;
-  // What a selector leaves out follows from its code, not from the rows before the turn.
+  // A selector's omissions follow from its code, not from the rows before the turn.
   if (startPosition <= manifest.anchor || manifest.selector !== undefined) return manifest;
   const isEarlier = (source: ViewSource): boolean =>
     source.kind === 'tape' ? source.to < startPosition : 'boxId' in source && source.boxId !== contextBoxId;
@@ -167,7 +179,7 @@ export function foldManifest(view: FoldableView): StoredManifest {
   };
 }
 
-/** True when `next` is the same list, right behind position `to`. */
+/** True when `next` continues the same list directly after position `to`. */
 function isBehind(last: ViewSource, to: number, next: ViewSource): boolean {
   if (last.kind === 'tape') return next.kind === 'tape' && next.from === to + 1;
   if (last.kind !== 'context' || next.kind !== 'context') return false;

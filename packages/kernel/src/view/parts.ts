@@ -1,9 +1,9 @@
 /**
- * What a message of a view is made of, piece by piece: the words of a card, and the words by which a rule frames them.
- * Read off the finished message, so a view pays nothing for it.
+ * The parts of a view's message: the words of a card, and the words that a rule puts around them. The parts are derived
+ * from the finished message, so building a view costs nothing more.
  *
- * E1  The texts of the parts of one field, joined, are that field: nothing of a prompt is without a part.
- * E2  Every part names the rule that wrote it; a part with `isOwn` holds words of its card and nothing else.
+ * E1  The texts of all parts of a field, joined, equal that field: no text of a prompt is without a part.
+ * E2  Every part names the rule that wrote it. A part with `isOwn` holds words of its card and nothing else.
  */
 
 import type { CardId } from '../base/index.js';
@@ -15,8 +15,9 @@ import { anchorBody, isBlank, renderBody } from '../render/render.js';
 import type { MessageOrigin, ViewNotice } from './manifest.js';
 
 /**
- * `instructions` to `result`: the words of a card, as they are or as JSON text. The others are fixed wordings around a
- * card's facts (`parent`: "Parent agent: …"), or without any card (`notice.*`). `selector`: the turn's selector wrote it.
+ * `instructions` to `result`: the words of a card, unchanged or as JSON text. The other rules are fixed wordings around
+ * a card's facts (`parent`: "Parent agent: …"), or without any card (`notice.*`). `selector`: the turn's selector wrote
+ * the text.
  */
 export type PartRule =
   | 'instructions'
@@ -42,7 +43,7 @@ export type PartRule =
   | 'selector'
   | `notice.${ViewNotice}`;
 
-/** Where in a message a part stands; `call` is the index of the tool call. */
+/** The place of a part in a message; `call` is the index of the tool call. */
 export type PartField =
   | { readonly kind: 'content' }
   | { readonly kind: 'tool_name' | 'tool_call_id' }
@@ -52,17 +53,17 @@ export interface MessagePart {
   readonly field: PartField;
   readonly text: string;
   readonly rule: PartRule;
-  /** The card whose words or facts these are; null for the profile's instructions and for notices. */
+  /** The card that the words or facts come from; null for the profile's instructions and for notices. */
   readonly cardId: CardId | null;
-  /** True when the card holds this text; false when the rule words it. */
+  /** True when the card holds this text; false when the text is the rule's wording. */
   readonly isOwn: boolean;
 }
 
 const CONTENT: PartField = { kind: 'content' };
-/** Between instructions and contract. */
+/** The separator between the instructions and the contract. */
 const GAP = '\n\n';
 
-/** By which rule a card's words stand in its body, and whether they are its own. */
+/** The rule that writes a card's words in its body, and whether the text is the card's own. */
 function bodyRule(content: CardContent): Pick<MessagePart, 'rule' | 'isOwn'> {
   switch (content.kind) {
     case 'text':
@@ -85,7 +86,7 @@ function bodyRule(content: CardContent): Pick<MessagePart, 'rule' | 'isOwn'> {
   }
 }
 
-/** The rule that words what stands around a card's body in a user message. */
+/** The rule that writes the text around a card's body in a user message. */
 function framingRule(card: Card, head: string): PartRule {
   if (card.content.kind === 'tool_call') return 'quoted_call';
   if (card.content.kind === 'tool_result') return 'quoted_result';
@@ -95,11 +96,11 @@ function framingRule(card: Card, head: string): PartRule {
   return card.type === CARD_TYPES.anchor ? 'anchor' : 'note';
 }
 
-/** Splits what is read of a card, between words of a rule, into its own words and the framing before and after them. */
+/** Splits the text of a card into the card's own words and the rule's framing before and after them. */
 function framedParts(content: string, card: Card): readonly MessagePart[] {
   const isAnchor = card.type === CARD_TYPES.anchor;
   const body = isAnchor ? anchorBody(card) : renderBody(card.content);
-  // A stateless anchor and a parent line show facts of the card, not its words.
+  // An anchor without state and a parent line show facts of the card, not its words.
   const hasBody = isAnchor
     ? card.content.kind !== 'json' || card.content.data !== null
     : card.type !== CARD_TYPES.parentPointer;
@@ -121,7 +122,7 @@ function framedParts(content: string, card: Card): readonly MessagePart[] {
   ];
 }
 
-/** The instructions, and behind them what the agent is told of its context. */
+/** The instructions, and after them the text about the agent's context limit. */
 function systemParts(content: string, contextLimit: number | undefined): readonly MessagePart[] {
   const contract = contextLimit === undefined ? '' : contextContract(contextLimit);
   const own = content.slice(0, content.length - contract.length);
@@ -161,7 +162,7 @@ function callParts(message: Message, cards: readonly Card[]): readonly MessagePa
   return (message.toolCalls ?? []).flatMap((call, index): MessagePart[] => {
     const card = callCards[index];
     const shared = { cardId: card?.id ?? null, isOwn: true };
-    // What was no object is shown wrapped in one.
+    // Arguments that are not an object are shown wrapped in one.
     const isAsWritten = card?.content.kind === 'tool_call' && isJsonObject(card.content.arguments);
     return [
       { ...shared, field: { kind: 'call_name', call: index }, text: call.name, rule: 'call_name' },
@@ -177,7 +178,7 @@ function callParts(message: Message, cards: readonly Card[]): readonly MessagePa
   });
 }
 
-/** Name and id are the call's; the result says the same unless two calls of a broken history share an id. */
+/** Name and id come from the call. The result has the same values, unless two calls of a broken history share an id. */
 function resultParts(message: Message, cards: readonly Card[]): readonly MessagePart[] {
   if (message.role !== 'tool') return [];
   const [card] = cards;
@@ -204,7 +205,7 @@ function resultParts(message: Message, cards: readonly Card[]): readonly Message
 /**
  * The parts of a message, field by field in reading order.
  *
- * @param cards - Those that `origin.cardIds` names, in that order.
+ * @param cards - The cards that `origin.cardIds` names, in that order.
  */
 export function messageParts(
   message: Message,

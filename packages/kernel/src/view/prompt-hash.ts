@@ -2,7 +2,7 @@ import { createHash, type Hash } from 'node:crypto';
 import { canonicalJson, type JsonValue, sha256 } from '../base/index.js';
 import type { Message, ToolSchema } from '../card/index.js';
 
-/** The RFC 8785 text of a message, written out: its keys are known, so nothing is sorted. */
+/** Writes the RFC 8785 text of a message directly: its keys are known, so nothing is sorted. */
 function canonicalMessage(message: Message): string {
   const content = JSON.stringify(message.content);
   switch (message.role) {
@@ -27,12 +27,12 @@ function canonicalMessage(message: Message): string {
   }
 }
 
-/** Characters hashed at once: enough to make calls rare, few enough to copy no whole prompt. */
+/** Characters hashed at once: enough to make hash calls rare, few enough to avoid a copy of the whole prompt. */
 const CHUNK = 65_536;
 
 const EMPTY = createHash('sha256').update('{"messages":[');
 
-/** Adds messages `from` to `to` of a prompt to the hash of those before. */
+/** Adds messages `from` to `to` (exclusive) of a prompt to the hash of the messages before them. */
 function addMessages(hash: Hash, messages: readonly Message[], from: number, to: number): void {
   let chunk = '';
   for (let at = from; at < to; at += 1) {
@@ -46,7 +46,7 @@ function addMessages(hash: Hash, messages: readonly Message[], from: number, to:
   hash.update(chunk);
 }
 
-/** sha256 over the RFC 8785 text of `{ messages, tools }`: equal hashes, equal prompts. */
+/** sha256 over the RFC 8785 text of `{ messages, tools }`: equal hashes mean equal prompts. */
 export const promptHash = (messages: readonly Message[], tools: readonly ToolSchema[]): string =>
   new PromptHasher().hash(messages, tools);
 
@@ -56,7 +56,7 @@ interface Mark {
   readonly hash: Hash;
 }
 
-/** Contents first: equal ones are mostly the same string, and then nothing is compared. */
+/** Compares contents first. Equal contents are mostly the same string, which costs no comparison of characters. */
 const isEqual = (a: Message, b: Message): boolean =>
   a === b ||
   (a.role === b.role &&
@@ -65,7 +65,10 @@ const isEqual = (a: Message, b: Message): boolean =>
       a.role === 'system' ||
       canonicalMessage(withoutCommon(a, b)) === canonicalMessage(withoutCommon(b, a))));
 
-/** Without what is equal anyway: what a provider attached is large, and mostly the same object. */
+/**
+ * Drops the members that need no comparison. A provider's attachment is large, and mostly the same object in both
+ * messages.
+ */
 function withoutCommon(message: Message, other: Message): Message {
   if (message.role !== 'assistant' || other.role !== 'assistant') return { ...message, content: '' };
   const { provider, ...rest } = message;
@@ -81,13 +84,15 @@ const beginsWith = (messages: readonly Message[], begin: readonly Message[]): bo
   });
 
 /**
- * Hashes prompts of which each mostly begins as the one before did, as those of a turn and of a conversation do. What both begin with is
- * compared and not hashed again; the hash is that of the whole prompt.
+ * Hashes prompts that mostly begin like the prompt before, as in a turn or a conversation. The common beginning is
+ * compared and not hashed again; the result is the hash of the whole prompt.
  */
 export class PromptHasher {
   #marks: readonly Mark[] = [];
 
-  /** @param settled - So many messages will begin the next prompt even where the rest of this one will not. */
+  /**
+   * @param settled - The number of messages that will begin the next prompt even if the rest of this prompt does not.
+   */
   hash(messages: readonly Message[], tools: readonly ToolSchema[], settled = 0): string {
     const marks = this.#marks.filter((mark) => beginsWith(messages, mark.messages));
     const last = marks.at(-1);
@@ -108,7 +113,7 @@ export class PromptHasher {
   }
 }
 
-/** sha256 over the RFC 8785 text of the tools alone, in the order they are offered. */
+/** sha256 over the RFC 8785 text of the tools alone, in the order in which they are offered. */
 export const toolsetHash = (tools: readonly ToolSchema[]): string => sha256(canonicalTools(tools));
 
 const canonicalTools = (tools: readonly ToolSchema[]): string =>

@@ -1,6 +1,6 @@
 /**
- * A prompt while it is being written. Every message goes through `push`, every card through `take`, so that each
- * message has its origin, no card enters twice, and each card left out has its reason.
+ * A prompt under construction. Every message goes through `push` and every card through `take`. So each message has its
+ * origin, no card enters twice, and each omitted card has its reason.
  */
 
 import type { AgentId, CardId } from '../base/index.js';
@@ -26,13 +26,13 @@ import {
 } from '../render/render.js';
 import type { MessageOrigin, Omission, OmissionReason, ViewNotice, ViewSource } from './manifest.js';
 
-/** A card at its place on the tape or in a context box. */
+/** A card and its place on the tape or in a context box. */
 export interface Placed<C extends Card = Card> {
   readonly card: C;
   readonly source: Extract<ViewSource, { kind: 'tape' | 'context' }>;
-  /** In a context box: part of the history of a clone's source. */
+  /** For a card in a context box: it is part of the history of a clone's source. */
   readonly isNative?: boolean;
-  /** On the tape: the name of an anchor. */
+  /** For an anchor on the tape: its name. */
   readonly anchorName?: string;
 }
 
@@ -46,15 +46,15 @@ export const isResult = (placed: Placed): placed is Placed<ResultCard> =>
 export const isThought = ({ card }: Placed): boolean =>
   card.type === CARD_TYPES.thought && card.role === 'assistant' && card.content.kind !== 'tool_call';
 
-/** One call of a step with its result, when there is one. */
+/** One call of a step, with its result if it has one. */
 export interface StepCall {
   readonly call: Placed<CallCard>;
   readonly result: Placed<ResultCard> | undefined;
 }
 
-/** What one model call left behind: what it said, the calls it made, their results. */
+/** The output of one model call: its words, its calls, and their results. */
 export interface Step {
-  /** It holds the answer; without words the first call does. */
+  /** The card that holds the answer. Undefined for an answer without words; then the first call holds it. */
   readonly thought: Placed | undefined;
   readonly calls: readonly StepCall[];
 }
@@ -63,25 +63,25 @@ export interface Prompt extends Naming {
   readonly readerId: AgentId;
   /** The names of agents that the messages show, by id. */
   readonly shownNames: Map<string, string>;
-  /** The model that will read it; undefined: none will. */
+  /** The model that will read the prompt; undefined when no model will. */
   readonly model: string | undefined;
   readonly messages: Message[];
   readonly origins: MessageOrigin[];
   readonly omissions: Omission[];
   readonly shownCards: Set<CardId>;
-  /** Ids of the calls in `messages`; an id may stand there once. */
+  /** Ids of the calls in `messages`; each id may occur only once. */
   readonly callIds: Set<string>;
-  /** Who made a call, for results that are quoted: call id → author. */
+  /** The author of each call, by call id; quoted results name it. */
   readonly callers: Map<string, string>;
-  /** Authors whose anchors the reader sees as its own: itself, and the sources of what it has as a clone. */
+  /** Authors whose anchors the reader sees as its own: the reader itself, and the sources that it was cloned from. */
   readonly ownAuthors: Set<string>;
-  /** Author of the last message when it is a card's, else undefined. */
+  /** Author of the last message when that message has a card, else undefined. */
   lastAuthorId: string | undefined;
 }
 
 export interface PromptReader {
   readonly agentId: AgentId;
-  /** Undefined: none will read it. */
+  /** Undefined when no model will read the prompt. */
   readonly model?: string | undefined;
   /** Given names of agents, by id. */
   readonly names?: ReadonlyMap<string, string> | undefined;
@@ -129,7 +129,7 @@ export function pushNotice(prompt: Prompt, content: string, notice: ViewNotice):
   push(prompt, { role: 'user', content }, { kind: 'notice', notice }, []);
 }
 
-/** A prompt may have been cut here: after assistant text it needs a user message to be answered. */
+/** A prompt may have ended here. After assistant text it needs a user message before a model can answer. */
 export function pushContinue(prompt: Prompt): void {
   if (endsWithAssistant(prompt)) pushNotice(prompt, CONTINUE_NOTICE, 'continue');
 }
@@ -140,7 +140,10 @@ export function omit(prompt: Prompt, { card, source }: Placed, reason: OmissionR
 
 export const isHidden = (card: Card): boolean => card.metadata.context === false;
 
-/** Whether a card may enter: not hidden by its metadata, and not shown before. Records the reason when it may not. */
+/**
+ * Whether a card may enter: its metadata do not hide it, no compaction leaves it out, and it was not shown before.
+ * Records the reason when it may not enter.
+ */
 export function take(prompt: Prompt, placed: Placed): boolean {
   const { card } = placed;
   if (isHidden(card)) {
@@ -160,7 +163,7 @@ export function take(prompt: Prompt, placed: Placed): boolean {
   return true;
 }
 
-/** A card on its own, that is, not as part of a step. */
+/** Writes a card that is not part of a step. */
 export function writeCard(prompt: Prompt, placed: Placed): void {
   if (take(prompt, placed)) writeTaken(prompt, placed);
 }
@@ -175,7 +178,10 @@ function writeTaken(prompt: Prompt, placed: Placed): void {
   else push(prompt, { role: 'user', content }, placed.source, [placed.card]);
 }
 
-/** An anchor speaks as the assistant, the kernel's on the reader's own tape too; the anchor of another agent is quoted. */
+/**
+ * Writes the reader's own anchor as an assistant message, and also the kernel's anchor on the reader's tape. An anchor
+ * of another agent is quoted.
+ */
 function writeAnchor(prompt: Prompt, placed: Placed): void {
   const { card, source, anchorName, isNative = source.kind === 'tape' } = placed;
   const isByReader = prompt.ownAuthors.has(card.authorId) || (isNative && card.authorId === KERNEL);
@@ -186,7 +192,7 @@ function writeAnchor(prompt: Prompt, placed: Placed): void {
   push(prompt, message, source, [card]);
 }
 
-/** The card as user text; undefined when it speaks as the assistant. */
+/** The card as user text; undefined when it is an assistant message. */
 function userText(prompt: Prompt, placed: Placed): string | undefined {
   const { card, source } = placed;
   const { content } = card;
@@ -223,7 +229,10 @@ function userText(prompt: Prompt, placed: Placed): string | undefined {
 
 const isBlankText = ({ content }: Card): boolean => content.kind === 'text' && isBlank(content.text);
 
-/** An assistant's words without calls; a thought that is blank, or a deliverable that was just said, is left out. */
+/**
+ * Writes an assistant's words without calls. A blank thought, or a deliverable that repeats the message before it, is
+ * omitted.
+ */
 function writeAssistant(prompt: Prompt, placed: Placed): void {
   const { card, source } = placed;
   const content = renderBody(card.content);
@@ -236,7 +245,8 @@ function writeAssistant(prompt: Prompt, placed: Placed): void {
 }
 
 /**
- * What the provider attached to an answer, for the message that shows it (V9). Records the reason where it is left out.
+ * The provider's attachment to an answer, for the message that shows the answer (V9). Records the reason when it is
+ * left out.
  */
 function attachedTo(
   prompt: Prompt,
@@ -251,14 +261,17 @@ function attachedTo(
   return {};
 }
 
-/** Packed for an agent that did not get the answer: nothing of it was for this prompt, and there may be thousands. */
+/**
+ * The card was packed for an agent that did not receive the answer. No attachment was meant for this prompt, and
+ * recording each omission could take thousands of entries.
+ */
 const isPackedForOthers = ({ source, isNative }: Placed): boolean =>
   source.kind === 'context' && isNative !== true;
 
 const isOfReader = ({ readerId }: Prompt, { card, source, isNative }: Placed): boolean =>
   isNative ?? (source.kind === 'tape' && card.authorId === readerId);
 
-/** Of a call that is quoted, why what is attached to it is left out. */
+/** For a quoted call, the reason why its attachment is left out. */
 function reasonQuoted(prompt: Prompt, placed: Placed): OmissionReason {
   if (!isOfReader(prompt, placed)) return 'other_agent';
   return placed.card.providerData?.model === prompt.model ? 'step_split' : 'other_model';
@@ -276,14 +289,14 @@ function reasonToLeaveOut(
   return isWhole ? undefined : 'step_split';
 }
 
-/** What every provider takes as a tool's name in a history; the dot is mapped by the adapters. */
+/** Tool names that every provider accepts in a history; adapters map the dot. */
 const legalName = /^[a-zA-Z0-9_.-]{1,64}$/;
 const legalCallId = /^[a-zA-Z0-9_-]{1,64}$/;
 
 /**
- * A step in the reader's own form: what it said with its calls, then one result per call in call order. Calls that may
- * not stand in this form (`isNative` refuses the name, or a provider would refuse name or id) follow as quoted text
- * with their results. A call without result is answered by a fixed text.
+ * Writes a step in the reader's own form: its words with its calls, then one result per call in call order. Some calls
+ * may not have this form: `isNative` refuses the name, or a provider would refuse the name or the id. They follow as
+ * quoted text with their results. A call without a result is answered by a fixed text.
  */
 export function writeStep(prompt: Prompt, step: Step, isNative: (name: string) => boolean): void {
   const thought = step.thought !== undefined && take(prompt, step.thought) ? step.thought : undefined;

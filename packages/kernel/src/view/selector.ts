@@ -1,12 +1,14 @@
 /**
- * A selector makes the prompt of a turn from what the view would show: a pure function of the embedder's, from entries to messages.
+ * A selector makes the prompt of a turn from the content of the view. It is a pure function, written by the embedder,
+ * from entries to messages.
  * Source: docs/reference/views.md, "Selectors".
  *
- * L1  The kernel's system message stays first and is not an entry. All else is the selector's, and V7 does not hold.
- * L2  What it returns passes the same check as every prompt, or the turn fails.
- * L3  What a provider attached to an answer stays with that answer: the message is shown as it was, or without it.
- * L4  The manifest names the selector with its version. A message that is as an entry has it keeps its origin; the others are the
- *     selector's. What it leaves out is left out as `not_selected`.
+ * L1  The kernel's system message stays first and is not an entry. The selector decides all other messages, and V7 does
+ *     not hold.
+ * L2  The returned messages must pass the same check as every prompt, or the turn fails.
+ * L3  A provider's attachment stays with its answer: the message is shown unchanged, or without the attachment.
+ * L4  The manifest names the selector and its version. A message that equals an entry's message keeps its origin; the
+ *     origin of the others is the selector. Omitted cards have the reason `not_selected`.
  */
 import { z } from 'zod';
 import type { CardId } from '../base/index.js';
@@ -28,19 +30,28 @@ import { estimateMessages, type View } from './view.js';
 export interface SelectorCard
   extends Pick<Card, 'id' | 'type' | 'role' | 'authorId' | 'content' | 'metadata'> {}
 
-/** One thing that the view shows: a card, a step with its calls and their results, or a fixed text between them. */
+/** One item of the view: a card, a step with its calls and their results, or a fixed text between them. */
 export interface SelectorEntry {
-  /** Where it is: on the agent's tape, or in the context that a turn was given. A `notice` is a fixed text such as `[continue]`. */
+  /**
+   * Where the item is: on the agent's tape, or in the context that a turn was given. A `notice` is a fixed text such as
+   * `[continue]`.
+   */
   readonly place: 'tape' | 'context' | 'notice';
-  /** On the tape, or in the stored order of the context box, from 1; of a step that of its first card. Null for a notice. */
+  /**
+   * Position on the tape, or in the stored order of the context box, from 1. A step has the position of its first card.
+   * Null for a notice.
+   */
   readonly position: number | null;
-  /** Of a card in a context: the rule that brought it there. */
+  /** For a card in a context: the rule that put it there. */
   readonly rule: ContextRule | null;
-  /** True for what this turn was given, and for what it has written. */
+  /** True for cards that this turn was given, and for cards that it has written. */
   readonly isOwnTurn: boolean;
   /** The cards that the messages show. */
   readonly cards: readonly SelectorCard[];
-  /** What the view shows of it without a selector. All entries' messages, in order, are the prompt that a turn without a selector gets. */
+  /**
+   * The messages that the view shows for this entry without a selector. The messages of all entries, in order, are the
+   * prompt of a turn without a selector.
+   */
   readonly messages: readonly Message[];
 }
 
@@ -58,7 +69,7 @@ const toSelectorCard = ({ id, type, role, authorId, content, metadata }: Card): 
   metadata,
 });
 
-/** What a selector gets of a view: everything but the system message. */
+/** The entries that a selector receives for a view: everything but the system message. */
 export function selectorEntries(view: View, { turn, entries, contexts }: ViewRows): readonly SelectorEntry[] {
   const cards = new Map<CardId, Card>();
   for (const { card } of [...[...contexts.values()].flat(), ...entries])
@@ -119,7 +130,7 @@ const messageSchema: z.ZodType<Message> = z.discriminatedUnion('role', [
 export const nameSelector = ({ name, version }: SelectorRef): string =>
   `Selector '${name}' version '${version}'`;
 
-/** What is wrong with a selector or with what it returned. */
+/** The error for a selector that failed or returned messages that are not valid. */
 export function selectorFailed(
   selector: SelectorRef,
   what: string,
@@ -139,7 +150,7 @@ export function selectorFailed(
 
 const MAX_NAMED = 3;
 
-/** Findings of a list, the first few in words. */
+/** The error for a list of findings; its message names the first few. */
 function refuse(selector: SelectorRef, findings: readonly string[]): KernelError {
   const more = findings.length > MAX_NAMED ? `; and ${findings.length - MAX_NAMED} more` : '';
   const named = findings.slice(0, MAX_NAMED).join('; ');
@@ -164,10 +175,10 @@ function parseMessages(selector: SelectorRef, returned: unknown): readonly Messa
 const keyOf = (message: Message): string => canonicalJson(message as unknown as JsonValue);
 
 /**
- * The view with the messages that its selector returned.
+ * Returns the view with the messages that its selector returned.
  *
- * @param returned - As the selector gave it; it is checked here.
- * @throws KernelError `selector_failed` for what is not a valid prompt.
+ * @param returned - The selector's return value, unchecked; this function checks it.
+ * @throws KernelError `selector_failed` when the messages are not a valid prompt.
  */
 export function selectView(view: View, selector: SelectorRef, returned: unknown): View {
   const parsed = parseMessages(selector, returned);
@@ -206,7 +217,7 @@ export function selectView(view: View, selector: SelectorRef, returned: unknown)
   const { anchor, head, omitted, names } = view.manifest;
   const manifest = buildManifest({ anchor, head }, origins, {
     omissions,
-    // The selector was given messages with these names.
+    // The selector received messages with these names.
     ...(names === undefined ? {} : { names: new Map(Object.entries(names)) }),
   });
   return {

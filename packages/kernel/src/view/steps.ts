@@ -1,4 +1,4 @@
-/** Which cards form steps: found once, before anything is written, so that each step can be written where it began. */
+/** Finds the cards that form steps before anything is written, so that each step can be written where it began. */
 
 import type { AgentId, TurnId } from '../base/index.js';
 import type { Card } from '../card/index.js';
@@ -23,7 +23,7 @@ interface OpenCall {
   result: Placed<ResultCard> | undefined;
 }
 
-/** A step on the tape: whose it is, its number, and the positions of its first and last entry. */
+/** A step on the tape: its turn, its number, and the positions of its first and last entry. */
 export interface TapeStep extends Step {
   readonly turnId: TurnId;
   readonly number: number;
@@ -35,7 +35,7 @@ interface OpenTapeStep extends OpenStep, Omit<TapeStep, 'calls' | 'last'> {
   last: number;
 }
 
-/** The calls that may still be answered, by id; of two calls with one id the later. */
+/** The calls that may still be answered, by id; the later of two calls with the same id wins. */
 type OpenCalls = Map<string, OpenCall>;
 
 function addCall(openCalls: OpenCalls, step: OpenStep, call: Placed<CallCard>): void {
@@ -44,7 +44,10 @@ function addCall(openCalls: OpenCalls, step: OpenStep, call: Placed<CallCard>): 
   openCalls.set(call.card.content.tool_call_id, open);
 }
 
-/** Answers the call that the result names; false when there is none that waits, or none in this step. */
+/**
+ * Answers the call that the result names. False when no such call is open, or when the open call belongs to another
+ * step.
+ */
 function addResult(openCalls: OpenCalls, result: Placed<ResultCard>, step?: OpenStep): boolean {
   const open = openCalls.get(result.card.content.tool_call_id);
   if (open === undefined || open.result !== undefined) return false;
@@ -64,9 +67,10 @@ export const isSplitAt = (step: TapeStep, position: number): boolean =>
   step.first < position && position < step.last;
 
 /**
- * Finds the steps of this agent: for each entry the step it belongs to, undefined when it stands alone. A result belongs
- * to the step whose turn and number it carries. Entries that other turns add from `startPosition` on, where the turn that
- * reads began, belong to none: a step of theirs may still be open, and what this turn has read must not change (V5, V7).
+ * Finds the steps of this agent: for each entry its step, or undefined when it belongs to no step. A result belongs to
+ * the step whose turn and number it carries. Entries that other turns add at or after `startPosition`, where the
+ * reading turn began, belong to no step. A step of theirs may still be open, and messages that this turn has read must
+ * not change (V5, V7).
  */
 export function findSteps(
   entries: readonly TapeEntry[],
@@ -107,12 +111,12 @@ function extend(step: OpenTapeStep, position: number): TapeStep {
   return step;
 }
 
-/** A thought, or a call to which the provider attached something: an answer begins with it. */
+/** A thought, or a call with a provider's attachment: an answer begins with such a card. */
 const beginsAnswer = (placed: Placed): boolean => !isCall(placed) || placed.card.providerData !== undefined;
 
 /**
- * Finds the steps of a clone's source among its inherited cards: a thought, the calls that follow it, their results wherever
- * they are. Calls without a thought are a step too. The other cards stay between them.
+ * Finds the steps of a clone's source among its inherited cards: a thought, the calls that follow it, and their results
+ * wherever they are. Calls without a thought also form a step. The other cards stay between the steps.
  */
 export function groupInherited(cards: readonly Placed[]): readonly (Placed | Step)[] {
   const items: (Placed | Step)[] = [];

@@ -1,31 +1,34 @@
 /**
- * The view: what a model sees of its turn. A pure function from rows to messages; the same rows give the same bytes.
+ * The view: the messages that a model sees in its turn. A pure function from rows to messages; the same rows give the
+ * same bytes.
  * Source: docs/reference/views.md.
  *
  * V1  Order: the profile's instructions · the state of the last anchor (none for the bootstrap anchor) · this turn's
- *     context, if its `turn.started` lies before that anchor · the entries after the anchor in tape order, each
+ *     context, if its `turn.started` is before that anchor · the entries after the anchor in tape order, each
  *     `turn.started` replaced by its context: inherited cards, parent line, packed arguments, notice of few steps left.
- * V2  A card enters once, where it stands first; `metadata.context === false` hides it. Only the card's role counts.
- * V3  A step (thought, calls, results of this agent) is one unit. It stands where it began, its results directly after
- *     its calls, so that whatever was written meanwhile, an anchor too, comes after the results. If any of it lies
- *     after the anchor, all of it is shown. An anchor written while calls are open therefore follows the step it cut:
- *     first that step, then the anchor's state, then this turn's context.
- * V4  Only this agent's steps and its clone source's keep the form of calls and results; earlier turns and clones only
- *     for tools that this turn is offered. Other calls and results are quoted user text that names the author.
- * V5  A call without result is answered by a fixed text; a result whose call is not shown before it is left out. No
- *     body is dropped for its status. A turn that ended before it began shows nothing. What other turns add once this turn
- *     has begun is quoted where it stands. An anchor is an assistant message; the anchor of another agent is quoted user
- *     text that names the author.
- * V6  Every prompt satisfies the strictest provider (see `checkMessages`). Fillers are fixed texts: `[context]` before
- *     a first assistant message, `[continue]` before a step's output that would follow assistant text, and, once this
- *     turn has begun, after any assistant text behind which a prompt may have ended.
- * V7  Within a turn prompt n is a prefix of prompt n + 1, element by element, until an anchor is written between them:
- *     what is written for an entry depends on this turn's start and on earlier entries alone; an open step of this
- *     turn is never in a prompt.
- * V8  An anchor that is a compaction stands where it cuts (compaction.ts): its state, then this turn's context, then the
+ * V2  A card enters once, at its first place. `metadata.context === false` hides it. Only the card's role counts.
+ * V3  A step (thought, calls, results of this agent) is one unit. It is placed where it began, and its results follow
+ *     its calls directly, so that anything written meanwhile, even an anchor, comes after the results. If any part of a
+ *     step is after the anchor, all of it is shown. An anchor written while calls are open therefore follows the step
+ *     it cut: first that step, then the anchor's state, then this turn's context.
+ * V4  Only the steps of this agent and of its clone source keep the form of calls and results. Earlier turns and clones
+ *     keep it only for tools that this turn is offered. Other calls and results are quoted user text that names the
+ *     author.
+ * V5  A call without a result is answered by a fixed text. A result whose call is not shown before it is left out. No
+ *     content is dropped for its status. A turn that ended before it began shows nothing. Entries of other turns added
+ *     after this turn has begun are quoted at their place. An anchor is an assistant message; the anchor of another
+ *     agent is quoted user text that names the author.
+ * V6  Every prompt satisfies the strictest provider (see `checkMessages`). Fillers are fixed texts. `[context]`
+ *     precedes a first assistant message. `[continue]` precedes a step's output that would follow assistant text. Once
+ *     this turn has begun, `[continue]` also follows any assistant text where a prompt may have ended.
+ * V7  Within a turn, prompt n is a prefix of prompt n + 1, element by element, until an anchor is written between them.
+ *     The messages for an entry depend only on this turn's start and on earlier entries. An open step of this turn is
+ *     never in a prompt.
+ * V8  A compaction anchor is placed where it cuts (compaction.ts): its state, then this turn's context, then the
  *     summary and the steps that it keeps. Cards that it refers to show a reference in place of their words.
- * V9  What a provider attached to an answer is in the message of that answer: for this agent (and its clone source's steps), for the model
- *     that gave the answer, and with all calls of it, since signatures belong to all of it. Else it is left out, and the manifest says why.
+ * V9  A provider's attachment to an answer is in the message of that answer. It is shown only to this agent (also for
+ *     the steps of its clone source), only to the model that gave the answer, and only with all calls of the answer,
+ *     since signatures cover the whole answer. Otherwise it is left out, and the manifest gives the reason.
  */
 
 import {
@@ -59,7 +62,7 @@ import {
 } from './prompt.js';
 import { findSteps, isSplitAt, placeOnTape, type TapeStep } from './steps.js';
 
-/** The agents that a view of these rows may name: authors of its cards, besides the reader, and parents. */
+/** The agents that a view of these rows may name: parents, and authors of its cards other than the reader. */
 export function agentsIn({
   entries,
   contexts,
@@ -79,33 +82,36 @@ export function agentsIn({
 
 export interface View {
   readonly messages: readonly Message[];
-  /** Where each message comes from, by index: exact, for `why` and tests. The manifest is the form to store. */
+  /** The exact source of each message, by index, for `why` and for tests. The manifest is the form to store. */
   readonly origins: readonly MessageOrigin[];
   readonly manifest: ViewManifest;
-  /** Of the messages alone, without the tools. */
+  /** For the messages alone, without the tools. */
   readonly estimateTokens: number;
   /** Index of the first message of this turn: of its context, or of a step that the last anchor cut (V3). */
   readonly firstMessage: number;
-  /** How many messages there are up to the end of what this turn's context inherits, which siblings share; undefined when it shows none. */
+  /**
+   * Number of messages up to the end of this turn's inherited context, which siblings share; undefined when the view
+   * shows no inherited cards.
+   */
   readonly sharedMessages: number | undefined;
-  /** Position of its `turn.started` on the tape; undefined when the rows do not reach back so far. */
+  /** Position of the turn's `turn.started` on the tape; undefined when the rows do not reach back that far. */
   readonly startPosition: number | undefined;
   readonly contextBoxId: BoxId;
-  /** This turn's own instruction: text, or the JSON it was given. Null when its context holds none. */
+  /** This turn's own instruction: text, or the JSON that was given. Null when its context has no instruction. */
   readonly instruction: JsonValue;
 }
 
 interface Writer {
   readonly rows: ViewRows;
   readonly prompt: Prompt;
-  /** By index of the entries: the step each belongs to. */
+  /** The step of each entry, by index of the entries. */
   readonly steps: readonly (TapeStep | undefined)[];
   readonly profileTools: ReadonlySet<string>;
   readonly begunTurns: Set<string>;
-  /** True once this turn's context is written: from there on prompts of this turn end. */
+  /** True once this turn's context is written: from there on, prompts of this turn may end. */
   hasBegun: boolean;
   firstMessage: number | undefined;
-  /** The step written last; undefined when something else was. */
+  /** The step written last; undefined when the last item was not a step. */
   lastStep: TapeStep | undefined;
 }
 
@@ -118,7 +124,7 @@ export function buildView(given: ViewRows): View {
     rows,
     prompt: startPrompt({ agentId: turn.agentId, model: rows.profile.model, names: rows.names }),
     steps: findSteps(entries, { ...turn, startPosition }),
-    // `expand` is offered while something is left out that it reads.
+    // `expand` is offered while it can read content that was left out.
     profileTools: new Set([...toolsOf(rows.profile), ...(mayExpand(rows) ? [EXPAND_TOOL] : [])]),
     begunTurns: new Set(),
     hasBegun: false,
@@ -162,7 +168,10 @@ function writeSystem(prompt: Prompt, { profile, contextLimit }: ViewRows): void 
   push(prompt, { role: 'system', content: [...words, ...contract].join('\n\n') }, source, []);
 }
 
-/** Writes the steps that the last anchor cut, then its state (V3). Returns the index of the first entry behind it. */
+/**
+ * Writes the steps that the last anchor cut, then the anchor's state (V3). Returns the index of the first entry after
+ * the anchor.
+ */
 function writeUntilAnchor(writer: Writer): number {
   const { prompt, steps } = writer;
   const { entries, lastAnchorPosition } = writer.rows;
@@ -214,8 +223,8 @@ function writeEntry(writer: Writer, at: number): void {
 }
 
 /**
- * V7: once this turn has begun, a prompt may have ended after any assistant text, and then with `[continue]`. Not so
- * between an answer without calls and the reminder committed with it, in the same step.
+ * V7: once this turn has begun, a prompt may have ended after any assistant text, and then with `[continue]`. The
+ * exception is the place between an answer without calls and the reminder committed with it, in the same step.
  */
 function closeBefore({ prompt, hasBegun, lastStep }: Writer, entry: TapeEntry): void {
   const answer = lastStep?.calls.length === 0 ? lastStep : undefined;
@@ -228,7 +237,7 @@ function writeTapeStep({ prompt, profileTools, rows }: Writer, step: TapeStep): 
   writeStep(prompt, step, (name) => isOwnTurn || profileTools.has(name));
 }
 
-/** A card outside any step; a result only when its call was shown before it (V5). */
+/** Writes a card outside any step. A result is written only when its call was shown before it (V5). */
 function writeLoneCard({ prompt, begunTurns }: Writer, { turnId }: TapeEntry, placed: Placed): void {
   const isOrphan = isResult(placed) && !prompt.callers.has(placed.card.content.tool_call_id);
   const isUnasked = turnId !== null && !begunTurns.has(turnId) && endsWithoutStep(placed.card);
@@ -237,7 +246,10 @@ function writeLoneCard({ prompt, begunTurns }: Writer, { turnId }: TapeEntry, pl
   else writeCard(prompt, placed);
 }
 
-/** What the kernel writes for a turn that ended before its first step, as a cancel may: no model has said it. */
+/**
+ * Whether the kernel wrote this card for a turn that ended before its first step, for example by a cancel. No model
+ * wrote it.
+ */
 function endsWithoutStep({ type, content, metadata }: Card): boolean {
   if (type !== CARD_TYPES.deliverable || metadata.status === 'success' || content.kind !== 'json')
     return false;
@@ -269,7 +281,7 @@ function readTurnStarted(payload: JsonValue | null): TurnStarted | undefined {
   return { turnId, contextBoxId, stepsLeft: typeof stepsLeft === 'number' ? stepsLeft : null };
 }
 
-/** The position where a turn begins; before everything when its `turn.started` is not among the entries. */
+/** The position where a turn begins; negative infinity when its `turn.started` is not among the entries. */
 function startOf(turnId: TurnId, entries: readonly TapeEntry[]): number {
   const start = entries.find(
     ({ kind, payload }) => kind === 'event' && readTurnStarted(payload)?.turnId === turnId,
@@ -286,7 +298,7 @@ function contextOf(rows: ViewRows, boxId: BoxId): readonly ContextCard[] {
   });
 }
 
-/** Writes the context of a turn where it begins; behind this turn's own a prompt may end. */
+/** Writes the context of a turn where the turn begins. A prompt may end after this turn's own context. */
 function writeContext(writer: Writer, started: TurnStarted): void {
   const { prompt, rows } = writer;
   const isOwnTurn = started.turnId === rows.turn.turnId;
@@ -303,7 +315,7 @@ function writeContext(writer: Writer, started: TurnStarted): void {
   if (hasNoTurns(prompt)) pushNotice(prompt, CONTEXT_NOTICE, 'context');
 }
 
-/** What a message costs besides its words, in bytes; about four tokens. */
+/** The cost of a message beyond its words, in bytes; about four tokens. */
 const MESSAGE_BYTES = 16;
 
 export function estimateMessages(messages: readonly Message[]): number {
