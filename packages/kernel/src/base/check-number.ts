@@ -1,4 +1,4 @@
-/** Checks numbers of callers where they are passed in: a later error could not name the field. */
+/** Checks a caller's numbers where they are passed in: a later error could not name the field. */
 import { KernelError } from './errors.js';
 
 /** The longest timeout: 30 days. */

@@ -1,6 +1,7 @@
 /**
- * The error catalogue: every code a caller can meet, what it means, its HTTP status, whether a retry can help, and what
- * to do next. Codes are never reused. `docs/reference/errors.md` lists the same codes; a test keeps the two equal.
+ * The error catalogue: every code that a caller can receive, with its meaning, its HTTP status, whether a retry can
+ * help, and the next step. Codes are never reused. `docs/reference/errors.md` lists the same codes; a test keeps the
+ * two equal.
  */
 
 export interface ErrorEntry {
@@ -9,7 +10,7 @@ export interface ErrorEntry {
   /** True when the same call can succeed later without being changed. */
   readonly canRetry: boolean;
   readonly next: string;
-  /** True when `next` names the details: texts for people print them with the error. */
+  /** True when `next` refers to the details: texts for people then print the details with the error. */
   readonly namesDetails: boolean;
 }
 
@@ -21,7 +22,7 @@ const entry = (httpStatus: number, canRetry: boolean, message: string, next: str
   namesDetails: false,
 });
 
-/** An entry whose advice names the details. */
+/** An entry whose next step refers to the details. */
 const detailed = (...of: Parameters<typeof entry>): ErrorEntry => ({ ...entry(...of), namesDetails: true });
 
 export const ERROR_CATALOGUE = {

@@ -1,23 +1,26 @@
-/** The limits of what an error repeats of an input, in its message and in its details. */
+/** Limits on how much of an input an error repeats, in its message and in its details. */
 
 export type ErrorDetails = Readonly<Record<string, unknown>>;
 
 const MAX_TEXT = 10_000;
 const MAX_ECHO = 200;
-/** Characters of all details of an error; further items of lists are left out. */
+/** Characters in all details of an error together; further items of lists are left out. */
 const MAX_DETAILS = 20_000;
 const MAX_MEMBERS = 100;
-/** What a number or a mark counts as. */
+/** The length that a number, a boolean or another part without text counts as. */
 const PLAIN_LENGTH = 8;
 const QUOTED = /'([^']{200})[^']+'/g;
 const DOUBLE_QUOTED = /"((?:[^"\\]|\\.)*)"/gs;
 const WORD = /([^\s']{200})[^\s']+/g;
 
-/** A text that repeats an input: its first 200 characters. */
+/** The first 200 characters of a text that repeats an input. */
 export const cutEcho = (text: string): string =>
   text.length > MAX_ECHO ? `${text.slice(0, MAX_ECHO).toWellFormed()}…` : text;
 
-/** A text of an error: of what it repeats of an input, in quotes or without a blank, 200 characters are left. */
+/**
+ * The text of an error. Each quoted part and each word without a blank is cut to 200 characters, because it may repeat
+ * an input.
+ */
 export function cutEchoes(text: string): string {
   if (text.length <= MAX_ECHO) return text;
   const head = text
@@ -29,8 +32,8 @@ export function cutEchoes(text: string): string {
 }
 
 /**
- * Details in limited size. What is not in a list is kept. Of a list the first items are kept while there is room, and
- * `more_<name>` beside it counts the others: ids stay ids for programs that read them.
+ * The details in limited size. Members outside lists are kept. A list keeps its first items while there is room, and
+ * `more_<name>` beside it counts the omitted items. Ids stay whole for the programs that read them.
  */
 export function cutDetails(details: ErrorDetails): ErrorDetails {
   let left = MAX_DETAILS;

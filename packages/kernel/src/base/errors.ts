@@ -1,9 +1,9 @@
-/** The one error class, and any thrown value as an error's body. */
+/** The only error class, and the conversion of any thrown value to an error body. */
 import { ERROR_CATALOGUE, type ErrorCode, type ErrorEntry } from './error-catalogue.js';
 import { cutDetails, cutEchoes, type ErrorDetails } from './error-limits.js';
 import { maskSecrets } from './secrets.js';
 
-/** How an error looks on the wire, in results and in rows. */
+/** The form of an error on the wire, in results and in rows. */
 export interface ErrorBody {
   readonly code: string;
   readonly message: string;
@@ -11,13 +11,13 @@ export interface ErrorBody {
 }
 
 /**
- * The one error class: a code of the catalogue, the ids involved, and the cause. No text of it holds a secret, and none
- * repeats more than 200 characters of an input.
+ * The only error class: a code of the catalogue, the ids involved, and the cause. None of its texts contains a secret,
+ * and none repeats more than 200 characters of an input.
  */
 export class KernelError extends Error {
   override readonly name = 'KernelError';
   readonly code: ErrorCode;
-  /** What is wrong. `message` is this and the next step. */
+  /** The problem. `message` is the problem followed by the next step. */
   declare readonly problem: string;
   /** What to do next. */
   declare readonly next: string;
@@ -25,7 +25,8 @@ export class KernelError extends Error {
 
   /**
    * @param options.message - The problem. Default: the message in the catalogue.
-   * @param options.next - The next step for the reader; empty: the message ends with the problem. Default: that of the catalogue.
+   * @param options.next - The next step for the reader; an empty text ends the message after the problem. Default: the
+   * next step in the catalogue.
    */
   constructor(
     code: ErrorCode,
@@ -39,7 +40,7 @@ export class KernelError extends Error {
       'cause' in options ? { cause: options.cause } : undefined,
     );
     this.code = code;
-    // Not enumerable: printed errors have both in their message already.
+    // Not enumerable: the message of a printed error already contains both.
     Object.defineProperties(this, { problem: { value: problem }, next: { value: next } });
     this.details = cutDetails(maskSecrets(options.details ?? {}));
   }
@@ -48,13 +49,13 @@ export class KernelError extends Error {
     return ERROR_CATALOGUE[this.code];
   }
 
-  /** Where in the input the problem is, as `details` has it. */
+  /** The place of the problem in the input, from `details`. */
   get field(): string | undefined {
     const { field } = this.details;
     return typeof field === 'string' ? field : undefined;
   }
 
-  /** The same failure, told anew: code and next step stay, details are added. */
+  /** The same failure in other words: code and next step stay, details are added. */
   restate(problem: string, details: ErrorDetails = {}): KernelError {
     return new KernelError(this.code, {
       message: problem,
@@ -64,7 +65,9 @@ export class KernelError extends Error {
     });
   }
 
-  /** The same failure of a larger input, in which `field` is the place of the problem. The message begins with it. */
+  /**
+   * The same failure in a larger input, where `field` is the place of the problem. The message begins with the field.
+   */
   atField(field: string): KernelError {
     const own = this.field;
     const problem = own === undefined ? this.problem : this.problem.replace(`${own}: `, '');
@@ -80,7 +83,7 @@ export class KernelError extends Error {
   }
 }
 
-/** `String(value)`, which outside code can make throw. */
+/** `String(value)`, protected against conversions that throw. */
 export function toText(value: unknown): string {
   try {
     return String(value);
@@ -89,10 +92,13 @@ export function toText(value: unknown): string {
   }
 }
 
-/** The message of an error; another thrown value as a text. */
+/** The message of an error; any other thrown value as text. */
 export const errorText = (error: unknown): string => toText(error instanceof Error ? error.message : error);
 
-/** Any thrown value as an error body; foreign errors become `fallback` with their own words, cut as those of a `KernelError`. */
+/**
+ * Any thrown value as an error body. A foreign error gets the code `fallback` and keeps its own words, cut like those
+ * of a `KernelError`.
+ */
 export function toErrorBody(error: unknown, fallback: ErrorCode = 'internal_error'): ErrorBody {
   if (error instanceof KernelError) return error.toJSON();
   return { code: fallback, message: cutEchoes(maskSecrets(errorText(error))) };

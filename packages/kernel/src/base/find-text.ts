@@ -1,9 +1,11 @@
 /**
- * Finds a text that a person copied: as it is, else without regard to white space (terminals wrap and indent), else also
- * without regard to JSON escapes (a quote or line end inside a tool's arguments or result).
+ * Finds a text that a person copied. It tries the exact text, then ignores white space (terminals wrap and indent),
+ * then also ignores JSON escapes (a quote or line end inside a tool's arguments or result).
  *
- * F1  The work grows with the length of what is searched, whatever is looked for: each character is looked at a bounded number of times.
- * F2  A search stops every few thousand characters and says how far it has come, so that its caller can do something else in between.
+ * F1  The work grows with the length of the searched text, whatever the wanted text is: each character is visited a
+ *     bounded number of times.
+ * F2  A search yields every few thousand characters and reports its progress, so that its caller can do other work in
+ *     between.
  */
 export const TEXT_MATCHES = ['exact', 'whitespace', 'unescaped'] as const;
 export type TextMatch = (typeof TEXT_MATCHES)[number];
@@ -19,7 +21,7 @@ const SPACE = 0x20;
 const BACKSLASH = 0x5c;
 const ELLIPSIS = 0x2026;
 
-/** White space, and control characters: terminals show them as such. */
+/** White space, and control characters, which terminals show as white space. */
 function isSpace(code: number): boolean {
   if (code <= SPACE) return true;
   return code >= 0x7f && (code <= 0x9f || OTHER_SPACE.test(String.fromCharCode(code)));
@@ -27,7 +29,9 @@ function isSpace(code: number): boolean {
 const ESCAPED_SPACE = new Set(['n', 'r', 't', 'b', 'f']);
 const HEX = /^[0-9a-fA-F]{4}$/;
 
-/** What an escape at `at` stands for, however often it was escaped again: a character, and where the escape ends. */
+/**
+ * Decodes an escape at `at`, even when it was escaped several times: returns its character and the end of the escape.
+ */
 function readEscape(text: string, at: number): { readonly code: number; readonly end: number } {
   let end = at;
   while (text.charCodeAt(end) === BACKSLASH) end += 1;
@@ -39,11 +43,17 @@ function readEscape(text: string, at: number): { readonly code: number; readonly
   return { code: BACKSLASH, end };
 }
 
-/** A text to look for, as it is compared: the codes of its characters, and where each of them ends in the text itself. */
+/**
+ * A wanted text in the form that is compared: the codes of its characters, and the end of each character in the
+ * original text.
+ */
 interface Needle {
   readonly codes: Uint16Array;
   readonly ends: Int32Array;
-  /** By a number of characters that agree: how many of them do after the shortest shift. */
+  /**
+   * The failure table of the search: for each number of matched characters, how many still match after the shortest
+   * shift.
+   */
   readonly borders: Int32Array;
 }
 
@@ -73,7 +83,7 @@ function foldNeedle(text: string, isUnescaped: boolean): Needle {
       isUnescaped && own === BACKSLASH ? readEscape(text, at) : { code: own, end: at + 1 };
     at = end;
     const isBlank = isSpace(code);
-    // Blanks at the beginning are left out.
+    // Blanks at the beginning are ignored.
     if (isBlank && count === 0) continue;
     if (!isBlank || codes[count - 1] !== SPACE) count += 1;
     codes[count - 1] = isBlank ? SPACE : code;
@@ -83,7 +93,7 @@ function foldNeedle(text: string, isUnescaped: boolean): Needle {
     if (codes[count - 1] === SPACE) count -= 1;
   };
   dropSpace();
-  // A cell of a table that was cut ends in an ellipsis.
+  // A truncated cell of a table ends in an ellipsis.
   if (codes[count - 1] === ELLIPSIS) count -= 1;
   dropSpace();
   return toNeedle(codes.subarray(0, count), ends.subarray(0, count));
@@ -92,19 +102,19 @@ function foldNeedle(text: string, isUnescaped: boolean): Needle {
 const toNeedleOf = (text: string, match: TextMatch): Needle =>
   match === 'exact' ? exactNeedle(text) : foldNeedle(text, match === 'unescaped');
 
-/** Characters between two stops. */
+/** Characters between two yields. */
 const STRIDE = 8_192;
-/** A place that is found costs its finder as much as so many characters. */
+/** Reporting a match costs as much work as this many characters. */
 const FOUND_WORK = 64;
-/** So much of the beginning is looked for by the engine's own search, which is the quickest while it is short. */
+/** The engine's own search looks for this many first characters of the text; it is the fastest while they are few. */
 const HEAD = 16;
 
 export interface TextSearch {
-  /** Called for each place, in order and without overlaps; a search ends when it returns true. */
+  /** Called for each match, in order and without overlaps; the search ends when it returns true. */
   readonly onFound: (range: TextRange) => boolean;
 }
 
-/** A text that is looked for, perhaps in many texts. */
+/** A wanted text, which may be searched for in many texts. */
 export class WantedText {
   readonly text: string;
   readonly #needles = new Map<TextMatch, Needle>();
@@ -114,14 +124,15 @@ export class WantedText {
   }
 
   /**
-   * Looks for all places of the text in another one. It yields how many characters it has worked through since it last did.
+   * Finds all places of the wanted text in another text. Each yield gives the number of characters processed since the
+   * last yield.
    *
-   * @returns How many characters of the wanted text, from its beginning, are there in one piece. Not told of an exact search: what is there exactly
-   *   is there without regard to white space.
+   * @returns How many characters of the wanted text, from its beginning, occur in one piece. An exact search always
+   * returns 0: an exact match is also a match without regard to white space.
    */
   *search(text: string, match: TextMatch, { onFound }: TextSearch): Generator<number, number> {
     if (!this.#needles.has(match)) {
-      // A long text takes its time.
+      // Preparing a long text takes time.
       yield this.text.length;
       this.#needles.set(match, toNeedleOf(this.text, match));
       yield this.text.length;
@@ -133,7 +144,7 @@ export class WantedText {
     return yield* this.#searchFolded(text, match === 'unescaped', onFound);
   }
 
-  /** The first way of {@link TEXT_MATCHES} in which the text is found at all. */
+  /** The first way of {@link TEXT_MATCHES} that finds the text. */
   *match(text: string): Generator<number, TextMatch | undefined> {
     for (const match of TEXT_MATCHES) {
       let isFound = false;
@@ -162,7 +173,8 @@ export class WantedText {
     let work = 0;
     for (let at = 0; at < text.length; ) {
       if (state === 0) {
-        // From window to window, each with the beginning of the next: a head may lie across.
+        // Searches window by window. Each window includes the beginning of the next, because a match of the head may
+        // cross the border.
         const found = text.slice(at, at + STRIDE + head.length - 1).indexOf(head);
         const step = found === -1 ? Math.min(STRIDE, text.length - at) : found;
         at += step;
@@ -200,7 +212,10 @@ export class WantedText {
     const { codes, ends, borders } = this.#needle(isUnescaped ? 'unescaped' : 'whitespace');
     const { length } = codes;
     if (length === 0) return 0;
-    /** Where the last characters began, as many as are wanted, by their number. */
+    /**
+     * The start positions of the latest characters, as many as the wanted text has, indexed by character number modulo
+     * the length.
+     */
     const starts = new Int32Array(length);
     let count = 0;
     let state = 0;
@@ -238,7 +253,7 @@ export class WantedText {
       }
     }
     yield work;
-    // White space after it is as good as there.
+    // White space after the match counts as found.
     if (codes[longest] === SPACE) longest += 1;
     return longest === 0 ? 0 : (ends[longest - 1] ?? 0);
   }

@@ -1,6 +1,6 @@
 /**
- * What is wrong with an input, for the one who wrote it: the place in the input, and what is allowed there. All findings of an input
- * are reported at once.
+ * Reports the problems of an input to its author: the place in the input, and the values allowed there. All findings of
+ * an input are reported at once.
  */
 import type { z } from 'zod';
 import { cutEcho } from './error-limits.js';
@@ -9,7 +9,7 @@ import { copyKeyOrder } from './key-order.js';
 import { suggest } from './suggest.js';
 
 export interface Finding {
-  /** Where in the input, with dots; empty for the input itself. */
+  /** The place in the input, with dots; empty for the input itself. */
   readonly path: string;
   readonly message: string;
   /** The unknown keys at this place. */
@@ -38,7 +38,7 @@ const KINDS: Readonly<Record<string, string>> = {
 export const kindWords = (kind: string): string =>
   (Object.hasOwn(KINDS, kind) ? KINDS[kind] : undefined) ?? kind;
 
-/** What an input is, in words; undefined where it says nothing. */
+/** The kind of an input in words; undefined when the kind gives no information. */
 function kindOf(input: unknown): string | undefined {
   if (input === null) return 'null';
   if (Array.isArray(input)) return 'a list';
@@ -68,7 +68,7 @@ export function mustBe(allowed: string, input: unknown, kind?: string): string {
   return `must be ${allowed}${given === undefined || given === kind ? '' : `, not ${given}`}`;
 }
 
-/** Words that a finding offers: values of a list, or known keys. */
+/** The most words that a finding offers: values of a list, or known keys. */
 const MAX_KNOWN = 40;
 
 function listed(values: readonly unknown[]): string {
@@ -85,7 +85,7 @@ function oneOf(values: readonly unknown[], input: unknown): string {
   return `must be ${allowed}, not ${asJson(cutEcho(input))}${meant(input, names)}`;
 }
 
-/** `; did you mean 'x'?` where a known word is near; else nothing. */
+/** `; did you mean 'x'?` when a known word is near, else an empty text. */
 export function meant(word: string, known: readonly string[]): string {
   const near = suggest(word, known);
   return near === undefined || near === word ? '' : `; did you mean '${near}'?`;
@@ -136,13 +136,13 @@ function formatWords({ format, ...issue }: RawIssue<z.core.$ZodIssueInvalidStrin
   }
 }
 
-/** What a schema of an object names. */
+/** The keys that an object schema names. */
 function keysOf(schema: unknown): readonly string[] {
   const shape: unknown = (schema as { _zod?: { def?: { shape?: unknown } } } | undefined)?._zod?.def?.shape;
   return typeof shape === 'object' && shape !== null ? Object.keys(shape) : [];
 }
 
-/** Characters of the unknown keys that a finding lists. */
+/** The most characters of unknown keys that a finding lists. */
 const MAX_LISTED = 200;
 
 export function unknownKeys(keys: readonly string[], known: readonly string[]): string {
@@ -165,7 +165,7 @@ export function unknownKeys(keys: readonly string[], known: readonly string[]): 
 const isKindIssue = ({ code, path }: Issue): boolean =>
   path.length === 0 && (code === 'invalid_type' || code === 'invalid_value');
 
-/** A fixed word that tells one alternative from the others, at this member of it. */
+/** The issue about the fixed word in member `key`, which distinguishes one alternative from the others. */
 const markAt = (issues: readonly Issue[], key: PropertyKey) =>
   issues.find((issue) => issue.code === 'invalid_value' && issue.path.length === 1 && issue.path[0] === key);
 
@@ -173,8 +173,9 @@ const isRefusedAt = ({ code, path, ...issue }: Issue, key: PropertyKey): boolean
   path[0] === key || (code === 'unrecognized_keys' && 'keys' in issue && issue.keys.includes(String(key)));
 
 /**
- * The alternative that the input was meant to be: one whose kind it has, with the fewest findings. Where a fixed word tells the
- * alternatives apart, the one that has the word; where none has it, all of the words are the finding.
+ * The alternative that the input was probably meant to be. Its kind matches, and it has the fewest findings. When a
+ * fixed word distinguishes the alternatives, the alternative whose word matches wins. When no word matches, the finding
+ * lists all the words.
  */
 function nearestOf(alternatives: readonly (readonly Issue[])[]): readonly Issue[] | undefined {
   const near = alternatives
@@ -210,7 +211,7 @@ function unionWords(issue: RawIssue<z.core.$ZodIssueInvalidUnion>): string {
   return mustBe(orList([...distinct.slice(0, MAX_KNOWN), ...(more > 0 ? [`${more} more`] : [])]), input);
 }
 
-/** The words for an issue whose schema has none of its own. */
+/** The message for an issue whose schema has no message of its own. */
 export const plainWords = (issue: RawIssue): string => {
   const { input } = issue;
   switch (issue.code) {
@@ -239,26 +240,29 @@ export const plainWords = (issue: RawIssue): string => {
   }
 };
 
-/** A rule about several members of an object is applied beside the rules of its members: then all findings come at once. */
+/**
+ * Applies a rule about several members of an object together with the rules of its members, so that all findings are
+ * reported at once.
+ */
 export const whenObject = {
   when: ({ value }: z.core.ParsePayload): boolean =>
     typeof value === 'object' && value !== null && !Array.isArray(value),
 };
 
-/** `schema.safeParse`, with findings in the kernel's own words, and the key order of the input. */
+/** `schema.safeParse` with the kernel's own messages; the result keeps the key order of the input. */
 export function safeParse<T>(schema: z.ZodType<T>, value: unknown): z.ZodSafeParseResult<T> {
   const parsed = schema.safeParse(value, { error: plainWords });
   if (parsed.success) copyKeyOrder(value, parsed.data);
   return parsed;
 }
 
-/** More are not listed: an input can be wrong in as many places as it has. */
+/** The most findings that are listed: the number of possible findings grows with the input. */
 const MAX_FINDINGS = 100;
-/** So many are in the message; all of them are in the details. */
+/** The most findings in the message; the details hold all listed findings. */
 const MAX_IN_MESSAGE = 10;
 
 /**
- * All findings of a failure, up to 100. Of alternatives the findings are those of the one that was meant.
+ * All findings of a failure, up to 100. For a union, the findings of the alternative that was probably meant.
  *
  * @param field - The name of the input itself.
  */
@@ -287,7 +291,7 @@ export function findingsOf(error: z.ZodError, field = ''): readonly Finding[] {
 const lineOf = ({ path, message }: Finding, root: string): string =>
   `${path === '' ? root : path}: ${message}`;
 
-/** The findings as sentences, for the message of an error. */
+/** The findings as sentences for an error message. */
 export function findingWords(findings: readonly Finding[], root = 'input'): string {
   const shown = findings.slice(0, MAX_IN_MESSAGE).map((finding) => lineOf(finding, root));
   const more = findings.length - shown.length;
@@ -296,7 +300,7 @@ export function findingWords(findings: readonly Finding[], root = 'input'): stri
 }
 
 /**
- * A value as its schema has it.
+ * Returns the value as its schema parses it.
  *
  * @param field - The name of the input itself.
  * @throws KernelError `bad_request` with all findings.
@@ -307,7 +311,7 @@ export function parseInput<T>(schema: z.ZodType<T>, value: unknown, field = ''):
   return parsed.data;
 }
 
-/** A failure as `bad_request`: its findings are the message, and the details have them one by one. */
+/** Converts a failure to `bad_request`: the message states the findings, and the details list each of them. */
 export function toBadRequest(
   error: z.ZodError,
   field: string,

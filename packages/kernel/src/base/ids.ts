@@ -2,7 +2,7 @@ import { KernelError } from './errors.js';
 
 declare const idKind: unique symbol;
 
-/** A uuid as text with dashes, lower case, branded by what it names. */
+/** A uuid as lower-case text with dashes, branded by the kind of object that it identifies. */
 export type Id<K extends string> = string & { readonly [idKind]: K };
 
 export type ProjectId = Id<'project'>;
@@ -20,13 +20,13 @@ export type HandoffId = Id<'handoff'>;
 export type DeliveryId = Id<'delivery'>;
 export type KeyId = Id<'key'>;
 
-/** Mints a new uuidv7 of any kind; handed in, so that the kernel does no I/O. */
+/** Creates a new uuidv7 of any kind. It is passed in, so that the kernel does no I/O. */
 export type NewId = <K extends string>() => Id<K>;
 
 const dashed = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 const bare = /^[0-9a-f]{32}$/;
 
-/** Reads an id printed with dashes or as 32 hex digits; `undefined` when it is neither. */
+/** Parses an id with dashes or of 32 hex digits; `undefined` for any other text. */
 export function tryParseId<K extends string>(text: string): Id<K> | undefined {
   const lower = text.toLowerCase();
   if (dashed.test(lower)) return lower as Id<K>;
@@ -41,7 +41,7 @@ export function tryParseId<K extends string>(text: string): Id<K> | undefined {
   return parts.join('-') as Id<K>;
 }
 
-/** @throws KernelError `bad_request` when `text` is no id; `field` names where it stood. */
+/** @throws KernelError `bad_request` when `text` is not a valid id; `field` names its place. */
 export function parseId<K extends string>(text: string, field: string): Id<K> {
   const id = tryParseId<K>(text);
   if (id === undefined) {

@@ -1,6 +1,6 @@
-/** A JSON text in its parts, for readers who need what `JSON.parse` drops. */
+/** The tokens of a JSON text, for readers that need information that `JSON.parse` drops. */
 
-/** Where the string that opens at `open` ends; the end of the text when nothing closes it. */
+/** The index after the string that opens at `open`; the end of the text when the string is not closed. */
 function endOfString(text: string, open: number): number {
   for (let close = text.indexOf('"', open + 1); close >= 0; close = text.indexOf('"', close + 1)) {
     let before = close;
@@ -20,7 +20,10 @@ function endOfWord(text: string, at: number): number {
   return end;
 }
 
-/** The tokens of a JSON text: strings, marks, and words. No regular expression: on a long string with many escapes it runs out of stack. */
+/**
+ * The tokens of a JSON text: strings, marks, and words. It uses no regular expression, which would overflow the stack
+ * on a long string with many escapes.
+ */
 export function tokensOf(text: string): readonly string[] {
   const tokens: string[] = [];
   for (let at = 0; at < text.length; ) {

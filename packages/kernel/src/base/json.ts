@@ -13,7 +13,7 @@ export function isJsonObject(value: unknown): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** A JSON object of any members. `z.record` would leave out a member that is named `__proto__`. */
+/** Any JSON object. `z.record` would drop a member named `__proto__`. */
 export const jsonObjectSchema = z.custom<JsonObject>(isJsonObject, 'must be an object');
 
 /** RFC 8785 text of a JSON value: keys sorted by UTF-16 code units, numbers and strings as ECMAScript prints them. */
@@ -33,15 +33,15 @@ export function sha256(text: string): string {
   return hash('sha256', text, 'hex');
 }
 
-/** Levels of nesting; Postgres reads JSON recursively and gives up at a few thousand. */
+/** Levels of nesting. Postgres reads JSON recursively and fails at a few thousand. */
 const MAX_DEPTH = 200;
 
-/** True for a text that Postgres can keep: no NUL, no lone surrogate. */
+/** True for a text that Postgres can store: no NUL, no lone surrogate. */
 export const isCleanText = (text: string): boolean => !text.includes('\u0000') && text.isWellFormed();
 
 /**
- * Checks that a value from a caller is plain JSON that Postgres can keep: no NUL, no lone surrogate, no NaN, no
- * function, no undefined member, not nested deeper than 200 levels.
+ * Checks that a value from a caller is plain JSON that Postgres can store: no NUL, no lone surrogate, no NaN, no
+ * function, and at most 200 levels of nesting. Undefined members are dropped.
  *
  * @throws KernelError `bad_request` naming the path.
  */
@@ -86,11 +86,14 @@ export function parseJsonValue(value: unknown, path: string, depth = 0): JsonVal
 
 export interface Sanitized<T> {
   readonly value: T;
-  /** True when something was replaced; the card that keeps the value says so in its metadata. */
+  /** True when something was replaced; the card that stores the value records this in its metadata. */
   readonly isChanged: boolean;
 }
 
-/** Replaces NUL and lone surrogates by U+FFFD: for what models and tools hand out, which cannot be sent back. */
+/**
+ * Replaces NUL and lone surrogates by U+FFFD, in the output of models and tools, which cannot be sent back for
+ * correction.
+ */
 export function sanitizeText(text: string): Sanitized<string> {
   if (isCleanText(text)) return { value: text, isChanged: false };
   return { value: text.toWellFormed().replaceAll('\u0000', '\uFFFD'), isChanged: true };
@@ -98,14 +101,14 @@ export function sanitizeText(text: string): Sanitized<string> {
 
 const TOO_DEEP = '[nested too deeply]';
 
-/** `JSON.stringify` for what it refuses: a circle, a BigInt, nesting beyond any stack. */
+/** `JSON.stringify` for values that it refuses: a circular reference, a BigInt, nesting beyond any stack. */
 function stringifyAnyway(value: unknown): string | undefined {
   const ancestors: unknown[] = [];
   try {
     return JSON.stringify(value, function (this: unknown, _key, member: unknown) {
       if (typeof member === 'bigint') return member.toString();
       if (typeof member !== 'object' || member === null) return member;
-      // `this` is what holds the member: everything behind it on the path has been left.
+      // `this` holds the member. The traversal has left every ancestor after it.
       while (ancestors.length > 0 && ancestors.at(-1) !== this) ancestors.pop();
       if (ancestors.includes(member)) return '[circular]';
       if (ancestors.length >= MAX_DEPTH) return TOO_DEEP;
@@ -118,8 +121,9 @@ function stringifyAnyway(value: unknown): string | undefined {
 }
 
 /**
- * Turns whatever a tool returned into JSON that can be stored and that `parseJsonValue` takes; what JSON cannot say becomes
- * its string form or null. Circular references, BigInt and what is nested too deeply become text.
+ * Converts any return value of a tool to JSON that can be stored and that `parseJsonValue` accepts. A value that JSON
+ * cannot express becomes its string form or null. Circular references, BigInt and parts that are nested too deeply
+ * become text.
  */
 export function sanitizeJson(value: unknown): Sanitized<JsonValue> {
   let text: string | undefined;

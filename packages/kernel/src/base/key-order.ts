@@ -1,13 +1,15 @@
 /**
- * The order in which a caller wrote the keys of its objects, beside the objects. JavaScript lists keys that read as integers first,
- * and a schema lists those that it names as it names them; texts that are made by `jsonText` have the caller's order again.
+ * Remembers the order in which a caller wrote the keys of its objects. JavaScript lists keys that look like integers
+ * first, and a schema lists the keys that it names in its own order. Texts from `jsonText` have the caller's order
+ * again.
  *
- * K1  An order is a hint: keys that are gone are skipped, keys that were added since follow. A value without one is printed as JavaScript prints it.
- * K2  Whoever copies an object of a caller copies its order (`parseJsonValue`, `sanitizeJson`, `safeParse`).
+ * K1  An order is a hint: missing keys are skipped, and keys added since then follow. A value without an order is
+ *     printed in JavaScript's order.
+ * K2  Code that copies a caller's object copies its order (`parseJsonValue`, `sanitizeJson`, `safeParse`).
  */
 import { tokensOf } from './json-tokens.js';
 
-/** Only of objects which JavaScript lists in another order. */
+/** Holds only objects whose order differs from JavaScript's. */
 const orders = new WeakMap<object, readonly string[]>();
 
 const isPlain = (value: unknown): value is Readonly<Record<string, unknown>> => {
@@ -16,7 +18,7 @@ const isPlain = (value: unknown): value is Readonly<Record<string, unknown>> => 
   return prototype === Object.prototype || prototype === null;
 };
 
-/** The keys of an object in the order of its writer. */
+/** The keys of an object in its author's order. */
 export function keysOf(value: object): readonly string[] {
   const order = orders.get(value);
   const keys = Object.keys(value);
@@ -24,10 +26,10 @@ export function keysOf(value: object): readonly string[] {
   return [...new Set([...order.filter((key) => Object.hasOwn(value, key)), ...keys])];
 }
 
-/** The order that is kept for an object; undefined where it is JavaScript's. */
+/** The remembered order of an object; undefined when it equals JavaScript's order. */
 export const keptOrderOf = (value: object): readonly string[] | undefined => orders.get(value);
 
-/** Says in which order the writer of an object listed its keys. */
+/** Records the order in which the author of an object listed its keys. */
 export function setKeyOrder(value: object, order: readonly string[]): void {
   const keys = Object.keys(value);
   let inPlace = 0;
@@ -41,7 +43,7 @@ export function setKeyOrder(value: object, order: readonly string[]): void {
   orders.delete(value);
 }
 
-/** Gives what was made of an input the key order of the input, at any depth. */
+/** Gives an object derived from an input the key order of the input, at any depth. */
 export function copyKeyOrder(input: unknown, made: unknown): void {
   if (input === made) return;
   if (Array.isArray(input) && Array.isArray(made)) {
@@ -56,13 +58,13 @@ export function copyKeyOrder(input: unknown, made: unknown): void {
 
 interface OpenValue {
   readonly value: unknown;
-  /** Of an object, as they come; undefined for a list. */
+  /** The keys of an object in the order of the text; undefined for a list. */
   readonly keys: Set<string> | undefined;
   key: string | undefined;
   items: number;
 }
 
-/** The next value inside an open one; undefined where equal keys were of different kinds. */
+/** The next value inside an open value; undefined when values of the same key were of different kinds. */
 function nextIn(open: OpenValue): unknown {
   const at = open.keys === undefined ? open.items++ : open.key;
   open.key = undefined;
@@ -71,7 +73,10 @@ function nextIn(open: OpenValue): unknown {
     : undefined;
 }
 
-/** Keeps the order of each object of a valid text. Without recursion: the text may be nested more deeply than any stack. */
+/**
+ * Records the key order of each object in a valid text. It avoids recursion, because the text may be nested more deeply
+ * than any stack.
+ */
 function keepOrders(root: unknown, text: string): void {
   const open: OpenValue[] = [];
   for (const token of tokensOf(text)) {
@@ -93,11 +98,12 @@ function keepOrders(root: unknown, text: string): void {
   }
 }
 
-/** A key of digits; also as an escape, as which nobody writes them. All others are in their order already. */
+/** Matches a key of digits, also written as escapes. All other keys already keep their order. */
 const HAS_INTEGER_KEY = /"(?:\d|\\u003\d)+"\s*:/;
 
 /**
- * `JSON.parse` for texts of callers: `jsonText` of what it returns has their key order. Of equal keys the first says the place, the last the value.
+ * `JSON.parse` for texts of callers: `jsonText` of the result has the text's key order. For repeated keys, the first
+ * decides the place and the last decides the value.
  *
  * @throws SyntaxError.
  */
@@ -122,6 +128,6 @@ function print(value: unknown): string | undefined {
   return `{${members.join(',')}}`;
 }
 
-/** `JSON.stringify` in the key order in which the value was written. */
+/** `JSON.stringify` in the key order of the value's author. */
 export const jsonText = (value: unknown): string =>
   (hasOrder(value) ? print(value) : JSON.stringify(value)) ?? 'null';

@@ -1,28 +1,28 @@
-/** Texts that arrive in parts, as they may be shown. */
+/** Masks secrets in texts that arrive in parts. */
 import { sanitizeText } from './json.js';
 import { maskText, unfinishedFrom } from './secrets.js';
 
 const SPACE = /\s/;
-/** Where the user and password of a URL may begin, and where the value of a query may. */
+/** Where the user and password of a URL may begin, or the value of a password in a query. */
 const STARTS = ['://', ':\\/\\/', '?password=', '&password=', '?sslpassword=', '&sslpassword='] as const;
 const LONGEST_START = 13;
-/** More is shown unmasked rather than kept: a text without spaces may have no end. */
+/** The most characters held back. A longer tail is shown unmasked, because a text without spaces may never end. */
 const MAX_HELD = 64 * 1024;
 
 /**
- * A text that arrives in parts, without secrets, NUL and lone surrogates. An end that may be the beginning of a secret is held back, so that
- * the parts joined are what `maskSecrets` makes of the whole text.
+ * A text that arrives in parts, without secrets, NUL and lone surrogates. An end that may be the beginning of a secret
+ * is held back. So the joined parts equal the result of `maskSecrets` on the whole text.
  */
 export class MaskedText {
   readonly #masks: boolean;
   #held = '';
 
-  /** @param options.masks - False: secrets stay. Default true. */
+  /** @param options.masks - False keeps secrets. Default true. */
   constructor({ masks = true }: { readonly masks?: boolean } = {}) {
     this.#masks = masks;
   }
 
-  /** @returns What can be shown now. */
+  /** @returns The text that can be shown now. */
   push(text: string): string {
     const all = this.#held + text;
     const pair = all.length - (isHighSurrogate(all) ? 1 : 0);
@@ -31,7 +31,7 @@ export class MaskedText {
     return this.#shown(all.slice(0, at));
   }
 
-  /** @returns What was held back. */
+  /** @returns The text that was held back. */
   end(): string {
     const rest = this.#held;
     this.#held = '';
@@ -43,7 +43,7 @@ export class MaskedText {
   }
 }
 
-/** The place from which a text may still become a secret. */
+/** The first position whose text may still become a secret. */
 function heldFrom(text: string): number {
   const word = lastWord(text);
   const tail = text.slice(word).toLowerCase();
@@ -58,7 +58,7 @@ function heldFrom(text: string): number {
   return Math.min(at, unfinishedFrom(text));
 }
 
-/** Where the last word begins. */
+/** The beginning of the last word. */
 function lastWord(text: string): number {
   let at = text.length;
   while (at > 0 && text.length - at < MAX_HELD && !SPACE.test(text[at - 1] ?? '')) at -= 1;

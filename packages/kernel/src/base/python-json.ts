@@ -1,6 +1,6 @@
 /**
- * JSON as the original reads and prints it: `json.loads`, and `json.dumps(value, ensure_ascii=False)` with a blank behind each comma and
- * colon. Beyond JSON it knows `NaN`, `Infinity` and `-Infinity`.
+ * JSON as Bub, a Python program, reads and prints it: `json.loads`, and `json.dumps(value, ensure_ascii=False)` with a
+ * blank after each comma and colon. It accepts `NaN`, `Infinity` and `-Infinity` in addition to JSON.
  */
 import type { JsonValue } from './json.js';
 import { tokensOf } from './json-tokens.js';
@@ -11,9 +11,9 @@ const IS_FLOAT = /[.eE]/;
 const NO_JSON: ReadonlySet<string> = new Set(['NaN', 'Infinity', '-Infinity']);
 
 /**
- * The value of a text, behind a byte order mark too. What is no number to JSON is null.
+ * The value of a text, which may begin with a byte order mark. Numbers that JSON does not have become null.
  *
- * @throws SyntaxError for what the original cannot read either.
+ * @throws SyntaxError for a text that Bub cannot read either.
  */
 export function readPythonJson(text: string): unknown {
   const plain = text.startsWith('\uFEFF') ? text.slice(1) : text;
@@ -21,13 +21,13 @@ export function readPythonJson(text: string): unknown {
     return parseJson(plain);
   } catch (error) {
     if (!/NaN|Infinity/.test(plain)) throw error;
-    // With blanks between them: what stood apart does not become one.
+    // Joined with blanks, so that separate tokens stay separate.
     const tokens = tokensOf(plain).map((token) => (NO_JSON.has(token) ? 'null' : token));
     return parseJson(tokens.join(' '));
   }
 }
 
-/** Python's `repr` of a float: shortest digits, as a power of ten below 1e-4 and from 1e16 on. */
+/** Python's `repr` of a float: shortest digits, with an exponent below 1e-4 and from 1e16 on. */
 function pythonFloat(value: number): string {
   if (!Number.isFinite(value)) return value > 0 ? 'Infinity' : '-Infinity';
   const sign = value < 0 || Object.is(value, -0) ? '-' : '';
@@ -54,7 +54,7 @@ function pythonToken(token: string): string {
 interface OpenValue {
   readonly isObject: boolean;
   readonly items: string[];
-  /** Of equal keys the first says the place, the last the value. */
+  /** For repeated keys, the first decides the place and the last decides the value. */
   readonly members: Map<string, string>;
   key: string | undefined;
 }
@@ -64,7 +64,7 @@ const closeValue = ({ isObject, items, members }: OpenValue): string =>
     ? `{${[...members].map(([key, value]) => `${key}: ${value}`).join(', ')}}`
     : `[${items.join(', ')}]`;
 
-/** The tokens of one value as the original would print what it reads from them. */
+/** Prints the tokens of one value as Bub would print the value that it reads from them. */
 function printTokens(tokens: readonly string[]): string {
   const root: OpenValue = { isObject: false, items: [], members: new Map(), key: undefined };
   const open = [root];
@@ -89,16 +89,19 @@ function printTokens(tokens: readonly string[]): string {
   return root.items.join('');
 }
 
-/** A text that `readPythonJson` reads, as the original would print what it reads from it: numbers keep what is beyond ours. */
+/**
+ * Prints a text that `readPythonJson` accepts as Bub would print its value. Numbers keep digits that JavaScript's
+ * numbers cannot hold.
+ */
 export const pythonJsonText = (text: string): string => printTokens(tokensOf(text));
 
-/** Numbers without a fraction are printed as integers. */
+/** Prints a value; numbers without a fraction are printed as integers. */
 export const pythonJson = (value: JsonValue): string =>
   tokensOf(jsonText(value))
     .map((token) => (token === ',' || token === ':' ? `${token} ` : pythonToken(token)))
     .join('');
 
-/** Steps over the value that begins at `at`; gives the index behind its last token. */
+/** Skips the value that begins at `at`; returns the index after its last token. */
 function skipValue(tokens: readonly string[], at: number): number {
   let depth = 0;
   for (let index = at; index < tokens.length; index += 1) {
@@ -110,7 +113,10 @@ function skipValue(tokens: readonly string[], at: number): number {
   return tokens.length;
 }
 
-/** Where the member or item begins in the object or array that begins at `at`; the last of equal keys, as readers do. */
+/**
+ * The index of a member or item in the object or array that begins at `at`. The last of several equal keys wins, as in
+ * JSON readers.
+ */
 function findMember(tokens: readonly string[], at: number, key: string | number): number | undefined {
   let found: number | undefined;
   let index = at + 1;
@@ -125,7 +131,7 @@ function findMember(tokens: readonly string[], at: number, key: string | number)
   return found;
 }
 
-/** The index of the value at `path`; undefined when there is none. */
+/** The index of the value at `path`; undefined when there is no such value. */
 function findValue(tokens: readonly string[], path: readonly (string | number)[]): number | undefined {
   let at: number | undefined = 0;
   for (const key of path) {
@@ -135,14 +141,17 @@ function findValue(tokens: readonly string[], path: readonly (string | number)[]
   return at;
 }
 
-/** The value at `path` in a valid JSON text, as the original would print it; undefined when there is none. */
+/** The value at `path` in a valid JSON text, as Bub would print it; undefined when there is no such value. */
 export function pythonJsonAt(text: string, path: readonly (string | number)[]): string | undefined {
   const tokens = tokensOf(text);
   const at = findValue(tokens, path);
   return at === undefined ? undefined : printTokens(tokens.slice(at, skipValue(tokens, at)));
 }
 
-/** Like {@link pythonJsonAt} for each item of the array at `path`; undefined when there is no array. Reads the text once. */
+/**
+ * Like {@link pythonJsonAt} for each item of the array at `path`; undefined when there is no array. Scans the text
+ * once.
+ */
 export function pythonJsonItems(
   text: string,
   path: readonly (string | number)[],

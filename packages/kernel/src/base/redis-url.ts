@@ -1,7 +1,7 @@
 /**
- * Where the Redis of the queues is, from its URL. One server: `redis://…`. A cluster:
- * `redis+cluster://<user>:<password>@<host>:<port>,<host>:<port>/<name>`; the name keeps installations apart that share the cluster, as
- * the number of the database does on one server.
+ * The address of the Redis that holds the queues, from its URL. One server: `redis://…`. A cluster:
+ * `redis+cluster://<user>:<password>@<host>:<port>,<host>:<port>/<name>`. The name separates installations that share
+ * the cluster, as the database number does on one server.
  */
 
 export interface RedisNode {
@@ -17,7 +17,7 @@ export interface RedisServerAddress {
 
 export interface RedisClusterAddress {
   readonly kind: 'cluster';
-  /** Any of its nodes; the others are learned from them. */
+  /** Any nodes of the cluster; the client learns the others from them. */
   readonly nodes: readonly RedisNode[];
   readonly username: string | undefined;
   readonly password: string | undefined;
@@ -90,19 +90,22 @@ function readServer(url: string): RedisUrlResult {
   return { address: { kind: 'server', url, nodes: [node] } };
 }
 
-/** The problem completes a sentence that begins with the name of the setting. It does not repeat the URL, which may hold a password. */
+/**
+ * Reads the URL. The problem completes a sentence that begins with the name of the setting. It does not repeat the URL,
+ * which may contain a password.
+ */
 export function readRedisUrl(url: string): RedisUrlResult {
   return /^rediss?\+cluster:/.test(url) ? readCluster(url) : readServer(url);
 }
 
-/** The URL of a cluster with this password, whatever its characters, unless it has a password already. */
+/** The URL of a cluster with this password, percent-encoded, unless the URL already has a password. */
 export function withClusterPassword(url: string, password: string): string {
   const [, scheme = '', userInfo = '', rest = ''] = /^([^/]*\/\/)(?:([^@/?#]*)@)?(.*)$/.exec(url) ?? [];
   const [username = '', known = ''] = userInfo.split(':');
   return known === '' ? `${scheme}${username}:${encodeURIComponent(password)}@${rest}` : url;
 }
 
-/** The nodes as messages show them. */
+/** The nodes in the form that messages show. */
 export function redisHosts({ nodes }: RedisAddress): string {
   return nodes
     .map(({ host, port }) =>

@@ -1,5 +1,6 @@
 /**
- * JSON as people type it: keys and single words need no quotes, quotes may be single, a comma may follow the last member.
+ * JSON as people type it: keys and single words need no quotes, quotes may be single, a comma may follow the last
+ * member.
  * `{goal: "Build API", tables: 5, done: true, owner: ana}`
  */
 import { KernelError } from './errors.js';
@@ -14,7 +15,7 @@ const WORDS: ReadonlyMap<string, JsonValue> = new Map([
   ['false', false],
   ['null', null],
 ]);
-/** Deeper than any stored JSON may be. */
+/** Deeper than any JSON that can be stored. */
 const MAX_DEPTH = 250;
 
 class RelaxedReader {
@@ -50,7 +51,7 @@ class RelaxedReader {
     return found;
   }
 
-  /** A quoted text or a word; words are told apart by the caller. */
+  /** A quoted text or a word; the caller distinguishes them. */
   #token(): { readonly text: string; readonly isQuoted: boolean } {
     const quoted = this.#take(STRING);
     if (quoted !== undefined) return { text: this.#unquote(quoted), isQuoted: true };
@@ -86,7 +87,7 @@ class RelaxedReader {
     return NUMBER.test(text) ? Number(text) : text;
   }
 
-  /** True when another member follows; a comma may stand before the end. */
+  /** True when another member follows; a comma may precede the end. */
   #goesOn(end: string): boolean {
     const next = this.#peek();
     if (next === ',') {
@@ -128,6 +129,6 @@ class RelaxedReader {
   }
 }
 
-/** @throws KernelError `bad_request` for what is no value of this form, or cannot be stored. */
+/** @throws KernelError `bad_request` for a text that is not a value of this form, or that cannot be stored. */
 export const parseRelaxedJson = (text: string): JsonValue =>
   parseJsonValue(new RelaxedReader(text).read(), 'value');

@@ -1,6 +1,6 @@
-/** Which failed model call is made again, and when. Source: docs/reference/models.md, "Tried again". */
+/** Which failed model calls are tried again, and when. Source: docs/reference/models.md, "Tried again". */
 
-/** How often a profile has its model calls repeated; what it leaves open has these defaults. */
+/** A profile's limits for repeated model calls; these defaults apply to limits that it does not set. */
 export interface RetryLimits {
   readonly model_retries?: number | undefined;
   readonly retry_base_seconds?: number | undefined;
@@ -9,19 +9,19 @@ export interface RetryLimits {
 
 export const DEFAULT_RETRIES = { model_retries: 5, retry_base_seconds: 1, retry_max_seconds: 60 } as const;
 
-/** A provider that asks for a longer pause than this gets this. */
+/** The longest pause that a provider can ask for; a longer request is cut to this. */
 export const MAX_RETRY_AFTER_MS = 3_600_000;
 
 export type RetryDecision =
   | { readonly kind: 'retry'; readonly delayMs: number }
-  /** It could succeed later, but was tried often enough. */
+  /** The call could succeed later, but all its retries are used. */
   | { readonly kind: 'spent' }
   /** The same request would fail again. */
   | { readonly kind: 'final' };
 
 /**
- * Exponential back-off with full jitter: anything from 0 to the doubled step, so that turns that failed together do not
- * come back together. A pause that the provider asks for comes first, and the jitter after it.
+ * Exponential back-off with full jitter: a delay between 0 and the doubled step, so that turns that failed together do
+ * not retry together. When the provider asks for a pause, the jitter is added to that pause.
  *
  * @param options.retries - How often this step was tried again already.
  * @param options.random - From 0 to 1, 1 excluded.

@@ -1,4 +1,4 @@
-/** What a principal may be allowed. Routes, API keys and decisions name these scopes and no others. */
+/** The permissions that a principal can have. Routes, API keys and decisions use only these scopes. */
 export const SCOPES = [
   'approvals:read',
   'approvals:write',

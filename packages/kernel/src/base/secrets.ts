@@ -1,22 +1,23 @@
 /**
- * Secrets of this process, and texts without them. The one place that decides what a secret is and what is shown instead.
+ * The secrets of this process, and the masking of texts. Only this module decides which values are secrets and what
+ * replaces them.
  *
  * S1  The password in a URL becomes `[secret: url]`, in any text.
  * S2  The value of a declared variable becomes `[secret: <variable>]`.
- * S3  Errors mask their message and details where they are made; logs, error bodies and results of tools where they leave.
- *     What a caller sends is stored as it is, and the answer warns.
+ * S3  Errors mask their message and details when they are created. Logs, error bodies and results of tools are masked
+ *     on output. A caller's input is stored unchanged, and the answer carries a warning.
  */
 
 export interface Secret {
-  /** Shown in its place: the name of its variable. */
+  /** The name of the secret's variable, which is shown in place of the value. */
   readonly name: string;
   readonly value: string;
 }
 
 const NAME = /(?:KEY|TOKEN|SECRET|PASSWORD)$/;
-/** Shorter values occur in ordinary words. */
+/** The shortest value that is masked; shorter values occur in ordinary words. */
 const MIN_LENGTH = 16;
-/** Deeper parts are left out. JSON of ours has 200 levels at most. */
+/** Deeper parts are replaced by a marker. The kernel's own JSON has at most 200 levels. */
 const MAX_DEPTH = 400;
 
 const URL_SECRET = 'url';
@@ -27,17 +28,17 @@ const USER_PASSWORD =
 const QUERY_PASSWORD =
   /([?&](?:ssl)?password=)(?!\[secret: )(?:[^\s&#"'<>`\\]|\\?["'<>`](?=[^\s,:;.()[\]{}<>"'`\\/?#&=])|\\\\)+/gi;
 
-/** What is looked for in texts, and what is shown in its place. */
+/** A text to find, and the text that replaces it. */
 type Needle = readonly [form: string, shown: string];
 
-/** The value as texts hold it: as it is, in JSON, and in a URL. */
+/** The forms of the value in texts: unchanged, in JSON, and in a URL. */
 const needlesOf = ({ name, value }: Secret): readonly Needle[] =>
   [...new Set([value, JSON.stringify(value).slice(1, -1), encodeURIComponent(value.toWellFormed())])].map(
     (form) => [form, `[secret: ${name}]`],
   );
 
 const declared = new Map<object, readonly Needle[]>();
-/** The longest first: one value may be a part of another. */
+/** Sorted by length, longest first, because one value may be a part of another. */
 let needles: readonly Needle[] = [];
 
 const sortNeedles = (): void => {
@@ -45,8 +46,8 @@ const sortNeedles = (): void => {
 };
 
 /**
- * Declares the secrets of an environment: the value of each variable whose name ends in KEY, TOKEN, SECRET or PASSWORD, from 16
- * characters on. They are masked in this process until the answer is disposed of.
+ * Declares the secrets of an environment: the values, from 16 characters on, of all variables whose names end in KEY,
+ * TOKEN, SECRET or PASSWORD. They are masked in this process until the returned handle is disposed of.
  */
 export function declareSecrets(env: Readonly<Record<string, string | undefined>>): Disposable {
   const handle: Disposable = {
@@ -96,7 +97,7 @@ class TextMapper {
     return mapped;
   }
 
-  /** Getters and `toJSON` are outside code. */
+  /** Catches errors, because getters and `toJSON` are outside code. */
   #tryObject(part: object, depth: number): unknown {
     try {
       return this.#mapObject(part, depth);
@@ -127,7 +128,7 @@ class TextMapper {
     return members === undefined ? part : Object.fromEntries(members);
   }
 
-  /** Undefined: nothing changes. */
+  /** Undefined when no item changes. */
   #mapList(items: readonly unknown[], depth: number): unknown[] | undefined {
     const mapped = items.map((item) => this.map(item, depth));
     return mapped.some((item, index) => item !== items[index]) ? mapped : undefined;
@@ -154,23 +155,23 @@ class TextMapper {
   }
 }
 
-/** The same value with its texts changed, keys of objects included; the value itself when no text changes. */
+/** The same value with its texts changed, including keys of objects; the value itself when no text changes. */
 function mapTexts(part: unknown, change: (text: string) => string): unknown {
   return new TextMapper(change).map(part);
 }
 
 /**
- * A text, or the texts in a value, without secrets; the same value when it holds none. Errors stay errors.
- * Another object that holds a secret is replaced by what JSON shows of it.
+ * A text, or the texts in a value, without secrets; the same value when it contains no secret. Errors stay errors. Any
+ * other object that contains a secret is replaced by its JSON form.
  *
- * @param more - Secrets beside the declared ones, of any length above 0.
+ * @param more - Secrets in addition to the declared secrets, of any length above 0.
  */
 export function maskSecrets<T>(value: T, more: readonly Secret[] = []): T {
   const known = more.flatMap((secret) => (secret.value === '' ? [] : needlesOf(secret)));
   return mapTexts(value, (text) => maskText(text, known)) as T;
 }
 
-/** What the answer to a caller says when the caller's input holds secrets; undefined when it holds none. */
+/** The warnings for a caller whose input contains secrets; undefined when it contains none. */
 export function warnOfSecrets(input: unknown): readonly string[] | undefined {
   if (maskSecrets(input) === input) return undefined;
   return [
@@ -178,7 +179,9 @@ export function warnOfSecrets(input: unknown): readonly string[] | undefined {
   ];
 }
 
-/** Where a declared secret may have begun that more text would complete; the length of the text where none has. */
+/**
+ * The position where the text may end in the beginning of a declared secret; the length of the text when it does not.
+ */
 export function unfinishedFrom(text: string): number {
   const longest = needles[0]?.[0].length ?? 0;
   for (let at = Math.max(text.length - longest + 1, 0); at < text.length; at += 1) {

@@ -1,8 +1,9 @@
 const FARTHEST = 3;
 
 /**
- * Letters to add, take away, change or swap until one word is the other; `Infinity` beyond `limit`. Only prefixes whose lengths
- * differ by no more than `limit` can be so near, so the work is that of the longer word, and none for words of other lengths.
+ * The edit distance: letters to add, remove, change or swap until both words are equal; `Infinity` beyond `limit`. It
+ * compares only prefixes whose lengths differ by at most `limit`. So the work grows with the longer word, and words of
+ * very different lengths cost nothing.
  */
 function distance(a: string, b: string, limit: number): number {
   if (Math.abs(a.length - b.length) > limit) return Infinity;
@@ -28,9 +29,9 @@ function distance(a: string, b: string, limit: number): number {
 
 const plain = (text: string): string => text.toLowerCase().replaceAll(/[-_ ]/g, '');
 
-/** The known word that was probably meant; undefined when none is near. */
+/** The known word that was probably meant; undefined when no word is near. */
 export function suggest(word: string, known: readonly string[]): string | undefined {
-  // Nobody mistypes a whole page.
+  // A text this long is not a mistyped word.
   if (word.length > 100) return undefined;
   const wanted = plain(word);
   let best: { readonly word: string; readonly steps: number } | undefined;

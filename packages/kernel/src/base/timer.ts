@@ -1,6 +1,6 @@
 /** Timers for any duration. Node's own timers allow at most 2^31 - 1 ms, and fire after 1 ms when given more. */
 
-/** The longest duration of one timer of Node, about 24.8 days. */
+/** The longest duration of a single Node timer, about 24.8 days. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 export interface Timer {
@@ -8,7 +8,7 @@ export interface Timer {
   clear(): void;
 }
 
-/** Calls `work` once after `afterMs`; never when that is `Infinity`. */
+/** Calls `work` once after `afterMs`; `Infinity` means never. */
 export function startTimer(afterMs: number, work: () => void): Timer {
   let timer: NodeJS.Timeout | undefined;
   const wait = (leftMs: number): void => {

@@ -196,15 +196,16 @@ export function decideGrant(
 }
 
 /**
- * One turn takes at most this fraction of the remaining amount beyond its need, so that its siblings get a part too.
+ * Beyond its need, one turn takes at most the remaining amount divided by this number, so that its siblings get a part
+ * too.
  */
 const SHARE = 8;
 /** The number of steps that a top-up should last for. */
 const STEPS_AHEAD = 4;
 
 /**
- * The amount that a top-up asks for: enough for some steps ahead, but beyond the missing amount only a share of what is
- * left.
+ * The amount that a top-up asks for: at least the missing amount, and enough for some steps ahead if a share of what is
+ * left covers it.
  */
 export function wantOf(accounts: readonly Account[], missing: Amounts, step: Amounts): Amounts {
   const ahead = (amount: keyof Amounts, limitKey: 'tokens' | 'cost_micros' | 'steps'): number => {
