@@ -1,8 +1,10 @@
 /**
- * Chains: handoffs one after the other, each with the result of the one before.
+ * Chains: handoffs in sequence, each with the result of the previous handoff.
  *
- * K1  The next move follows from the calls that were made, and from nothing else: whoever takes a chain over goes on where it was.
- * K2  After a hop that failed no other hop begins. Hops that are completed are compensated in reverse, each once, also when a compensation fails.
+ * K1  The next move follows only from the calls that were made: a process that takes over a chain continues at the same
+ *     place.
+ * K2  After a failed hop no other hop begins. Completed hops are compensated in reverse order, each once, even when a
+ *     compensation fails.
  * Rule: docs/reference/handoff.md, "Chains".
  */
 import { z } from 'zod';
@@ -25,10 +27,10 @@ const compensateSchema = z.strictObject({
 const hopSchema = z
   .strictObject({
     ...compensateSchema.shape,
-    /** Default: the result of the hop before. */
+    /** Default: the result of the previous hop. */
     payload: shape.payload,
     cache: shape.cache,
-    /** What undoes it when a later hop fails. Its payload is the result of the hop. */
+    /** The handoff that undoes this hop when a later hop fails. Its payload is the result of the hop. */
     compensate: compensateSchema.optional(),
   })
   .refine(({ cache, compensate }) => cache === undefined || compensate === undefined, {
@@ -49,9 +51,9 @@ export const chainArgumentsSchema = z.strictObject({
 });
 export type ChainArguments = z.output<typeof chainArgumentsSchema>;
 
-/** A move of a chain that was made. */
+/** A move that a chain has made. */
 export interface ChainCall {
-  /** From 1. */
+  /** Counted from 1. */
   readonly hop: number;
   readonly isUndo: boolean;
   readonly status: 'pending' | 'success' | 'failed';
@@ -68,7 +70,7 @@ type ChainMove =
       readonly error: ErrorBody | null;
     };
 
-/** What comes next (K1, K2). @param calls - In the order in which they were made. */
+/** The next move (K1, K2). @param calls - In the order in which they were made. */
 export function nextMove(
   hops: readonly { readonly has_compensation: boolean }[],
   calls: readonly ChainCall[],

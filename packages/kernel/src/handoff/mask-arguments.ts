@@ -1,15 +1,15 @@
 /**
- * What of a call's arguments is shown to the people who decide about it.
+ * Masks a call's arguments for the people who decide about the call.
  *
- * M1  A value is replaced whole, whatever it is, when its key is sensitive by its words: `api_key` and `apiKey` are, `key_points` and
- *     `monkey` are not.
- * M2  A long text without spaces looks like a credential and is replaced too, unless it is a uuid.
+ * M1  A value of any kind is replaced as a whole when the words of its key are sensitive: `api_key` and `apiKey` are,
+ *     `key_points` and `monkey` are not.
+ * M2  A long text without spaces looks like a credential and is also replaced, unless it is a uuid.
  * M3  The fields that a decision is about are never replaced.
  * Rule: docs/reference/approvals.md, "Masked arguments".
  */
 import { isJsonObject, type JsonValue } from '../base/index.js';
 
-/** Stands in the place of a value that is not shown. */
+/** Replaces a value that is not shown. */
 export const REDACTED = '***redacted***';
 
 const SENSITIVE_ANYWHERE = new Set(['password', 'passphrase', 'secret', 'credential', 'credentials']);
@@ -31,7 +31,9 @@ const WORD_ENDS = /[_\-.\s]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/;
 const CREDENTIAL = /^[A-Za-z0-9+/=_\-.]{32,}$/;
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
-/** Not by a pattern: one that looks for digits at the end reads a long number again from each of its digits. */
+/**
+ * Uses no regular expression: a pattern for digits at the end would scan a long number again from each of its digits.
+ */
 function withoutNumber(word: string): string {
   let end = word.length;
   while (end > 0 && word.charCodeAt(end - 1) >= 0x30 && word.charCodeAt(end - 1) <= 0x39) end -= 1;
@@ -53,7 +55,7 @@ function isSensitive(key: string): boolean {
 
 const isCredential = (text: string): boolean => CREDENTIAL.test(text) && !UUID.test(text);
 
-/** @returns A copy with `***redacted***` in the place of values that look like secrets. The value itself is not changed. */
+/** @returns A copy with `***redacted***` in place of values that look like secrets. The given value is not changed. */
 export function maskArguments(value: JsonValue): JsonValue {
   if (typeof value === 'string') return isCredential(value) ? REDACTED : value;
   if (Array.isArray(value)) return value.map(maskArguments);

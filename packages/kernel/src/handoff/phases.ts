@@ -1,8 +1,10 @@
 /**
- * The phases of a handoff, and what each looks like to its readers.
+ * The phases of a handoff, and their public states.
  *
- * F1  A phase changes only along `PHASE_MOVES`. Final phases have no way out; only what failed to be undone may be undone later.
- * F2  The five states of the public interface follow from the phase, in one function, and so does the status of a response.
+ * F1  A phase changes only along `PHASE_MOVES`. Final phases have no next phase, except `compensation_failed`: its
+ *     compensation may still succeed later.
+ * F2  A single function derives the five states of the public interface from the phase; another derives the status of a
+ *     response.
  * Rule: docs/reference/handoff.md, "Phases".
  */
 
@@ -29,7 +31,7 @@ export type HandoffResponseStatus = 'accepted' | 'rejected' | 'completed' | 'fai
 
 const ENDS = ['completed', 'failed', 'timed_out', 'canceled', 'rolled_back', 'compensation_failed'] as const;
 
-/** What may follow each phase (F1). A turn that hands off natively may end before anybody has seen it run. */
+/** The phases that may follow each phase (F1). A turn of a native handoff may end before any reader has seen it run. */
 export const PHASE_MOVES: Readonly<Record<HandoffPhase, readonly HandoffPhase[]>> = {
   pending: ['awaiting_approval', 'queued', 'in_progress', 'rejected', 'failed', 'canceled'],
   awaiting_approval: [

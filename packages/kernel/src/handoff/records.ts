@@ -1,12 +1,12 @@
-/** Handoffs and approval tickets as they are read, and as they are on the wire. */
+/** Handoffs and approval tickets in the form that readers get, and in their wire form. */
 import { type ErrorBody, isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
 import { type HandoffPhase, type HandoffStatus, responseStatusOf } from './phases.js';
 
 export const HANDOFF_MODES = ['handoff', 'chain', 'compensate'] as const;
-/** A chain has hops; compensate: undoes a hop of a chain that has failed. */
+/** `chain` has hops; `compensate` undoes a hop of a failed chain. */
 export type HandoffMode = (typeof HANDOFF_MODES)[number];
 
-/** Their turns serve handoffs. */
+/** Primitives whose turns serve handoffs. */
 export const HANDOFF_PRIMITIVES: ReadonlySet<string> = new Set(['handoff', 'handoff_chain', 'handoff_hop']);
 
 export interface Handoff {
@@ -15,54 +15,57 @@ export interface Handoff {
   readonly target_agent: string;
   readonly task: string;
   readonly context: JsonObject;
-  /** Null: none was given. */
+  /** Null when no payload was given. */
   readonly payload: JsonValue;
-  /** The first name of a platform; adapters of a program may bring others. */
+  /** The platform's canonical name; a program's own adapters may add platforms. */
   readonly platform: string;
   readonly phase: HandoffPhase;
   readonly status: HandoffStatus;
   readonly created_at: Date;
-  /** Null while it has not ended. */
+  /** Null while the handoff has not ended. */
   readonly ended_at: Date | null;
   readonly result: JsonValue;
   readonly error: ErrorBody | null;
-  /** Any text of the caller. */
+  /** Any text from the caller. */
   readonly run_id: string | null;
-  /** The run of the turn that asked for it. */
+  /** The run of the turn that asked for the handoff. */
   readonly calling_run_id: string | null;
-  /** The run of the turn that serves it. */
+  /** The run of the turn that serves the handoff. */
   readonly target_run_id: string | null;
-  /** The turn that serves it; null while none does. */
+  /** The turn that serves the handoff; null while no turn does. */
   readonly turn_id: string | null;
-  /** The request for approval that it waits for, or waited for last. */
+  /** The latest approval ticket that the handoff waits or waited for. */
   readonly ticket_id: string | null;
-  /** The identical handoff whose result it has. */
+  /** The identical handoff whose result this handoff shares. */
   readonly joined_to: string | null;
   readonly root_handoff_id: string;
   readonly parent_handoff_id: string | null;
   readonly depth: number;
   readonly mode: HandoffMode;
-  /** Its place in its chain, and of a compensation that of the hop; null outside chains. */
+  /** The handoff's place in its chain; a compensation has the place of its hop. Null outside chains. */
   readonly hop: number | null;
-  /** The hop that it undoes. */
+  /** The hop that this handoff undoes. */
   readonly compensates: string | null;
-  /** The handoff whose result it has, from the cache; null: it was carried out itself. */
+  /** The handoff whose cached result this handoff has; null when it was carried out itself. */
   readonly cached_from: string | null;
   readonly cached: boolean;
-  /** What the policy said: level, rule_id, policy_version and trace; null: no policy was asked. */
+  /** The policy's decision: level, rule_id, policy_version and trace; null when no policy was asked. */
   readonly decision: JsonObject | null;
-  /** Attempts that were begun at a platform. */
+  /** The number of attempts that were begun at a platform. */
   readonly attempts: number;
-  /** What the platform could not carry, `{sent_cards, lost: [{card_id, what, why}]}`; null: nothing is known of it. */
+  /**
+   * The parts that the platform could not carry, `{sent_cards, lost: [{card_id, what, why}]}`; null when this is not
+   * known.
+   */
   readonly loss: JsonObject | null;
 }
 
-/** A handoff without what was handed on, each of which may be large. */
+/** A handoff without its context, payload and result, each of which may be large. */
 export type HandoffOutline = Omit<Handoff, 'context' | 'payload' | 'result'>;
 
-/** One line of the log of a handoff. Further members say what happened. */
+/** One line of a handoff's log. Further members describe the event. */
 export interface HandoffEvent {
-  /** Such as `handoff.requested`. */
+  /** For example `handoff.requested`. */
   readonly event_type: string;
   readonly handoff_id: string;
   /** From 1, without gaps. */
@@ -72,12 +75,14 @@ export interface HandoffEvent {
   readonly [detail: string]: JsonValue;
 }
 
-/** One part of what a handoff says. `seq` rises by one from part to part, from 1. */
+/** One part of a handoff's output. `seq` rises by one from part to part, from 1. */
 export type HandoffPart =
   | { readonly seq: number; readonly type: 'text'; readonly text: string }
-  /** What was said before is void: an attempt or a step has ended otherwise, and what comes now begins anew. */
+  /**
+   * Cancels the earlier parts: an attempt or a step has ended in another way, and the following output starts again.
+   */
   | { readonly seq: number; readonly type: 'reset' }
-  /** The end: texts since the last reset, joined, are the result where it is a text. */
+  /** The end. If the result is a text, it equals the joined texts since the last reset. */
   | {
       readonly seq: number;
       readonly type: 'result';
@@ -91,7 +96,7 @@ export type HandoffPart =
       readonly error: ErrorBody | null;
     };
 
-/** What was asked while a handoff ran, or what was replied. */
+/** A question or a reply of a running handoff. */
 export interface HandoffMessage {
   /** From 1, without gaps. */
   readonly seq: number;
@@ -99,18 +104,18 @@ export interface HandoffMessage {
   /** Null after erasure. */
   readonly text: string | null;
   readonly card_id: string;
-  /** Of a reply: the number of its question. */
+  /** For a reply: the number of its question. */
   readonly replies_to: number | null;
-  /** Of a reply: who has replied. */
+  /** For a reply: its author. */
   readonly by: string | null;
   readonly created_at: Date;
-  /** Of a question: nobody may reply later. */
+  /** For a question: the deadline for replies. */
   readonly expires_at: Date | null;
-  /** Of a question; closed: nobody waits for its reply, since its handoff or the attempt that asked it has ended. */
+  /** For a question. `closed`: no caller waits for the reply, since the handoff or the attempt that asked has ended. */
   readonly state: 'open' | 'answered' | 'expired' | 'closed' | null;
 }
 
-/** On the wire, as `schemas/handoff_request.schema.json` has it. */
+/** The wire form, as in `schemas/handoff_request.schema.json`. */
 export interface HandoffRequest {
   readonly handoff_id: string;
   readonly from_run_id: string;
@@ -122,7 +127,7 @@ export interface HandoffRequest {
   readonly requested_at: string;
 }
 
-/** On the wire, as `schemas/handoff_response.schema.json` has it. */
+/** The wire form, as in `schemas/handoff_response.schema.json`. */
 export interface HandoffResponse {
   readonly handoff_id: string;
   readonly to_run_id: string;
@@ -132,7 +137,7 @@ export interface HandoffResponse {
   readonly error: string | null;
 }
 
-/** The run that a handoff belongs to for its caller. */
+/** The run to which the caller assigns the handoff. */
 const callersRunOf = ({
   run_id,
   calling_run_id,
@@ -153,7 +158,7 @@ export const toHandoffRequest = (handoff: Handoff): HandoffRequest => ({
 const asObject = (result: JsonValue): JsonObject | null =>
   result === null || isJsonObject(result) ? result : { output: result };
 
-/** @returns Undefined while the handoff is pending: nobody has taken or refused it. */
+/** @returns Undefined while the handoff is pending, that is, neither accepted nor rejected. */
 export function toHandoffResponse(handoff: Handoff): HandoffResponse | undefined {
   const status = responseStatusOf(handoff.phase);
   if (status === undefined) return undefined;
@@ -167,24 +172,27 @@ export function toHandoffResponse(handoff: Handoff): HandoffResponse | undefined
   };
 }
 
-/** Who asks or decides. */
+/** The person, agent or key that asks or decides. */
 export interface Principal {
   readonly id: string;
   readonly kind: 'person' | 'agent' | 'key';
-  /** What it may do, such as `approvals:write`. */
+  /** The principal's permissions, such as `approvals:write`. */
   readonly scopes: readonly string[];
 }
 
 export const TICKET_STATUSES = ['pending', 'approved', 'denied', 'expired'] as const;
 export type TicketStatus = (typeof TICKET_STATUSES)[number];
 
-/** A request that waits for a decision, or had it. Times are RFC 3339. As `schemas/approval_ticket.schema.json` has it. */
+/**
+ * A request that waits for a decision, or that was decided. Times are RFC 3339. The form is that of
+ * `schemas/approval_ticket.schema.json`.
+ */
 export interface ApprovalTicket {
   readonly ticket_id: string;
   readonly run_id: string;
   readonly agent_slug: string;
   readonly tool_name: string;
-  /** Masked. */
+  /** Masked arguments. */
   readonly tool_args: JsonObject;
   readonly args_hash: string;
   readonly requested_at: string;

@@ -1,4 +1,4 @@
-/** What is asked of a handoff. Rule: docs/reference/handoff.md, "A request". */
+/** The arguments of a handoff. Rule: docs/reference/handoff.md, "A request". */
 import { z } from 'zod';
 import {
   isPlainName,
@@ -11,7 +11,7 @@ import {
 
 const MAX_SECONDS = MAX_DURATION_MS / 1000;
 const MAX_ATTEMPTS = 100;
-/** Characters of an idempotency key. */
+/** The most characters in an idempotency key. */
 export const MAX_HANDOFF_KEY = 500;
 const MAX_URL = 2_000;
 
@@ -22,7 +22,7 @@ const filled = (most: number) =>
     .refine((value) => value.trim() !== '', 'must not be blank');
 const name = (most: number) => filled(most).refine(isPlainName, PLAIN_NAME);
 
-/** Null is no payload, as for every argument. */
+/** Null means no payload; like any argument, it must be left out instead. */
 const payloadSchema = z
   .custom<JsonValue>((value) => value !== null)
   .transform((value, context): JsonValue => {
@@ -36,7 +36,7 @@ const payloadSchema = z
 
 const retrySchema = z.strictObject({
   max_attempts: z.int().min(1).max(MAX_ATTEMPTS).default(1),
-  /** The first pause; each further one is twice as long. */
+  /** The first pause; each further pause is twice as long. */
   base_seconds: z.number().min(0).max(MAX_SECONDS).default(1),
   max_seconds: z.number().min(0).max(MAX_SECONDS).default(30),
 });
@@ -46,26 +46,26 @@ export const handoffArgumentsSchema = z.strictObject({
   task: filled(Number.POSITIVE_INFINITY),
   context: jsonObjectSchema.optional(),
   payload: payloadSchema.optional(),
-  /** Any name of a platform, in any case. Default: that of the target of this name, else `agdd`. */
+  /** Any name of a platform, in any case. Default: the platform of the target with this name, else `agdd`. */
   platform: name(200).optional(),
-  /** From outside any text; of an agent its own name, which is the default. */
+  /** From outside, any text; for an agent, its own name, which is the default. */
   source_agent: name(200).optional(),
   run_id: name(500).optional(),
-  /** Of the execution, over all attempts. Fractions are allowed. */
+  /** Seconds for the execution, over all attempts. Fractions are allowed. */
   timeout: z.number().positive().max(MAX_SECONDS).optional(),
   retry: retrySchema.optional(),
   idempotency_key: name(MAX_HANDOFF_KEY).optional(),
-  /** From outside: the handoff that this one is a part of. */
+  /** Only from outside: the handoff that this handoff is a part of. */
   parent_handoff_id: z.string().optional(),
-  /** Boxes whose cards go along. */
+  /** Boxes whose cards are sent along. */
   context_box_id: z.union([z.string(), z.array(z.string()).max(100)]).optional(),
-  /** Take the result of an identical handoff that completed at most so long ago. Default: none. */
+  /** Reuse the result of an identical handoff that completed at most this long ago. Default: no reuse. */
   cache: z.strictObject({ ttl_seconds: z.int().min(1).max(MAX_SECONDS) }).optional(),
   /** True: the answer is the result. */
   wait: z.boolean().optional(),
-  /** Where the end is sent to. */
+  /** The receiver of the notification about the end. */
   callback: z.strictObject({ url: filled(MAX_URL) }).optional(),
-  /** True: the end is told on the tape of the agent that asks. */
+  /** True: the end is written to the tape of the agent that asks. */
   notify: z.boolean().optional(),
 });
 export type HandoffArguments = z.output<typeof handoffArgumentsSchema>;

@@ -1,4 +1,4 @@
-/** What is asked of sessions. Rule: docs/reference/handoff-sessions.md. */
+/** The arguments of the session tools. Rule: docs/reference/handoff-sessions.md. */
 import { z } from 'zod';
 import {
   isCleanText,
@@ -13,19 +13,19 @@ import {
 import { MAX_HANDOFF_KEY } from './request.js';
 import { CONTEXT_TYPES, RETENTION_POLICIES, type RetentionPolicy, SESSION_STATUSES } from './sessions.js';
 
-/** Characters of a session's key. */
+/** The most characters in a session's key. */
 const MAX_SESSION_KEY = 256;
-/** Entries of one update. */
+/** The most entries in one update. */
 const MAX_CONTEXT_BATCH = 500;
-/** Bytes of UTF-8 in the content of one entry. */
+/** The most bytes of UTF-8 in the content of one entry. */
 export const MAX_CONTEXT_BYTES = 1_048_576;
-/** Bytes of JSON in the metadata of one entry. */
+/** The most bytes of JSON in the metadata of one entry. */
 export const MAX_CONTEXT_METADATA_BYTES = 65_536;
-/** Entries of a page of context, and sessions of a list. */
+/** The most entries in a page of context, and the most sessions in a list. */
 export const MAX_SESSION_PAGE = 500;
 const MAX_AGENT = 200;
 const MAX_REASON = 1_000;
-/** Targets of a collaboration beside the first. */
+/** The most targets of a collaboration, without the first. */
 const MAX_REQUEST_TARGETS = 19;
 
 const name = (most: number) =>
@@ -37,7 +37,7 @@ const name = (most: number) =>
     .refine(isPlainName, PLAIN_NAME)
     .transform(toName);
 
-/** JSON that can be stored: without NUL and lone surrogates, and not nested too deeply. */
+/** Whether a value is JSON that can be stored: no NUL, no lone surrogates, not nested too deeply. */
 function isStorable(value: unknown): boolean {
   try {
     parseJsonValue(value, 'value');
@@ -59,10 +59,10 @@ const policy = z.enum(RETENTION_POLICIES as readonly [RetentionPolicy, ...Retent
 
 export const registerSessionSchema = z.strictObject({
   session_key: key.describe('Your name of the session, unique in the project.'),
-  /** From outside any name; of an agent its own, which is the default. */
+  /** From outside, any name; for an agent, its own name, which is the default. */
   agent_from: name(MAX_AGENT).optional().describe('Whose session it is.'),
   metadata: objectSchema.optional(),
-  /** Also read from the metadata. Default: standard. */
+  /** Can also be given in the metadata. Default: standard. */
   retention_policy: policy.optional(),
   continues: key.optional().describe('The completed session that this one goes on from.'),
   idempotency_key: idempotencyKey,
@@ -75,7 +75,7 @@ const contextEntrySchema = z.strictObject({
 });
 export type ContextEntryInput = z.output<typeof contextEntrySchema>;
 
-/** One entry, or several in `entries`. */
+/** Either one entry, or several in `entries`. */
 export const updateContextSchema = z
   .strictObject({
     session_key: key,
@@ -116,12 +116,12 @@ export const closeSessionSchema = z.strictObject({
 export const HANDOFF_REQUEST_TYPES = ['context_transfer', 'full_handoff', 'collaboration'] as const;
 export type HandoffRequestType = (typeof HANDOFF_REQUEST_TYPES)[number];
 
-/** Priorities of turns by the words of clients. */
+/** The turn priorities for the words that clients use. */
 export const REQUEST_PRIORITIES = { low: -50, normal: 0, high: 50, urgent: 100 } as const;
 type RequestPriority = keyof typeof REQUEST_PRIORITIES;
 const PRIORITY_WORDS = Object.keys(REQUEST_PRIORITIES) as [RequestPriority, ...RequestPriority[]];
 
-/** What the server reads of it; all else goes along. */
+/** The fields that the server reads; all other fields are passed along. */
 const requestDataSchema = (
   z.looseObject({
     instructions: z
@@ -155,13 +155,13 @@ export const requestHandoffSchema = z
   });
 export type SessionHandoffRequest = z.output<typeof requestHandoffSchema>;
 
-/** The targets of a request, each once. */
+/** The targets of a request, without repetitions. */
 export const targetsOf = ({
   target_agent: first,
   target_agents: more = [],
 }: SessionHandoffRequest): readonly string[] => [...new Set([first, ...more])];
 
-/** The same again is the same by itself: these need no key. */
+/** The key is optional: repeating such a call has the same effect without a key. */
 const packageFields = { handoff_id: z.string().min(1), idempotency_key: idempotencyKey };
 export const acceptHandoffSchema = z.strictObject(packageFields);
 export const rejectHandoffSchema = z.strictObject({
@@ -173,11 +173,11 @@ export const completeHandoffSchema = z.strictObject({
   result: z.custom<JsonValue>(isStorable, STORABLE).optional().describe('Any JSON.'),
 });
 
-/** What a target is asked to do when the client does not say. */
+/** The target's instruction when the client gives none. */
 export const DEFAULT_HANDOFF_INSTRUCTION =
   'Continue the session that is handed to you. Its summary is in the context.';
 
-/** The entries of an update, however many there are. */
+/** The entries of an update, in either form. */
 export function contextEntriesOf(update: z.output<typeof updateContextSchema>): readonly ContextEntryInput[] {
   const { entries, context_type: type, content, metadata } = update;
   if (entries !== undefined) return entries;
@@ -185,7 +185,7 @@ export function contextEntriesOf(update: z.output<typeof updateContextSchema>): 
   return [{ context_type: type, content, ...(metadata === undefined ? {} : { metadata }) }];
 }
 
-/** The policy that is asked for, in the field of its own or in the metadata; undefined: an unknown one. */
+/** The requested policy, from its own field or from the metadata; undefined when the policy is unknown. */
 export function retentionPolicyOf(asked: {
   readonly retention_policy?: RetentionPolicy | undefined;
   readonly metadata?: JsonObject | undefined;

@@ -1,10 +1,11 @@
 /**
- * Sessions of clients that hand their context on: their lifetimes, and what a summary says of them.
+ * Sessions of clients that hand their context on: their lifetimes, and the content of their summaries.
  *
- * S1  Times count from the last accepted write. Whether a session is expired, dormant or archived follows from it, the policy and the
- *     time of the question: nothing has to run for that.
- * S2  A session is written to while it is active. Completed and canceled ones stay what they are; only an active one expires.
- * S3  A summary is made of counts and of the first and last entries, however long the session is.
+ * S1  Times count from the last accepted write. The policy and the current time then decide whether a session is
+ *     expired, dormant or archived: no background job is needed.
+ * S2  A session accepts writes while it is active. Completed and canceled sessions keep their status; only an active
+ *     session expires.
+ * S3  A summary consists of counts and of the first and last entries, however long the session is.
  * Rule: docs/reference/handoff-sessions.md.
  */
 import type { Id } from '../base/index.js';
@@ -44,17 +45,17 @@ export interface SessionTimes {
 
 export interface SessionState {
   readonly status: SessionStatus;
-  /** Active, and not written to for some time. */
+  /** Active, but without a write for the policy's `dormantHours`. */
   readonly isDormant: boolean;
-  /** Not written to for very long, however it has ended. */
+  /** No write for the policy's `archivedHours`, whatever the session's status. */
   readonly isArchived: boolean;
-  /** Null: it has been completed or canceled. */
+  /** Null when the session was completed or canceled. */
   readonly expiresAt: Date | null;
 }
 
 const HOUR_MS = 3_600_000;
 
-/** What a session is at a moment (S1, S2). */
+/** The state of a session at a moment (S1, S2). */
 export function sessionStateOf(
   { status, retentionPolicy, lastWriteAt }: SessionTimes,
   now: Date,
@@ -70,7 +71,7 @@ export function sessionStateOf(
   };
 }
 
-/** How many context entries of each type there are. */
+/** The number of context entries of each type. */
 export type ContextCounts = Readonly<Record<ContextType, number>>;
 
 export const totalOf = (counts: ContextCounts): number =>
@@ -79,18 +80,18 @@ export const totalOf = (counts: ContextCounts): number =>
 export interface SummaryFacts {
   readonly sessionKey: string;
   readonly agentFrom: string;
-  /** Null: it was handed to nobody. */
+  /** Null when the session was not handed to another agent. */
   readonly agentTo: string | null;
   readonly status: SessionStatus;
   readonly counts: ContextCounts;
   readonly createdAt: Date;
   readonly lastWriteAt: Date;
-  /** Null: there is none, or its words were erased. */
+  /** Null when there is no message, or its text was erased. */
   readonly firstMessage: string | null;
   readonly lastMessage: string | null;
-  /** What the last system entry says was done; null: it does not say. */
+  /** The action that the last system entry states; null when it states none. */
   readonly lastAction: string | null;
-  /** Endings of the names that the newest files have, and names of the newest tools. */
+  /** File name extensions of the newest files; `tools` holds the names of the newest tools. */
   readonly fileTypes: readonly string[];
   readonly tools: readonly string[];
 }
@@ -104,7 +105,7 @@ export interface SessionSummary {
 const MINUTE_MS = 60_000;
 const PREVIEW = 100;
 
-/** Cut between characters, never within one. */
+/** The text is cut between characters, never within one. */
 function previewOf(text: string): string {
   const start = [...text.slice(0, 2 * PREVIEW + 2)].slice(0, PREVIEW).join('');
   return start.length < text.length ? `${start}...` : start;

@@ -1,5 +1,6 @@
 /**
- * The handoff tool in the shape of each platform, and arguments of that shape as arguments of ours.
+ * The handoff tool in the shape of each platform, and the conversion of a platform's arguments to the kernel's
+ * arguments.
  * Rule: docs/reference/handoff.md, "Tool schemas".
  */
 import { z } from 'zod';
@@ -9,7 +10,7 @@ import { normalizePlatform, type Platform } from '../platform/platform.js';
 const text = (description: string): JsonObject => ({ type: 'string', description });
 const contextOf = (description: string): JsonObject => ({ type: 'object', description });
 
-/** A tool as the platform's models are given it. */
+/** A tool in the form that the platform's models receive. */
 export type HandoffToolSchema = JsonObject;
 
 const schemaOf = (properties: JsonObject, required: readonly string[]): JsonObject => ({
@@ -69,7 +70,7 @@ const SCHEMAS: Readonly<Record<Platform, HandoffToolSchema>> = {
   },
 };
 
-/** The names of target and task in the arguments of each platform. `context` is taken everywhere. */
+/** The names of target and task in the arguments of each platform. `context` is accepted on every platform. */
 const NAMES: Readonly<Record<Platform, readonly [target: string, task: string]>> = {
   agdd: ['target_agent', 'task'],
   adk: ['target', 'message'],
@@ -77,7 +78,7 @@ const NAMES: Readonly<Record<Platform, readonly [target: string, task: string]>>
   anthropic: ['target_agent', 'request'],
 };
 
-/** @throws KernelError `bad_request`, with the text `Unsupported platform: <name>` and nothing after it. */
+/** @throws KernelError `bad_request`, whose message is only `Unsupported platform: <name>`. */
 export function platformOf(name: string): Platform {
   const platform = typeof name === 'string' ? normalizePlatform(name) : undefined;
   if (platform === undefined)
@@ -90,7 +91,7 @@ export function platformOf(name: string): Platform {
 }
 
 /**
- * The tool as models of that platform are given it, in the platform's exact shape. The caller may change it.
+ * The tool in the exact shape that the platform's models receive. The caller may change the returned copy.
  *
  * @param platform - Any name of the platform, in any case.
  * @throws KernelError `bad_request` for an unknown platform.
@@ -108,9 +109,9 @@ export interface HandoffCall {
 const filled = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 
 /**
- * Reads arguments in the shape of that platform's schema.
+ * Reads arguments in the shape of the platform's schema.
  *
- * @throws KernelError `bad_request` for an unknown platform, and for arguments that do not fit, with all findings.
+ * @throws KernelError `bad_request` for an unknown platform, and, with all findings, for arguments that do not fit.
  */
 export function readHandoffCall(name: string, args: unknown): HandoffCall {
   const platform = platformOf(name);

@@ -1,37 +1,40 @@
-/** Events that are sent to receivers outside, and when they are sent again. Rule: docs/reference/handoff.md, "Callbacks". */
+/**
+ * Events that are sent to outside receivers, and when they are sent again. Rule: docs/reference/handoff.md,
+ * "Callbacks".
+ */
 
 export const DELIVERY_STATUSES = ['pending', 'delivered', 'failed'] as const;
 export type DeliveryStatus = (typeof DELIVERY_STATUSES)[number];
 
-/** A delivery as it is read. */
+/** A delivery in the form that readers get. */
 export interface WebhookDelivery {
-  /** The id of the event: the header `webhook-id` of every attempt. */
+  /** The id of the event, sent in the header `webhook-id` of every attempt. */
   readonly delivery_id: string;
   readonly handoff_id: string;
-  /** Of a push notification: the caller's name of its receiver. Null: the callback of the handoff. */
+  /** For a push notification: the caller's name for its receiver. Null for the callback of the handoff. */
   readonly push_config: string | null;
   /** The type of the event, such as `handoff.completed`. */
   readonly event_type: string;
-  /** Without its query, which may hold a secret of the receiver. */
+  /** The URL without its query, which may contain a secret of the receiver. */
   readonly url: string;
   readonly status: DeliveryStatus;
   readonly attempts: number;
-  /** When it is sent next; null once it has ended. */
+  /** The time of the next attempt; null once the delivery has ended. */
   readonly next_at: Date | null;
-  /** HTTP status of the last attempt; null: there was no answer. */
+  /** HTTP status of the last attempt; null when there was no answer. */
   readonly last_status: number | null;
-  /** What was wrong with the last attempt. */
+  /** The problem of the last attempt. */
   readonly last_error: string | null;
   readonly created_at: Date;
   readonly ended_at: Date | null;
 }
 
 const MAX_PAUSE_MS = 3_600_000;
-/** A pause differs by so much at most, so that many deliveries to one receiver do not come at once. */
+/** The largest relative deviation of a pause, so that many deliveries to the same receiver do not arrive at once. */
 const JITTER = 0.25;
 
 /**
- * The pause after the nth failure: each is twice the one before, up to an hour.
+ * The pause after the nth failure: each pause is twice the pause before, up to an hour.
  *
  * @param options.random - From 0 to 1.
  */
@@ -44,7 +47,7 @@ export function deliveryPauseMs(
   return Math.min(doubled, MAX_PAUSE_MS) * (1 - JITTER + 2 * JITTER * random);
 }
 
-/** A URL as lists and logs show it. */
+/** A URL in the form that lists and logs show. */
 export function withoutQuery(url: string): string {
   const [shown = ''] = url.split('?', 1);
   return shown === url ? url : `${shown}?…`;

@@ -1,6 +1,6 @@
 /**
  * The handoff that the kernel makes by itself when a prompt is too long: an anchor that is a compaction, its event, the
- * summary of what is left out, and the event of the step that was interrupted. Source: docs/reference/views.md, "Overflow".
+ * summary of the omitted cards, and the event of the interrupted step. Source: docs/reference/views.md, "Overflow".
  */
 
 import type { CardId, JsonObject, ProjectId } from '../base/index.js';
@@ -11,16 +11,16 @@ import { compactionMetadata } from '../view/index.js';
 import type { CompactionPlan } from './compaction-plan.js';
 import { AUTO_HANDOFF_ANCHOR, AUTO_HANDOFF_REASON } from './overflow.js';
 
-/** The state of the anchor: what it was for, and what came of it. */
+/** The facts in the anchor's state: the cause and the effect of the compaction. */
 export interface AutoHandoffFacts {
-  /** Why: the provider's words, or the estimate's. */
+  /** The cause, in the words of the provider or of the estimate. */
   readonly error: string;
   readonly tokensBefore: number;
   readonly tokensAfter: number;
   readonly limitTokens: number;
 }
 
-/** An entry to be appended. */
+/** An entry to append. */
 export type AutoHandoffEntry =
   | { readonly kind: 'anchor'; readonly card: NewCard; readonly anchorName: string }
   | { readonly kind: 'message'; readonly card: NewCard }
@@ -42,7 +42,7 @@ function stateOf(plan: CompactionPlan, facts: AutoHandoffFacts, summary: CardId 
   };
 }
 
-/** What is appended to the tape, in order. */
+/** The entries to append to the tape, in order. */
 export function draftAutoHandoff(
   plan: CompactionPlan,
   facts: AutoHandoffFacts,
@@ -78,7 +78,7 @@ export function draftAutoHandoff(
   });
   const entries: AutoHandoffEntry[] = [
     { kind: 'anchor', card: anchor, anchorName: AUTO_HANDOFF_ANCHOR },
-    // Its state stands in the anchor's card, and there alone.
+    // Only the anchor's card holds the state.
     event('handoff', { name: AUTO_HANDOFF_ANCHOR }),
   ];
   if (digest !== undefined) {
@@ -102,7 +102,7 @@ export function draftAutoHandoff(
   return entries;
 }
 
-/** The rows of the view once these entries are appended: what the store will load. */
+/** The view's rows after these entries are appended, as the store will load them. */
 export function appendAutoHandoff(
   rows: ViewRows,
   plan: CompactionPlan,

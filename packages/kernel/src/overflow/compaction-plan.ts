@@ -1,15 +1,16 @@
 /**
- * What a compaction keeps of a prompt that is too long. Pure: the same rows and target give the same plan.
+ * Decides which parts of a prompt that is too long a compaction keeps. Pure: the same rows and target give the same
+ * plan.
  * Source: docs/reference/views.md, "Overflow".
  *
- * P1  The instruction, the result fields and the parent line stay as they are.
- * P2  Of the turn's context, inherited cards become references until they leave room: the largest first, of equal ones
- *     the oldest; packed arguments besides the instruction only after them.
- * P3  Of the turn's own history the newest steps stay, whole and without a gap; results in them that are large become
- *     references. A call and its result are never parted.
- * P4  What else the prompt showed is linked by one summary, which names the newest of it. No model is asked.
- * P5  Every compaction writes a summary, if only for the task: the tasks of this turn and of turns that are no longer shown are in it, and
- *     in each later summary, so that the turns after it know them.
+ * P1  The instruction, the result fields and the parent line stay unchanged.
+ * P2  Inherited cards of the turn's context become references until the context fits: the largest first, and the oldest
+ *     of equally large cards. Packed arguments other than the instruction follow only after them.
+ * P3  The newest steps of the turn's own history stay, whole and without a gap. Large results in them become
+ *     references. A call and its result are never separated.
+ * P4  A single summary links all other cards that the prompt showed, and names the newest of them. No model is called.
+ * P5  Every compaction writes a summary, even if only for the task. The summary, and each later summary, holds the
+ *     tasks of this turn and of turns that are no longer shown, so that later turns know them.
  */
 
 import type { BoxId, CardId } from '../base/index.js';
@@ -29,31 +30,33 @@ import {
 } from '../view/index.js';
 
 export interface CompactionPlan {
-  /** The first position of the tape that is still shown in front of the anchor; null: none. */
+  /** The first position of the tape before the anchor that is still shown; null when none is. */
   readonly keepFrom: number | null;
-  /** Steps of the turn that stay. */
+  /** The number of kept steps of the turn. */
   readonly keptSteps: number;
   readonly references: readonly CardId[];
   /** Cards of the turn's context that are not shown. */
   readonly leftOut: readonly CardId[];
-  /** In the order in which the prompt showed them. */
+  /** The ids of the summarized cards, in the order in which the prompt showed them. */
   readonly summarized: readonly CardId[];
-  /** Instructions whose words are in the summary, in the order of their turns. */
+  /** The instructions whose text is in the summary, in the order of their turns. */
   readonly tasks: readonly CardId[];
-  /** The words of the summary; undefined when there is neither a task nor a card to summarize. */
+  /** The text of the summary; undefined when there is neither a task nor a card to summarize. */
   readonly digest: string | undefined;
 }
 
-/** A larger result is spilled; the largest that one may be in a small window is a part of it. */
+/**
+ * A result above this size becomes a reference. In a small window the threshold is smaller: a fraction of the target.
+ */
 const SPILL_TOKENS = 4_096;
-/** What the context may take of the target, so that steps find room behind it. */
+/** The most that the context may use of the target, so that steps find room after it. */
 const CONTEXT_SHARE = 3 / 4;
-/** What one result, and all lines of the digest, may take of it. */
+/** The most that a single result, or all lines of the digest, may use of the target. */
 const PART = 1 / 8;
-/** Around the words of each message. */
+/** The overhead of each message. */
 const MESSAGE_TOKENS = 4;
 const LINE_PREVIEW = 200;
-/** An anchor holds what its writer wanted to be remembered. */
+/** How many characters of an anchor a line shows: its author chose what should be remembered. */
 const ANCHOR_PREVIEW = 2_000;
 
 const costOf = (card: Card): number =>
@@ -64,13 +67,13 @@ const savingOf = (card: Card): number => costOf(card) - costOf(toReference(card)
 
 interface ContextPlan {
   readonly references: readonly CardId[];
-  /** In the order of the context. */
+  /** The omitted cards in the order of the context. */
   readonly leftOut: readonly Card[];
-  /** What the rest comes to. */
+  /** The estimated tokens of the remaining context. */
   readonly tokens: number;
 }
 
-/** P1, P2: what becomes of the cards of the context. */
+/** P1, P2: decides which cards of the context become references or are left out. */
 function planContext(context: readonly ContextCard[], tokens: number): ContextPlan {
   const costs = new Map(context.map(({ card }) => [card.id, costOf(card)]));
   let total = sumOf(costs.values());
@@ -111,7 +114,7 @@ function planContext(context: readonly ContextCard[], tokens: number): ContextPl
 
 const sumOf = (values: Iterable<number>): number => [...values].reduce((sum, value) => sum + value, 0);
 
-/** The inherited results of a context by the call that they answer. */
+/** The inherited results of a context, by the call that they answer. */
 function resultsByCall(context: readonly ContextCard[]): ReadonlyMap<string, readonly Card[]> {
   const results = new Map<string, Card[]>();
   for (const { card, rule } of context) {
@@ -122,7 +125,7 @@ function resultsByCall(context: readonly ContextCard[]): ReadonlyMap<string, rea
   return results;
 }
 
-/** Entries that stay or go together: a step with all that stands between its first entry and its last. */
+/** Entries that stay or go together: a step with all entries between its first and its last. */
 interface Unit {
   readonly entries: readonly TapeEntry[];
   readonly steps: number;
@@ -134,7 +137,7 @@ function unitsOf(rows: ViewRows, from: number): readonly Unit[] {
   for (const [index, entry] of rows.entries.entries()) {
     if (entry.position <= from) continue;
     const step = steps[index];
-    // One that an earlier anchor has cut was begun before.
+    // A step that an earlier anchor has cut began before `from`.
     if (step !== undefined && step.first <= from) continue;
     const last = Math.max(step?.last ?? 0, entry.position);
     const isFirst = step?.first === entry.position;
@@ -148,7 +151,7 @@ function unitsOf(rows: ViewRows, from: number): readonly Unit[] {
   return units;
 }
 
-/** P3: the newest units that fit, and which of their cards are spilled. */
+/** P3: the newest units that fit, and those of their cards that become references. */
 function keepUnits(
   units: readonly Unit[],
   { tokens, spillAbove }: { readonly tokens: number; readonly spillAbove: number },
@@ -180,7 +183,7 @@ function startedBy(payload: JsonValue | null): { turnId: string; boxId: BoxId } 
   return { turnId: String(turnId), boxId: boxId as BoxId };
 }
 
-/** P4: the cards that the prompt shows no longer, in its order. */
+/** P4: the cards that the prompt no longer shows, in the prompt's order. */
 function droppedCards(
   rows: ViewRows,
   { kept, leftOut }: { readonly kept: ReadonlySet<TapeEntry>; readonly leftOut: readonly Card[] },
@@ -213,7 +216,7 @@ function digestLine(card: Card, names: ReadonlyMap<string, string>): string {
 const TASK = '\n- the task was: ';
 const EARLIER_TASK = '\n- an earlier task was: ';
 
-/** One task for the summary. `cardId`: its instruction, if the prompt shows or showed it. */
+/** A task for the summary. `cardId`: its instruction, if the prompt shows or showed it. */
 interface Task {
   readonly words: string;
   readonly cardId: CardId | null;
@@ -226,7 +229,7 @@ function instructionsOf(context: readonly ContextCard[]): readonly Task[] {
   return [{ words: JSON.stringify(words.slice(0, ANCHOR_PREVIEW).toWellFormed()), cardId: task.card.id }];
 }
 
-/** The tasks in a summary of an earlier compaction. */
+/** The tasks in the summary of an earlier compaction. */
 function tasksIn({ type, authorId, content }: Card): readonly Task[] {
   if (type !== CARD_TYPES.summary || authorId !== 'kernel' || content.kind !== 'text') return [];
   return content.text.split('\n').flatMap((line) => {
@@ -235,7 +238,7 @@ function tasksIn({ type, authorId, content }: Card): readonly Task[] {
   });
 }
 
-/** P5: the tasks of turns that the prompt shows no longer, oldest first. */
+/** P5: the tasks of turns that the prompt no longer shows, oldest first. */
 function earlierTasks(rows: ViewRows, dropped: ReadonlySet<CardId>): readonly Task[] {
   return rows.entries.flatMap(({ card, kind, payload }) => {
     if (card !== null) return dropped.has(card.id) ? tasksIn(card) : [];
@@ -247,7 +250,7 @@ function earlierTasks(rows: ViewRows, dropped: ReadonlySet<CardId>): readonly Ta
   });
 }
 
-/** The lines of the tasks: this turn's own, and the newest earlier ones that fit. */
+/** The lines of the tasks: this turn's own task, and the newest earlier tasks that fit. */
 function writeTasks(
   own: readonly Task[],
   { earlier, tokens }: { readonly earlier: readonly Task[]; readonly tokens: number },
@@ -266,13 +269,13 @@ function writeTasks(
   };
 }
 
-/** A JSON string with at most `length` of the characters in it. */
+/** A JSON string with at most `length` characters of its content. */
 const shorten = (text: string, length: number): string =>
   text.length - 2 <= length
     ? text
     : JSON.stringify((JSON.parse(text) as string).slice(0, length).toWellFormed());
 
-/** The tasks and the newest lines that fit; all cards are linked, whether they have a line or not. */
+/** The tasks and the newest lines that fit. All cards are linked, with or without a line. */
 function writeDigest(
   cards: readonly Card[],
   {
@@ -306,7 +309,7 @@ function writeDigest(
   return `${head}${tasks.text}${without === 0 ? '' : `\n- ${without} earlier ones`}${lines.join('')}`;
 }
 
-/** The entries that the turn itself has come to since it began, or since the last anchor. */
+/** The position after which the turn's own entries begin: the turn's start or the last anchor, whichever is later. */
 function ownFrom({ turn, entries, lastAnchorPosition }: ViewRows): number {
   const start = entries.find(
     ({ kind, payload }) => kind === 'event' && startedBy(payload)?.turnId === turn.turnId,
@@ -317,8 +320,9 @@ function ownFrom({ turn, entries, lastAnchorPosition }: ViewRows): number {
 /**
  * Plans a compaction of the prompt that these rows give.
  *
- * @param options.tokens - What messages may come to, in the kernel's estimate; instructions and tools are not among them.
- * @param options.summaryId - The id the summary will have.
+ * @param options.tokens - The most tokens that the messages may have, in the kernel's estimate; instructions and tools
+ * are not included.
+ * @param options.summaryId - The id that the summary will have.
  */
 export function planCompaction(
   rows: ViewRows,

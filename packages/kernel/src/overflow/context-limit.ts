@@ -1,4 +1,7 @@
-/** How long a prompt may be: the model's window, and what of it the prompt may take. Source: docs/reference/models.md, "Long prompts". */
+/**
+ * The length limits of a prompt: the model's window, and the part of it that the prompt may use. Source:
+ * docs/reference/models.md, "Long prompts".
+ */
 
 import type { SettingFinding } from '../model/index.js';
 import { DEFAULT_CONTEXT_TOKENS, DEFAULT_REMINDER_SHARE, providerOf } from '../model/index.js';
@@ -6,17 +9,17 @@ import type { Profile } from '../profile/index.js';
 import { toolNames } from '../profile/index.js';
 import { TAPE_HANDOFF } from '../tape/index.js';
 
-/** What is known of a model. A start, not a promise. */
+/** The known limits of a model. They are initial values, not a guarantee. */
 interface KnownModel {
-  /** Prompt and answer together, or the prompt alone. */
+  /** The limit for prompt and answer together, or for the prompt alone. */
   readonly window?: number;
-  /** The window counts the prompt alone. */
+  /** True when the window counts only the prompt. */
   readonly isOfPrompt?: boolean;
-  /** The longest answer. */
+  /** The longest answer, in tokens. */
   readonly answer?: number;
 }
 
-/** By model name without its provider; the first that fits. */
+/** By model name without its provider; the first matching pattern applies. */
 const MODELS: Readonly<Record<string, readonly (readonly [RegExp, KnownModel])[]>> = {
   openai: [
     [/^gpt-4\.1/, { window: 1_047_576, answer: 32_768 }],
@@ -26,7 +29,7 @@ const MODELS: Readonly<Record<string, readonly (readonly [RegExp, KnownModel])[]
     [/^gpt-4(-turbo|-\d{4}-(vision-)?preview|o-2024-05-13)/, { window: 128_000, answer: 4_096 }],
     [/^(gpt-4o|chatgpt-4o|gpt-5(\.\d)?-chat)/, { window: 128_000, answer: 16_384 }],
     [/^(gpt-4|gpt-oss|o1-mini|o1-preview)/, { window: 128_000 }],
-    // What a prompt may have of 400,000.
+    // The share of the 400,000 tokens that a prompt may have.
     [/^gpt-5/, { window: 272_000, isOfPrompt: true, answer: 128_000 }],
   ],
   anthropic: [
@@ -59,22 +62,22 @@ function knownOf(model: string): KnownModel {
   return models?.find(([pattern]) => pattern.test(base))?.[1] ?? {};
 }
 
-/** What the model of a profile takes: prompt and answer together, of some models the prompt alone. */
+/** The window of a profile's model: prompt and answer together, for some models the prompt alone. */
 const contextTokensOf = ({ model, limits }: Pick<SizedProfile, 'model' | 'limits'>): number =>
   limits.context_tokens ?? knownOf(model).window ?? DEFAULT_CONTEXT_TOKENS;
 
-/** Whether the answer has to fit into the window beside the prompt. A window that a profile gives is of both. */
+/** Whether the answer must fit into the window with the prompt. A window from the profile always counts both. */
 const sharesWindow = ({ model, limits }: Pick<SizedProfile, 'model' | 'limits'>): boolean =>
   limits.context_tokens !== undefined || knownOf(model).isOfPrompt !== true;
 
 const ANSWER_TOKENS = 16_384;
-/** A small window is not left to the answer. */
+/** The largest share of the window for the answer when the profile does not ask for a length. */
 const ANSWER_SHARE = 1 / 8;
-/** Nor is any, whatever the profile asks for. */
+/** The largest share for the answer, whatever length the profile asks for. */
 const MAX_ANSWER_SHARE = 1 / 2;
 
 /**
- * The longest answer of a call, in tokens: budget and context check reserve it, and the call is sent it.
+ * The longest answer of a call, in tokens. The budget and the context check reserve it, and it is sent with the call.
  * Source: docs/reference/models.md, "Long prompts".
  */
 export function answerTokensOf(profile: SizedProfile): number {
@@ -87,7 +90,7 @@ export function answerTokensOf(profile: SizedProfile): number {
   return Math.max(Math.min(asked, own, most), 1);
 }
 
-/** The finding for a `max_output_tokens` that is not sent as it is written; undefined: it is. */
+/** The finding for a `max_output_tokens` that is not sent as written; undefined when it is sent as written. */
 export function findAnswerFinding(profile: SizedProfile): SettingFinding | undefined {
   const asked = profile.model_settings.max_output_tokens;
   const sent = answerTokensOf(profile);
@@ -105,10 +108,10 @@ export function findAnswerFinding(profile: SizedProfile): SettingFinding | undef
 
 export interface ContextLimits {
   readonly limitTokens: number;
-  /** What a prompt may come to; the rest is the answer's. */
+  /** The most tokens of a prompt; the rest of the limit is for the answer. */
   readonly promptTokens: number;
   readonly answerTokens: number;
-  /** Above it the agent is reminded; undefined: it cannot hand off, so there is nothing to remind it of. */
+  /** Above this estimate the agent is reminded to hand off; undefined when it cannot hand off. */
   readonly reminderTokens: number | undefined;
 }
 
@@ -128,6 +131,6 @@ export function contextLimitsOf(profile: Profile): ContextLimits {
   };
 }
 
-/** The limit that the agent is told of (`ViewRows.contextLimit`); undefined: none, as it cannot hand off. */
+/** The limit stated to the agent (`ViewRows.contextLimit`); undefined when the agent cannot hand off. */
 export const toldLimitOf = (profile: Profile): number | undefined =>
   canHandOff(profile) ? contextTokensOf(profile) : undefined;

@@ -1,6 +1,6 @@
 /**
- * What one call of `expand` answers: a part of what a compaction has left out, small enough not to be what makes the next
- * prompt too long. Source: docs/reference/views.md, "Overflow".
+ * The answer of a single call of `expand`: a part of the content that a compaction has left out, small enough not to
+ * overflow the next prompt. Source: docs/reference/views.md, "Overflow".
  */
 
 import type { CardId, JsonObject } from '../base/index.js';
@@ -8,9 +8,9 @@ import type { Card } from '../card/index.js';
 import { renderBody } from '../render/render.js';
 
 export interface PageOptions {
-  /** Characters of a card, cards of a summary. */
+  /** The start: a character index in a card, or a card index in a summary. */
   readonly from: number;
-  /** Of a card's words; of all of a summary's answer. */
+  /** The limit for a card's content, or for the whole answer about a summary. */
   readonly maxBytes: number;
 }
 
@@ -18,7 +18,7 @@ const headOf = (card: Card): JsonObject => ({ card_id: card.id, type: card.type,
 
 const isLowHalf = (text: string, index: number): boolean => /[\udc00-\udfff]/.test(text.charAt(index));
 
-/** A part of a text, cut between characters; one character at least. */
+/** A part of a text, cut between characters; at least one character. */
 function takeText(body: string, { from, maxBytes }: PageOptions): { text: string; next: number | undefined } {
   const start = isLowHalf(body, from) ? from + 1 : from;
   let end = start;
@@ -31,7 +31,7 @@ function takeText(body: string, { from, maxBytes }: PageOptions): { text: string
   return { text: body.slice(start, end).toWellFormed(), next: end < body.length ? end : undefined };
 }
 
-/** A part of a card's words. */
+/** A part of a card's content. */
 export function readCardPage(card: Card, options: PageOptions): JsonObject {
   const { text, next } = takeText(renderBody(card.content), options);
   return { ...headOf(card), text, ...(next === undefined ? {} : { next_from: next }) };
@@ -39,7 +39,9 @@ export function readCardPage(card: Card, options: PageOptions): JsonObject {
 
 const sizeOf = (value: JsonObject): number => Buffer.byteLength(JSON.stringify(value)) + 1;
 
-/** The beginning of a card, of which quotes and line ends take more room than they are long. */
+/**
+ * The beginning of a card. The loop is needed because quotes and line ends take more bytes in JSON than in the text.
+ */
 function beginningOf(card: Card, room: number): JsonObject {
   let part = readCardPage(card, { from: 0, maxBytes: room });
   for (let words = room; sizeOf(part) > room && words > 1; ) {
@@ -49,15 +51,18 @@ function beginningOf(card: Card, room: number): JsonObject {
   return part;
 }
 
-/** Around the cards of an answer: its own fields, with room for `next_from`. */
+/** Bytes around the cards of an answer: its own fields, with room for `next_from`. */
 const FRAME_BYTES = 32;
 
-/** As many cards as one answer holds; of one that is larger the beginning, and the rest by its own id. */
+/**
+ * As many cards as fit in the answer. If the first card does not fit, the answer has its beginning; the caller reads
+ * the rest by the card's own id.
+ */
 export function readSummaryPage(
   summary: Card,
   of: PageOptions & {
     readonly ids: readonly CardId[];
-    /** Those from `from` on, as many as one answer may hold; what is missing is gone. */
+    /** The cards from `from` on, as many as the answer may hold; a missing card no longer exists. */
     readonly cards: ReadonlyMap<CardId, Card>;
   },
 ): JsonObject {

@@ -1,6 +1,6 @@
 /**
- * Which failures of a provider say that the prompt is too long. The words differ and are nowhere promised: a miss costs a
- * turn, a false hit one needless handoff.
+ * Recognizes the provider failures that mean that the prompt is too long. Wordings differ and no provider documents
+ * them. A missed overflow costs a turn; a false match costs a needless handoff.
  */
 
 export interface OverflowEvidence {
@@ -11,10 +11,10 @@ export interface OverflowEvidence {
   readonly code?: string | undefined;
 }
 
-/** The anchor that is written when the context overflows, and the `reason` in its state. */
+/** The name of the anchor that is written when the context overflows, and the `reason` in its state. */
 export const AUTO_HANDOFF_ANCHOR = 'auto_handoff/context_overflow';
 export const AUTO_HANDOFF_REASON = 'context_length_exceeded';
-/** In one turn. */
+/** The limit for each turn. */
 export const MAX_AUTO_HANDOFFS = 1;
 
 const CODES: ReadonlySet<string> = new Set([
@@ -27,7 +27,7 @@ const CODES: ReadonlySet<string> = new Set([
   'string_above_max_length',
 ]);
 
-/** Words that name the context or the prompt: nothing else is meant by them. */
+/** Wordings that name the context or the prompt, and so have no other meaning. */
 const CERTAIN: readonly RegExp[] = [
   /context.{0,20}(length|window)/i,
   /maximum.{0,20}context/i,
@@ -54,7 +54,7 @@ const CERTAIN: readonly RegExp[] = [
   /request body too large for .{0,60} model/i,
 ];
 
-/** Words that also mean a limit of rate or of the answer's length. */
+/** Wordings that can also mean a rate limit or a limit of the answer's length. */
 const LIKELY: readonly RegExp[] = [
   /token.{0,10}limit/i,
   /\b413\b.{0,40}too large/i,
@@ -62,10 +62,10 @@ const LIKELY: readonly RegExp[] = [
   /too many tokens/i,
 ];
 const ANSWER = /max_(completion_|output_|new_)?tokens|(completion|output) token/i;
-/** What was asked for as an answer, whatever it is compared with. */
+/** The requested length of the answer, whatever it is compared with. */
 const ANSWER_ALONE =
   /(?<!\+ \W?)max_\w{0,40}tokens\W{0,3}(must|should|has to) be (≤|<=|<|less|lower|smaller|at most|no more)/i;
-/** An allowance, whatever of. */
+/** An allowance of any kind. */
 const RATE =
   /rate.?limit|too many requests|per.?(second|minute|min\b|hour|day)|\b[TR]P[MDS]\b|quota|throttl|please wait/i;
 
@@ -74,7 +74,7 @@ const matches = (patterns: readonly RegExp[], text: string): boolean =>
 
 export function isContextOverflow({ message, status, code = '' }: OverflowEvidence): boolean {
   if (CODES.has(code.toLowerCase())) return true;
-  // Some hosts answer 413 to what is more than a minute's allowance.
+  // Some hosts answer 413 when a request exceeds the allowance of a minute.
   if (status === 429 || RATE.test(code) || RATE.test(message) || ANSWER_ALONE.test(message)) return false;
   if (status === 413 || matches(CERTAIN, message)) return true;
   return matches(LIKELY, message) && !ANSWER.test(message);

@@ -1,4 +1,4 @@
-/** Which strategies there are, and the check of what they choose: rules B1 to B4 of strategy.ts. */
+/** The registry of packing strategies, and the check of their choices: rules B1 to B4 of strategy.ts. */
 import { z } from 'zod';
 import type { CardId } from '../base/index.js';
 import {
@@ -23,7 +23,7 @@ import {
 } from './strategy.js';
 import { chooseSummaries } from './summary.js';
 
-/** What is done when a context exceeds its budget and nobody said how. */
+/** The strategy for a context that exceeds its budget when the caller names none. */
 export const DEFAULT_STRATEGY = 'error';
 
 const BUILT_IN: Readonly<Record<string, PackingStrategy>> = {
@@ -35,7 +35,7 @@ const BUILT_IN: Readonly<Record<string, PackingStrategy>> = {
 
 const NAME = /^[a-z][a-z0-9_-]{0,63}$/;
 
-/** The strategies a packer knows: the built-in ones and those that were added. */
+/** The strategies that a packer knows: the built-in strategies and the added ones. */
 export class PackingStrategies {
   readonly #known = new Map<string, PackingStrategy>(Object.entries(BUILT_IN));
 
@@ -43,7 +43,9 @@ export class PackingStrategies {
     for (const [name, strategy] of Object.entries(own)) this.add(name, strategy);
   }
 
-  /** @throws KernelError `bad_request` for a name or function that is none, `conflict` for a name that is taken. */
+  /**
+   * @throws KernelError `bad_request` for a name or function that is not valid, `conflict` for a name that is taken.
+   */
   add(name: string, strategy: PackingStrategy): void {
     if (typeof name !== 'string' || !NAME.test(name))
       throw new KernelError('bad_request', {
@@ -86,10 +88,10 @@ const choiceSchema = z.strictObject({
 });
 
 /**
- * Asks a strategy what stays, and checks its choice.
+ * Asks a strategy which cards stay, and checks its choice.
  *
- * @throws KernelError `context_budget_exceeded` when what must stay is too much, or the strategy refuses;
- * `packing_strategy_failed` for a choice that breaks a rule.
+ * @throws KernelError `context_budget_exceeded` when the protected cards alone exceed the budget, or the strategy
+ * refuses; `packing_strategy_failed` for a choice that breaks a rule.
  */
 export function decideCuts(offer: PackingOffer, strategies: PackingStrategies, name: string): PackingCuts {
   const strategy = strategies.find(name);

@@ -1,4 +1,4 @@
-/** What a strategy chooses from: the cards of a draft with the facts that the store knows of them. */
+/** The candidates that a strategy chooses from: the cards of a draft with the store's facts about them. */
 
 import type { CardId } from '../base/index.js';
 import type { NewCard } from '../card/index.js';
@@ -6,7 +6,7 @@ import { decideCuts, type PackingStrategies } from './budget.js';
 import type { PackingDraft } from './draft.js';
 import { type CardFacts, type PackCandidate, type PackingCuts, PREVIEW_CHARACTERS } from './strategy.js';
 
-/** A card that a box lists and no row has: it counts, and says nothing. */
+/** The facts of a card that a box lists but that has no row: the card counts, but has no content. */
 const NO_FACTS: CardFacts = {
   type: 'unknown',
   role: null,
@@ -32,7 +32,10 @@ const ownFacts = (card: NewCard): CardFacts => ({
     .toWellFormed(),
 });
 
-/** Member by member, so that all candidates have one shape: spreads made thousands of them several times slower. */
+/**
+ * Copies member by member, so that all candidates have the same shape: object spreads made thousands of candidates
+ * several times slower.
+ */
 const candidate = (facts: CardFacts, place: Omit<PackCandidate, keyof CardFacts>): PackCandidate =>
   Object.freeze({
     cardId: place.cardId,
@@ -95,10 +98,10 @@ export function candidatesOf(
 }
 
 /**
- * What the budget of a draft leaves out; undefined when it keeps within it, or has none.
+ * The cards that the budget of a draft cuts; undefined when the draft is within its budget, or has no budget.
  *
- * @throws KernelError `bad_request` for an unknown strategy, also when the budget is kept; `context_budget_exceeded`,
- * `packing_strategy_failed` as `decideCuts`.
+ * @throws KernelError `bad_request` for an unknown strategy, even when the draft is within its budget;
+ * `context_budget_exceeded`, `packing_strategy_failed` as `decideCuts`.
  */
 export function cutDraft(
   draft: PackingDraft,
@@ -109,7 +112,7 @@ export function cutDraft(
   if (budget === undefined) return undefined;
   strategies.find(budget.strategy);
   if (tokens <= budget.tokens) return undefined;
-  // Strategies are outside code: what they are shown they cannot change.
+  // Strategies are outside code: freezing prevents them from changing the offer.
   const candidates = Object.freeze(candidatesOf(draft, facts));
   const offer = Object.freeze({ candidates, budgetTokens: budget.tokens });
   return decideCuts(offer, strategies, budget.strategy);

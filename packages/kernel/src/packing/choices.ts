@@ -1,4 +1,4 @@
-/** The strategies that need no registration, but for `summary`, which has a file of its own. */
+/** The built-in strategies, except `summary`, which has its own file. */
 
 import { KernelError } from '../base/index.js';
 import { CARD_TYPES } from '../card/index.js';
@@ -15,8 +15,8 @@ import {
 } from './strategy.js';
 
 /**
- * Keeps the newest of `units`, without a gap, as far as they fit. A unit that no room would hold is passed over, so that
- * one giant does not empty the context.
+ * Keeps the newest of `units`, without a gap, while they fit. A unit that is larger than the whole room is skipped, so
+ * that a single giant does not empty the context.
  */
 function keepNewest(
   offer: PackingOffer,
@@ -41,10 +41,10 @@ function keepNewest(
   return { keep, reasons };
 }
 
-/** `newest`. */
+/** The strategy `newest`. */
 export const chooseNewest: PackingStrategy = (offer) => keepNewest(offer, unitsOf(offer.candidates), {});
 
-/** `deliverables_only`: the newest of them, when all are too many. */
+/** The strategy `deliverables_only`: keeps the newest deliverables when not all of them fit. */
 export const chooseDeliverables: PackingStrategy = (offer) => {
   const units = unitsOf(offer.candidates);
   const isDeliverable = ({ cards }: PackUnit): boolean =>
@@ -62,7 +62,7 @@ const SHOWN_LARGEST = 5;
 export function budgetExceeded(offer: PackingOffer, message: (tokens: number) => string): KernelError {
   const tokens = offer.candidates.reduce((sum, card) => sum + card.tokens, 0);
   const largest = offer.candidates.toSorted((a, b) => b.tokens - a.tokens).slice(0, SHOWN_LARGEST);
-  // The id of a packed card is not known to anyone yet: its argument names it.
+  // The caller does not know the id of a packed card yet, so the argument's name identifies the card.
   const nameOf = (card: PackCandidate): string =>
     card.isProtected ? (card.argument ?? card.rule) : card.cardId;
   return new KernelError('context_budget_exceeded', {
@@ -82,7 +82,7 @@ export function budgetExceeded(offer: PackingOffer, message: (tokens: number) =>
   });
 }
 
-/** `error`. */
+/** The strategy `error`. */
 export const refuse: PackingStrategy = (offer) => {
   throw budgetExceeded(
     offer,

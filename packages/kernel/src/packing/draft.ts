@@ -1,11 +1,11 @@
 /**
- * Packing: the rules that decide which cards enter a context box, in which order. Pure; ids and rows are handed in.
+ * Packing: the rules that decide which cards enter a context box, and in which order. Pure; ids and rows are passed in.
  * Source: docs/reference/packing.md.
  *
  * P1  Order: packed arguments in rule order, the digest if a budget made one, inherited cards, parent pointer.
- * P2  A card id appears once; its first occurrence stays.
- * P3  Nothing enters that no rule named.
- * P4  A budget cuts inherited cards only; the manifest names each and why (strategy.ts).
+ * P2  A card id appears once, at its first occurrence.
+ * P3  A card enters only if a rule names it.
+ * P4  A budget cuts inherited cards only; the manifest names each cut card and the reason (strategy.ts).
  */
 
 import type { BoxId, CardId, JsonObject, JsonValue, NewId, ProjectId } from '../base/index.js';
@@ -34,7 +34,7 @@ import type { Handover, NamedBox, PackRule } from './handover.js';
 import { cutSegment } from './manifest.js';
 import type { PackingCuts } from './strategy.js';
 
-/** A box whose cards are inherited; `rule` is `snapshot` for what a clone saw. */
+/** A box whose cards are inherited; `rule` is `snapshot` for the history that a clone saw. */
 export interface InheritedBox extends NamedBox {
   readonly rule?: Extract<SegmentRule, 'inherit' | 'snapshot'>;
   readonly box: ExpandedBox;
@@ -91,35 +91,35 @@ function argumentDraft(rule: PackRule, value: JsonValue, toolSuffix: string): Ca
   };
 }
 
-/** A packed card with what its segment says of it. */
+/** A packed card with the rule and argument of its segment. */
 interface OwnCard {
   readonly card: NewCard;
   readonly segment: Pick<Segment, 'rule' | 'argument'>;
 }
 
-/** One leaf range with what of it was not there before. */
+/** A leaf range and the cards in it that are new. */
 export interface InheritedRange {
   readonly rule: SegmentRule;
   readonly argument: string;
   readonly boxId: BoxId;
   readonly range: LeafRange;
-  /** What its turns were asked; nothing under a budget, which does not count it. */
+  /** The requests of the range's turns; empty under a budget, which does not count them. */
   readonly asked: readonly Asked[];
-  /** Positions of cards that came before, in order. */
+  /** Positions of cards that an earlier range already has, in order. */
   readonly duplicates: readonly number[];
-  /** Those of a clone's history that came before it, in a box that was named. */
+  /** Positions of cards of a clone's history that an explicitly named box already has. */
   readonly repeats: readonly number[];
   readonly count: number;
   readonly tokens: number;
 }
 
-/** How many tokens a box may have, and what to do when it would have more. */
+/** The token limit of a box, and the strategy for a box that would exceed it. */
 export interface PackingBudget {
   readonly tokens: number;
   readonly strategy: string;
 }
 
-/** A context box as the rules alone make it, before its budget is looked at. */
+/** A context box after the rules, before its budget is applied. */
 export interface PackingDraft {
   readonly input: PackInput;
   readonly args: readonly OwnCard[];
@@ -131,15 +131,15 @@ export interface PackingDraft {
   readonly budget: PackingBudget | undefined;
 }
 
-/** True when a strategy has to choose, with the facts of `inheritedIds`. */
+/** True when a strategy must choose, with the facts of `inheritedIds`. */
 export const isOverBudget = ({ tokens, budget }: PackingDraft): boolean =>
   budget !== undefined && tokens > budget.tokens;
 
 /**
  * Applies the rules of a handover.
  *
- * @throws KernelError `bad_request` for result fields that are no list of fields, `payload_too_large` for a card or an
- * instruction above its limit.
+ * @throws KernelError `bad_request` for result fields that are not a list of fields, `payload_too_large` for a card or
+ * an instruction above its limit.
  */
 export function draftPacking(input: PackInput): PackingDraft {
   const config = input.handover.context_packing_config;
@@ -168,7 +168,7 @@ export function draftPacking(input: PackInput): PackingDraft {
   const seen = new Set<CardId>();
   const inherited: InheritedRange[] = [];
   let tokens = args.reduce((sum, { card }) => sum + card.tokenEstimate, 0);
-  // What a clone has as its history comes after the boxes that were named.
+  // A clone's history follows the explicitly named boxes.
   let named: ReadonlySet<CardId> | undefined;
   const history = new Set<CardId>();
   for (const { argument, boxId, box, rule = 'inherit' } of input.inherited) {
@@ -209,7 +209,7 @@ export function draftPacking(input: PackInput): PackingDraft {
   };
 }
 
-/** The positions of cards that were named before and are new to the history; the history has them then. */
+/** The positions of cards that were named before and are new to the history; adds them to the history. */
 function findRepeats(
   { cardIds, positions }: LeafRange,
   named: ReadonlySet<CardId>,
@@ -235,7 +235,7 @@ function takeNew(
   let size = seen.size;
   for (let index = 0; index < cardIds.length; index++) {
     seen.add(cardIds[index] as CardId);
-    // One look-up for the question and the answer.
+    // Comparing sizes needs a single look-up to test and to add.
     if (seen.size === size) duplicates.push(positions[index] ?? 0);
     else {
       size = seen.size;
@@ -248,7 +248,7 @@ function takeNew(
 /**
  * Makes the box of a draft.
  *
- * @param cuts - What the budget leaves out; needed when the draft is over it.
+ * @param cuts - The cards that the budget leaves out; required when the draft exceeds its budget.
  * @throws KernelError `payload_too_large` for a digest or a box above its limit.
  */
 export function sealPacking(draft: PackingDraft, cuts?: PackingCuts): Packing {
@@ -302,7 +302,7 @@ export function sealPacking(draft: PackingDraft, cuts?: PackingCuts): Packing {
   };
 }
 
-/** The segment of an inherited range of which nothing is cut. */
+/** The segment of an inherited range without cuts. */
 function wholeSegment(inherited: InheritedRange): Segment {
   const { rule, argument, boxId, range, duplicates, asked, repeats, count, tokens } = inherited;
   const skip = duplicates.length === 0 ? range.skip : [...range.skip, ...duplicates].sort((a, b) => a - b);
@@ -318,7 +318,8 @@ function wholeSegment(inherited: InheritedRange): Segment {
     tokens,
     ...(range.native && rule === 'snapshot' ? { native: true as const } : {}),
     ...listed('references', range.references),
-    // A right to read what a summary stands for goes to clones alone: of others nobody has asked whether they may.
+    // Only clones receive the right to read the cards behind a summary: for other agents, no check has been made that
+    // they may read them.
     ...listed('summaries', rule === 'snapshot' ? range.summaries : undefined),
     ...listed('repeats', repeats),
     ...(asked.length === 0 ? {} : { asked: asked.map(({ position }) => position) }),
@@ -342,10 +343,10 @@ function digestCard(input: PackInput, { text, cardIds }: NonNullable<PackingCuts
   };
 }
 
-/** Decides one context box that has no budget, or keeps within it by itself. */
+/** Decides a context box that has no budget, or that is within it without cuts. */
 export const decidePacking = (input: PackInput): Packing => sealPacking(draftPacking(input));
 
-/** The segments of a box made of cards named one by one. */
+/** The segments of a box of individually named cards. */
 export function decideListedBox(
   cards: readonly { readonly id: CardId; readonly tokens: number }[],
 ): ContextBoxDraft {

@@ -1,4 +1,7 @@
-/** A handover: whom it targets, what it packs, which boxes it names. Source: docs/reference/packing.md. */
+/**
+ * A handover: its target profile, the arguments that it packs, and the boxes that it names. Source:
+ * docs/reference/packing.md.
+ */
 import { z } from 'zod';
 import {
   type BoxId,
@@ -28,7 +31,7 @@ export type PackRule = z.infer<typeof packRuleSchema>;
 export const budgetTokensSchema = z.number().int().min(1).max(1_000_000_000);
 export const budgetStrategySchema = z.string().trim().min(1).max(64);
 
-/** A strategy is how to meet a budget; without one it would do nothing. */
+/** A strategy says how to meet a budget, so it has no effect without a budget. */
 export const hasBudgetForStrategy = (input: {
   readonly budget_tokens?: number | undefined;
   readonly budget_strategy?: string | undefined;
@@ -39,7 +42,9 @@ export const NEEDS_BUDGET = {
   ...whenObject,
 };
 
-/** A rule that names its argument; other items of the list are skipped, as the PMO document says. */
+/**
+ * Whether an item is a rule that names its argument. Other items of the list are skipped, as the PMO document requires.
+ */
 const isRule = (item: unknown): boolean =>
   isJsonObject(item) && item.arg_key !== undefined && item.arg_key !== null && item.arg_key !== '';
 
@@ -51,21 +56,21 @@ const inheritSchema = z.object({
 const packingSchema = z.object({
   pack_arguments: z
     .preprocess(
-      // A skipped item keeps its place, so that an error names a rule by the list of the caller.
+      // A skipped item keeps its place, so that an error names a rule by its index in the caller's list.
       (items) => (Array.isArray(items) ? items.map((item) => (isRule(item) ? item : undefined)) : items),
       z.array(packRuleSchema.optional()).transform((rules) => rules.filter((rule) => rule !== undefined)),
     )
     .optional(),
   inherit_context: inheritSchema.optional(),
-  /** The most tokens, by the stored estimate, that the box may have. */
+  /** The most tokens that the box may have, by the stored estimate. */
   budget_tokens: budgetTokensSchema.optional(),
-  /** What to do when it would have more; default `error`. */
+  /** The strategy when the box would exceed the budget; default `error`. */
   budget_strategy: budgetStrategySchema.optional(),
 });
 
 /**
- * How a handover packs. The keys are those of the PMO document; unknown ones are ignored, so that a handler can keep
- * settings of its own there.
+ * How a handover packs. The keys are those of the PMO document. Unknown keys are ignored, so that a handler can keep
+ * its own settings there.
  */
 export const handoverSchema = z.object({
   target_profile_config: targetSchema.optional(),
@@ -86,13 +91,13 @@ export function assertHandover(input: unknown): asserts input is HandoverInput {
   parseHandover(input);
 }
 
-/** A part of a handover that packs nothing. */
+/** A part of a handover that has no effect. */
 export interface HandoverNotice {
   readonly field: string;
   readonly message: string;
 }
 
-/** More are not listed: a handover can have as many keys as its maker likes. */
+/** The most notices: a handover can have any number of keys. */
 const MAX_NOTICES = 100;
 
 function unknownKeys(value: unknown, schema: z.ZodObject, path: string): readonly HandoverNotice[] {
@@ -105,7 +110,7 @@ function unknownKeys(value: unknown, schema: z.ZodObject, path: string): readonl
     }));
 }
 
-/** What of a handover is skipped or ignored: nothing of it is an error, and a typing error looks the same. */
+/** Lists the skipped and ignored parts of a handover. They are not errors, but a typing error looks the same. */
 export function handoverNotices(input: unknown): readonly HandoverNotice[] {
   if (!isJsonObject(input)) return [];
   const config = input.context_packing_config;
@@ -125,7 +130,7 @@ export function handoverNotices(input: unknown): readonly HandoverNotice[] {
   ].slice(0, MAX_NOTICES);
 }
 
-/** The profile a handover targets: the argument wins over the configuration; both are trimmed. */
+/** The target profile of a handover: the argument takes precedence over the configuration; both are trimmed. */
 export function decideTargetProfile(args: JsonObject, handover: Handover): string {
   const { profile_name: fromArguments } = args;
   if (fromArguments !== undefined && fromArguments !== null && typeof fromArguments !== 'string') {
@@ -154,8 +159,8 @@ export interface NamedBox {
 /**
  * The boxes that the listed arguments name, in order. An absent argument is skipped.
  *
- * @throws KernelError `bad_request` for a value that is no string, number or list of them; `not_found` for an id that is
- * no uuid, since no box can have it.
+ * @throws KernelError `bad_request` for a value that is not a string, a number or a list of these; `not_found` for an
+ * id that is not a uuid, since no box can have it.
  */
 export function decideNamedBoxes(args: JsonObject, handover: Handover): readonly NamedBox[] {
   const named: NamedBox[] = [];
@@ -181,7 +186,9 @@ export function decideNamedBoxes(args: JsonObject, handover: Handover): readonly
   return named;
 }
 
-/** The fixed recipe of delegation: instruction, optional result fields, boxes of `input_box_ids`, parent pointer. */
+/**
+ * The fixed handover of a delegation: instruction, optional result fields, boxes of `input_box_ids`, parent pointer.
+ */
 export function instructionHandover(
   profileName: string,
   budget: {

@@ -1,4 +1,4 @@
-/** What the manifest says of a budget's cuts: per inherited range its cut positions as ranges, by reason. */
+/** The manifest's record of a budget's cuts: for each inherited range, the cut positions as ranges, by reason. */
 
 import type { CardId } from '../base/index.js';
 import type { LeafRange, Segment, SegmentCut } from '../card/index.js';
@@ -11,10 +11,10 @@ interface OpenPart {
 }
 
 /**
- * The segment of a range of which cards are cut: narrowed to what stays, with the cuts behind it.
+ * The segment of a range with cut cards: narrowed to the cards that stay, with the cuts recorded.
  *
- * @param of.placed - The ids of earlier ranges; this range's are added. An id that is there already is a duplicate here, and
- * a cut card is cut where it stands first.
+ * @param of.placed - The ids of earlier ranges; the ids of this range are added. An id that is already there is a
+ * duplicate here, and a cut card is recorded at its first occurrence.
  */
 export function cutSegment(
   whole: Segment,
@@ -38,7 +38,7 @@ export function cutSegment(
     const position = positions[index] ?? 0;
     const reason = cuts.reasons.get(cardId);
     if (placed.has(cardId)) {
-      // A part of the history that is listed elsewhere.
+      // A part of the history that another range lists.
       if (reason !== undefined || !repeated.has(position)) continue;
       repeats.push(position);
       first ??= position;
@@ -66,7 +66,7 @@ export function cutSegment(
   const marked = repeats.length === 0 ? unrepeated : { ...unrepeated, repeats };
   if (cutPositions.length === 0) return marked;
   const { skip: _skip, native, ...rest } = marked;
-  // Only what lies between cards that stay has to be skipped.
+  // Only cut positions between kept cards must be skipped.
   const from = first ?? whole.from;
   const to = first === undefined ? whole.from - 1 : last;
   const skip = [...(whole.skip ?? []), ...cutPositions]

@@ -1,33 +1,33 @@
 /**
- * What a packing strategy is: a pure function that says which inherited cards stay when all of them would be too many
+ * A packing strategy is a pure function that chooses which inherited cards stay when all of them would be too many
  * tokens. Source: docs/reference/packing.md, "Budgets".
  *
  * B1  Packed arguments and the parent pointer always stay.
- * B2  Whole cards only; a tool call and its results stay or go together.
- * B3  What stays is within the budget, and in stored order.
- * B4  Nothing enters but what the boxes hold, and at most one digest of cards that were cut.
+ * B2  Only whole cards are cut; a tool call and its results stay or go together.
+ * B3  The kept cards are within the budget, and in stored order.
+ * B4  Only cards of the boxes enter, and at most one digest of cards that were cut.
  */
 
 import type { BoxId, CardId } from '../base/index.js';
 import type { SegmentRule } from '../card/index.js';
 import { estimateTokens, type Role } from '../card/index.js';
 
-/** How much of a card's words a strategy sees. */
+/** How many characters of a card's content a strategy sees. */
 export const PREVIEW_CHARACTERS = 200;
 
-/** What strategies decide by, beside tokens and place. */
+/** The facts that strategies use, in addition to tokens and place. */
 export interface CardFacts {
   readonly type: string;
   readonly role: Role | null;
   readonly authorId: string;
   readonly sizeBytes: number;
-  /** Of a tool call or tool result. */
+  /** The call id of a tool call or tool result; null for other cards. */
   readonly toolCallId: string | null;
-  /** The cards a summary stands for. */
+  /** The cards that a summary replaces. */
   readonly summarizes: readonly string[];
-  /** `metadata.context === false`: no model sees it. */
+  /** `metadata.context === false`: no model sees the card. */
   readonly isHidden: boolean;
-  /** The first 200 characters of its words. */
+  /** The first 200 characters of the card's content. */
   readonly preview: string;
 }
 
@@ -35,12 +35,12 @@ export interface PackCandidate extends CardFacts {
   readonly cardId: CardId;
   readonly rule: SegmentRule;
   readonly argument: string | undefined;
-  /** The box or tape it stands in, and its position there; none for packed cards. */
+  /** The box or tape that holds the card, and the card's position there; undefined for packed cards. */
   readonly source: BoxId | undefined;
   readonly position: number;
-  /** The stored estimate: budgets are counted in it. */
+  /** The stored estimate, in which budgets are counted. */
   readonly tokens: number;
-  /** Must stay. */
+  /** True when the card must stay. */
   readonly isProtected: boolean;
 }
 
@@ -51,15 +51,15 @@ export interface PackingOffer {
 }
 
 export interface PackingChoice {
-  /** The cards that stay, the protected ones among them, in any order. */
+  /** The cards that stay, including the protected cards, in any order. */
   readonly keep: readonly string[];
-  /** Why others do not, by card id; for the manifest. */
+  /** The reasons for cut cards, by card id; for the manifest. */
   readonly reasons?: Readonly<Record<string, string>> | undefined;
-  /** A text that stands for cards that were cut; it becomes a summary card of the box. */
+  /** A text that replaces cut cards; it becomes a summary card of the box. */
   readonly digest?: { readonly text: string; readonly cardIds: readonly string[] } | undefined;
 }
 
-/** Must be pure and synchronous: the same offer gives the same choice, in a preview and when it counts. */
+/** Must be pure and synchronous: the same offer gives the same choice, both in a preview and in the actual packing. */
 export type PackingStrategy = (offer: PackingOffer) => PackingChoice;
 
 /** A checked choice: the reason of each cut card, and the digest. */
@@ -74,7 +74,7 @@ export interface PackingCuts {
 export interface PackUnit {
   readonly cards: readonly PackCandidate[];
   readonly tokens: number;
-  /** Ids are ordered by time: the age of a unit is that of its newest card. */
+  /** The id of the unit's newest card, which gives the unit's age: ids are ordered by time. */
   readonly newest: string;
 }
 

@@ -1,7 +1,7 @@
 /**
- * The strategy `summary`: what was summarized is left to its summary, what is still too much to a digest of the beginnings
- * of the oldest cards. No model is called. A summary is a card of type `task.summary` whose `metadata.summarizes` lists the
- * ids of the cards it stands for.
+ * The strategy `summary`. Cards that a summary covers are cut in favor of the summary. If the rest is still too large,
+ * a digest shows the beginnings of the oldest cards. No model is called. A summary is a card of type `task.summary`
+ * whose `metadata.summarizes` lists the ids of the cards it replaces.
  */
 
 import type { CardId } from '../base/index.js';
@@ -21,8 +21,8 @@ const isSummary = (card: PackCandidate): boolean =>
   card.type === CARD_TYPES.summary && card.summarizes.length > 0 && !card.isHidden;
 
 /**
- * The cards that a summary among the candidates stands for. Later summaries count first, and one that stands for others is
- * itself never stood for, so two that name each other do not vanish together.
+ * The cards that a summary among the candidates replaces. Later summaries take precedence. A summary that replaces
+ * other cards is never replaced itself, so two summaries that name each other do not vanish together.
  */
 function findSummarized(candidates: readonly PackCandidate[]): ReadonlySet<string> {
   const standing = new Set<string>();
@@ -30,7 +30,7 @@ function findSummarized(candidates: readonly PackCandidate[]): ReadonlySet<strin
   for (const card of candidates.toReversed()) {
     if (card.isProtected || !isSummary(card)) continue;
     if (!summarized.has(card.cardId)) standing.add(card.cardId);
-    // What a summarized summary stands for, the one above it stands for too.
+    // If a summary is itself summarized, the later summary also covers its cards.
     for (const id of card.summarizes) if (!standing.has(id)) summarized.add(id);
   }
   return summarized;
@@ -42,18 +42,23 @@ const digestLine = (card: PackCandidate): string =>
 const digestHead = (shortened: number, dropped: number): string =>
   `[Digest: the beginnings of ${shortened} earlier cards${dropped === 0 ? '' : `; ${dropped} more are left out`}]`;
 
-/** Escaped, as the text of a card is stored; escapes of a text are those of its parts. */
+/**
+ * The bytes of a text in JSON-escaped form, as a card's text is stored. The escapes of a text are those of its parts.
+ */
 const storedBytes = (text: string): number => Buffer.byteLength(JSON.stringify(text)) - 2;
 
-/** One unit on its way out: whole, then shortened to a line per card, then left out. */
+/** A unit that may be cut in stages: whole, then shortened to a line per card, then left out. */
 interface Fading {
   readonly unit: PackUnit;
-  /** Bytes of its lines; undefined when no line would be shorter, or what is hidden must not be shown. */
+  /**
+   * Bytes of the unit's lines. Undefined when the lines would not be shorter, or when the unit has a hidden card, which
+   * must not be shown.
+   */
   readonly lineBytes: number | undefined;
   state: 'whole' | 'shortened' | 'dropped';
 }
 
-/** The sums over all units, kept while they fade. */
+/** The sums over all units, updated while units are cut. */
 interface Tally {
   wholeTokens: number;
   lineBytes: number;

@@ -1,4 +1,4 @@
-/** Dates of tape entries: ISO 8601 in, and as texts that compare, to the microsecond. */
+/** Dates of tape entries: reads ISO 8601, and writes texts that can be compared, to the microsecond. */
 import { KernelError } from '../base/index.js';
 
 /** Year, month, day; hour, minute, second, fraction; offset. */
@@ -13,8 +13,8 @@ function offsetMinutes(offset: string | undefined): number {
 }
 
 /**
- * A date or datetime of ISO 8601 as `YYYY-MM-DDTHH:MM:SS.ffffffZ`, which compares as text. Without a time it is the first
- * or the last moment of the day, without an offset UTC.
+ * A date or datetime of ISO 8601 as `YYYY-MM-DDTHH:MM:SS.ffffffZ`, which can be compared as text. A date without a time
+ * is the first or the last moment of the day. A time without an offset is UTC.
  *
  * @throws KernelError `bad_request`.
  */
@@ -39,12 +39,12 @@ export function parseTapeDate(value: string, edge: 'start' | 'end' = 'start'): s
   if (!isReal || Number(year) === 0 || hours > 23 || minutes > 59 || seconds > 59) return refuse();
   local.setUTCHours(hours, minutes - offsetMinutes(offset), seconds);
   const text = local.toISOString();
-  // A year before 0001 or after 9999, which only an offset can lead to.
+  // Only an offset can lead to a year before 0001 or after 9999.
   if (!/^\d{4}-/.test(text) || text.startsWith('0000')) return refuse();
   return `${text.slice(0, 19)}.${micros}Z`;
 }
 
-/** The same moment as the original writes it: `2026-02-21T12:00:00.123456+00:00`, without a fraction of nothing. */
+/** The same moment as Bub writes it: `2026-02-21T12:00:00.123456+00:00`, without a fraction of zero. */
 export function pythonDate(value: Date | string): string {
   const text = parseTapeDate(value instanceof Date ? value.toISOString() : value);
   return `${text.replace(/\.000000Z$|Z$/, '')}+00:00`;
@@ -53,7 +53,7 @@ export function pythonDate(value: Date | string): string {
 /** The years 1 to 9999, in seconds since 1970. */
 const [FIRST_SECOND, LAST_SECOND] = [-62_135_596_800, 253_402_300_799];
 
-/** Seconds since 1970, as older lines have them; undefined for what is no date. */
+/** Converts the seconds since 1970 of older lines; undefined for a number that is not a date. */
 export function secondsToDate(seconds: number): string | undefined {
   if (!(seconds >= FIRST_SECOND && seconds <= LAST_SECOND)) return undefined;
   const micros = Math.round(seconds * 1e6);

@@ -1,10 +1,13 @@
 /**
- * How entries become chat messages in OpenAI's shape: the original's mapping. A turn's own prompt is `buildView`'s.
+ * Converts entries to chat messages in OpenAI's shape, as Bub does. The prompt of a turn comes from `buildView`
+ * instead.
  *
- * M1  `strictBub` makes what the original makes of the same entries, to the byte of every text, its defects included: the
- *     anchor before the slice is not shown, results are paired by position with the last calls alone.
- * M2  Otherwise every call is answered exactly once and directly: by id, else by position; a missing result by a fixed
- *     text. A result without its call is left out, as is a step's message without words, which older builds wrote before its calls.
+ * M1  `strictBub` gives exactly the messages that Bub makes of the same entries, to the byte of every text, including
+ *     its defects: the anchor before the slice is not shown, and results are paired by position with only the last
+ *     calls.
+ * M2  Otherwise every call is answered exactly once and directly: by id, else by position, and by a fixed text when the
+ *     result is missing. A result without its call is left out. So is a step's message without words, which older
+ *     builds wrote before the step's calls.
  */
 import {
   isJsonObject,
@@ -24,7 +27,9 @@ export type ChatMessage = JsonObject;
 export interface TapeMessagesOptions {
   /** See M1. Default false. */
   readonly strictBub?: boolean;
-  /** The anchor the slice begins behind; its state comes first. Nothing is shown of a bootstrap anchor, or one that is hidden. */
+  /**
+   * The anchor before the slice; its state is the first message. A bootstrap anchor and a hidden anchor are not shown.
+   */
   readonly anchor?: TapeRecord | null;
 }
 
@@ -56,7 +61,7 @@ const callMessage = (calls: readonly JsonObject[]): ChatMessage => ({
   tool_calls: calls,
 });
 
-/** @param call - The call it answers; undefined when there is none to pair it with. */
+/** @param call - The call that the result answers; undefined when there is none to pair it with. */
 function resultMessage(content: string, call: JsonObject | undefined): ChatMessage {
   const id = call?.id;
   const name = isJsonObject(call?.function) ? call.function.name : undefined;
@@ -86,7 +91,7 @@ function strictMessages(records: readonly TapeRecord[]): readonly ChatMessage[] 
   return messages;
 }
 
-/** A call in a valid prompt: it has an id, and once it is found its result. */
+/** A call in a valid prompt: it has an id, and its result once the result is found. */
 interface OpenCall {
   readonly call: JsonObject;
   readonly id: string;
@@ -100,19 +105,19 @@ function openCalls(record: TapeRecord): OpenCall[] {
   });
 }
 
-/** Calls of one step, in order, of which those before `next` have their results. */
+/** Calls of one step, in order. The calls before `next` have their results. */
 interface CallQueue {
   readonly calls: OpenCall[];
   next: number;
 }
 
-/** The first call of the queue without a result. What is passed over is never looked at again. */
+/** The first call of the queue without a result. The search never visits earlier calls again. */
 function firstOpen(queue: CallQueue): OpenCall | undefined {
   while (queue.next < queue.calls.length && queue.calls[queue.next]?.result !== undefined) queue.next += 1;
   return queue.calls[queue.next];
 }
 
-/** The latest queue with a call without a result. Those behind it are dropped: a result is never taken back. */
+/** The latest queue that has a call without a result. Later queues are dropped, since a result is never removed. */
 function latestOpen(queues: CallQueue[] | undefined): CallQueue | undefined {
   for (let last = queues?.at(-1); last !== undefined; last = queues?.at(-1)) {
     if (firstOpen(last) !== undefined) return last;
@@ -143,7 +148,10 @@ class OpenCalls {
     }
   }
 
-  /** Gives the results of a record to the calls before it: by id, else in order to the latest calls that wait for some. */
+  /**
+   * Assigns the results of a record to earlier calls: by id, else in order to the latest step that still waits for
+   * results.
+   */
   settle(record: TapeRecord): void {
     const ids = listOf(record.meta.tool_call_ids) ?? [];
     const latest = latestOpen(this.#steps);
@@ -185,7 +193,7 @@ function validMessages(records: readonly TapeRecord[]): readonly ChatMessage[] {
   return parts.flatMap((part) => part());
 }
 
-/** @param records - In the original's form, see `toRecords`. Those whose `meta.context` is false are left out. */
+/** @param records - In Bub's form, see `toRecords`. Records whose `meta.context` is false are left out. */
 export function tapeMessages(
   records: readonly TapeRecord[],
   options: TapeMessagesOptions = {},

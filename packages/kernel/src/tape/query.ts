@@ -1,11 +1,12 @@
 /**
- * What is asked of a tape: a slice between anchors, then dates, text, kinds and limit, in this order.
+ * Queries of a tape: a slice between anchors, then dates, text, kinds and limit, in this order.
  *
- * Q1  Of several slices the first of these counts: between anchors, after the last anchor, after a named anchor.
- * Q2  A slice holds neither of its boundary anchors, but every later anchor in it.
- * Q3  A name means its latest anchor; the end of a slice is the first anchor of that name after its start.
- * Q4  Only a named anchor can be missing. Without any anchor, "after the last" is the whole tape.
- * Q5  `limit` keeps the oldest.
+ * Q1  If several slices are given, the first of these applies: between anchors, after the last anchor, after a named
+ *     anchor.
+ * Q2  A slice contains neither of its boundary anchors, but every other anchor within it.
+ * Q3  A name means its latest anchor; a slice ends at the first anchor of the end's name after its start.
+ * Q4  Only a named anchor can be missing. On a tape without anchors, "after the last" is the whole tape.
+ * Q5  `limit` keeps the oldest entries.
  */
 import { z } from 'zod';
 import {
@@ -21,27 +22,27 @@ import { parseTapeDate } from './date.js';
 import { anchorNameOf, type TapeRecord } from './record.js';
 import { foldCase } from './search.js';
 
-/** Selects what follows the last anchor; the default of every reader. */
+/** Selects the entries after the last anchor; the default of every reader. */
 export const LAST_ANCHOR: unique symbol = Symbol('last anchor');
-/** The last anchor, the latest of a name, or none: the whole tape. */
+/** The last anchor, the latest anchor of a name, or null for the whole tape. */
 export type AnchorSelector = typeof LAST_ANCHOR | string | null;
 
 export type TapeSlice =
   | { readonly kind: 'all' }
   | { readonly kind: 'after_last' }
   | { readonly kind: 'after'; readonly anchor: string }
-  /** Up to the head when `end` is null. */
+  /** The slice reaches the head when `end` is null. */
   | { readonly kind: 'between'; readonly start: string; readonly end: string | null };
 
 /** A checked query. */
 export interface TapeQuery {
   readonly slice: TapeSlice;
-  /** Inclusive bounds as `parseTapeDate` gives them; null: none. */
+  /** Inclusive bounds in the form of `parseTapeDate`; null for no bound. */
   readonly from: string | null;
   readonly until: string | null;
-  /** Null: any. */
+  /** Null for any text. */
   readonly text: string | null;
-  /** Kinds of entries, or of imported lines whose kind is not an entry's. Empty: any. */
+  /** Kinds of entries, or of imported lines whose kind is not an entry's. An empty list means any kind. */
   readonly kinds: readonly string[];
   readonly limit: number | null;
 }
@@ -53,7 +54,7 @@ const kindSchema = z
   .max(MAX_KIND, `must have at most ${MAX_KIND} characters`)
   .refine(isCleanText, 'contains a NUL character or a lone surrogate');
 
-/** A query as it is written at a door. */
+/** A query in the form that callers write. */
 export const tapeQuerySchema = z.strictObject({
   last_anchor: z.boolean().optional(),
   after_anchor: z.string().optional(),
@@ -65,7 +66,7 @@ export const tapeQuerySchema = z.strictObject({
 });
 export type TapeQueryInput = z.input<typeof tapeQuerySchema>;
 
-/** The slice of a selector. */
+/** The slice that a selector means. */
 export function toSlice(selector: AnchorSelector): TapeSlice {
   if (selector === null) return { kind: 'all' };
   return selector === LAST_ANCHOR ? { kind: 'after_last' } : { kind: 'after', anchor: selector };
@@ -104,8 +105,8 @@ export const anchorNotFound = (name: string): KernelError =>
   new KernelError('not_found', { message: `Anchor '${name}' was not found.`, details: { anchor: name } });
 
 /**
- * True when the text stands, without regard to case, in the JSON text of the record's kind, date, payload and meta, keys
- * sorted; quotes and line ends of the text are found as the JSON text spells them, too.
+ * True when the JSON text of the record's kind, date, payload and meta, with sorted keys, contains the text. Case is
+ * ignored. Quotes and line ends in the text also match their JSON escapes.
  */
 export function matchesText(record: TapeRecord, text: string): boolean {
   const { date, kind, meta, payload } = record;
@@ -153,9 +154,9 @@ function sliceRecords(records: readonly TapeRecord[], slice: TapeSlice): readonl
 }
 
 /**
- * The query over records in memory: the model of what the store answers.
+ * Runs the query over records in memory: the model for the store's answers.
  *
- * @param records - All of a tape, in order.
+ * @param records - All records of a tape, in order.
  * @throws KernelError `not_found` for a named anchor that is absent.
  */
 export function selectRecords(records: readonly TapeRecord[], query: TapeQuery): readonly TapeRecord[] {
@@ -170,28 +171,28 @@ export function selectRecords(records: readonly TapeRecord[], query: TapeQuery):
   return limit === null ? found : found.slice(0, limit);
 }
 
-/** An immutable query in the making: each method returns a new one, and nothing is read before `all`. */
+/** An immutable query builder: each method returns a new builder, and nothing is read before `all`. */
 export interface TapeQueryBuilder<Result> {
-  /** Part of the text of an entry, see `matchesText`; an empty text clears it. */
+  /** A part of the text of an entry, see `matchesText`; an empty text clears it. */
   query(text: string): TapeQueryBuilder<Result>;
   /** Clears `lastAnchor`; an empty name clears both. */
   afterAnchor(name: string): TapeQueryBuilder<Result>;
   /** Clears `afterAnchor`. */
   lastAnchor(): TapeQueryBuilder<Result>;
-  /** Up to the head without an end. */
+  /** Without an end, the slice reaches the head. */
   betweenAnchors(start: string, end?: string): TapeQueryBuilder<Result>;
   betweenDates(start: string | Date, end: string | Date): TapeQueryBuilder<Result>;
-  /** One by one, or as a list; also those of imported lines. Without any: all kinds. */
+  /** Kinds as separate arguments or as lists, including kinds of imported lines. Without any: all kinds. */
   kinds(...kinds: readonly (string | readonly string[])[]): TapeQueryBuilder<Result>;
   limit(limit: number): TapeQueryBuilder<Result>;
-  /** Reads. What is wrong with the query is told by the result, never before. */
+  /** Runs the query. Errors in the query are reported here, never before. */
   all(): Result;
 }
 
 const dateText = (value: string | Date): string =>
   value instanceof Date && !Number.isNaN(value.getTime()) ? value.toISOString() : String(value);
 
-/** @param run - Answers the query when `all` is called, and checks it (`parseTapeQuery`). */
+/** @param run - Checks the query (`parseTapeQuery`) and answers it when `all` is called. */
 export function buildTapeQuery<Result>(
   run: (query: TapeQueryInput) => Result,
   input: TapeQueryInput = {},

@@ -1,11 +1,11 @@
 /**
- * A tape entry in the original's form: what queries answer, what becomes chat messages, what a line of an exported file holds.
- * Our `position` is the original's `id`.
+ * A tape entry in Bub's form: the answer to queries, the source of chat messages, and the line of an exported file. The
+ * kernel's `position` is Bub's `id`.
  *
- * R1  A record made of one entry says what its card says; nothing of the entry is lost but ids.
- * R2  The start of a turn says what the turn was asked (`asked`) to readers who may know. As a line of the original's form it is the
- *     user's message, as it is there.
- * R3  What came from one imported line is that line again, as long as all of its entries stand together.
+ * R1  A record of a single entry has the content of the entry's card; only ids of the entry are lost.
+ * R2  The start of a turn includes the turn's request (`asked`) for readers with access. As a line in Bub's form it is
+ *     the user's message, as in Bub.
+ * R3  Entries from one imported line become that line again, while all of them follow each other.
  */
 
 import type { BoxId } from '../base/index.js';
@@ -17,49 +17,58 @@ import { type EntryKind, type TapeEntry, TURN_STARTED } from './tape.js';
 
 export interface TapeRecord {
   readonly position: number;
-  /** One of `ENTRY_KINDS`; imported lines may name others. */
+  /** One of `ENTRY_KINDS`; imported lines may have other kinds. */
   readonly kind: string;
-  /** By kind: the chat message, `{content}`, `{name, state?}`, `{calls}`, `{results}`, `{kind, message, details?}`, `{name, data?}`. */
+  /**
+   * By kind: the chat message, `{content}`, `{name, state?}`, `{calls}`, `{results}`, `{kind, message, details?}`,
+   * `{name, data?}`.
+   */
   readonly payload: JsonObject;
-  /** `run_id` (the turn), `step`, and for results `tool_call_ids`; besides what `append` or an imported line said. */
+  /**
+   * `run_id` (the turn), `step`, and for results `tool_call_ids`; also the members from `append` or from an imported
+   * line.
+   */
   readonly meta: JsonObject;
-  /** ISO 8601. Null: a line without a date, which counts as 1970-01-01. */
+  /** ISO 8601. Null for a line without a date, which counts as 1970-01-01. */
   readonly date: string | null;
-  /** Of results: the names of the tools that gave them, in their order. No part of a line. */
+  /** For results: the names of the tools that gave them, in the same order. Not part of a line. */
   readonly tools?: readonly string[] | undefined;
   /** The text of the imported line, when this record is that whole line. */
   readonly line?: string | undefined;
 }
 
-/** An entry as it is stored, with what only its record shows. */
+/** A stored entry with the fields that only its record shows. */
 export interface StoredEntry extends TapeEntry {
-  /** Of the start of a turn: what it was asked, for a reader who may know. */
+  /** For the start of a turn: the turn's request, for a reader with access. */
   readonly asked?: string | undefined;
   readonly meta: JsonObject | null;
   readonly createdAt: Date | string;
 }
 
-/** What is appended for one entry; the store adds position, author and ids. */
+/** The draft of one entry to append; the store adds position, author and ids. */
 export interface EntryDraft {
   readonly kind: EntryKind;
-  /** Null for events alone. */
+  /** Null only for events. */
   readonly card: Omit<CardDraft, 'authorId'> | null;
-  /** Events only: `{ name, data }`. */
+  /** Only for events: `{ name, data }`. */
   readonly payload: JsonObject | null;
   readonly anchorName: string | null;
   readonly meta: JsonObject | null;
 }
 
-/** What the folder of an imported file says of the file. Kept with its first entry. */
+/** Facts about an imported file from its folder. They are stored with the file's first entry. */
 export interface FileMark {
-  /** Of an archived file: its path in the folder of the manifest, and when it was written. */
+  /** For an archived file: its path in the folder of the manifest, and the time when it was written. */
   readonly file?: string;
   readonly written_at?: string;
-  /** Where its tape was forked from. */
+  /** The place where the file's tape was forked. */
   readonly parent?: { readonly tape: string; readonly entry: number };
 }
 
-/** The member of an entry's `meta` that says which part of which imported line it is; an event's has also the time of its import, `at`. */
+/**
+ * The member of an entry's `meta` that identifies the part of the imported line. For an event it also has the time of
+ * the import, `at`.
+ */
 export type ImportMark = { readonly line: string; readonly parts: number } | { readonly part: number };
 
 function importOf(entry: StoredEntry): ImportMark | undefined {
@@ -70,7 +79,7 @@ function importOf(entry: StoredEntry): ImportMark | undefined {
   return typeof part === 'number' ? { part } : undefined;
 }
 
-/** The members of a line, read as the original reads it, or what is wrong with it. */
+/** Reads the members of a line as Bub reads them; returns the fault of a line that is not valid. */
 export function readRecord(line: string): TapeRecord | { readonly fault: string } {
   let value: unknown;
   try {
@@ -85,13 +94,13 @@ export function readRecord(line: string): TapeRecord | { readonly fault: string 
   if (!isJsonObject(payload)) return { fault: 'has no object `payload`' };
   if (kind === 'anchor' && typeof payload.name !== 'string')
     return { fault: 'is an anchor without a `name`' };
-  // Older lines have seconds in place of a date, the oldest neither.
+  // Older lines have seconds in place of a date; the oldest have neither.
   const date: unknown = value.date ?? (typeof timestamp === 'number' ? secondsToDate(timestamp) : null);
   if (date !== null && !isDate(date)) return { fault: 'has no ISO `date`' };
   return { position: Number(id), kind, payload, meta: isJsonObject(meta) ? meta : {}, date, line };
 }
 
-/** True for a text that `parseTapeDate` takes. */
+/** True for a text that `parseTapeDate` accepts. */
 export function isDate(value: unknown): value is string {
   try {
     return typeof value === 'string' && parseTapeDate(value) !== '';
@@ -120,7 +129,7 @@ const withAsked = (payload: JsonObject, asked: string | undefined): JsonObject =
     ? payload
     : { ...payload, data: { ...payload.data, asked } };
 
-/** The start of a turn that says what it was asked, as the user's message; any other record as it is. */
+/** The start of a turn with a request, as the user's message; any other record unchanged. */
 export function askedAsMessage(record: TapeRecord): TapeRecord {
   const { kind, payload, line } = record;
   if (kind !== 'event' || line !== undefined || payload.name !== TURN_STARTED || !isJsonObject(payload.data))
@@ -189,7 +198,7 @@ function metaOf({ meta, turnId, step, card }: StoredEntry): JsonObject {
   };
 }
 
-/** One record for each entry: `position` and order are the entries'. */
+/** One record for each entry, in the order and with the positions of the entries. */
 export function toRecord(entry: StoredEntry): TapeRecord {
   const { position, kind } = entry;
   const mark = importOf(entry);
@@ -210,20 +219,20 @@ export function toRecord(entry: StoredEntry): TapeRecord {
 const toolsOf = ({ card }: StoredEntry): Pick<TapeRecord, 'tools'> =>
   card?.content.kind === 'tool_result' && card.content.name !== '' ? { tools: [card.content.name] } : {};
 
-/** How many entries from `at` on are the whole of one imported line; 0 when they are not. */
+/** The number of entries from `at` on that together are one imported line; 0 when they are not a whole line. */
 function countLine(entries: readonly StoredEntry[], at: number): number {
   const parts = partsFrom(entries, at);
   return parts !== undefined && countParts(entries, at, parts) === parts ? parts : 0;
 }
 
-/** How many parts the line has that begins here; undefined where none does. */
+/** The number of parts of the line that begins here; undefined when no line begins here. */
 function partsFrom(entries: readonly StoredEntry[], at: number): number | undefined {
   const entry = entries[at];
   const mark = entry === undefined ? undefined : importOf(entry);
   return mark !== undefined && 'line' in mark ? mark.parts : undefined;
 }
 
-/** How many of a line's parts follow each other from `at` on. */
+/** The number of consecutive parts of the line from `at` on. */
 function countParts(entries: readonly StoredEntry[], at: number, parts: number): number {
   for (let part = 1; part < parts; part += 1) {
     const next = entries[at + part];
@@ -238,7 +247,7 @@ const isStepPart = (entry: StoredEntry): boolean =>
   entry.step !== null &&
   (entry.kind === 'tool_call' || entry.kind === 'tool_result');
 
-/** How many entries from `at` on are calls of one step, or results of one step. */
+/** The number of entries from `at` on that are calls of one step, or results of one step. */
 function countStep(entries: readonly StoredEntry[], at: number): number {
   const first = entries[at];
   if (first === undefined || !isStepPart(first)) return 1;
@@ -249,7 +258,7 @@ function countStep(entries: readonly StoredEntry[], at: number): number {
   return end - at;
 }
 
-/** True when the record that begins at `at` reaches to the end, and more entries could belong to it. */
+/** True when the record that begins at `at` reaches the last entry, and more entries could belong to it. */
 function isOpenAt(entries: readonly StoredEntry[], at: number): boolean {
   const first = entries[at];
   const parts = partsFrom(entries, at);
@@ -260,7 +269,7 @@ function isOpenAt(entries: readonly StoredEntry[], at: number): boolean {
   return first !== undefined && isStepPart(first) && at + countStep(entries, at) === entries.length;
 }
 
-/** How many of the entries, from the first on, make records to which what may follow them adds nothing. */
+/** The number of entries, from the first on, whose records no later entry can extend. */
 export function countSettled(entries: readonly StoredEntry[]): number {
   let at = 0;
   while (at < entries.length && !isOpenAt(entries, at))
@@ -285,8 +294,8 @@ function joinRecords(records: readonly TapeRecord[]): TapeRecord | undefined {
 }
 
 /**
- * One record for each line of the original's form: the calls of one step make one record, so do its results, and what came from
- * one imported line is that line again. A record has the position of its first entry.
+ * One record for each line in Bub's form. The calls of one step form one record, and so do its results. Entries from
+ * one imported line become that line again. A record has the position of its first entry.
  */
 export function toRecords(entries: readonly StoredEntry[]): readonly TapeRecord[] {
   const records: TapeRecord[] = [];
@@ -308,10 +317,10 @@ function lineRecord(entry: StoredEntry | undefined): TapeRecord | undefined {
   return 'fault' in record ? toRecord(entry) : { ...record, position: entry.position };
 }
 
-/** The name of an anchor's record; undefined for every other. */
+/** The name of an anchor's record; undefined for every other record. */
 export function anchorNameOf({ kind, payload }: TapeRecord): string | undefined {
   return kind === 'anchor' && typeof payload.name === 'string' ? payload.name : undefined;
 }
 
-/** The state of an anchor's record; null when it has none. */
+/** The state of an anchor's record; null when it has no state. */
 export const anchorState = ({ payload }: TapeRecord): JsonValue => payload.state ?? null;

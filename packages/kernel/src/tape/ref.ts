@@ -6,25 +6,28 @@ export interface TapeRef {
   readonly tape: string;
   readonly target:
     | { readonly kind: 'entry'; readonly position: number }
-    /** The latest anchor of the name, of those up to `head`. */
+    /** The latest anchor of this name up to `head`. */
     | { readonly kind: 'anchor'; readonly name: string };
-  /** Nothing behind this position is meant; null: whatever the head is when it is read. */
+  /** Later positions are ignored; null means the head at the time of reading. */
   readonly head: number | null;
 }
 
 const SCHEME = 'tape://';
-/** Workspace, tape, which kind of target, target: the first `/entry/` or `/anchor/` behind the workspace divides them. */
+/**
+ * Workspace, tape, kind of target, target. The first `/entry/` or `/anchor/` after the workspace separates tape and
+ * target.
+ */
 const PARTS = /^([^/]+)\/(.+?)\/(entry|anchor)\/(.+)$/s;
 const POSITION = /^[1-9]\d*$/;
-/** What a position column holds. */
+/** The largest value of a position column. */
 const MAX_POSITION = 2 ** 31 - 1;
 const SHAPE = 'tape://{workspace}/{tape}/entry/{position} or tape://{workspace}/{tape}/anchor/{name}';
 
 const shorten = (text: string, length = 80): string => text.slice(0, length).toWellFormed();
 
 /**
- * @param path - Names the field in the error.
- * @throws KernelError `bad_request` saying what is wrong.
+ * @param path - The name of the field in the error.
+ * @throws KernelError `bad_request` stating the problem.
  */
 export function parseTapeRef(text: string, path = 'tape_ref'): TapeRef {
   const refuse = (why: string): never => {
@@ -69,10 +72,10 @@ export function parseTapeRef(text: string, path = 'tape_ref'): TapeRef {
   return { workspace: decode(workspace), tape: decode(tape), target: place, head };
 }
 
-/** A colon stays readable: tape names have one (`telegram:123`). */
+/** A colon stays readable, because tape names contain colons (`telegram:123`). */
 const encode = (part: string): string => encodeURIComponent(part).replaceAll('%3A', ':');
 
-/** Percent-encoded so that parsing gives the same reference, whatever characters the names hold. */
+/** Names are percent-encoded, so that parsing gives the same reference, whatever characters they contain. */
 export function formatTapeRef({ workspace, tape, target, head }: TapeRef): string {
   const place = target.kind === 'entry' ? String(target.position) : encode(target.name);
   const bound = head === null ? '' : `?head=${head}`;

@@ -1,38 +1,40 @@
 /**
- * Search in the words of a tape's entries, forgiving typos. What the store's index finds is looked at here again, so that the index decides
- * how long a search takes and never what it finds.
+ * A typo-tolerant search in the words of a tape's entries. Entries that the store's index finds are checked here again,
+ * so the index affects only the speed of a search and never its result.
  *
- * S1  An entry matches exactly when the query stands in its words as one piece; nearly, when every word of the query stands in
- *     them with a typo or two.
- * S2  A word of 4 letters may have one typo (a letter more, less or another), one of 9 two. Shorter ones have none.
- * S3  A word with n typos keeps one of n + 1 parts of it unharmed: an entry without any of these parts need not be looked at.
+ * S1  An entry is an exact match when its words contain the query in one piece. It is a near match when they contain
+ *     every word of the query with at most the typos that S2 allows.
+ * S2  A word of at least 4 letters may have one typo (an extra, missing or wrong letter), a word of at least 9 letters
+ *     two. Shorter words may have none.
+ * S3  A word with n typos keeps one of its n + 1 parts unchanged: an entry without any of these parts need not be
+ *     checked.
  */
 import { isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
 import type { TapeRecord } from './record.js';
 
-/** Characters of an entry that are searched. */
+/** The number of characters of an entry that are searched. */
 export const MAX_WORDS = 65_536;
-/** Words of a query that count; what is behind them is ignored by near matches. */
+/** The number of query words that count; near matches ignore further words. */
 const MAX_QUERY_WORDS = 8;
 
 export interface SearchWord {
   readonly word: string;
   readonly typos: number;
-  /** One of these stands in every text that has the word, typos included. */
+  /** Every text with the word, typos included, contains one of these parts. */
   readonly parts: readonly string[];
 }
 
 export interface TapeSearch {
-  /** Folded. */
+  /** The folded query. */
   readonly text: string;
   readonly words: readonly SearchWord[];
 }
 
-/** Text without regard to case: ß and ẞ are ss, and a sigma is a sigma wherever it stands. */
+/** Text without regard to case: ß and ẞ become ss, and every form of sigma becomes the same sigma. */
 export const foldCase = (text: string): string =>
   text.replaceAll('ẞ', 'ß').toUpperCase().toLowerCase().replaceAll('ς', 'σ');
 
-/** Text as searches compare it: without regard to case, width and composition. */
+/** Text in the form that searches compare: without regard to case, width and composition. */
 export const foldText = (text: string): string => foldCase(text.normalize('NFKC')).normalize('NFC');
 
 function* leavesOf(value: JsonValue): Generator<string> {
@@ -42,7 +44,10 @@ function* leavesOf(value: JsonValue): Generator<string> {
   else if (isJsonObject(value)) for (const item of Object.values(value)) yield* leavesOf(item);
 }
 
-/** A handoff says the state of its anchor again: that stands in the anchor's words alone, and goes with them. */
+/**
+ * A handoff event repeats the state of its anchor. The state is searched only in the anchor's words, so that it can be
+ * erased with them.
+ */
 function saidBy({ kind, payload }: TapeRecord): JsonObject {
   const { data } = payload;
   if (kind !== 'event' || payload.name !== 'handoff' || !isJsonObject(data)) return payload;
@@ -50,10 +55,10 @@ function saidBy({ kind, payload }: TapeRecord): JsonObject {
   return { ...payload, data: rest };
 }
 
-/** Characters that are folded for `MAX_WORDS`: folding joins four of them to one at most. */
+/** The number of characters to fold in order to get `MAX_WORDS`: folding joins at most four characters into one. */
 const MAX_UNFOLDED = 4 * MAX_WORDS;
 
-/** The texts and numbers of a value, each in a line of its own, up to `MAX_UNFOLDED` characters. */
+/** The texts and numbers of a value, each on its own line, up to `MAX_UNFOLDED` characters. */
 function textOf(value: JsonValue): string {
   const texts: string[] = [];
   let length = 0;
@@ -65,13 +70,16 @@ function textOf(value: JsonValue): string {
   return texts.join('\n');
 }
 
-/** Characters that are folded at once: NFKC makes up to eighteen of one. */
+/** Characters folded at once: NFKC makes up to eighteen characters of one. */
 const SLICE = 4_096;
 
-/** Characters that join the one before them when they are composed: marks, and vowels and finals of Hangul. */
+/** Characters that join the character before them in composition: marks, and vowels and finals of Hangul. */
 const JOINS = /^[\p{M}\u1160-\u11ff]/u;
 
-/** Where a text may be cut near a place, so that its parts are folded as the whole is. A run of marks without an end is cut anywhere. */
+/**
+ * A position near `near` where a text may be cut so that its parts fold like the whole. An endless run of marks is cut
+ * anywhere.
+ */
 function cutNear(text: string, near: number): number {
   for (let at = near; at > near - SLICE / 2; at -= 1) {
     const point = text.codePointAt(at) ?? 0;
@@ -81,7 +89,7 @@ function cutNear(text: string, near: number): number {
   return near;
 }
 
-/** The first `most` characters of a text, folded, or a few more. What follows them is not folded. */
+/** The first `most` characters of a text, folded, or slightly more. The rest of the text is not folded. */
 function foldStart(text: string, most: number): string {
   const parts: string[] = [];
   let length = 0;
@@ -101,7 +109,7 @@ export const foldedWords = (value: JsonValue): string =>
     .slice(0, MAX_WORDS)
     .replace(/[\ud800-\udbff]$/, '');
 
-/** The words of an entry: those of its payload. */
+/** The words of an entry: the words of its payload. */
 export const wordsOf = (record: TapeRecord): string => foldedWords(saidBy(record));
 
 function toWord(word: string): SearchWord {
@@ -122,7 +130,7 @@ export function parseSearch(text: string): TapeSearch {
   return { text: folded, words: [...new Set(tokensOf(folded))].slice(0, MAX_QUERY_WORDS).map(toWord) };
 }
 
-/** True when the two differ by `most` letters at most. */
+/** True when the two words differ by at most `most` letters. */
 function isNear(a: readonly string[], b: readonly string[], most: number): boolean {
   if (Math.abs(a.length - b.length) > most) return false;
   let row = Array.from({ length: b.length + 1 }, (_, index) => index);
@@ -141,18 +149,23 @@ function isNear(a: readonly string[], b: readonly string[], most: number): boole
   return (row[b.length] ?? 0) <= most;
 }
 
-/** Of a text with a word and its typos: whether one of its tokens is that word. Only tokens that S3 leaves are compared. */
+/**
+ * Whether one of the tokens is the word with its allowed typos. Only tokens with a part of the word (S3) are compared.
+ */
 function hasNear({ word, typos, parts }: SearchWord, tokens: ReadonlySet<string>): boolean {
   const letters = [...word];
   for (const token of tokens) {
-    // A letter has one or two units of length.
+    // A letter has one or two UTF-16 code units.
     if (token.length < letters.length - typos || token.length > 2 * (letters.length + typos)) continue;
     if (parts.some((part) => token.includes(part)) && isNear(letters, [...token], typos)) return true;
   }
   return false;
 }
 
-/** How the words of an entry, folded, match; undefined when they do not. An empty query matches nothing. */
+/**
+ * Whether the folded words of an entry match exactly or nearly; undefined when they do not match. An empty query
+ * matches nothing.
+ */
 export function matchSearch(search: TapeSearch, words: string): 'exact' | 'near' | undefined {
   if (search.text === '') return undefined;
   if (words.includes(search.text)) return 'exact';

@@ -1,6 +1,6 @@
 /**
- * Sessions by what people call them: a workspace, which is a folder, and a name in it. Both give the name of the session's tape and agent, by the
- * original's rule. Source: docs/reference/tape.md, "Sessions by name".
+ * Sessions by their readable names: a workspace, which is a folder, and a session name in it. Both together give the
+ * name of the session's tape and agent, by Bub's rule. Source: docs/reference/tape.md, "Sessions by name".
  */
 import { posix, win32 } from 'node:path';
 import { z } from 'zod';
@@ -14,12 +14,12 @@ export interface SessionAddress {
   readonly session: string;
 }
 
-/** As an argument that names an agent or a tape which is there. */
+/** The form for an argument that names an existing agent or tape. */
 export const sessionAddressSchema = z
   .strictObject({ workspace: z.string().min(1).max(4_096), session: z.string().min(1).max(512) })
   .meta({ [FOR_PROGRAMS]: true });
 
-/** As an argument of primitives: with a profile, the agent is made when there is none. */
+/** The form for an argument of primitives: with a profile, a missing agent is created. */
 export const sessionRefSchema = z
   .strictObject({
     workspace: z.string().min(1).max(4_096),
@@ -32,7 +32,8 @@ export type SessionRef = z.infer<typeof sessionRefSchema>;
 const isWindowsPath = (path: string): boolean => /^(?:[a-zA-Z]:[\\/]|\\\\)/.test(path);
 
 /**
- * The one spelling of an absolute path: no `.`, no `..`, no doubled or closing separator. Lexical, since a door does not have the caller's disk.
+ * The canonical form of an absolute path: no `.`, no `..`, no doubled or trailing separator. It is purely lexical,
+ * since this process may not have the caller's disk.
  *
  * @throws KernelError `bad_request` for a relative path.
  */
@@ -48,7 +49,7 @@ export function normalizeWorkspace(workspace: string): string {
   });
 }
 
-/** How the names of all tapes of a workspace's sessions begin. @throws KernelError `bad_request`. */
+/** The common prefix of the tape names of all sessions of a workspace. @throws KernelError `bad_request`. */
 export const workspacePrefix = (workspace: string): string =>
   sessionTapeName({ workspace, session: 'any' }).replace(/__.*$/, '__');
 

@@ -13,7 +13,7 @@ export const ENTRY_KINDS = [
 ] as const;
 export type EntryKind = (typeof ENTRY_KINDS)[number];
 
-/** The anchor every tape begins with, at position 1; its event stands at position 2. */
+/** The anchor with which every tape begins, at position 1; its event is at position 2. */
 export const BOOTSTRAP_ANCHOR = 'session/start';
 export const BOOTSTRAP_STATE = { owner: 'human' } as const;
 export const BOOTSTRAP_LENGTH = 2;
@@ -21,14 +21,14 @@ export const BOOTSTRAP_LENGTH = 2;
 /** The event that opens a turn on its tape: `{ name: 'turn.started', data: { turn_id, context_box_id, steps_left? } }`. */
 export const TURN_STARTED = 'turn.started';
 
-/** An entry as a view reads it: a position on a tape, and the card it points to (events carry a payload instead). */
+/** An entry as a view reads it: a position on a tape, and the card at that position (events have a payload instead). */
 export interface TapeEntry {
   readonly position: number;
   readonly kind: EntryKind;
   readonly card: Card | null;
   readonly payload: JsonValue | null;
   readonly anchorName: string | null;
-  /** The turn and step that wrote it; null for entries from outside any turn. */
+  /** The turn and step that wrote the entry; null for entries from outside any turn. */
   readonly turnId: TurnId | null;
   readonly step: number | null;
 }

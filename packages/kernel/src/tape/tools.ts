@@ -1,4 +1,4 @@
-/** The tools that models have for their tape: what they take, how it is shown, and the words they answer with. */
+/** The tape tools of models: their arguments, their descriptions, and the texts of their answers. */
 
 import { z } from 'zod';
 import { copyKeyOrder, type JsonObject, type JsonValue, jsonObjectSchema, jsonText } from '../base/index.js';
@@ -13,7 +13,7 @@ const tape = z
 
 const DEFAULT_HANDOFF = 'handoff';
 
-/** Both generations of the original's arguments, and a state as people write it in commands. */
+/** Accepts both generations of Bub's arguments, and a state as people write it in commands. */
 export const tapeHandoffSchema = z.strictObject({
   name: z.string().trim().max(4_096).optional(),
   summary: z.string().optional(),
@@ -23,7 +23,7 @@ export const tapeHandoffSchema = z.strictObject({
 });
 export type TapeHandoff = z.infer<typeof tapeHandoffSchema>;
 
-/** As models are shown it, to the letter. Source: handoff architecture, 10.3. */
+/** The exact definition that models see. Source: handoff architecture, 10.3. */
 export const TAPE_HANDOFF = {
   name: 'tape.handoff',
   description: 'Create tape anchor with optional summary and next_steps state',
@@ -69,7 +69,10 @@ export type TapeSearchInput = z.infer<typeof tapeSearchSchema>;
 export const tapeInfoSchema = z.strictObject({ tape });
 export const tapeResetSchema = z.strictObject({ archive: z.boolean().optional() });
 
-/** The anchor that a handoff writes; its state holds what is not empty, and is none when all is. */
+/**
+ * The anchor that a handoff writes. Its state holds the fields that are not blank; without such a field there is no
+ * state.
+ */
 export function handoffOf(input: TapeHandoff): {
   readonly name: string;
   readonly state: JsonObject | undefined;
@@ -90,7 +93,7 @@ export function handoffOf(input: TapeHandoff): {
 
 export const handoffText = (name: string): string => `anchor added: ${name}`;
 
-/** @param earlier - Says how to list those before them, when they are not all that were asked for. */
+/** @param earlier - How to list earlier anchors, when the list does not hold all that were requested. */
 export function anchorsText(anchors: readonly { readonly name: string }[], earlier?: string): string {
   if (anchors.length === 0) return '(no anchors)';
   return [...(earlier === undefined ? [] : [`… ${earlier}`]), ...anchors.map(({ name }) => `→ ${name}`)].join(
@@ -98,10 +101,10 @@ export function anchorsText(anchors: readonly { readonly name: string }[], earli
   );
 }
 
-/** Characters of one match: a search is to find entries, not to repeat them. */
+/** The most characters of one match: a search should find entries, not repeat them. */
 const MAX_MATCH = 4_000;
 
-/** A match as a model gets it: one line. */
+/** A match as one line for a model. */
 export function matchLine({ date, payload }: Pick<TapeRecord, 'date' | 'payload'>): string {
   const text = jsonText(payload);
   const content: JsonValue =
@@ -110,10 +113,10 @@ export function matchLine({ date, payload }: Pick<TapeRecord, 'date' | 'payload'
 }
 
 /**
- * What a search tells a model.
+ * The answer of a search for a model.
  *
- * @param lines - Of the matches, by {@link matchLine}.
- * @param filtered - How many answers of earlier searches were left out.
+ * @param lines - The matches, each by {@link matchLine}.
+ * @param filtered - The number of answers of earlier searches that were left out.
  */
 export const searchText = (lines: readonly string[], filtered: number): string =>
   [`[tape.search]: ${lines.length} matches (${filtered} filtered)`, ...lines].join('\n');
