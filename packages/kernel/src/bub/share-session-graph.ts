@@ -1,8 +1,8 @@
-/** One session graph for each tape of a folder. */
+/** Divides the session graph of a folder among its tapes. */
 import { toName } from '../base/index.js';
 import { parseSessionGraph } from './tape-folder.js';
 
-/** What `next` leads to from `id`, itself included. */
+/** All ids that are reachable from `id` along `next`, including `id`. */
 function reach(id: string, next: ReadonlyMap<string, readonly string[]>): ReadonlySet<string> {
   const found = new Set([id]);
   for (const one of found) for (const other of next.get(one) ?? []) found.add(other);
@@ -10,10 +10,11 @@ function reach(id: string, next: ReadonlyMap<string, readonly string[]>): Readon
 }
 
 /**
- * The session graph of a folder as one for each of its tapes: the first has it as it is, each other the lines of what it comes from and of
- * what was forked from it. Joined again they are the graph; to keep it whole with each tape would square its size.
+ * Divides the session graph of a folder into one graph for each of its tapes. The first tape keeps the whole graph;
+ * every other tape has the lines of its own session, its ancestors and its descendants. Joined again, these graphs are
+ * the whole graph. Keeping the whole graph with each tape would square its size.
  *
- * @param ids - The tapes by the names that they have in the folder.
+ * @param ids - The tapes by their names in the folder.
  * @throws KernelError `bad_request`.
  */
 export function shareSessionGraph(text: string, ids: readonly string[]): readonly string[] {

@@ -1,4 +1,4 @@
-/** What stands beside the lines of a tape in the original's folder: `manifest.json` and `session_graph.jsonl`. */
+/** The other files of a tape in Bub's folder: `manifest.json` and `session_graph.jsonl`. */
 import { z } from 'zod';
 import {
   isJsonObject,
@@ -26,7 +26,7 @@ const manifestSchema = z.object({
       /** Relative to the folder of the manifest. */
       file: z.string().min(1),
       head_id: z.int(),
-      /** Where it was forked from; null for a tape of its own. */
+      /** The place where the tape was forked; null for a tape that is not a fork. */
       parent: z.object({ tape: z.string().min(1), entry: z.int().min(0) }).nullable(),
       /** The latest entry of each anchor name. */
       anchors: z.record(z.string(), z.int()),
@@ -37,7 +37,7 @@ const manifestSchema = z.object({
 export type TapeFolderManifest = z.infer<typeof manifestSchema>;
 export type ManifestTape = TapeFolderManifest['tapes'][number];
 
-/** Characters that no name of a file has on every system, and ends that lead elsewhere or are lost. */
+/** Characters that are not allowed in file names on every system, and endings that lead elsewhere or are lost. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are some of them.
 const UNSAFE = /[\u0000-\u001f\u007f<>:"|?*\\]|[. ]$/;
 const MAX_NAME_BYTES = 200;
@@ -46,7 +46,10 @@ const MAX_LEVELS = 8;
 const isSafeName = (name: string): boolean =>
   name !== '' && !UNSAFE.test(name) && name.isWellFormed() && Buffer.byteLength(name) <= MAX_NAME_BYTES;
 
-/** Whether a file may be written at this path in the folder of a manifest, on every system: it leads nowhere else, and is none of the folder's own. */
+/**
+ * Whether a file may be written at this path in the folder of a manifest, on every system. The path must stay inside
+ * the folder, and must not be one of the folder's own files.
+ */
 export function isFilePath(path: string): boolean {
   const names = path.split('/');
   return (
@@ -57,12 +60,14 @@ export function isFilePath(path: string): boolean {
   );
 }
 
-/** The names of the files of a folder: no two are one file on any system, and none is the folder of another. */
+/**
+ * The file names of a folder. No two names mean the same file on any system, and no name is also the folder of another.
+ */
 export class FilePaths {
   readonly #files = new Set<string>();
   readonly #folders = new Set<string>();
 
-  /** @returns False when the path is not free; then nothing is taken. */
+  /** @returns False when the path is not free; the set of names then stays unchanged. */
   take(path: string): boolean {
     const key = path.normalize('NFC').toLowerCase();
     const folders = key.split('/').map((_name, index, names) => names.slice(0, index).join('/'));
@@ -76,13 +81,16 @@ export class FilePaths {
 
 const MAX_STEM = 100;
 
-/** What the files of a tape are called: its name with escapes; names that are too long or begin with a dot are told apart by a hash. */
+/**
+ * The base name of a tape's files: the tape's name with escapes. A name that is too long or begins with a dot gets a
+ * hash.
+ */
 export function fileStem(name: string): string {
   const stem = encodeURIComponent(name.toWellFormed()).replaceAll('*', '%2A');
   return stem.length <= MAX_STEM && !stem.startsWith('.') ? stem : hashedStem(name);
 }
 
-/** The same for a name whose stem another tape has. */
+/** The base name for a tape whose escaped name another tape already uses. */
 export const hashedStem = (name: string): string =>
   `${encodeURIComponent(name.toWellFormed())
     .replaceAll(/[*.]/g, '_')
@@ -103,7 +111,7 @@ const kindOf = (value: unknown): string =>
         ? 'an object'
         : `a ${typeof value}`;
 
-/** What form a manifest has that is not ours; undefined where only members of our form are wrong. */
+/** The unsupported form of a manifest; undefined when the form is supported and only members are wrong. */
 function otherForm(value: unknown): { readonly found: string; readonly field: string } | undefined {
   if (!isJsonObject(value)) return { found: `is ${kindOf(value)}`, field: 'manifest' };
   if (value.version !== 1) {
@@ -118,7 +126,7 @@ function otherForm(value: unknown): { readonly found: string; readonly field: st
   return undefined;
 }
 
-/** @throws KernelError `bad_request` naming the field, or the form it has and what to do. */
+/** @throws KernelError `bad_request` naming the field, or the form that was found and the next step. */
 export function parseManifest(text: string): TapeFolderManifest {
   let value: unknown;
   try {
@@ -140,10 +148,10 @@ export function parseManifest(text: string): TapeFolderManifest {
   return parsed.data;
 }
 
-/** Of how a session stands. */
+/** The most characters in the status of a session. */
 export const MAX_STATUS_LENGTH = 100;
 
-/** One line of the session graph; of several for one session the last counts. */
+/** One line of the session graph; the last of several lines for one session applies. */
 export interface SessionLine {
   readonly session_id: string;
   readonly parent_session_id: string | null;
@@ -152,7 +160,7 @@ export interface SessionLine {
   readonly status: string;
 }
 
-/** The text of a session graph file, each line with its end. */
+/** The text of a session graph file; every line has its line end. */
 export const formatSessionGraph = (sessions: readonly SessionLine[]): string =>
   sessions
     .map(({ session_id, parent_session_id, from_anchor, created_at, status }) => {
@@ -161,7 +169,7 @@ export const formatSessionGraph = (sessions: readonly SessionLine[]): string =>
     })
     .join('');
 
-/** The longest of each name, in characters. */
+/** The most characters of each name. */
 const MAX_LENGTHS = {
   session_id: MAX_TAPE_NAME,
   parent_session_id: MAX_TAPE_NAME,
@@ -208,7 +216,7 @@ function* linesOf(text: string): Generator<readonly [number, string]> {
 }
 
 /**
- * The sessions in the order in which they were first named.
+ * The sessions in the order of their first line.
  *
  * @throws KernelError `bad_request` with `details.line`.
  */
@@ -225,8 +233,8 @@ export function parseSessionGraph(text: string): readonly SessionLine[] {
 const linesIn = (text: string): readonly string[] => text.split('\n').filter((line) => line.trim() !== '');
 
 /**
- * The session graphs of several tapes as one: lines that an earlier one has are not repeated. The last line of a session whose tape is
- * among them is that of its own graph.
+ * Joins the session graphs of several tapes. Lines of an earlier graph are not repeated. For a session whose tape is
+ * among these tapes, the last line is the line of the tape's own graph.
  */
 export function joinSessionGraphs(graphs: readonly { readonly id: string; readonly text: string }[]): string {
   const [first, ...others] = graphs;

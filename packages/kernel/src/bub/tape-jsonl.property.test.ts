@@ -68,7 +68,7 @@ const lines = fc
     all.map(([at, entry, when]) => `${JSON.stringify({ id: at, meta: {}, ...entry, ...when })}\n`).join(''),
   );
 
-/** What some agent wrote, as of its last prompt. */
+/** The entries of an agent at the time of its last prompt. */
 const written = historyPlan.map((plan) => play(plan).prompts.at(-1)?.entries ?? []);
 
 const renumber = (entries: readonly StoredEntry[]): readonly StoredEntry[] =>
@@ -84,7 +84,7 @@ test('what is exported, imported and exported again is the same text and the sam
       const messagesOf = (of: readonly StoredEntry[], strictBub: boolean) =>
         tapeMessages(toRecords(of), { strictBub });
       expect(messagesOf(copy, true)).toEqual(messagesOf(tape, true));
-      // A step's message without words is not shown, but an imported line stays as it is.
+      // A step's message without words is not shown, but an imported line stays unchanged.
       const withWords = (of: readonly StoredEntry[]) =>
         messagesOf(of, false).filter(
           ({ role, content, tool_calls: calls }) =>

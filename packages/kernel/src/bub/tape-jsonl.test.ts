@@ -11,7 +11,7 @@ import { formatTapeLines, parseTapeLines, tapeLineReader, tapeLineWriter } from 
 const line = (id: number, kind: string, payload: JsonObject, more: JsonObject = { meta: {} }): string =>
   pythonJson({ id, kind, payload, ...more });
 
-/** As the original shows them, as older and newer versions write them, and what only a plugin writes. */
+/** Lines as Bub shows them, as older and newer versions write them, and as only a plugin writes them. */
 const LINES = [
   line(1, 'anchor', { name: 'session/start', state: { owner: 'human' } }),
   line(2, 'message', { role: 'user', content: 'Hello' }),

@@ -1,8 +1,8 @@
 /**
- * The lines of a tape file, the original's `tape/main.jsonl`: texts in, what is appended for them out, and back.
+ * The lines of a tape file, Bub's `tape/main.jsonl`: reads lines into entries to append, and writes entries as lines.
  *
- * J1  A line that was imported is exported byte for byte.
- * J2  A file is read as a whole or not at all: the first broken line is named by its number.
+ * J1  An imported line is exported byte for byte.
+ * J2  A file is read as a whole or not at all: the error names the number of the first broken line.
  */
 
 import {
@@ -28,9 +28,12 @@ import {
   toRecords,
 } from '../tape/index.js';
 
-/** One line of a tape file and what is appended for it: one entry, or one for each of its calls or results. */
+/**
+ * One line of a tape file and the entries to append for it: a single entry, or one for each of the line's calls or
+ * results.
+ */
 export interface TapeLine {
-  /** From 1, blank lines counted. */
+  /** Counted from 1, including blank lines. */
   readonly number: number;
   readonly record: TapeRecord;
   readonly drafts: readonly EntryDraft[];
@@ -39,23 +42,23 @@ export interface TapeLine {
 interface KnownCall {
   readonly id: string;
   readonly name: string;
-  /** The id of its line. */
+  /** The call's id in its line. */
   readonly given: string;
 }
 
-/** What the lines so far say about those that follow: which calls their results answer. */
+/** The state that later lines need from earlier lines: the calls that their results answer. */
 interface Pairing {
   readonly newCallId: () => string;
-  /** Those that wait for a result, by the id of their line. */
+  /** Calls that wait for a result, by the id in their line. */
   readonly calls: Map<string, KnownCall>;
   pending: readonly KnownCall[];
-  /** The line before. */
+  /** The previous line. */
   previous: TapeRecord | undefined;
 }
 
 type Part = Pick<EntryDraft, 'kind' | 'card' | 'payload' | 'anchorName'>;
 
-/** Entries of which nothing is shown to a model, as the original shows nothing of them. */
+/** Kinds of entries that are never shown to a model, as in Bub. */
 const UNSEEN: ReadonlySet<string> = new Set(['system', 'error']);
 
 function cardPart(
@@ -66,7 +69,7 @@ function cardPart(
   const { value, isChanged } = sanitizeJson(card.content);
   const isHidden = UNSEEN.has(kind) || record.meta.context === false;
   const metadata = { ...(isHidden ? { context: false } : {}), ...(isChanged ? { sanitized: true } : {}) };
-  // What was content before is content after: only characters in its texts were replaced.
+  // The content stays valid: only characters in its texts were replaced.
   return {
     kind,
     card: { ...card, content: value as CardContent, metadata },
@@ -76,8 +79,8 @@ function cardPart(
 }
 
 /**
- * A line that no card can say: it stays readable as an event, and is exported as it was. A `turn.started` would show whoever
- * reads the tape the context that it names, so here it has another name.
+ * Keeps a line that does not fit into a card: it is readable as an event, and is exported unchanged. An imported
+ * `turn.started` gets another name. Otherwise it would show the context that it names to every reader of the tape.
  */
 function eventPart({ kind, payload }: TapeRecord): Part {
   const { name, data } = payload;
@@ -87,10 +90,10 @@ function eventPart({ kind, payload }: TapeRecord): Part {
   return { kind: 'event', card: null, payload: isJsonObject(value) ? value : {}, anchorName: null };
 }
 
-/** The name of an anchor as it is stored. */
+/** The name of an anchor in its stored form. */
 const anchorName = (name: JsonValue | undefined): string => toName(String(sanitizeJson(name ?? null).value));
 
-/** The state of a handoff stands in the card of its anchor alone, where it can be erased: readers find it there. */
+/** The state of a handoff is stored only in the card of its anchor, where it can be erased; readers find it there. */
 function handoffPart(record: TapeRecord, previous: TapeRecord | undefined): Part {
   const part = eventPart(record);
   const data = part.payload?.data;
@@ -129,7 +132,7 @@ function anchorPart(record: TapeRecord): Part {
     content: { kind: 'json', data: state ?? null },
   });
   const known = anchorName(name);
-  // A box that inherits the card has no other place for the name.
+  // The name is also in the card's metadata: a box that inherits the card has no other place for it.
   const named =
     part.card === null ? {} : { card: { ...part.card, metadata: { ...part.card.metadata, name: known } } };
   return { ...part, ...named, anchorName: known };
@@ -180,7 +183,7 @@ function resultParts(record: TapeRecord, pairing: Pairing): readonly Part[] {
   return listOf(record.payload.results).map((result, index) => {
     const call = pairing.calls.get(textOf(ids[index])) ??
       pending[index] ?? { id: pairing.newCallId(), name: '', given: '' };
-    // A file of any length holds in memory the calls alone that nothing has answered.
+    // Only unanswered calls are held in memory, however long the file is.
     if (pairing.calls.get(call.given) === call) pairing.calls.delete(call.given);
     return cardPart(record, 'tool_result', {
       type: CARD_TYPES.toolResult,
@@ -223,7 +226,7 @@ function partsOf(record: TapeRecord, pairing: Pairing): readonly Part[] {
   }
 }
 
-/** What is appended for a line; each part says which part of which line it is. */
+/** The entries to append for a line. Each of them records its part number, and the first also records the line. */
 function draftsOf(line: string, record: TapeRecord, pairing: Pairing): readonly EntryDraft[] {
   const found = partsOf(record, pairing);
   const parts = found.length === 0 ? [eventPart(record)] : found;
@@ -234,31 +237,35 @@ function draftsOf(line: string, record: TapeRecord, pairing: Pairing): readonly 
   });
 }
 
-/** Characters of a line at most: its text is kept and read as one piece, which keeps the process of a reader busy for that time. */
+/**
+ * The most characters in a line. Its text is kept and read as a whole, which blocks the process of a reader for that
+ * time.
+ */
 export const MAX_LINE_LENGTH = 8 * 1024 * 1024;
 
-/** Calls or results of one line at most: each is an entry with a card. */
+/** The most calls or results in one line: each of them is an entry with a card. */
 const MAX_LINE_PARTS = 10_000;
 
-/** Of a line that is no longer read. */
+/** The error for a line that is too long to be read. */
 export const lineTooLong = (number: number): KernelError =>
   new KernelError('payload_too_large', {
     message: `Line ${number} is longer than ${MAX_LINE_LENGTH} characters.`,
     details: { line: number, limit: MAX_LINE_LENGTH },
   });
 
-/** A line that cannot be read, by its number. */
+/** The error for a line that cannot be read; it names the line's number. */
 export const brokenLine = (number: number, why: string, field?: string): KernelError =>
   new KernelError('bad_request', {
     message: `Line ${number} ${why}.`,
     details: { line: number, ...(field === undefined ? {} : { field }) },
   });
 
-/** Reads the lines of one file, in order: a blank one is nothing. */
+/** Reads the lines of one file, in order; undefined for a blank line. */
 export type TapeLineReader = (line: string, number: number) => TapeLine | undefined;
 
 /**
- * @param options.newCallId - Ids for the calls, which need one of their own in any prompt; the line's own stays beside it.
+ * @param options.newCallId - Makes the ids of calls. Every call needs an id that is unique in any prompt; the line's
+ * own id is kept too.
  * @returns A reader, which throws KernelError `bad_request` or `payload_too_large` with `details.line`.
  */
 export function tapeLineReader(options: { readonly newCallId: () => string }): TapeLineReader {
@@ -285,7 +292,7 @@ export function tapeLineReader(options: { readonly newCallId: () => string }): T
   };
 }
 
-/** A whole file by `tapeLineReader`. Numbers of lines are from 1. */
+/** Reads a whole file with `tapeLineReader`. Lines are numbered from 1. */
 export function parseTapeLines(
   text: string,
   options: { readonly newCallId: () => string },
@@ -294,18 +301,18 @@ export function parseTapeLines(
   return text.split('\n').flatMap((line, index) => read(line, index + 1) ?? []);
 }
 
-/** Makes the lines of a tape file out of entries that come piece by piece, in order. */
+/** Writes the lines of a tape file from entries that arrive in pieces, in order. */
 export interface TapeLineWriter {
-  /** Lines, without their ends, of what is whole by now. */
+  /** Returns the lines, without their line ends, that are complete so far. */
   add(entries: readonly StoredEntry[]): readonly string[];
-  /** The rest. */
+  /** Returns the remaining lines. */
   end(): readonly string[];
 }
 
-/** Ids are those of imported lines, and go on by one behind them. */
+/** An imported line keeps its id; each later id is one higher than the id before. */
 export function tapeLineWriter(): TapeLineWriter {
   let last = 0;
-  /** The imported line before, whose id is only read when it is needed. */
+  /** The previous imported line; its id is read only when it is needed. */
   let before: string | undefined;
   let waiting: readonly StoredEntry[] = [];
   const format = ({ line, kind, payload, meta, date }: TapeRecord): string => {
@@ -333,7 +340,7 @@ export function tapeLineWriter(): TapeLineWriter {
   };
 }
 
-/** The text of a tape file by `tapeLineWriter`, each line with its end. */
+/** The text of a tape file, written with `tapeLineWriter`; every line has its line end. */
 export function formatTapeLines(entries: readonly StoredEntry[]): string {
   const writer = tapeLineWriter();
   return [...writer.add(entries), ...writer.end()].map((line) => `${line}\n`).join('');

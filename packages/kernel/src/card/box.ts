@@ -1,15 +1,16 @@
 /**
  * Boxes: ordered lists of cards. A tape grows at its end; a context box is sealed when it is made.
  *
- * A context box keeps its own card ids once and describes itself by segments: ranges of its own ids, or ranges of
- * another box (the *leaf*). A segment never points to a segment: packing flattens, so expanding a box is one join, however
- * deep the delegation. The segments are the box's manifest: what is in it, from where, by which rule, and what was left out.
+ * A context box stores its own card ids once and describes its content by segments: ranges of its own ids, or ranges of
+ * another box (the *leaf*). A segment never points to a segment, because packing flattens: expanding a box is one join,
+ * however deep the delegation. The segments are the box's manifest. They record the cards, their sources, the rules
+ * that added them, and the cards that were left out.
  */
 import type { BoxId, CardId } from '../base/index.js';
 
 export type SegmentRule = 'pack_arguments' | 'inherit' | 'parent' | 'create_box' | 'snapshot' | 'digest';
 
-/** What a token budget left out of a segment, and by which strategy. */
+/** The cards that a token budget cut from a segment, and the strategy that chose them. */
 export interface SegmentCut {
   readonly strategy: string;
   readonly budget: number;
@@ -17,7 +18,10 @@ export interface SegmentCut {
     readonly reason: string;
     readonly count: number;
     readonly tokens: number;
-    /** First and last positions in the leaf, both included; what else a range spans was never a card of this segment. */
+    /**
+     * First and last positions in the leaf, both included. Other positions inside a range never belonged to this
+     * segment.
+     */
     readonly ranges: readonly (readonly [number, number])[];
   }[];
 }
@@ -26,34 +30,37 @@ export interface Segment {
   readonly rule: SegmentRule;
   /** The argument that carried the value or named the box. */
   readonly argument?: string;
-  /** The box the caller named; differs from `source` when that box itself refers to another. */
+  /** The box that the caller named; present when that box itself refers to another box. */
   readonly via?: BoxId;
-  /** The leaf whose positions follow; absent = the box's own card ids. */
+  /** The leaf whose positions follow; absent for the box's own card ids. */
   readonly source?: BoxId;
-  /** First and last position in the leaf, from 1, both included; `to` before `from` when a budget left nothing. */
+  /** First and last position in the leaf, from 1, both included; `to` is before `from` when a budget cut every card. */
   readonly from: number;
   readonly to: number;
   /** Positions inside the range that are not part of the box: duplicates of earlier cards, calls of an open step, cuts. */
   readonly skip?: readonly number[];
   readonly count: number;
   readonly tokens: number;
-  /** True when the cards are the reader's own history (a clone): calls and results keep their form. */
+  /** True when the cards are the reader's own history (a clone): calls and results then keep their form. */
   readonly native?: true;
-  /** Positions of cards that the reader is shown as references: a compaction of whom it was cloned from has left them out. */
+  /**
+   * Positions of cards that the reader sees as references, because a compaction of the clone's source has left them
+   * out.
+   */
   readonly references?: readonly number[];
-  /** Positions of summaries whose cards the reader may read by `expand`. */
+  /** Positions of summaries whose cards the reader may read with `expand`. */
   readonly summaries?: readonly number[];
   /**
-   * Skipped positions whose cards a box that was named before has too. The list of cards has them there, where they came first; the reader is
-   * shown them here, as part of its history.
+   * Skipped positions whose cards are also in a box that was named before. The list of cards has them only at that
+   * first place. The reader sees them here, as part of its history.
    */
   readonly repeats?: readonly number[];
   /**
-   * Positions of starts of turns on the tape at which the reader is shown what the turn was asked. The cards are in the context boxes that the
-   * starts name, not in this box, and are not counted.
+   * Positions of `turn.started` events on the tape where the reader sees the turn's request. The cards of the request
+   * are in the context boxes that the events name, not in this box, and are not counted.
    */
   readonly asked?: readonly number[];
-  /** For readers of the manifest only; expanding a box does not need it. */
+  /** Only for readers of the manifest; expanding a box does not need it. */
   readonly cut?: SegmentCut;
 }
 
@@ -66,18 +73,21 @@ export interface ContextBoxDraft {
   readonly tokens: number;
 }
 
-/** What a clone's view shows of its history in another form or at another place, by position. */
+/** Positions where a clone's view shows its history in another form or at another place. */
 export type ShownMarks = Pick<Segment, 'references' | 'summaries' | 'repeats'>;
 
-/** What a turn was asked, at the position of its start on the tape. */
+/** The cards of a turn's request, at the position of its `turn.started` on the tape. */
 export interface Asked {
   readonly position: number;
   readonly cardIds: readonly CardId[];
 }
 
-/** One leaf range of a box, with its cards: three parallel lists in position order. Positions of events are in none of them. */
+/**
+ * One leaf range of a box, with its cards: three parallel lists in position order. Positions of events are in none of
+ * the lists.
+ */
 export interface LeafRange extends ShownMarks {
-  /** What turns were asked that started in the range, as far as the packer may read it. */
+  /** The requests of turns that started in the range, as far as the packer may read them. */
   readonly asked?: readonly Asked[];
   readonly source: BoxId;
   readonly from: number;
@@ -87,11 +97,11 @@ export interface LeafRange extends ShownMarks {
   readonly positions: readonly number[];
   readonly cardIds: readonly CardId[];
   readonly tokens: readonly number[];
-  /** True for history of the agent that read it; a clone keeps it so, any other heir does not. */
+  /** True for the history of the agent that reads it. A clone keeps the mark; any other heir does not. */
   readonly native: boolean;
 }
 
-/** A box as packing reads it: its leaf ranges in order. */
+/** A box in the form that packing reads: its leaf ranges in order. */
 export interface ExpandedBox {
   readonly boxId: BoxId;
   readonly ranges: readonly LeafRange[];

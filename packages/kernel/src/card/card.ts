@@ -1,6 +1,6 @@
 /**
- * Cards: the immutable units of content. A card is validated once, here, and never changes afterwards. The role a model
- * sees is the card's `role` alone; `authorId` is for audit.
+ * Cards: the immutable units of content. A card is validated once, here, and never changes afterwards. Only the card's
+ * `role` decides the role that a model sees; `authorId` is for audit.
  */
 import { z } from 'zod';
 import type { CardId, ProjectId, ToolCallId } from '../base/index.js';
@@ -35,13 +35,13 @@ export const CARD_TYPES = {
   toolCall: 'tool.call',
   toolResult: 'tool.result',
   deliverable: 'task.deliverable',
-  /** Stands for the cards whose ids `metadata.summarizes` lists. */
+  /** Replaces the cards whose ids are in `metadata.summarizes`. */
   summary: 'task.summary',
   agentError: 'agent.error',
   profile: 'sys.profile',
   notice: 'sys.notice',
   anchor: 'tape.anchor',
-  /** The message of a handoff between agents; its fields are those of `buildHandoff`. */
+  /** The message of a handoff between agents; its fields come from `buildHandoff`. */
   handoff: 'context_handoff',
 } as const;
 
@@ -80,7 +80,7 @@ export const contentSchema = z.discriminatedUnion('kind', [
     tool_call_id: z.string(),
     provider_call_id: z.string(),
     name: z.string(),
-    /** The parsed arguments; when the model sent text that is no JSON object, that text. */
+    /** The parsed arguments; the model's text itself when it is not a JSON object. */
     arguments: jsonValue,
   }),
   z.strictObject({
@@ -103,7 +103,7 @@ export const contentSchema = z.discriminatedUnion('kind', [
 export type CardContent = z.infer<typeof contentSchema>;
 export type ContentOf<K extends CardContent['kind']> = Extract<CardContent, { kind: K }>;
 
-/** What a reader of a card needs: everything but the bookkeeping. */
+/** The part of a card that readers need: everything but the bookkeeping. */
 export interface Card {
   readonly id: CardId;
   readonly type: string;
@@ -112,15 +112,15 @@ export interface Card {
   readonly metadata: JsonObject;
   readonly authorId: string;
   readonly toolCallId: ToolCallId | null;
-  /** What a provider attached to the answer that this card holds. Only views read it. */
+  /** The provider's attachment to the answer in this card. Only views read it. */
   readonly providerData?: ProviderData;
-  /** In a view: its content is a reference to its words, which a compaction has left out (view.ts, V8). */
+  /** In a view: the content is a reference to the card's words, which a compaction has left out (view.ts, V8). */
   readonly isReference?: true;
-  /** In a view: it is not shown, its summary stands for it (V8). */
+  /** In a view: the card is not shown; its summary replaces it (V8). */
   readonly isLeftOut?: true;
 }
 
-/** A card ready to be stored: content as JSON text in the caller's key order, its hash over the RFC 8785 form. */
+/** A card ready to be stored: its content as JSON text in the caller's key order, and a hash over the RFC 8785 form. */
 export interface NewCard extends Card {
   readonly projectId: ProjectId;
   readonly contentText: string;
@@ -138,10 +138,12 @@ export interface CardDraft {
   readonly toolCallId?: ToolCallId | null;
 }
 
-/** Largest content of one card unless configured otherwise. */
+/** Default limit for the content of one card. */
 export const MAX_CARD_BYTES = 1024 * 1024;
 
-/** About four bytes of UTF-8 are one token in the tokenizers of today; good for sums, not for billing. */
+/**
+ * About four bytes of UTF-8 are one token in current tokenizers. The estimate is good enough for sums, not for billing.
+ */
 export const estimateTokens = (sizeBytes: number): number => Math.ceil(sizeBytes / 4);
 
 /**
@@ -178,7 +180,7 @@ export function buildCard(
   };
 }
 
-/** A card as callers write it at a door; unknown keys refused. */
+/** A card in the form that callers submit; unknown keys are refused. */
 export const cardInputSchema = z.strictObject({
   type: nameSchema,
   role: z.enum(ROLES).optional(),
@@ -187,7 +189,10 @@ export const cardInputSchema = z.strictObject({
 });
 export type CardInput = z.infer<typeof cardInputSchema>;
 
-/** @throws KernelError `bad_request` for a wrong shape, NUL characters or lone surrogates; `field` names where it stood. */
+/**
+ * @throws KernelError `bad_request` for a wrong shape, NUL characters or lone surrogates; `field` names the place of
+ * the card.
+ */
 export function parseCardInput(input: unknown, field: string): CardInput {
   const plain = parseJsonValue(input, field);
   const parsed = safeParse(cardInputSchema, plain);

@@ -1,7 +1,7 @@
 import type { JsonValue } from '../base/index.js';
 import type { ProviderData } from './provider-data.js';
 
-/** A tool call as a model sees it in its own history: the kernel's id, so it is unique in any prompt. */
+/** A tool call as a model sees it in its own history. It has the kernel's id, so it is unique in any prompt. */
 export interface MessageToolCall {
   readonly id: string;
   readonly name: string;
@@ -16,7 +16,7 @@ export type Message =
       readonly role: 'assistant';
       readonly content: string;
       readonly toolCalls?: readonly MessageToolCall[];
-      /** What its provider attached to this answer; only where the model that reads it is the one that gave it. */
+      /** The provider's attachment to this answer; present only when the reading model also gave the answer. */
       readonly provider?: ProviderData;
     }
   | {
@@ -27,7 +27,7 @@ export type Message =
       readonly isError: boolean;
     };
 
-/** A tool as it is offered to a model; `parameters` is a JSON schema of an object. */
+/** A tool in the form that is offered to a model; `parameters` is a JSON schema of an object. */
 export interface ToolSchema {
   readonly name: string;
   readonly description: string;

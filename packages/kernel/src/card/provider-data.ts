@@ -1,7 +1,8 @@
 /**
- * What a provider attaches to an answer besides its words: reasoning, signatures, ids of its own. It is stored with the card that holds the
- * answer and is sent back to the model that gave it, and to no other. The kernel knows the order of the parts, their size and the names of
- * what is attached, and never reads the values. Source: docs/reference/views.md, "What providers attach".
+ * The data that a provider attaches to an answer in addition to its words: reasoning, signatures, its own ids. The data
+ * are stored with the card that holds the answer, and are sent back only to the model that gave the answer. The kernel
+ * knows the order of the parts, their size and the names of the attached values. It never interprets the values.
+ * Source: docs/reference/views.md, "What providers attach".
  */
 import {
   canonicalJson,
@@ -12,25 +13,31 @@ import {
   sha256,
 } from '../base/index.js';
 
-/** One part of an answer, in the order in which the provider gave them. `options` go back as they came. */
+/** One part of an answer, in the provider's order. `options` are sent back unchanged. */
 export type ProviderPart =
   | { readonly kind: 'reasoning'; readonly text: string; readonly options?: JsonObject }
-  /** So many characters of the answer's text; the words are in the card. */
+  /** This many characters of the answer's text; the text itself is in the card. */
   | { readonly kind: 'text'; readonly length: number; readonly options?: JsonObject }
   /** A call under the provider's own id; name and arguments are in the card of the call. */
   | { readonly kind: 'call'; readonly id: string; readonly options?: JsonObject };
 
 export type ProviderData = {
   readonly v: 1;
-  /** The profile's model name: this model gave the answer. */
+  /** The profile's name for the model that gave the answer. */
   readonly model: string;
   readonly parts: readonly ProviderPart[];
 };
 
-/** Characters of a provider's call id in the card and the row of its call. Gateways write whole signatures into ids: only a part has the whole id. */
+/**
+ * The most characters of a provider's call id in the card and the row of its call. Gateways put whole signatures into
+ * ids, so only a part stores the whole id.
+ */
 const MAX_CALL_ID = 200;
 
-/** A provider's call id as cards and rows hold it. Cut first: a cut may leave half a character. */
+/**
+ * A provider's call id in the form of cards and rows. It is cut before it is sanitized, because a cut may leave half a
+ * character.
+ */
 export const toProviderCallId = (id: string): string => sanitizeText(id.slice(0, MAX_CALL_ID)).value;
 
 const isPart = (part: JsonValue): boolean => {
@@ -47,7 +54,7 @@ const isPart = (part: JsonValue): boolean => {
   }
 };
 
-/** Reads it from a row; undefined for a form that this build does not know. */
+/** Reads the data from a row; undefined for a form that this build does not know. */
 export function readProviderData(value: JsonValue): ProviderData | undefined {
   if (!isJsonObject(value) || value.v !== 1 || typeof value.model !== 'string') return undefined;
   if (!Array.isArray(value.parts) || !value.parts.every(isPart)) return undefined;
@@ -56,7 +63,10 @@ export function readProviderData(value: JsonValue): ProviderData | undefined {
 
 const sizes = new WeakMap<ProviderData, number>();
 
-/** The bytes of its JSON text. Views are built again at every step from the same objects, so each is measured once. */
+/**
+ * The bytes of the data's JSON text. Views are built again at every step from the same objects, so each object is
+ * measured once.
+ */
 export function providerDataBytes(data: ProviderData | undefined): number {
   if (data === undefined) return 0;
   const known = sizes.get(data);
@@ -66,13 +76,15 @@ export function providerDataBytes(data: ProviderData | undefined): number {
   return bytes;
 }
 
-/** What may be shown of it: whose it is, which things it holds, how much, and a hash to compare. No value of it. */
+/**
+ * The facts that may be shown: the model, the kinds of values, the size, and a hash for comparison. None of the values.
+ */
 export interface ProviderDataFacts {
   readonly model: string;
   /** `reasoning`, `call_id`, and the names of the provider's own values, such as `anthropic.signature`. */
   readonly kinds: readonly string[];
   readonly size_bytes: number;
-  /** sha256 over its RFC 8785 text. */
+  /** sha256 over the RFC 8785 text of the data. */
   readonly hash: string;
 }
 

@@ -1,15 +1,16 @@
 import { cutEcho, isJsonObject, type JsonValue, KernelError } from '../base/index.js';
 import type { Field } from './card.js';
 
-/** Named one by one; more are counted. */
+/** The most surplus names that are listed; the others are only counted. */
 const MAX_SURPLUS = 10;
 
 const typeOf = (value: JsonValue): string =>
   Array.isArray(value) ? 'array' : value === null ? 'null' : typeof value;
 
 /**
- * Checks a submitted result against the fields this turn was asked for: an object with those names, no others, each of
- * its type, required ones present. Without fields any JSON is a result.
+ * Checks a submitted result against the fields that this turn was asked for. The result must be an object with these
+ * names and no others; each value must have its type, and required values must be present. Without fields, any JSON is
+ * a result.
  *
  * @throws KernelError `tool_arguments_invalid` listing every finding.
  */

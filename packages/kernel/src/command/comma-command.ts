@@ -1,23 +1,32 @@
-/** Comma commands: `,handoff name=phase-1 summary="Setup done"`. Grammar only: which names exist is the caller's business. */
+/**
+ * Comma commands: `,handoff name=phase-1 summary="Setup done"`. This is only the grammar: the caller decides which
+ * names exist.
+ */
 
 import type { JsonValue } from '../base/index.js';
 import { KernelError, parseRelaxedJson } from '../base/index.js';
 import { CommandLexer, type CommandWord } from './words.js';
 
 export interface CommaCommand {
-  /** As it was written, without blanks around it. */
+  /** The command as written, without blanks around it. */
   readonly raw: string;
   /** The first word: `handoff`, `tape.reset`. */
   readonly name: string;
   readonly positional: readonly string[];
-  /** `key=value` and `--key value` as strings, `--flag` as true, `key={…}` as the object it spells. Of equal keys the last. */
+  /**
+   * `key=value` and `--key value` as strings, `--flag` as true, `key={…}` as the object it spells. The last of several
+   * equal keys wins.
+   */
   readonly named: Readonly<Record<string, JsonValue>>;
 }
 
 /** True for a text that begins with a comma. */
 export const isCommaCommand = (text: string): boolean => text.trimStart().startsWith(',');
 
-/** A command being read. While its `open` is not null another line belongs to it, to be fed with the line end before it. */
+/**
+ * Begins to read a command. While the lexer's `open` is not null, the next line also belongs to the command and must be
+ * fed with the line end before it.
+ */
 export function beginCommand(text: string): CommandLexer {
   const lexer = new CommandLexer();
   lexer.feed(text.trimStart().slice(1));
@@ -35,7 +44,7 @@ interface Arguments {
   readonly named: [string, JsonValue][];
 }
 
-/** Reads the word at `at`; gives the index behind what it took. */
+/** Reads the argument at `at`; returns the index after it. */
 function readArgument(
   words: readonly CommandWord[],
   at: number,
@@ -66,9 +75,9 @@ function readArgument(
 }
 
 /**
- * Reads a whole text as one command; line ends are blanks.
+ * Reads a whole text as one command; line ends count as blanks.
  *
- * @throws KernelError `bad_request` for what cannot be read as a command.
+ * @throws KernelError `bad_request` for a text that cannot be read as a command.
  */
 export function parseCommaCommand(text: string): CommaCommand {
   const raw = text.trim();

@@ -1,30 +1,33 @@
 /**
- * Which lines of an assistant's text are not its own words: code, quotations, and what stands between tags. In doubt a line is
- * foreign.
+ * Finds the lines of an assistant's text that are not its own words: code, quotations, and text between tags. In doubt,
+ * a line counts as foreign.
  *
- * F1  A code fence ends with its own marks under as many `>`, and no deeper than a block of code is indented. One that begins
- *     behind words of its line counts too.
- * F2  A quotation (`>`) goes on without its mark up to a blank line.
- * F3  A code span, a comment and a tag may run over lines.
- * F4  A block runs from a tag to the end tag of its name, wherever in their lines they stand; those of the same name within it
- *     have ends of their own. A tag that begins its line and is never closed opens the rest of the text.
+ * F1  A code fence ends with its own marks under the same number of `>`, indented no deeper than a code block. A fence
+ *     that begins after words on its line also counts.
+ * F2  A quotation (`>`) continues without its mark up to a blank line.
+ * F3  A code span, a comment and a tag may continue over several lines.
+ * F4  A block runs from a tag to the end tag of its name, wherever in their lines these are. Inner blocks of the same
+ *     name have their own ends. A tag that begins its line and is never closed makes the rest of the text foreign.
  */
 
 const FENCE = /^((?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(`{3,}(?=[^`]*$)|~{3,})/;
 const FENCE_END = /^([ \t>]*)(`{3,}|~{3,})[ \t]*$/;
 const QUOTATION = /^ {0,3}>/;
 const TAG = /^\s*<([A-Za-z][\w:.-]*)(?:\s[^<>]*)?>/;
-/** A code span of its paragraph, a comment, a section of characters, or a tag: its slash, its name, its slash at the end. */
+/**
+ * A code span within its paragraph, a comment, a CDATA section, or a tag: its leading slash, its name, its closing
+ * slash.
+ */
 const TOKEN =
   /(?<!`)(`{1,2})(?!`)(?:(?!\n[ \t]*\n).)*?(?<!`)\1(?!`)|<!--(?:.*?-->|.*)|<!\[CDATA\[(?:.*?\]\]>|.*)|<(\/?)([A-Za-z][\w:.-]*)(?:\s(?:(?!\n[ \t]*\n)[^<>])*?)?(\/?)>/gs;
-/** Elements that have no end. */
+/** Elements without an end tag. */
 const VOID = /^(?:area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr)$/i;
 
 const depthOf = (prefix: string): number => prefix.split('>').length - 1;
-/** A tab reaches as far as a block of code. */
+/** A tab counts as four columns, as wide as the indentation of a code block. */
 const widthOf = (prefix: string): number => prefix.replaceAll('\t', '    ').length;
 
-/** The marks of a fence that begins behind words. */
+/** The marks of a fence that begins after words on its line. */
 function lateFence(line: string): string | undefined {
   const marks = line.match(/`{3,}/g) ?? [];
   const last = marks.at(-1);
@@ -35,7 +38,10 @@ function lateFence(line: string): string | undefined {
     : undefined;
 }
 
-/** The index of the line with which the fence ends that `at` opens, beyond the text when none does; undefined when it opens none. */
+/**
+ * The index of the line that ends the fence which the line `at` opens; the number of lines when no line ends it;
+ * undefined when the line opens no fence.
+ */
 function findFenceEnd(lines: readonly string[], at: number): number | undefined {
   const line = lines[at] ?? '';
   const [, prefix = '', marks = lateFence(line)] = FENCE.exec(line) ?? [];
@@ -58,16 +64,16 @@ function findQuotationEnd(lines: readonly string[], at: number): number | undefi
   return end;
 }
 
-/** From the line that opens something to the one that ends it. */
+/** The first and last line of an element: the line that opens it and the line that ends it. */
 type Stretch = readonly [first: number, last: number];
 
-/** What runs over several lines of a text without fences and quotations. */
+/** The elements that run over several lines, in a text without fences and quotations. */
 function findStretches(text: string): readonly Stretch[] {
   const found: Stretch[] = [];
   const open: { readonly name: string; readonly line: number; readonly isFirst: boolean }[] = [];
   const counts = new Map<string, number>();
   let line = 0;
-  /** Up to `seen` the line has no words yet. */
+  /** True while the line has had no words before `seen`. */
   let isBlankSoFar = true;
   let seen = 0;
   const moveTo = (index: number): number => {
@@ -92,7 +98,7 @@ function findStretches(text: string): readonly Stretch[] {
       open.push({ name, line: last, isFirst });
       counts.set(name, count + 1);
     } else if (count > 0) {
-      // What was opened within it and never closed ends with it.
+      // Inner tags that were never closed end here too.
       for (
         let inner = open.pop();
         inner !== undefined;
@@ -109,9 +115,9 @@ function findStretches(text: string): readonly Stretch[] {
   return [...found, ...rest];
 }
 
-/** For each line whether it is foreign; the line that opens a block is not in it yet. */
+/** For each line, whether it is foreign. The line that opens a block is not part of the block. */
 export function findForeignLines(lines: readonly string[]): readonly boolean[] {
-  /** By how much the number of stretches that a line is in differs from the line before it. */
+  /** For each line: the number of stretches that contain it, minus that number for the line before it. */
   const steps = lines.map(() => 0);
   const mark = ([first, last]: Stretch): void => {
     if (first >= last) return;
@@ -138,7 +144,9 @@ export function findForeignLines(lines: readonly string[]): readonly boolean[] {
   });
 }
 
-/** True for a line that opens a fence, or a block that it does not close: no command goes on over it. */
+/**
+ * True for a line that opens a fence, or a block that it does not close: a command does not continue over such a line.
+ */
 export function opensForeign(line: string): boolean {
   if (FENCE.test(line)) return true;
   const [tag = '', name] = TAG.exec(line) ?? [];

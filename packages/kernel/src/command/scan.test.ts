@@ -80,7 +80,7 @@ describe('the commands of a text', () => {
     '<document>\n,anchors\n</document>',
     '<document index="1">\nx\n\n,anchors',
     '<think>\n,anchors\n</think>',
-    // A fence ends with nothing but its own end.
+    // A fence ends only with its own end mark.
     '```\n> ```\n,anchors\n```',
     '> ```\n```\n,anchors\n> ```',
     '```\n    ```\n,anchors\n```',
@@ -89,7 +89,7 @@ describe('the commands of a text', () => {
     'Like this: ```sh\nls\n\n,anchors\n```',
     'A `span\n,anchors\n` of code',
     '``a `span\n,anchors`` of code',
-    // Blocks: of one name within each other, behind words, over lines, in any case.
+    // Blocks: nested blocks of the same name, blocks after words, over several lines, in any case of letters.
     '<a>\n<a>\n</a>\n,anchors\n</a>',
     'She wrote: <mail>\n,anchors\n</mail>',
     '<a>x</a><b>\n,anchors\n</b>',

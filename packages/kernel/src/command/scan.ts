@@ -1,16 +1,18 @@
 /**
- * Which lines of an assistant's text are commands. In doubt a line is none: what is not run stays readable.
+ * Finds the lines of an assistant's text that are commands. In doubt, a line is not a command: a command that is not
+ * run stays readable.
  *
- * C1  A command begins a line, indented by less than a code block is, with a comma and a name directly behind it.
- * C2  None begins in code, a quotation, or between the tags of a block (`<document>` … `</document>`): foreign-lines.ts.
- * C3  The next line belongs to it while a quote or brace is open or a backslash ends the line, and when it is indented and
- *     begins with `key=`. No command goes on over a blank line, a fence or a tag.
+ * C1  A command begins a line, indented less than a code block, with a comma directly followed by a name.
+ * C2  No command begins in code, in a quotation, or between the tags of a block (`<document>` … `</document>`):
+ *     foreign-lines.ts.
+ * C3  The next line belongs to the command while a quote or brace is open, or when a backslash ends the line, or when
+ *     the next line is indented and begins with `key=`. No command continues over a blank line, a fence or a tag.
  */
 
 import { findForeignLines, opensForeign } from './foreign-lines.js';
 import { CommandLexer } from './words.js';
 
-/** What is left of an assistant's text without its commands, and these as they were written. */
+/** An assistant's text without its commands, and the commands as written. */
 export interface CommandScan {
   readonly visible: string;
   readonly commands: readonly string[];
@@ -19,10 +21,13 @@ export interface CommandScan {
 const COMMAND = /^ {0,3},[A-Za-z_][\w.-]*(?=\s|$)/;
 const NAMED_ARGUMENT = /^[ \t]+(?:--)?[A-Za-z_][\w.-]*=/;
 const MAX_COMMAND_LINES = 200;
-/** Characters of a text that are read again for commands which are never closed. Beyond it a command is its own line. */
+/**
+ * The limit of characters that are read in vain for commands without an end. Beyond this limit a command is only its
+ * own line.
+ */
 const MAX_VAIN = 1_000_000;
 
-/** The index of the line after the command that begins at `at`, and how many characters were read in vain. */
+/** The index of the line after the command that begins at `at`, and the number of characters read in vain. */
 function findCommandEnd(
   lines: readonly string[],
   at: number,
@@ -39,11 +44,11 @@ function findCommandEnd(
     lexer.feed(`\n${next}`);
     read += next.length;
   }
-  // What is never closed would take the rest of the text with it.
+  // A command without an end would take the rest of the text with it, so it is only its own line.
   return lexer.open === null ? { end, vain: 0 } : { end: at + 1, vain: read };
 }
 
-/** The commands of an assistant's text, each to be read by `parseCommaCommand`. */
+/** The commands of an assistant's text; `parseCommaCommand` can read each of them. */
 export function scanCommands(text: string): CommandScan {
   const lines = text.split(/\r?\n/);
   const foreign = findForeignLines(lines);

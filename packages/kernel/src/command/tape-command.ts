@@ -1,6 +1,6 @@
 /**
- * The comma commands of a tape: which there are, and what each line means. People write them in `boxcar tape repl` and in an
- * operator's instruction, agents that may (`comma_commands`) in their own text. Source: docs/reference/tape.md, "Commands".
+ * The comma commands of a tape and their meaning. People write them in `boxcar tape repl` and in an operator's
+ * instruction; agents with `comma_commands` write them in their own text. Source: docs/reference/tape.md, "Commands".
  */
 import type { z } from 'zod';
 import type { JsonObject, JsonValue } from '../base/index.js';
@@ -18,7 +18,7 @@ import {
 import { type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
 import { scanCommands } from './scan.js';
 
-/** A command with its arguments checked. */
+/** A command with checked arguments. */
 export type TapeCommand =
   | { readonly kind: 'handoff'; readonly input: TapeHandoff }
   | { readonly kind: 'anchors'; readonly input: TapeAnchors }
@@ -31,16 +31,16 @@ type Kind = TapeCommand['kind'];
 interface Shape {
   readonly usage: string;
   readonly what: string;
-  /** The argument that words without a name are for; `words`: all of them together. */
+  /** The argument that receives words without a name. `words`: it receives all of them together. */
   readonly positional?: { readonly key: string; readonly takes: 'word' | 'words' };
   readonly schema: z.ZodType;
-  /** Of arguments that are no texts. */
+  /** The types of arguments that are not texts. */
   readonly types?: Readonly<Record<string, 'number' | 'boolean' | 'list' | 'json'>>;
-  /** The tool that agents call by it; people's commands have none. */
+  /** The tool that agents call with this command; commands that only people use have no tool. */
   readonly tool?: string;
 }
 
-// Always of the tape at hand: another one is not named in a command.
+// A command always concerns the current tape, so it cannot name another tape.
 const NOTHING = tapeInfoSchema.omit({ tape: true });
 
 const SHAPES: Readonly<Record<Kind, Shape>> = {
@@ -98,14 +98,14 @@ const NAMES: ReadonlyMap<string, Kind> = new Map([
 
 const WIDTH = Math.max(...Object.values(SHAPES).map(({ usage }) => usage.length));
 
-/** All commands, one a line. */
+/** All commands, one per line. */
 export const COMMAND_HELP = Object.values(SHAPES)
   .map(({ usage, what }) => `${usage.padEnd(WIDTH)}  ${what}`)
   .join('\n');
 
 const COMMAND_LIST = [...new Set(Object.values(SHAPES).map(({ usage }) => usage.split(' ', 1)[0]))];
 
-/** The same failure, with the commands there are. */
+/** The same failure, with the list of commands. */
 export function withCommands(error: KernelError, command: string, hint = ''): KernelError {
   if (error.details.commands !== undefined) return error;
   return error.restate(`${error.problem}${hint} Commands: ${COMMAND_LIST.join(', ')}.`, {
@@ -114,7 +114,7 @@ export function withCommands(error: KernelError, command: string, hint = ''): Ke
   });
 }
 
-/** How the command is written that a text was meant to be. */
+/** The usage of the command that a text was probably meant to be. */
 function usageHint(text: string): string {
   const kind = NAMES.get(/^,\s*(\S+)/.exec(text)?.[1] ?? '');
   return kind === undefined ? '' : ` Usage: ${SHAPES[kind].usage}.`;
@@ -123,7 +123,7 @@ function usageHint(text: string): string {
 const refuse = (field: string, message: string): KernelError =>
   new KernelError('bad_request', { message: `${field}: ${message}.`, details: { field } });
 
-/** Values of a command are texts; what an argument wants else is read from them. */
+/** Command values are texts; arguments of other types are converted from them. */
 function readValue(value: JsonValue, type: NonNullable<Shape['types']>[string] | undefined): JsonValue {
   if (typeof value !== 'string' || type === undefined) return value;
   switch (type) {
@@ -184,7 +184,10 @@ export function readTapeCommand(text: string): TapeCommand {
   }
 }
 
-/** A line of an assistant as a call: the command's tool, or what it named; arguments as JSON, or the line when it is none. */
+/**
+ * A command line of an assistant as a call. The name is the command's tool, or the written name when there is no tool.
+ * The arguments are JSON, or the line itself when it cannot be read.
+ */
 export interface CommandCall {
   readonly name: string;
   readonly arguments: string;
@@ -202,10 +205,10 @@ function toCall(line: string): CommandCall {
   }
 }
 
-/** More lines than that are no commands but a text about them. */
+/** A text with more command lines is treated as text about commands, and none of them is run. */
 const MAX_COMMANDS = 32;
 
-/** What an assistant that may use commands has written: its text without them, and the calls they are. */
+/** Separates the text of an assistant that may use commands: the text without them, and the commands as calls. */
 export function takeCommands(text: string): {
   readonly visible: string;
   readonly calls: readonly CommandCall[];
@@ -215,7 +218,10 @@ export function takeCommands(text: string): {
   return { visible: scan.visible, calls: scan.commands.map(toCall) };
 }
 
-/** Why a call's arguments are no object, when they are a command that cannot be read; undefined for any other text. */
+/**
+ * Why the arguments of a call could not be read, when they are a comma command; undefined when they can be read or are
+ * another text.
+ */
 export function commandFault(args: JsonValue): string | undefined {
   if (typeof args !== 'string' || !isCommaCommand(args)) return undefined;
   try {

@@ -1,10 +1,11 @@
 /**
- * The words of a command, as a POSIX shell splits a line: blanks divide, single quotes keep everything, double quotes let
- * a backslash keep `"` and `\`, elsewhere a backslash keeps the next character. A backslash before a line end joins lines.
- * One extension: behind `key=` an opening brace keeps everything up to its closing one.
+ * Splits a command into words, as a POSIX shell splits a line. Blanks separate words. Single quotes keep all
+ * characters. In double quotes, a backslash escapes `"` and `\`; elsewhere it escapes the next character. A backslash
+ * before a line end joins lines. One extension: after `key=`, an opening brace keeps all characters up to its closing
+ * brace.
  */
 
-/** A word; `braces` is the text of its `{…}` behind `key=`, which then is no part of `text`. */
+/** A word; `braces` is the text of its `{…}` after `key=`, which is then not part of `text`. */
 export interface CommandWord {
   readonly text: string;
   readonly braces: string | null;
@@ -15,7 +16,7 @@ type Mode = 'blank' | 'word' | 'single' | 'double' | 'braces' | 'closed';
 const BLANK = /[ \t\r\n]/;
 const BEFORE_BRACES = /^(?:--)?[^\s=]+=$/;
 
-/** Takes a text in pieces, so that a reader can ask after each line whether the command is complete. */
+/** Reads a text in pieces, so that a reader can check after each line whether the command is complete. */
 export class CommandLexer {
   readonly #words: CommandWord[] = [];
   #mode: Mode = 'blank';
@@ -26,7 +27,7 @@ export class CommandLexer {
   #quote = '';
   #fault: string | null = null;
 
-  /** What has to be closed before the command is complete. */
+  /** The element that must be closed before the command is complete. */
   get open(): 'quote' | 'backslash' | 'brace' | null {
     if (this.#isEscaped) return 'backslash';
     if (this.#mode === 'braces') return 'brace';
@@ -37,7 +38,7 @@ export class CommandLexer {
     for (const character of text) this.#take(character);
   }
 
-  /** The words so far, and why they are none. */
+  /** The words so far, and why they are not valid. */
   end(): { readonly words: readonly CommandWord[]; readonly fault: string | null } {
     this.#endWord();
     return { words: this.#words, fault: this.#fault };

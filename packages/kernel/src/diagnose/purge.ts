@@ -1,11 +1,12 @@
 /**
- * What of the finished runs a purge may remove. A run goes whole or stays whole.
+ * Decides which finished runs a purge may remove. A run is removed as a whole or stays as a whole.
  *
  * P1  A run stays while something that stays refers to it.
- * P2  Runs that refer to each other go together or not at all, so that what is left never refers to what is gone.
+ * P2  Runs that refer to each other are removed together or not at all, so that the remaining rows never refer to
+ *     removed rows.
  */
 
-/** Why a run is referred to, or what a tape of it has that is too young. */
+/** The kind of reference to a run, or the reason why one of its tapes is too young. */
 export type PurgeCause =
   | 'segment'
   | 'fork'
@@ -25,12 +26,14 @@ export type PurgeCause =
   | 'incarnation';
 
 export interface PurgeReference {
-  /** The run that holds the reference; null = something that stays: a younger run, a box or an agent of none. */
+  /**
+   * The run that holds the reference; null for a holder that stays: a younger run, or a box or an agent without a run.
+   */
   readonly from: string | null;
   /** The run that is referred to. */
   readonly to: string;
   readonly cause: PurgeCause;
-  /** The box, agent or run in which the reference stands; the tape that is too young. */
+  /** The box, agent or run that holds the reference; or the tape that is too young. */
   readonly holder: string;
 }
 
@@ -41,7 +44,7 @@ export interface KeptRun {
 }
 
 export interface PurgeDecision {
-  /** Runs that go, by the groups that go together. */
+  /** Runs to remove, in groups that are removed together. */
   readonly groups: readonly (readonly string[])[];
   readonly kept: readonly KeptRun[];
 }
@@ -62,7 +65,7 @@ export function decidePurge(runs: readonly string[], references: readonly PurgeR
   return { groups: [...groups.values()], kept: [...kept.values()] };
 }
 
-/** P1: from what stays along the references. */
+/** P1: follows the references from everything that stays. */
 function findKept(references: readonly PurgeReference[]): Map<string, KeptRun> {
   const byHolder = new Map<string | null, PurgeReference[]>();
   for (const reference of references) {
@@ -81,13 +84,13 @@ function findKept(references: readonly PurgeReference[]): Map<string, KeptRun> {
   return kept;
 }
 
-/** P2: the runs that references tie together; the function names the group of a run. */
+/** P2: joins runs that refer to each other; the returned function gives the group of a run. */
 function joinRuns(references: readonly PurgeReference[]): (run: string) => string {
   const parents = new Map<string, string>();
   const rootOf = (run: string): string => {
     let root = run;
     for (let up = parents.get(root); up !== undefined; up = parents.get(root)) root = up;
-    // Shortens the way for the next one.
+    // Shortens the path for later look-ups.
     for (let at = run; at !== root; ) {
       const up = parents.get(at) ?? root;
       parents.set(at, root);

@@ -1,8 +1,11 @@
-/** Why a turn waits and what ends the wait, as data: kinds, names and figures. `@boxcar/kernel/words` makes sentences of them. */
+/**
+ * Why a turn waits and what ends the wait, as data: kinds, names and figures. `@boxcar/kernel/words` turns them into
+ * sentences.
+ */
 import type { BatchId, TicketId, TurnId, WorkerId } from '../base/index.js';
 import type { BatchStatus, Closing, TurnStatus } from '../turn/index.js';
 
-/** A turn with the name of its agent; null where the turn was not read. */
+/** A turn with the name of its agent; null when the turn was not read. */
 export interface NamedTurn {
   readonly turn_id: TurnId;
   readonly agent: string | null;
@@ -59,9 +62,9 @@ export type WaitCause =
   | {
       readonly kind: 'tool';
       readonly tool: string;
-      /** Whose queue the call is in. */
+      /** The target whose queue holds the call. */
       readonly target: string | null;
-      /** A worker has the turn. */
+      /** True when a worker holds the turn. */
       readonly is_held: boolean;
     }
   | BatchCause
@@ -110,7 +113,7 @@ export type WaitAdvice =
       readonly worker_target: string;
     }
   | {
-      /** Nothing is to be done: a sweep does it within seconds. */
+      /** No action is needed: a sweep does it within seconds. */
       readonly kind: 'sweep';
       readonly does: 'take_over' | 'take_in' | 'end_batch' | 'wake' | 'break_cycle';
     }

@@ -62,7 +62,7 @@ const awaits = (id: string): WaitFactsCall => call(`>${id}`, { awaited_turn_id: 
 const joins = (open: readonly string[], rest: Partial<WaitFactsBatch> = {}): WaitFactsCall =>
   call('>batch', {
     name: 'fork_join',
-    // The batch's deadline counts, whatever the call says.
+    // The batch's deadline counts, whatever the deadline of the call.
     deadline_at: EARLIER,
     batch: {
       batch_id: 'batch' as BatchId,
@@ -207,7 +207,7 @@ test('a call that waits for an approval names the ticket, and what a person does
       next: 'Decide: boxcar approvals show k1, then approve or deny',
     },
   ]);
-  // Nobody expires it.
+  // Without a living worker, no sweep ends the expired request.
   expect(explain([turn('a', { calls: [asks] })], { live_workers: 0 }).isLive).toBe(false);
 });
 

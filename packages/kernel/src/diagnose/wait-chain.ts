@@ -1,9 +1,10 @@
 /**
- * Why a turn does not go on: from the turn down to what will move it, or to nothing. Pure; the rows are read by the store.
+ * Explains why a turn does not continue: follows its waits from the turn down to the cause that will end them, or to no
+ * cause. Pure; the store reads the rows.
  *
- * A cause is live when something that exists will move it by itself: a worker that holds it, a ring that a living worker
- * serves, a call that somebody may answer, a timer. What has a deadline ends by it, so a deadline is a cause of the last resort
- * while any worker lives to look.
+ * A cause is live when something existing will end it without help: a worker that holds the turn, a ring that a living
+ * worker serves, a call that can still be answered, a timer. A wait with a deadline ends at that deadline. So a
+ * deadline is a cause of last resort while any worker lives to check it.
  */
 import type { TurnId } from '../base/index.js';
 import { isFinal, type TurnStatus } from '../turn/index.js';
@@ -23,7 +24,7 @@ export interface WaitReport {
   readonly turn_id: TurnId;
   readonly status: TurnStatus;
   readonly at: string;
-  /** Each followed by those of the turn it waits for. */
+  /** Each link is followed by the links of the turn that it waits for. */
   readonly links: readonly WaitLink[];
   /** True when every chain ends in a live cause. */
   readonly is_live: boolean;
@@ -32,7 +33,7 @@ export interface WaitReport {
 type TurnsById = ReadonlyMap<TurnId, WaitFactsTurn>;
 type Blocker = (turn: WaitFactsTurn, facts: WaitFacts & { readonly byId: TurnsById }) => readonly Draft[];
 
-/** A turn by its id, with the name of its agent where it was read. */
+/** A turn by its id, with the name of its agent if the turn was read. */
 const nameTurn = (turnId: TurnId, { byId }: { readonly byId: TurnsById }): NamedTurn => ({
   turn_id: turnId,
   agent: byId.get(turnId)?.agent ?? null,
@@ -41,7 +42,7 @@ const nameTurn = (turnId: TurnId, { byId }: { readonly byId: TurnsById }): Named
 const isUnreadable = ({ format, newest_build }: WaitFactsTurn): boolean =>
   newest_build !== null && format > newest_build;
 
-/** Why a turn may stand still, one function for each reason; what applies is listed in this order. */
+/** The possible reasons of a wait, one function for each reason; the reasons that apply are listed in this order. */
 const BLOCKERS: readonly Blocker[] = [
   ({ status, ended_at }) =>
     isFinal(status)
@@ -138,7 +139,7 @@ const BLOCKERS: readonly Blocker[] = [
           },
         ],
 
-  // The timer ends it whatever becomes of the other turn, so that turn's own waits are not followed.
+  // The timer ends this wait whatever happens to the other turn, so the other turn's waits are not followed.
   ({ held, created_at, live_workers, worker_target }, facts) =>
     held === null
       ? []
@@ -239,7 +240,7 @@ function describeCall(
       until: expires_at,
       kind: 'approval',
       what: { kind: 'approval', tool: name, ticket_id, expires_at },
-      // Only a person ends it sooner; when its time is over, the sweep of any worker does.
+      // Before the expiry only a person can end this wait; after the expiry, the sweep of any worker ends it.
       is_live: facts.live_workers > 0,
       next: { kind: 'decide', ticket_id },
     };
@@ -269,7 +270,11 @@ function describeCall(
   };
 }
 
-/** @throws never; `facts.turns` begins with the turn in question. */
+/**
+ * `facts.turns` must begin with the turn in question.
+ *
+ * @throws never.
+ */
 export function explainWait(facts: WaitFacts): WaitReport | undefined {
   const [first] = facts.turns;
   if (first === undefined) return undefined;
@@ -277,7 +282,10 @@ export function explainWait(facts: WaitFacts): WaitReport | undefined {
   const links: WaitLink[] = [];
   const path = new Set<TurnId>();
   const told = new Set<TurnId>();
-  /** By hand, not by recursion: a chain may be long. `undefined` leaves a turn again. */
+  /**
+   * An explicit stack instead of recursion, because a chain may be long. A `leave` item removes a turn from the current
+   * path.
+   */
   const open: (
     | { readonly turnId: TurnId; readonly level: number }
     | { readonly leave: TurnId }
@@ -298,7 +306,7 @@ export function explainWait(facts: WaitFacts): WaitReport | undefined {
       links.push(unread(turnId, level, facts));
       continue;
     }
-    // Shown once in full; what stands above it already says the rest.
+    // Each turn is shown in full only once; an earlier link already describes it.
     if (told.has(turnId)) continue;
     told.add(turnId);
     path.add(turnId);
@@ -306,7 +314,7 @@ export function explainWait(facts: WaitFacts): WaitReport | undefined {
     open.push({ leave: turnId });
     for (const draft of drafts.toReversed()) {
       const awaited = draft.on_turn_ids ?? (draft.on_turn_id === undefined ? [] : [draft.on_turn_id]);
-      // A batch that can do without the member that waits for it is none.
+      // A batch that succeeds without the member that waits for it is not a circle.
       const canSpare = draft.members !== undefined && draft.members.open > draft.members.needed;
       const back = canSpare ? undefined : awaited.find((id) => path.has(id));
       for (const id of awaited.toReversed()) if (!path.has(id)) open.push({ turnId: id, level: level + 1 });

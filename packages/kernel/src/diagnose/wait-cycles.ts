@@ -1,7 +1,8 @@
 /**
- * Circles of turns that wait for each other: an awaited turn stands in the queue of an agent whose turn in hand waits, by
- * whatever detour, for the one that awaits it, or turns of several runs collect each other. A turn waits for all of its calls, and a call
- * for all listed members of its batch, so one circle through one of them is enough.
+ * Finds circles of turns that wait for each other. Either an awaited turn is queued for an agent whose current turn
+ * waits, directly or indirectly, for the turn that awaits it. Or turns of several runs collect each other. A turn waits
+ * for all of its calls, and a call for all listed members of its batch, so a circle through any of them blocks the
+ * turn.
  * Source: docs/reference/turns.md, "Circles".
  */
 import type { AgentId, BatchId, ToolCallId, TurnId } from '../base/index.js';
@@ -10,34 +11,34 @@ export interface WaitingTurn {
   readonly turnId: TurnId;
   readonly agentId: AgentId;
   readonly agentName: string;
-  /** Its open calls whose results are the ends of other turns. */
+  /** The turn's open calls whose results are the ends of other turns. */
   readonly awaits: readonly {
     readonly toolCallId: ToolCallId;
     readonly name: string;
     readonly since: Date;
-    /** The batch that the turn is of; each member that is waited for is listed. */
+    /** The batch of the awaited turn; every awaited member of a batch is listed. */
     readonly batchId: BatchId | null;
     readonly turnId: TurnId;
   }[];
-  /** While it is queued: the turn its agent has in hand. */
+  /** For a queued turn: the current turn of its agent. */
   readonly behindTurnId: TurnId | null;
 }
 
 export interface WaitCycle {
-  /** Each waits for the next, the last for the first. */
+  /** Each turn waits for the next, and the last for the first. */
   readonly turns: readonly WaitingTurn[];
-  /** The youngest wait in it: the one to give up. */
+  /** The youngest wait in the circle, which is given up. */
   readonly victim: WaitingTurn['awaits'][number] & { readonly waitingTurnId: TurnId };
 }
 
 type Wait = WaitCycle['victim'];
-/** By which wait a turn was reached; undefined: by its place in a queue. */
+/** The turns of a path, each with the wait that leads to it; undefined for a step that follows a place in a queue. */
 type Path = readonly { readonly turn: WaitingTurn; readonly by: Wait | undefined }[];
 
 const isYounger = (one: Wait, other: Wait): boolean =>
   one.since.getTime() === other.since.getTime() ? one.toolCallId > other.toolCallId : one.since > other.since;
 
-/** Finds every circle that is left once the victims of the others have given up. */
+/** Finds all circles: after each circle it treats the victim as given up, and searches the remaining waits. */
 export function findWaitCycles(turns: readonly WaitingTurn[]): readonly WaitCycle[] {
   const byId = new Map(turns.map((turn) => [turn.turnId, turn]));
   const givenUp = new Set<ToolCallId>();
@@ -62,7 +63,7 @@ function findOne(
     ...(turn.behindTurnId === null ? [] : [{ turnId: turn.behindTurnId, by: undefined }]),
   ];
   for (const start of byId.values()) {
-    // By hand, not by recursion: a chain may be longer than the stack is deep.
+    // An explicit stack instead of recursion, because a chain may be longer than the stack is deep.
     const path: { turn: WaitingTurn; by: Wait | undefined; next: ReturnType<typeof stepsFrom> }[] = [];
     const onPath = new Map<TurnId, number>();
     const enter = (turn: WaitingTurn, by: Wait | undefined): void => {
@@ -91,7 +92,7 @@ function findOne(
 function toCycle(path: Path, closing: Wait | undefined): WaitCycle | undefined {
   const waits = [...path.slice(1).map(({ by }) => by), closing].filter((wait) => wait !== undefined);
   const [first, ...others] = waits;
-  // Queues alone make no circle: a turn in hand is not queued.
+  // Queues alone form no circle: the current turn of an agent is not queued.
   if (first === undefined) return undefined;
   return {
     turns: path.map(({ turn }) => turn),

@@ -1,4 +1,6 @@
-/** The links of a chain of waits that are neither turns nor workers: batches, timers, providers, budgets, limits of a project. */
+/**
+ * Links of a chain of waits that are neither turns nor workers: batches, timers, providers, budgets, project limits.
+ */
 
 import type { BatchId, ToolCallId, TurnId, WorkerId } from '../base/index.js';
 import type { WaitAdvice, WaitCause } from './wait-cause.js';
@@ -29,34 +31,34 @@ export type WaitLinkKind =
 
 export interface WaitLink {
   readonly kind: WaitLinkKind;
-  /** How far below the turn in question. */
+  /** The number of levels below the turn in question. */
   readonly level: number;
   readonly turn_id: TurnId;
   /** Names of the turn's agent and of its profile, with the version; null for a turn that was not read. */
   readonly agent: string | null;
   readonly profile: string | null;
   readonly tool_call_id?: ToolCallId;
-  /** Name of the tool that is called. */
+  /** Name of the called tool. */
   readonly tool?: string;
   readonly worker_id?: WorkerId;
   readonly batch_id?: BatchId;
   readonly budget_id?: string;
   readonly provider?: string;
-  /** The turn this one waits for; the next links are its. */
+  /** The turn that this turn waits for; the next links belong to it. */
   readonly on_turn_id?: TurnId;
-  /** Of a batch, members that have not ended, a few that stand differently; the next links are theirs. */
+  /** For a batch: a few unfinished members in different states; the next links belong to them. */
   readonly on_turn_ids?: readonly TurnId[];
-  /** Of a batch: how many have not ended, and how many of those it still needs. */
+  /** For a batch: how many members have not ended, and how many of these the batch still needs. */
   readonly members?: { readonly total: number; readonly open: number; readonly needed: number };
-  /** Why it waits, as data; `@boxcar/kernel/words` makes sentences of it. */
+  /** The reason of the wait, as data; `@boxcar/kernel/words` turns it into sentences. */
   readonly what: WaitCause;
   /** ISO 8601 in UTC, as all times here. */
   readonly since: string | null;
-  /** When it ends by itself at the latest. */
+  /** The latest time at which the wait ends by itself. */
   readonly until: string | null;
-  /** False: nothing that exists will move it, at best its deadline. */
+  /** False when nothing existing will end the wait, except its deadline. */
   readonly is_live: boolean;
-  /** What is done next, by a sweep or by the reader. */
+  /** The next action, by a sweep or by the reader. */
   readonly next: WaitAdvice | null;
 }
 
@@ -69,13 +71,13 @@ interface Clock {
 
 export const startWorker = (worker_target: string): WaitAdvice => ({ kind: 'start_worker', worker_target });
 
-/** What a sweep of any living worker does; where none lives, one is to be started. */
+/** The action of a sweep when a worker lives; otherwise the advice to start a worker. */
 export const sweepOrStart = (
   does: Extract<WaitAdvice, { kind: 'sweep' }>['does'],
   { live_workers }: { readonly live_workers: number },
 ): WaitAdvice => (live_workers > 0 ? { kind: 'sweep', does } : startWorker(''));
 
-/** A call that waits for a batch, whose deadline is the one that counts. */
+/** A call that waits for a batch; the deadline of the batch applies. */
 export function describeBatch(
   call: { readonly tool_call_id: ToolCallId; readonly name: string },
   batch: WaitFactsBatch,
@@ -134,7 +136,10 @@ export function describeBatch(
 }
 
 const wordOf = (value: unknown): string => (typeof value === 'string' ? value : '');
-/** A turn that waits for a moment, a provider, a budget or a decision; who wakes it is any living worker, or somebody outside. */
+/**
+ * A turn that waits for a time, a provider, a budget or a selector. Any living worker wakes it, or a person outside
+ * does.
+ */
 export function describeTimer(
   wait: WaitFactsWait,
   turn: { readonly deadline_at: string | null },
@@ -230,7 +235,7 @@ export function describeTimer(
   }
 }
 
-/** A queued turn whose project has as many under way as it may. */
+/** A queued turn whose project has reached its limit of running turns. */
 export const describeProjectLimit = (
   { name, max_concurrent, active }: WaitFactsProject,
   turn: { readonly created_at: string; readonly deadline_at: string | null },
