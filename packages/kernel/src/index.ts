@@ -1,6 +1,6 @@
 /**
- * `@boxcar/kernel`: the rules, a list of names for each folder. What the words mean: docs/explanation/concepts.md. Names that nothing else in
- * the workspace imports are for plugins, and carry `@public`.
+ * `@boxcar/kernel`: the rules, with one list of names for each folder. The terms are explained in
+ * docs/explanation/concepts.md. Names that nothing else in the workspace imports are for plugins, and have `@public`.
  */
 export {
   type AgentId,
@@ -20,7 +20,7 @@ export {
   ERROR_CATALOGUE,
   type ErrorBody,
   type ErrorCode,
-  /** @public Of every `KernelError`. */
+  /** @public The type of the details of every `KernelError`. */
   type ErrorDetails,
   errorText,
   findingsOf,
@@ -323,10 +323,10 @@ export {
 export type {
   CardFacts,
   PackCandidate,
-  /** @public What a packing strategy of a plugin returns. */
+  /** @public The return value of a plugin's packing strategy. */
   PackingChoice,
   PackingCuts,
-  /** @public What a packing strategy of a plugin chooses from. */
+  /** @public The input of a plugin's packing strategy. */
   PackingOffer,
   PackingStrategy,
 } from './packing/index.js';
@@ -536,7 +536,7 @@ export {
   readCompaction,
   resultFieldsOf,
   type Select,
-  /** @public What a selector of a plugin reads. */
+  /** @public The input of a plugin's selector. */
   type SelectorCard,
   type SelectorEntry,
   type SelectorRef,

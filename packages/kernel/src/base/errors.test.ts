@@ -53,7 +53,7 @@ describe('a kernel error', () => {
       field: 'tasks.0.name',
       details: { field: 'tasks.0.name', given: [] },
     });
-    // One next step: advice of its own is not followed by that of the catalogue.
+    // Only one next step: an error with its own advice does not add the catalogue's advice.
     expect(error.atField('tasks.0.name').message).not.toContain(ERROR_CATALOGUE.bad_request.next);
     expect(new KernelError('conflict').atField('name').message).toBe(
       `name: ${ERROR_CATALOGUE.conflict.message} ${ERROR_CATALOGUE.conflict.next}`,

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { TEXT_MATCHES, type TextMatch, type TextRange, WantedText } from './find-text.js';
 
-/** Does all of a search, and counts the characters that it says it has worked through. */
+/** Runs a search to its end, and counts the characters that it reports as processed. */
 function finish<T>(search: Generator<number, T>): { readonly value: T; readonly work: number } {
   let work = 0;
   for (;;) {
@@ -130,7 +130,7 @@ test('the longest beginning is the longest that a search for it finds', () => {
         return prefix.trim() === '' || found(text, prefix)[0] !== undefined;
       };
       while (!isFound()) longest -= 1;
-      // White space alone is found nowhere.
+      // A text of only white space is never found.
       if (wanted.slice(0, longest).trim() === '') longest = 0;
       expect(longestIn(text, wanted)).toBe(longest);
     }),

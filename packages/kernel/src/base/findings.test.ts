@@ -36,7 +36,7 @@ describe('the findings of a large or manifold schema', () => {
   });
 
   it('compare no words whose lengths are far apart', () => {
-    // Letter by letter this would take minutes.
+    // A letter-by-letter comparison would take minutes.
     expect(suggest('x'.repeat(99), Array(200).fill('y'.repeat(200_000)))).toBeUndefined();
     expect(suggest('wrod', ['words', 'word', 'w-o_rd'])).toBe('word');
   });
@@ -159,7 +159,7 @@ describe('the findings of an input', () => {
   });
 });
 
-/** Words of the library that checks inputs. */
+/** Words of the validation library, which no finding may contain. */
 const RAW = /Invalid|Unrecognized|Too (small|big)|expected|received/;
 const JUNK: readonly unknown[] = [
   undefined,

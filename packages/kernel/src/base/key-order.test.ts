@@ -37,7 +37,7 @@ test('values that callers give and take along keep the order', () => {
     '{"kind":"json","data":{"10":"x","2":[{"z":1,"0":2}]}}',
   );
   expect(jsonText(sanitizeJson(parseJson(text)).value)).toBe(text.replace('\\u0000', '\uFFFD'));
-  // Keys that become one are one.
+  // Two keys that become equal count as one key.
   const same = sanitizeJson(parseJson('{"\\u0000":1,"2":1,"1":2,"\uFFFD":3}')).value;
   expect(jsonText(same)).toBe('{"\uFFFD":3,"2":1,"1":2}');
   expect(pythonJson(parseJsonValue(value.b, 'b'))).toBe('{"10": "x", "2": [{"z": 1, "0": 2}]}');

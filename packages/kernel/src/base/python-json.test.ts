@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import type { JsonValue } from './json.js';
 import { pythonJson, pythonJsonAt, pythonJsonText, readPythonJson } from './python-json.js';
 
-// What Python 3.11 prints for these, read by `json.loads` and written by `json.dumps(…, ensure_ascii=False)`.
+// The output of Python 3.11 for these texts, read by `json.loads` and written by `json.dumps(…, ensure_ascii=False)`.
 test.each([
   ['{"y":2,"z":[3,{}],"a":null}', '{"y": 2, "z": [3, {}], "a": null}'],
   [

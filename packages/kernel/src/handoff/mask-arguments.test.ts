@@ -54,7 +54,7 @@ test('a long text without spaces is not shown, but uuids, prose and what the dec
   ]);
   const shown = { target_agent: long, platform: long, task: long, session_key: long };
   expect(maskArguments(shown)).toEqual(shown);
-  // Only a text is what the decision is about; an object there may hold anything.
+  // The decision is only about a text; an object in this field may contain anything.
   expect(maskArguments({ task: { password: 'x' } })).toEqual({ task: { password: REDACTED } });
 });
 

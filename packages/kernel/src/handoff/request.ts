@@ -22,7 +22,10 @@ const filled = (most: number) =>
     .refine((value) => value.trim() !== '', 'must not be blank');
 const name = (most: number) => filled(most).refine(isPlainName, PLAIN_NAME);
 
-/** Null means no payload; like any argument, it must be left out instead. */
+/**
+ * Null means that no payload is given, as for every argument: this schema refuses null, and the reader of the arguments
+ * then drops it.
+ */
 const payloadSchema = z
   .custom<JsonValue>((value) => value !== null)
   .transform((value, context): JsonValue => {

@@ -66,7 +66,7 @@ test('a model costs the same by another API of its account, unless a table says 
   const other = { input: 3, output: 4 };
   expect(findPrice('openai-chat:x', [{ 'openai:x': own, 'openai-chat:x': other }])).toBe(other);
   expect(findPrice('openai:x', [{ 'openai-chat:x': other }])).toBeUndefined();
-  // The table that comes first decides.
+  // The first table with the model decides.
   expect(findPrice('openai-chat:x', [{ 'openai:x': own }, { 'openai-chat:x': other }])).toBe(own);
   expect(findPrice('openai-compatible:gpt-4o', [BUILT_IN_PRICES])).toBeUndefined();
 });

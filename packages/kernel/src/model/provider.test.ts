@@ -103,7 +103,7 @@ describe('P3: places that are kept', () => {
     expect(findRoom({ ...works, maxConcurrent: 3, inUse: 1, kept: 1 }).calls).toBe(1);
   });
 
-  /** Turns of one line, by when they came: some ask now, places are kept for some, some still wait. */
+  /** Turns in order of arrival: some ask now, some have a kept place, some still wait. */
   const lines = fc.array(fc.record({ asks: fc.boolean(), hasPlace: fc.boolean(), waits: fc.boolean() }), {
     maxLength: 12,
   });
@@ -124,13 +124,13 @@ describe('P3: places that are kept', () => {
           const before = chosen.filter(({ index }) => index < turn.index).length;
           expect(before + turn.keptBefore).toBeLessThan(calls);
         }
-        // Whoever was refused had no room, or was behind one that waits: never because of a turn after it.
+        // A refused turn had no room, or an earlier turn was waiting. A later turn is never the reason.
         for (const turn of asking.filter((one) => !chosen.includes(one))) {
           const before = chosen.filter(({ index }) => index < turn.index).length;
           const hasRoom = before + turn.keptBefore < calls;
           expect(hasRoom && (turn.hasPlace || !turn.isBehind)).toBe(false);
         }
-        // Places within the limit are all good.
+        // Kept places within the limit can all be used.
         const places = turns.filter(({ hasPlace }) => hasPlace);
         if (places.length <= calls)
           for (const turn of places)

@@ -3,7 +3,7 @@ import { isContextOverflow } from './overflow.js';
 
 describe('the prompt is too long when a provider says', () => {
   test.each([
-    // The words of the original's patterns.
+    // Wordings that match Bub's patterns.
     'context_length_exceeded: context length 200000',
     'The context window of this model is full',
     'maximum allowed context',
@@ -11,14 +11,14 @@ describe('the prompt is too long when a provider says', () => {
     'prompt is way too long',
     'prompt is too long: 213462 tokens > 200000 maximum',
     'tokens > 200000 maximum',
-    // What these miss.
+    // Wordings that Bub's patterns miss.
     '413 Request Entity Too Large',
     'input length and `max_tokens` exceed context limit: 188240 + 20000 > 200000',
     'The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).',
     'input token count exceeds the maximum number of tokens',
     'Request too large',
     'the request exceeds the available context size, try increasing it',
-    // Of other providers and servers.
+    // From other providers and servers.
     "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
     'Your input exceeds the context window of this model. Please adjust your input and try again.',
     "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
@@ -38,7 +38,7 @@ describe('the prompt is too long when a provider says', () => {
     'the input overflows the context limit',
     'exceeds the model context',
     'PROMPT TOO LONG',
-    // Of hosts of open models, clouds and gateways.
+    // From hosts of open models, clouds and gateways.
     'the input length exceeds the context length',
     "'max_tokens' or 'max_completion_tokens' is too large: 4096. This model's maximum context length is 8192 tokens and your request has 5000 input tokens (4096 > 8192 - 5000).",
     '`inputs` tokens + `max_new_tokens` must be <= 4097. Given: 4000 `inputs` tokens and 1000 `max_new_tokens`',

@@ -9,7 +9,7 @@ import { draftPacking, isOverBudget, type Packing, type PackingDraft, sealPackin
 import { type HandoverInput, parseHandover } from './handover.js';
 import type { CardFacts, PackCandidate, PackingChoice, PackingCuts, PackingStrategy } from './strategy.js';
 
-/** Cases per property: with four of them 12,000. */
+/** Cases per property: 12,000 for the four properties together. */
 const numRuns = 3_000;
 
 const idOf = <K extends string>(kind: string, n: number): Id<K> =>
@@ -106,7 +106,7 @@ function pack(world: World, strategies = new PackingStrategies()): Packed {
   return { draft, cuts, packing: sealPacking(draft, cuts) };
 }
 
-/** What is always there: the instruction and the parent pointer. */
+/** Tokens of the protected cards: the instruction and the parent pointer. */
 const PROTECTED = draftOf({ boxes: [] }).tokens;
 
 const under = (
@@ -117,7 +117,7 @@ const under = (
 ): Packed =>
   pack({ boxes, handover: { budget_tokens: PROTECTED + room, budget_strategy: strategy } }, strategies);
 
-/** The inherited cards that stay, by number. */
+/** The numbers of the inherited cards that stay. */
 const keptOf = ({ packing }: Packed): number[] =>
   packing.attachedCardIds
     .filter((id) => id.startsWith('cacd'))
@@ -134,7 +134,7 @@ const errorOf = (work: () => unknown): KernelError => {
   throw new Error('nothing was thrown');
 };
 
-/** The cards a segment gives, read as the store reads it. */
+/** The cards of a segment, expanded as the store expands it. */
 function expand(segment: Segment, boxes: World['boxes']): CardId[] {
   const range = boxes
     .map((cards, index) => boxOf(boxIdOf(index), cards).ranges[0])
@@ -549,7 +549,7 @@ const testCard = fc.record({
   preview: fc.string({ unit: 'grapheme', maxLength: 200 }),
 });
 
-/** Boxes whose cards come again in other boxes, a budget, a strategy. */
+/** Boxes with cards that repeat in other boxes, a budget, and a strategy. */
 const world = fc
   .record({
     cards: fc.uniqueArray(testCard, { selector: ({ n }) => n, minLength: 1, maxLength: 20 }),
@@ -572,7 +572,7 @@ const world = fc
   });
 
 describe('the work of packing', () => {
-  /** How often packing reads a field of a card or of its facts. */
+  /** Counts how often packing reads a field of a card or of its facts. */
   function countReads(strategy: string, count: number): number {
     let reads = 0;
     const counted = <T extends object>(target: T): T =>
@@ -605,8 +605,8 @@ describe('the work of packing', () => {
 });
 
 /**
- * The work is `numRuns` cases of at most 48 cards each, and the tests above bound the reads of a case. There is no time limit: it
- * cannot interrupt a test that never waits, and would only fail the test on a busy machine.
+ * The work is `numRuns` cases of at most 48 cards each, and the tests above limit the reads of a case. There is no time
+ * limit: it cannot interrupt a test that never waits, and would only fail the test on a busy machine.
  */
 describe('for any boxes, budget and built-in strategy', { timeout: 0 }, () => {
   const forAll = (
@@ -637,7 +637,7 @@ describe('for any boxes, budget and built-in strategy', { timeout: 0 }, () => {
       const [instruction, ...rest] = packing.cards.map(({ id }) => id);
       const digest = cuts?.digest === undefined ? [] : rest.slice(0, 1);
       const kept = packing.attachedCardIds.filter((id) => !digest.includes(id));
-      // Ids made for the parent pointer and the digest differ from those of the whole box; inherited ones do not.
+      // The ids made for the parent pointer and the digest differ from those of the whole box; inherited ids do not.
       expect(kept.filter((id) => id.startsWith('cacd'))).toEqual(
         whole.filter((id) => id.startsWith('cacd') && kept.includes(id)),
       );

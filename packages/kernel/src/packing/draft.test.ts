@@ -16,7 +16,7 @@ import {
   parseHandover,
 } from './handover.js';
 
-/** Cases per property: 10,000 in CI. */
+/** Plans for all properties together; each property plays a quarter of them. */
 const numRuns = process.env.CI ? 3_000 : 1_000;
 
 const idOf = <K extends string>(kind: string, n: number): Id<K> =>
@@ -436,8 +436,8 @@ describe('a packed box', () => {
 });
 
 /**
- * A world of leaves (tapes and listed boxes) and of boxes packed one from another, with the oracle of what each holds: a
- * plain list. `read` expands a box as the store does, from segments alone.
+ * Leaves (tapes and listed boxes) and boxes packed from other boxes, with the expected content of each as a plain list.
+ * `read` expands a box as the store does, from its segments alone.
  */
 class World {
   readonly #leaves = new Map<BoxId, readonly (CardId | null)[]>();
@@ -504,7 +504,7 @@ class World {
   }
 }
 
-/** Any number that follows from the id. */
+/** An arbitrary number derived from the id. */
 const tokensOf = (id: CardId): number => (Number.parseInt(id.slice(-4), 16) % 7) + 1;
 
 const KEYS = ['a', 'b', 'c', 'd'] as const;
@@ -517,7 +517,7 @@ const argumentValue = fc.oneof(
   fc.record({ x: fc.string() }),
 );
 const plan = fc.record({
-  // Cards are few, so that they come again and again; null is an event.
+  // There are few cards, so that they repeat often; null is an event.
   tapes: fc.array(fc.array(fc.option(fc.nat(11), { freq: 5 }), { maxLength: 8 }), {
     minLength: 1,
     maxLength: 4,
@@ -557,14 +557,14 @@ function freeze<T>(value: T): T {
   return value;
 }
 
-/** Plays a plan: packs boxes one from another and hands each to `check`. */
+/** Plays a plan: packs boxes from other boxes and passes each to `check`. */
 function play(
   { tapes, packings }: typeof plan extends fc.Arbitrary<infer P> ? P : never,
   check: (packed: { input: PackInput; packing: Packing; boxId: BoxId; world: World }) => void,
 ): void {
   const world = new World();
   tapes.forEach((cards, index) => {
-    // A card stands on a tape once.
+    // A card is on a tape only once.
     const seen = new Set<number>();
     const entries = cards.map((card) => {
       if (card === null || seen.has(card)) return null;

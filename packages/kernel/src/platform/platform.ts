@@ -1,13 +1,13 @@
-/** The platforms that agents run on, and the names under which people know them. */
+/** The platforms on which agents run, and the names that people use for them. */
 
-/** First names, which rows, events and answers show. */
+/** The canonical names, which rows, events and answers show. */
 export const PLATFORMS = ['agdd', 'adk', 'openai', 'anthropic'] as const;
 export type Platform = (typeof PLATFORMS)[number];
 
-/** The platform of a request that names none: our own agents. */
+/** The platform of a request that names no platform: Boxcar's own agents. */
 export const DEFAULT_PLATFORM: Platform = 'agdd';
 
-/** All names of each platform, in lower case, the first name first. */
+/** All names of each platform, in lower case, the canonical name first. */
 export const PLATFORM_NAMES: Readonly<Record<Platform, readonly string[]>> = {
   agdd: ['agdd', 'native', 'boxcar', 'magsag'],
   adk: ['adk', 'anthropic-adk'],
@@ -15,7 +15,7 @@ export const PLATFORM_NAMES: Readonly<Record<Platform, readonly string[]>> = {
   anthropic: ['anthropic', 'claude'],
 };
 
-/** The first name of the platform that a name in any case means; undefined when no platform has the name. */
+/** The canonical name for any name of a platform, in any case; undefined for an unknown name. */
 export function normalizePlatform(name: string): Platform | undefined {
   const wanted = name.toLowerCase();
   return PLATFORMS.find((platform) => PLATFORM_NAMES[platform].includes(wanted));

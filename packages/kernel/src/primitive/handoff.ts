@@ -1,4 +1,7 @@
-/** The message by which one agent hands its context to another. Source: docs/reference/tape.md, "Handoffs to other agents". */
+/**
+ * The message with which one agent hands its context to another. Source: docs/reference/tape.md, "Handoffs to other
+ * agents".
+ */
 
 import type { AgentId, JsonObject } from '../base/index.js';
 import { agentLabel } from '../base/index.js';
@@ -12,11 +15,11 @@ export interface HandoffMessage {
   /** Given names of agents, by id. */
   readonly names?: ReadonlyMap<string, string>;
   readonly at: Date;
-  /** With its frozen head. */
+  /** A reference to the tape, with its frozen head. */
   readonly tapeRef: string;
 }
 
-/** The content of the card: these fields in this order, an intention only where one was given. */
+/** The content of the card: these fields in this order; `intention` is present only if it was given. */
 export function buildHandoff(
   { reason, summary, intention, ownership = 'share' }: ContextHandoff,
   { from, to, at, tapeRef, names = new Map() }: HandoffMessage,
@@ -32,7 +35,7 @@ export function buildHandoff(
     type: CARD_TYPES.handoff,
     from: agentLabel(from, names) ?? `agent:${from}`,
     to: agentLabel(to, names) ?? `agent:${to}`,
-    // To the second, as the format has it.
+    // The format has a precision of seconds.
     timestamp: at.toISOString().replace(/\.\d+Z$/, 'Z'),
     content,
   };
@@ -46,7 +49,7 @@ const readIntention = ({
   ...(context_summary === undefined ? {} : { context_summary }),
 });
 
-/** Whom a `target_ref` names: an agent, a profile, or whichever there is. */
+/** The target that a `target_ref` names: an agent, a profile, or either of them. */
 export interface HandoffTarget {
   readonly kind: 'agent' | 'profile' | 'any';
   readonly name: string;
@@ -58,7 +61,7 @@ export function readHandoffTarget(ref: string): HandoffTarget {
   return { kind: 'any', name: ref };
 }
 
-/** What the target's context holds beside the tape: the message, what is to be done next, and who handed over. */
+/** Packs the target's context, in addition to the tape: the message, the next steps, and the agent that handed over. */
 export function handoffHandover(
   budget: { readonly budget_tokens?: number | undefined; readonly budget_strategy?: string | undefined } = {},
 ): Handover {

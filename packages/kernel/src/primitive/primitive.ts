@@ -1,6 +1,6 @@
 /**
- * The arguments of the built-in primitives: one schema each, by which every door checks: library, queue, command line and calls of models.
- * Models are shown a shorter form (`briefSchema`).
+ * The arguments of the built-in primitives. Each primitive has a single schema, which every door checks: library,
+ * queue, command line and calls of models. Models see a shorter form (`briefSchema`).
  */
 import { z } from 'zod';
 import type { JsonValue } from '../base/index.js';
@@ -46,7 +46,10 @@ const viewStartSchema = z.union([
 ]);
 export type TurnViewStart = z.infer<typeof viewStartSchema>;
 
-/** The same, or a selector with where the view begins that it is given. Rule: docs/reference/views.md, "Selectors". */
+/**
+ * The start of a view, or a selector and the start of the view that it receives. Rule: docs/reference/views.md,
+ * "Selectors".
+ */
 export const turnViewSchema = z.union([
   ...viewStartSchema.options,
   z
@@ -58,11 +61,11 @@ export type TurnView = z.infer<typeof turnViewSchema>;
 const isSelector = (view: TurnView | undefined): view is Extract<TurnView, { readonly selector: string }> =>
   typeof view === 'object' && 'selector' in view;
 
-/** Where a view begins, when it says so. */
+/** The start of a view, if it is given. */
 export const startOfView = (view: TurnView | undefined): TurnViewStart | undefined =>
   isSelector(view) ? view.from : view;
 
-/** The name of the selector that makes the prompts. */
+/** The name of the selector that makes the prompts; null without a selector. */
 export const selectorOfView = (view: TurnView | undefined): string | null =>
   isSelector(view) ? view.selector : null;
 
@@ -102,7 +105,7 @@ export type DelegateAsync = z.infer<typeof delegateAsyncSchema>;
 
 const { wait: _wait, deadline_seconds: _deadline, ...perTask } = optional;
 
-/** More than any project may allow; what it allows is its limit `max_fan_out`. */
+/** The highest `max_fan_out` that a project can allow; the project's own limit is checked later. */
 const MAX_MEMBERS = 20_000;
 
 export const forkJoinSchema = z
@@ -131,7 +134,7 @@ export const forkJoinSchema = z
   })
   .superRefine((input, context) => {
     const { tasks, min_success } = input;
-    // A member may be of another kind here: its own finding says so.
+    // `tasks` may have a wrong type here, which is a separate finding.
     if (Array.isArray(tasks) && min_success !== undefined && min_success > tasks.length)
       context.addIssue({
         code: 'custom',
@@ -176,7 +179,7 @@ export const askExpertSchema = z
   .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type AskExpert = z.infer<typeof askExpertSchema>;
 
-/** How much of the tape goes along with a handoff. Rule: docs/reference/tape.md, "Handoffs to other agents". */
+/** How much of the tape a handoff gives to the target. Rule: docs/reference/tape.md, "Handoffs to other agents". */
 const OWNERSHIPS = ['share', 'transfer'] as const;
 
 const { context_box_id: _contextBoxId, result_fields: _resultFields, ...perHandoff } = optional;
@@ -218,7 +221,7 @@ export const submitResultSchema = z.strictObject({
 });
 export type SubmitResult = z.infer<typeof submitResultSchema>;
 
-/** Names stand in tables, logs and prompts, and must not be taken for ids. */
+/** Names appear in tables, logs and prompts, and must not be mistaken for ids. */
 const agentRef = nameSchema;
 
 const provisionAction = z.enum(['ensure', 'create', 'derive']);
@@ -279,13 +282,13 @@ export const raiseBudgetSchema = z.strictObject({
 });
 export type RaiseBudget = z.infer<typeof raiseBudgetSchema>;
 
-/** A member may be of another kind here: its own finding says so. */
+/** The list may have a wrong type here, which is a separate finding. */
 const isGiven = (list: unknown): boolean =>
   Array.isArray(list) ? list.length > 0 : list !== undefined && list !== null;
 
 export const createBoxSchema = z
   .strictObject({
-    // How many, and how large together, is the packer's to say: its limits can be configured.
+    // The packer limits the number of cards and their total size, because its limits can be configured.
     cards: z.array(cardInputSchema).optional(),
     card_ids: z.array(z.string().min(1)).optional(),
   })

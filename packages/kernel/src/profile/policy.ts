@@ -6,7 +6,10 @@ export interface DelegationTarget {
   readonly tags: readonly string[];
 }
 
-/** May a caller with this policy reach this target? No policy = nobody; names are exact; tags must intersect. */
+/**
+ * Whether a caller with this policy may reach the target. Without a policy it may reach no target. Names must be equal;
+ * tags must intersect.
+ */
 export function mayDelegate(policy: DelegationPolicy | undefined, target: DelegationTarget): boolean {
   if (policy === undefined) return false;
   if (policy.target_profiles !== null && !policy.target_profiles.includes(target.profileName)) return false;
@@ -15,7 +18,7 @@ export function mayDelegate(policy: DelegationPolicy | undefined, target: Delega
 
 const MAX_NAMED = 30;
 
-/** The end of a sentence about a refusal: whom the policy names. */
+/** The end of a sentence about a refusal: the profiles that the policy names. */
 function allowedWords(policy: DelegationPolicy | undefined, wanted: string): string {
   const names = policy?.target_profiles ?? [];
   if (names.includes(wanted)) return `, which has none of the tags ${policy?.target_tags.join(', ')}.`;
@@ -45,18 +48,18 @@ export function checkDelegation(
   });
 }
 
-/** An agent that is to get a turn. */
+/** An existing agent that should get a turn. */
 export interface ReuseTarget {
   readonly agentId: string;
   readonly name: string;
   readonly ownerAgentId: string | null;
   readonly isShared: boolean;
-  /** The caller may append to its tape without end. */
+  /** True when the caller may append to the agent's tape without a time limit. */
   readonly mayAppend: boolean;
 }
 
 /**
- * Whether a caller may give turns to an agent that exists, by a right that is asked for in addition to the policy.
+ * Checks whether a caller may give turns to an existing agent. This right is required in addition to the policy.
  *
  * @throws KernelError `delegation_denied`. Rule: docs/explanation/security.md, "Giving turns to an agent that exists".
  */

@@ -14,15 +14,18 @@ import { toolsSchema } from './queue-tool.js';
 
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
 
-/** Names of pools of workers; empty = the default pool. */
+/** Names of worker pools; the empty name is the default pool. */
 export const WORKER_TARGET = /^[a-z0-9_-]{0,64}$/;
 
 const TARGET_PROFILES = 'must be a list of names of profiles, null for every profile, or [] for none';
 
-/** Names of MCP servers. Without a dot, so that the name of a tool, `server.tool`, has one meaning. */
+/** Names of MCP servers. They contain no dot, so that a tool's name, `server.tool`, has only one meaning. */
 export const SERVER_NAME = /^[a-zA-Z0-9_-]{1,32}$/;
 
-/** Who the agents of a profile may reach. No policy = nobody; `target_profiles: null` = every profile, `[]` = none. */
+/**
+ * The profiles that agents of this profile may reach. Without a policy they may reach no profile; `target_profiles:
+ * null` = every profile, `[]` = none.
+ */
 export const delegationPolicySchema = z.strictObject({
   target_profiles: z
     .array(name, {
@@ -38,18 +41,24 @@ const profileLimitsSchema = z.strictObject({
   max_steps: z.number().int().min(1).max(10_000).default(50),
   tool_timeout_seconds: z.number().positive().max(86_400).default(120),
   model_timeout_seconds: z.number().positive().max(86_400).default(600),
-  /** Tokens of one turn, prompts and answers of all its steps; also what it gets of a budget at first. */
+  /**
+   * The limit of tokens for one turn: prompts and answers of all its steps. It is also the turn's first share of a
+   * budget.
+   */
   tokens: z.number().int().positive().max(1e15).optional(),
-  /** When a budget above the turn is used up: end it as partial, or let it wait until the budget is raised. */
+  /**
+   * What happens when a budget above the turn is used up: the turn ends as partial, or waits until the budget is
+   * raised.
+   */
   on_budget: z.enum(['end', 'pause']).optional(),
-  /** What the model takes, prompt and answer together; default: what is known of the model, else 200,000. */
+  /** The model's window for prompt and answer together. Default: the known window of the model, else 200,000. */
   context_tokens: z.number().int().min(100).max(1e9).optional(),
-  /** The share of it above which an agent that can hand off is reminded of that; default 0.8. */
+  /** The share of the window above which an agent that can hand off is reminded to do so; default 0.8. */
   context_reminder: z.number().positive().max(1).optional(),
-  // No defaults here: they are decideRetry's, and profiles of before keep their version.
+  // No defaults here: `decideRetry` has them, so that earlier profiles keep their version.
   /** How often a step's model call is tried again. */
   model_retries: z.number().int().min(0).max(100).optional(),
-  /** The first pause before that; doubled each time, up to the longest. */
+  /** The first pause before a retry; doubled each time, up to `retry_max_seconds`. */
   retry_base_seconds: z.number().positive().max(3_600).optional(),
   retry_max_seconds: z.number().positive().max(86_400).optional(),
 });
@@ -65,35 +74,38 @@ export const profileSchema = z.strictObject({
     .strictObject({
       temperature: z.number().min(0).max(2).optional(),
       max_output_tokens: z.number().int().positive().optional(),
-      /** False: the provider is asked for its answer in one piece (docs/reference/models.md). */
+      /** False asks the provider for its answer in one piece (docs/reference/models.md). */
       stream: z.boolean().optional(),
     })
     .prefault({}),
-  /** The script of the `scripted` model; the adapter checks its inside when the profile is applied. */
+  /** The script of the `scripted` model; the adapter checks its content when the profile is applied. */
   script: z.array(jsonValue).optional(),
-  /** Tools and primitives its agents may call, and declarations of tools that go to a queue. None listed = none allowed. */
+  /** The tools and primitives that its agents may call, and declarations of queue tools. An empty list allows none. */
   tools: toolsSchema.default([]),
   /** MCP servers, defined by the operator, whose tools its agents may call as `server.tool` (docs/reference/mcp.md). */
   mcp: z
     .array(z.string().regex(SERVER_NAME, 'letters, digits, _ and - only, 32 at most'))
     .refine((names) => new Set(names).size === names.length, 'names a server twice')
     .optional(),
-  /** Tools and primitives that may be called again with the same arguments and nothing new to go by. */
+  /** Tools and primitives that may be called again with the same arguments and no new information. */
   repeatable: z.array(name).optional(),
   /** Tools and primitives whose calls wait for the approval of a person (docs/reference/approvals.md). */
   requires_approval: z.array(name).optional(),
-  /** True: comma commands in its answers are calls (docs/reference/tape.md). */
+  /** True: comma commands in the agent's answers are calls (docs/reference/tape.md). */
   comma_commands: z.boolean().optional(),
   delegation_policy: delegationPolicySchema.optional(),
-  /** A turn may end only by a successful call of one of these tools; empty = plain text ends it. */
+  /** A turn may end only with a successful call of one of these tools; with an empty list, plain text ends it. */
   must_end_with: z.array(name).default([]),
   tags: z.array(name).default([]),
-  /** True: other platforms reach it by A2A, with a key (docs/reference/a2a.md). */
+  /** True: other platforms can call it over A2A, with a key (docs/reference/a2a.md). */
   public: z.boolean().optional(),
-  /** Which workers run its turns; empty = the default pool. */
+  /** The pool of workers that run its turns; empty = the default pool. */
   worker_target: z.string().regex(WORKER_TARGET, 'lower-case letters, digits, - and _ only').default(''),
   limits: profileLimitsSchema.prefault({}),
-  /** Where views of its turns begin, unless a submission or a session says so, or the selector that makes their prompts (docs/reference/views.md). */
+  /**
+   * Where views of its turns begin, or the selector that makes their prompts. A submission or a session can override it
+   * (docs/reference/views.md).
+   */
   view: z
     .union([
       z.enum(['last_anchor', 'full']),
@@ -103,9 +115,9 @@ export const profileSchema = z.strictObject({
 });
 export type Profile = z.infer<typeof profileSchema>;
 
-/** @throws KernelError `profile_invalid` naming every wrong field; `bad_request` for what is no JSON at all. */
+/** @throws KernelError `profile_invalid` naming every wrong field; `bad_request` for a value that is not JSON. */
 export function parseProfile(input: unknown): Profile {
-  // Its own members keep the order of the schema, so that a comparison of versions shows no moved lines.
+  // The profile's own members keep the order of the schema, so that a comparison of versions shows no moved lines.
   const parsed = profileSchema.safeParse(parseJsonValue(input, 'profile'), { error: plainWords });
   if (!parsed.success) throw toBadRequest(parsed.error, '', 'profile_invalid');
   const { name, public: isPublic } = parsed.data;

@@ -37,7 +37,7 @@ describe('a queue tool in a profile', () => {
     const profile = parseProfile(profileWith('ask_expert', weather));
     expect(profile.tools).toEqual(['ask_expert', { ...weather, retry: 'never' }]);
     expect(toolNames(profile)).toEqual(['ask_expert', 'weather']);
-    // What was parsed once is a profile again: so it comes back from its card.
+    // A parsed profile is a valid profile again, as when it is read from its card.
     expect(parseProfile(profile)).toEqual(profile);
   });
 

@@ -1,6 +1,6 @@
 /**
- * Tools that workers outside run, declared in a profile: their name, their schema and whose queue they go to are versioned
- * with it, so a worker in any language needs nothing of this code.
+ * Tools that outside workers run, declared in a profile. The profile's version covers their name, their schema and
+ * their queue, so a worker in any language needs no part of this code.
  */
 import { z } from 'zod';
 import {
@@ -13,7 +13,7 @@ import {
 } from '../base/index.js';
 import { checkBySchema, findSchemaFault, findSchemasFault } from '../schema/index.js';
 
-/** What tools and primitives may be called. */
+/** The allowed names of tools and primitives. */
 export const TOOL_NAME = /^[a-zA-Z0-9_.-]{1,64}$/;
 
 const SECONDS_OF_A_WEEK = 7 * 24 * 3600;
@@ -35,13 +35,13 @@ const parametersSchema = z
 export const queueToolSchema = z.strictObject({
   name: z.string().regex(TOOL_NAME, 'letters, digits, _ . - only, 64 at most'),
   description: z.string().trim().min(1),
-  /** JSON schema of its arguments, an object. */
+  /** The JSON schema of the tool's arguments, an object. */
   parameters: parametersSchema,
-  /** Whose it is: jobs go to the queue `boxcar-tools-<target>`. */
+  /** The owner of the queue: jobs go to the queue `boxcar-tools-<target>`. */
   target: z.string().regex(/^[a-z0-9_-]{1,64}$/, 'lower-case letters, digits, - and _ only, 64 at most'),
-  /** May a job that was lost with its queue be made again? */
+  /** Whether a job may be created again after it was lost with its queue. */
   retry: z.enum(['safe', 'never']).default('never'),
-  /** True: the same call again is no loop. For tools that are polled. */
+  /** True: a repeated call does not count as a loop. For tools that are polled. */
   repeatable: z.boolean().optional(),
   /** Overrides the profile's `tool_timeout_seconds`. */
   timeout_seconds: z.number().positive().max(SECONDS_OF_A_WEEK).optional(),
@@ -54,7 +54,7 @@ const toolEntryInput = z.custom<string | QueueToolInput>(
   'must be a name, or an object that declares a queue tool',
 );
 
-/** An entry of a profile's `tools`: a name, or a queue tool; findings point into the object, not at a union. */
+/** An entry of a profile's `tools`: a name, or a queue tool. Findings point into the object, not at a union. */
 const toolEntrySchema = toolEntryInput.transform((entry, context): string | QueueTool => {
   const parsed = typeof entry === 'string' ? safeParse(nameSchema, entry) : safeParse(queueToolSchema, entry);
   if (parsed.success) return parsed.data;
@@ -62,7 +62,7 @@ const toolEntrySchema = toolEntryInput.transform((entry, context): string | Queu
   return z.NEVER;
 });
 
-/** A profile's `tools`. Schemas that are too many to compile are refused before the first of them is compiled. */
+/** A profile's `tools`. If the schemas are too many to compile, they are refused before any of them is compiled. */
 export const toolsSchema = z
   .array(toolEntryInput)
   .superRefine((entries, context) => {
@@ -79,11 +79,11 @@ export const toolsSchema = z
 
 const toolNameOf = (entry: string | QueueTool): string => (typeof entry === 'string' ? entry : entry.name);
 
-/** The names a profile's tools go by. */
+/** The names of a profile's tools. */
 export const toolNames = (profile: { readonly tools: readonly (string | QueueTool)[] }): string[] =>
   profile.tools.map(toolNameOf);
 
-/** Names that mean two things: declared twice, or declared and listed. By the index of the later entry. */
+/** Ambiguous names: declared twice, or declared and listed. Each has the index of its later entry. */
 function findNameClashes(tools: readonly (string | QueueTool)[]): { index: number; name: string }[] {
   const seen = new Map<string, boolean>();
   return tools.flatMap((entry, index) => {
@@ -95,37 +95,37 @@ function findNameClashes(tools: readonly (string | QueueTool)[]): { index: numbe
   });
 }
 
-/** What is wrong with the arguments of a call; empty when they fit the tool's schema. */
+/** The findings about the arguments of a call; empty when they fit the tool's schema. */
 export function checkArguments(tool: QueueTool, args: JsonValue): string[] {
   if (!isJsonObject(args)) return ['arguments: not a JSON object'];
   return checkBySchema(tool.parameters, args, 'arguments');
 }
 
-/** What a look into the queue shows of a call's job. */
+/** The state of a call's job in the queue. */
 export type JobState =
-  /** In a state that leads to an answer. */
+  /** The job is in a state that leads to an answer. */
   | { readonly state: 'open' }
   | { readonly state: 'gone' }
   | { readonly state: 'completed'; readonly result: unknown }
-  /** For good: the queue will not try it again. */
+  /** The failure is final: the queue will not try the job again. */
   | { readonly state: 'failed'; readonly reason: string };
 
 export type CallDecision =
   | { readonly kind: 'wait' }
-  /** The job is over, the answer comes another way: no further look. */
+  /** The job is over and the answer arrives in another way, so the job is not checked again. */
   | { readonly kind: 'rest' }
   | { readonly kind: 'send' }
   | { readonly kind: 'settle'; readonly status: 'success'; readonly result: unknown }
   | { readonly kind: 'settle'; readonly status: 'failed' | 'canceled'; readonly error: KernelError };
 
 const MAX_REASON = 4_000;
-/** BullMQ's words for a job whose worker died with it, once too often. */
+/** BullMQ's message for a job whose worker has died too often. */
 const STALLED = /stalled more than allowable limit/;
 
-/** A worker that returns this will answer by `boxcar-tool-results`, before the call's deadline. */
+/** A worker that returns this will answer through `boxcar-tool-results`, before the call's deadline. */
 const isLater = (result: unknown): boolean => isJsonObject(result) && result.answer === 'later';
 
-/** What follows from a look at the job of a pending call. */
+/** The next action for a pending call, from the state of its job. */
 export function decideQueueCall(
   call: {
     readonly id: string;

@@ -1,10 +1,10 @@
-/** How a card reads in a prompt. Texts here are fixed: the same card gives the same bytes in every view. */
+/** The text of a card in a prompt. Texts here are fixed: the same card gives the same bytes in every view. */
 
 import { isJsonObject, type JsonObject, type JsonValue, jsonText, pythonJson } from '../base/index.js';
 import { CARD_TYPES, type Card, type CardContent, type ContentOf, type Field } from '../card/index.js';
 import { FINAL_STATUSES } from '../turn/index.js';
 
-/** Stands where a provider wants a user message and the rows have none. */
+/** Fillers for places where a provider requires a user message and the rows have none. */
 export const CONTEXT_NOTICE = '[context]';
 export const CONTINUE_NOTICE = '[continue]';
 export const NOT_AVAILABLE = JSON.stringify({
@@ -14,7 +14,10 @@ export const NOT_AVAILABLE = JSON.stringify({
 const EMPTY = '(empty)';
 const ERASED = '(erased)';
 
-/** Blank to every provider: JavaScript's white space and what Python and Rust count as such besides. */
+/**
+ * Text without a character visible to every provider is blank: JavaScript's white space, and further characters that
+ * Python and Rust count as white space.
+ */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: the control characters are the point
 const visible = /[^\s\u0085\u001c-\u001f]/;
 export const isBlank = (text: string): boolean => !visible.test(text);
@@ -36,7 +39,7 @@ const fieldLine = (field: Field): string => {
     : `${head}: ${field.description}`;
 };
 
-/** The result fields that bind a turn, with the way to deliver them. */
+/** The result fields that bind a turn, with the instruction how to deliver them. */
 export function renderFields(fields: readonly Field[], canSubmitResult: boolean): string {
   const last = canSubmitResult
     ? 'End this task by calling submit_result; its `result` is an object with exactly these fields.'
@@ -47,7 +50,10 @@ export function renderFields(fields: readonly Field[], canSubmitResult: boolean)
 const askedBody = (content: CardContent): string =>
   content.kind === 'fields_schema' ? `Result fields:\n${renderBody(content)}` : renderBody(content);
 
-/** What the cards say that were packed for a turn, in their order; an erased one has no content. What models are not shown is left out. */
+/**
+ * The text of the cards that were packed for a turn, in their order. An erased card has no content. Cards that are
+ * hidden from models are left out.
+ */
 export const askedText = (
   cards: readonly { readonly content: CardContent | null; readonly metadata: JsonObject }[],
 ): string =>
@@ -56,18 +62,18 @@ export const askedText = (
     .map(({ content }) => (content === null ? ERASED : askedBody(content)))
     .join('\n\n');
 
-/** Result fields that bound another turn: to be read, not to be delivered. */
+/** Result fields that bound another turn: they are shown for reading, not for delivery. */
 export const renderForeignFields = (fields: readonly Field[]): string =>
   ['[result fields of another task]', ...fields.map(fieldLine)].join('\n');
 
-/** The words of cards that were rendered ahead: their bodies, and the states of anchors. */
+/** Texts of cards that were rendered in advance: their bodies, and the states of anchors. */
 const ahead = { bodies: new WeakMap<CardContent, string>(), states: new WeakMap<CardContent, string>() };
 
 /**
- * Renders the words of a card before a prompt is built that shows them, and keeps them as long as the content. Building a prompt
- * is one piece of work; the words of its cards can be rendered in many.
+ * Renders a card's text before a prompt that shows it is built, and keeps the text as long as the content exists.
+ * Building a prompt cannot be interrupted; its cards can be rendered one at a time before it.
  *
- * @returns How many characters were rendered; 0 for what is a text already or was rendered before.
+ * @returns How many characters were rendered; 0 for content that is already a text or was rendered before.
  */
 export function renderAhead(card: Card): number {
   const { content } = card;
@@ -78,7 +84,7 @@ export function renderAhead(card: Card): number {
   return words.length;
 }
 
-/** The words of a card, never blank. */
+/** The text of a card, never blank. */
 export const renderBody = (content: CardContent): string => ahead.bodies.get(content) ?? bodyOf(content);
 
 function bodyOf(content: CardContent): string {
@@ -100,24 +106,27 @@ function bodyOf(content: CardContent): string {
   }
 }
 
-/** A success is its result; anything else names status and error, and keeps what result there is (reference W1). */
+/**
+ * A success is rendered as its result. Any other outcome shows status and error, and the result if there is one
+ * (reference W1).
+ */
 function renderResult(content: ContentOf<'tool_result'>): string {
   const { status, error, result } = content;
   if (status === 'success') return textOf(result ?? null);
   return jsonText({ status, error: error ?? null, ...(result === undefined ? {} : { result }) });
 }
 
-/** Providers take only objects as arguments; what the model sent instead stays readable under `_raw`. */
+/** Providers accept only objects as arguments; any other value from the model stays readable under `_raw`. */
 export const callArguments = (value: JsonValue): JsonObject =>
   isJsonObject(value) ? value : { _raw: value };
 
-/** The author of what the kernel writes on an agent's tape. */
+/** The author of the kernel's own entries on an agent's tape. */
 export const KERNEL = 'kernel';
 
-/** The agents that a prompt names, as its reader knows them. */
+/** How a prompt names agents to its reader. */
 export interface Naming {
   readonly readerId: string;
-  /** The name of an agent in the words of a prompt; undefined when it has none. */
+  /** The name of an agent in a prompt; undefined when it has no name. */
   readonly labelOf: (id: string) => string | undefined;
 }
 
@@ -128,7 +137,10 @@ const named = (authorId: string, { readerId, labelOf }: Naming): string =>
 export const quoteCall = (call: ContentOf<'tool_call'>, authorId: string, naming: Naming): string =>
   `[${named(authorId, naming)} called ${call.name}] ${renderBody(call)}`;
 
-/** How the work ended that a call waited for, a batch or a turn. The call itself is a success whenever it was answered. */
+/**
+ * The final status of the batch or turn that a call waited for. The call itself counts as a success as soon as it is
+ * answered.
+ */
 function workStatus({ status, result }: ContentOf<'tool_result'>): string {
   if (status !== 'success' || !isJsonObject(result)) return status;
   const isOfWork = typeof result.batch_id === 'string' || typeof result.turn_id === 'string';
@@ -144,7 +156,7 @@ export const quoteResult = (
   return `[result of ${result.name}${caller}: ${workStatus(result)}] ${renderBody(result)}`;
 };
 
-/** The agent that a parent pointer names; undefined for a card that names none. */
+/** The agent that a parent pointer names; undefined for a card that names no agent. */
 export function parentOf(content: CardContent): string | undefined {
   const data = content.kind === 'json' ? content.data : null;
   const id = isJsonObject(data) ? data.parent_agent_id : undefined;
@@ -156,14 +168,14 @@ export function renderParent(content: CardContent, { labelOf }: Naming): string 
   return `Parent agent: ${id === undefined ? 'unknown' : (labelOf(id) ?? id)}`;
 }
 
-/** An anchor in the original's words, in prompts and for every reader. `state`: as {@link pythonJson} prints it. */
+/** An anchor in Bub's wording, in prompts and for every other reader. `state`: as {@link pythonJson} prints it. */
 export const anchorText = (name: string | null | undefined, state: string): string =>
   `[Anchor created: ${name ?? 'None'}]: ${state}`;
 
 const nameOf = ({ metadata }: Card): string | undefined =>
   typeof metadata.name === 'string' ? metadata.name : undefined;
 
-/** What an anchor's card says in a prompt: its state, or the reference that a compaction has left of it. */
+/** The text of an anchor's card in a prompt: its state, or the reference that a compaction has left. */
 export function anchorBody({ content, isReference }: Card): string {
   if (isReference === true) return renderBody(content);
   const known = ahead.states.get(content);
@@ -171,7 +183,7 @@ export function anchorBody({ content, isReference }: Card): string {
   return pythonJson(content.kind === 'json' ? content.data : renderBody(content));
 }
 
-/** The name comes from the entry or, in a context box, from the card's metadata. */
+/** The name is taken from the entry or, in a context box, from the card's metadata. */
 export const renderAnchor = (card: Card, anchorName: string | undefined): string =>
   anchorText(anchorName ?? nameOf(card), anchorBody(card));
 
@@ -182,6 +194,6 @@ export const quoteAnchor = (card: Card, anchorName: string | undefined, { labelO
   return `[anchor of ${author}] ${renderAnchor(card, anchorName)}`;
 };
 
-/** A role that may not stand in the middle of a prompt, as user text that names it. */
+/** A role that is not allowed in the middle of a prompt, as user text that names the role. */
 export const renderNote = (role: 'system' | 'tool', card: Card, { labelOf }: Naming): string =>
   `[${role} note from ${labelOf(card.authorId) ?? card.authorId}] ${renderBody(card.content)}`;

@@ -1,7 +1,10 @@
-/** The schemas of the kernel's own tools as models are shown them: every prompt pays for each byte of them. */
+/** The schemas of the kernel's own tools in the form that models see: every prompt pays for each byte of them. */
 import { isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
 
-/** Checked when a call is dispatched, with a finding that says what is allowed; few calls come near them. */
+/**
+ * Keywords that are left out. They are checked when a call is dispatched, with a finding that states the allowed
+ * values; few calls come near these bounds.
+ */
 const BOUNDS: ReadonlySet<string> = new Set([
   'minimum',
   'maximum',
@@ -14,10 +17,13 @@ const BOUNDS: ReadonlySet<string> = new Set([
   'additionalProperties',
 ]);
 
-/** Marks a form of an argument that programs use and models are not shown: they have a shorter one. It is accepted all the same. */
+/**
+ * Marks a form of an argument that is for programs. Models do not see it, since they have a shorter form, but it is
+ * still accepted.
+ */
 export const FOR_PROGRAMS = 'x-for-programs';
 
-/** A union without the forms that are for programs; the form that is left, when there is one. */
+/** A union without the forms for programs; if only one form remains, that form itself. */
 function shownForms(schema: JsonObject): JsonObject {
   const { anyOf, ...rest } = schema;
   if (!Array.isArray(anyOf)) return schema;

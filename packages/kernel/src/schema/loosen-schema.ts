@@ -1,21 +1,21 @@
 /**
- * JSON Schemas of programs that we do not maintain, such as MCP servers. Such a schema is not refused: what can be enforced of it is,
- * and the rest is left to the program, which checks its arguments by itself.
+ * JSON Schemas of foreign programs, such as MCP servers. Such a schema is not refused. The enforceable part is
+ * enforced, and the rest is left to the program, which checks its arguments itself.
  *
- * Leaving a keyword out of a schema lets more values pass, except inside keywords that look at what does not fit (`not`, `oneOf`, `if`
- * and their like). Where a schema has both, nothing of it is enforced.
+ * Removing a keyword from a schema lets more values pass, except inside keywords that depend on values that do not fit
+ * (`not`, `oneOf`, `if` and similar). A schema that needs such a removal and has such a keyword is not enforced at all.
  */
 import { isJsonObject, type JsonObject, type JsonValue } from '../base/index.js';
 import { kindOf } from './schema-parts.js';
 import { findSchemaFault } from './user-schema.js';
 
-/** With them, a looser part can make the whole stricter. */
+/** Under these keywords, a looser part can make the whole schema stricter. */
 const TURNING = new Set(['not', 'oneOf', 'if', 'contains', 'unevaluatedProperties', 'unevaluatedItems']);
 
-/** Keywords that mean nothing alone, and can always be enforced. */
+/** Keywords that have no meaning alone, and can always be enforced. */
 const BESIDE = new Set(['type', 'description', 'then', 'else', 'minContains', 'maxContains']);
 
-/** Keywords that are looked at one by one, which takes about a millisecond each. What comes after them is left out. */
+/** The most keywords that are checked one by one, about a millisecond each. Later keywords are left out. */
 const MAX_CHECKS = 300;
 
 class Loosening {
@@ -28,7 +28,7 @@ class Loosening {
     this.#dialect = dialect;
   }
 
-  /** Whether a keyword with this value could be enforced by itself. */
+  /** Whether a keyword with this value could be enforced alone. */
   #isEnforced(key: string, value: JsonValue): boolean {
     if (BESIDE.has(key)) return true;
     this.#checks += 1;
@@ -44,7 +44,7 @@ class Loosening {
       return kept === undefined ? [] : [[key, kept]];
     });
     const loose = Object.fromEntries(members);
-    // The names that these patterns have described are unknown names now.
+    // Without the patterns, the names that they described would count as unknown names.
     if ('patternProperties' in schema && !('patternProperties' in loose)) delete loose.additionalProperties;
     return loose;
   }
@@ -65,12 +65,12 @@ class Loosening {
   }
 }
 
-/** Schemas with more text are not looked into. */
+/** Larger schemas are not analyzed. */
 const MAX_BYTES = 64 * 1024;
 
 /**
- * The schema as it can be enforced, by `checkBySchema`: the same object, or a copy that lets more values pass. Undefined: nothing of it
- * can be.
+ * The enforceable form of the schema, for `checkBySchema`: the same object, or a copy that lets more values pass.
+ * Undefined when no part of it can be enforced.
  */
 export function loosenSchema(schema: JsonObject): JsonObject | undefined {
   if (findSchemaFault(schema) === undefined) return schema;

@@ -1,4 +1,4 @@
-/** What ajv finds by a JSON Schema of a user, in the kernel's own words. */
+/** Writes ajv's findings about a user's JSON Schema in the kernel's own words. */
 import type { ErrorObject } from 'ajv';
 import {
   cutEcho,
@@ -17,7 +17,7 @@ const asJson = (value: unknown): string =>
 const KINDS: Readonly<Record<string, string>> = { integer: 'int' };
 const typeWords = (type: string): string => kindWords(KINDS[type] ?? type);
 
-/** More values are not listed. */
+/** The most values that are listed. */
 const MAX_VALUES = 40;
 
 function oneOf(values: readonly unknown[], data: unknown): string {
@@ -30,7 +30,7 @@ function oneOf(values: readonly unknown[], data: unknown): string {
 
 const UNITS: Readonly<Record<string, string>> = { Length: 'character', Items: 'item', Properties: 'member' };
 
-/** `minLength`, `maxItems` and the like. */
+/** The message for `minLength`, `maxItems` and similar keywords. */
 function sizeWords(keyword: string, limit: number): string {
   const unit = UNITS[keyword.slice(3)] ?? 'part';
   const isLeast = keyword.startsWith('min');
@@ -38,13 +38,13 @@ function sizeWords(keyword: string, limit: number): string {
   return `must have at ${isLeast ? 'least' : 'most'} ${limit} ${unit}${limit === 1 ? '' : 's'}`;
 }
 
-/** The names that the schema gives to members; none where it allows names by a pattern. */
+/** The names that the schema gives to members; empty when it allows names by a pattern. */
 const namesIn = (schema: unknown): readonly string[] =>
   isJsonObject(schema) && isJsonObject(schema.properties) && schema.patternProperties === undefined
     ? Object.keys(schema.properties)
     : [];
 
-/** The words for one finding of a check with ajv's option `verbose`. */
+/** The message for one finding of a check with ajv's option `verbose`. */
 export function schemaWords({ keyword, params, data, parentSchema, message }: ErrorObject): string {
   switch (keyword) {
     case 'type': {
@@ -110,5 +110,5 @@ export function schemaWords({ keyword, params, data, parentSchema, message }: Er
   }
 }
 
-/** Names of formats here and there. */
+/** Maps names of formats in JSON Schema to names in `FORMATS`. */
 const JSON_FORMATS: Readonly<Record<string, string>> = { 'date-time': 'datetime', uri: 'url' };

@@ -1,10 +1,11 @@
 /**
- * Patterns of JSON Schemas in RE2 syntax, with the meaning that they have in ECMA-262 with the flag `u`. Where RE2 reads the same
- * characters in another way (`.`, `\s`, `[^]`, `\b` in a class, `\cA`, `[:alpha:]`) the pattern is rewritten; what RE2 cannot take is refused.
- * Escaped punctuation and single `]`, `{` and `}` are literal, as without the flag.
+ * Converts patterns of JSON Schemas to RE2 syntax, with their meaning in ECMA-262 with the flag `u`. Where RE2 reads
+ * the same characters in another way (`.`, `\s`, `[^]`, `\b` in a class, `\cA`, `[:alpha:]`), the pattern is rewritten.
+ * A pattern that RE2 cannot express is refused. Escaped punctuation and single `]`, `{` and `}` are literal, as without
+ * the flag.
  */
 
-/** What `\s` is, and all other characters, as ranges in a class. */
+/** The characters of `\s`, and all other characters, as ranges in a class. */
 const SPACE =
   '\\x{9}-\\x{d}\\x{20}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}\\x{feff}';
 const NO_SPACE =
@@ -28,7 +29,7 @@ function literal(code: number): string {
   return /^[A-Za-z0-9]$/.test(text) ? text : `\\x{${code.toString(16)}}`;
 }
 
-/** The character that an escape stands for; undefined for classes and assertions. */
+/** The character that an escape means; undefined for classes and assertions. */
 function codeOf(token: string, isInClass: boolean): number | undefined {
   const kind = token.charAt(1);
   if (token.length > 2 && /[ux]/.test(kind)) {
@@ -50,7 +51,7 @@ function rangesOf(token: string): string | undefined {
   if (token === '\\S') return NO_SPACE;
   if (/^\\[dDwW]$/.test(token)) return token;
   if (!/^\\p\{/i.test(token)) return undefined;
-  // Of scripts and general categories RE2 has tables of its own.
+  // RE2 has its own tables of scripts and general categories.
   const name = /^\\p\{(?:(?:Script|sc)=)?(\w+)\}$/i.exec(token)?.[1];
   if (name === undefined) throw new Error(`${token} is not known`);
   return `${token.slice(0, 2)}{${name}}`;
@@ -62,7 +63,7 @@ function rangesOf(token: string): string | undefined {
  * @throws Error for a pattern that ECMA-262 refuses, and for look-around, back references and flags.
  */
 export function toRe2(pattern: string): string {
-  /** What ECMA-262 reads, and what RE2 reads. */
+  /** The pattern for ECMA-262, and the pattern for RE2. */
   let checked = '';
   let written = '';
   const add = (ecma: string, re2: string): void => {
@@ -71,7 +72,7 @@ export function toRe2(pattern: string): string {
   };
   const properties = new Set<string>();
   let isInClass = false;
-  /** In a class: whether `-` would make a range with the character before it, or has made one that is open. */
+  /** In a class: whether `-` would make a range with the character before it, or has opened a range. */
   let range = 'none' as 'none' | 'start' | 'open';
   const addCharacter = (code: number): void => {
     add(`\\u{${code.toString(16)}}`, literal(code));
@@ -88,7 +89,7 @@ export function toRe2(pattern: string): string {
       const ranges = code === undefined ? rangesOf(token) : undefined;
       if (code !== undefined) addCharacter(code);
       else if (ranges !== undefined) {
-        // A property takes long to compile: once is enough to know that it exists.
+        // A property takes long to compile: compiling it once proves that it exists.
         add(properties.has(token) ? '\\w' : token, isInClass ? ranges : `[${ranges}]`);
         properties.add(token);
       } else if (/^\\[bB]$/.test(token)) add(token, token);
@@ -134,7 +135,7 @@ export function toRe2(pattern: string): string {
     else if (part.length > char.length || /^[)|*+?]$/.test(char)) add(part, part);
     else addCharacter(char.codePointAt(0) ?? 0);
   }
-  // Only compiled: it reads no text.
+  // Only compiled, to check the pattern: it matches no text.
   new RegExp(checked, 'u');
   return written;
 }

@@ -106,7 +106,7 @@ describe('a schema is enforced in full', () => {
     ['a schema with an $id', { $id: 'https://json-schema.org/draft/2020-12/schema', type: 'object' }, {}],
   ])('and lets pass: %s', (_what, schema, value) => {
     expect(check(schema, value)).toEqual([]);
-    // The next schema of the same $id is another one.
+    // A second schema with the same $id is independent of the first.
     expect(check({ ...schema }, value)).toEqual([]);
   });
 });
@@ -235,7 +235,7 @@ describe('no schema and no value holds the event loop', () => {
   const names = Array.from({ length: 2_500 }, (_, index) => `a${index}`);
   const zeros = Array.from({ length: 20_000 }, () => 0);
   const wide = Object.fromEntries(Array.from({ length: 60_000 }, (_, index) => [`k${index}`, index]));
-  /** The same value meets `schema` by 9,000 ways. */
+  /** A schema that applies `schema` to the same value in 9,000 ways. */
   const manyWays = (schema: JsonObject, keyword = 'allOf'): JsonObject => ({
     $ref: '#/$defs/d0',
     $defs: {
@@ -349,7 +349,7 @@ describe('no schema and no value holds the event loop', () => {
       }
     };
     expect(faultOf(5, branches(800))).toContain(refused);
-    // Each of them compiled, the look-ahead would be named too.
+    // If each schema were compiled, the error would also name the look-ahead.
     const strange = { type: 'object', properties: { a: { pattern: '(?=a)' } } };
     expect(faultOf(400, strange)).toContain(refused);
     expect(faultOf(400, strange)).not.toContain('(?=');

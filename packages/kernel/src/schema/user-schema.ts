@@ -1,14 +1,14 @@
 /**
  * JSON Schemas from users. A schema is enforced in full, or it is refused when it is applied.
  *
- * S1  Patterns run in a linear-time engine and mean what they mean in ECMA-262 (`user-pattern.ts`). Look-around and back references are
- *     refused.
+ * S1  Patterns run in a linear-time engine and have their meaning in ECMA-262 (`user-pattern.ts`). Look-around and back
+ *     references are refused.
  * S2  Unknown keywords, unknown formats and references that leave the schema are refused.
- * S3  The work of one check is limited, whatever the schema and the value: each node of the schema counts when it meets a
- *     value, with the length of the text or of the items that it reads; a pattern counts its size times the length of the
- *     text. A value that needs more work does not fit.
- * S4  ajv compiles a schema to code, so size, depth, parts and patterns of a schema are limited, and the parts of all schemas
- *     of a profile.
+ * S3  The work of one check is limited, whatever the schema and the value. Each node of the schema counts when it is
+ *     applied to a value, with the length of the text or the number of items that it reads. A pattern counts its size
+ *     times the length of the text. A value that needs more work does not fit.
+ * S4  ajv compiles a schema to code. Therefore the size, depth, parts and patterns of a schema are limited, and also
+ *     the parts of all schemas of a profile.
  */
 import { Ajv, type Options, type ValidateFunction } from 'ajv';
 import { Ajv2019 } from 'ajv/dist/2019.js';
@@ -29,24 +29,27 @@ import { toRe2 } from './user-pattern.js';
 
 const MAX_SCHEMA_BYTES = 64 * 1024;
 const MAX_SCHEMA_DEPTH = 64;
-/** Instructions of all compiled patterns of a schema. */
+/** The most instructions of all compiled patterns of a schema. */
 const MAX_PATTERN_SIZE = 10_000;
-/** For one value (S3): about half a second. */
+/** The most work for one value (S3): about half a second. */
 const MAX_WORK = 2_000_000;
 const MAX_FINDINGS = 10;
 const MAX_SCHEMA_FINDINGS = 3;
-/** Alternatives that are reached by several ways can have a million. */
+/** The most errors that are read: alternatives that are reached in several ways can give a million. */
 const MAX_ERRORS = 1_000;
 
-/** The keywords that count the work of their node, on any value and on texts. They are in the compiled copy of a schema only. */
+/**
+ * Keywords that count the work of their node: `WORK` for any value, `TEXT_WORK` for texts. Only the compiled copy of a
+ * schema has them.
+ */
 const WORK = 'boxcar:work';
 const TEXT_WORK = 'boxcar:text-work';
-/** Characters that are counted or compared as fast as a node is checked. */
+/** The number of characters that are counted or compared in the time in which a node is checked. */
 const CHARS_PER_UNIT = 64;
 
 class TooMuchWork extends Error {}
 
-/** Of the schema that is compiled, or the value that is checked: both are synchronous. */
+/** State of the schema being compiled, or of the value being checked: both operations are synchronous. */
 let patternSize = 0;
 let work = 0;
 
@@ -77,7 +80,7 @@ const linearPattern = Object.assign(
         charge(size * (text.length + 1));
         return compiled.test(text);
       },
-      // ajv tells patterns apart by it.
+      // ajv distinguishes patterns by this text.
       toString: () => pattern,
     };
   },
@@ -88,7 +91,7 @@ const linearPattern = Object.assign(
 const { url: _url, ...formats } = fullFormats;
 
 const OPTIONS: Options = {
-  // S2: ajv calls this strict. The other strict modes refuse schemas that it would enforce.
+  // S2: ajv calls this strict. The other strict modes refuse schemas that ajv could enforce.
   strictSchema: true,
   strictTypes: false,
   strictTuples: false,
@@ -96,24 +99,24 @@ const OPTIONS: Options = {
   allowMatchingProperties: true,
   allowUnionTypes: true,
   validateFormats: true,
-  // `regex` is of the meta-schemas; patterns are checked as they are compiled.
+  // The meta-schemas use `regex`; patterns are checked when they are compiled.
   formats: { ...formats, regex: true },
   code: {
     regExp: linearPattern,
-    // It takes four times as long as all the rest.
+    // Optimizing takes four times as long as everything else.
     optimize: false,
-    // The names that were evaluated: in `{}` those of `Object.prototype` would be, too.
+    // The object holds the evaluated names. A plain `{}` would also have the names of `Object.prototype`.
     process: (code: string) =>
       code.replace(/(\bprops\d+ = (?:props\d+ \|\| )?)\{\}/g, '$1Object.create(null)'),
   },
-  // Inlining repeats a part at each reference to it.
+  // Inlining would repeat a part at each reference to it.
   inlineRefs: false,
   addUsedSchema: false,
-  // The value and the schema of a finding, for its words.
+  // Adds the value and the schema to a finding, for its message.
   verbose: true,
-  // `constructor` is an ordinary name.
+  // Makes `constructor` an ordinary name.
   ownProperties: true,
-  // 0.3 is a multiple of 0.1.
+  // Makes 0.3 a multiple of 0.1.
   multipleOfPrecision: 12,
   logger: false,
 };
@@ -152,7 +155,7 @@ function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
       return true;
     },
   });
-  // ajv's own compares each item with each other one.
+  // ajv's own implementation compares every item with every other item.
   ajv.removeKeyword('uniqueItems');
   ajv.addKeyword({
     keyword: 'uniqueItems',
@@ -165,7 +168,7 @@ function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
   return ajv;
 }
 
-/** A draft: what knows the schema of its schemas, and a new compiler of one schema. */
+/** A draft of JSON Schema: the validator of its schemas, and a factory of compilers, each for one schema. */
 interface Dialect {
   readonly uri: RegExp;
   readonly meta: () => Ajv;
@@ -214,7 +217,7 @@ function findKeywordFault(ajv: Ajv, key: string, value: JsonValue): string | und
 const sizeOf = (value: JsonValue): number =>
   Array.isArray(value) ? value.length : isJsonObject(value) ? Object.keys(value).length : 1;
 
-/** How many values a keyword looks at. The schemas in it count by themselves. */
+/** How many values a keyword visits. Schemas inside it are counted separately. */
 function weightOf(key: string, value: JsonValue): number {
   if (key === 'const' || key === 'enum')
     return sizeOf(value) + Math.ceil(JSON.stringify(value).length / CHARS_PER_UNIT);
@@ -222,14 +225,14 @@ function weightOf(key: string, value: JsonValue): number {
   return Object.values(value).reduce((sum: number, item) => sum + (Array.isArray(item) ? item.length : 1), 0);
 }
 
-/** What a text costs at these keywords, by its length. A format is an expression. */
+/** The cost of a text at these keywords, by its length. A format is a regular expression. */
 const TEXT_WEIGHTS = new Map([
   ['minLength', 1],
   ['maxLength', 1],
   ['format', 8],
 ]);
 
-/** A copy in which each node counts its work. @throws Error for what ajv would not enforce. */
+/** A copy in which each node counts its work. @throws Error for a schema that ajv would not enforce. */
 function prepare(ajv: Ajv, schema: JsonValue, path: string): JsonValue {
   if (!isJsonObject(schema)) return schema;
   let weight = 1;
@@ -248,7 +251,7 @@ function prepare(ajv: Ajv, schema: JsonValue, path: string): JsonValue {
         key,
         Object.fromEntries(
           Object.entries(value).map(([name, item]) => {
-            // ajv leaves it out.
+            // ajv would ignore this name.
             if (name === '__proto__') throw new Error(`${at}.${name}: cannot be a name here`);
             return [name, prepare(ajv, item, `${at}.${name}`)];
           }),
@@ -269,7 +272,7 @@ type Checker = { readonly check: ValidateFunction } | { readonly fault: string }
 
 const checkers = new WeakMap<JsonObject, Checker>();
 
-/** @throws Error for a schema that is none. */
+/** @throws Error for a schema that is not valid. */
 function checkItself(meta: Ajv, schema: JsonObject): void {
   if (meta.validateSchema(schema) === true) return;
   const findings = (meta.errors ?? []).map(
@@ -287,11 +290,11 @@ function compile(schema: JsonObject): Checker {
     if (countParts(schema, MAX_PARTS) > MAX_PARTS)
       throw new Error(`it has too many parts (${MAX_PARTS} at most)`);
     const { meta, create } = dialectOf(schema);
-    // ajv keeps what it has compiled and the `$id` of each part: each schema has one of its own.
+    // ajv keeps every compiled schema and the `$id` of each part, so each schema gets its own instance.
     const ajv = create();
     patternSize = 0;
     work = 0;
-    // ajv resolves `#` against it; one of the user's could be the name of a meta-schema.
+    // ajv resolves `#` against this id; a user's own id could be the name of a meta-schema.
     const plain = { ...schema, $id: 'boxcar:/schema' };
     const copy = prepare(ajv, plain, '') as JsonObject;
     checkItself(meta(), plain);
@@ -320,8 +323,8 @@ const pointerToPath = (pointer: string): string[] =>
     .map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'));
 
 /**
- * What is wrong with a value by a JSON Schema of a user, as `path: message`; empty when it fits. A check ends at the first
- * fault; of alternatives (`anyOf`) each one's fault is named.
+ * The findings about a value by a user's JSON Schema, as `path: message`; empty when the value fits. A check ends at
+ * the first fault; for alternatives (`anyOf`), the fault of each is listed.
  *
  * @param root - The name of the value itself.
  */

@@ -87,16 +87,17 @@ describe("strictBub gives the original's bytes", () => {
 
   test('of its defects', () => {
     const tool = (text: string): string => `{"role": "tool", "content": "${text}"`;
-    // A call without a result stays alone; a result too many has neither id nor name.
+    // A call without a result stays unanswered; a surplus result has neither id nor name.
     expect(strict(calls(call('c1'), call('c2')), results('a'))).not.toContain('"tool_call_id": "c2"');
     expect(strict(calls(call('c1')), results('a', 'b'))).toContain(`${tool('b')}}`);
-    // What stands between keeps the pair; two calls in a row lose the first; a second result record has no ids.
+    // A message in between keeps the pair; of two call records in a row the first is lost; a second result record has
+    // no ids.
     expect(strict(calls(call('c1')), user('wait'), results('a'))).toContain(
       `${tool('a')}, "tool_call_id": "c1"`,
     );
     expect(strict(calls(call('c1')), calls(call('c2')), results('a'))).toContain('"tool_call_id": "c2"');
     expect(strict(calls(call('c1')), results('a'), results('b'))).toContain(`${tool('b')}}`);
-    // What is no object is dropped, so positions shift; nothing at all is left of an empty list.
+    // A call that is not an object is dropped, so positions shift; an empty list leaves no message.
     expect(strict(calls('x', call('c2')), results('a'))).toContain(`${tool('a')}, "tool_call_id": "c2"`);
     expect(strict(calls('x'), record('tool_call', {}), record('tool_result', { results: 'a' }))).toBe('[]');
   });
@@ -242,7 +243,7 @@ describe('otherwise', () => {
 });
 
 describe('the work for messages is in proportion to the tape', () => {
-  /** Characters and list elements that are looked at while `work` runs. */
+  /** Counts the characters and list elements that are read while `work` runs. */
   function countLooks(work: () => unknown): number {
     let looks = 0;
     const lists = ['find', 'findLast', 'findIndex', 'findLastIndex', 'some'] as const;

@@ -27,7 +27,10 @@ const record = (
   date,
 });
 
-/** A tape from one letter per entry: a capital is an anchor of that name, anything else a message with that text. */
+/**
+ * Makes a tape with one entry per letter: a capital letter is an anchor of that name, any other letter a message with
+ * that text.
+ */
 const tape = (letters: string): readonly TapeRecord[] =>
   [...letters].map((letter, index) =>
     /[A-Z]/.test(letter)
@@ -116,7 +119,10 @@ describe('a slice', () => {
   });
 });
 
-/** The rules once more, entry by entry: what has been seen so far decides. Undefined: an anchor is missing. */
+/**
+ * A second implementation of the rules, entry by entry: only earlier entries decide. Undefined when an anchor is
+ * missing.
+ */
 function walk(records: readonly TapeRecord[], input: TapeQueryInput): readonly TapeRecord[] | undefined {
   const between = input.between_anchors;
   const start = between?.start ?? (input.last_anchor ? undefined : input.after_anchor || undefined);
@@ -132,7 +138,7 @@ function walk(records: readonly TapeRecord[], input: TapeQueryInput): readonly T
       isFound = true;
       isTaking = true;
       isEnded = between === undefined;
-      // The start may be the end of nothing: what counts is the first end behind the latest start.
+      // An anchor of the end's name may precede the start: only the first end after the latest start counts.
     } else if (name !== undefined && between !== undefined && name === between.end && isTaking) {
       isTaking = false;
       isEnded = true;

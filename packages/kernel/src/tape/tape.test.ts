@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { tapeName } from './tape.js';
 
-// What Python prints for `md5(workspace.encode()).hexdigest()[:16] + '__' + md5(session.encode()).hexdigest()[:16]`.
+// The output of Python for `md5(workspace.encode()).hexdigest()[:16] + '__' + md5(session.encode()).hexdigest()[:16]`.
 test.each([
   ['/home/ada/project', 'cli:default', 'fef792033db68705__77537854809202ce'],
   ['/srv/Büro', 'telegram:123', '00cae4631d36bebf__efa59dbded1445b1'],

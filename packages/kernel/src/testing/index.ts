@@ -1,4 +1,6 @@
-/** What tests of packages above need: histories whose prompts they send somewhere, and the schemas of the wire. Not part of what is published. */
+/**
+ * Helpers for tests of other packages: histories whose prompts these tests send, and the wire schemas. Not published.
+ */
 export { play, READER_MODEL } from './view-history.js';
 export { historyPlan } from './view-plan.js';
 export { wireErrors } from './wire.js';

@@ -1,4 +1,4 @@
-/** Entries as the store keeps them: those of a test tape, and those that an import appends. */
+/** Entries in stored form: entries of a test tape, and entries that an import appends. */
 import type { JsonObject } from '../base/json.js';
 import { parseTapeLines } from '../bub/tape-jsonl.js';
 import type { EntryDraft, StoredEntry } from '../tape/record.js';
@@ -37,7 +37,7 @@ const appended = (drafts: readonly EntryDraft[]): readonly StoredEntry[] =>
     createdAt: CREATED_AT,
   }));
 
-/** What an import of this text appends. Call ids are `k1`, `k2`, … in order. */
+/** The entries that an import of this text appends. Call ids are `k1`, `k2`, … in order. */
 export function imported(text: string): readonly StoredEntry[] {
   let count = 0;
   const newCallId = (): string => {

@@ -1,6 +1,6 @@
 /**
  * Histories for the properties of the view: several turns on one tape, each with a context box, steps, and entries from
- * outside at any place. `play` writes a plan and takes the rows at every moment at which a prompt of the last turn may
+ * outside at any place. `play` writes a plan, and takes the rows at every moment at which a prompt of the last turn may
  * be built.
  */
 
@@ -22,18 +22,18 @@ import type {
 } from './view-plan.js';
 import { CardMaker, OTHER, READER, TestTape, testId } from './view-rows.js';
 
-/** Every card says its own mark, so that a text in a prompt can be traced without the view's help. */
+/** Every card contains its own mark, so that a text in a prompt can be traced without the view's help. */
 const markOf = (index: number): string => `§${index}§`;
 
 /** The model that reads the prompts. */
 export const READER_MODEL = 'test:reader';
-/** Another one, which has answered before it. */
+/** Another model, which gave some of the earlier answers. */
 const OTHER_MODEL = 'test:other';
 
-/** The step of entries that others write in some turn's name. */
+/** The step number of entries that are written from outside in a turn's name. */
 export const OUTSIDE_STEP = 77;
 
-/** What `play` wrote: the rows of each prompt of the last turn, and the mark of every card that says one. */
+/** The result of `play`: the rows of each prompt of the last turn, and the marks of all marked cards. */
 export interface History {
   readonly prompts: readonly ViewRows[];
   readonly marks: ReadonlyMap<string, string>;
@@ -47,7 +47,7 @@ class Player {
   readonly marks = new Map<string, string>();
   readonly prompts: ViewRows[] = [];
   readonly #made: Card[] = [];
-  /** Calls that anyone made: their ids and names. */
+  /** All calls so far: their ids and names. */
   readonly #calls: { readonly id: string; readonly name: string }[] = [];
   readonly #unanswered: {
     readonly id: string;
@@ -75,7 +75,7 @@ class Player {
     return card;
   }
 
-  /** A text that says a mark, unless it is blank. */
+  /** A text that contains a mark, unless it is blank. */
   #say(words: string, make: (text: string) => Card): Card {
     const mark = this.#mark();
     return isBlank(words) ? this.#keep(make(words)) : this.#keep(make(`${mark} ${words}`), mark);
@@ -197,7 +197,7 @@ class Player {
     switch (plan.kind) {
       case 'card': {
         const card = this.card(plan.card);
-        // Nobody else writes in the name of the turn whose prompts are built.
+        // No outside entry has the turn whose prompts are built.
         const isOutside = plan.inTurn === 0 || plan.inTurn === this.#lastTurn;
         const options = isOutside ? {} : { turnId: testId('turn', plan.inTurn), step: OUTSIDE_STEP };
         if (card !== undefined) this.tape.add(card, options);
@@ -238,7 +238,7 @@ class Player {
       const id = this.#callId(call.idKind);
       this.#calls.push({ id, name: call.tool });
       const metadata = metadataOf(call.isHidden);
-      // The first call of an answer without words holds what the provider attached to it.
+      // For an answer without words, the first call holds the provider's attachment.
       const attached = thought === undefined && index === 0 ? { providerData: this.#attached(plan) } : {};
       this.tape.add(
         this.#json(call.json, (args) => ({
@@ -276,7 +276,7 @@ class Player {
     return this.#say(plan.text, (said) => ({ ...this.cards.thought(said, { metadata }), providerData }));
   }
 
-  /** Its provider attached something to every answer; every third answer is another model's. */
+  /** The provider attached something to every answer; every third answer is from another model. */
   #attached({ calls }: StepPlan): ProviderData {
     return {
       v: 1,

@@ -1,4 +1,4 @@
-/** Plans of histories for the properties of the view: plain data that fast-check makes and shrinks. */
+/** Plans of histories for the properties of the view: plain data that fast-check generates and shrinks. */
 import fc from 'fast-check';
 import type { JsonValue } from '../base/json.js';
 
@@ -45,7 +45,7 @@ const cardPlan = fc.oneof(
 );
 export type CardPlan = typeof cardPlan extends fc.Arbitrary<infer T> ? T : never;
 
-/** A step of the tape a context box was made from; a clone inherits it as its own. */
+/** A step of the tape from which a context box was made; a clone inherits it as its own. */
 const inheritedStep = fc.record({
   kind: fc.constant('step'),
   text,
@@ -72,7 +72,7 @@ const contextPlan = fc.record({
 });
 export type ContextPlan = typeof contextPlan extends fc.Arbitrary<infer T> ? T : never;
 
-/** Something that is written to the tape by somebody else. */
+/** An entry that is written to the tape from outside the turn. */
 const outsidePlan = fc.oneof(
   {
     weight: 4,
@@ -106,7 +106,7 @@ const stepPlan = fc.record({
     }),
     { maxLength: 3 },
   ),
-  /** In an earlier turn: the text was the end, and its deliverable says it again. */
+  /** In an earlier turn: the text ended the turn, and its deliverable repeats the text. */
   isDelivered: fc.boolean(),
   before: outsides,
   afterThought: outsides,

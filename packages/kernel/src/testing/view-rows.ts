@@ -1,4 +1,4 @@
-/** Builders of rows for tests of the view: ids by number, a tape that grows entry by entry. */
+/** Builders of rows for tests of the view: ids by number, and a tape that grows entry by entry. */
 
 import { type AgentId, type BoxId, type CardId, type Id, parseId, type TurnId } from '../base/ids.js';
 import type { JsonObject, JsonValue } from '../base/json.js';
@@ -27,7 +27,7 @@ interface CardOptions {
   readonly metadata?: JsonObject;
 }
 
-/** Makes cards with ids that count up. */
+/** Makes cards with ascending ids. */
 export class CardMaker {
   #count = 0;
 
@@ -88,7 +88,7 @@ interface EntryOptions {
   readonly step?: number;
 }
 
-/** A tape after its bootstrap entries, as an agent's steps and others write it. */
+/** A tape after its bootstrap entries, with entries of an agent's steps and from outside. */
 export class TestTape {
   readonly entries: TapeEntry[] = [];
   readonly contexts = new Map<BoxId, readonly ContextCard[]>();
@@ -130,7 +130,7 @@ export class TestTape {
     return this.#lastAnchorPosition;
   }
 
-  /** Begins the turn of this number with a context box of the same number; later views are this turn's. */
+  /** Begins the turn of this number with a context box of the same number; later views belong to this turn. */
   begin(number: number, context: readonly ContextCard[], stepsLeft?: number): TurnId {
     const [turnId, contextBoxId] = [testId('turn', number), testId('box', number)];
     this.#turn = { turnId, contextBoxId };
@@ -141,7 +141,10 @@ export class TestTape {
     return turnId;
   }
 
-  /** The rows as the store loads them now: from the last anchor, or from the first entry of a step it cut. */
+  /**
+   * The rows as the store would load them now: from the last anchor, or from the first entry of a step that the anchor
+   * cut.
+   */
   rows(profile: Partial<ViewRows['profile']> = {}): ViewRows {
     const anchor = this.#lastAnchorPosition;
     const keyOf = (entry: TapeEntry): string | undefined =>

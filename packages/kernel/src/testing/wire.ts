@@ -1,4 +1,4 @@
-/** What handoffs and requests for approval are on the wire: the schemas that are shipped with this package. */
+/** The wire schemas of handoffs and requests for approval, which are shipped with this package. */
 import { readFileSync } from 'node:fs';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
@@ -6,7 +6,7 @@ import addFormats from 'ajv-formats';
 const ajv = new Ajv2020({ allErrors: true, strict: true, allowUnionTypes: true });
 addFormats.default(ajv);
 
-/** @returns What is wrong with a value. */
+/** @returns A function that returns the errors of a value. */
 const validator = (name: string) => {
   const validate = ajv.compile(
     JSON.parse(readFileSync(new URL(`../../schemas/${name}.schema.json`, import.meta.url), 'utf8')),

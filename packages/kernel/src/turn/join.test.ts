@@ -25,7 +25,9 @@ const running = (rest: Partial<JoinState> = {}): JoinState => ({
   ...rest,
 });
 
-/** As the rows do it: the end of a member lowers the counters; a batch that closes ends its members the same way. */
+/**
+ * Models the rows: the end of a member lowers the counters, and a batch that closes ends its members in the same way.
+ */
 function play(start: JoinState, ends: readonly FinalStatus[]): { state: JoinState; trace: string[] } {
   let state = start;
   const trace: string[] = [];

@@ -1,10 +1,11 @@
 /**
- * When a batch ends, and as what.
+ * Decides when a batch ends, and with which status.
  *
- * J1  A batch ends once all members have ended; a `collect` also at its deadline, with what there is.
- * J2  What ends a batch before that (`closing`) is decided once; its unfinished members are then ended, so J1 follows.
- *     When no call waits for the batch any more (`cancel`), members with other waiters continue, and it ends without them.
- * J3  Nothing leaves a final status.
+ * J1  A batch ends once all members have ended. A `collect` also ends at its deadline, with the results so far.
+ * J2  The reason to end a batch earlier (`closing`) is decided once. The unfinished members are then ended, so J1
+ *     follows. When no call waits for the batch any more (`cancel`), members with other waiters continue, and the batch
+ *     ends without them.
+ * J3  A final status never changes.
  */
 
 import type { AgentId, BoxId, ErrorBody, TurnId } from '../base/index.js';
@@ -18,10 +19,10 @@ export const BATCH_STATUSES = ['running', 'success', 'partial', 'failed', 'timeo
 export type BatchStatus = (typeof BATCH_STATUSES)[number];
 export type FinalBatchStatus = Exclude<BatchStatus, 'running'>;
 
-/** Why the members that have not ended are being ended. */
+/** Why the unfinished members are being ended. */
 export type Closing = 'deadline' | 'fail_fast' | 'min_success' | 'cancel';
 
-/** What the decision is made of; the counters are those of the batch's row. */
+/** The input of the decision; the counters come from the batch's row. */
 export interface JoinState {
   readonly kind: BatchKind;
   readonly status: BatchStatus;
@@ -31,9 +32,11 @@ export interface JoinState {
   readonly remaining: number;
   /** Members that ended in `success`. */
   readonly succeeded: number;
-  /** Members that ended as failed, timeout or canceled; `partial` is neither. */
+  /** Members that ended as failed, timeout or canceled; `partial` counts neither as succeeded nor as failed. */
   readonly failed: number;
-  /** Unfinished members that continue because of other waiters; only when the batch itself is closed by `cancel`. */
+  /**
+   * Unfinished members that continue because of other waiters; only used when the batch itself is closed by `cancel`.
+   */
   readonly sparedCount?: number;
   /** Members that could not be ended; they count as failed. */
   readonly lostCount?: number;
@@ -44,7 +47,7 @@ export interface JoinState {
 
 export type JoinDecision =
   | { readonly kind: 'wait' }
-  /** Its members end as `memberStatus`; the batch ends when they have. */
+  /** The unfinished members end as `memberStatus`; the batch ends after them. */
   | { readonly kind: 'close'; readonly closing: Closing; readonly memberStatus: 'canceled' | 'timeout' }
   | { readonly kind: 'finish'; readonly status: FinalBatchStatus; readonly closing: Closing | null };
 
@@ -62,7 +65,7 @@ function statusOf(state: JoinState, closing: Closing | null): FinalBatchStatus {
   return state.succeeded > 0 ? 'partial' : 'failed';
 }
 
-/** What follows from where a batch stands. Rule: docs/reference/primitives.md, "fork_join". */
+/** The next action for a batch in this state. Rule: docs/reference/primitives.md, "fork_join". */
 export function decideJoin(state: JoinState): JoinDecision {
   if (state.status !== 'running') return { kind: 'wait' };
   const spared = state.closing === 'cancel' ? (state.sparedCount ?? 0) : 0;
@@ -77,15 +80,15 @@ export function decideJoin(state: JoinState): JoinDecision {
 const NO_SUCCESS: ReadonlySet<JsonValue | undefined> = new Set(['failed', 'timeout', 'canceled']);
 
 /**
- * Whether the result of a call says that the turn or batch it waited for did not succeed. The call itself is a success: it was
- * answered.
+ * Whether the result of a call says that the awaited turn or batch did not succeed. The call itself is a success,
+ * because it was answered.
  */
 export const isFailedWork = (result: JsonValue): boolean =>
   isJsonObject(result) &&
   NO_SUCCESS.has(result.status) &&
   (typeof result.turn_id === 'string' || typeof result.batch_id === 'string');
 
-/** A member as the answer needs it. */
+/** The facts about a member that the answer needs. */
 export interface JoinedTurn {
   readonly turnId: TurnId;
   readonly agentId: AgentId;
@@ -101,14 +104,17 @@ export interface MemberResult {
   readonly turn_id: TurnId;
   readonly agent_id: AgentId;
   readonly output_box_id: BoxId;
-  /** The deliverable; its beginning where it is long. */
+  /** The deliverable, or its beginning when it is long. */
   readonly summary?: JsonValue;
-  /** True when the summary is not all of it; the rest stands in the output box. */
+  /** True when the summary is not the whole deliverable; the output box holds all of it. */
   readonly is_cut?: true;
   readonly error?: { readonly code: string; readonly message: string };
 }
 
-/** All summaries of an answer together have about this many characters at most, so that a wide batch is still a prompt. */
+/**
+ * The approximate maximum of characters in all summaries of an answer together, so that the results of a wide batch
+ * still fit into a prompt.
+ */
 const MAX_SUMMARIES = 200_000;
 const MAX_SUMMARY = 8_000;
 const MIN_SUMMARY = 200;
@@ -117,16 +123,19 @@ function summarize(deliverable: JsonValue, limit: number): Pick<MemberResult, 's
   if (deliverable === null) return {};
   const text = typeof deliverable === 'string' ? deliverable : jsonText(deliverable);
   if (text.length <= limit) return { summary: deliverable };
-  // Not in the middle of a character that takes two units.
+  // The cut must not split a character of two UTF-16 code units.
   const end = /[\ud800-\udbff]/.test(text.charAt(limit - 1)) ? limit - 1 : limit;
   return { summary: text.slice(0, end), is_cut: true };
 }
 
-/** How many characters of each deliverable an answer of so many members shows: more need not be read. */
+/** How many characters of each deliverable an answer with this many members shows. The store need not read more. */
 export const summaryLimit = (members: number): number =>
   Math.max(MIN_SUMMARY, Math.min(MAX_SUMMARY, Math.floor(MAX_SUMMARIES / Math.max(members, 1))));
 
-/** The outcome of every member, by index. One that has not ended (a `collect` at its deadline) is listed as `timeout`. */
+/**
+ * The outcome of every member, by index. A member that has not ended (a `collect` at its deadline) is listed as
+ * `timeout`.
+ */
 export function buildResults(turns: readonly JoinedTurn[]): MemberResult[] {
   const limit = summaryLimit(turns.length);
   return turns.map((turn, index): MemberResult => {

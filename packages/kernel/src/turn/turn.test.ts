@@ -29,7 +29,7 @@ describe('the states of a turn', () => {
     expect(into('suspended')).toEqual(['running']);
     expect(into('queued')).toEqual([]);
     expect(into('success')).toEqual(['running']);
-    // A budget's time can be over before a turn has begun.
+    // A budget's time can be over before a turn begins.
     expect(into('partial')).toEqual(['queued', 'dispatched', 'running', 'suspended']);
   });
 

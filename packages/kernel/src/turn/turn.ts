@@ -1,14 +1,14 @@
 /**
- * The states of a turn and what may follow what.
+ * The states of a turn and the allowed transitions.
  *
  *   queued → dispatched → running → success | partial | failed | timeout | canceled
  *   running → suspended → dispatched        (waits for calls; resume)
  *   running → dispatched                    (release, takeover)
  *   queued, dispatched, suspended → a final status (cancel, deadline, a budget's end)
- *   suspended → dispatched                  (a wait is over; boxcar.waits says why it waited)
+ *   suspended → dispatched                  (a wait is over; boxcar.waits holds the reason)
  *
  * T1  Every transition into `dispatched` raises the epoch by one; a claim needs `dispatched` at exactly that epoch.
- * T2  Nothing leaves a final status.
+ * T2  A final status never changes.
  * T3  Every end leaves exactly one `task.deliverable`.
  */
 import type { ModelReply } from '../model/index.js';
@@ -30,8 +30,9 @@ export const FINAL_STATUSES = ['success', 'partial', 'failed', 'timeout', 'cance
 export type FinalStatus = (typeof FINAL_STATUSES)[number];
 
 /**
- * Why a turn changes its status. `ring_again` leaves the status as it is and raises the epoch. `call`: it waits for the results of its calls.
- * `wait`: it waits for something else (`boxcar.waits`). `release`: its worker hands it back. `take_over`: its worker is dead.
+ * Why a turn changes its status. `ring_again` keeps the status and raises the epoch. `call`: the turn waits for the
+ * results of its calls. `wait`: it waits for something else (`boxcar.waits`). `release`: its worker gives it back.
+ * `take_over`: its worker is dead.
  */
 export type TransitionCause =
   | 'submit'
@@ -48,7 +49,7 @@ export type TransitionCause =
 
 export interface Transition {
   readonly cause: TransitionCause;
-  /** Null: the turn is new. */
+  /** Null for a new turn. */
   readonly from: TurnStatus | null;
   readonly to: TurnStatus;
 }
@@ -57,7 +58,10 @@ const ENDS_UNHELD = ['partial', 'failed', 'timeout', 'canceled'] as const;
 const endsOf = (from: TurnStatus, ends: readonly FinalStatus[]): readonly Transition[] =>
   ends.map((to) => ({ cause: 'end', from, to }));
 
-/** All transitions of a turn. Tests hold every statement that writes a status to it, and docs/reference/turns.md. */
+/**
+ * All transitions of a turn. Tests compare every statement that writes a status with this list, and also
+ * docs/reference/turns.md.
+ */
 export const TRANSITIONS: readonly Transition[] = [
   { cause: 'submit', from: null, to: 'queued' },
   { cause: 'submit', from: null, to: 'dispatched' },
@@ -79,28 +83,34 @@ export const TRANSITIONS: readonly Transition[] = [
 export const isFinal = (status: TurnStatus): status is FinalStatus =>
   (FINAL_STATUSES as readonly TurnStatus[]).includes(status);
 
-/** Turns per target that may be dispatched at once, as a multiple of the concurrency of its live workers. Rule: docs/reference/turns.md, "Window". */
+/**
+ * The most turns per target that may be dispatched at once, as a multiple of the concurrency of the target's live
+ * workers. Rule: docs/reference/turns.md, "Window".
+ */
 export const WINDOW_FACTOR = 4;
 
-/** What the kernel reads in a model's reply. */
+/** The kernel's interpretation of a model's reply. */
 export type StepOutcome =
   | { readonly kind: 'calls' }
   | { readonly kind: 'end'; readonly text: string }
   | { readonly kind: 'remind'; readonly reminder: string };
 
-/** A turn whose model answers nothing usable this many times in a row is ended as failed. */
+/** The number of unusable replies in a row after which a turn ends as failed. */
 export const MAX_EMPTY_REPLIES = 3;
 
 const SUBMIT_RESULT = 'submit_result';
 
-/** What makes the end of a turn a success: a call of one of `must_end_with`, and a result with the fields that bind it. */
+/**
+ * The conditions for a successful end of a turn: a call of one of `must_end_with`, and a result with the fields that
+ * bind the turn.
+ */
 export interface EndRule {
   readonly must_end_with: readonly string[];
-  /** Fields bind the result of the turn. */
+  /** True when fields bind the result of the turn. */
   readonly hasResultFields?: boolean;
 }
 
-/** The calls that may bring a turn to its end: all that its last step may make. */
+/** The calls that may end a turn: its last step may make only these calls. */
 export function enders(
   { must_end_with: names, hasResultFields = false }: EndRule,
   canSubmitResult = false,
@@ -119,7 +129,8 @@ function describeEnd({ must_end_with: names, hasResultFields = false }: EndRule)
 }
 
 /**
- * What follows from a reply: calls are run; text ends the turn when nothing else must; otherwise the model is reminded.
+ * The next action after a reply. Calls are run. Text ends the turn when no particular call must end it. Otherwise the
+ * model is reminded.
  * Source: docs/reference/turns.md, "Ends".
  */
 export function decideStep(reply: Pick<ModelReply, 'text' | 'toolCalls'>, rule: EndRule): StepOutcome {
@@ -140,9 +151,9 @@ const TWO_LEFT = 'Two steps are left for this task.';
 const ONE_LEFT = 'This is the last step.';
 
 /**
- * The notice the model gets when few steps are left; undefined when there are enough.
+ * The notice for the model when few steps are left; undefined when there are enough.
  *
- * @param calls - All that the last step may call.
+ * @param calls - All calls that the last step may make.
  */
 export function stepNotice(stepsLeft: number, calls: readonly string[]): string | undefined {
   if (stepsLeft === 2) return `${TWO_LEFT} Prepare your answer.`;
@@ -154,5 +165,5 @@ export function stepNotice(stepsLeft: number, calls: readonly string[]): string 
   return undefined;
 }
 
-/** Whether the kernel wrote this notice as `stepNotice`. */
+/** Whether this text is a notice of `stepNotice`. */
 export const isStepNotice = (text: string): boolean => text.startsWith(TWO_LEFT) || text.startsWith(ONE_LEFT);

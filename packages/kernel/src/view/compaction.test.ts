@@ -31,7 +31,7 @@ function compact(rows: ViewRows, tokens: number): Compacted {
   return { plan, drafts, rows: after, view: buildView(after) };
 }
 
-/** Each message in few words. */
+/** The beginning of each message. */
 const heads = ({ messages }: View): readonly string[] =>
   messages.map((message) => {
     const calls = message.role === 'assistant' ? (message.toolCalls ?? []).map(({ name }) => name) : [];
@@ -210,7 +210,7 @@ describe('a compacted prompt', () => {
   describe('leaves the words of the task for the turns after it', () => {
     const RULE = 'Use metric units in ALL answers.';
 
-    /** A turn that overflows, and is told this; what a further turn on the tape is shown. */
+    /** Plays a turn that overflows with this instruction, and compacts it. Returns the plan of the compaction. */
     function overflow(
       tape: TestTape,
       cards: CardMaker,
@@ -288,7 +288,7 @@ describe('any prompt of any history, compacted to any size', () => {
     forEvery((before, { plan, rows, view }) => {
       const linked = new Set<string>([...plan.summarized, ...view.origins.flatMap(({ cardIds }) => cardIds)]);
       const shown = buildView(before).origins.flatMap(({ cardIds }) => cardIds);
-      // What is in reach and not shown has its reason in the manifest.
+      // A card in reach that is not shown has its reason in the manifest.
       const reach = new Set(cardsIn(rows));
       expect(shown.filter((id) => !linked.has(id) && !reach.has(id))).toEqual([]);
     });
@@ -324,7 +324,8 @@ describe('any prompt of any history, compacted to any size', () => {
       );
     forEvery((before, { view }) => {
       const calls = callIdsOf(before);
-      // Of two calls with one id the first may go, and the other then shows that its own result is hidden.
+      // If two calls have the same id, the first may be left out. The other call then shows that its own result is
+      // hidden.
       const isRepeated = (id: string): boolean => calls.indexOf(id) !== calls.lastIndexOf(id);
       const was = new Set(unanswered(buildView(before)));
       expect(unanswered(view).filter((id) => !was.has(id) && !isRepeated(id))).toEqual([]);

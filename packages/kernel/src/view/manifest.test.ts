@@ -4,7 +4,10 @@ import { CardMaker, TestTape, testId } from '../testing/view-rows.js';
 import { type EarlierRange, foldManifest } from './manifest.js';
 import { buildView, type View } from './view.js';
 
-/** What is kept of the last prompt of a conversation; each turn inherits the same card, so that all but the first omit it. */
+/**
+ * The view of the last prompt of a conversation. Each turn inherits the same card, so that all turns but the first omit
+ * it.
+ */
 function converse(
   turns: number,
   options: { readonly words?: string; readonly anchorAt?: number } = {},

@@ -30,7 +30,7 @@ const fieldsOf = (message: Message): readonly string[] => [
   ...(message.role === 'tool' ? [message.name, message.toolCallId] : []),
 ];
 
-/** The fields as the parts tell them. */
+/** The fields, joined from their parts. */
 function joined(parts: readonly MessagePart[]): readonly string[] {
   const fields = new Map<string, string>();
   for (const { field, text } of parts) {

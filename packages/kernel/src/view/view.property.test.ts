@@ -1,4 +1,4 @@
-// There are millions of checks, and vitest's `expect` would cost more than the views.
+// There are millions of checks, and vitest's `expect` would cost more than the views themselves.
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { test } from 'vitest';
@@ -14,7 +14,7 @@ import type { OmissionReason, ViewSource } from './manifest.js';
 import { promptHash } from './prompt-hash.js';
 import { buildView, type View } from './view.js';
 
-/** Five properties: more than 10,000 histories in CI, each with a prompt per moment; 1,000 elsewhere. */
+/** Histories for each property; every history gives a prompt for each of its moments. */
 const numRuns = process.env.CI ? 500 : 200;
 
 const NOTICES = [
@@ -46,7 +46,7 @@ function forEveryPrompt(check: (rows: ViewRows, view: View, history: History) =>
   );
 }
 
-/** Every card that could enter, once per place where it stands: entries, and contexts that begin behind the anchor. */
+/** Every card that could enter, once for each of its places: entries, and contexts that begin after the anchor. */
 function cardsInReach({ turn, entries, lastAnchorPosition, contexts }: ViewRows): readonly Card[] {
   const boxes = new Set([turn.contextBoxId]);
   for (const { kind, position, payload } of entries) {
@@ -57,7 +57,7 @@ function cardsInReach({ turn, entries, lastAnchorPosition, contexts }: ViewRows)
   return [...entries.flatMap(({ card }) => (card === null ? [] : [card])), ...fromContexts];
 }
 
-/** Reasons by which a card is shown without what its provider attached. */
+/** Reasons for which a card is shown without its provider's attachment. */
 const ATTACHED: ReadonlySet<string> = new Set<OmissionReason>(['other_agent', 'other_model', 'step_split']);
 
 const isHidden = (card: Card): boolean => card.metadata.context === false;
@@ -156,7 +156,7 @@ test('every card is shown or left out for a reason that holds; no visible result
       const isTooOld = entry.position <= rows.lastAnchorPosition && !isCutStep(rows, entry);
       const isExcused = isTooOld || calls.some(isHidden) || new Set(calls.map(({ id }) => id)).size > 1;
       if (isExcused) continue;
-      // V3, W1: what is left out is blank, said already, or a result whose call is not shown before it.
+      // V3, W1: an omitted card is blank, repeats earlier text, or is a result whose call is not shown before it.
       const { content, type } = entry.card;
       const hasCall = view.origins.some(
         ({ source, cardIds }) =>
@@ -181,7 +181,7 @@ test('what a provider attached is shown to its own model with all calls of the a
       const message = view.messages[index];
       const [data] = cardIds.flatMap((id) => byId.get(id)?.providerData ?? []);
       const { provider, toolCalls = [] } = message?.role === 'assistant' ? message : {};
-      // Where a box has a card twice the first place counts, and says whether it is native.
+      // If a box has a card twice, the first place counts and decides whether the card is native.
       const isPacked =
         source.kind === 'context' && rows.contexts.get(source.boxId)?.[source.from - 1]?.native !== true;
       if (isPacked) {
@@ -201,7 +201,7 @@ test('what a provider attached is shown to its own model with all calls of the a
   });
 });
 
-/** True for the thought, calls and results of a step of this turn that reaches behind the anchor. */
+/** True for the thought, calls and results of a step of this turn that continues after the anchor. */
 function isCutStep(
   { turn, entries, lastAnchorPosition }: ViewRows,
   { card, turnId, step }: TapeEntry,
@@ -224,7 +224,10 @@ function listOf(source: ViewSource): Partial<ViewSource> {
   return { kind: source.kind, boxId: source.boxId, rule: source.rule };
 }
 
-/** Kernel ids never repeat; the properties above hold even so, but then no result can be told from its twin. */
+/**
+ * Kernel ids never repeat. The properties above hold for repeated ids too, but then results with the same id cannot be
+ * distinguished.
+ */
 function hasRepeatedCallIds({ entries }: ViewRows): boolean {
   const ids = entries.flatMap(({ card }) =>
     card?.content.kind === 'tool_call' ? [card.content.tool_call_id] : [],

@@ -17,7 +17,7 @@ import { canSubmitResult, resultFieldsOf, type ViewRows } from './context.js';
 import { promptHash } from './prompt-hash.js';
 import { buildView, type View } from './view.js';
 
-/** A message in one line: role, then what it says, then its calls. */
+/** A message in one line: its role, its content, its calls. */
 function line(message: Message): string {
   if (message.role === 'tool')
     return `tool ${message.toolCallId}${message.isError ? ' error' : ''}: ${message.content}`;
@@ -27,7 +27,7 @@ function line(message: Message): string {
   );
 }
 
-/** The view without its system message, as lines; refused by no provider. */
+/** The view without its system message, as lines, after a check that no provider refuses it. */
 function linesOf(rows: ViewRows): readonly string[] {
   const { messages } = buildView(rows);
   expect(checkMessages(messages, [])).toEqual([]);
@@ -489,7 +489,7 @@ describe('steps', () => {
     expect(shown('fork_join', { status: 'accepted', batch_id: 'b' })).toContain(
       '[result of fork_join: success] {',
     );
-    // A status of a tool's own is not that of a turn.
+    // A tool's own status is not the status of a turn.
     expect(shown('deploy', { status: 'failed' })).toContain('[result of deploy: success] {');
   });
 

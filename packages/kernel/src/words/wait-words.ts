@@ -1,4 +1,6 @@
-/** A chain of waits in sentences. The rules (`diagnose`) give kinds and figures; the words for them are here alone. */
+/**
+ * A chain of waits in sentences. The rules (`diagnose`) give kinds and figures; only this file has the words for them.
+ */
 import type {
   BatchCause,
   NamedTurn,
@@ -183,7 +185,7 @@ const linkInWords = (link: WaitLink): DescribedLink => ({
   next: link.next === null ? null : adviceWords(link.next),
 });
 
-/** `explainWait`, with sentences. Undefined: the turn is not there. */
+/** `explainWait`, with sentences. Undefined when the turn does not exist. */
 export function describeWait(facts: WaitFacts): DescribedWait | undefined {
   const report = explainWait(facts);
   return report === undefined ? undefined : { ...report, links: report.links.map(linkInWords) };
