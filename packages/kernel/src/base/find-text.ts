@@ -1,6 +1,7 @@
 /**
- * Finds a text that a person copied. It tries the exact text, then ignores white space (terminals wrap and indent),
- * then also ignores JSON escapes (a quote or line end inside a tool's arguments or result).
+ * Finds a text that a person copied, in three ways, each tried only when the way before fails. The first is the exact
+ * text. The second ignores white space, since terminals wrap and indent. The third also ignores JSON escapes, such as a
+ * quote or line end inside a tool's arguments or result.
  *
  * F1  The work grows with the length of the searched text, whatever the wanted text is: each character is visited a
  *     bounded number of times.

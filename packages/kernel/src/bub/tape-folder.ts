@@ -61,7 +61,8 @@ export function isFilePath(path: string): boolean {
 }
 
 /**
- * The file names of a folder. No two names mean the same file on any system, and no name is also the folder of another.
+ * The file names of a folder. On every system, no two names may mean the same file, and no file may have the name of
+ * another file's folder.
  */
 export class FilePaths {
   readonly #files = new Set<string>();

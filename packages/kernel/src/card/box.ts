@@ -97,7 +97,10 @@ export interface LeafRange extends ShownMarks {
   readonly positions: readonly number[];
   readonly cardIds: readonly CardId[];
   readonly tokens: readonly number[];
-  /** True for the history of the agent that reads it. A clone keeps the mark; any other heir does not. */
+  /**
+   * True for the history of the agent that reads it. A clone keeps the mark; any other agent that inherits the cards
+   * does not.
+   */
   readonly native: boolean;
 }
 

@@ -5,8 +5,8 @@
  * C1  A command begins a line, indented less than a code block, with a comma directly followed by a name.
  * C2  No command begins in code, in a quotation, or between the tags of a block (`<document>` … `</document>`):
  *     foreign-lines.ts.
- * C3  The next line belongs to the command while a quote or brace is open, or when a backslash ends the line, or when
- *     the next line is indented and begins with `key=`. No command continues over a blank line, a fence or a tag.
+ * C3  The next line belongs to the command in three cases: a quote or brace is open, a backslash ends the line, or the
+ *     next line is indented and begins with `key=`. No command continues over a blank line, a fence or a tag.
  */
 
 import { findForeignLines, opensForeign } from './foreign-lines.js';
@@ -22,12 +22,15 @@ const COMMAND = /^ {0,3},[A-Za-z_][\w.-]*(?=\s|$)/;
 const NAMED_ARGUMENT = /^[ \t]+(?:--)?[A-Za-z_][\w.-]*=/;
 const MAX_COMMAND_LINES = 200;
 /**
- * The limit of characters that are read in vain for commands without an end. Beyond this limit a command is only its
- * own line.
+ * Some commands are never closed, so the lines after them were read for nothing. After this many such characters, a
+ * command is only its own line.
  */
 const MAX_VAIN = 1_000_000;
 
-/** The index of the line after the command that begins at `at`, and the number of characters read in vain. */
+/**
+ * The index of the line after the command that begins at `at`. `vain`: the characters that were read for a command that
+ * is never closed.
+ */
 function findCommandEnd(
   lines: readonly string[],
   at: number,

@@ -1,8 +1,9 @@
 /**
  * Finds circles of turns that wait for each other. Either an awaited turn is queued for an agent whose current turn
- * waits, directly or indirectly, for the turn that awaits it. Or turns of several runs collect each other. A turn waits
- * for all of its calls, and a call for all listed members of its batch, so a circle through any of them blocks the
- * turn.
+ * waits, directly or indirectly, for the turn that awaits it. Or turns of several runs collect each other.
+ *
+ * A turn waits for all of its calls, and a call for all listed members of its batch. A circle through any of them
+ * therefore blocks the turn.
  * Source: docs/reference/turns.md, "Circles".
  */
 import type { AgentId, BatchId, ToolCallId, TurnId } from '../base/index.js';

@@ -158,7 +158,7 @@ export const toHandoffRequest = (handoff: Handoff): HandoffRequest => ({
 const asObject = (result: JsonValue): JsonObject | null =>
   result === null || isJsonObject(result) ? result : { output: result };
 
-/** @returns Undefined while the handoff is pending, that is, neither accepted nor rejected. */
+/** @returns Undefined while the handoff is neither accepted nor rejected. */
 export function toHandoffResponse(handoff: Handoff): HandoffResponse | undefined {
   const status = responseStatusOf(handoff.phase);
   if (status === undefined) return undefined;

@@ -242,9 +242,9 @@ export interface Doorbell {
   /**
    * Finds the rings that are in no state of the queue that leads to a delivery; `undefined` when this is not known.
    *
-   * @param options.takenMs - A ring that a listener has held for longer counts as lost, because the listener may be
-   * stopped, which the queue notices only much later. The time counts from the first call of this process that found
-   * the ring held. Default: no limit.
+   * @param options.takenMs - A ring that a listener has held for longer counts as lost. The listener may be stopped,
+   * which the queue notices only much later. The time counts from the first call of this process that found the ring
+   * held. Default: no limit.
    */
   findLost(
     rings: readonly Ring[],

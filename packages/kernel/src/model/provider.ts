@@ -61,8 +61,8 @@ export const accountModelOf = (model: string): string => {
 };
 
 /**
- * The rate as a bucket: `burst` calls at once, then one call every `everyMs`. The burst is a tenth of the limit, and
- * the refill of one minute makes up the rest, so that no minute, wherever it begins, has more calls than the limit.
+ * The rate as a bucket: `burst` calls at once, then one call every `everyMs`. The burst is a tenth of the limit; the
+ * refill of one minute makes up the rest. So no minute, wherever it begins, has more calls than the limit.
  */
 export function paceOf(requestsPerMinute: number): { readonly burst: number; readonly everyMs: number } {
   const burst = Math.ceil(requestsPerMinute / 10);

@@ -15,8 +15,8 @@ const EMPTY = '(empty)';
 const ERASED = '(erased)';
 
 /**
- * Text without a character visible to every provider is blank: JavaScript's white space, and further characters that
- * Python and Rust count as white space.
+ * Matches any character that is visible to every provider. The excluded characters are JavaScript's white space, and
+ * further characters that Python and Rust count as white space.
  */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: the control characters are the point
 const visible = /[^\s\u0085\u001c-\u001f]/;

@@ -111,9 +111,9 @@ export const mayBeReferred = ({ content, type }: Card): boolean =>
   type !== CARD_TYPES.thought;
 
 /**
- * The same for a card of the turn's context. Every inherited card qualifies, except the calls of a clone's source,
- * which their results must follow. An argument of the turn qualifies unless it holds the turn's instruction or its
- * result fields.
+ * The same for a card of the turn's context. An inherited card qualifies, unless it is a parent pointer or a call of a
+ * clone's source, which its results must follow. For the turn's own arguments the rule of {@link mayBeReferred}
+ * applies, so its instruction and its result fields never qualify.
  */
 export const mayBeReferredInContext = ({ card, rule, native }: ContextCard): boolean => {
   if (rule === 'parent' || card.type === CARD_TYPES.parentPointer) return false;

@@ -148,8 +148,8 @@ export interface ViewRows {
   readonly profile: Pick<Profile, 'instructions' | 'tools' | 'must_end_with'> & { readonly model?: string };
   /**
    * The tape in order, without gaps, up to the head that this prompt reads. It begins at the last anchor, or earlier
-   * when that anchor splits a step: the first position is the least of the last anchor's and those of entries whose
-   * (turnId, step) also occurs after the anchor.
+   * when that anchor splits a step. The exact first position is the least of two: the last anchor's, and those of
+   * entries whose (turnId, step) also occurs after the anchor.
    */
   readonly entries: readonly TapeEntry[];
   /** The anchor's entry is in `entries`, unless it is the bootstrap anchor; 0 on a tape without an anchor. */

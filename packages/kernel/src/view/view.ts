@@ -27,8 +27,8 @@
  * V8  A compaction anchor is placed where it cuts (compaction.ts): its state, then this turn's context, then the
  *     summary and the steps that it keeps. Cards that it refers to show a reference in place of their words.
  * V9  A provider's attachment to an answer is in the message of that answer. It is shown only to this agent (also for
- *     the steps of its clone source), only to the model that gave the answer, and only with all calls of the answer,
- *     since signatures cover the whole answer. Otherwise it is left out, and the manifest gives the reason.
+ *     the steps of its clone source) and only to the model that gave the answer. It is shown only with all calls of the
+ *     answer, since signatures cover the whole answer. Otherwise it is left out, and the manifest gives the reason.
  */
 
 import {
