@@ -58,7 +58,7 @@ export interface InnerSubmitOptions {
   /** The caller's `tx`, after the submission has entered it. */
   readonly within?: CallerTransaction;
   readonly doorJobId?: string;
-  /** The log note about that job, if the job holds the event loop. */
+  /** The row id of the note that is written about that job when its handler blocks the event loop. */
   readonly doorNoteId?: string;
   /** The key is derived from the job. */
   readonly isJobKey?: boolean;
