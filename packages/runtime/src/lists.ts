@@ -118,7 +118,7 @@ export type RegisteredList<K extends 'tools' | 'primitives'> = ListEnd & {
 } & {
   /** While this is 0, nothing is registered. */
   readonly live_workers: number;
-  /** Live workers of older builds, which do not report what they have registered. */
+  /** Live workers of older builds, which do not report their registered names. */
   readonly silent_workers: number;
 };
 

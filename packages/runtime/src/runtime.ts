@@ -156,7 +156,7 @@ export interface RuntimeOptions {
   /** The policy that is asked before calls of tools and primitives. Default: no policy. */
   readonly permissionEvaluator?: PermissionEvaluator | undefined;
   /**
-   * How long a request waits for its approval, in milliseconds. Default half an hour. With null there is no gate: calls that need
+   * How long a request waits for its approval, in milliseconds. Default half an hour. With null no gate exists: calls that need
    * approval are refused.
    */
   readonly approvalMs?: number | null | undefined;

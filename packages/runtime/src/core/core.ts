@@ -79,7 +79,7 @@ export type Ends = Pick<
 export interface CallGateOptions {
   /** Undefined: no policy is configured, so none is asked. */
   readonly evaluator: PermissionEvaluator | undefined;
-  /** How long a request waits for its decision. Undefined: there is no gate, and calls that need approval are refused. */
+  /** How long a request waits for its decision. Undefined: no gate, so calls that need approval are refused. */
   readonly approvalMs: number | undefined;
 }
 

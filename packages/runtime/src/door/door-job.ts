@@ -10,7 +10,7 @@ import { argumentsHash } from './announced-door.js';
 
 export const RETRY_MS = 1_000;
 
-/** Errors that a process of another build, or a migration, can resolve: another process may accept the job. */
+/** A job waits at these errors: a process of another build may accept it, or this database after a migration. */
 const OURS: ReadonlySet<string> = new Set(['database_auth_failed', 'schema_too_new']);
 
 /** Closes a door on request, or when a migration has shut this build out. Other processes then take its jobs. */

@@ -124,7 +124,7 @@ test('turns that share a tape end one behind the other on it', async () => {
 });
 
 test('the number of statements does not depend on the size of the tree', async () => {
-  // There is no worker here, because the statements of its sweeps would be counted too.
+  // Runs without a worker, because the statements of its sweeps would be counted too.
   await using quiet = await harness();
   await quiet.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
   const start = async (options: { parentTurnId?: string } = {}): Promise<string> =>

@@ -62,7 +62,7 @@ async function findOperator(tools: HandlerTools, name: string): Promise<AgentId 
 
 type NamedHandoff = Omit<ContextHandoff, 'target_ref'> & { readonly target_ref: string };
 
-/** Replaces a session by the name of its agent. */
+/** Replaces a session with the name of its agent. */
 async function nameTarget(given: ContextHandoff, tools: HandlerTools): Promise<NamedHandoff> {
   const { target_ref: ref, ...rest } = given;
   if (typeof ref === 'string') return { ...rest, target_ref: ref };

@@ -396,7 +396,7 @@ test.each([
 });
 
 test('costs the same number of statements however many agents and versions there are', async () => {
-  // There is no worker here, because its statements would be counted too.
+  // Runs without a worker, because its statements would be counted too.
   await using quiet = await harness();
   await quiet.profile('expert', [{ say: 'x' }]);
   const cost = async (args: object): Promise<number> =>

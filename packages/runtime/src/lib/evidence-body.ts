@@ -1,6 +1,6 @@
 import type { JsonValue } from '@boxcar/kernel';
 
-/** Maximum characters of a body: evidence is for people who ask what was paid for, not for prompts. */
+/** Maximum characters of a body: evidence is for people who ask about costs, not for prompts. */
 const MAX_BODY = 100_000;
 
 /** A body in the form that evidence stores. */

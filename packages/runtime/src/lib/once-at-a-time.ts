@@ -1,5 +1,5 @@
 /**
- * Work on a key that processes what is due for it. Only one run per key is active at a time. A request during a run starts one
+ * Work on a key, which processes everything that is due for that key. Only one run per key is active at a time. A request during a run starts one
  * more run, since its cause may have happened after the run's check.
  */
 export class OnceAtATime<K> {

@@ -25,7 +25,8 @@ import { WordsErased } from './write.js';
  * Accepts a primitive: validates, decides, and commits its whole effect in one transaction.
  *
  * @returns The answer, or the receipt while a turn is awaited.
- * @throws KernelError of the catalogue; then nothing was written. Rule: docs/reference/primitives.md, "Accepting".
+ * @throws KernelError of the catalogue; then nothing was written.
+ * Rule: docs/reference/primitives.md, "Accepting".
  */
 export async function accept(
   runtime: RuntimeCore,

@@ -79,7 +79,7 @@ describe('a caller that was looked up before', () => {
   test('is not looked up again, and its submission is one statement', async () => {
     const { launch } = await scene();
     const seen = await statementsOf(h.database, () => launch());
-    // There is no worker, so the queue is also checked.
+    // No worker runs, so the queue is also checked.
     expect(seen.filter((text) => !text.includes('promote.') && text.includes('/*'))).toEqual([
       expect.stringContaining('submission-sql.build'),
     ]);

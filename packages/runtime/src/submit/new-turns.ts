@@ -203,7 +203,7 @@ function rowOf(
   };
 }
 
-/** Without this check a turn of a profile that does not exist could never run, because no foreign key covers the profile. */
+/** No foreign key covers the profile. Without this check, a turn of a missing profile could be written, but never run. */
 async function checkProfile(
   { ctx: { projectId }, unit }: TryContext,
   { profileId, name }: ProfileRow,

@@ -1,6 +1,8 @@
 import { KernelError } from '@boxcar/kernel';
 
-/** The tool calls that a handler has begun. A handler may answer before they end: their results are still part of its draft. */
+/**
+ * Calls of the handler's tools that a handler has begun. It may answer before they end: their results are still part of its draft.
+ */
 export class PendingCalls {
   readonly #pending = new Set<Promise<unknown>>();
   #isOver = false;

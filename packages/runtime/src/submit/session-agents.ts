@@ -110,7 +110,7 @@ async function makeAgents(missing: readonly Named[], tools: HandlerTools): Promi
 }
 
 /**
- * Replaces each session by the name of its agent, and makes missing agents, in the primitive's transaction.
+ * Replaces each session with the name of its agent, and makes missing agents, in the primitive's transaction.
  *
  * @param pathOf - The path of the nth target in the arguments, with a dot at its end; empty for a single target.
  * @param argument - The caller's name for a target.

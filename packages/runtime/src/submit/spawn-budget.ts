@@ -148,7 +148,7 @@ const taken = <A extends Account>(account: A, amounts: Amounts): A => ({
 
 /**
  * Reserves shares for turns that are about to be submitted; all of them have the same parent, or none. The number of statements
- * does not depend on the number of turns; without an account and a budget there are none.
+ * does not depend on the number of turns; without an account and a budget no statement runs.
  *
  * @returns One share per request, in order, and the accounts that begin with these turns.
  * @throws KernelError `budget_exceeded`; the primitive's transaction must then be abandoned.
