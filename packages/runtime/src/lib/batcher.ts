@@ -127,8 +127,8 @@ export class Batcher<I, O> {
     const { isRepeated = false, lockedMs = () => LOCK_PATIENCE_MS } = options;
     return new Promise<O>((resolve, reject) => {
       this.#waiting.push({ input, isRepeated, lockedMs, resolve, reject });
-      // Items of the same moment join the batch; an idle system waits no longer than that. A batch does not belong to the caller
-      // that happens to start it, and neither do the batches that follow.
+      // Items of the same moment join the batch; an idle system waits no longer than that.
+      // A batch does not belong to the caller that happens to start it, and neither do the batches that follow.
       outsideHandlers(() => this.#schedule(queueMicrotask));
     });
   }

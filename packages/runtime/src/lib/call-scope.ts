@@ -75,8 +75,8 @@ let isCrashing = false;
  * For the handlers of `unhandledRejection` and `uncaughtException` of a process that runs workers: fails the tool call whose code
  * left the error, with `tool_crashed`. The worker continues.
  *
- * @returns False when the error does not belong to a tool call: the process should then end, with `worker.close({ crash: error
- * })`.
+ * @returns False when the error does not belong to a tool call: the process should then end, with
+ * `worker.close({ crash: error })`.
  */
 export function failStrayCall(error: unknown): boolean {
   const scope = scopeNow();

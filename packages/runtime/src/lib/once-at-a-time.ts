@@ -1,6 +1,6 @@
 /**
- * Work on a key, which processes everything that is due for that key. Only one run per key is active at a time. A request during a run starts one
- * more run, since its cause may have happened after the run's check.
+ * Runs work on keys. The work on a key processes everything that is due for that key. Only one run per key is active at a time. A request
+ * during a run starts one more run, since its cause may have happened after the run's check.
  */
 export class OnceAtATime<K> {
   readonly #running = new Map<K, { again: boolean }>();

@@ -24,8 +24,8 @@ export interface ToolContext {
   /** Aborts at the call's deadline, when the worker shuts down, and when the worker has lost its lease. */
   readonly signal: AbortSignal;
   /**
-   * An existing tape, used in the name of the agent with the agent's rights. An entry that is appended with `dedupKey:
-   * toolCallId` is stored once, however often the call runs. After the signal has aborted, the tape takes no more entries.
+   * An existing tape, used in the name of the agent with the agent's rights. An entry that is appended with
+   * `dedupKey: toolCallId` is stored once, however often the call runs. After the signal has aborted, the tape takes no more entries.
    *
    * @throws KernelError `not_found`.
    */
