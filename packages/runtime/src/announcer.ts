@@ -1,8 +1,8 @@
 /**
- * What a runtime does after a commit: rings, calls for tool workers, promotions, batches, hints to waiting callers.
+ * Work that follows a commit: rings, calls for tool workers, promotions, batches, hints to waiting callers.
  *
- * It owns the work in the background and what the same turn of the event loop gathers. Its methods return at once and never fail: the rows
- * say what is due, and the sweep finds what is lost here.
+ * The announcer owns this background work, and gathers the requests of the same turn of the event loop. Its methods return at
+ * once and never fail: the rows record which work is due, and the sweep does any work that is lost here.
  */
 import type { BatchId, HandoffId, Ring, TurnId } from '@boxcar/kernel';
 import {
@@ -21,7 +21,7 @@ export class Announcer {
   readonly #background = new Set<Promise<void>>();
   readonly #rings: Ring[] = [];
   readonly #sending: PendingCall[] = [];
-  // What fails is still due: the rows say so, and the sweep comes back to it.
+  // A promotion that fails is still due according to its rows, and the sweep tries it again.
   readonly #promoting = new OnceAtATime<string>(async (target) => {
     try {
       this.ring(await promote(this.#runtime.pool, target));
@@ -41,7 +41,7 @@ export class Announcer {
     this.#runtime = runtime;
   }
 
-  /** Settles when nothing is left in the background. */
+  /** Settles when no background work is left. */
   async settled(): Promise<void> {
     while (this.#background.size > 0) await Promise.all(this.#background);
   }
@@ -49,7 +49,7 @@ export class Announcer {
   ring(rings: readonly Ring[]): void {
     if (rings.length === 0) return;
     this.#rings.push(...rings);
-    // What the same turn of the event loop brings rings together.
+    // All rings of the same turn of the event loop are sent together.
     if (this.#rings.length > rings.length) return;
     this.#inBackground(() =>
       new Promise((settle) => setImmediate(settle)).then(() =>
@@ -118,7 +118,7 @@ export class Announcer {
     this.#inBackground(work);
   }
 
-  /** Work that a handler has caused does not belong to the handler: it runs in parallel, on other connections. */
+  /** The work does not belong to the handler that caused it: it runs in parallel, on other connections. */
   #inBackground(work: () => Promise<void>): void {
     const tracked = outsideHandlers(work)
       .catch((error: unknown) => this.#runtime.log('warn', 'background.failed', { error }))

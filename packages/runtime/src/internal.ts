@@ -1,2 +1,2 @@
-/** What the bench needs beyond the package's surface. No part of the public contract. */
+/** Exports for the bench that are not in the package's public surface or its contract. */
 export { toRows } from './pack/index.js';

@@ -72,7 +72,7 @@ describe('runs and turns', () => {
   beforeAll(async () => {
     const worker = await h.worker();
     await untilEnded(4);
-    // Its statements would be counted with those of lists.
+    // Otherwise the worker's statements would be counted with the statements of the lists.
     await worker.close();
   });
 
@@ -146,7 +146,7 @@ describe('runs and turns', () => {
     expect(await runsOf({ text: 'part' })).toEqual([many.turn_ids[0]]);
     expect(await runsOf({ text: 'part two', status: 'queued' })).toEqual([many.turn_ids[0]]);
     expect(await runsOf({ text: 'part', status: 'failed' })).toEqual([]);
-    // Both roots of the run fit; it is listed once.
+    // Both roots of the run match; the run is listed once.
     for (const filters of [{ text: 'part' }, { status: ['success', 'queued'] as const }, { text: 'a' }]) {
       const pages: string[] = [];
       let cursor: string | undefined;
@@ -170,7 +170,7 @@ describe('runs and turns', () => {
     try {
       await client.query('begin');
       const [id, run] = [newId(), newId()];
-      // As its submission does, whose times are those of the transaction's beginning.
+      // As a submission does: the times of its rows are the time at which its transaction began.
       await client.query('select now()');
       const late = await ask('quick', 'after the open one');
       expect(await turnsOf({ text: 'open one' })).toEqual([late.turn_id]);
@@ -226,7 +226,7 @@ describe('runs and turns', () => {
     expect(await turnsOf({ text: 'src/index' })).toEqual([]);
     const erased = (await h.runtime.listTurns({ channelId: 'ops' })).turns[0];
     expect(erased).toMatchObject({ turn_id: second.turn_id, instruction: '(erased)' });
-    // The search has looked at it again.
+    // The search has read the erased turn again.
     expect((await wordRows()).filter(({ box_id }) => box_id === second.turn_id)).toEqual([
       { box_id: second.turn_id, words: null },
     ]);
@@ -251,7 +251,7 @@ describe('runs and turns', () => {
       ...['', 'x', 'a\0', `${good}!`, `${good} `, encode('turns 2026-01-01 x')],
       ...['2026-02-30T00:00:00.000000Z', '0000-01-01T00:00:00.000000Z'].map((at) => placeAt(at)),
       ...['2026-01-31T24:00:00.000000Z', '2026-01-31T23:59:60.000000Z'].map((at) => placeAt(at)),
-      // Of another list, which has other rows.
+      // A cursor of another list, which has other rows.
       ...['runs', 'agents', 'turn'].map((noun) => placeAt('2026-01-31T00:00:00.000000Z', noun)),
     ];
     for (const cursor of damaged)
@@ -319,12 +319,12 @@ describe('runs and turns', () => {
   test('cost a constant number of statements', async () => {
     const cost = async (work: () => Promise<unknown>) => (await statementsOf(h.database, work)).length;
     const all = { profile: 'quick', agent: 'operator' };
-    // The project; begin, a setting, the page, commit.
+    // Five statements: the project; begin, a setting, the page, commit.
     expect(await cost(() => h.runtime.listTurns())).toBe(5);
     expect(await cost(() => h.runtime.listTurns(all))).toBe(6);
     expect(await cost(() => h.runtime.listRuns({ status: ['failed', 'success'] }))).toBe(5);
     expect(await cost(() => h.runtime.listAgents({ text: 'x' }))).toBe(5);
-    // Where its words end, and what has none yet.
+    // Two more: where the written words end, and the turns that have no words yet.
     expect(await cost(() => h.runtime.listTurns({ text: 'nothing' }))).toBe(7);
   });
 });

@@ -1,4 +1,7 @@
-/** Lists of what there is, for programs and the command line: a page, and a cursor for the next. Rules: `list-page.ts` of the store. */
+/**
+ * Lists of rows and registered names, for programs and the command line: a page, and a cursor for the next page. Rules:
+ * `list-page.ts` of the store.
+ */
 import {
   type AgentId,
   isCleanText,
@@ -40,24 +43,25 @@ import { findProject, profileNotFound } from './profile/index.js';
 const DEFAULT_LIMIT = 50;
 const MAX_LIMIT = 1_000;
 
-/** What every list takes. */
+/** Options of every list. */
 export interface ListOptions {
   /** Rows of a page, 1 to 1,000; default 50. */
   readonly limit?: number | undefined;
-  /** `next_cursor` of the page before. */
+  /** `next_cursor` of the previous page. */
   readonly cursor?: string | undefined;
   /**
-   * Of runs and turns a part of the instruction (its first 65,536 characters), without regard to case, width and composition; else a
-   * part of the name, without regard to what the database calls case: in the locale C, of the letters A to Z alone.
+   * For runs and turns: a part of the instruction (its first 65,536 characters), regardless of case, width and composition. For
+   * other lists: a part of the name, regardless of case as the database defines it; in the locale C this covers only the letters
+   * A to Z.
    */
   readonly text?: string | undefined;
 }
 
-/** What lists of rows take: of one project, the newest first. */
+/** Options of the lists of rows. A page has the newest rows of a project first. */
 export interface RowListOptions extends ListOptions {
   /** Id or name; default `default`. */
   readonly projectId?: string | undefined;
-  /** Only what was made then or later. */
+  /** Only rows that were made at this time or later. */
   readonly since?: Date | undefined;
 }
 
@@ -72,15 +76,15 @@ export interface ListBoxesOptions extends RowListOptions {
 }
 
 export interface ListProjectsOptions extends ListOptions {
-  /** Only what was made then or later. */
+  /** Only projects that were made at this time or later. */
   readonly since?: Date | undefined;
-  /** False: only those that take submissions; true: only archived ones. */
+  /** False: only projects that take submissions; true: only archived projects. */
   readonly isArchived?: boolean | undefined;
 }
 
-/** Of a run its roots count: it is listed when one of them fits. */
+/** For runs the filters apply to the root turns: a run is listed when one of its roots matches. */
 export interface ListTurnsOptions extends RowListOptions {
-  /** One status, or any of several. */
+  /** One status, or several of which one must match. */
   readonly status?: TurnStatus | readonly TurnStatus[] | undefined;
   /** The name of a profile, in any version. */
   readonly profile?: string | undefined;
@@ -94,50 +98,50 @@ export interface ListEnd {
   readonly next_cursor: string | null;
 }
 
-/** How a text was looked for. */
+/** How the text was searched for. */
 export interface ListSearch {
-  /** `scan`: the newest 20,000 rows of a page, since no index finds the text. */
+  /** `scan`: no index finds the text, so the newest 20,000 rows of a page are read. */
   readonly by: 'index' | 'scan';
-  /** Of a scan that has ended before the oldest row: how far it came. The next page continues there. */
+  /** Set when a scan ended before the oldest row: the time it reached. The next page continues there. */
   readonly scanned_to?: Date;
 }
 
 export type RowList<K extends string, T> = ListEnd & {
   readonly [name in K]: readonly T[];
 } & {
-  /** When a text was given. */
+  /** Present when the search had a text. */
   readonly search?: ListSearch;
 };
 
 export type RegisteredList<K extends 'tools' | 'primitives'> = ListEnd & {
   readonly [name in K]: readonly RegisteredName[];
 } & {
-  /** Nothing is registered while there is none. */
+  /** While this is 0, nothing is registered. */
   readonly live_workers: number;
-  /** Live workers of older builds, which do not say what they have. */
+  /** Live workers of older builds, which do not report their registered names. */
   readonly silent_workers: number;
 };
 
-/** What there are lists of. */
+/** The nouns that have a list. */
 export type ListNoun = 'agents' | 'boxes' | 'primitives' | 'projects' | 'runs' | 'tools' | 'turns';
 
 const encode = (text: string): string => Buffer.from(text).toString('base64url');
 
-/** A cursor names its list: the place in another one means nothing here. */
+/** A cursor contains the name of its list: a place in one list has no meaning in another list. */
 const toCursor = (noun: ListNoun, place: string | undefined): string | null =>
   place === undefined ? null : encode(`${noun} ${place}`);
 
-/** Undefined for what no page of this list has given. */
+/** Undefined for a cursor that no page of this list has returned. */
 function readCursor(noun: ListNoun, cursor: string): string | undefined {
   const text = Buffer.from(cursor, 'base64url').toString();
-  // Decoding passes over characters that are not of the alphabet.
+  // Decoding skips characters that are not in the alphabet, so the text is encoded again and compared.
   return text.startsWith(`${noun} `) && encode(text) === cursor ? text.slice(noun.length + 1) : undefined;
 }
 
 const PLACE =
   /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z) ([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$/;
 
-/** False for a day that no month has, and for the year 0. */
+/** False for a day that its month does not have, and for the year 0. */
 function isMoment(at: string): boolean {
   try {
     return parseTapeDate(at) === at;
@@ -165,7 +169,7 @@ const cursorBy = <T>(noun: ListNoun, read: (text: string) => T | undefined) =>
 
 const storable = z.string().refine(isCleanText, 'contains a NUL character or a lone surrogate');
 const name = storable.trim().min(1);
-/** Those that Postgres and ISO 8601 write alike. */
+/** Only years that Postgres and ISO 8601 write in the same way. */
 const time = z
   .date()
   .refine((date) => /^(?!0000)\d{4}-/.test(date.toISOString()), 'must be in the years 1 to 9999');
@@ -216,7 +220,7 @@ interface Scope {
   readonly profileIds: readonly ProfileId[] | undefined;
 }
 
-/** Two statements at most. @throws KernelError `not_found` for project, agent or profile. */
+/** Runs at most two statements. @throws KernelError `not_found` for project, agent or profile. */
 async function findScope(
   pool: pg.Pool,
   of: {
@@ -254,7 +258,7 @@ function toList<K extends ListNoun, T>(
   >;
 }
 
-/** Filters of turns and runs. A text costs what writes the words of new turns first: once for each of them. */
+/** Filters of turns and runs. With a text, the words of new turns are written first, once for each turn. */
 async function turnFilters(
   pool: pg.Pool,
   noun: 'runs' | 'turns',
@@ -325,7 +329,10 @@ export async function listBoxes(
   );
 }
 
-/** Projects, the newest first, with their turns under way and their limits. @throws KernelError `bad_request` with all findings. */
+/**
+ * Projects, the newest first, with the number of their running turns and their limits. @throws KernelError `bad_request` with all
+ * findings.
+ */
 export async function listProjects(
   pool: pg.Pool,
   options?: ListProjectsOptions,

@@ -16,52 +16,60 @@ const POOL_END_MS = 2_000;
 
 export interface OpenRuntimeOptions {
   readonly databaseUrl: string;
-  /** A connection that no transaction pooler sits on. Default: `databaseUrl`. */
+  /** A connection that does not go through a transaction pooler. Default: `databaseUrl`. */
   readonly directUrl?: string | undefined;
-  /** A standby of the database, for lists and explanations. What it lacks or cannot answer is asked of the database. Default: none. */
+  /**
+   * A standby of the database, for lists and explanations. Reads that it lacks the rows for or cannot answer go to the database.
+   * Default: no standby.
+   */
   readonly readUrl?: string | undefined;
-  /** Without it the queues live in the database. */
+  /** Without it, the queues are in the database. */
   readonly redisUrl?: string | undefined;
   readonly model: Model;
   readonly limits?: PackLimits;
-  /** Prices by model, before the built-in ones. */
+  /** Prices by model. They take precedence over the built-in prices. */
   readonly prices?: PriceTable | undefined;
   readonly log?: Log;
-  /** Connections of the pool at most. Default 5: with the worker's two and the watcher's own, eight in all. */
+  /** Maximum connections of the pool. Default 5: with the worker's two and the watcher's own, eight in all. */
   readonly maxConnections?: number;
-  /** How long the handler of a primitive that no turn calls may take, at most 30 days. Default 60,000. */
+  /** How long the handler of a primitive may take when no turn calls it, at most 30 days. Default 60,000. */
   readonly handlerTimeoutMs?: number;
-  /** The policy that calls of tools and primitives are held to when it names them. Default: none. */
+  /** The policy that is asked before calls of tools and primitives. Default: no policy. */
   readonly permissionEvaluator?: PermissionEvaluator | undefined;
-  /** How long a request waits for its approval, in milliseconds. Default half an hour. Null: what needs approval is refused. */
+  /**
+   * How long a request waits for its approval, in milliseconds. Default half an hour. With null, calls that need approval are
+   * refused.
+   */
   readonly approvalMs?: number | null | undefined;
-  /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
+  /** Whether models and doors may hand off, and the agents of other platforms. Default: handoffs are off. */
   readonly handoffs?: HandoffSettings | undefined;
-  /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
+  /**
+   * The model that summarizes a client's session when the session is handed off. Without a model, the summary consists of counts.
+   */
   readonly summaryModel?: string | undefined;
-  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
+  /** The servers whose tools a profile can name in `mcp`. The caller closes them. Default: no servers. */
   readonly toolServers?: ToolServers | undefined;
 }
 
-/** A runtime with the pool and the queues it was opened with. */
+/** A runtime with the pool and the queues that were opened for it. */
 export interface OpenRuntime extends AsyncDisposable {
   readonly runtime: Runtime;
   /** Serves `boxcar-primitives` in this process. */
   serveQueueDoor(options?: QueueDoorOptions): QueueDoor;
-  /** Serves `boxcar-tool-results` in this process: what tool workers answer. */
+  /** Serves `boxcar-tool-results` in this process: the answers of tool workers. */
   serveToolResultsDoor(options?: QueueDoorOptions): QueueDoor;
   /**
-   * Closes the doors that were opened here and are not closed yet, then the runtime and the pool. What cannot be closed within a few seconds is logged as
-   * `runtime.not_closed`; a door hands a job that takes longer to another process. No door and no worker is opened meanwhile. Calls after
-   * the first wait for the same end.
+   * Closes the doors that were opened here and are still open, then the runtime and the pool. A part that cannot be closed within
+   * a few seconds is logged as `runtime.not_closed`; a door hands a job that takes longer to another process. During the close no
+   * door and no worker can be opened. Later calls wait for the same end.
    */
   close(): Promise<void>;
 }
 
 /**
- * Opens pool, queues and runtime from URLs. Nothing is connected yet; the first use does it.
+ * Opens pool, queues and runtime from URLs. Nothing connects yet; the first use connects.
  *
- * @param build - For tests: what another build would be.
+ * @param build - Tests pass another build here.
  */
 export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRuntime {
   const log = withoutSecrets(options.log ?? silentLog);
@@ -104,7 +112,7 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
     },
     build,
   );
-  /** Those that nobody has closed. Who closes a door decides how long to wait for it. */
+  /** Doors that are still open. A caller that closes a door itself decides how long to wait for it. */
   const doors = new Set<QueueDoor>();
   const keep = (door: QueueDoor): QueueDoor => {
     const closeDoor = (): Promise<void> => {

@@ -11,7 +11,7 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** A plugin that meets what is wrong before it uses its runtime. */
+/** Loads a plugin that fails before it uses its runtime. */
 const load = (code: string, name: string): Promise<void> => {
   const file = join(folder, name);
   writeFileSync(file, code);

@@ -8,12 +8,12 @@ export type Plugin = (runtime: Runtime) => void | Promise<void>;
 
 const OWN_FILE = fileURLToPath(import.meta.url);
 
-/** Where in the plugin, or beside it, an error came up: the first line of its stack that is of this folder. */
+/** The place of an error in the plugin or in a file of its folder: the first line of the stack that is in this folder. */
 function placeOf(error: unknown, path: string): string {
   const stack = error instanceof Error ? (error.stack ?? '') : '';
   for (const [, url, line, column] of stack.matchAll(/(?<=[\s(])((?:file:\/\/)?\/[^\s()]+):(\d+):(\d+)/g)) {
     const file = url?.startsWith('file:') ? fileURLToPath(url) : (url ?? '');
-    // From here on it is who loads the plugin.
+    // From this frame on, the stack belongs to the code that loads the plugin.
     if (file === OWN_FILE) break;
     const isOurs = file.startsWith(`${dirname(OWN_FILE)}/`) || file.includes('/node_modules/');
     if (!isOurs && file.startsWith(`${dirname(path)}/`)) return `${file}:${line}:${column}`;
@@ -21,12 +21,12 @@ function placeOf(error: unknown, path: string): string {
   return path;
 }
 
-/** What it says, to be ended by a full stop of ours. */
+/** The text of an error without its final full stop; the message adds its own. */
 const reasonOf = (error: unknown): string => errorText(error).replace(/\.$/, '');
 
 /** @throws TypeError for a module without such a function. */
 function pluginIn(loaded: { readonly default?: unknown }): Plugin {
-  // What TypeScript compiles to CommonJS has its default export in `exports.default`.
+  // A module that TypeScript compiles to CommonJS has its default export in `exports.default`.
   const inner = isObject(loaded.default) ? loaded.default.default : undefined;
   for (const found of [loaded.default, inner]) if (typeof found === 'function') return found as Plugin;
   throw new TypeError('its default export is not a function');
@@ -35,11 +35,12 @@ function pluginIn(loaded: { readonly default?: unknown }): Plugin {
 const isObject = (value: unknown): value is { readonly default?: unknown } =>
   typeof value === 'object' && value !== null;
 
-/** After this time, a plugin that is still loading or registering is named. */
+/** A plugin that is still loading or registering after this time is named in the log. */
 const SLOW_MS = 10_000;
 
 /**
- * Loads plugins by path, in order. A plugin whose module or function has not ended after 10 s is named in the log, and waited for.
+ * Loads plugins by path, in order. When the module or the function of a plugin takes more than 10 s, the log names the plugin,
+ * and loading continues to wait for it.
  *
  * @throws KernelError `plugin_failed` naming the file, and the line where one is known.
  */

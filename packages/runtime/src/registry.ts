@@ -1,9 +1,9 @@
 /**
- * What a runtime knows by name: handlers of primitives, tools, models, packing strategies, selectors; and what it can say of a profile
- * that names them.
+ * The names of a runtime: handlers of primitives, tools, models, packing strategies and selectors; and the findings about a
+ * profile that uses these names.
  *
- * It owns the names. A name belongs to one tool or primitive, and is never given away again. It reads and writes no rows. What each
- * method promises is said at `Runtime`, which passes its calls on.
+ * The registry owns the names. A name belongs to one tool or primitive, and is never reassigned. The registry reads and writes no
+ * rows. `Runtime`, which passes its calls on, documents each method.
  */
 import {
   answerTokensOf,
@@ -45,7 +45,7 @@ import {
 } from './tool/index.js';
 import { buildToolbox, findMissing } from './toolbox/index.js';
 
-/** What a turn may be given beside the tools of its profile. */
+/** Tools that a turn may get in addition to the tools of its profile. */
 const ADDED = ['submit_result', LIST_PROFILES, EXPAND_TOOL];
 
 export type ProfileFinding = ToolFinding | SelectorFinding | SettingFinding;
@@ -62,14 +62,14 @@ export class Registry {
   /** Serves every name that no registered model serves. */
   readonly #given: Model;
   readonly #models = new Map<string, Model>();
-  /** Of the kernel, by their whole names. */
+  /** Models of the kernel, by their whole names. */
   readonly #ownModels: ReadonlyMap<string, Model>;
   readonly #maxCardBytes: number | undefined;
   readonly #toolServers: ToolServers | undefined;
 
   /**
    * @param own - Handlers of the kernel that belong to one runtime.
-   * @param ownModels - What decides for turns of the kernel's own, by whole names.
+   * @param ownModels - The models that decide for the kernel's own turns, by whole names.
    */
   constructor(
     options: {
@@ -116,7 +116,9 @@ export class Registry {
       throw new KernelError('conflict', { message: `'${name}' is registered already.`, details: { name } });
   }
 
-  /** A tool that a profile declares must not have the name of one that is registered: the model could not tell them apart. */
+  /**
+   * A tool that a profile declares must not have the name of a registered tool or primitive: the model could not tell them apart.
+   */
   #checkDeclared({ tools }: Profile): void {
     for (const [index, tool] of tools.entries()) {
       if (typeof tool === 'string' || !(this.handlers.has(tool.name) || this.tools.has(tool.name))) continue;

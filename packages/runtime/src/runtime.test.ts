@@ -1,4 +1,4 @@
-/** The runtime as a program holds it: what its answers are typed as, and what it says when it is closed. */
+/** The runtime as programs use it: the types of its answers, and its errors after it is closed. */
 import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { queueBackends, testDatabase, waitFor } from '@boxcar/testkit';
@@ -18,7 +18,7 @@ it('says that it is closed to a program that goes on with it', async () => {
   await using database = await testDatabase();
   const opened = openRuntime({ databaseUrl: database.url, model: createModelRouter() });
   const { runtime } = opened;
-  // A build that was checked a moment ago is not checked again.
+  // A check of the build is repeated only after some time, so this check also covers the calls below.
   await runtime.builds.check();
   await opened.close();
   const closed = { code: 'internal_error', message: expect.stringContaining('The runtime is closed.') };

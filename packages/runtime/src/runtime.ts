@@ -131,41 +131,46 @@ import { WebhookSender } from './webhook/index.js';
 
 /** How long each part of closing a runtime may take. */
 const CLOSE_LIMIT_MS = 3_000;
-/** How long the handler of a primitive that no turn calls may take. */
+/** How long the handler of a primitive may take when no turn calls it. */
 const HANDLER_TIMEOUT_MS = 60_000;
-/** How long a request waits for its approval. */
+/** How long an approval request waits for its decision. */
 const APPROVAL_MS = 1_800_000;
 
 export interface RuntimeOptions {
   /** The caller's pool; the runtime never ends it. */
   readonly pool: pg.Pool;
-  /** Where lists and explanations are read; the caller closes it. Default: `pool`. */
+  /** Lists and explanations are read from this replica; the caller closes it. Default: `pool`. */
   readonly replica?: ReadReplica | undefined;
   readonly doorbell: Doorbell;
   readonly model: Model;
-  /** Where workers outside find their calls. Without it profiles cannot use queue tools. */
+  /** The queue from which tool workers outside this process take their calls. Without it, profiles cannot use queue tools. */
   readonly toolQueue?: ToolQueue;
   /** A direct connection (not through a transaction pooler) for LISTEN and session locks. */
   readonly directUrl: string;
   readonly limits?: PackLimits;
-  /** Prices by model, before the built-in ones. */
+  /** Prices by model. They take precedence over the built-in prices. */
   readonly prices?: PriceTable;
   readonly log?: Log;
-  /** How long the handler of a primitive that no turn calls may take, at most 30 days. Default 60,000. */
+  /** How long the handler of a primitive may take when no turn calls it, at most 30 days. Default 60,000. */
   readonly handlerTimeoutMs?: number;
-  /** The policy that calls of tools and primitives are held to when it names them. Default: none. */
+  /** The policy that is asked before calls of tools and primitives. Default: no policy. */
   readonly permissionEvaluator?: PermissionEvaluator | undefined;
-  /** How long a request waits for its approval, in milliseconds. Default half an hour. Null: there is no gate, and what needs approval is refused. */
+  /**
+   * How long a request waits for its approval, in milliseconds. Default half an hour. With null no gate exists: calls that need
+   * approval are refused.
+   */
   readonly approvalMs?: number | null | undefined;
-  /** Whether models and doors may hand off, and the agents of other platforms. Default: they may not. */
+  /** Whether models and doors may hand off, and the agents of other platforms. Default: handoffs are off. */
   readonly handoffs?: HandoffSettings | undefined;
-  /** The model that summarizes sessions of clients when they are handed on. Default: none, and the summary is made of counts. */
+  /**
+   * The model that summarizes a client's session when the session is handed off. Without a model, the summary consists of counts.
+   */
   readonly summaryModel?: string | undefined;
-  /** The servers whose tools profiles may name by `mcp`. The caller closes what it has opened. Default: none. */
+  /** The servers whose tools a profile can name in `mcp`. The caller closes them. Default: no servers. */
   readonly toolServers?: ToolServers | undefined;
 }
 
-/** Where a turn is looked for. */
+/** The project in which a turn is looked up. */
 export interface TurnScope {
   /** Id or name; default `default`. */
   readonly projectId?: string | undefined;
@@ -174,7 +179,7 @@ export interface TurnScope {
 export type { ProfileFinding };
 
 export interface AppliedProfile extends StoredVersion {
-  /** What `findProfileFindings` says of its tools and settings. Absent: nothing. */
+  /** The findings of `findProfileFindings` about the profile's tools and settings. Absent when there are no findings. */
   readonly findings?: readonly ProfileFinding[];
 }
 
@@ -218,7 +223,7 @@ export class Runtime implements RuntimeCore {
   readonly #registry: Registry;
   readonly #replica: ReadReplica | undefined;
 
-  /** @param build - For tests: what another build would be. */
+  /** @param build - Tests pass another build here. */
   constructor(options: RuntimeOptions, build: Build = THIS_BUILD) {
     this.pool = options.pool;
     this.#replica = options.replica;
@@ -254,9 +259,10 @@ export class Runtime implements RuntimeCore {
       (await loadCallers(this.pool, requests)).map((opening) => ({ opening })),
     );
     this.open = async (request) => (await openings.add(request)).opening;
-    // A hint is for one that comes alone: many find the workers awake. Workers of this process take what is submitted here without one.
+    // A single submission sends a hint to the workers; when many are written together, the workers are awake anyway. Workers of
+    // this process take the turns that are submitted here without a hint.
     const writes = new Batcher((items: readonly SubmissionItem[]) => writeHere(this, items));
-    // A fence locks the caller's turn: such a write goes alone, so that it waits for nobody else's.
+    // A write with a fence locks the caller's turn. It is written alone, so that it does not wait for other writes.
     this.write = async (item) => {
       if (item.fence === undefined) return writes.add(item);
       const [result] = await outsideHandlers(() => writeHere(this, [item]));
@@ -280,77 +286,79 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Adds a primitive, with the same guarantees and at the same doors as the built-in ones.
+   * Adds a primitive. It has the same guarantees as the built-in primitives and is available at the same doors.
    *
-   * @throws KernelError `bad_request` for a name, description, schema or function that is not valid, `conflict` for a name that is
-   *   taken.
+   * @throws KernelError `bad_request` for a name, description, schema or function that is not valid, `conflict` when the name is
+   * taken.
    */
   registerHandler<I>(name: string, handler: Handler<I>): void {
     this.#registry.registerHandler(name, handler);
   }
 
-  /** Adds a tool that models may call once a profile lists it. @throws KernelError as `registerHandler`. */
+  /** Adds a tool. Models can call it when their profile lists it. @throws KernelError as `registerHandler`. */
   registerTool<I>(tool: Tool<I> | IsolatedTool<I>): void {
     this.#registry.registerTool(tool);
   }
 
   /**
-   * Adds a way to meet a token budget, for handovers whose `budget_strategy` names it. It must be pure and synchronous;
-   * what it chooses is checked (docs/reference/packing.md, "Strategies of your own").
+   * Adds a strategy that makes a packing fit a token budget, for handovers that name it in `budget_strategy`. The strategy must
+   * be pure and synchronous; its choice is checked (docs/reference/packing.md, "Strategies of your own").
    *
-   * @throws KernelError `bad_request` for a name that is none, `conflict` for one that is taken, built-in ones included.
+   * @throws KernelError `bad_request` for a name that is not valid, `conflict` for a name that is taken; built-in names are
+   * taken.
    */
   registerPackingStrategy(name: string, strategy: PackingStrategy): void {
     this.strategies.add(name, strategy);
   }
 
   /**
-   * Adds a selector, which makes the prompts of the turns that name it: `view: { selector: name }` of a submission, a delegation or a
-   * profile. It must be pure and synchronous; what it returns is checked as every prompt is (docs/reference/views.md, "Selectors").
+   * Adds a selector. It makes the prompts of the turns that name it: `view: { selector: name }` of a submission, a delegation or
+   * a profile. The selector must be pure and synchronous; its result is checked like every prompt (docs/reference/views.md,
+   * "Selectors").
    *
-   * Several versions of a name may be registered. A turn takes the one that was registered last when it makes its first step, and keeps
-   * it. Register selectors before the worker starts, which tells the others what it has.
+   * Several versions of a name may be registered. At its first step a turn takes the version that was registered last, and keeps
+   * it. Register selectors before the worker starts: at its start the worker tells other processes which selectors it has.
    *
-   * @throws KernelError `bad_request` for a name, version or function that is not valid, `conflict` for another function under a name
-   *   and version that are taken.
+   * @throws KernelError `bad_request` for a name, version or function that is not valid, `conflict` when another function is
+   * registered under the same name and version.
    */
   registerSelector(name: string, selector: Selector): void {
     this.selectors.add(name, selector);
   }
 
-  /** What a packing would make, without making it: `packer.preview`. */
+  /** Shows the result of a packing without making it: `packer.preview`. */
   preview(request: PackRequest, options: PreviewOptions = {}): Promise<PackPreview> {
     return this.packer.preview(request, options);
   }
 
-  /** Serves the models whose name is `prefix` or begins with `prefix:`; it comes before the one the runtime was opened with. */
+  /** Serves the models named `prefix` or `prefix:…`. It takes precedence over the model that the runtime was opened with. */
   registerModel(prefix: string, model: Model): void {
     this.#registry.registerModel(prefix, model);
   }
 
-  /** True once `close` has been called and what was in progress is done. */
+  /** True after `close` has been called and all work in progress is done. */
   get isClosed(): boolean {
     return this.#isClosed;
   }
 
   /**
-   * Doors and workers are opened by a runtime that stays open.
+   * Call this before opening a door or a worker.
    *
-   * @throws KernelError `internal_error` once the runtime is asked to close.
+   * @throws KernelError `internal_error` after the runtime was asked to close.
    */
   checkOpen(): void {
     if (this.#isClosing) throw runtimeClosed();
   }
 
-  /** From now on no door and no worker is opened. Submissions of what is in progress are still accepted, until `close`. @internal */
+  /** From now on no door and no worker can be opened. Work in progress can still submit, until `close`. @internal */
   beginClose(): void {
     this.#isClosing = true;
   }
 
   /**
-   * Accepts a primitive and returns at once, with the receipt of a waiting one.
+   * Accepts a primitive and returns at once. A primitive that waits for a turn or batch returns its receipt.
    *
-   * @typeParam Answer - What the caller expects: the answer is not checked against it.
+   * @typeParam Answer - The type that the caller expects. The answer is not checked against it.
    * @throws KernelError of the catalogue; then nothing was written.
    */
   async accept<Answer = JsonValue>(
@@ -360,18 +368,19 @@ export class Runtime implements RuntimeCore {
   ): Promise<Accepted<Answer>> {
     refuseNested(this.pool);
     const { call, doorJobId, wokenBy } = options;
-    // Workers and queue doors that are still closing finish what they have begun.
+    // Workers and queue doors that are still closing may finish the work they have begun.
     if (call === undefined && doorJobId === undefined && wokenBy === undefined && this.#isClosed)
       throw runtimeClosed();
-    // A worker runs the calls of a turn. It hands the turn to another worker instead.
+    // Calls of a turn skip this check: their worker checks the build, and hands the turn to another worker when the build is too
+    // old.
     if (call === undefined) await this.builds.check();
     return (await accept(this, primitive, args, options)) as Accepted<Answer>;
   }
 
   /**
-   * Submits a primitive and returns its answer; when it waits for a turn, that turn's result.
+   * Submits a primitive and returns its answer. When the primitive waits for a turn, the answer is that turn's result.
    *
-   * @typeParam Answer - What the caller expects: the answer is not checked against it.
+   * @typeParam Answer - The type that the caller expects. The answer is not checked against it.
    * @throws KernelError of the catalogue; then nothing was written.
    */
   async submit<Answer = JsonValue>(
@@ -397,11 +406,11 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Waits for the end of a turn, read from its row.
+   * Waits for the end of a turn. The end is read from the turn's row.
    *
    * @param options.timeoutMs - At most 30 days; `Infinity` means no limit, which is the default.
-   * @throws KernelError `not_found`, also for a turn of another project; `wait_timeout`; `not_ended` for a turn whose end cannot be
-   *   written; or the signal's reason.
+   * @throws KernelError `not_found`, also for a turn of another project; `wait_timeout`; `not_ended` for a turn whose end cannot
+   * be written; or the signal's reason.
    */
   async waitForTurn(
     turnId: string,
@@ -414,11 +423,11 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Waits for the end of a batch that no call waits for, and returns what it came to.
+   * Waits for the end of a batch that no call waits for, and returns the batch's answer.
    *
-   * @typeParam Answer - What the caller expects: the answer is not checked against it.
-   * @throws KernelError `not_found`, also for a batch of another project; `wait_timeout`; `not_ended` for a batch whose end cannot be
-   *   written; or the signal's reason.
+   * @typeParam Answer - The type that the caller expects. The answer is not checked against it.
+   * @throws KernelError `not_found`, also for a batch of another project; `wait_timeout`; `not_ended` for a batch whose end
+   * cannot be written; or the signal's reason.
    */
   async waitForBatch<Answer = JsonValue>(
     batchId: string,
@@ -430,7 +439,7 @@ export class Runtime implements RuntimeCore {
     return (await this.watcher.waitForBatch(id, { project, ...rest })).answer as Answer;
   }
 
-  /** Where a turn stands. @throws KernelError `not_found`, also for a turn of another project. */
+  /** The current state of a turn. @throws KernelError `not_found`, also for a turn of another project. */
   async getTurn(turnId: string, options: TurnScope = {}): Promise<TurnResult> {
     const { projectId: project = 'default' } = options;
     const id = tryParseId<'turn'>(turnId);
@@ -440,10 +449,11 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * The exact prompt of a step, every message with the cards, rules and rights behind it. Rule: docs/reference/explain.md.
+   * The exact prompt of a step: every message, with the cards, rules and rights that put it there. Rule:
+   * docs/reference/explain.md.
    *
-   * @param turnId - Its id, or a beginning of it of at least eight digits.
-   * @throws KernelError `not_found` for the turn, or a step it has not.
+   * @param turnId - The turn's id, or at least its first eight digits.
+   * @throws KernelError `not_found` for the turn, or for a step that the turn does not have.
    */
   explainStep(turnId: string, options: TurnScope & StepChoice = {}): Promise<StepExplanation> {
     const { projectId: project = 'default', ...choice } = options;
@@ -453,8 +463,8 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Where a text of a turn's prompts came from: card, box, packing rule, right, author and tokens. It works in slices of a few
-   * milliseconds; `signal` ends it with its reason.
+   * Finds the origin of a text in a turn's prompts: card, box, packing rule, right, author and tokens. The search runs in slices
+   * of a few milliseconds; aborting `signal` ends it with the signal's reason.
    *
    * @throws KernelError `not_found` as `explainStep`; `bad_request` for a blank text.
    */
@@ -470,7 +480,8 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/reference/tape.md, "References".
+   * Resolves a `tape://…` reference to its place on a tape, with the frozen head of that tape. Rule: docs/reference/tape.md,
+   * "References".
    *
    * @param options.as - Id or name of the agent whose rights count; default: the operator.
    * @throws KernelError `bad_request`, `not_found`, `box_not_authorized`.
@@ -484,8 +495,9 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * A tape: by its name (made with its bootstrap when there is none, unless `create: false`), that of an agent, or a box.
-   * Used in the name of the operator, or of the agent `as` with the rights it has. Rule: docs/reference/tape.md.
+   * Opens a tape by its name, the tape of an agent, or a box. A named tape that does not exist is made with its bootstrap, unless
+   * `create` is false. The tape is used in the name of the operator, or of the agent `as` with that agent's rights. Rule:
+   * docs/reference/tape.md.
    *
    * @throws KernelError `not_found`, `bad_request`.
    */
@@ -494,12 +506,13 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Makes a tape out of the lines of files in the original's form; with `append` the lines are added to an existing tape.
-   * A new tape is made by one transaction. To an existing tape the lines are appended chunk by chunk; the same import under its
-   * `dedupKey` goes on where an earlier one has ended. Rule: docs/reference/tape.md, "Files".
+   * Makes a tape from the lines of files in the original's form. With `append` the lines are added to an existing tape.
    *
-   * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`; what an append
-   *   throws, with `details.written` after the first chunk.
+   * A new tape is made in one transaction. An existing tape is appended to chunk by chunk; the same import under the same
+   * `dedupKey` continues where an earlier attempt ended. Rule: docs/reference/tape.md, "Files".
+   *
+   * @throws KernelError `bad_request` with `details.line`, or when a tape of this name exists; `payload_too_large`; the errors of
+   * an append, with `details.written` after the first chunk.
    */
   importTape(target: TapeTarget, source: TapeSource, options: ImportOptions = {}): Promise<ImportedTape> {
     const { limits, directUrl } = this;
@@ -511,8 +524,8 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Makes a profile the current version of its name; the same content again changes nothing. Agents keep the version they
-   * were made with.
+   * Makes a profile the current version of its name. Applying the same content again changes nothing. Existing agents keep the
+   * version that they were made with.
    *
    * @throws KernelError `profile_invalid` naming every wrong field, `not_found` for the project.
    */
@@ -523,17 +536,17 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * As `applyProfile` for each, in one transaction: all of them or none.
+   * As `applyProfile` for each profile, in one transaction: all of them are applied or none.
    *
-   * @returns One for each, in order.
-   * @throws KernelError as `applyProfile`, with `profile_index` and `profile_name` in the details; `profile_invalid` when two have one name;
-   *   `bad_request` for what is not a list.
+   * @returns One result per profile, in the order of `inputs`.
+   * @throws KernelError as `applyProfile`, with `profile_index` and `profile_name` in the details; `profile_invalid` when two
+   * profiles have the same name; `bad_request` when `inputs` is not a list.
    */
   async applyProfiles(
     inputs: readonly unknown[],
     options: { readonly projectId?: string } = {},
   ): Promise<readonly AppliedProfile[]> {
-    // Programs without types call it too.
+    // Programs without types also call this method.
     if (!Array.isArray(inputs))
       throw new KernelError('bad_request', {
         message: 'profiles: must be a list.',
@@ -566,34 +579,42 @@ export class Runtime implements RuntimeCore {
   /**
    * A profile as `applyProfile` would store it; nothing is written.
    *
-   * @throws KernelError `profile_invalid` naming every wrong field; `payload_too_large` for one that no card can hold.
+   * @throws KernelError `profile_invalid` naming every wrong field; `payload_too_large` for a profile that does not fit in a
+   * card.
    */
   checkProfile(input: unknown): Profile {
     return this.#registry.checkProfile(input);
   }
 
   /**
-   * Tools of the profile that nothing here has, which a plugin of the workers may still bring; tools that it must end with and does not
-   * list; what its model is not told of the schemas of the tools that are registered here; and settings that are not sent as they are
-   * written.
+   * Findings about a profile that do not make it invalid:
+   * - tools that are not registered here; a plugin of the workers may still bring them
+   * - tools that the profile must end with but does not list
+   * - the parts of the schemas of registered tools that the profile's model does not receive
+   * - settings that are not sent to the model as they are written
    */
   findProfileFindings(profile: Profile): Promise<readonly ProfileFinding[]> {
     return this.#registry.findProfileFindings(profile);
   }
 
-  /** The current profiles of a project by name, or those of them with a tag. @throws KernelError `not_found`. */
+  /**
+   * The current profiles of a project by name; with `tag`, only the profiles that have this tag. @throws KernelError `not_found`.
+   */
   listProfiles(
     options: ProfileScope & { readonly tag?: string | undefined } = {},
   ): Promise<readonly ProfileLine[]> {
     return listProfiles(this.pool, options);
   }
 
-  /** How far the read replica is; undefined: there is none. @throws KernelError `database_unavailable`: the primary does not answer. */
+  /**
+   * How far the read replica has replayed; undefined without a replica. @throws KernelError `database_unavailable` when the
+   * primary does not answer.
+   */
   inspectReplica(): Promise<ReplicaFacts | undefined> {
     return Promise.resolve(this.#replica?.inspect());
   }
 
-  /** @param writes - The list writes the words of turns first, which no standby can. */
+  /** @param writes - The list first writes the words of turns, so it cannot run on a standby. */
   #list<O, T>(
     list: (pool: pg.Pool, options?: O) => Promise<T>,
     options: O | undefined,
@@ -603,7 +624,7 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Runs, the newest first, page by page. A run is listed when a root of it fits.
+   * Runs, the newest first, page by page. A run is listed when one of its root turns matches.
    *
    * @throws KernelError `bad_request` with all findings; `not_found` for project, profile or agent.
    */
@@ -636,12 +657,15 @@ export class Runtime implements RuntimeCore {
     return this.#list(listPrimitives, options);
   }
 
-  /** Projects, the newest first, with their turns under way and their limits. @throws KernelError `bad_request`. */
+  /** Projects, the newest first, with the number of their running turns and their limits. @throws KernelError `bad_request`. */
   listProjects(options?: ListProjectsOptions): Promise<RowList<'projects', ProjectLine>> {
     return this.#list(listProjects, options);
   }
 
-  /** Makes a project, or finds it. @throws KernelError `bad_request`; `conflict` when it has other limits. */
+  /**
+   * Makes a project, or returns the existing one. @throws KernelError `bad_request`; `conflict` when the existing project has
+   * other limits.
+   */
   createProject(options: CreateProjectOptions): Promise<CreatedProject> {
     return createProject(this.pool, options);
   }
@@ -652,7 +676,8 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Lets a project take no new submissions, or with `isArchived: false` again. What runs in it goes on to its end.
+   * Archives a project: it takes no new submissions, and its running turns continue to their end. `isArchived: false` opens it
+   * again.
    *
    * @param project - Id or name.
    * @throws KernelError `not_found`.
@@ -672,7 +697,7 @@ export class Runtime implements RuntimeCore {
     return getProfile(this.pool, name, options);
   }
 
-  /** Several versions at once, in the order of the request; what does not exist is left out. */
+  /** Several versions at once, in the order of the request. Versions that do not exist are left out. */
   findProfileVersions(
     refs: readonly ProfileRef[],
     options: ProfileScope = {},
@@ -680,7 +705,7 @@ export class Runtime implements RuntimeCore {
     return findProfileVersions(this.pool, refs, options);
   }
 
-  /** Does work before the runtime closes, in a limited time. @returns Takes it back. */
+  /** Runs `work` before the runtime closes, with a limit of time. @returns A function that removes `work` again. */
   beforeClose(work: () => Promise<void>): () => void {
     this.#beforeClose.add(work);
     return () => void this.#beforeClose.delete(work);
@@ -710,7 +735,7 @@ export class Runtime implements RuntimeCore {
     this.#announcer.finishSoon(batchIds);
   }
 
-  /** A field, so that those who tell ends can take it apart. */
+  /** A field and not a method, so that it can be passed on without its runtime. */
   readonly tellSourceSoon = (handoffId: HandoffId): void => this.#announcer.tellSourceSoon(handoffId);
 
   wakeDoorJobsSoon(ids: readonly (TurnId | BatchId)[]): void {
@@ -722,9 +747,9 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Waits for rings and promotions in progress, then closes the doorbell and the watcher. The pool stays open, because
-   * the caller owns it. Servers that are away delay this by a few seconds only. A part that could not be closed is logged
-   * as `runtime.not_closed`. Calls after the first wait for the same end.
+   * Waits for rings and promotions in progress, then closes the doorbell and the watcher. The pool stays open, because the caller
+   * owns it. Servers that do not answer delay the close by a few seconds only. A part that could not be closed is logged as
+   * `runtime.not_closed`. Later calls wait for the same end.
    */
   close(): Promise<void> {
     this.beginClose();

@@ -1,7 +1,10 @@
-/** Claims that travel with a commit, as one for all its turns. */
+/** Claims that travel with a commit, joined into one claim for all its turns. */
 import type { ClaimAlong, ViewedClaim } from '@boxcar/store';
 
-/** They are of one worker: those of another, or of an earlier identity of it, stay out. */
+/**
+ * All joined claims belong to the worker of the last one. Claims of other workers, or of an earlier identity of this worker, are
+ * dropped.
+ */
 export function joinAlong(given: readonly (ClaimAlong | undefined)[]): ClaimAlong | undefined {
   const all = given.filter((along) => along !== undefined);
   const last = all.at(-1);
@@ -10,7 +13,7 @@ export function joinAlong(given: readonly (ClaimAlong | undefined)[]): ClaimAlon
   return { ...last, rings: same.flatMap(({ rings }) => rings) };
 }
 
-/** What came of one of them. Undefined: it was not made. */
+/** The outcome of one of the joined claims. Undefined when the claim was not made. */
 export function claimOf(
   along: ClaimAlong | undefined,
   joined: ClaimAlong | undefined,

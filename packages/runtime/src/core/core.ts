@@ -1,4 +1,4 @@
-/** What the parts of the runtime share. `Runtime` implements it; the parts know this file only. */
+/** The shared parts of the runtime. `Runtime` implements this interface; the parts import only this file. */
 import type {
   BatchId,
   Doorbell,
@@ -35,15 +35,15 @@ import type { Handoffs } from './handoffs.js';
 import type { Accepted, InnerSubmitOptions, SubmitOptions } from './submit-options.js';
 import type { Webhooks } from './webhooks.js';
 
-/** Calls of tools that workers outside run. */
+/** Calls of tools that workers outside the kernel run. */
 export interface QueueToolCalls {
-  /** Adds the jobs of committed calls. With a limit, calls that are locked are left to a later sweep. */
+  /** Adds the jobs of committed calls. With a limit, locked calls are left to a later sweep. */
   send(
     calls: readonly Pick<PendingCall, 'id' | 'turn_id' | 'name' | 'target' | 'retry' | 'arguments'>[],
     limit?: LockLimit,
   ): Promise<void>;
   load(id: ToolCallId): Promise<QueueCall | null>;
-  /** Records what a worker outside answered, in whatever shape. */
+  /** Records the answer of a tool worker, whatever its shape. */
   record(
     call: QueueCall,
     answer: {
@@ -53,7 +53,7 @@ export interface QueueToolCalls {
     },
     options?: { readonly lockedMs?: () => number },
   ): Promise<{ readonly outcome: 'recorded' | 'duplicate'; readonly status: CallSettlement['status'] }>;
-  /** What was answered for a call that is over: kept as evidence. */
+  /** Keeps an answer as evidence when its call has already ended. */
   keepLate(
     call: Pick<QueueCall, 'id'>,
     answer: {
@@ -62,11 +62,11 @@ export interface QueueToolCalls {
       readonly error?: ErrorBody;
     },
   ): Promise<void>;
-  /** Takes up what the job of a call says, and removes it. */
+  /** Records the outcome of a call's job, and removes the job. */
   collect(call: QueueCall): Promise<void>;
-  /** Removes the jobs of calls that need no answer any more. @returns False when the queue does not answer. */
+  /** Removes the jobs of calls that no longer need an answer. @returns False when the queue does not answer. */
   forget(calls: readonly { readonly id: ToolCallId; readonly target: string | null }[]): Promise<boolean>;
-  /** Looks after calls that are due. @returns False when the queue does not answer. */
+  /** Checks the calls that are due. @returns False when the queue does not answer. */
   sweep(options?: { readonly now?: Date } & LockLimit): Promise<boolean>;
 }
 
@@ -75,28 +75,28 @@ export type Ends = Pick<
   'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds' | 'noticeTurnIds'
 >;
 
-/** What decides about calls of tools and primitives before they begin. */
+/** How calls of tools and primitives are allowed or refused before they begin. */
 export interface CallGateOptions {
-  /** Undefined: no policy is configured, and none is asked. */
+  /** Undefined: no policy is configured, so none is asked. */
   readonly evaluator: PermissionEvaluator | undefined;
-  /** How long a request waits for its decision; undefined: there is no gate, and what needs approval is refused. */
+  /** How long a request waits for its decision. Undefined: no gate, so calls that need approval are refused. */
   readonly approvalMs: number | undefined;
 }
 
 /** A worker of this process. */
 export interface LocalWorker {
-  /** Runs a turn that it may have taken in a commit whose answer was lost. */
+  /** Runs a turn that this worker may have claimed in a commit whose answer was lost. */
   recover(ring: Pick<Ring, 'turnId' | 'epoch'>): void;
-  /** Keeps a slot for a turn that a commit is about to dispatch. Undefined: it has none to give. */
+  /** Reserves a slot for a turn that a commit is about to dispatch. Undefined when the worker has no free slot. */
   reserve(
     ring: Pick<Ring, 'turnId' | 'epoch'> & Partial<Pick<Ring, 'workerTarget'>>,
   ): Reservation | undefined;
 }
 
-/** A slot of a worker for a turn that the commit which dispatches it takes as well. */
+/** A slot of a worker for a turn that the same commit dispatches and claims. */
 export interface Reservation {
   readonly along: ClaimAlong;
-  /** Runs the turn, or gives the slot back. Undefined: what came of it is not known, and is found out. */
+  /** Runs the turn, or frees the slot. With undefined the outcome of the commit is unknown, and the worker finds out. */
   settle(claim: ViewedClaim | undefined): void;
 }
 
@@ -106,55 +106,58 @@ export interface RuntimeCore {
   readonly model: Model;
   readonly directUrl: string;
   readonly limits: PackLimits;
-  /** The limit for handlers that no turn calls. */
+  /** The time limit for handlers that no turn calls. */
   readonly handlerTimeoutMs: number;
-  /** The first that knows a model counts. */
+  /** The first table that has a model sets its price. */
   readonly prices: readonly PriceTable[];
   readonly strategies: PackingStrategies;
   readonly selectors: Selectors;
   readonly log: Log;
   readonly handlers: ReadonlyMap<string, Handler>;
-  /** The handlers of the kernel. They take connections only through their tools. */
+  /** The kernel's own handlers. They take connections only through their tools. */
   readonly ownHandlers: ReadonlySet<Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
-  /** Where the tools of a profile's `mcp` come from; undefined: no servers are defined. */
+  /** Where the tools of a profile's `mcp` come from; undefined when no servers are defined. */
   readonly toolServers: ToolServers | undefined;
   readonly watcher: TurnWatcher;
-  /** What decides about calls before they begin. */
+  /** How calls are allowed or refused before they begin. */
   readonly gate: CallGateOptions;
   readonly handoffs: Handoffs;
   readonly webhooks: Webhooks;
   readonly isClosed: boolean;
-  /** @throws KernelError `internal_error` once the runtime is closed. */
+  /** @throws KernelError `internal_error` after the runtime was asked to close. */
   checkOpen(): void;
   /** Whether this build may work on the database. */
   readonly builds: BuildWatch;
-  /** Loads what a submission needs of its caller, together with others that come at the same moment. */
+  /** Loads the rows that a submission needs about its caller, together with other requests of the same moment. */
   readonly open: (request: CallerRequest) => Promise<CallerFacts | undefined>;
   /** Facts about callers that were looked up earlier. */
   readonly keptCallers: KeptCallers;
-  /** Writes a submission together with others that come at the same moment. */
+  /** Writes a submission together with other submissions of the same moment. */
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
-  /** Rings after a commit: at once, in the background, never failing. */
+  /** Rings after a commit: at once, in the background, without ever failing. */
   ring(rings: readonly Ring[]): void;
   /** Workers that may take the turns that this process submits. */
   readonly localWorkers: Set<LocalWorker>;
-  /** Does work in the background, never failing. */
+  /** Runs work in the background, without ever failing. */
   afterwards(work: () => Promise<void>): void;
-  /** Calls that workers outside answer; undefined when the runtime was opened without queues for them. */
+  /** Calls that tool workers answer; undefined when the runtime was opened without their queues. */
   readonly outside: QueueToolCalls | undefined;
-  /** Gives a committed call to the workers outside: in the background, never failing. */
+  /** Sends a committed call to the tool workers: in the background, without ever failing. */
   sendSoon(call: PendingCall): void;
   accept(primitive: string, args: unknown, options?: SubmitOptions & InnerSubmitOptions): Promise<Accepted>;
-  /** Looks soon whether queued turns of this target have room. */
+  /** Checks soon whether there is room for queued turns of this target. */
   promoteSoon(workerTarget: string): void;
-  /** The turn has come as far as its siblings wait for (`warm_cache`): a look at their queues. */
+  /** The turn has reached the point that its siblings wait for (`warm_cache`): their queues are checked. */
   letWarmedIn(turnId: TurnId): void;
-  /** After a commit that ended turns: callers here, jobs at the queue door, batches and queued turns get to know. Hints only. */
+  /**
+   * Call after a commit that ended turns. Sends hints to callers in this process, jobs at the queue door, batches and queued
+   * turns.
+   */
   announceEnds(ends: Ends): void;
-  /** Ends these batches soon, or does whatever is due about them. */
+  /** Ends these batches soon, or does other work that is due for them. */
   finishSoon(batchIds: readonly BatchId[]): void;
-  /** Tells the end of a handoff to the agent that asked for it: soon, and never failing. */
+  /** Soon reports the end of a handoff to the agent that requested it, without ever failing. */
   tellSourceSoon(handoffId: HandoffId): void;
   /** Wakes the jobs at the queue door that wait for these turns and batches. */
   wakeDoorJobsSoon(ids: readonly (TurnId | BatchId)[]): void;

@@ -1,8 +1,8 @@
-/** What a runtime knows of handoffs, for the parts that meet them: turns, sweeps, decisions, workers. */
+/** The handoff functions of a runtime that turns, sweeps, decisions and workers use. */
 import type { CardContent, CardId, JsonObject, JsonValue, Role, TicketId } from '@boxcar/kernel';
 import type { ServedHandoff } from '@boxcar/store';
 
-/** A handoff with the cards that were packed beside its task, its context and its payload, in the order of the box. */
+/** A handoff with the cards that were packed in addition to its task, its context and its payload, in the order of the box. */
 export interface PackedHandoff extends ServedHandoff {
   readonly cards: readonly {
     readonly id: CardId;
@@ -12,20 +12,20 @@ export interface PackedHandoff extends ServedHandoff {
   }[];
 }
 
-/** What an adapter or a function has brought. */
+/** The result of an adapter or a function. */
 export interface ServedResult {
   readonly result: JsonValue;
-  /** Null: none was reported. */
+  /** Null when no usage was reported. */
   readonly usage: { readonly input_tokens: number; readonly output_tokens: number } | null;
-  /** What the platform calls it; null: nothing. */
+  /** The platform's id of the task; null when it has none. */
   readonly remoteId: string | null;
-  /** What the platform could not carry; null for a function, which is given everything. */
+  /** The parts that the platform could not carry; null for a function, which receives everything. */
   readonly loss: JsonObject | null;
 }
 
 export interface QuestionOptions {
   readonly timeoutMs: number;
-  /** By which another attempt finds the question again. Default: its text. */
+  /** The key by which another attempt finds the question again. Default: its text. */
   readonly key?: string | undefined;
   /** The task of the platform that waits for the reply. */
   readonly remoteTask?: string | undefined;
@@ -35,9 +35,9 @@ export interface QuestionOptions {
 export interface PreparedHandoff {
   /** `safe`: an attempt that was cut off may be followed by another one. */
   readonly retry: 'safe' | 'never';
-  /** An attempt that was cut off while its platform waited for a reply is followed by one that goes on with its task. */
+  /** True: after an attempt was cut off while its platform waited for a reply, the next attempt continues the platform's task. */
   readonly resumes?: boolean | undefined;
-  /** What is reserved before the call. `model` names the price; null: it costs nothing that is known. */
+  /** The reservation before the call. `model` names the price; null when no cost is known. */
   readonly need: {
     readonly promptTokens: number;
     readonly maxOutputTokens: number;
@@ -48,36 +48,39 @@ export interface PreparedHandoff {
     readonly signal: AbortSignal;
     readonly attempt: number;
     readonly onRemoteId: (id: string) => void;
-    /** Gets a text result while it is written. */
+    /** Receives a text result while it is written. */
     readonly onText: (text: string) => void;
-    /** Asks whoever follows the handoff, and waits for the reply without a slot of the worker. */
+    /** Asks the person or program that follows the handoff. Waits for the reply without a slot of the worker. */
     readonly ask: (text: string, options: QuestionOptions) => Promise<string>;
-    /** The task of the platform that this attempt goes on with. */
+    /** The platform's task that this attempt continues. */
     readonly resumeId: string | undefined;
     /** Waits for another handoff without a slot of the worker. */
     readonly whileWaiting: <T>(work: () => Promise<T>) => Promise<T>;
   }): Promise<ServedResult>;
-  /** Tells the platform to stop; undefined: it cannot be told. */
+  /** Tells the platform to stop. Undefined when the platform has no way to stop a task. */
   readonly cancel: ((remoteId: string, signal: AbortSignal) => Promise<boolean>) | undefined;
   /** Whether a failed attempt may be followed by another one, and how long the platform asks to wait. */
   adviseRetry(error: unknown): { readonly retryable: boolean; readonly retryAfterMs?: number | undefined };
 }
 
 export interface Handoffs {
-  /** Models and doors may hand off. */
+  /** True when models and doors may hand off. */
   readonly isEnabled: boolean;
-  /** What a worker of this process can serve beside its own targets. */
+  /** The targets that a worker of this process can serve in addition to its own targets. */
   readonly workerTargets: readonly string[];
   /** @throws KernelError for a target that this process does not know. */
   prepare(handoff: PackedHandoff, workerTarget: string): Promise<PreparedHandoff>;
-  /** Moves on what waits for a ticket that was decided, or whose call is over. */
+  /** Continues the work that waits for a ticket, after the ticket was decided or its call has ended. */
   decided(ticketId: TicketId): Promise<void>;
 }
 
-/** Turns with such a target are served by an adapter or a function. Rule: docs/reference/handoff.md, "Who serves a handoff". */
+/**
+ * Turns whose target has this prefix are served by an adapter or a function. Rule: docs/reference/handoff.md, "Who serves a
+ * handoff".
+ */
 export const HANDOFF_TARGET = 'handoff-';
 
-/** Who takes chains: processes that may hand off. */
+/** The target of chains. Processes that may hand off serve it. */
 export const CHAIN_TARGET = `${HANDOFF_TARGET}chain`;
-/** The tool of chains alone: makes their next move. */
+/** The tool of chains only: it makes the chain's next move. */
 export const CHAIN_TOOL = 'handoff_hop';

@@ -1,4 +1,4 @@
-/** What a door hands over, and what it gets. */
+/** The data that a door passes to a submission, and the data that it gets back. */
 import type {
   BatchId,
   JsonObject,
@@ -13,62 +13,62 @@ import type {
 import type { CallerFacts, CallerTransaction, CallerTx, Tx } from '@boxcar/store';
 import type { Handler } from '../handler/index.js';
 
-/** Of an awaited turn or batch, unless told. */
+/** The default wait for a turn or batch. */
 export const DEFAULT_WAIT_SECONDS = 3600;
 
 /** A submission as a door hands it over. */
 export interface SubmitOptions {
   /** Id or name; default `default`. */
   readonly projectId?: string | undefined;
-  /** The agent in whose name it comes, by id, name or session; default: the project's operator. */
+  /** The agent that submits, by id, name or session; default: the project's operator. */
   readonly sourceAgentId?: string | SessionAddress | undefined;
-  /** The second submission under a key changes nothing and returns the first answer. */
+  /** A second submission under the same key changes nothing and returns the first answer. */
   readonly idempotencyKey?: string | undefined;
-  /** A turn under which new turns are filed: its run, its depth, its lineage. It must not have ended. */
+  /** The parent of the new turns: it determines their run, depth and lineage. It must not have ended. */
   readonly parentTurnId?: string | undefined;
   readonly channelId?: string | undefined;
   readonly traceparent?: string | undefined;
   /**
-   * A transaction of the caller, by a pg client or a drizzle node-postgres transaction: the submission is committed, or undone,
-   * with it. Its isolation level is read committed, and the submission waits for nothing. Rule: docs/reference/primitives.md,
-   * "In a transaction of yours".
+   * A transaction of the caller, as a pg client or a drizzle node-postgres transaction. The submission is committed or rolled
+   * back with it. Its isolation level is read committed, and the submission waits for no turn or batch. Rule:
+   * docs/reference/primitives.md, "In a transaction of yours".
    */
   readonly tx?: CallerTx | undefined;
 }
 
-/** How the kernel's own doors call: a turn's tool call, or a job that waits for the answer. */
+/** Options of the kernel's own doors: for a turn's tool call, or for a job that waits for the answer. */
 export interface InnerSubmitOptions {
-  /** The tool call of a running turn that asks. Its result commits with the effect. */
+  /** The tool call of the running turn that submits. Its result commits with the effect. */
   readonly call?: {
     readonly turnId: TurnId;
     readonly epoch: number;
     readonly holderId: WorkerId;
     readonly toolCallId: ToolCallId;
-    /** By `parseSubmission`, beside the commit of the call. */
+    /** The result of `parseSubmission`, which runs in parallel with the commit of the call. */
     readonly parsed?: ParsedSubmission | undefined;
-    /** Fires at the call's deadline and when its turn is lost: what the handler has gathered comes to nothing. */
+    /** Aborts at the call's deadline and when its turn is lost: the handler's gathered effects are then discarded. */
     readonly signal: AbortSignal;
     /** Records the answer in the same transaction, when the primitive does not wait. */
     readonly settle: (tx: Tx, answer: JsonValue) => Promise<void>;
-    /** From here on the call's deadline no longer ends it. @throws when it has. */
+    /** After this the call's deadline no longer ends it. @throws when the deadline has already passed. */
     readonly pass: () => void;
-    /** Rings the turns that it has dispatched. */
+    /** Rings the turns that the call has dispatched. */
     readonly ring: (rings: readonly Ring[]) => void;
   };
-  /** `tx` of the caller, once it was entered. */
+  /** The caller's `tx`, after the submission has entered it. */
   readonly within?: CallerTransaction;
   readonly doorJobId?: string;
-  /** The note about that job, if it holds the event loop. */
+  /** The row id of the note that is written about that job when its handler blocks the event loop. */
   readonly doorNoteId?: string;
-  /** The key is made of the job. */
+  /** The key is derived from the job. */
   readonly isJobKey?: boolean;
-  /** In place of the handler that has the name of the primitive. One of the kernel's own. */
+  /** A handler of the kernel that runs in place of the registered handler of the primitive. */
   readonly handler?: Handler;
-  /** What a call of a turn asked for begins now, after its approval: the call waits for the turn that is made. */
+  /** The submission is the approved request of a turn's call. The call waits for the turn that is made. */
   readonly begins?: { readonly toolCallId: ToolCallId | null };
-  /** The key is one of those that only the kernel makes. */
+  /** The key has a form that only the kernel makes. */
   readonly isKernelKey?: boolean;
-  /** The turn whose end starts the new turns. They are its children: of its run, in its account. */
+  /** The turn whose end starts the new turns. The new turns are its children: they join its run and use its account. */
   readonly wokenBy?: TurnId;
 }
 
@@ -76,7 +76,7 @@ export interface Accepted<Answer = JsonValue> {
   readonly projectId: ProjectId;
   /** The key under which the answer is stored. */
   readonly key: string;
-  /** The answer, or the receipt while a turn is awaited. */
+  /** The answer, or the receipt while the primitive waits for a turn or batch. */
   readonly answer: Answer;
   /** The turn whose end is the final answer. */
   readonly awaitedTurnId: TurnId | null;
@@ -84,14 +84,14 @@ export interface Accepted<Answer = JsonValue> {
   readonly awaitedBatchId: BatchId | null;
   /** True when another submission had been accepted under this key before. */
   readonly isReplay: boolean;
-  /** What the calling turn ends with, when the primitive ends it. Nothing was written then. */
+  /** The end of the calling turn, when the primitive ends it. Nothing was written then. */
   readonly ending: { readonly deliverable: JsonValue; readonly isSanitized: boolean } | null;
 }
 
 /** The caller of a submission, whose source agent is known. */
 export type Caller = CallerFacts & {
   readonly source: NonNullable<CallerFacts['source']>;
-  /** It was not looked up for this submission: the write checks it. */
+  /** The caller comes from the cache and was not looked up for this submission, so the write verifies it. */
   readonly isKept: boolean;
 };
 
@@ -103,7 +103,7 @@ export interface ParsedSubmission {
   readonly plain: JsonObject;
   readonly request: {
     readonly key: string;
-    /** The caller has chosen the key. */
+    /** True when the caller chose the key. */
     readonly isOwnKey: boolean;
     readonly profileNames: readonly string[];
   };

@@ -1,15 +1,19 @@
-/** What a runtime knows of the events that are sent to receivers outside, for the parts that cause them. */
+/** The webhook functions of a runtime, for the parts that cause events for outside receivers. */
 export interface Webhooks {
   /**
-   * The address as it is stored.
+   * Checks an address and returns it in its stored form.
    *
-   * @throws KernelError `bad_request` for one that no event may be sent to; `bad_config`: there is no secret to sign with.
+   * @throws KernelError `bad_request` for an address that must not receive events; `bad_config` when there is no secret to sign
+   * with.
    */
   check(url: string, field: string): Promise<string>;
   /** False: this process has no secret to sign with, and sends nothing. */
   readonly isConfigured: boolean;
-  /** Sends what is due, in this process. A hint: does nothing where none of its workers runs, and never fails. */
+  /** A hint to send due events in this process. It never fails, and does nothing where no worker of this process runs. */
   wake(): void;
-  /** A worker of this process has started. @returns It stops: the last one waits a little for what is being sent. */
+  /**
+   * Reports that a worker of this process has started. @returns A function to call when the worker stops; for the last worker it
+   * waits a short time for events that are being sent.
+   */
   join(): () => Promise<void>;
 }

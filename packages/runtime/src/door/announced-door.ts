@@ -13,7 +13,7 @@ const REMOVE_MS = 2_000;
 
 const hashes = new WeakMap<z.ZodType, string>();
 
-/** A hash of the arguments that a handler takes, by their JSON schema; '' when they have none. */
+/** A hash of a handler's arguments, from their JSON schema; '' when the schema cannot be described. */
 export function argumentsHash({ input }: Pick<Handler, 'input'>): string {
   const known = hashes.get(input);
   if (known !== undefined) return known;
@@ -22,17 +22,17 @@ export function argumentsHash({ input }: Pick<Handler, 'input'>): string {
     const schema = z.toJSONSchema(input, { io: 'input', unrepresentable: 'any' }) as unknown as JsonValue;
     hash = sha256(canonicalJson(schema)).slice(0, 16);
   } catch {
-    // A schema of a plugin that cannot be described: nothing is known about its versions.
+    // The JSON schema of a plugin cannot be described, so its versions cannot be told apart.
   }
   hashes.set(input, hash);
   return hash;
 }
 
-/** What a process says of the primitives that it knows, or of its tools. */
+/** The names and argument hashes of a process's primitives or tools, as it announces them. */
 export const argumentHashes = (known: ReadonlyMap<string, Pick<Handler, 'input'>>): Record<string, string> =>
   Object.fromEntries([...known].map(([name, item]) => [name, argumentsHash(item)]));
 
-/** Keeps a row that says which primitives this door knows: a process may serve a door and have no worker. */
+/** Maintains a row with the primitives that this door knows: a process can serve a door without having a worker. */
 export function announce(runtime: RuntimeCore): { close(): Promise<void> } {
   const { pool, log, builds } = runtime;
   const id = newId<'worker'>();
@@ -58,7 +58,7 @@ export function announce(runtime: RuntimeCore): { close(): Promise<void> } {
   return {
     close: async () => {
       clearInterval(timer);
-      // Otherwise its lease ends by itself: a database that does not answer must not delay the close.
+      // If the removal takes too long, the row's lease ends by itself: a database that does not answer must not delay the close.
       const removing = renewing.then(() => removeWorker(pool, id));
       await withinTime(removing, REMOVE_MS, 'removing the row of the door').catch(() => undefined);
     },

@@ -1,6 +1,6 @@
 /**
- * Jobs whose handler has held the event loop of a worker, or has ended its process: they run again with back-off, and fail after five
- * such losses.
+ * Jobs whose handler has blocked the event loop of a worker or has ended its process. They run again with back-off, and fail
+ * after five such losses.
  */
 import { canonicalJson, KernelError, sha256 } from '@boxcar/kernel';
 import { findBlockedJob, MAX_TRIES, noteSweepFailure } from '@boxcar/store';
@@ -10,7 +10,7 @@ import type { RunningJob } from '../lib/index.js';
 
 const CRASHED = 'worker_crashed: ';
 const PREFIX = /^worker_(?:blocked|crashed): /;
-/** The note never becomes a dead letter: the door counts its tries. */
+/** The note must never become a dead letter, because the door counts the attempts itself. */
 const MAX_NOTES = 1_000_000;
 
 /** The id of the note that the watchdog writes about a job, as a UUID. */
@@ -18,10 +18,11 @@ export const noteIdOf = ({ queueName, id, timestamp }: Pick<Job, 'queueName' | '
   sha256(canonicalJson([queueName, id ?? '', timestamp])).slice(0, 32);
 
 /**
- * For a job that was in hand when a process ended. Costs a statement only then.
+ * Checks a job that was in progress when its process ended. For other jobs it runs no statement.
  *
- * @returns How long it must wait before it may run again. Unit: milliseconds.
- * @throws KernelError `worker_blocked` or `attempts_exhausted` when it has held an event loop or ended a process too often.
+ * @returns How long the job must wait before it may run again, in milliseconds.
+ * @throws KernelError `worker_blocked` or `attempts_exhausted` when the job has blocked an event loop or ended a process too
+ * often.
  */
 export async function checkBlocked({ pool }: Pick<RuntimeCore, 'pool'>, job: Job): Promise<number> {
   if (job.stalledCounter === 0) return 0;
@@ -35,7 +36,7 @@ export async function checkBlocked({ pool }: Pick<RuntimeCore, 'pool'>, job: Job
   });
 }
 
-/** For a job whose handler left the error that ends the process. */
+/** Notes a job whose handler left the error that ends the process. */
 export async function noteCrashedJob(
   pool: RuntimeCore['pool'],
   { primitive, jobId, noteId }: RunningJob,

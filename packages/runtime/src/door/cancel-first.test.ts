@@ -10,7 +10,7 @@ import { Runtime } from '../runtime.js';
 import { testBackend } from '../testing/queue-backend.js';
 import { createQueueDoor } from './queue-door.js';
 
-/** A full queue with a cancel in front of it, and a door that takes one job at a time once `before` has run. */
+/** A full queue with a cancel at its head, and a door that takes one job at a time after `before` has run. */
 async function place(
   kind: QueueBackend,
   before: (pool: pg.Pool) => Promise<unknown> = async () => undefined,
@@ -45,7 +45,7 @@ async function place(
   const job = await queue.add('cancel', { project_id, arguments: { turn_id: turnId } }, { lifo: true });
   await before(pool);
   const door = createQueueDoor(runtime, queues, { concurrency: 1 });
-  /** When the cancel and the others were answered, once all are. */
+  /** The times at which the cancel and the other jobs were answered; resolves when all are answered. */
   const answered = async (): Promise<{ readonly cancel: number; readonly others: readonly number[] }> => {
     await waitFor(async () => (await queue.getCompletedCount()) === 51, { message: 'all are answered' });
     const at = async (id: string | undefined): Promise<number> =>

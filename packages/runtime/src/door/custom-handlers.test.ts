@@ -28,7 +28,7 @@ interface Program extends AsyncDisposable {
   work(): Promise<void>;
 }
 
-/** A process with a queue door: its own pool and queues. */
+/** A process with a queue door, its own pool and its own queues. */
 function program(backend: TestBackend): Program {
   const events: string[] = [];
   const pool = createPool({ connectionString: backend.database.url });
@@ -200,7 +200,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     const raise = (state: string) => ({
       text: `do $$ begin raise exception 'meanwhile' using errcode = '${state}'; end $$`,
     });
-    // More often than a submission is tried by itself: the door hands the job back.
+    // More often than a submission is retried by itself, so the door hands the job back.
     const isOver = (name: keyof typeof runs): boolean => ++runs[name] > 7;
     const register = (name: keyof typeof runs, fail: Handler['handle']): void =>
       door.runtime.registerHandler(
@@ -232,7 +232,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
         name,
         handlerOf(async (_input, { db }) => {
           runs.push(name);
-          // The delay is the queue's, by the clock of the process.
+          // The queue makes the delay, by the clock of the process.
           const text = `select next_try_at < now() + interval '100 ms' as is_due ${notes}`;
           return (await db.query<{ is_due: boolean }>({ text })).rows[0]?.is_due ?? null;
         }),
@@ -243,7 +243,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     for (const [name, attempts] of Object.entries(attemptsOf)) {
       const job = await queue.add(name, DATA, { attempts: 1 });
       jobs.set(name, job);
-      // As its worker died.
+      // The same state as after its worker's death.
       await backend.takeAndDie(PRIMITIVES_QUEUE);
       const note = {
         kind: 'blocked_jobs' as const,
@@ -254,7 +254,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
       for (let n = 0; n < attempts; n++)
         await noteSweepFailure(backend.database.pool, note, { maxTries: 1_000_000 });
     }
-    // Later than the queue delivers the job again.
+    // Later than the time at which the queue delivers the job again.
     const later = "update boxcar.sweep_failures set next_try_at = now() + interval '12 seconds'";
     await backend.database.pool.query(`${later} where attempts = 1`);
     door.serve();
@@ -281,7 +281,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     };
     await using first = await start(1);
     first.serve();
-    // Lives, but takes no job yet.
+    // It is alive but takes no job yet.
     await using second = await start(2);
     await first.runtime.applyProfile({
       name: 'writer',
@@ -340,7 +340,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     );
     await using lacks = program(backend);
     lacks.serve();
-    // The slot of the other door is taken.
+    // The only slot of the other door is occupied.
     const job = await queue.add('added', DATA, { attempts: 1 });
     await waitFor(() => lacks.events.includes('door.handed_back'), { message: 'it is handed back' });
     await lacks[Symbol.asyncDispose]();
@@ -349,7 +349,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     const ended = await endOf(queue, job);
     expect([ended.failedReason, ended.returnvalue]).toEqual([undefined, 'added']);
     await knows[Symbol.asyncDispose]();
-    // Its row is gone with it.
+    // Closing it has removed its row.
     await using late = program(backend);
     late.serve();
     expect((await endOf(queue, await queue.add('added', DATA, { attempts: 5 }))).failedReason).toMatch(
@@ -398,9 +398,9 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     const add = (args: object): Promise<Job> =>
       queue.add('paint', { ...DATA, arguments: args }, { attempts: 1 });
     const refused = /^bad_request: .*color/;
-    // No other version lives.
+    // No other version is alive.
     expect((await endOf(queue, await add({ color: 'blue' }))).failedReason).toMatch(refused);
-    // Lives, but takes no job yet.
+    // It is alive but takes no job yet.
     await newer.work();
     const job = await add({ color: 'red' });
     await waitFor(() => older.events.includes('door.handed_back'), { message: 'it is handed back' });
@@ -409,7 +409,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     await older[Symbol.asyncDispose]();
     const ended = await endOf(queue, job);
     expect([ended.failedReason, ended.returnvalue]).toEqual([undefined, 'red']);
-    // Neither version takes them, and only the newer one lives.
+    // Neither version accepts these arguments, and only the newer version is alive.
     expect((await endOf(queue, await add({ colour: 'red' }))).failedReason).toMatch(/^bad_request: .*colour/);
   });
 
@@ -460,10 +460,10 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
       expect((await job(last)).progress).toEqual({ handed_back: 20, since: expect.any(Number) });
       await last.promote();
       expect((await endOf(queue, last)).failedReason).toMatch(failed);
-      // Many doors may lack it, and one may know it.
+      // Many doors may lack the primitive while one door knows it.
       const early = await add(100, 14);
       await isDelayed(early);
-      // As an earlier build has written it.
+      // In the form that an earlier build wrote.
       const older = await add(20);
       await isDelayed(older);
       for (const { progress } of [await job(early), await job(older)])
@@ -500,7 +500,7 @@ const answering = (name: string): Handler =>
     return name;
   });
 
-/** As if a newer build, which this one can work with, had migrated the database. */
+/** The same state as after a newer build, which this build is compatible with, has migrated the database. */
 const newerSchema = ({ database }: TestBackend): Promise<unknown> =>
   database.pool.query(
     'insert into boxcar.schema_version (version, name, checksum, min_compatible) select version + 1, name, checksum, min_compatible from boxcar.schema_version order by version desc limit 1',

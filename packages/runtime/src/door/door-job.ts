@@ -10,10 +10,10 @@ import { argumentsHash } from './announced-door.js';
 
 export const RETRY_MS = 1_000;
 
-/** A process of another build, or a migration, can accept what this one cannot. */
+/** A job waits at these errors: a process of another build may accept it, or this database after a migration. */
 const OURS: ReadonlySet<string> = new Set(['database_auth_failed', 'schema_too_new']);
 
-/** Closes a door when told to, or when a migration has shut this build out: other processes take its jobs then. */
+/** Closes a door on request, or when a migration has shut this build out. Other processes then take its jobs. */
 export function closable({ builds, log }: RuntimeCore, worker: { close(): Promise<void> }): QueueDoor {
   let closing: Promise<void> | undefined;
   const close = (): Promise<void> => {
@@ -23,15 +23,16 @@ export function closable({ builds, log }: RuntimeCore, worker: { close(): Promis
   };
   const unwatch = builds.onOutdated((error) => {
     log('error', 'door.outdated', { error: error.message });
-    // Not at once: the first may be told of it before there is anything to take away.
+    // Deferred: the listener may be called before `unwatch` is assigned.
     setImmediate(() => void close().catch(() => undefined));
   });
   return { close, [Symbol.asyncDispose]: close };
 }
 
 /**
- * Trouble that neither the caller nor a custom handler has a part in: the job waits until it is over. What a custom handler
- * throws never is, whatever its code, but in a runtime that was closed meanwhile: what it used is closed too.
+ * Whether an error is on the kernel's side, so that neither the caller nor a custom handler has caused it. The job then waits
+ * until the cause has passed. An error of a custom handler never counts, whatever its code, except in a runtime that was closed
+ * in the meantime: the handler's resources are closed too.
  */
 export async function isOurTrouble(
   { builds, isClosed }: Pick<RuntimeCore, 'builds' | 'isClosed'>,
@@ -43,12 +44,12 @@ export async function isOurTrouble(
   if (isTransient(known)) return true;
   if (!(known instanceof KernelError)) return false;
   if (known.code === 'schema_outdated') return !(await hasOwnSchema(builds));
-  // What the caller asks for does not fit what is there: only the caller can decide again.
+  // The request conflicts with the stored state, and only the caller can change the request.
   if (known.code === 'conflict') return false;
   return known.entry.canRetry || OURS.has(known.code);
 }
 
-/** Whether the database has the schema of this build: then it lacks nothing that another build or a migration would bring. */
+/** Whether the database has the schema of this build. If so, no other build and no migration would add anything. */
 async function hasOwnSchema(builds: RuntimeCore['builds']): Promise<boolean> {
   try {
     return (await builds.refresh()) === builds.build.schemaVersion;
@@ -66,7 +67,7 @@ export function logTrouble(log: Log, event: string, job: Job, error: unknown): v
   });
 }
 
-/** Gives the slot back. A job that cannot be moved stays active until its lock ends, and is given again then. */
+/** Frees the slot of a job. A job that cannot be moved stays active until its lock ends, and is then delivered again. */
 export async function postpone(
   log: Log,
   job: Job,
@@ -80,19 +81,19 @@ export async function postpone(
 }
 
 /**
- * A deploy of a plugin to all processes takes a few minutes. A door that has room takes a job before one that has none, and most doors
- * may lack the plugin: 15 minutes are more than sixty times.
+ * A deploy of a plugin to all processes takes a few minutes. Doors with free slots take a job before doors without, and most
+ * doors may lack the plugin; in 15 minutes a job is handed back more than sixty times.
  */
 const MIN_HANDED_BACK = 20;
 const HANDED_BACK_MS = 15 * 60_000;
 const handBackMs = (times: number): number => Math.min(250 * 2 ** times, 15_000);
 
-/** `since`: when it was handed back first, by the clock of that process. Unit: milliseconds. */
+/** `since`: when the job was first handed back, in milliseconds by the clock of that process. */
 const progressSchema = z.object({ handed_back: z.int().min(0), since: z.number().optional() });
 
 /**
- * Hands a job back whose primitive or arguments this process does not know, for a process that may know them; refuses every other job. How often
- * it was handed back is its progress in the queue.
+ * Hands a job back when this process does not know its primitive or refuses its arguments and another process may accept it;
+ * refuses every other job. The job's progress in the queue records how often it was handed back.
  */
 export async function handBackOrRefuse(
   runtime: Pick<RuntimeCore, 'builds' | 'handlers' | 'isClosed' | 'log' | 'pool'>,
@@ -146,7 +147,7 @@ function refusesArguments(handler: Handler, data: unknown): boolean {
   }
 }
 
-/** Trouble of ours delays the job; everything else fails it at once, `code: message` as the reason. */
+/** An error on the kernel's side delays the job. Any other error fails it at once, with `code: message` as the reason. */
 export async function refuse(
   runtime: Pick<RuntimeCore, 'builds' | 'isClosed' | 'log'>,
   job: Job,
@@ -156,7 +157,7 @@ export async function refuse(
   const { error, token } = trouble;
   if (!(await isOurTrouble(runtime, error))) {
     const { code, message } = toErrorBody(error);
-    // A reason that the queue cannot store would bring the job back again and again.
+    // If the queue could not store the reason, it would deliver the job again and again.
     throw new UnrecoverableError(sanitizeText(`${code}: ${message}`).value);
   }
   logTrouble(log, 'door.retry', job, error);
@@ -165,6 +166,6 @@ export async function refuse(
 }
 
 export interface QueueDoor extends AsyncDisposable {
-  /** Takes no more jobs and waits for those in hand. */
+  /** Takes no more jobs and waits for the jobs in progress. */
   close(): Promise<void>;
 }

@@ -17,7 +17,7 @@ import { type TestBackend, testBackend } from '../testing/queue-backend.js';
 import { createWorker, type WorkerOptions } from '../worker/worker.js';
 import { createQueueDoor } from './queue-door.js';
 
-/** Well below the minute after which a waiting job looks by itself. */
+/** Well below the minute after which a waiting job checks by itself. */
 const SOON = { deadlineMs: 60_000 };
 
 interface Answered {
@@ -45,7 +45,7 @@ interface ProgramOptions {
   readonly handlerTimeoutMs?: number;
 }
 
-/** A runtime with a pool and queues of its own, as one program has them. */
+/** A runtime with its own pool and queues, as in one program. */
 class Program implements AsyncDisposable {
   readonly log: Logged[] = [];
   readonly runtime: Runtime;
@@ -92,7 +92,7 @@ class Program implements AsyncDisposable {
     await this.runtime.applyProfile(profile);
   }
 
-  /** Opens connections to the queue beyond the one in use: an answer held back leaves others to ask on. */
+  /** Opens further connections to the queue, so that requests have other connections while one answer is held back. */
   async warm(): Promise<this> {
     const queue = this.#queues.queue(PRIMITIVES_QUEUE);
     await Promise.all(Array.from({ length: 6 }, () => queue.getJobState('none')));
@@ -142,13 +142,13 @@ async function countRows(backend: TestBackend): Promise<Record<string, number>> 
 
 const turnCount = async (backend: TestBackend): Promise<number> => (await countRows(backend)).turns ?? -1;
 
-/** Adds and waits for the end. */
+/** Adds a job and waits for its end. */
 async function ask(queue: Queue, name: string, data: unknown, options?: JobsOptions): Promise<Answered> {
   const job: Job = await queue.add(name, data, options);
   return answerOf(queue, job);
 }
 
-/** Waits until the job stands in this state. */
+/** Waits until the job is in this state. */
 async function standsAs(queue: Queue, job: Job, state: string): Promise<void> {
   let now = 'unknown';
   const isThere = async (): Promise<boolean> => {
@@ -160,7 +160,7 @@ async function standsAs(queue: Queue, job: Job, state: string): Promise<void> {
   });
 }
 
-/** Holds the door's write back, which then waits for a lock; returns what lets it go on. */
+/** Holds the door's write back, which then waits for a lock. The returned `letGo` releases it. */
 async function holdWrite(
   backend: TestBackend,
 ): Promise<{ waits(): Promise<unknown>; letGo(): Promise<void> }> {
@@ -185,7 +185,7 @@ async function holdWrite(
 interface Scene extends AsyncDisposable {
   readonly backend: TestBackend;
   readonly queue: Queue;
-  /** Serves the door. */
+  /** The program that serves the door. */
   readonly door: Program;
   program(options?: ProgramOptions): Program;
 }
@@ -212,7 +212,7 @@ async function scene(kind: QueueBackend, options: ProgramOptions = {}, own?: Tes
   };
 }
 
-/** A model that answers when it is let go. */
+/** A model that answers when the test releases it. */
 function heldModel(): {
   readonly functions: { held: ScriptedFunction };
   readonly begun: Promise<void>;
@@ -277,7 +277,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       });
 
     for (let n = 1; n <= 100; n += 1) send('ask_expert', { expert_profile: 'late', question: `q${n}` });
-    // Each has been accepted, given its slot back, and waits.
+    // Each job has been accepted, has freed its slot, and waits.
     await waitFor(async () => (await s.queue.getDelayedCount()) === 100, {
       message: '100 callers wait',
       ...SOON,
@@ -315,7 +315,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await waitFor(async () => (await job.getState()) === 'delayed', { message: 'the job waits' });
     await s.program().work();
     expect((await answerOf(s.queue, job)).answer).toMatchObject(warned);
-    // The turn has ended when this one is looked at.
+    // The turn has ended when this job is checked.
     expect((await answerOf(s.queue, await s.queue.add('launch_principal', args))).answer).toMatchObject(
       warned,
     );
@@ -324,7 +324,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
   test('wakes a waiting job whose turn ended between the look and the move', async () => {
     await using s = await scene(kind);
     await using proxy = await tcpProxy(s.backend.connection.url);
-    // The door's own queue does not answer while the turn ends: its job stands as active, and the knock finds it so.
+    // The door's own queue does not answer while the turn ends: the job remains active, and the knock finds it in that state.
     const door = s.program({ connection: { ...s.backend.connection, url: proxy.url } }).serve();
     const write = await holdWrite(s.backend);
     const job = await s.queue.add('launch_principal', launch({ wait: true }));
@@ -335,7 +335,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     const worker = await s.program().work();
     const [turn] = (await s.backend.database.pool.query<{ id: string }>('select id from boxcar.turns')).rows;
     await worker.runtime.waitForTurn(turn?.id ?? '', { timeoutMs: 60_000 });
-    // Waits for its knock, and then nobody sweeps any more.
+    // The close waits for the worker's knock. After it no process sweeps.
     await worker.close();
     const state = await s.queue.getJobState(job.id ?? '');
     await proxy.restore();
@@ -356,7 +356,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     });
     await worker.profile('held', [], { model: 'scripted:held' });
     await worker.work();
-    // It has a connection, so the knock fails at once and is not made up for later.
+    // The doorbell has a connection, so the knock fails at once and is not repeated later.
     await worker.runtime.doorbell.knock(['nobody']);
     const job = await s.queue.add('launch_principal', launch({ profile_name: 'held', wait: true }));
     await model.begun;
@@ -462,7 +462,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       expect(second).toEqual(first.answer);
       expect(await turnCount(s.backend)).toBe(before + 1);
     }
-    // The same words in a job of its own are a request of their own.
+    // The same data in another job is another request.
     const before = await turnCount(s.backend);
     const [one, two] = [launch(), launch()].map((data) => ask(s.queue, 'launch_principal', data));
     expect((await one)?.answer).not.toEqual((await two)?.answer);
@@ -483,7 +483,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await s.door.runtime.waitForTurn(parent.turn_id, { timeoutMs: 60_000 });
     await s.program().work({ targets: ['late'] });
     expect((await answerOf(s.queue, job)).answer).toEqual(success('late'));
-    // Nothing new can be filed under it.
+    // The parent has ended, so no new turn can be its child.
     const late = await ask(s.queue, 'launch_principal', launch({}, { parent_turn_id: parent.turn_id }));
     expect(late.reason).toMatch(/^turn_ended: /);
     await checkInvariants(s.backend.database.pool);
@@ -570,7 +570,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       ['not_found', launch({ context_box_id: nobody })],
       ['not_found', launch({ context_box_id: 'no id at all' })],
       ['not_found', launch({ context_box_id: [own, nobody] })],
-      // What another project has.
+      // Rows of another project.
       ['not_found', { ...launch(), project_id: foreign.projectId }],
       ['not_found', { ...launch(), source_agent_id: foreign.agent_id }],
       ['not_found', delegate('reuse', foreign.agent_id), 'delegate_async'],
@@ -582,7 +582,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       ['bad_request', { ...launch(), parent_turn_id: 'not an id' }],
       ['not_found', { ...launch(), parent_turn_id: nobody }],
       ['turn_ended', { ...launch(), parent_turn_id: made.turn_id }],
-      // What this agent may not do.
+      // Actions that this agent is not allowed to do.
       ['delegation_denied', { ...launch(), source_agent_id: made.agent_id }],
     ];
     const unwritable: readonly [code: string, data: unknown, name?: string][] = [
@@ -595,7 +595,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     ];
     const before = await countRows(s.backend);
     if (kind === 'postgres') {
-      // There such a text cannot even be put into the queue.
+      // On Postgres such a text cannot even be added to the queue.
       for (const [, data] of unwritable)
         await expect(s.queue.add('launch_principal', data)).rejects.toThrow();
     }
@@ -607,7 +607,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     );
     const ended = await Promise.all(jobs.map((job) => answerOf(s.queue, job)));
     if (kind === 'redis') {
-      // The name of a job is outside text too, and is stored while the job waits for its answer.
+      // The name of a job is also outside text, and is stored while the job waits for its answer.
       for (const jobId of ['a\u0000b', `a\u0000${nobody}`]) {
         const job = await s.queue.add('launch_principal', launch({ wait: true }), { jobId, attempts: 5 });
         const { reason, job: failed } = await answerOf(s.queue, job);
@@ -632,7 +632,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       input: z.strictObject({}),
       handle: async (_input, { tx }) => {
         runs += 1;
-        // More often than a submission is tried without its door.
+        // More often than a submission is retried without its door.
         if (runs < 8) await tx.query({ text: "do $$ begin raise 'race' using errcode = '40001'; end $$" });
         return { runs };
       },
@@ -659,7 +659,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await using s = await scene(kind, { databaseUrl: proxy.url }, backend);
     s.door.serve(2);
     await s.program().work();
-    // Connections are open, so the fault strikes them and not their making.
+    // The connections are open, so the fault affects them and not their opening.
     expect((await ask(s.queue, 'launch_principal', launch())).reason).toBeUndefined();
     if (fault === 'stalled') proxy.stall();
     else await proxy.cut();
@@ -800,7 +800,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     s.door.serve();
     const first = await ask(s.queue, 'launch_principal', launch());
     expect(first.reason).toBeUndefined();
-    // Its reads are answered, its write is not.
+    // The database answers the door's reads but not its write.
     const write = await holdWrite(backend);
     const job = await s.queue.add('launch_principal', launch(), { attempts: 1 });
     await write.waits();
@@ -854,7 +854,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       expect(proxy.brokenCount).toBeGreaterThan(0);
       await proxy.restore();
       expect((await answerOf(s.queue, job)).answer).toEqual({ runs: 1 });
-      // The door goes on.
+      // The door continues.
       const next = await ask(s.queue, 'held', { project_id: 'default', arguments: {} });
       expect(next.answer).toEqual({ runs: 2 });
     },

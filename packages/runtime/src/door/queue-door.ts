@@ -1,17 +1,18 @@
 /**
- * The queue door: primitives submitted as jobs of `boxcar-primitives` by any BullMQ client.
+ * The queue door: any BullMQ client can submit primitives as jobs of `boxcar-primitives`.
  *
  * Q1  A job is accepted when its operation row commits; its default key is made of queue, job id, timestamp and data.
  * Q2  Bad input and refusals fail the job at once, with `code: message` as the reason; an error on our side never does.
- * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
- *     If the kernel has given up the turn because its end cannot be written, the job fails with the cause.
- * Q4  A job of a primitive that this process does not know is handed back, at least 20 times and for at least 15 minutes, while a living worker or door knows it:
- *     a plugin may be in only some processes of a pool. So is a job whose arguments this process refuses, while one that takes other
- *     arguments lives: its plugin may be of another version.
- * Q5  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
- *     that a `cancel` that was put first stays first.
- * Q6  A job whose handler has held the event loop of its worker (`watchdog.ts`), has called `process.exit` or has left an error that
- *     ends the process is delivered again with back-off, and fails after the fifth time.
+ * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends. If the kernel has given up the
+ *     turn because its end cannot be written, the job fails with the cause.
+ * Q4  A job whose primitive is unknown to this process is handed back while a living worker or door knows the primitive, at least
+ *     20 times and for at least 15 minutes: a plugin may be in only some processes of a pool. A job whose arguments this process
+ *     refuses is handed back while a process that accepts other arguments is alive: that process may have another version of the
+ *     plugin.
+ * Q5  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while
+ *     instead, so that a `cancel` at the head of the queue stays first.
+ * Q6  A job is delivered again with back-off, and fails after the fifth time, when its handler has blocked the event loop of its
+ *     worker (`watchdog.ts`), has called `process.exit` or has left an error that ends the process.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -63,17 +64,17 @@ const jobSchema = z.strictObject({
 });
 
 export interface QueueDoorOptions {
-  /** Submissions at once. Default 20. */
+  /** Maximum submissions at the same time. Default 20. */
   readonly concurrency?: number;
 }
 
-/** How long a waiting job sleeps before it looks again by itself; it is promoted earlier when its turn ends. */
+/** How long a waiting job sleeps before it checks again by itself; the end of its turn promotes it earlier. */
 const LOOK_AGAIN_MS = 60_000;
 
-/** How long a cancel keeps its slot through trouble of ours (Q5). */
+/** How long a cancel keeps its slot during errors on our side (Q5). */
 const HOLD_MS = 60_000;
 
-/** What the answer is the end of. */
+/** The turn or batch whose end is the answer. */
 type Awaited =
   | { readonly kind: 'turn'; readonly id: TurnId }
   | { readonly kind: 'batch'; readonly id: BatchId };
@@ -140,7 +141,8 @@ async function reply(runtime: RuntimeCore, job: Job): Promise<Reply> {
     if (answer instanceof KernelError) throw answer;
     return { kind: 'answer', answer: warnAgain(answer, accepted.answer) };
   }
-  // The operation knows the job it was accepted from; another one that waits for the same is recorded beside it.
+  // The operation records the job that it was accepted from. Another job that waits for the same end is recorded in a separate
+  // row.
   if (accepted.isReplay)
     await recordWaitingJob(runtime.pool, { ...door, idempotency_key: accepted.key, own_key: ownKey });
   return { kind: 'wait', awaited };
@@ -173,12 +175,15 @@ export function createQueueDoor(
       }
     }
   };
-  /** The turn may have ended between the look and the move, when its knock found the job still active. */
+  /**
+   * Checks once after the job was delayed: the turn may have ended between the earlier check and the move, so that its knock
+   * found the job still active.
+   */
   const lookOnce = async (job: Job, awaited: Awaited): Promise<void> => {
     try {
       if ((await findAnswer(runtime, awaited)) !== undefined) await job.promote();
     } catch (error) {
-      // Promoted by that knock after all, or the database is away: the sweep knocks again.
+      // That knock has promoted the job after all, or the database is away: the sweep knocks again.
       logTrouble(log, 'door.look_failed', job, error);
     }
   };

@@ -1,10 +1,10 @@
 /**
- * The door of tool workers: answers sent as jobs of `boxcar-tool-results`, and the bells that ring there when the job of a
+ * The door of tool workers. It receives answers as jobs of `boxcar-tool-results`, and the bells that ring there when the job of a
  * call has ended.
  *
- * R1  The first record of a call wins, whichever way it came; a later one is answered `duplicate` and changes nothing.
- * R2  Bad input and refusals fail the job at once, `code: message` as the reason; trouble of ours never does.
- * R3  What a tool says is taken as it is: what no card can hold becomes a readable failure, never a refusal.
+ * R1  The first record of a call wins, by whichever way it arrived; a later record is answered `duplicate` and changes nothing.
+ * R2  Bad input and refusals fail the job at once, with `code: message` as the reason; an error on our side never does.
+ * R3  A tool's result is accepted as it is: a result that does not fit in a card becomes a readable failure, never a refusal.
  */
 import {
   type ErrorBody,
@@ -82,7 +82,7 @@ async function loadCall(outside: QueueToolCalls, toolCallId: string): Promise<Qu
   return call;
 }
 
-/** A call of another project does not exist for who asks. */
+/** Refuses a call of another project as if the call did not exist. */
 async function checkProject(runtime: RuntimeCore, call: QueueCall, project: string): Promise<void> {
   const projectId = tryParseId<'project'>(project);
   const actor = await findActor(runtime.pool, { project, projectId, agent: 'operator', agentId: undefined });

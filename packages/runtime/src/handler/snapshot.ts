@@ -16,7 +16,7 @@ import {
 } from '@boxcar/store';
 import type { HandlerTools } from './handler.js';
 
-/** A view shows a context's inherited cards first, then the parent line, then the packed arguments. */
+/** The order of a view: a context's inherited cards, then the parent line, then the packed arguments. */
 const placeOf = ({ rule }: LoadedRange): number =>
   rule === 'pack_arguments' ? 2 : rule === 'parent' ? 1 : 0;
 
@@ -25,17 +25,19 @@ export interface SnapshotWish {
   readonly isFull: boolean;
   /** The argument that names the agent, for the manifest. */
   readonly argument: string;
-  /** The same as errors call it, where it stands in a list. */
+  /** How errors name the argument, when it is in a list. */
   readonly field?: string;
 }
 
 const keyOf = ({ agentId, isFull, argument }: SnapshotWish): string => `${agentId} ${isFull} ${argument}`;
 
 /**
- * What agents see, as boxes to inherit: the state of the last anchor, then the tape since, with each turn's context in
- * its place. Calls of an open step are left out: nobody has answered them yet. Of an agent that the caller neither is nor has
- * launched, contexts that the caller may not read are left out. Two statements, however many agents; the same wish again is the
- * same snapshot.
+ * The views of agents, as boxes to inherit: the state of the last anchor, then the tape since that anchor, with each turn's
+ * context in its place.
+ *
+ * Calls of an open step are left out, because they have no answers yet. When the caller is neither the agent nor its launcher,
+ * contexts that the caller may not read are left out. There are two statements for any number of agents; equal wishes share a
+ * snapshot.
  *
  * @throws KernelError `box_not_authorized` when the caller may not read an agent's tape.
  */
@@ -102,17 +104,19 @@ const EMPTY_RANGE = (): Omit<OpenRange, 'from' | 'to'> => ({
   summaries: [],
 });
 
-/** What a compaction has made of the view that it began: the entries in the order of the view, and how cards are shown. */
+/** The view that begins with a compaction: its entries in the order of the view, and how their cards are shown. */
 interface Seen {
   readonly entries: readonly SnapshotEntry[];
   readonly references: ReadonlySet<CardId>;
   readonly leftOut: ReadonlySet<CardId>;
-  /** The summary, when its heir may read what it stands for. */
+  /** The summary, when the inheriting agent may read the cards that it summarizes. */
   readonly summary: CardId | undefined;
   readonly isOfOpenTurn: boolean;
 }
 
-/** The view of an agent whose last anchor is a compaction, as the agent sees it (compaction.ts, X1); undefined for any other. */
+/**
+ * The view of an agent whose last anchor is a compaction, as the agent sees it (compaction.ts, X1). Undefined for other agents.
+ */
 function readSeen(
   entries: readonly SnapshotEntry[],
   { mayReadAll = false }: { readonly mayReadAll?: boolean },
@@ -131,7 +135,8 @@ function readSeen(
     entries: entries.toSorted((a, b) => placeIn(a) - placeIn(b)),
     references: new Set(compaction.references),
     leftOut: new Set(compaction.leftOut),
-    // Who may not read all that the agent saw, or what was before the fork of a session, gives no right to read what the summary stands for. Only the kernel's is such a right.
+    // The summary gives its reader a right to read the summarized cards. A packer that may not read all that the agent saw, or
+    // the entries before a session's fork, must not give that right. Only a summary by the kernel gives such a right.
     summary:
       mayReadAll && anchor.compaction.is_by_kernel && !anchor.compaction.is_hidden
         ? (compaction.summary ?? undefined)
@@ -140,7 +145,10 @@ function readSeen(
   };
 }
 
-/** A range of the context that a compaction was made of: without what it left out, and marked where it shows references. */
+/**
+ * A range of a compacted context: without the cards that the compaction left out, and with marks at cards that it shows as
+ * references.
+ */
 function asSeen(range: LeafRange, { references, leftOut }: Seen): LeafRange {
   const kept = range.cardIds.flatMap((id, index) => (leftOut.has(id) ? [] : [index]));
   const at = <T>(list: readonly T[]): readonly T[] => kept.map((index) => list[index] as T);
@@ -159,7 +167,7 @@ function asSeen(range: LeafRange, { references, leftOut }: Seen): LeafRange {
   };
 }
 
-/** The ranges of a context without the cards that a later one shows as history. */
+/** The ranges of a context without the cards that a later range shows as history. */
 function inShownPlace(ranges: readonly LoadedRange[]): readonly LoadedRange[] {
   const later = new Set<CardId>();
   for (const { repeats = [], positions, cardIds } of ranges) {
@@ -184,14 +192,14 @@ function inShownPlace(ranges: readonly LoadedRange[]): readonly LoadedRange[] {
   });
 }
 
-/** Entries of a tape as boxes to inherit, each context in its place; one that is not among `contexts` is left out. */
+/** Entries of a tape as boxes to inherit, with each context in its place. Contexts that are not in `contexts` are left out. */
 export function assemble(
   entries: readonly SnapshotEntry[],
   contexts: ReadonlyMap<BoxId, LoadedBox>,
   options: Pick<SnapshotWish, 'argument' | 'isFull'> & {
-    /** `snapshot`: the history of the agent that is to read it. */
+    /** `snapshot`: the history of the agent that will read it. */
     readonly rule: 'inherit' | 'snapshot';
-    /** Whoever packs may read all that the agent has seen. */
+    /** True when the packer may read all that the agent has seen. */
     readonly mayReadAll?: boolean;
   },
 ): readonly InheritedBox[] {
@@ -215,7 +223,7 @@ export function assemble(
   ): void => {
     if (boxId === null) return;
     close();
-    // In the order the model saw it: a clone's prompt begins with the bytes of its source's.
+    // The model saw this order: a clone's prompt begins with the same bytes as its source's prompt.
     const ranges = inShownPlace(contexts.get(boxId)?.ranges ?? []).toSorted(
       (a, b) => placeOf(a) - placeOf(b),
     );
@@ -233,11 +241,13 @@ export function assemble(
   let last = 0;
   for (const entry of seen?.entries ?? entries) {
     if (entry.position === null) continue;
-    // A segment is read from its first position to its last. Entries that are missing here may not be read.
+    // A segment is read from its first position to its last, so it must not span a gap: a reader may have no right to the entries
+    // of a gap.
     if (entry.position !== last + 1) close();
     const hasAnchor = last === first.last_anchor_position || entry.position > first.last_anchor_position;
     last = entry.position;
-    // Entries before the anchor are only there because their step reaches over it; the anchor itself carries the state.
+    // Entries before the anchor are included only because their step extends past the anchor; the anchor itself carries the
+    // state.
     if (needsEarlyContext && hasAnchor) {
       addContext(first.early_context_box_id, { isOfCompaction: seen?.isOfOpenTurn });
       needsEarlyContext = false;
@@ -257,7 +267,7 @@ export function assemble(
     if (seen.references.has(entry.card_id)) open.references.push(entry.position);
     if (seen.summary === entry.card_id) open.summaries.push(entry.position);
   }
-  // The anchor is the last entry.
+  // No entry follows the anchor.
   if (needsEarlyContext) addContext(first.early_context_box_id, { isOfCompaction: seen?.isOfOpenTurn });
   close();
   return parts;

@@ -11,7 +11,7 @@ import { raiseBudget } from './raise-budget.js';
 import { submitResult } from './submit-result.js';
 import { tapeHandoff } from './tape-handoff.js';
 
-/** The primitives of the kernel, by name. */
+/** The kernel's primitives, by name. */
 export const BUILT_IN: ReadonlyMap<string, Handler> = new Map(
   Object.entries({
     delegate_async: delegateAsync,

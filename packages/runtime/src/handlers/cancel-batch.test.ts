@@ -6,7 +6,7 @@ import { harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 
 const CHILDREN = 500;
-/** Of these the model calls run when the cancel comes, and of as many again none will ever start. */
+/** The model calls of this many children run when the cancel arrives, and as many other children never start. */
 const HANGING = 10;
 
 test('a batch of 500 that is canceled midway keeps what has ended, ends the rest once, and frees every slot', async () => {
@@ -60,7 +60,7 @@ test('a batch of 500 that is canceled midway keeps what has ended, ends the rest
   const of = (status: string): number => children.find((row) => row.status === status)?.n ?? 0;
   expect(children.map(({ status }) => status)).toEqual(['canceled', 'success']);
   expect(of('canceled') + of('success')).toBe(CHILDREN);
-  // Each of them, and the lead, by this one cancel.
+  // This one cancel ended each of them, and the lead.
   expect(canceled.turn_count).toBe(of('canceled') + 1);
   expect(children.map(({ n }) => n)).toEqual(children.map(({ delivered }) => delivered));
   await waitFor(
@@ -71,7 +71,7 @@ test('a batch of 500 that is canceled midway keeps what has ended, ends the rest
     await h.rows('select status, remaining, succeeded from boxcar.batches where turn_id = $1', [lead]),
   ).toEqual([{ status: 'canceled', remaining: 0, succeeded: of('success') }]);
 
-  // What hung holds no slot any more: all that there are work at once.
+  // The children that hung hold no slots any more: all turns below run at the same time.
   const again = Array.from({ length: HANGING + 5 }, () =>
     h.runtime.submit('launch_principal', { profile_name: 'quick', instruction: 'go', wait: true }),
   );

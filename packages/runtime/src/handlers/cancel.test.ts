@@ -124,7 +124,7 @@ test('turns that share a tape end one behind the other on it', async () => {
 });
 
 test('the number of statements does not depend on the size of the tree', async () => {
-  // No worker here, whose sweeps would be counted too.
+  // Runs without a worker, because the statements of its sweeps would be counted too.
   await using quiet = await harness();
   await quiet.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
   const start = async (options: { parentTurnId?: string } = {}): Promise<string> =>
@@ -135,7 +135,7 @@ test('the number of statements does not depend on the size of the tree', async (
         options,
       )) as unknown as TurnResult
     ).turn_id;
-  // What was read of the caller is kept.
+  // This first cancel fills the cache of caller facts.
   await quiet.runtime.submit('cancel', { turn_id: await start() });
   const small = await start();
   const large = await start();
@@ -143,14 +143,14 @@ test('the number of statements does not depend on the size of the tree', async (
     const child = await start({ parentTurnId: large });
     await Promise.all(Array.from({ length: 10 }, () => start({ parentTurnId: child })));
   }
-  // Looks for room, in the background, are no part of it.
+  // Background checks for free room are not counted.
   const isOwn = (text: string): boolean => !/promote|recursive room|has_queued|^(begin|commit)\b/.test(text);
   const statements = async (turnId: string): Promise<readonly string[]> => {
     const texts = await statementsOf(quiet.database, () =>
       quiet.runtime.submit('cancel', { turn_id: turnId }),
     );
     const labels = texts.filter(isOwn).map((text) => /\/\* (\S+) \*\//.exec(text)?.[1] ?? text);
-    // A turn that ends alone has a statement of its own.
+    // A turn that ends alone has its own statement.
     return labels.map((label) => label.replace('commit_one', 'commit'));
   };
   const ofOne = await statements(small);
@@ -331,7 +331,7 @@ test('a queued child of a canceled turn never starts, however its ring and its s
   await cancel({ turn_id: root });
   const [row] = await h.rows<{ epoch: number }>('select epoch from boxcar.turns where id = $1', [child]);
   const worker = await h.worker({ targets: ['later'] });
-  // Work of the same target that comes behind it is done, so the worker has looked.
+  // A later turn of the same target has ended, so the worker has checked its queue.
   const other = await launch('late');
   expect(await h.runtime.waitForTurn(other, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
   for (const epoch of [0, 1, 2])

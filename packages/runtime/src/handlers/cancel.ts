@@ -9,7 +9,7 @@ import {
 import { findSubtreeRoot, hasDueNotices, type SubtreeRoot } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler/index.js';
 
-/** Ids in the answer; of a larger tree the count says the rest. */
+/** Maximum ids in the answer; for a larger tree the answer also has the count. */
 const LISTED = 1_000;
 
 /** The next action for a turn that could not be ended. */
@@ -31,7 +31,7 @@ async function findRoot(input: Cancel, { db, ctx }: HandlerTools): Promise<Subtr
   });
 }
 
-/** The operator may end any turn of its project, an agent the turns below its own. A turn cannot end itself by a cancel. */
+/** The operator may end any turn of its project; an agent may end the turns below its own turns. A turn cannot cancel itself. */
 function checkRight(
   root: SubtreeRoot,
   { isTurn, ctx: { source, parent } }: { readonly isTurn: boolean; readonly ctx: HandlerTools['ctx'] },
@@ -54,7 +54,7 @@ function checkRight(
     });
 }
 
-/** Ends a turn, or a run, with everything below. */
+/** Ends a turn or a run, with everything below it. */
 async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
   const root = await findRoot(input, tools);
   const isTurn = input.turn_id !== undefined;
@@ -113,7 +113,7 @@ async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
   };
 }
 
-/** Whatever follows a reason is a sentence of its own. */
+/** The text after the reason is a separate sentence. */
 const asSentence = (text: string): string => (/[.!?…]$/.test(text) ? text : `${text}.`);
 
 export const cancel: Handler<Cancel> = {

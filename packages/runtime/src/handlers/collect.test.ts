@@ -37,7 +37,7 @@ const collect = async (args: unknown): Promise<BatchAnswer> =>
   (await h.runtime.submit('collect', args)) as unknown as BatchAnswer;
 const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 const summaries = ({ results }: BatchAnswer) => results.map(({ status, summary }) => [status, summary]);
-/** The result of the nth call that a turn's model was shown. */
+/** The result of a turn's nth call, as its model saw it. */
 const shown = async (turnId: string, n = 0) => {
   const rows = await h.rows<{ content: { status: string; result: JsonValue; error?: JsonValue } }>(
     `select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 order by k.step, k.ordinal`,

@@ -3,7 +3,7 @@ import { loadBatches } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler/index.js';
 import { inMs } from './in-ms.js';
 
-/** The turns of an earlier batch, whoever asks: whether he may read them is checked turn by turn. */
+/** The turns of an earlier batch, for any caller: the right to read them is checked turn by turn. */
 async function membersOf(ref: string, { db, ctx }: HandlerTools): Promise<readonly TurnId[]> {
   const id = parseId<'batch'>(ref, 'arguments.batch_id');
   const [batch] = await loadBatches(db, [id]);
@@ -30,7 +30,7 @@ export const collect: Handler<Collect> = {
   description:
     'Wait for turns that were started before, by their turn_ids or by the batch_id of a fork_join, and get the results of all as one answer.',
   input: collectSchema,
-  // What it waits for goes on meanwhile: after a timeout it may well be asked again.
+  // The awaited turns continue after a timeout, so the same call may be repeated.
   repeatable: true,
   handle: async (input, tools) => {
     const isBatch = input.batch_id !== undefined;

@@ -14,7 +14,7 @@ beforeAll(async () => {
 
 afterAll(() => h[Symbol.asyncDispose]());
 
-/** An agent of its own for a test. */
+/** Makes a separate agent for a test. */
 async function agent(): Promise<string> {
   n += 1;
   const agent_id = `writer-${n}`;
@@ -122,7 +122,7 @@ test('a tape with a turn queued is not reset: the turn keeps it, and the command
     code: 'tape_busy',
     message: expect.stringContaining('Commands: '),
   });
-  // What only appends or reads is no matter.
+  // Commands that only append or read are accepted.
   expect(await send(name, ',handoff name=meanwhile')).toMatchObject({ output: 'anchor added: meanwhile' });
 });
 

@@ -1,13 +1,16 @@
-/** Instructions that are comma commands: the operator's own, for an agent that exists. Rule: docs/reference/tape.md, "Commands". */
+/**
+ * Instructions that are comma commands. The operator can give such an instruction to an existing agent. Rule:
+ * docs/reference/tape.md, "Commands".
+ */
 import { type DelegateAsync, isCommaCommand, type JsonValue, KernelError } from '@boxcar/kernel';
 import type { HandlerTools } from '../handler/index.js';
 import { runTapeCommand } from '../tool/index.js';
 
-/** True for people's commands; from an agent such an instruction is a text like any other. */
+/** True for a command of the operator; an agent's instruction of this form is an ordinary text. */
 export const isCommand = (instruction: string, { ctx }: HandlerTools): boolean =>
   ctx.source.isOperator && isCommaCommand(instruction);
 
-/** @throws KernelError `bad_request`: commands are for the tape of one agent that exists. */
+/** @throws KernelError `bad_request`: a command needs the tape of one existing agent. */
 export function refuseCommand(instruction: string, tools: HandlerTools, argument = 'instruction'): void {
   if (!isCommand(instruction, tools)) return;
   const field = `arguments.${argument}`;
@@ -17,7 +20,10 @@ export function refuseCommand(instruction: string, tools: HandlerTools, argument
   });
 }
 
-/** Runs the command on the agent's tape; its effect commits with its answer, which the submission's key gives again. */
+/**
+ * Runs the command on the agent's tape. Its effect commits with its answer, and the submission's key returns the same answer
+ * again.
+ */
 export async function handleCommand(
   input: Omit<DelegateAsync, 'target_ref'> & { readonly target_ref: string },
   tools: HandlerTools,

@@ -7,18 +7,18 @@ import type { Harness } from '../testing/harness.js';
 const { open, close, submit, handOff, end, agent, promptOf, headOf, tape, cast } = handoffStage();
 let h: Harness;
 
-// One database for the file: each test has agents of its own.
+// The file uses one database: each test has its own agents.
 beforeAll(async () => {
   h = await open();
 });
 
 afterAll(close);
 
-/** Only this database: other test files hold locks on the same server. */
+/** Only this database, because other test files hold locks on the same server. */
 const BLOCKED =
   'select from pg_stat_activity where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0';
 
-/** Has work wait for rows that are locked, does something else to them meanwhile, and then lets the work go on. */
+/** Makes `work` wait for locked rows, changes these rows in the meantime, and then releases the locks. */
 async function meanwhile<T>(
   lock: string,
   change: string,
@@ -45,7 +45,7 @@ const transfer = (boxId: BoxId, target_ref: string, sourceAgentId: AgentId, rest
     { target_ref, tape_ref: refTo(boxId, 'entry/1'), ownership: 'transfer', ...rest },
     { sourceAgentId },
   );
-/** A tape that two may append to: who made it, and who was granted it. */
+/** A tape that two agents may append to: its maker, and a helper with a grant. */
 async function shared(name: string) {
   const [maker, helper, target] = await Promise.all(
     ['maker', 'helper', 'target'].map((role) => agent(`${name}-${role}`, 'source')),
@@ -73,7 +73,7 @@ describe('ownership: transfer', () => {
     await transfer(boxId, target.agent_id, maker.agent_id);
     expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([true, false]);
     expect([await readsAll(target.agent_id), await readsAll(maker.agent_id)]).toEqual([true, true]);
-    // Who else was granted it is not asked about, and what one no longer has cannot be handed over again.
+    // The transfer does not affect the grants of others, and an agent that has lost its right cannot hand it over again.
     expect(await appends(helper.agent_id)).toBe(true);
     expect(await refusal(transfer(boxId, 'target', maker.agent_id))).toMatchObject({
       code: 'box_not_authorized',
@@ -87,7 +87,7 @@ describe('ownership: transfer', () => {
         ),
       ),
     ).toMatchObject({ code: 'box_not_authorized' });
-    // And back again.
+    // The tape is handed back to the maker.
     await transfer(boxId, maker.agent_id, target.agent_id, { target_ref: maker.agent_id });
     expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([false, true]);
   });
@@ -152,7 +152,7 @@ describe('ownership: transfer', () => {
     const { turn_id } = await transfer(boxId, 'target', maker.agent_id);
     const fresh = { agent_id: (await end(turn_id)).agent_id as AgentId };
     expect([await appends(fresh.agent_id), await appends(maker.agent_id)]).toEqual([true, false]);
-    // What the new owner had been granted before it does not keep when the tape goes on.
+    // The new owner loses its earlier grants when it hands the tape on.
     await submit('grant_box', { box_id: boxId, grantee: fresh.agent_id, mode: 'append' });
     await handOff({ target_ref: target.agent_id, tape_ref: refTo(boxId, 'entry/1'), ownership: 'transfer' });
     expect([await appends(target.agent_id), await appends(fresh.agent_id)]).toEqual([true, false]);
@@ -245,7 +245,7 @@ describe('a tape that was reset', () => {
     await client.query('select from boxcar.boxes where id = $1 for update', [boxId]);
     const waiting = (n: number) =>
       waitFor(async () => (await h.rows(BLOCKED)).length >= n, { message: `${n} wait for the lock` });
-    // Of statements that wait for the tape, the first is served first. Its owner appends by one statement.
+    // The first statement that waits for the tape is served first. The owner's append is one statement.
     const appended = makers.append([says('the last word')]);
     await waiting(1);
     const reset = makers.reset({ archive: true });

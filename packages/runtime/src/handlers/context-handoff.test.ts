@@ -31,7 +31,7 @@ const {
 } = handoffStage();
 let h: Harness;
 
-// One database for the file: each test has agents of its own.
+// The file uses one database: each test has its own agents.
 beforeAll(async () => {
   h = await open();
 });
@@ -257,7 +257,7 @@ describe('context_handoff by reference', () => {
     ]);
     const frozen = `${ref}?head=${head}`;
     expect((await cardOf(made.card_id)).data.content).toMatchObject({ tape_ref: frozen });
-    // Read again by what the card says, it is the same place, however the tape has grown.
+    // The reference in the card resolves to the same place after the tape has grown.
     await anchor(source.output_box_id, 'phase/one', { n: 4 });
     expect(await h.runtime.resolveTapeRef(frozen)).toEqual({
       ref: frozen,

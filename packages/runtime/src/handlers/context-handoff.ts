@@ -33,7 +33,7 @@ import { inMs } from './in-ms.js';
 
 const FIELD = 'arguments.tape_ref';
 
-/** Who takes over: an agent that gets a turn, or the operator, who runs none. */
+/** The target of the handoff: an agent that gets a turn, or the operator, which runs no turns. */
 interface Target {
   readonly agentId: AgentId;
   readonly turn: SubmitTurnRequest['target'] | undefined;
@@ -62,7 +62,7 @@ async function findOperator(tools: HandlerTools, name: string): Promise<AgentId 
 
 type NamedHandoff = Omit<ContextHandoff, 'target_ref'> & { readonly target_ref: string };
 
-/** A session by the name of its agent. */
+/** Replaces a session with the name of its agent. */
 async function nameTarget(given: ContextHandoff, tools: HandlerTools): Promise<NamedHandoff> {
   const { target_ref: ref, ...rest } = given;
   if (typeof ref === 'string') return { ...rest, target_ref: ref };
@@ -100,7 +100,7 @@ function checkTarget(input: NamedHandoff, target: Target, tools: HandlerTools): 
       throw badRequest(name, 'is for turns, and the operator runs none');
 }
 
-/** The place that is handed over: the one that is named, else the caller's own tape as it stands. */
+/** The place to hand over: the named place, by default the head of the caller's own tape. */
 async function findPlace(ref: string | undefined, tools: HandlerTools): Promise<FoundPlace> {
   const { parent, projectId, source } = tools.ctx;
   const seeking = { projectId, actorId: source.agentId, field: FIELD };
@@ -130,7 +130,7 @@ function checkPlace({ resolved, place }: FoundPlace, isTransfer: boolean, tools:
   });
 }
 
-/** What a view of the tape holds at this place, up to the head, with the contexts the caller may read. */
+/** The entries that a view of the tape shows from this place up to the head, with the contexts that the caller may read. */
 async function inheritPlace(
   { resolved, place }: FoundPlace,
   { db, ctx }: HandlerTools,
@@ -149,8 +149,8 @@ async function inheritPlace(
 }
 
 /**
- * Rights on the tape: up to the frozen head for an agent that shares in it, without end for one that takes it over. A giver with a
- * grant gives at most what its grant says.
+ * Rights on the tape. An agent that shares the tape gets rights up to the frozen head; an agent that takes it over gets rights
+ * without an end. A giver with a grant gives at most the rights of its grant.
  */
 function grantsOf(
   { resolved, place }: FoundPlace,
@@ -165,25 +165,26 @@ function grantsOf(
     boxId: resolved.boxId,
     mode,
     uptoPosition: upto,
-    // Not the giver's name: an owner's grant would also narrow what the target holds already.
+    // The source is not the giver's name: a grant by the owner would also narrow rights that the target already has.
     source: `card:${given.cardId}`,
     expiresAt: until,
   });
   const append = grant('append', null, place.is_own ? null : (place.append_grant?.until ?? null));
   const bounds = place.is_own ? { upto: null, until: null } : place.granted;
-  // What ended turns wrote for the giver is its own to read. The message holds what it gives of it.
+  // The giver may read entries that its ended turns wrote, but not pass that right on. The message contains the parts that it
+  // hands over.
   if (bounds === null) return given.isTransfer ? [append] : [];
   const upto = Math.min(resolved.head, bounds.upto ?? resolved.head);
   if (!given.isTransfer) return resolved.position > upto ? [] : [grant('read', upto, bounds.until)];
   return [grant('read', bounds.upto, bounds.until), append];
 }
 
-/** An agent's turns go on writing to its tape, whoever else appends. */
+/** A tape of an agent is not movable: the agent's turns continue to write to it, whichever agents also append. */
 const isMovable = (place: TapePlace): boolean => place.is_own && !place.is_rolling;
 
 /**
- * Keeps what the caller gives as it is until it is given: of two who move a tape at once the other looks again and has it no
- * more, and what is taken from the caller meanwhile it cannot pass on.
+ * Locks the rights that the caller gives until they are given. When two callers move a tape at the same time, the second one
+ * checks again and no longer has the tape. A right that was revoked from the caller in the meantime cannot be passed on.
  */
 async function lockRight(
   { resolved, place }: FoundPlace,
@@ -196,7 +197,10 @@ async function lockRight(
   return 'locked';
 }
 
-/** Takes from the caller what it gives: its right to append, or the tape from whoever holds it. Those go on reading. */
+/**
+ * Removes the given rights: the caller's right to append, or the ownership of the tape's holders. Caller and holders keep their
+ * right to read.
+ */
 async function handOver(
   { resolved, place }: FoundPlace,
   { to, cardId }: { readonly to: AgentId; readonly cardId: CardId },
@@ -292,7 +296,10 @@ const submitTo = (
     view: input.view,
   });
 
-/** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/reference/tape.md, "Handoffs to other agents". */
+/**
+ * Hands a place on a tape to another agent: message, right and packed context in one commit. Rule: docs/reference/tape.md,
+ * "Handoffs to other agents".
+ */
 export const contextHandoff: Handler<ContextHandoff> = {
   description:
     'Hand the work over to another agent: it gets this message and the tape up to the place you name, and starts on it. With wait its result comes back as the answer.',

@@ -16,7 +16,7 @@ import { inMs } from './in-ms.js';
 import { targetProfiles } from './target-profiles.js';
 import { type ArgumentNames, prepareTasks } from './tasks.js';
 
-/** Delegates an instruction to a new, an existing or a cloned agent. The other delegations build its arguments. */
+/** Delegates an instruction to a new, an existing or a cloned agent. The other delegations build the arguments for it. */
 async function delegate(
   input: DelegateAsync,
   tools: HandlerTools,

@@ -108,7 +108,7 @@ describe('a fork_join from outside', () => {
   });
 
   it('takes as many statements for many tasks as for few', async () => {
-    // Nobody works here, whose own statements would come between.
+    // Runs without a worker, because its statements would be counted too.
     await using quiet = await harness();
     await quiet.profile('idle', [say('never')], SMALL);
     const count = (n: number): Promise<number> =>

@@ -57,7 +57,7 @@ const launch = async (profile_name: string): Promise<TurnId> =>
   ((await h.runtime.submit('launch_principal', { profile_name, instruction: 'go' })) as { turn_id: TurnId })
     .turn_id;
 const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
-/** What the model was shown as result of the turn's nth call. */
+/** The result of the turn's nth call, as its model saw it. */
 const shown = async (turnId: string, n = 0) => {
   const rows = await h.rows<{ content: { status: string; result: JsonValue; error?: JsonValue } }>(
     `select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 order by k.step, k.ordinal`,

@@ -6,7 +6,7 @@ import { prepareTasks } from './tasks.js';
 
 const pathOf = (index: number): string => `tasks.${index}.`;
 
-/** An agent works on one turn at a time: two tasks for it would not run side by side. */
+/** Refuses two tasks for one agent: an agent works on one turn at a time, so they would not run in parallel. */
 function checkReusedOnce(requests: readonly SubmitTurnRequest[]): void {
   const first = new Map<string, number>();
   requests.forEach(({ target }, index) => {

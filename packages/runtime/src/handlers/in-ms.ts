@@ -1,3 +1,3 @@
-/** Milliseconds of an argument in seconds, where there is one. */
+/** Converts an optional argument from seconds to milliseconds. */
 export const inMs = (seconds: number | undefined): number | undefined =>
   seconds === undefined ? undefined : seconds * 1000;

@@ -6,7 +6,7 @@ import { BUILT_IN } from './built-in.js';
 
 const page = readFileSync(new URL('../../../../docs/reference/primitives.md', import.meta.url), 'utf8');
 
-/** The names in the second cell of a primitive's row, `?` left out. */
+/** The names in the second cell of a primitive's row, without `?`. */
 function argumentsOf(primitive: string): readonly string[] {
   const row = page.split('\n').find((line) => line.startsWith(`| \`${primitive}\` |`)) ?? '';
   const cell = row.split(' | ')[1] ?? '';
@@ -15,13 +15,13 @@ function argumentsOf(primitive: string): readonly string[] {
 
 const keysOf = (schema: z.ZodType): readonly string[] => Object.keys((schema as z.ZodObject).shape);
 
-/** Arguments that are objects of their own, whose keys the row lists too. */
+/** Arguments that are objects; the row also lists their keys. */
 const INNER: Readonly<Record<string, z.ZodObject>> = {
   fork_join: forkJoinSchema.shape.tasks.element,
   context_handoff: contextHandoffSchema.shape.intention.unwrap(),
 };
 
-/** Rows that list their own arguments, and say that they take the others of `delegate_async`. */
+/** Rows that list only their own arguments and refer to `delegate_async` for the others. */
 const SHORT = new Set(['launch_principal', 'ask_expert']);
 
 const listed = (primitive: string, known: ReadonlySet<string>): readonly string[] => {

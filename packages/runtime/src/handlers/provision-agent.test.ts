@@ -47,7 +47,7 @@ async function refusal(work: Promise<unknown>): Promise<KernelError> {
   return thrown as KernelError;
 }
 
-/** Gives an agent a task and returns what it said. */
+/** Gives an agent a task and returns its answer. */
 async function ask(agent: string, instruction = 'x', options = {}): Promise<JsonValue> {
   const args = { target_strategy: 'reuse', target_ref: agent, instruction, wait: true };
   const end = await h.runtime.submit('delegate_async', args, options);
@@ -300,11 +300,11 @@ describe('a caller that is an agent', () => {
     for (const [args, options] of [
       [{ action: 'create', profile_name: 'expert' }, { sourceAgentId: 'loner' }],
       [{ action: 'create', profile_name: 'other' }, as],
-      // Version 1 has not the tag.
+      // Version 1 does not have the tag.
       [{ action: 'create', profile_name: 'expert', profile_version: 1 }, as],
       [{ action: 'ensure', agent_id: 'mine', profile_version: 1 }, as],
       [{ action: 'ensure', agent_id: 'fresh', profile_name: 'other' }, as],
-      // Refused before it is said of which profile the agent is.
+      // Refused before the error can name the agent's profile.
       [{ action: 'ensure', agent_id: 'foreign', profile_name: 'expert' }, as],
       [{ action: 'derive', derived_from: 'foreign', profile_name: 'expert' }, as],
       [{ action: 'derive', derived_from: 'mine', profile_name: 'other' }, as],
@@ -396,12 +396,12 @@ test.each([
 });
 
 test('costs the same number of statements however many agents and versions there are', async () => {
-  // Without a worker, whose own statements would be counted.
+  // Runs without a worker, because its statements would be counted too.
   await using quiet = await harness();
   await quiet.profile('expert', [{ say: 'x' }]);
   const cost = async (args: object): Promise<number> =>
     (await statementsOf(quiet.database, () => quiet.runtime.submit('provision_agent', args))).length;
-  // What was read of the caller is kept.
+  // This first call fills the cache of caller facts.
   await quiet.runtime.submit('provision_agent', { action: 'create', profile_name: 'expert' });
   const made = await cost({ action: 'ensure', agent_id: 'n1', profile_name: 'expert' });
   const kept = await cost({ action: 'ensure', agent_id: 'n1', profile_name: 'expert' });
@@ -409,7 +409,7 @@ test('costs the same number of statements however many agents and versions there
     await quiet.runtime.submit('provision_agent', { action: 'create', profile_name: 'expert' });
   expect(await cost({ action: 'ensure', agent_id: 'n2', profile_name: 'expert' })).toBe(made);
   expect(await cost({ action: 'ensure', agent_id: 'n2', profile_name: 'expert' })).toBe(kept);
-  // Nothing to write but the operation's row: agent, write.
+  // Two statements: one for the agent, one for the write, which has only the operation's row.
   expect(kept).toBe(2);
 });
 

@@ -12,7 +12,7 @@ import type { Handler, HandlerTools } from '../handler/index.js';
 import { nameOfSession, resolveSessions } from '../submit/index.js';
 
 type Outcome = 'created' | 'updated' | 'unchanged';
-/** Its agents are named: a session by the name of its agent. */
+/** The input with its agents named: a session is replaced by the name of its agent. */
 type Named = Omit<ProvisionAgent, 'agent_id' | 'derived_from'> & {
   readonly agent_id?: string | undefined;
   readonly derived_from?: string | undefined;
@@ -46,7 +46,7 @@ const findExisting = (tools: HandlerTools, ref: string): Promise<AgentRow | unde
     { id: agentIdIn(ref), name: ref },
   );
 
-/** The agent exists: is it the one that is meant, and is it to move to another version? */
+/** Handles an existing agent: checks that it has the requested profile, and moves it to another version if requested. */
 async function keep(agent: AgentRow, input: Named, tools: HandlerTools): Promise<JsonValue> {
   checkReach(tools, agent.profile);
   if (input.profile_name !== undefined && input.profile_name !== agent.profile.name) {
@@ -71,7 +71,7 @@ async function keep(agent: AgentRow, input: Named, tools: HandlerTools): Promise
       message: `Agent ${source.agentId} did not make agent ${agent.agentId}, so it may not change it.`,
       details: { agent_id: agent.agentId, source_agent_id: source.agentId },
     });
-  // Another version may carry other tags.
+  // The other version may have other tags.
   checkReach(tools, profile);
   await changeAgent(tools.tx, agent.agentId, {
     ...(isMoved ? { profileId: profile.profileId } : {}),
@@ -81,8 +81,8 @@ async function keep(agent: AgentRow, input: Named, tools: HandlerTools): Promise
 }
 
 /**
- * An agent can read everything that the agents it made are told. With a name and `profile_name` the operator does not mean an agent
- * that another agent has made; with an id, or without `profile_name`, it means the existing agent.
+ * An agent can read the tasks of the agents that it made. With a name and `profile_name` the operator therefore does not mean an
+ * agent that another agent made. With an id, or without `profile_name`, the operator means the existing agent.
  */
 function checkMaker(
   { agentId, name, isOperatorMade, ownerAgentId }: AgentRow,
@@ -122,7 +122,7 @@ async function ensure(input: Named, tools: HandlerTools): Promise<JsonValue> {
   } catch (error) {
     if (!(error instanceof KernelError) || error.code !== 'agent_exists') throw error;
   }
-  // Someone else made it between the look and the lock of the name.
+  // Another process made the agent between the look-up and the lock of the name.
   const made = await findExisting(tools, ref);
   if (made !== undefined) {
     checkMaker(made, input, tools);
@@ -166,7 +166,10 @@ async function create(input: Named, tools: HandlerTools): Promise<JsonValue> {
   );
 }
 
-/** The agent of a session, made with its tape as the first task for it would; then as any agent. */
+/**
+ * Ensures the agent of a session. The agent is made with its tape as by its first task; after that it is treated like any other
+ * agent.
+ */
 async function ensureSession(session: SessionAddress, given: Named, tools: HandlerTools): Promise<JsonValue> {
   const ref = nameOfSession(session, 'arguments.agent_id');
   const input = { ...given, agent_id: ref };
@@ -180,7 +183,7 @@ async function ensureSession(session: SessionAddress, given: Named, tools: Handl
 
 const ACTIONS = { ensure, create, derive } as const;
 
-/** Makes agents, and moves them between versions of their profile. No turn begins. Rule: docs/reference/primitives.md. */
+/** Makes agents, and moves them between versions of their profile. No turn starts. Rule: docs/reference/primitives.md. */
 export const provisionAgent: Handler<ProvisionAgent> = {
   description:
     'Make an agent without giving it a task, or make sure that one exists; later tasks reach it by delegate_async with target_strategy reuse.',
@@ -191,7 +194,7 @@ export const provisionAgent: Handler<ProvisionAgent> = {
       ...rest,
       derived_from: typeof origin === 'object' ? nameOfSession(origin, 'arguments.derived_from') : origin,
     };
-    // With another action the schema refuses a session.
+    // For other actions the schema refuses a session.
     if (typeof agent === 'object') return ensureSession(agent, input, tools);
     return ACTIONS[input.action]({ ...input, agent_id: agent }, tools);
   },

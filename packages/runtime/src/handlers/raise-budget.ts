@@ -13,7 +13,7 @@ const refuse = (message: string, details: Readonly<Record<string, unknown>>): ne
   throw new KernelError('bad_request', { message, details });
 };
 
-/** What was set when turns were made cannot be moved below them. */
+/** Only allows higher limits: turns were already made under the old limits. */
 function checkRaise(id: string, old: BudgetLimits, next: BudgetLimits): void {
   for (const key of Object.keys(next) as (keyof BudgetLimits)[]) {
     const field = `arguments.budget.${key === 'cost_micros' ? 'cost_usd' : key}`;
@@ -42,7 +42,7 @@ async function raise({ target, budget }: RaiseBudget, tools: HandlerTools): Prom
       details: { turn_id: turnId },
     });
   await lockRun(tools.tx, found.runId);
-  // Read again: what is decided is decided under the lock.
+  // Read again, because the decision is made under the lock.
   const account = (await findAccount(tools.tx, named)) ?? found;
   const limits = toBudgetLimits(budget);
   checkRaise(account.id, account.limits, limits);

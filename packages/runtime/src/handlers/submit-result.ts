@@ -4,7 +4,7 @@ import type { Handler } from '../handler/index.js';
 export const submitResult: Handler<SubmitResult> = {
   description: 'Deliver the result of this task and end it. Call it alone.',
   input: submitResultSchema,
-  // Refused, it is called again; accepted, it ends the turn.
+  // A refused call is repeated; an accepted call ends the turn.
   repeatable: true,
   handle: async ({ result }, tools) => {
     tools.endTurn(result);

@@ -15,7 +15,7 @@ import type { Handler, HandlerTools } from '../handler/index.js';
 import type { EntryInput, Tape } from '../tape/index.js';
 import { type TapeTarget, toTarget } from '../tape/index.js';
 
-/** The turn's own tape, else that of the agent in whose name it comes. */
+/** The calling turn's own tape, otherwise the tape of the agent that submits. */
 function ownTape({ ctx }: HandlerTools): TapeTarget {
   if (ctx.parent?.agentId === ctx.source.agentId) return { box: ctx.parent.outputBoxId };
   if (!ctx.source.isOperator) return { agent: ctx.source.agentId };
@@ -26,8 +26,8 @@ function ownTape({ ctx }: HandlerTools): TapeTarget {
 }
 
 /**
- * What the kernel has left out of the context of the calling turn: the turn's own anchors go on leaving it out, however its
- * tape was named.
+ * The cards that the kernel has left out of the calling turn's context. The turn's own anchors continue to leave them out,
+ * however the turn named its tape.
  */
 async function carried(
   { ctx, db }: HandlerTools,
@@ -62,7 +62,10 @@ const compactedHandoff = (of: {
   { kind: 'event', name: 'handoff', data: { name: of.name } },
 ];
 
-/** Writes an anchor with the result of its call. Its place is behind the step that asks for it (docs/reference/views.md). */
+/**
+ * Writes an anchor together with the result of its call. The anchor's place is after the step that requests it
+ * (docs/reference/views.md).
+ */
 export const tapeHandoff: Handler<TapeHandoff> = {
   description: TAPE_HANDOFF.description,
   input: tapeHandoffSchema,

@@ -2,7 +2,7 @@ import type { DelegateAsync, ForkJoin } from '@boxcar/kernel';
 
 export type GivenTask = ForkJoin['tasks'][number] | DelegateAsync;
 
-/** The profiles that a target names. */
+/** The profiles in a target. */
 export const targetProfiles = ({ target_strategy, target_ref }: GivenTask): readonly string[] => {
   if (typeof target_ref !== 'string')
     return target_ref.profile_name === undefined ? [] : [target_ref.profile_name];

@@ -7,11 +7,11 @@ import { resolveSessions } from '../submit/index.js';
 import { refuseCommand } from './comma.js';
 import type { GivenTask } from './target-profiles.js';
 
-/** Its target is named: a session by the name of its agent. */
+/** A task with a named target: a session is replaced by the name of its agent. */
 export type Task = Omit<GivenTask, 'target_ref'> & { readonly target_ref: string };
 type Target = SubmitTurnRequest['target'];
 
-/** What the caller of a delegation calls its arguments. */
+/** The caller's names for the arguments of a delegation. */
 export interface ArgumentNames {
   readonly target_ref: string;
   readonly instruction: string;
@@ -19,7 +19,7 @@ export interface ArgumentNames {
 
 const OWN_NAMES: ArgumentNames = { target_ref: 'target_ref', instruction: 'instruction' };
 
-/** Says in which argument, and of which task, an error about the target arose. */
+/** Adds to an error about a target the argument and the task in which it arose. */
 async function inTask<T>(argument: string, work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
@@ -79,11 +79,11 @@ function toSpec(
 }
 
 /**
- * From tasks to turns that can be submitted: finds and checks their targets and packs their contexts, in a number of
- * statements that does not depend on how many there are.
+ * Turns tasks into turns that can be submitted: finds and checks their targets, and packs their contexts. The number of
+ * statements does not depend on the number of tasks.
  *
- * @param options.pathOf - The path of the nth task in the arguments, with a dot at its end; empty when there is but one.
- * @param options.names - What the caller calls the arguments.
+ * @param options.pathOf - The path of the nth task in the arguments, with a dot at its end; empty for a single task.
+ * @param options.names - The caller's names for the arguments.
  */
 export async function prepareTasks(
   given: readonly (GivenTask | Task)[],

@@ -15,7 +15,7 @@ interface Receipt {
 
 let h: Harness;
 let model: RecordingModel;
-/** Lets the calls that are out go on: as an answer, or as a failure. */
+/** Releases the model calls in progress: with an answer or with a failure. */
 let open: ((how: 'answer' | 'fail') => void)[] = [];
 const functions: Record<string, ScriptedFunction> = {
   held: async () => {
@@ -40,7 +40,7 @@ beforeAll(async () => {
     ],
     { tools: ['fork_join'], delegation_policy: { target_profiles: null } },
   );
-  // Its sweep never comes: what the others wait for is told by the worker itself.
+  // The sweep never runs: the worker itself releases the waiting turns.
   await h.worker({ sweepMs: 3_600_000, targets: ['', 'far'] });
 });
 afterAll(() => h[Symbol.asyncDispose]());
@@ -79,7 +79,7 @@ const endOf = (batchId: string) =>
     { message: 'the batch has ended' },
   );
 const called = (n: number) => waitFor(() => open.length >= n, { message: `${n} model calls are out` });
-/** The first child is in its model call, and a look at the queue lets nobody in. */
+/** Waits until the first child is in its model call, and checks that its siblings stay queued. */
 async function firstIsOut(receipt: Receipt): Promise<void> {
   await called(1);
   expect(await promote(h.database.pool, '')).toEqual([]);
@@ -96,7 +96,7 @@ describe('warm_cache', () => {
   test('one child calls its model first, and the rest when that call has returned, in all pools', async () => {
     const receipt = await fork([held(), held(), task('far')]);
     await firstIsOut(receipt);
-    // Turns of others are not held up.
+    // Turns of other callers are not delayed.
     const { turn_id } = (await h.runtime.submit('launch_principal', {
       profile_name: 'quick',
       instruction: 'go',
@@ -166,7 +166,7 @@ describe('warm_cache', () => {
     expect(await statuses(receipt.turn_ids)).toEqual(['queued', 'queued', 'running']);
     expect(await promote(h.database.pool, '')).toEqual([]);
     answer();
-    // The session's agent is free; that of the other task has a turn before this one.
+    // The session's agent is free; the agent of the other task has an earlier turn.
     await called(1);
     expect(await statuses(receipt.turn_ids)).toEqual(['queued', 'running', 'success']);
     goBusy?.('answer');

@@ -1,22 +1,27 @@
-/** Who a key is. */
+/** Finds the principal of a key. */
 import type { AgentId, KeyId, Principal, ProjectId } from '@boxcar/kernel';
 import { findUsableKey, noteKeyUse } from '@boxcar/store';
 import type pg from 'pg';
 import { digestOf, isKeyText } from './key-text.js';
 
-/** A request by a key. A key of an agent acts as that agent; the others are of their project. */
+/** The principal of a request by a key. A key of an agent acts as that agent; any other key acts for its project. */
 export interface KeyPrincipal extends Principal {
   readonly keyId: KeyId;
   readonly name: string;
   readonly projectId: ProjectId;
   readonly agent: { readonly id: AgentId; readonly name: string } | null;
-  /** Of a machine, whose servers made it for themselves. */
+  /** A key that the servers of one machine made for themselves. */
   readonly isLocal: boolean;
-  /** Notes the use, at most once a minute; undefined when it was noted a moment ago. Not for the way of a request. */
+  /**
+   * Records the use, at most once a minute; undefined when a use was recorded recently. Call it outside the path of the request.
+   */
   readonly noteUse: (() => Promise<void>) | undefined;
 }
 
-/** The principal of a key that may be used now; else undefined, whatever is wrong. One statement, and none for what is not a key. */
+/**
+ * The principal of a key that may be used now. For any other key undefined, whatever the reason. One statement, and none for a
+ * text that is not a key.
+ */
 export async function authenticateKey(pool: pg.Pool, text: string): Promise<KeyPrincipal | undefined> {
   if (!isKeyText(text)) return undefined;
   const row = await findUsableKey(pool, digestOf(text));

@@ -1,4 +1,4 @@
-/** The text of a key of the HTTP frame: made here, shown once, and kept by nobody but its owner. */
+/** The text of a key of the HTTP frame. It is made here and shown once; only the key's owner keeps it. */
 import { createHash, randomBytes } from 'node:crypto';
 
 const PREFIX = 'boxcar_';
@@ -9,7 +9,7 @@ const FORM = /^boxcar_[A-Za-z0-9_-]{43}$/;
 export interface KeyText {
   readonly text: string;
   readonly sha256: Buffer;
-  /** Its last characters, by which people know it. */
+  /** Its last characters, by which people recognize the key. */
   readonly hint: string;
 }
 

@@ -1,4 +1,4 @@
-/** Keys as programs make and end them. */
+/** Programs make keys and end them. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';

@@ -1,4 +1,7 @@
-/** Keys of the HTTP frame for programs and the command line: made, listed, revoked, rotated. Rule: docs/reference/http.md, "Keys". */
+/**
+ * Functions for programs and the command line that make, list, revoke and rotate keys of the HTTP frame. Rule:
+ * docs/reference/http.md, "Keys".
+ */
 import {
   type AgentId,
   checkDuration,
@@ -28,10 +31,10 @@ import { makeKeyText } from './key-text.js';
 
 const TEN_YEARS_MS = 3650 * 86_400_000;
 const DEFAULT_NAME = 'key';
-/** Of the rights of a key, those that no agent has. */
+/** The rights of keys that a key of an agent cannot have. */
 const NOT_FOR_AGENTS: readonly Scope[] = ['approvals:write'];
 
-/** A key as people see it. Its text is not kept. */
+/** A key without its text, which is not stored. */
 export interface Key {
   readonly key_id: KeyId;
   readonly project_id: ProjectId;
@@ -41,20 +44,20 @@ export interface Key {
   /** The last characters of its text. */
   readonly hint: string;
   readonly scopes: readonly Scope[];
-  /** Of a machine, whose servers made it for themselves; valid on loopback addresses alone. */
+  /** A key that the servers of one machine made for themselves; valid only on loopback addresses. */
   readonly is_local: boolean;
   readonly status: 'usable' | 'revoked' | 'expired';
   readonly created_at: Date;
   readonly expires_at: Date | null;
-  /** To the minute. */
+  /** Precise to the minute. */
   readonly last_used_at: Date | null;
-  /** From when it is refused. */
+  /** The time from which the key is refused. */
   readonly revoked_at: Date | null;
-  /** The key in whose place it was made. */
+  /** The key that it replaces. */
   readonly rotated_from: KeyId | null;
 }
 
-/** A key that was made, with its text, which is shown here and never again. */
+/** A new key with its text. The text is shown only here. */
 export interface CreatedKey extends Key {
   readonly key: string;
   /** The name of its project. */
@@ -82,11 +85,11 @@ export interface CreateKeyOptions {
   readonly scopes: readonly Scope[];
   /** Id or name; default `default`. */
   readonly projectId?: string | undefined;
-  /** Id or name: the key acts as this agent. Default: it is of the project. */
+  /** Id or name: the key acts as this agent. Default: the key acts for the project. */
   readonly agent?: string | undefined;
-  /** For people; several keys may have one name. Default `key`. */
+  /** A label for people; several keys may have the same name. Default `key`. */
   readonly name?: string | undefined;
-  /** How long it may be used. Default: without end. */
+  /** How long the key may be used. Default: no limit. */
   readonly lifetimeMs?: number | undefined;
 }
 
@@ -111,8 +114,8 @@ const createSchema = z
 /**
  * Makes a key. Two statements.
  *
- * @throws KernelError `bad_request` with all findings; `not_found` for project or agent; `project_archived` is not thrown: such a key is
- *   refused until the project is taken back.
+ * @throws KernelError `bad_request` with all findings; `not_found` for project or agent. A key of an archived project can be
+ * made; it is refused until the project is opened again.
  */
 export async function createKey(pool: pg.Pool, options: CreateKeyOptions): Promise<CreatedKey> {
   const parsed = safeParse(createSchema, options);
@@ -138,18 +141,18 @@ export async function createKey(pool: pg.Pool, options: CreateKeyOptions): Promi
 export interface ListKeysOptions {
   /** Id or name; default `default`. */
   readonly projectId?: string | undefined;
-  /** Ended keys too. */
+  /** Includes ended keys. */
   readonly all?: boolean | undefined;
   /** 1 to 1,000; default 50. */
   readonly limit?: number | undefined;
-  /** `next_cursor` of the page before. */
+  /** `next_cursor` of the previous page. */
   readonly cursor?: string | undefined;
 }
 
 /** A page of keys, the newest first. */
 export interface KeyList {
   readonly keys: readonly Key[];
-  /** Null: there is no more. */
+  /** Null on the last page. */
   readonly next_cursor: string | null;
 }
 
@@ -189,9 +192,9 @@ const noKey = (keyId: string): KernelError =>
   });
 
 /**
- * Ends a key at once: the next request by it is refused. Doing it twice changes nothing.
+ * Ends a key at once: the next request by the key is refused. A repeated call changes nothing.
  *
- * @param keyRef - Its id, or a beginning of it of at least eight digits.
+ * @param keyRef - The key's id, or at least its first eight digits.
  * @throws KernelError `not_found`, `bad_request`.
  */
 export async function revokeKey(
@@ -213,7 +216,7 @@ export interface RotateKeyOptions {
 }
 
 /**
- * Makes a key with project, agent, name, scopes and lifetime of another one, which ends.
+ * Replaces a key, which ends. The new key has the same project, agent, name, scopes and lifetime.
  *
  * @param keyRef - As `revokeKey`.
  * @throws KernelError `not_found`, `bad_request`; `conflict` for a key that has ended or was rotated before.
@@ -225,7 +228,7 @@ export async function rotateKey(
 ): Promise<CreatedKey> {
   checkDuration(graceMs, 'graceMs', { allowsZero: true });
   const { keyId, projectId } = await findKeyId(pool, keyRef, project);
-  // Before the rotation: nothing that can fail comes between the end of the old key and the answer.
+  // The project is read before the rotation, so that nothing can fail between the end of the old key and the answer.
   const { name } = await findProjectByRef(pool, projectId);
   const { text, sha256, hint } = makeKeyText();
   const id = newId<'key'>();

@@ -4,7 +4,7 @@ import { waitFor } from '@boxcar/testkit';
 import { describe, expect, test, vi } from 'vitest';
 import { Batcher, type BatcherOptions, isLockTimeout, LOCKED } from './batcher.js';
 
-/** A batcher that doubles numbers, and what it was given batch by batch. */
+/** A batcher that doubles numbers, and the inputs of each of its batches. */
 function doubler(options: BatcherOptions & { poison?: number; failure?: Error } = {}) {
   const batches: (readonly number[])[] = [];
   const gates: (() => void)[] = [];
@@ -99,11 +99,11 @@ describe('a batcher', () => {
     expect(settled.map(({ status }) => status)).toEqual(
       range(7).map((input) => (input === poison ? 'rejected' : 'fulfilled')),
     );
-    // It goes on afterwards.
+    // The batcher continues afterwards.
     expect(await batcher.add(100)).toBe(200);
   });
 
-  /** The error that the store makes of a Postgres error. */
+  /** The store's error for a Postgres error. */
   const limit = (code: string) =>
     new KernelError('database_unavailable', { cause: Object.assign(new Error(code), { code }) });
 
@@ -132,7 +132,7 @@ describe('a batcher', () => {
     },
   );
 
-  /** A batcher whose work passes over locked items, as told, and how it was tried. */
+  /** A batcher whose work leaves out the given locked items, and a record of its tries. */
   function locking(locked: ReadonlySet<number>, options: { readonly wait?: Promise<unknown> } = {}) {
     const tries: (readonly [kind: 'first' | 'probe' | 'in line', inputs: readonly number[]])[] = [];
     const inLine = { now: 0, most: 0 };
@@ -184,7 +184,7 @@ describe('a batcher', () => {
     await waitFor(() => tries.filter(([kind]) => kind === 'in line').length > 1, { message: 'they wait' });
     locked.delete(40);
     expect(await answers[40]).toBe(80);
-    // As many others stay locked, and each keeps the place in line for a while.
+    // As many other items stay locked, and each waits in line for a while.
     expect(tries.filter(([kind]) => kind === 'in line').length).toBeLessThan(41);
     locked.clear();
     expect(await Promise.all(answers)).toEqual(range(41).map((input) => input * 2));
@@ -313,7 +313,7 @@ test('the open transaction of the handler that starts a batch causes no refusal 
   const others = range(200).map((input) => batcher.add(input));
   expect(await first).toBe(1);
   expect(await Promise.all(others)).toEqual(range(200));
-  // In its own scope the handler is refused: without this error the test would prove nothing.
+  // In its own scope the handler is refused; without this error the test would prove nothing.
   expect(() => insideHandler(scope, () => refuseNested(pool))).toThrow(
     expect.objectContaining({ code: 'nested_connection' }),
   );

@@ -18,20 +18,20 @@ interface Item<I, O> {
 }
 
 export interface BatcherOptions {
-  /** Items of one batch at most. Default 64. */
+  /** Maximum items of one batch. Default 64. */
   readonly maxItems?: number;
-  /** Batches under way at once, at most. Default 4. */
+  /** Maximum batches in progress at the same time. Default 4. */
   readonly maxInFlight?: number;
-  /** After how long a batch under way no longer holds up the next one. Default 20. */
+  /** After this time a batch in progress no longer delays the next one. In milliseconds, default 20. */
   readonly patienceMs?: number;
   /**
-   * True: an item whose row is locked leaves its batch, and the work waits for locks no longer than it is told. Default false: the
-   * work of an item that is alone waits for locks by itself.
+   * True: an item whose row is locked leaves its batch, and the work must not wait for locks longer than its attempt allows.
+   * Default false: the work of a single item waits for locks by itself.
    */
   readonly leavesLocked?: boolean;
 }
 
-/** What the work of a batch returns for an item that it has left out because a row was locked. */
+/** The result of a batch's work for an item that it has left out because a row was locked. */
 export const LOCKED: unique symbol = Symbol('locked');
 
 type Attempt = Required<Omit<LimitedTry, 'lockMs'>> & Pick<LimitedTry, 'lockMs'>;
@@ -40,19 +40,19 @@ type Run<I, O> = (inputs: readonly I[], attempt: Attempt) => Promise<readonly (O
 
 /** The first try of a batch that leaves out items whose rows are locked. */
 const FIRST: Attempt = { isRepeated: false, isPatient: false, leavesLocked: true };
-/** A further try of several items. It passes over locked rows, and waits briefly for the few that it cannot pass over. */
+/** A further try of several items. It skips locked rows, and waits briefly for the few locks that it cannot skip. */
 const PROBE: Attempt = { isRepeated: true, isPatient: false, leavesLocked: true, lockMs: 50 };
 /** The try of one item that waits for its lock in line with other sessions. */
 const IN_LINE = { isRepeated: true, isPatient: false, leavesLocked: false } as const;
 const IN_LINE_MS = 200;
-/** How long such an item is tried again: longer than the server keeps the locks of a stopped process. */
+/** How long such an item is retried: longer than the server keeps the locks of a stopped process. */
 export const LOCK_PATIENCE_MS = 15_000;
 
-/** A limit of the connection has ended the work: it may be tried again. */
+/** Whether a limit of the connection has ended the work, so that it may be retried. */
 const isPassingLimit = (error: unknown): boolean =>
   isOverRowLimit(error) && isTransient(toDatabaseError(error));
 
-/** A lock that was not free in time. */
+/** Whether a lock was not free in time. */
 export const isLockTimeout = (error: unknown): boolean => sqlStateOf(error) === '55P03';
 
 const stillLocked = (): unknown =>
@@ -60,52 +60,50 @@ const stillLocked = (): unknown =>
     Object.assign(new Error('another session keeps a row locked that this needs'), { code: '55P03' }),
   );
 
-/** The outcome of an item beside the batches. */
+/** The outcome of an item that was tried outside the batches. */
 interface Tried<O> {
   readonly output: O | typeof LOCKED;
 }
 
-/** What is known of a batch that is tried, or of a part of a failed one. */
+/** The state of a batch that is tried, or of a part of a failed batch. */
 interface Part {
   readonly isRepeated: boolean;
-  /** When the batch was tried first. */
+  /** When the batch was first tried. */
   readonly startedAt: number;
 }
 
 /**
- * Gathers calls into batches, in a window that adapts by itself: an item that finds nothing under way starts at once; what
- * arrives meanwhile is the next batch, which starts when the one before is done. The slower the database, the larger the
- * batches, and the fewer its commits. A full batch, or one whose predecessor takes too long (it waits for a lock, say),
- * starts beside it.
+ * Gathers calls into batches, in a window that adapts by itself. An item that arrives while no batch is in progress starts at
+ * once. Items that arrive meanwhile form the next batch, which starts when the previous batch is done. The slower the database,
+ * the larger the batches and the fewer the commits. A full batch starts without waiting, as does a batch whose predecessor takes
+ * too long (for example because it waits for a lock).
  *
- * A failed batch is split in halves, which run at the same time, until the poison item fails alone. A failure that takes
- * long (a locked row, a statement that exceeds its time limit) is not repeated for halves: each item is tried alone at
- * once. So one row delays the others of its batch once, by one limit of the connection.
+ * A failed batch is split in halves, which run at the same time, until the poison item fails alone. After a slow failure (a
+ * locked row, a statement that exceeds its time limit) halves would repeat the delay, so each item is tried alone at once. One
+ * row therefore delays the others of its batch once, by one limit of the connection.
  *
- * With `leavesLocked` the work leaves out items whose rows are locked (`LOCKED`), and a batch that a lock has stopped is tried once more
- * in this way. What is left out is tried again beside the batches, with pauses: all such items at once, in one try that passes over
+ * With `leavesLocked` the work leaves out items whose rows are locked (`LOCKED`), and a batch that a lock has stopped is tried
+ * once more in this way. Left-out items are retried outside the batches, with pauses: all of them together, in one try that skips
  * locked rows. One of them at a time also waits for its lock in line, since a row that is locked again and again is hardly ever
- * found free. So an item waits for its own lock only, and locks hold two connections at most.
- * A server that is away is not the fault of an item: then all items fail together.
+ * found free. An item therefore waits only for its own lock, and locks hold at most two connections.
+ *
+ * When the server is away, no item is at fault, and all items fail together.
  */
 export class Batcher<I, O> {
   readonly #run: Run<I, O>;
   readonly #maxItems: number;
   readonly #maxInFlight: number;
   readonly #patienceMs: number;
-  /** For items that have left their batches. */
+  /** Retries the items that have left their batches. */
   readonly #beside: Batcher<I, Tried<O>> | undefined;
-  /** One of them waits for its lock. */
+  /** True while one of these items waits for its lock in line. */
   #hasWaiter = false;
   #waiting: Item<I, O>[] = [];
   #inFlight = 0;
   #isScheduled = false;
   #patience: NodeJS.Timeout | undefined;
 
-  /**
-   * @param run - When it is told that the items are repeated, it looks for rows that an earlier try of a larger batch may
-   *   have left.
-   */
+  /** @param run - For repeated items it must look for rows that an earlier try of a larger batch may have left. */
   constructor(run: Run<I, O>, options: BatcherOptions = {}) {
     this.#run = run;
     this.#maxItems = options.maxItems ?? 64;
@@ -119,7 +117,8 @@ export class Batcher<I, O> {
 
   /**
    * @param options.isRepeated - An earlier try of the item may have been committed. Default false.
-   * @param options.lockedMs - About how long an item whose row is locked is tried again: once at least. Asked at each try. Default 15,000.
+   * @param options.lockedMs - About how long an item whose row is locked is retried, at least once. Called at each try. Default
+   * 15,000.
    */
   add(
     input: I,
@@ -128,8 +127,8 @@ export class Batcher<I, O> {
     const { isRepeated = false, lockedMs = () => LOCK_PATIENCE_MS } = options;
     return new Promise<O>((resolve, reject) => {
       this.#waiting.push({ input, isRepeated, lockedMs, resolve, reject });
-      // What this very moment brings joins the batch; an idle system waits for no more.
-      // A batch is not the work of the caller that happens to start it, and neither are the batches that follow.
+      // Items of the same moment join the batch; an idle system waits no longer than that.
+      // A batch does not belong to the caller that happens to start it, and neither do the batches that follow.
       outsideHandlers(() => this.#schedule(queueMicrotask));
     });
   }
@@ -160,7 +159,7 @@ export class Batcher<I, O> {
     const isRepeated = batch.some((item) => item.isRepeated);
     void this.#settle(batch, { isRepeated, startedAt: performance.now() }).finally(() => {
       this.#inFlight--;
-      // A busy one waits a turn of the event loop: who was just answered may have something to add.
+      // A busy batcher waits one turn of the event loop: callers that were just answered may add further items.
       this.#schedule(setImmediate);
     });
   }
@@ -202,14 +201,14 @@ export class Batcher<I, O> {
     return { isRepeated, isPatient: isAlone, leavesLocked: false };
   }
 
-  /** The lock may be a short one, so the first try beside the batches follows at once. */
+  /** The lock may be short, so the first try outside the batches follows at once. */
   #leave(item: Item<I, O>, startedAt: number): void {
     if (this.#beside === undefined)
       item.reject(new Error('a batch has left out an item that cannot leave it'));
     else void this.#tryBeside(item, this.#beside, { startedAt, pauses: 0 });
   }
 
-  /** Tries an item again that has left its batch: for a while if its row is locked, else once. Never throws. */
+  /** Retries an item that has left its batch: for a while if its row is locked, else once. Never throws. */
   async #tryBeside(
     item: Item<I, O>,
     beside: Batcher<I, Tried<O>>,

@@ -2,12 +2,12 @@ import { KernelError } from '@boxcar/kernel';
 import { type Build, checkSchemaVersion, outsideHandlers, retryTransient } from '@boxcar/store';
 import type pg from 'pg';
 
-/** How long what was seen is believed. A worker sees it with every heartbeat, and needs no statement of its own. */
+/** How long the last check is trusted. Every heartbeat of a worker renews it, so a worker needs no statement for it. */
 const BELIEVED_MS = 5_000;
 
 /**
- * Whether this build may still work on the database: a migration may have shut out builds like it since it started. That is never
- * taken back, so a build that is outdated stays so.
+ * Whether this build may still work on the database. A migration may have shut out such builds since this process started. That
+ * cannot be undone, so an outdated build stays outdated.
  */
 export class BuildWatch {
   readonly build: Build;
@@ -22,19 +22,19 @@ export class BuildWatch {
     this.build = build;
   }
 
-  /** What keeps this build from working on, once it is known. */
+  /** The error that stops this build from working; undefined while none is known. */
   get outdated(): KernelError | undefined {
     return this.#outdated;
   }
 
-  /** @throws KernelError `schema_too_new` for an outdated build, `schema_outdated` where a migration is missing. */
+  /** @throws KernelError `schema_too_new` for an outdated build, `schema_outdated` when a migration is missing. */
   async check(): Promise<void> {
     if (this.#outdated === undefined && performance.now() - this.#lookedAt > BELIEVED_MS)
       await retryTransient(() => this.refresh());
     if (this.#outdated !== undefined) throw this.#outdated;
   }
 
-  /** Asks the database now. @returns Its newest migration. @throws as {@link check}. */
+  /** Reads the database now. @returns Its newest migration. @throws as {@link check}. */
   refresh(): Promise<number> {
     this.#looking ??= outsideHandlers(() => this.#refresh()).finally(() => {
       this.#looking = undefined;
@@ -55,15 +55,16 @@ export class BuildWatch {
     }
   }
 
-  /** Asks the database now whether newer builds may have written to it. */
+  /** Reads from the database now whether newer builds may have written to it. */
   async mayBeNewer(): Promise<boolean> {
     return (await this.refresh()) > this.build.schemaVersion;
   }
 
-  /** What a heartbeat has read: the oldest build that may work on the database. */
+  /** Records the value that a heartbeat has read: the oldest build that may work on the database. */
   recordMinCompatible(minCompatible: number): void {
     this.#lookedAt = performance.now();
-    // Fails when it is so, and is told then; when it cannot be asked now, the next heartbeat says it again.
+    // For an outdated build the refresh fails and informs the listeners. If the database does not answer now, the next heartbeat
+    // repeats the check.
     if (minCompatible > this.build.schemaVersion) this.refresh().catch(() => undefined);
   }
 
@@ -73,7 +74,7 @@ export class BuildWatch {
     for (const listener of this.#listeners) listener(error);
   }
 
-  /** @returns What takes the listener away again. */
+  /** @returns A function that removes the listener. */
   onOutdated(listener: (error: KernelError) => void): () => void {
     this.#listeners.add(listener);
     if (this.#outdated !== undefined) listener(this.#outdated);

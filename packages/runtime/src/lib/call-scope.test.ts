@@ -15,7 +15,7 @@ beforeEach(async () => {
   return () => h[Symbol.asyncDispose]();
 });
 
-/** What the watchdog is told about the code that runs now. */
+/** The watchdog's view of the code that runs now. */
 const codeNow = (): unknown => (Reflect.get(globalThis, Symbol.for('boxcar.runningCode')) as () => unknown)();
 
 const tool = (name: string, run: Tool['run']): void =>
@@ -32,7 +32,7 @@ const calling = (name: string) =>
   h.profile(name, [{ calls: [{ tool: name, arguments: {} }] }, { say: 'went on' }], { tools: [name] });
 
 test('a connection of the pool that a tool opens is not traced to its call', async () => {
-  // That of the test may have all its connections already.
+  // The test's own pool may already have all its connections.
   const pool = createPool({ connectionString: h.database.url, max: 3 });
   const takeAll = () => Promise.all(Array.from({ length: 3 }, () => pool.connect()));
   const seen: unknown[] = [];

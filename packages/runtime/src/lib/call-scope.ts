@@ -1,12 +1,13 @@
 /**
- * What the running code of a tool or handler works for: for errors that nothing caught, and for code that holds the event loop. The
- * trace follows timers, promises and callbacks that the code has started, also after its call has ended. Work of the kernel for the
- * whole process leaves it (`outsideHandlers`), as do new connections of the pool.
+ * Records the call or job that the running code of a tool or handler works for. Errors that nothing caught and code that blocks
+ * the event loop are traced with it. The trace follows timers, promises and callbacks that the code has started, also after its
+ * call has ended. Work of the kernel for the whole process leaves the trace (`outsideHandlers`), as do new connections of the
+ * pool.
  */
 import type { ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import { runningCode } from '@boxcar/store';
 
-/** A call of a turn, of a tool or of a handler. */
+/** A turn's call of a tool or of a handler. */
 export interface RunningCall {
   readonly kind: 'call';
   readonly tool: string;
@@ -20,7 +21,7 @@ export interface RunningJob {
   readonly kind: 'job';
   readonly primitive: string;
   readonly jobId: string;
-  /** Of `blocked_jobs`. */
+  /** The row id in `blocked_jobs`. */
   readonly noteId: string;
 }
 
@@ -28,17 +29,17 @@ export type RunningCode = RunningCall | RunningJob;
 
 interface CodeScope {
   readonly code: RunningCode;
-  /** Fails the call. Absent for a handler: most of the code that runs within it is the kernel's. */
+  /** Fails the call. Absent for a handler, because most of the code that runs inside it belongs to the kernel. */
   readonly crash?: (error: unknown) => void;
 }
 
 const scopeNow = (): CodeScope | undefined => runningCode.getStore() as CodeScope | undefined;
 
 const watchers = new Set<(code: RunningCode | undefined) => void>();
-/** The code that was entered and has not given the event loop back yet. */
+/** The code that was entered and has not yet returned to the event loop. */
 let entered: RunningCode | undefined;
 
-// Asked by the thread of the watchdog, through the debugger, while the loop is held.
+// The watchdog's thread calls this through the debugger while the event loop is blocked.
 Reflect.set(globalThis, Symbol.for('boxcar.runningCode'), () => scopeNow()?.code);
 
 function enter(code: RunningCode | undefined): void {
@@ -58,8 +59,8 @@ export function runInScope<T>(scope: CodeScope, work: () => T): T {
 }
 
 /**
- * @param watcher - Is shown what the entered code works for, and undefined when the code first gives the event loop back.
- * @returns Ends it.
+ * @param watcher - Receives the call or job of entered code, and undefined when the code first returns to the event loop.
+ * @returns A function that ends the watch.
  */
 export function watchEntries(watcher: (code: RunningCode | undefined) => void): () => void {
   watchers.add(watcher);
@@ -72,9 +73,10 @@ let isCrashing = false;
 
 /**
  * For the handlers of `unhandledRejection` and `uncaughtException` of a process that runs workers: fails the tool call whose code
- * left the error, with `tool_crashed`. The worker goes on.
+ * left the error, with `tool_crashed`. The worker continues.
  *
- * @returns False when the error is not of a tool call: then the process should end, with `worker.close({ crash: error })`.
+ * @returns False when the error does not belong to a tool call: the process should then end, with
+ * `worker.close({ crash: error })`.
  */
 export function failStrayCall(error: unknown): boolean {
   const scope = scopeNow();
@@ -87,12 +89,14 @@ export function failStrayCall(error: unknown): boolean {
   return false;
 }
 
-/** The job whose handler left the error that ends the process; once. */
+/** The job whose handler left the error that ends the process. It is returned once. */
 export function takeCrashedJob(): RunningJob | undefined {
   const job = crashedJob;
   crashedJob = undefined;
   return job;
 }
 
-/** What the code works for that ends the process by `process.exit`; undefined when it does so on purpose, or after a crash. */
+/**
+ * The call or job of code that ends the process by `process.exit`. Undefined when other code ends the process, or after a crash.
+ */
 export const codeAtExit = (): RunningCode | undefined => (isCrashing ? undefined : scopeNow()?.code);

@@ -1,4 +1,4 @@
-/** In whose name something is asked: a project and an agent of it, by id or name. */
+/** Finds the project and the agent in whose name a request is made, by id or name. */
 import {
   type AgentId,
   agentIdIn,
@@ -18,7 +18,7 @@ export interface Actor {
   readonly isArchived: boolean;
 }
 
-/** @throws KernelError `not_found` for project or agent, `bad_request` for what no name can be. */
+/** @throws KernelError `not_found` for project or agent, `bad_request` for a text that cannot be a name. */
 export async function findActor(db: Queryable, project: string, agent: string): Promise<Actor> {
   for (const [field, name] of Object.entries({ project, agent })) parseJsonValue(name, field);
   const found = await findRow(db, {

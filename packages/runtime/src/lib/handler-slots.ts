@@ -5,7 +5,7 @@ import type { Log } from './log.js';
 
 /** The right of one handler to a connection. */
 export interface Slot {
-  /** Rejects when the slot is given up first. */
+  /** Rejects when the slot is given up before it was granted. */
   readonly granted: Promise<void>;
   /** Gives the slot up, whether it was granted or not. Safe to call again. */
   leave(): void;
@@ -35,7 +35,7 @@ export class HandlerSlots {
     this.max = Math.ceil(pool.options.max / 2);
   }
 
-  /** In the order in which they got their slots. */
+  /** Holders in the order in which they got their slots. */
   get holders(): readonly Holder[] {
     return [...this.#held];
   }

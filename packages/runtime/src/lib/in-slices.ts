@@ -1,14 +1,15 @@
-/** Long computations in a process that has more to do. */
+/** Long computations in a process that also has other work. */
 import { setImmediate } from 'node:timers/promises';
 
-/** About so many characters are worked through at once: one or two milliseconds. */
+/** About this many characters are processed in one slice: one or two milliseconds. */
 export const SLICE_CHARACTERS = 32_768;
 
 /**
- * Runs a computation in slices, between which the process does what else there is.
+ * Runs a computation in slices, and lets the process do its other work between the slices.
  *
- * @param work - Yields how many characters it has worked through since it last did; `SLICE_CHARACTERS` after work that is worth a slice by itself.
- * @throws the reason of the signal, when it fires between two slices.
+ * @param work - Yields the number of characters that it has processed since its last yield; `SLICE_CHARACTERS` after work that
+ * takes a slice by itself.
+ * @throws the reason of the signal, when it aborts between two slices.
  */
 export async function inSlices<T>(work: Generator<number, T>, signal?: AbortSignal): Promise<T> {
   let characters = 0;

@@ -11,7 +11,7 @@ const plain = (value: unknown): unknown =>
 
 let isGuarded = false;
 
-/** Writes a line of a log to stderr. Whoever reads it may be gone, or the disk full: that costs the line, and nothing else. */
+/** Writes a line of a log to stderr. When the reader has gone or the disk is full, the line is lost without an error. */
 export function writeLogLine(line: string): void {
   if (!isGuarded) {
     isGuarded = true;
@@ -20,7 +20,7 @@ export function writeLogLine(line: string): void {
   try {
     process.stderr.write(`${line}\n`);
   } catch {
-    // A file fails at once, a pipe by the event above.
+    // Writing to a file throws at once; a pipe fails by the event above.
   }
 }
 
@@ -34,7 +34,7 @@ export function createLog(level: LogLevel): Log {
   };
 }
 
-/** A log whose fields hold no secret, whoever writes the lines. */
+/** A log that removes secrets from its fields, whichever code writes the lines. */
 export const withoutSecrets =
   (log: Log): Log =>
   (level, event, fields) => {

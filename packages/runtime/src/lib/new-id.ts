@@ -2,7 +2,7 @@ import { randomFillSync } from 'node:crypto';
 import { type NewId, parseId } from '@boxcar/kernel';
 import { V7Generator } from 'uuidv7';
 
-/** Asked for many at once: a call for each id takes longer than the rest of it. */
+/** Random numbers are generated in bulk: a call for each id would take longer than the rest of the work. */
 const random = new Uint32Array(1_024);
 let used = random.length;
 

@@ -1,17 +1,19 @@
 /**
- * Work on a key that looks at what is there: it runs once at a time, and once more when it was asked for meanwhile, since what
- * asked may have come behind its look.
+ * Runs work on keys. The work on a key processes everything that is due for that key. Only one run per key is active at a time. A request
+ * during a run starts one more run, since its cause may have happened after the run's check.
  */
 export class OnceAtATime<K> {
   readonly #running = new Map<K, { again: boolean }>();
   readonly #work: (key: K) => Promise<void>;
 
-  /** @param work - What fails ends what was asked for until then. */
+  /** @param work - An error ends the run and drops the requests made until then. */
   constructor(work: (key: K) => Promise<void>) {
     this.#work = work;
   }
 
-  /** Resolves once the run that this began has ended; at once when one is under way, which goes on. */
+  /**
+   * Resolves when the run that this call began has ended. Resolves at once while another run is in progress; that run continues.
+   */
   async ask(key: K): Promise<void> {
     const running = this.#running.get(key);
     if (running !== undefined) {

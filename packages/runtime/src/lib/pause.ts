@@ -1,11 +1,11 @@
-/** Lets long work stop for others. */
+/** Lets long work pause for other work. */
 
-/** How long work keeps the event loop before it stops for others. */
+/** How long work may keep the event loop before it pauses for other work. */
 const SLICE_MS = 8;
 
 /**
- * @returns A function for work to await between its pieces. It lets other work go on when this one has kept the event loop for a few
- * milliseconds.
+ * @returns A function for work to await between its pieces. When the work has kept the event loop for a few milliseconds, it lets
+ * other work run.
  */
 export function pauses(): () => Promise<void> {
   let since = performance.now();

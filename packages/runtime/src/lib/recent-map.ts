@@ -2,13 +2,13 @@
 export class RecentMap<K, V> extends Map<K, V> {
   readonly #max: number;
 
-  /** @param max - How many entries it keeps. */
+  /** @param max - Maximum number of entries. */
   constructor(max: number) {
     super();
     this.#max = max;
   }
 
-  /** The entry counts as the newest one. */
+  /** The entry becomes the newest entry. */
   override set(key: K, value: V): this {
     this.delete(key);
     super.set(key, value);

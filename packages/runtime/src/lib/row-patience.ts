@@ -1,6 +1,6 @@
 /**
  * Handles the rows of a sweep one after another. One pass waits about a second for all locks together. A row that stays locked is
- * left to the next pass, where it is handled after the others. So locked rows never hold up a sweep, however many there are.
+ * left to the next pass, which handles it after the others. Locked rows therefore never block a sweep, however many there are.
  */
 export interface PatienceOptions {
   /** How long one row may wait for its locks. Default 200. */
@@ -13,7 +13,7 @@ export class RowPatience {
   readonly #rowMs: number;
   readonly #passMs: number;
   #leftMs: number;
-  /** Rows that were locked in this pass; `#lockedBefore` has those of the pass before. */
+  /** Rows that were locked in this pass; `#lockedBefore` has the rows of the previous pass. */
   #locked = new Set<string>();
   #lockedBefore: ReadonlySet<string> = new Set();
 
@@ -23,7 +23,7 @@ export class RowPatience {
     this.#leftMs = this.#passMs;
   }
 
-  /** A pass begins. */
+  /** Starts a pass. */
   renew(): void {
     this.#leftMs = this.#passMs;
     this.#lockedBefore = this.#locked;

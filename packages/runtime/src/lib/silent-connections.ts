@@ -2,13 +2,13 @@ import { dropSilent, limitsOn } from '@boxcar/store';
 import type pg from 'pg';
 import type { Log } from './log.js';
 
-/** Checks during the time that a connection may wait. */
+/** How many checks are made during the time that a connection may wait. */
 const LOOKS = 4;
 
 /**
- * Closes the connections of a pool on which the server has not answered for as long as a lock may be waited for. Work that waits on
- * them is tried again on another connection. Without this the silence would go unnoticed for half a minute. The check sends no
- * statement while all connections answer.
+ * Closes the connections of a pool on which the server has not answered for as long as the time limit of a lock. Work that waits
+ * on them is retried on another connection. Without this check the silence would go unnoticed for half a minute. The check sends
+ * no statement while all connections answer.
  *
  * @returns A function that stops the checks.
  */

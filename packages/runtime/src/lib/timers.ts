@@ -1,6 +1,9 @@
 import { startTimer, type Timer } from '@boxcar/kernel';
 
-/** Timers by name, all of which end with their owner. Setting one again keeps the earlier moment. */
+/**
+ * Timers by name, all of which end with their owner. When a running timer is set again, the earlier of the two times applies; the
+ * work of that timer runs.
+ */
 export class Timers {
   readonly #running = new Map<string, { readonly at: number; readonly timer: Timer }>();
   #isClosed = false;

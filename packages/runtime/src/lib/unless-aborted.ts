@@ -1,4 +1,4 @@
-/** The outcome of `work`, or the signal's reason as soon as it fires, whatever becomes of `work`. */
+/** The outcome of `work`, or the signal's reason as soon as it aborts. `work` itself may then still be in progress. */
 export async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   let onAbort: (() => void) | undefined;
   const aborted = new Promise<never>((_resolve, reject) => {

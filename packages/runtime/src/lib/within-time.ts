@@ -1,6 +1,8 @@
 import { startTimer } from '@boxcar/kernel';
 
-/** Settles like `work`, or rejects once `limitMs` have passed, naming the part; a late failure of `work` is not reported. */
+/**
+ * Settles like `work`, or rejects after `limitMs` with an error that names the part. A later failure of `work` is not reported.
+ */
 export async function withinTime<T>(work: Promise<T>, limitMs: number, part: string): Promise<T> {
   work.catch(() => undefined);
   let clear: () => void = () => undefined;

@@ -2,9 +2,9 @@ import { type Model, ModelError, type ModelReply, type ModelRequest, startTimer 
 import { parseReply } from './reply.js';
 
 /**
- * Asks a model once. An adapter that ignores its signal does not hold the turn: the call is over when the signal fires.
+ * Asks a model once. The call ends when the signal aborts, so an adapter that ignores its signal does not delay the turn.
  *
- * @throws ModelError `model_timeout` after `timeoutMs`; the signal's reason when it fires; what the adapter throws.
+ * @throws ModelError `model_timeout` after `timeoutMs`; the signal's reason when it aborts; errors of the adapter.
  */
 export async function askModel(
   model: Model,
@@ -17,9 +17,9 @@ export async function askModel(
   }: {
     readonly signal: AbortSignal;
     readonly timeoutMs: number;
-    /** Gets the text while it is written. */
+    /** Receives the text while it is written. */
     readonly onText?: ((text: string) => void) | undefined;
-    /** Gets the answer of an adapter that has ignored the signal. */
+    /** Receives the answer of an adapter that has ignored the signal. */
     readonly onLate?: (reply: ModelReply) => void;
   },
 ): Promise<ModelReply> {

@@ -1,6 +1,6 @@
 /**
- * Asks for room at providers that have limits or fail, before a model is called, and tells what became of the call. A provider
- * without a row costs nothing: which ones have one comes with the heartbeat.
+ * Before a model call, asks for room at providers that have limits or fail; after the call, reports its outcome. A provider
+ * without a row costs no statement: the heartbeat brings the list of providers that have a row.
  */
 import { errorText, isProviderAnswer, isProviderFailure, ModelError, type TurnId } from '@boxcar/kernel';
 import {
@@ -22,7 +22,7 @@ import { Batcher } from '../lib/index.js';
 
 /** Room for one call. */
 export interface ModelPass {
-  /** Makes the call and gives the room back, whatever comes of it. Throws what the call throws, and nothing else. */
+  /** Makes the call and gives the room back, whatever the outcome. Throws only the call's own errors. */
   ask<T>(call: () => Promise<T>): Promise<T>;
 }
 
@@ -41,15 +41,15 @@ interface Leaving {
 interface ProviderBatchers {
   readonly enter: Batcher<Caller, GateAnswer>;
   readonly leave: Batcher<Leaving, true>;
-  /** Calls that are over and whose places could not be given back yet. */
+  /** Calls that have ended but whose places could not be given back yet. */
   readonly unleft: Map<TurnId, Leaving>;
-  /** Settles when no later try to give them back is under way. */
+  /** Settles when no retry of giving them back is in progress. */
   leaving: Promise<void>;
 }
 
-/** How long an answer waits until its place is given back: a provider's row may be locked for seconds. */
+/** Maximum time that an answer waits for its place to be given back: a provider's row may be locked for seconds. */
 const LEAVE_LOCK_MS = 200;
-/** How soon a place that could not be given back is tried again. */
+/** Delay before a place that could not be given back is tried again. */
 const LEAVE_AGAIN_MS = 500;
 
 export class ModelGate {
@@ -57,9 +57,9 @@ export class ModelGate {
   readonly #timers: Timers;
   #gated: ReadonlySet<string> = new Set();
   readonly #batchers = new Map<string, ProviderBatchers>();
-  /** Providers that answered since the failure that was told last. */
+  /** Providers that have answered since the last failure that was reported. */
   readonly #answered = new Set<string>();
-  /** When providers answered last, since the other workers were told. */
+  /** When each provider last answered, since the last report to the other workers. */
   readonly #untold = new Map<string, number>();
 
   constructor(runtime: RuntimeCore, timers: Timers) {
@@ -71,12 +71,15 @@ export class ModelGate {
     this.setGated(await findGatedProviders(this.#runtime.pool));
   }
 
-  /** Providers whose calls have to ask. */
+  /** Sets the providers whose calls must ask for room. */
   setGated(gated: readonly string[]): void {
     this.#gated = new Set(gated);
   }
 
-  /** How many milliseconds ago providers answered last, each answer once. The heartbeat tells the other workers. */
+  /**
+   * How many milliseconds ago each provider last answered; every answer is returned once. The heartbeat reports it to the other
+   * workers.
+   */
   takeAnswers(): Readonly<Record<string, number>> {
     const now = performance.now();
     const ages = [...this.#untold].map(([provider, at]) => [provider, now - at]);
@@ -84,7 +87,7 @@ export class ModelGate {
     return Object.fromEntries(ages);
   }
 
-  /** Answers that could not be told. Those that came meanwhile are later. */
+  /** Puts back answers that could not be reported. Answers that arrived in the meantime are newer and stay. */
   keepAnswers(ages: Readonly<Record<string, number>>): void {
     const now = performance.now();
     for (const [provider, age] of Object.entries(ages))
@@ -149,7 +152,7 @@ export class ModelGate {
     this.#untold.set(provider, performance.now());
   }
 
-  /** Takes no longer than a lock may: a place that cannot be given back now is given back later. */
+  /** Takes no longer than the lock limit: a place that cannot be given back now is given back later. */
   async #leave(provider: string, leaving: Leaving): Promise<void> {
     try {
       await this.#batchersOf(provider).leave.add(leaving);
@@ -158,7 +161,7 @@ export class ModelGate {
     }
   }
 
-  /** False: it failed for a reason that passes, and is tried again later. */
+  /** False: it failed for a transient reason, and is tried again later. */
   async #leaveNow(
     provider: string,
     batchers: ProviderBatchers,
@@ -181,7 +184,7 @@ export class ModelGate {
     }
   }
 
-  /** One try after the other, so that a turn that calls again can wait for the one that is under way. */
+  /** Makes the retries one after another, so that a turn that calls again can wait for the retry in progress. */
   #leaveAgain(provider: string, batchers: ProviderBatchers): Promise<void> {
     batchers.leaving = batchers.leaving.then(async () => {
       const leavings = [...batchers.unleft.values()];
@@ -196,7 +199,10 @@ export class ModelGate {
     return batchers.leaving;
   }
 
-  /** A later try must not take the place of a new call of the same turn. If it cannot be left now either, the turn has it still. */
+  /**
+   * A later retry must not free the place of a new call of the same turn. If the place cannot be freed now either, the turn keeps
+   * it.
+   */
   async #leaveBefore(provider: string, batchers: ProviderBatchers, { turnId }: Caller): Promise<void> {
     await this.#leaveAgain(provider, batchers);
     batchers.unleft.delete(turnId);
@@ -251,13 +257,13 @@ export class ModelGate {
     if (woken.lookAfterMs !== null) this.#lookSoon(provider, woken.lookAfterMs);
   }
 
-  /** Wakes who waits for a provider once there is room by time alone. */
+  /** Wakes the turns that wait for a provider, once time alone has made room. */
   #lookSoon(provider: string, afterMs: number): void {
-    // Not more often than this, however short the provider's pace is: each look wakes all there is room for.
+    // At most once per 20 ms, however short the provider's pace is: each check wakes as many turns as there is room for.
     this.#timers.set(`provider ${provider}`, Math.max(afterMs, 20), () => void this.#wakeIfDue(provider));
   }
 
-  /** Wakes who there is room for; `wakeOnly`: nobody else. Fails when one of them cannot be woken. */
+  /** Wakes the turns that there is room for. With `wakeOnly`, only these turns are woken. Throws when a turn cannot be woken. */
   async wake(
     provider: string,
     options: { readonly wakeOnly?: readonly TurnId[]; readonly now?: Date | undefined } & LockLimit = {},
@@ -269,7 +275,7 @@ export class ModelGate {
     try {
       await this.wake(provider);
     } catch (error) {
-      // The sweep looks as well.
+      // The sweep checks as well.
       this.#runtime.log('warn', 'provider.not_looked_at', {
         provider,
         error: errorText(error),

@@ -1,4 +1,4 @@
-/** Agents with tools on every provider, over HTTP: servers that refuse what the real ones refuse. */
+/** Agents with tools on every provider, over HTTP. The test servers refuse the same requests as the real servers. */
 import type { TurnId } from '@boxcar/kernel';
 import { anthropicWire, type Behave, inOrder, responsesWire, WIRES, type Wire } from '@boxcar/llm/testing';
 import { describe, expect, test } from 'vitest';
@@ -118,7 +118,7 @@ test.each(wires.filter(([provider]) => ['openai-compatible', 'deepseek'].include
   },
 );
 
-/** As the API answers where the SDK does not know by the model's name that it reasons: nothing asks for the encrypted content. */
+/** The API's answer when the SDK does not recognize a reasoning model by its name: no request asks for the encrypted content. */
 const unsealedWire: Wire = {
   ...responsesWire,
   events: (answer) =>
@@ -152,7 +152,7 @@ test.each(thinking)(
       expect(hash).toMatch(/^[0-9a-f]{64}$/);
     }
     expect(attached[0]?.hash).not.toBe(attached[1]?.hash);
-    // Its tokens count: as many bytes as it has, less than what else the message says.
+    // The tokens of the attachment count: the message has more tokens than a quarter of the attachment's bytes.
     const [first] = explained.messages.filter(({ provider_data: data }) => data !== undefined);
     expect(first?.tokens).toBeGreaterThan((attached[0]?.size_bytes ?? 0) / 4);
     const [agent] = await h.rows<{ id: string }>('select agent_id as id from boxcar.turns');

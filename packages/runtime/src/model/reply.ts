@@ -22,15 +22,18 @@ import {
 } from '@boxcar/kernel';
 import { z } from 'zod';
 
-/** Characters of reasoning that are kept: it is for audit and can be as long as the whole answer. */
+/** Maximum characters of reasoning that are kept: reasoning is for audit and can be as long as the whole answer. */
 const MAX_REASONING = 65_536;
 
-/** Bytes of what a provider attached that are kept. A part of it is of no use, so more is not kept at all, and the card says so. */
+/**
+ * Maximum bytes of a provider's attachment that are kept. A part of an attachment has no use, so a larger one is dropped, and the
+ * card records that.
+ */
 const MAX_PROVIDER_BYTES = 1024 * 1024;
 
-/** No call has used more; sums of it fit the columns they are kept in. */
+/** No call has used more tokens than this. Sums of such counts fit in their columns. */
 const MAX_COUNT = 1e12;
-// Whole: what a turn has spent is kept in whole numbers.
+// Whole numbers: the usage of a turn is stored as whole numbers.
 const whole = z
   .number()
   .nonnegative()
@@ -46,7 +49,7 @@ const usageSchema = z.object({
   reasoningTokens: optionalCount,
   isEstimated: z.boolean().optional().catch(undefined),
 });
-/** The parts as a row can hold them; none when they have another form than the port's. */
+/** The parts in a form that a row can hold; undefined when their form is not the port's. */
 function readParts(parts: readonly unknown[]): readonly ProviderPart[] | undefined {
   if (parts.length === 0) return undefined;
   return readProviderData({ v: 1, model: '', parts: sanitizeJson(parts).value })?.parts;
@@ -75,9 +78,10 @@ const replySchema = z.object({
 });
 
 /**
- * What an adapter returned, as the kernel can use it: adapters are outside code, whatever their types say.
+ * An adapter's reply in a form that the kernel can use. Adapters are outside code, so their values may not have their declared
+ * types.
  *
- * @throws ModelError `model_failed` when it is no answer at all.
+ * @throws ModelError `model_failed` when the reply is not an answer.
  */
 export function parseReply(reply: unknown): ModelReply {
   const parsed = safeParse(replySchema, reply);
@@ -90,14 +94,14 @@ export function parseReply(reply: unknown): ModelReply {
   );
 }
 
-/** What a failed call has used, as its adapter says; undefined: nothing. */
+/** The usage of a failed call, as its adapter reported it; undefined when the adapter reported none. */
 export const parseUsage = (usage: unknown): ModelUsage | undefined =>
   usage === undefined ? undefined : usageSchema.safeParse(usage).data;
 
 const isBrokenOff = ({ finishReason }: ModelReply): boolean =>
   finishReason === 'length' || finishReason === 'content_filter';
 
-/** Whether a call has no arguments, as the SDK and the kernel read them: nothing, or an empty object. */
+/** Whether a call has no arguments as the SDK and the kernel read them: an empty text or an empty object. */
 function hasNone(text: string): boolean {
   const words = text.trim();
   if (words === '') return true;
@@ -105,8 +109,8 @@ function hasNone(text: string): boolean {
 }
 
 /**
- * No arguments mean `{}`. In an answer that was broken off, the last call may be without them because they did not come: it gets a text
- * that is not an object, so that it is refused, and the model makes it again.
+ * A call without arguments means `{}`. When an answer was broken off, the last call may lack its arguments because they did not
+ * arrive. Such a call gets a text that is not an object, so that it is refused and the model repeats it.
  */
 export function withoutCutCall(reply: ModelReply): ModelReply {
   const last = reply.toolCalls.at(-1);
@@ -114,7 +118,10 @@ export function withoutCutCall(reply: ModelReply): ModelReply {
   return { ...reply, toolCalls: [...reply.toolCalls.slice(0, -1), { ...last, arguments: '(broken off)' }] };
 }
 
-/** The comma commands of an answer as calls behind its own, and its text without them. An answer that was broken off has none: half a line would be run. */
+/**
+ * Turns the comma commands of an answer into calls after its own calls, and removes them from its text. An answer that was broken
+ * off keeps its text: otherwise half a line could be run.
+ */
 export function withCommandCalls(reply: ModelReply): ModelReply {
   if (isBrokenOff(reply)) return reply;
   const { visible, calls } = takeCommands(reply.text);
@@ -123,7 +130,7 @@ export function withCommandCalls(reply: ModelReply): ModelReply {
   return { ...reply, text: visible, toolCalls: [...reply.toolCalls, ...commands] };
 }
 
-/** A step's usage as its row keeps it; what the provider did not say is left out, as is the cost without a price. */
+/** A step's usage in the form of its row. Fields that the provider did not report are left out, as is the cost without a price. */
 export function usageRow(usage: ModelUsage, price?: ModelPrice): JsonObject {
   const { inputTokens, outputTokens, cachedInputTokens, cacheWriteTokens, reasoningTokens } = usage;
   return {
@@ -138,25 +145,25 @@ export function usageRow(usage: ModelUsage, price?: ModelPrice): JsonObject {
   };
 }
 
-/** Of an adapter's warnings so many are kept, and so much of each. */
+/** Maximum warnings of an adapter that are kept, and maximum characters of each. */
 const MAX_WARNINGS = 10;
 const MAX_WARNING = 300;
 
-/** Settings that were not sent as the profile says, as the step's row keeps them beside its usage. */
+/** Settings that were not sent as in the profile. The step's row keeps them with its usage. */
 export function warningsRow({ warnings = [] }: Pick<ModelReply, 'warnings'>): JsonObject {
   if (warnings.length === 0) return {};
   const kept = [...new Set(warnings)].slice(0, MAX_WARNINGS);
   return { warnings: kept.map((text) => sanitizeText(text.slice(0, MAX_WARNING)).value) };
 }
 
-/** The model's reasoning as metadata of the card that keeps its answer: no view shows metadata. */
+/** The model's reasoning as metadata of the card that holds its answer: no view shows metadata. */
 export function reasoningMetadata({ reasoning }: Pick<ModelReply, 'reasoning'>): JsonObject {
   if (reasoning === undefined || reasoning.trim() === '') return {};
   const kept = sanitizeText(reasoning.slice(0, MAX_REASONING)).value;
   return { reasoning: kept, ...(reasoning.length > MAX_REASONING ? { reasoning_cut: true } : {}) };
 }
 
-/** What a card that holds an answer keeps of what the provider attached to it. */
+/** The part of a provider's attachment that the card of the answer keeps. */
 export function attachmentOf(
   { providerParts: parts }: ModelReply,
   model: string,

@@ -25,7 +25,7 @@ import { createWorker } from '../worker/worker.js';
 
 /** Pauses that a test can wait for. */
 const SOON = { retry_base_seconds: 0.01, retry_max_seconds: 0.05 };
-/** A pause that no test waits for: the provider asks for it, so there is no chance in it. */
+/** A pause that no test waits for. The provider sets its length, so it has no random part. */
 const LATER = { status: 429, retryAfter: 3_600 };
 const ANSWER: Behaviour = { answer: { text: 'done' } };
 
@@ -161,7 +161,7 @@ describe('a failed model call', () => {
     await h.profile('stubborn', [{ fail: { status: 500, times: 14 }, say: 'at last' }], {
       limits: { model_retries: 20, retry_base_seconds: 0.001, retry_max_seconds: 0.001 },
     });
-    // Nor does one turn that fails so often have its provider closed off here.
+    // The breaker is off, so that the failures of one turn do not close off its provider.
     await setProviderLimits(h.database.pool, 'scripted', { breakerAfter: 0 });
     await h.worker();
     expect(await end(h, await start(h, 'stubborn'))).toMatchObject({ status: 'success', result: 'at last' });
@@ -217,7 +217,7 @@ describe('a turn that waits for its next try', () => {
       await waitFor(async () => (await count()) === 1, { deadlineMs: 60_000, message: 'the turn waits' });
       await child.kill('SIGKILL');
       const worker = await createWorker(submitter.runtime, { sweepMs: 50 });
-      // Its hour has passed.
+      // The hour has passed.
       await pool.query("update boxcar.waits set due_at = now() - interval '1 second'");
       const ended = await submitter.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
       expect(ended).toMatchObject({ status: 'success', result: 'done' });
@@ -228,7 +228,7 @@ describe('a turn that waits for its next try', () => {
   );
 });
 
-/** A provider of one's own, `mine`: it counts its calls, and does what it is told. */
+/** A test provider named `mine`. It counts its calls, and behaves as each test sets. */
 class Mine {
   calls = 0;
   inFlight = 0;
@@ -319,7 +319,7 @@ describe('a provider', () => {
     await checkInvariants(h.database.pool);
   });
 
-  /** Two calls are under way, a third turn waits for room; no sweep helps. */
+  /** Two calls are in progress and a third turn waits for room; no sweep helps. */
   async function full(limits: JsonObject = {}) {
     const opened: (() => void)[] = [];
     const answers: ModelReply[] = [];
@@ -361,7 +361,7 @@ describe('a provider', () => {
   test('commits its answers although its row is locked; their places are given back when it is free', async () => {
     const { h, mine, answers, callers, waiting, stranger, answer } = await full();
     await using _ = h;
-    // One of the turns goes on, and will ask again.
+    // One of the turns continues and will call again.
     answers.push({
       ...reply,
       text: '',
@@ -394,7 +394,7 @@ describe('a provider', () => {
     await setProviderLimits(h.database.pool, 'mine', { requestsPerMinute: 60 });
     // No sweep helps.
     await h.worker({ sweepMs: 60_000 });
-    // The calls that may come at once are used up, and the first of the others comes in two seconds.
+    // The calls that may start at once are used up, and the next call may start in two seconds.
     await h.rows("update boxcar.providers set paced_until = now() + interval '7.5 seconds'");
     const turnIds = await Promise.all([start(h, 'asker'), start(h, 'asker')]);
     for (const turnId of turnIds) expect(await end(h, turnId)).toMatchObject({ status: 'success' });
@@ -457,7 +457,7 @@ describe('a provider', () => {
     await untilWaiting(h, 'limit', 6);
     const { calls } = mine;
     expect(calls).toBeLessThanOrEqual(6 + 3);
-    // The pause is over, and it fails once more.
+    // The pause is over, and the provider fails once more.
     const pass = async (): Promise<void> => {
       await h.rows("update boxcar.providers set open_until = now() - interval '1 second'");
       await h.rows("update boxcar.waits set due_at = now() where kind = 'limit'");

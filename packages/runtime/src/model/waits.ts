@@ -1,6 +1,6 @@
 /**
- * A failed model call is made again later, without a worker: the turn is suspended with a wait row, and woken by a timer of the
- * worker that suspended it or by any sweep. Rules: kernel/base/retry.ts; docs/reference/models.md, "Tried again".
+ * A failed model call is retried later, without occupying a worker: the turn is suspended with a wait row. A timer of the worker
+ * that suspended the turn wakes it, or any sweep. Rules: kernel/base/retry.ts; docs/reference/models.md, "Tried again".
  */
 import {
   decideRetry,
@@ -24,13 +24,13 @@ import type { RuntimeCore } from '../core/index.js';
 import { Batcher, Timers } from '../lib/index.js';
 import { ModelGate } from './gate.js';
 
-/** What is kept of the words of each try. */
+/** Maximum characters that are kept of the message of each attempt. */
 const WORDS = 300;
 
 export type AfterFailure =
   | { readonly outcome: 'suspended' }
   | { readonly outcome: 'fenced' }
-  /** Not to be tried again: what the turn ends with. */
+  /** The call is not retried; the turn ends with this error. */
   | { readonly outcome: 'final'; readonly error: ErrorBody };
 
 export class ModelWaits {
@@ -48,16 +48,16 @@ export class ModelWaits {
     });
   }
 
-  /** What follows from a failed call of an open step. */
+  /** Decides what follows a failed call of an open step. */
   async afterFailure(
     { turn, holderId }: { readonly turn: Pick<ClaimedTurn, 'turnId' | 'epoch'>; readonly holderId: WorkerId },
     failed: {
       readonly error: unknown;
-      /** The failure as rows keep it. */
+      /** The failure in the form of its rows. */
       readonly body: ErrorBody;
       readonly step: NonNullable<StepCommit['step']>;
       readonly spent: StepCommit['spent'];
-      /** How often this step was tried again already. */
+      /** How often this step was already retried. */
       readonly retries: number;
       readonly limits: RetryLimits;
     },
@@ -98,7 +98,7 @@ export class ModelWaits {
     }
   }
 
-  /** Wakes a turn that waits to try again. The sweep of any worker would, a little later. */
+  /** Wakes a turn that waits for its retry. Without this timer the sweep of any worker wakes it a little later. */
   wakeLater(turn: Pick<Ring, 'turnId' | 'epoch'>, delayMs: number): void {
     this.#timers.set(`turn ${turn.turnId} ${turn.epoch}`, delayMs, () => void this.#wake(turn));
   }
@@ -120,7 +120,7 @@ export class ModelWaits {
     try {
       await this.#wakes.add(turn);
     } catch (error) {
-      // The sweep finds it.
+      // The sweep finds the turn.
       this.#runtime.log('warn', 'turn.not_woken', {
         turn_id: turn.turnId,
         error: errorText(error),
@@ -128,7 +128,7 @@ export class ModelWaits {
     }
   }
 
-  /** From here on the sweeps of others wake what waits. */
+  /** After this, only the sweeps of other workers wake waiting turns. */
   close(): void {
     this.#timers.close();
   }

@@ -1,4 +1,4 @@
-/** Rows of contexts and views, as the kernel reads them. */
+/** Rows of contexts and views in the kernel's form. */
 import { type BoxId, type ContextCard, KernelError, toReference, type ViewRows } from '@boxcar/kernel';
 import { type ExpandedCard, type LoadedView, THIS_BUILD } from '@boxcar/store';
 
@@ -25,10 +25,10 @@ export const toContextCard = ({
 });
 
 /**
- * The rows of a view as the kernel reads them.
+ * Converts the rows of a view to the kernel's form.
  *
- * @param kinds - Of entries and contents: what this build can read.
- * @throws KernelError `unsupported_format` for what it cannot.
+ * @param kinds - The kinds of entries and contents that this build can read.
+ * @throws KernelError `unsupported_format` for any other kind.
  */
 export function toRows(
   view: LoadedView,

@@ -20,7 +20,7 @@ import { dbOf, type Made, noRows, type PackIo } from './pack-io.js';
 
 const MAX_BOX_BYTES = 16 * 1024 * 1024;
 
-/** The role a card's metadata names; null when it names none. */
+/** The role in a card's metadata; null when the metadata has no role. */
 function parseRole(value: JsonValue | undefined, field: string): Role | null {
   if (value === undefined) return null;
   const role = ROLES.find((known) => known === value);
@@ -39,7 +39,7 @@ export interface CardsRequest {
 }
 
 /**
- * Writes cards. They belong to their author and can then be listed in a box.
+ * Makes cards. They belong to their author and can then be listed in a box.
  *
  * @returns Their ids, in order.
  */
@@ -61,8 +61,8 @@ export interface BoxRequest {
 }
 
 /**
- * Makes a sealed box of new cards and of existing ones, in this order: `cards`, then `cardIds`. Existing cards must stand
- * in a box that the maker may read, or be its own.
+ * Makes a sealed box of new and existing cards, in this order: `cards`, then `cardIds`. Each existing card must belong to the
+ * maker or be in a box that the maker may read.
  */
 export async function makeBox(io: PackIo, request: BoxRequest): Promise<Made<BoxId>> {
   const db = dbOf(io, request.tx);
@@ -113,16 +113,16 @@ export interface GrantRequest {
   readonly boxId: string;
   readonly grantee: string;
   readonly mode?: 'read' | 'append' | undefined;
-  /** When the grant ends; none = never. */
+  /** When the grant ends. Default: never. */
   readonly until?: string | Date | undefined;
   readonly tx?: CallerTx | undefined;
 }
 
 /**
- * Lets an agent read (or append to) a box. Who gives must be able to do it itself; a right that was given with bounds (a
- * last position, an end) is passed on within them.
+ * Lets an agent read a box, or append to it. The giver must have this right itself. A right with bounds (a last position, an end)
+ * is passed on within its bounds.
  *
- * @throws KernelError `not_found` for the box or the grantee, `box_not_authorized` when the giver may not do it itself,
+ * @throws KernelError `not_found` for the box or the grantee, `box_not_authorized` when the giver does not have the right itself,
  * `bad_request` for appending to a sealed box.
  */
 export async function makeGrant(io: PackIo, request: GrantRequest): Promise<Made<undefined>> {
@@ -154,7 +154,7 @@ export async function makeGrant(io: PackIo, request: GrantRequest): Promise<Made
   const until = request.until === undefined ? null : new Date(request.until);
   if (until !== null && Number.isNaN(until.getTime()))
     throw new KernelError('bad_request', { message: 'until: is no date.', details: { field: 'until' } });
-  // What was given with bounds is passed on within them.
+  // A right that was given with bounds is passed on within its bounds.
   const bounds = box.isOwn ? null : held;
   const isBound =
     bounds?.until != null && (until === null || until.getTime() > new Date(bounds.until).getTime());
@@ -171,7 +171,7 @@ export async function makeGrant(io: PackIo, request: GrantRequest): Promise<Made
   return { answer: undefined, rows };
 }
 
-/** Before the cards are looked at: what is too much is not worth it. */
+/** Refuses too many cards before any card is processed. */
 function checkCount(io: PackIo, cards: number): void {
   const limit = io.limits?.maxContextCards ?? MAX_CONTEXT_CARDS;
   if (cards <= limit) return;

@@ -1,4 +1,7 @@
-/** Makes context boxes of requests. The rules are the kernel's; `plan.ts` loads what they need. Nothing is written here. */
+/**
+ * Makes context boxes from requests. The rules are the kernel's; `plan.ts` loads the rows that they need. Nothing is written
+ * here.
+ */
 import {
   type AgentId,
   type BoxId,
@@ -35,9 +38,12 @@ export interface PackRequest {
   readonly sourceAgentId: string;
   readonly arguments: unknown;
   readonly handover: HandoverInput;
-  /** `actor` (default): every inherited box must be readable by the source agent. `trusted`: the caller has checked. */
+  /**
+   * `actor` (default): the source agent must be allowed to read every inherited box. `trusted`: the caller has already checked
+   * access.
+   */
   readonly access?: 'actor' | 'trusted';
-  /** Joins the caller's transaction, by a pg client or a drizzle node-postgres transaction: a rollback leaves nothing. */
+  /** Joins the caller's transaction, as a pg client or a drizzle node-postgres transaction: a rollback leaves no rows. */
   readonly tx?: CallerTx;
 }
 
@@ -60,7 +66,7 @@ function parseArguments(input: unknown): JsonObject {
 
 const planOptions = ({ limits, strategies }: PackIo): PlanOptions => ({ newId, ...limits, strategies });
 
-/** Checks what requests say by themselves, and finds the project, agent and profiles they name. */
+/** Checks each request by itself, then finds the project, agent and profiles that the requests name. */
 async function resolveRequests(
   io: PackIo,
   requests: readonly PackRequest[],
@@ -112,7 +118,7 @@ async function resolveRequests(
   return { specs, db };
 }
 
-/** Packs several context boxes of one project and actor at once; all or none. */
+/** Packs several context boxes of one project and actor at once. All are packed or none. */
 export async function makeContexts(
   io: PackIo,
   requests: readonly PackRequest[],
@@ -126,7 +132,7 @@ export async function makeContexts(
   return { answer, rows };
 }
 
-/** As `makeContexts` for one. */
+/** As `makeContexts` for one request. */
 export async function makeContext(io: PackIo, request: PackRequest): Promise<Made<PackedContext>> {
   const { answer, rows } = await makeContexts(io, [request]);
   const [packed] = answer;
@@ -159,7 +165,8 @@ export async function makeResolved(
 }
 
 /**
- * Packs without writing: what a child would see and what each card costs. It refuses what `packContext` refuses.
+ * Packs without writing: shows the context that a child would see, and the cost of each card. It throws the same errors as
+ * `packContext`.
  *
  * @throws KernelError as `packContext`.
  */
@@ -180,7 +187,7 @@ export async function previewContext(
   });
 }
 
-/** Seals what an agent saw as a box of its own, whose id can be passed on like any other. */
+/** Seals an agent's view as a separate box. The box's id can be passed on like any other id. */
 export function makeSnapshot(
   io: PackIo,
   owner: { readonly projectId: ProjectId; readonly source: { readonly agentId: AgentId } },
@@ -213,7 +220,7 @@ export type InstructionRequest = Omit<PackRequest, 'handover' | 'arguments'> & {
   readonly instruction: JsonValue;
   readonly inputBoxIds?: readonly string[] | undefined;
   readonly resultFields?: JsonValue | undefined;
-  /** The most tokens the context may have, and what to do when it would have more; default `error`. */
+  /** The maximum tokens of the context, and the strategy when the context would be larger; default `error`. */
   readonly budgetTokens?: number | undefined;
   readonly budgetStrategy?: string | undefined;
 };

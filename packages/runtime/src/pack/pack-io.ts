@@ -1,4 +1,4 @@
-/** What packings read and return. */
+/** The inputs and results of packings. */
 import type { PackingStrategies } from '@boxcar/kernel';
 import { type CallerTx, type Queryable, type Submission, toQueryable } from '@boxcar/store';
 import type { Selectors } from './selectors.js';
@@ -7,11 +7,11 @@ export interface PackLimits {
   readonly maxCardBytes?: number;
   readonly maxInstructionBytes?: number;
   readonly maxContextCards?: number;
-  /** Contents of the cards that one call of `createBox` or `createCards` writes, together. Default 16 MiB. */
+  /** Maximum bytes of the contents of all cards that one call of `createBox` or `createCards` writes. Default 16 MiB. */
   readonly maxBoxBytes?: number;
 }
 
-/** What a packing reads, and by which limits and strategies it chooses. */
+/** The database that a packing reads from, and the limits and strategies that it chooses by. */
 export interface PackIo {
   readonly db: Queryable;
   readonly limits?: PackLimits | undefined;
@@ -19,7 +19,7 @@ export interface PackIo {
   readonly selectors?: Selectors | undefined;
 }
 
-/** What a packing has made: rows that are not written yet, and its answer. */
+/** The result of a packing: rows that are not written yet, and its answer. */
 export interface Made<T> {
   readonly answer: T;
   readonly rows: Pick<Submission, 'cards' | 'contextBoxes' | 'grants'>;

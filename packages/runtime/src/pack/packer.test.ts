@@ -50,7 +50,7 @@ const count = async (): Promise<Record<string, number>> => {
 };
 
 let words = 0;
-/** A box of new cards with these texts, made by the operator or in the name of an agent. */
+/** Makes a box of `n` new cards with different texts, in the name of the operator or of an agent. */
 async function boxOf(n: number, sourceAgentId = OPERATOR): Promise<{ boxId: BoxId; cardIds: CardId[] }> {
   const cards = Array.from({ length: n }, () => ({
     type: 'task.context',
@@ -251,7 +251,7 @@ describe('inherited boxes', () => {
     expect(entries.length).toBeGreaterThan(2);
     const packed = await pack({ boxes: tapeId });
     expect(packed.attachedCardIds).toEqual(entries.map(({ card_id }) => card_id));
-    // A view also shows what the turns were asked.
+    // A view also shows the instructions of the turns.
     const shown = await cardsOf(packed.contextBoxId);
     expect(shown.filter((id) => packed.attachedCardIds.includes(id))).toEqual(packed.attachedCardIds);
     const asked = shown.filter((id) => !packed.attachedCardIds.includes(id));
@@ -296,7 +296,7 @@ describe('inherited boxes', () => {
       card_ids: string[];
       card_count: number;
     }>('select segments, card_ids, card_count from boxcar.boxes where id = $1', [third.contextBoxId]);
-    // Only its own cards are its own rows; the rest is named, never copied.
+    // The box has rows only for its own cards; the other cards are referenced and not copied.
     expect(box?.card_ids).toEqual([own(third), parent(third)]);
     expect(box?.card_count).toBe(third.attachedCardIds.length);
     expect(box?.segments.reduce((sum, segment) => sum + segment.count, 0)).toBe(box?.card_count);
@@ -389,7 +389,7 @@ describe('the right to read', () => {
     expect(await codeOf(pack({}, { projectId: 'nowhere' }))).toBe('not_found');
     expect(await codeOf(pack({}, { projectId: newId<'project'>() }))).toBe('not_found');
     expect(await codeOf(pack({}, { sourceAgentId: 'nobody' }))).toBe('not_found');
-    // The agent of one project is nobody in another.
+    // An agent of one project does not exist in another.
     const { agentId } = await agent();
     expect(await codeOf(pack({}, { projectId: 'other', sourceAgentId: agentId }))).toBe('not_found');
     expect((await pack({}, { projectId: other.replaceAll('-', '') })).attachedCardIds).toEqual([]);

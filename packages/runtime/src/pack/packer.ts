@@ -1,9 +1,9 @@
 /**
- * The HandoverPacker: packs an explicit context box for the next agent's turn. The rules are the kernel's; `plan.ts`
- * loads what they need, and this file writes what they decide.
+ * The HandoverPacker packs an explicit context box for the next agent's turn. The rules are the kernel's; `plan.ts` loads the
+ * rows that they need, and this file writes the result.
  *
- * However many boxes and cards: one statement for project and actor, one for profiles, one for boxes, one more when a
- * budget has to choose, one for the write.
+ * The number of statements does not depend on the number of boxes and cards: one for project and actor, one for profiles, one for
+ * boxes, one more when a budget must choose, one for the write.
  */
 import {
   type AgentId,
@@ -43,14 +43,17 @@ import type { ContextSpec } from './plan.js';
 import type { PackPreview, PreviewOptions } from './preview-types.js';
 import type { Selectors } from './selectors.js';
 
-/** Packs and writes at once, in the caller's transaction if there is one. That of a handler writes with its primitive. */
+/**
+ * Packs and writes at once, in the caller's transaction if there is one. The packer of a handler writes together with its
+ * primitive.
+ */
 export class HandoverPacker {
   readonly #io: PackIo;
 
   /**
    * @param options.db - A pool, or a client of the caller.
-   * @param options.strategies - Beside the built-in ones, by name.
-   * @param options.selectors - For previews of profiles that have one.
+   * @param options.strategies - Strategies by name, in addition to the built-in ones.
+   * @param options.selectors - For previews of profiles that have a selector.
    */
   constructor({
     strategies = {},
@@ -67,7 +70,7 @@ export class HandoverPacker {
     };
   }
 
-  /** Writes what a packing makes. @internal */
+  /** Writes the result of a packing. @internal */
   protected async write<T>(make: () => Promise<Made<T>>, tx: CallerTx | undefined): Promise<T> {
     const { answer, rows } = await make();
     await writeSubmission(dbOf(this.#io, tx), { ...emptySubmission(), ...rows });
@@ -84,7 +87,8 @@ export class HandoverPacker {
   }
 
   /**
-   * Packs without writing: what a child would see and what each card costs. It refuses what `packContext` refuses.
+   * Packs without writing: shows the context that a child would see, and the cost of each card. It throws the same errors as
+   * `packContext`.
    *
    * @throws KernelError as `packContext`.
    */
@@ -92,7 +96,7 @@ export class HandoverPacker {
     return previewContext(this.#io, request, options);
   }
 
-  /** Packs several context boxes of one project and actor at once; all or none. */
+  /** Packs several context boxes of one project and actor at once. All are packed or none. */
   async packMany(requests: readonly PackRequest[]): Promise<readonly PackedContext[]> {
     if (requests.length === 0) return [];
     return this.write(() => makeContexts(this.#io, requests), requests[0]?.tx);
@@ -115,32 +119,32 @@ export class HandoverPacker {
   }
 
   /**
-   * Makes a sealed box of new cards and of existing ones, in this order: `cards`, then `cardIds`. Existing cards must stand
-   * in a box that the maker may read, or be its own.
+   * Makes a sealed box of new and existing cards, in this order: `cards`, then `cardIds`. Each existing card must belong to the
+   * maker or be in a box that the maker may read.
    */
   createBox(request: BoxRequest): Promise<BoxId> {
     return this.write(() => makeBox(this.#io, request), request.tx);
   }
 
   /**
-   * Lets an agent read (or append to) a box. Who gives must be able to do it itself; a right that was given with bounds (a
-   * last position, an end) is passed on within them.
+   * Lets an agent read a box, or append to it. The giver must have this right itself. A right with bounds (a last position, an
+   * end) is passed on within its bounds.
    *
-   * @throws KernelError `not_found` for the box or the grantee, `box_not_authorized` when the giver may not do it itself,
-   * `bad_request` for appending to a sealed box.
+   * @throws KernelError `not_found` for the box or the grantee, `box_not_authorized` when the giver does not have the right
+   * itself, `bad_request` for appending to a sealed box.
    */
   async grantBox(request: GrantRequest): Promise<void> {
     await this.write(() => makeGrant(this.#io, request), request.tx);
   }
 }
 
-/** What handlers pack with: a `HandoverPacker` that leaves the write of what it makes to the primitive. */
+/** The packer of handlers: a `HandoverPacker` whose results are written together with the primitive. */
 export interface HandlerPacker extends HandoverPacker {
   /** Packs specs whose project and actor the caller has loaded. @internal */
   packResolved(specs: readonly ContextSpec[]): Promise<readonly Omit<PackedContext, 'targetProfileBoxId'>[]>;
   /** Gives rights that the caller has checked. @internal */
   giveGrants(grants: readonly NewGrant[]): void;
-  /** Seals what an agent saw as a box of its own, whose id can be passed on like any other. @internal */
+  /** Seals an agent's view as a separate box. The box's id can be passed on like any other id. @internal */
   sealSnapshot(
     owner: { readonly projectId: ProjectId; readonly source: { readonly agentId: AgentId } },
     inherited: readonly InheritedBox[],

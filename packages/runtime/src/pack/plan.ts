@@ -1,4 +1,4 @@
-/** From specs to decided context boxes: loads what the rules need and applies them. Nothing is written here. */
+/** Turns specs into decided context boxes: loads the rows that the rules need, and applies the rules. Nothing is written here. */
 import {
   type AgentId,
   type CardFacts,
@@ -22,7 +22,7 @@ import {
 } from '@boxcar/kernel';
 import { type LoadedBox, loadBoxes, loadCardFacts, type ProfileRow, type Queryable } from '@boxcar/store';
 
-/** What a context is packed from, its project and actor known. */
+/** The specification of one context; its project and actor are known. */
 export interface ContextSpec {
   readonly projectId: ProjectId;
   readonly actorId: AgentId;
@@ -30,11 +30,11 @@ export interface ContextSpec {
   readonly arguments: JsonObject;
   readonly handover: Handover;
   readonly access: 'actor' | 'trusted';
-  /** Boxes that come after the named ones without an argument of their own: what a clone saw, or a place on a tape. */
+  /** Boxes that follow the named boxes without an argument of their own: a clone's view of its source, or a place on a tape. */
   readonly extra?: readonly InheritedBox[];
-  /** Where the spec stands in the arguments, when it is one of several: `tasks.3.`. */
+  /** The place of the spec in the arguments, when it is one of several: `tasks.3.`. */
   readonly path?: string;
-  /** What the caller calls an argument, where it has another name here. */
+  /** The caller's names for arguments that have another name here. */
   readonly names?: Readonly<Record<string, string>>;
 }
 
@@ -46,7 +46,7 @@ export interface ResolvedSpec extends ContextSpec {
 export interface PlannedContext<S extends ContextSpec = ContextSpec> {
   readonly spec: S;
   readonly draft: PackingDraft;
-  /** What the budget leaves out; undefined when nothing. */
+  /** The cards that the budget leaves out; undefined when it leaves out none. */
   readonly cuts: PackingCuts | undefined;
   readonly packing: Packing;
 }
@@ -59,7 +59,7 @@ export interface PlanOptions {
   readonly maxContextCards?: number | undefined;
 }
 
-/** Says in which of several specs an error arose, and in which argument as the caller wrote it. */
+/** Adds to an error the spec in which it arose, and the argument under the caller's name for it. */
 function atPath<T>({ path = '', names = {} }: ContextSpec, work: () => T): T {
   try {
     return work();
@@ -105,7 +105,7 @@ function draft(spec: ContextSpec, inherited: readonly InheritedBox[], options: P
   });
 }
 
-/** Facts of the cards that budgets have to choose from: none are read while every budget is kept. */
+/** Facts of the cards that budgets must choose from. Cards of a draft within its budget are not read. */
 function loadFacts(
   db: Queryable,
   drafts: readonly PackingDraft[],
@@ -116,8 +116,8 @@ function loadFacts(
 }
 
 /**
- * Decides the context boxes of specs of one project and actor: one statement for all boxes, and one more when a budget
- * has to choose.
+ * Decides the context boxes of specs of one project and actor: one statement for all boxes, and one more when a budget must
+ * choose.
  */
 export async function planContexts<S extends ContextSpec>(
   db: Queryable,

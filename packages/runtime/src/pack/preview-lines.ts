@@ -11,7 +11,7 @@ export interface Line {
   readonly reason: string | undefined;
 }
 
-/** Every card of the plan with its content, the digest where it would stand: behind the packed arguments. */
+/** Every card of the plan with its content. The digest has the place that it would have in the box: after the packed arguments. */
 export function linesOf(
   { draft, cuts, packing }: PlannedContext,
   stored: ReadonlyMap<CardId, Sized>,
@@ -43,7 +43,7 @@ export function linesOf(
 export const askedIn = ({ inherited }: PlannedContext['draft']): readonly CardId[] =>
   inherited.flatMap(({ asked }) => asked.flatMap(({ cardIds }) => cardIds));
 
-/** The lines with what turns were asked, where a view shows it: at the starts of the turns on an inherited tape. */
+/** Adds the instructions of turns to the lines, where a view shows them: at the starts of the turns on an inherited tape. */
 export function withAsked(
   lines: readonly Line[],
   draft: PlannedContext['draft'],

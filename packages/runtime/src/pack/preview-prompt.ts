@@ -23,7 +23,7 @@ import { type Selectors, selectorUnknown } from './selectors.js';
 
 const YIELD_CHARACTERS = 256 * 1024;
 
-/** Counts text after text, and lets others work in between. */
+/** Counts one text after another, and lets other work run in between. */
 export class Counter {
   readonly #count: CountTokens | undefined;
   readonly #model: string;
@@ -45,7 +45,7 @@ export class Counter {
   }
 }
 
-/** The words of a message, calls included. */
+/** The text of a message, including its calls. */
 const wordsOf = (message: Message): string =>
   message.role === 'assistant' && message.toolCalls !== undefined
     ? [
@@ -54,7 +54,7 @@ const wordsOf = (message: Message): string =>
       ].join('\n')
     : message.content;
 
-/** The rows of a fresh agent's first step: its tape says no more than that the turn has begun. */
+/** The rows of a fresh agent's first step: the tape contains only the start of the turn. */
 function firstRows(
   context: readonly ContextCard[],
   of: { readonly profile: Profile; readonly newId: NewId },
@@ -82,7 +82,7 @@ function firstRows(
   };
 }
 
-/** The first prompt as the selector of the profile makes it, in the version that a first step here would have. */
+/** The first prompt as the profile's selector makes it. The version is the one that a first step would take in this process. */
 function selected(
   view: View,
   rows: ViewRows,
@@ -149,7 +149,10 @@ export async function toPrompt(
   };
 }
 
-/** What the worker does to this prompt before its first call; the tools count there as well, which a preview does not know. */
+/**
+ * Notices for a prompt that the worker would change before its first call. The real prompt also contains the tools, which a
+ * preview does not know.
+ */
 export function promptNotices(prompt: PackPreview['prompt'], profile: Profile): readonly HandoverNotice[] {
   const { promptTokens, limitTokens, reminderTokens } = contextLimitsOf(profile);
   const tokens = prompt.tokens ?? prompt.estimated_tokens;

@@ -1,31 +1,31 @@
 import type { BoxId, CardId, HandoverNotice, Message, Role, Segment, SegmentRule } from '@boxcar/kernel';
 
-/** Counts tokens as the named model does, or nearly. */
+/** Counts tokens as the named model counts them, exactly or approximately. */
 export type CountTokens = (text: string, model: string) => number | Promise<number>;
 
 export interface PreviewOptions {
-  /** Without it there are the stored estimates only. */
+  /** Without it, the preview has only the stored estimates. */
   readonly countTokens?: CountTokens | undefined;
 }
 
 export interface PreviewCard {
-  /** `new`: the packing makes it. */
+  /** `new`: the packing makes the card. */
   readonly card_id: CardId | 'new';
   readonly type: string;
   readonly role: Role | null;
   readonly author_id: string;
   readonly rule: SegmentRule;
   readonly argument: string | null;
-  /** The box or tape it stands in, and its position there. */
+  /** The box or tape that contains the card, and its position there. */
   readonly source: BoxId | null;
   readonly position: number | null;
-  /** Of its words, by the tokenizer; null without one. */
+  /** The tokens of its text, by the tokenizer; null without a tokenizer. */
   readonly tokens: number | null;
-  /** The stored estimate, which budgets are counted in. */
+  /** The stored estimate. Budgets use this number. */
   readonly estimated_tokens: number;
   readonly size_bytes: number;
   readonly is_kept: boolean;
-  /** Why it is cut. */
+  /** Why the card is cut. */
   readonly reason: string | null;
 }
 
@@ -52,27 +52,27 @@ export interface PackPreview {
   readonly budget: {
     readonly budget_tokens: number;
     readonly budget_strategy: string;
-    /** The estimate of the whole, before anything is cut. */
+    /** The estimate for the whole context before anything is cut. */
     readonly estimated_tokens: number;
     readonly is_exceeded: boolean;
   } | null;
-  /** In stored order, the cut ones where they would have stood. */
+  /** In stored order. Cut cards are at the place that they would have had. */
   readonly cards: readonly PreviewCard[];
   readonly kept: PreviewSum;
   readonly cut: PreviewSum;
   /** The manifest of the box. */
   readonly segments: readonly Segment[];
-  /** What the model of a fresh agent would be sent first, without its tools. */
+  /** The first prompt that the model of a fresh agent would get, without its tools. */
   readonly prompt: {
     readonly messages: readonly PreviewMessage[];
     readonly tokens: number | null;
     readonly estimated_tokens: number;
-    /** Why there are no messages: the profile's selector makes them, and is not in this process or has failed. */
+    /** Why there are no messages: they come from the profile's selector, which is not in this process or has failed. */
     readonly unmade?: string;
   };
   /**
-   * Rules of the handover that are skipped, and keys that are ignored: settings of a handler, or typing errors. With the field `prompt`:
-   * the first step will see another prompt, as this one is too long or nearly so.
+   * Rules of the handover that are skipped, and keys that are ignored: settings of a handler, or typing errors. A notice with the
+   * field `prompt` means that this prompt is too long or nearly too long, so the first step will see another prompt.
    */
   readonly notices: readonly HandoverNotice[];
 }

@@ -78,7 +78,7 @@ describe('a preview', () => {
     const tape = await h.runtime.tape({ agent });
     await tape.append([{ kind: 'message', content: 'a note' }]);
     const preview = await h.runtime.preview(request([tape.boxId]));
-    // It is a card of the box like any other.
+    // It is a card of the box like any other card.
     expect(preview.cards.filter(({ rule }) => rule === 'inherit')).toMatchObject([
       { type: 'tape.anchor' },
       { type: expect.any(String) },
@@ -252,7 +252,7 @@ describe('a preview', () => {
             context_box_id: box,
             wait: true,
           })) as { turn_id: string };
-          // The ids of digested cards are part of both.
+          // Both texts contain the ids of the digested cards.
           expect(JSON.stringify(preview.prompt.messages.map(({ message }) => message)), profile_name).toBe(
             JSON.stringify(model.of(turn_id)[0]?.messages),
           );
@@ -314,7 +314,7 @@ describe('a preview', () => {
         'context_budget_exceeded',
       ]),
     );
-    // What may be read passes.
+    // A box that the agent may read is accepted.
     expect((await h.runtime.preview({ ...request([mine]), sourceAgentId: agent_id })).kept.cards).toBe(4);
   });
 
@@ -359,7 +359,7 @@ describe('a preview', () => {
   });
 });
 
-/** A box whose segments were stored, read back: what is in it, and its manifest. */
+/** Reads back a box whose segments were stored: its cards and its manifest. */
 async function stored(boxId: BoxId): Promise<{ cardIds: CardId[]; segments: Segment[]; tokens: number }> {
   const [box] = await h.rows<{ segments: Segment[]; token_estimate: number }>(
     'select segments, token_estimate from boxcar.boxes where id = $1',

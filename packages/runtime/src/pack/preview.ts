@@ -1,4 +1,7 @@
-/** What a child would see: the cards of a planned context with what each costs, and the first prompt made of them. */
+/**
+ * The preview of a packing: the cards of a planned context with the cost of each card, and the first prompt made from these
+ * cards.
+ */
 import { givenNames, type HandoverNotice, KernelError, type NewId, renderBody } from '@boxcar/kernel';
 import { loadAgentNames, loadCards, loadProfiles, type Queryable } from '@boxcar/store';
 import type { PlannedContext, ResolvedSpec } from './plan.js';

@@ -14,7 +14,7 @@ let onNext: (() => void) | undefined;
 
 const whole: Select = (entries) => entries.flatMap(({ messages }) => messages);
 const say = (content: string): Message => ({ role: 'user', content });
-/** What the turn was asked, and its newest step. */
+/** The instruction of the turn, and its newest step. */
 const newest: Select = (entries) => [
   say('[only the newest]'),
   ...whole(entries.filter(({ place, isOwnTurn }) => place === 'context' && isOwnTurn)),
@@ -26,7 +26,7 @@ const cry: Select = () => {
 
 beforeAll(async () => {
   stage = await providerStage(openaiChatWire, {
-    // The prompt may not show the earlier steps, so what was seen last decides.
+    // The prompt may not show the earlier steps, so the latest of the texts that it shows decides.
     behave: ({ body }) => {
       onNext?.();
       onNext = undefined;
@@ -121,7 +121,7 @@ describe('a turn with a selector', () => {
       expect(messages[1]).toMatchObject({ content: '[only the newest]', source: 'selector', cards: [] });
       if (index === 2) expect(omissions.map(({ reason }) => reason)).toContain('not_selected');
     }
-    // The first step is gone from the third prompt, so no prompt begins as the one before it.
+    // The first step is not in the third prompt, so no prompt begins with the text of the prompt before it.
     expect(JSON.stringify(requests[2]?.body)).not.toContain('seen docs');
     expect(JSON.stringify(requests[1]?.body)).toContain('seen docs');
     const steps = await stage.h.rows<{ selector: unknown }>(
@@ -185,7 +185,7 @@ describe('a turn with a selector', () => {
     await run(name, { selector: 'seeing' });
     const [short] = seen;
     expect(short?.map(({ place, rule, isOwnTurn }) => [place, rule, isOwnTurn])).toEqual([
-      // The anchor is the operator's: it is quoted as a user's text, and needs no notice before it.
+      // The operator wrote the anchor. It is quoted as a user's text, and needs no notice before it.
       ['tape', null, false],
       ['context', 'parent', true],
       ['context', 'argument', true],
@@ -207,7 +207,7 @@ describe('what chooses it', () => {
     expect(await rowOf((await run(name)).turnId)).toMatchObject({ selector: 'newest' });
     expect(await rowOf((await run(name, 'last_anchor')).turnId)).toMatchObject({ selector: null });
     expect(await rowOf((await run(name, { selector: 'whole' })).turnId)).toMatchObject({ selector: 'whole' });
-    // A fresh agent of the profile, too.
+    // A fresh agent of the profile also has the profile's selector.
     expect(await rowOf((await run(name, undefined, 'new')).turnId)).toMatchObject({ selector: 'newest' });
     const tape = await stage.h.runtime.tape({ agent: name });
     const session = await tape.forkSession(`${name}-fork`);

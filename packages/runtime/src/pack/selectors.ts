@@ -15,10 +15,13 @@ import {
 } from '@boxcar/kernel';
 
 export interface Selector {
-  /** Letters, digits, _ . - only, 64 at most. A turn keeps the version of its first step; a changed function needs a new one. */
+  /**
+   * Only letters, digits, _ . -, at most 64 characters. A turn keeps the version of its first step, so a changed function needs a
+   * new version.
+   */
   readonly version: string | number;
   readonly select: Select;
-  /** How long one call may take, in milliseconds; it holds up the process meanwhile. Default and most: 5,000. */
+  /** How long one call may take, in milliseconds; the call blocks the process for that time. Default and maximum: 5,000. */
   readonly timeoutMs?: number;
 }
 
@@ -28,14 +31,14 @@ interface Registered {
   readonly timeoutMs: number;
 }
 
-/** Half of a worker's lease by default: its heartbeats wait meanwhile. */
+/** Half of a worker's default lease: the worker's heartbeats wait during a call. */
 const MAX_TIMEOUT_MS = 5_000;
 
 const box: { run: () => unknown } = { run: () => undefined };
 const boxContext = createContext(box);
 const script = new Script('run()');
 
-/** Runs a synchronous function; one that takes longer is ended where it is. */
+/** Runs a synchronous function, and interrupts it when it takes longer than `timeoutMs`. */
 function runLimited<T>(run: () => T, timeoutMs: number): T {
   box.run = run;
   try {
@@ -53,11 +56,11 @@ const isTimeout = (error: unknown): boolean =>
 const isPromise = (value: unknown): boolean =>
   typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
 
-/** What is wrong with a selector that threw this. A thrown value is the selector's too, and need not have words. */
+/** Describes the error of a selector. The selector made the thrown value, so the value may have no readable text. */
 function saysThrown(error: unknown, timeoutMs: number): string {
   try {
     if (isTimeout(error)) return `it took longer than ${timeoutMs} ms`;
-    // Not `errorText`: a value that cannot be read is said in words of its own.
+    // `errorText` is not used here: a value that cannot be read has its own message below.
     return `it threw: ${(error instanceof Error ? error.message : String(error)).replace(/\.$/, '')}`;
   } catch {
     return 'it threw a value without words';
@@ -65,12 +68,12 @@ function saysThrown(error: unknown, timeoutMs: number): string {
 }
 
 export class Selectors {
-  /** By name, the versions in the order in which they were registered. */
+  /** The versions of each name, in the order in which they were registered. */
   readonly #known = new Map<string, Map<string, Registered>>();
 
   /**
-   * @throws KernelError `bad_request` for a name, version or function that is not valid, `conflict` for another function under a name
-   *   and version that are taken.
+   * @throws KernelError `bad_request` for a name, version or function that is not valid, `conflict` when another function is
+   * registered under the same name and version.
    */
   add(name: string, { version: given, select, timeoutMs = MAX_TIMEOUT_MS }: Selector): void {
     const version = typeof given === 'number' ? String(given) : given;
@@ -107,7 +110,7 @@ export class Selectors {
     return [...this.#known.keys()];
   }
 
-  /** All that are registered, as a worker announces them: the versions of each name. */
+  /** All registered selectors, in the form that a worker announces: the versions of each name. */
   get announced(): Readonly<Record<string, readonly string[]>> {
     return Object.fromEntries([...this.#known].map(([name, versions]) => [name, [...versions.keys()]]));
   }
@@ -116,7 +119,7 @@ export class Selectors {
     return [...this.#known.values()].flatMap((versions) => [...versions.values()].map(({ ref }) => ref));
   }
 
-  /** The version given, else the one that was registered last. */
+  /** The given version; without a version, the version that was registered last. */
   find({
     name,
     version,
@@ -133,10 +136,10 @@ export class Selectors {
   }
 
   /**
-   * The view as a selector makes it. The selector gets copies.
+   * Applies a selector to a view. The selector gets copies.
    *
-   * @throws KernelError `selector_failed` when it throws, takes too long or returns what is not a valid prompt; `selector_unknown` when
-   *   it is not registered here.
+   * @throws KernelError `selector_failed` when it throws, takes too long or does not return a valid prompt; `selector_unknown`
+   * when it is not registered here.
    */
   apply(view: View, rows: ViewRows, ref: SelectorRef): View {
     const registered = this.#find(ref.name, ref.version);
@@ -147,7 +150,7 @@ export class Selectors {
     try {
       returned = runLimited(() => {
         const made: unknown = select(entries);
-        // Getters of what it returns, and the like, are its code too.
+        // Getters and the like in the returned value are code of the selector too, so the copy is made within the time limit.
         if (!isPromise(made)) return { messages: structuredClone(made) };
         if (made instanceof Promise) made.then(undefined, () => undefined);
         return 'promise';
@@ -161,7 +164,7 @@ export class Selectors {
   }
 }
 
-/** A selector that somebody lacks. `version` null: any version would do. */
+/** The error for a selector that is missing. With `version` null, any version would be accepted. */
 export function selectorUnknown(
   { name, version }: { readonly name: string; readonly version: string | null },
   what: string,

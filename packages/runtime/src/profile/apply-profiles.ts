@@ -1,4 +1,7 @@
-/** Makes profiles the current versions of their names: all of a call or none, in a number of statements that does not grow with them. */
+/**
+ * Makes profiles the current versions of their names. One call applies all of its profiles or none, and the number of statements
+ * does not depend on the number of profiles.
+ */
 import {
   buildCard,
   CARD_TYPES,
@@ -20,7 +23,7 @@ import type pg from 'pg';
 import { newId } from '../lib/index.js';
 import { findProject, type ProfileScope } from './profiles.js';
 
-/** What applying a profile has come to. */
+/** The outcome of applying one profile. */
 export interface StoredVersion {
   readonly name: string;
   readonly version: number;
@@ -31,7 +34,7 @@ export interface StoredVersion {
   readonly change: 'new' | 'changed' | 'unchanged';
 }
 
-/** @throws KernelError `payload_too_large` for a profile that no card can hold. */
+/** @throws KernelError `payload_too_large` for a profile that does not fit in a card. */
 export const buildProfileCard = (
   profile: Profile,
   of: { readonly projectId: ProjectId; readonly authorId: string },
@@ -46,7 +49,7 @@ export const buildProfileCard = (
     { id: newId<'card'>(), projectId: of.projectId },
   );
 
-/** An error about one of several profiles: which it is, by its place in the list and its name. */
+/** Adds to an error about one of several profiles that profile's index and name. */
 export function nameProfile(error: unknown, { index, input }: { index: number; input: unknown }): unknown {
   if (!(error instanceof KernelError)) return error;
   const given: unknown =
@@ -58,7 +61,7 @@ export function nameProfile(error: unknown, { index, input }: { index: number; i
   });
 }
 
-/** @throws KernelError `profile_invalid` when two have one name. */
+/** @throws KernelError `profile_invalid` when two profiles have the same name. */
 export function checkNamesDiffer(profiles: readonly Profile[]): void {
   const first = new Map<string, number>();
   for (const [index, { name }] of profiles.entries()) {
@@ -73,10 +76,10 @@ export function checkNamesDiffer(profiles: readonly Profile[]): void {
 }
 
 /**
- * Stores a new version of each profile whose content has changed, in one transaction and seven statements at most.
+ * Stores a new version of each profile whose content has changed, in one transaction and at most seven statements.
  *
- * @param profiles - Valid, each of another name.
- * @returns One for each, in order.
+ * @param profiles - Valid profiles with different names.
+ * @returns One result per profile, in order.
  * @throws KernelError `not_found` for the project.
  */
 export async function storeProfiles(

@@ -31,7 +31,7 @@ test('the list has the current version of each profile with its agents, by name,
   ]);
   expect(list[1]?.applied_at).toBeInstanceOf(Date);
   expect((await h.runtime.listProfiles({ tag: 'code' })).map((line) => line.name)).toEqual(['b']);
-  // Only an older version carries this one.
+  // Only an older version has this tag.
   expect(await h.runtime.listProfiles({ tag: 'x' })).toEqual([]);
 });
 
@@ -120,7 +120,7 @@ describe('several profiles at once', () => {
       details: { profile_name: 'wrong', profile_index: 1 },
     });
     expect(await codeOf(h.runtime.applyProfiles([named('same'), named('same')]))).toBe('profile_invalid');
-    // No address leads to it.
+    // A public profile needs an address, and this name gives none.
     expect(await codeOf(h.runtime.applyProfiles([named('..', { public: true })]))).toBe('profile_invalid');
     expect(await h.runtime.listProfiles()).toEqual(before);
   });

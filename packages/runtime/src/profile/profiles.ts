@@ -1,4 +1,4 @@
-/** Profiles for programs that manage them: lists, single versions, their contents as they were stored. */
+/** Profiles for programs that manage them: lists, single versions, and their contents as stored. */
 import {
   type AgentId,
   isJsonObject,
@@ -22,7 +22,7 @@ export interface ProfileScope {
   readonly projectId?: string | undefined;
 }
 
-/** A profile by name: its current version, or the one named. */
+/** A profile by name: its current version, or `version`. */
 export interface ProfileRef {
   readonly name: string;
   readonly version?: number | undefined;
@@ -30,7 +30,7 @@ export interface ProfileRef {
 
 /** One version of a profile. */
 export interface ProfileVersion extends Omit<StoredProfile, 'content'> {
-  /** Its content as it was stored, defaults included: what `applyProfile` takes. */
+  /** Its content as it was stored, including defaults. `applyProfile` accepts it. */
   readonly profile: JsonObject;
 }
 
@@ -75,9 +75,10 @@ function checkRef({ name, version }: ProfileRef): void {
 }
 
 /**
- * Versions of profiles, in the order of the request; what does not exist is left out. Two statements, however many.
+ * Versions of profiles, in the order of the request. Versions that do not exist are left out. Two statements for any number of
+ * versions.
  *
- * @throws KernelError `not_found` for the project, `bad_request` for a version that is no whole number from 1.
+ * @throws KernelError `not_found` for the project, `bad_request` for a version that is not a whole number from 1.
  */
 export async function findProfileVersions(
   pool: pg.Pool,
@@ -107,7 +108,7 @@ export async function getProfile(
   throw profileNotFound({ name, version }, projectId);
 }
 
-/** @param project - As it was given. */
+/** @param project - The project as the caller gave it. */
 export const profileNotFound = ({ name, version }: ProfileRef, project = 'default'): KernelError =>
   new KernelError('not_found', {
     message: `No profile '${name}'${version === undefined ? '' : ` version ${version}`} in project '${project}'.`,

@@ -1,4 +1,7 @@
-/** Projects: made once by name, listed, and archived, which refuses new submissions and lets what runs come to its end. */
+/**
+ * Projects are made once by name, listed, and archived. An archived project refuses new submissions, and its running turns
+ * continue to their end.
+ */
 import type { TurnId } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -97,7 +100,7 @@ test('an archived project refuses what would start work, and lets what runs come
   await expect(h.runtime.submit('create_box', { cards: CARDS }, { projectId: 'old' })).rejects.toMatchObject(
     refused,
   );
-  // What was accepted is answered again.
+  // A repeated submission of an accepted key gets its answer again.
   expect(await launch('old', { idempotencyKey: 'before' })).toEqual(before);
   expect(await h.runtime.submit('cancel', { turn_id: late.turn_id }, { projectId: 'old' })).toMatchObject({
     status: 'canceled',

@@ -1,4 +1,4 @@
-/** Projects for programs and the command line: made, listed, looked at, archived. */
+/** Functions for programs and the command line that make, list, show and archive projects. */
 import {
   canonicalJson,
   type JsonValue,
@@ -25,7 +25,7 @@ import { newId } from '../lib/index.js';
 export interface CreateProjectOptions {
   /** 1 to 200 characters, and not in the form of an id. */
   readonly name: string;
-  /** As `setProjectLimits` of the store and `boxcar projects set` take them; default none. */
+  /** In the form of `setProjectLimits` of the store and `boxcar projects set`. Default: no limits. */
   readonly limits?: ProjectLimits | undefined;
 }
 
@@ -43,9 +43,11 @@ const createSchema = z.strictObject({
 });
 
 /**
- * Makes a project with its operator, or finds it: the same call twice makes one. Two statements, or three.
+ * Makes a project with its operator, or returns the existing one: a repeated call makes no second project. Two or three
+ * statements.
  *
- * @throws KernelError `bad_request` with all findings; `conflict` for a project of this name with other limits than those given.
+ * @throws KernelError `bad_request` with all findings; `conflict` when a project of this name has limits other than the given
+ * ones.
  */
 export async function createProject(pool: pg.Pool, options: CreateProjectOptions): Promise<CreatedProject> {
   const parsed = safeParse(createSchema, options);
@@ -77,9 +79,9 @@ export async function getProject(pool: pg.Pool, project: string): Promise<Projec
 }
 
 /**
- * Archives a project, or takes it back with `isArchived: false`. New submissions from outside are refused (`project_archived`), except
- * those that only end or collect what runs: `cancel`, `collect`, `raise_budget`. Turns that were accepted go on to their ends, with all
- * that they delegate. Three statements. Doing it twice changes nothing.
+ * Archives a project, or opens it again with `isArchived: false`. New submissions from outside are refused (`project_archived`),
+ * except those that only end or collect running work: `cancel`, `collect`, `raise_budget`. Accepted turns continue to their ends,
+ * with everything that they delegate. Three statements. A repeated call changes nothing.
  *
  * @param project - Id or name.
  * @returns The project, with the turns that have not ended.
@@ -97,7 +99,7 @@ export async function archiveProject(
 
 const archiveSchema = z.strictObject({ isArchived: z.boolean().default(true) });
 
-/** Programs without types call it too. */
+/** Programs without types also pass their project here. */
 async function idOf(pool: pg.Pool, project: unknown): Promise<ProjectId> {
   const parsed = safeParse(z.string(), project);
   if (!parsed.success) throw toBadRequest(parsed.error, 'project');

@@ -1,7 +1,8 @@
 /**
- * The one way in: every door parses its input and calls `accept`.
+ * The only entry point for submissions: every door parses its input and calls `accept`.
  *
- * One read (caller, policy, first answer under the key), the handler's reads, one write. After the commit the doorbell rings.
+ * It makes one read (caller, policy, first answer under the key), the handler's reads, and one write. After the commit the
+ * doorbell rings.
  */
 import { type ErrorBody, type ErrorCode, KernelError, parseJsonValue } from '@boxcar/kernel';
 import {
@@ -23,7 +24,7 @@ import { WordsErased } from './write.js';
 /**
  * Accepts a primitive: validates, decides, and commits its whole effect in one transaction.
  *
- * @returns The answer, or the receipt when a turn is awaited.
+ * @returns The answer, or the receipt while a turn is awaited.
  * @throws KernelError of the catalogue; then nothing was written.
  * Rule: docs/reference/primitives.md, "Accepting".
  */
@@ -35,7 +36,7 @@ export async function accept(
 ): Promise<Accepted> {
   refuseNested(runtime.pool);
   const accepted = await acceptOnce(runtime, primitive, args, options);
-  // A call is told by its result.
+  // A call gets the failure as its result, so nothing is thrown for it.
   const handler =
     options.call === undefined ? (options.handler ?? runtime.handlers.get(primitive)) : undefined;
   const failure = handler?.failureOf?.(accepted.answer);
@@ -49,13 +50,13 @@ async function acceptOnce(
   args: unknown,
   options: SubmitOptions & InnerSubmitOptions,
 ): Promise<Accepted> {
-  // The caller that makes a job chooses its name.
+  // The job's name is outside text: the program that adds the job chooses it.
   if (options.doorJobId !== undefined) parseJsonValue(options.doorJobId, 'job_id');
   if (options.tx !== undefined && options.within === undefined)
     return acceptWithin(runtime, { primitive, args, tx: options.tx }, options);
   const parsed = options.call?.parsed ?? parseSubmission(runtime, primitive, args, options);
   let caller: Promise<Caller> | undefined = parsed.caller;
-  // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
+  // Deadlocks and lost connections repeat everything. If the lost try was committed after all, the key finds its answer.
   const written: Written[] = [];
   // A call has its own deadline.
   const limit =
@@ -65,7 +66,7 @@ async function acceptOnce(
   let tries = 0;
   let holdsErasures = false;
   try {
-    // In a transaction of the caller a try cannot be repeated: only the caller can repeat all of it.
+    // A try in a caller's transaction cannot be repeated: only the caller can repeat the whole transaction.
     const retry = options.within === undefined ? retryTransient : <T>(work: () => Promise<T>) => work();
     return await retry(async () => {
       tries += 1;
@@ -84,7 +85,7 @@ async function acceptOnce(
       try {
         const found = await (first ?? findCaller(runtime, options, parsed.request));
         return await attemptFor(found, tries > 1).catch(async (error: unknown) => {
-          // What was kept of the caller may be out of date, so it has not decided.
+          // The cached facts about the caller may be out of date, so the refusal is not final.
           if (!found.isKept || isTransient(error)) throw error;
           return attemptFor(await findCaller(runtime, options, parsed.request), true);
         });
@@ -98,7 +99,7 @@ async function acceptOnce(
   }
 }
 
-/** Accepts a primitive in a transaction of the caller. What it makes is announced when that transaction has ended. */
+/** Accepts a primitive in a transaction of the caller. Its effects are announced after that transaction has ended. */
 async function acceptWithin(
   runtime: RuntimeCore,
   { primitive, args, tx }: { readonly primitive: string; readonly args: unknown; readonly tx: CallerTx },
@@ -109,16 +110,16 @@ async function acceptWithin(
   try {
     accepted = await accept(runtime, primitive, args, { ...options, within });
   } catch (error) {
-    // A lost connection has undone everything; its error is the one to report.
+    // A lost connection has undone everything; report the connection's error.
     await within.undo().catch(() => undefined);
     throw error;
   }
-  // The first answer under a key: what this try has looked up and locked is let go.
+  // For a repeated submission the first answer is returned, and the locks of this try are released.
   if (accepted.isReplay) await within.undo();
   else await within.keep();
   return accepted;
 }
 
-/** A failure that was recorded, in its own words. */
+/** A recorded failure with its original message. */
 const fromBody = ({ code, message, details }: ErrorBody): KernelError =>
   new KernelError(code as ErrorCode, { message, next: '', details: details ?? {} });

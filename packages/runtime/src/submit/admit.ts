@@ -1,13 +1,13 @@
-/** Whether a submission is taken: what was answered under its key, and whether its project and parent take it. */
+/** Whether a submission is admitted: whether an answer exists under its key, and whether its project and its parent accept it. */
 import { isFinal, KernelError, type ProjectId } from '@boxcar/kernel';
 
 import type { Accepted, Caller } from '../core/index.js';
 import type { CallerOptions } from './caller.js';
 
 /**
- * Not asked of a replay, which changes nothing.
+ * Not called for a replay, which changes nothing.
  *
- * @throws KernelError `turn_ended` for a calling turn that is gone, `bad_request` for filing under another agent's turn.
+ * @throws KernelError `turn_ended` for a calling turn that is gone, `bad_request` for a parent turn of another agent.
  */
 export function checkParent({ parent, source }: Caller, { wokenBy }: Pick<CallerOptions, 'wokenBy'>): void {
   if (parent === undefined || wokenBy !== undefined) return;
@@ -24,10 +24,10 @@ export function checkParent({ parent, source }: Caller, { wokenBy }: Pick<Caller
   });
 }
 
-/** What ends or collects work, and starts none. */
+/** Primitives that end or collect work, and start none. */
 const ENDS_WORK: ReadonlySet<string> = new Set(['cancel', 'collect', 'raise_budget']);
 
-/** True for submissions that an archived project refuses: those of no turn, which may start work. */
+/** True for submissions that an archived project refuses: submissions from outside a turn that may start work. */
 export const isRefusedByArchive = (
   primitive: string,
   { call, wokenBy, begins }: Pick<CallerOptions, 'call' | 'wokenBy' | 'begins'>,
@@ -35,7 +35,7 @@ export const isRefusedByArchive = (
   call === undefined && wokenBy === undefined && begins?.toolCallId == null && !ENDS_WORK.has(primitive);
 
 /**
- * Not asked of a replay, which changes nothing.
+ * Not called for a replay, which changes nothing.
  *
  * @throws KernelError `project_archived`.
  */

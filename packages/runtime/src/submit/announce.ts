@@ -1,4 +1,4 @@
-/** What is told after the commit of a submission. */
+/** The announcements after the commit of a submission. */
 import { canonicalJson, type JsonValue, type Ring } from '@boxcar/kernel';
 import {
   afterTransaction,
@@ -12,15 +12,15 @@ import type { Accepted, InnerSubmitOptions, RuntimeCore } from '../core/index.js
 import { announceEnds, announceHandoffEnds, announceTries } from '../end/index.js';
 import type { DraftOutcome } from './draft.js';
 
-/** What a try of a submission writes, and announces after its commit. */
+/** The effects that one try of a submission writes, and announces after its commit. */
 export interface Written extends Pick<DraftOutcome, 'turnIds' | 'rings' | 'ended' | 'dueBatchIds'> {
   readonly answer: JsonValue;
   readonly awaitedBatchId: Accepted['awaitedBatchId'];
 }
 
 /**
- * Whether the answer under a key is that of this try. New turns prove it, and so do new ids in the answer. Where the answer has no
- * new ids, another submission under the same key at the same moment has done the same.
+ * Whether the answer under a key is the answer of this try. New turns prove it, and so do new ids in the answer. An answer
+ * without new ids may also come from another submission that did the same under the same key at the same moment.
  */
 const isAnswerOf = (known: Accepted, { turnIds, answer, awaitedBatchId }: Written): boolean =>
   turnIds.length === 0 &&
@@ -28,8 +28,8 @@ const isAnswerOf = (known: Accepted, { turnIds, answer, awaitedBatchId }: Writte
   canonicalJson(answer) === canonicalJson(known.answer);
 
 /**
- * The answer of a first try that was lost. What that try would have announced is announced. Under a key that the caller chose,
- * the answer may belong to another submission.
+ * Returns the answer of a first try whose own answer was lost, and makes the announcements of that try. Under a key that the
+ * caller chose, the answer may belong to another submission.
  */
 export async function announceFirst(
   runtime: RuntimeCore,
@@ -60,14 +60,14 @@ export async function announceFirst(
   return { ...known, isReplay: !isOwn };
 }
 
-/** Turns that workers of this process have taken in the commit whose answer was lost. */
+/** Recovers turns that workers of this process have claimed in the commit whose answer was lost. */
 function recover({ localWorkers }: RuntimeCore, turns: readonly SubmittedTurn[]): void {
   for (const { turn_id: turnId, epoch, status } of turns)
     if (status === 'running')
       for (const worker of localWorkers) outsideHandlers(() => worker.recover({ turnId, epoch }));
 }
 
-/** Tells of what was written: at once, or at the end of the transaction of the caller, if it was committed. */
+/** Announces the written effects: at once, or after the caller's transaction has committed. */
 export function announceWritten(
   runtime: RuntimeCore,
   { call, within }: InnerSubmitOptions,
@@ -87,7 +87,7 @@ export function announceWritten(
   if (within === undefined) tell(written.turns);
   else
     afterTransaction(within.db, () =>
-      // Turns of a transaction that was rolled back are in no row.
+      // If the transaction was rolled back, its turns have no rows.
       runtime.afterwards(async () => {
         const found = new Set((await findSubmitted(runtime.pool, turnIds)).map(({ turn_id }) => turn_id));
         if (turnIds.length === 0 || found.size > 0)
@@ -96,7 +96,7 @@ export function announceWritten(
     );
 }
 
-/** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */
+/** After the commit: rings for dispatched turns, and a check of the queue for the others. Never fails, never waits. */
 function announce(
   runtime: RuntimeCore,
   turns: readonly SubmittedTurn[],

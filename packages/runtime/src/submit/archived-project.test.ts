@@ -1,4 +1,4 @@
-/** Every way into an archived project is answered the same, whenever the project was archived. */
+/** Every submission to an archived project gets the same answer, whenever the project was archived. */
 import type { TurnId } from '@boxcar/kernel';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -85,7 +85,7 @@ afterAll(async () => {
 
 type Answered = (error: Error | undefined, result: unknown) => void;
 
-/** Runs a statement after each one that accepts, before the kernel has its answer. @returns How often. */
+/** Runs a statement after each accepting write, before the kernel has its answer. @returns The number of writes. */
 async function afterEachWrite(statement: string, work: () => Promise<unknown>): Promise<number> {
   const { query } = pg.Client.prototype;
   let writes = 0;

@@ -1,8 +1,8 @@
 /**
- * One try of a submission: admitted, handled, written, announced.
+ * One try of a submission: it is admitted, handled, written and announced.
  *
- * The tools of the handler add to the draft of the try. The draft is written with the handler's answer, and says what is announced.
- * Each try begins with a new draft.
+ * The tools of the handler add to the draft of the try. The draft is written together with the handler's answer, and determines
+ * the announcements. Each try begins with a new draft.
  */
 import { type BatchId, canonicalJson, KernelError, sha256, type TurnId } from '@boxcar/kernel';
 import { holdErasures } from '@boxcar/store';
@@ -22,7 +22,7 @@ export async function attempt(runtime: RuntimeCore, of: Attempt): Promise<Accept
   const { primitive, handler, plain, request } = of.parsed;
   const earlier = [...of.written];
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: caller.source.agentId }));
-  /** What was answered first under the key. In a transaction of the caller nothing is told before its end. */
+  /** Returns the first answer under the key. In a transaction of the caller, nothing is announced before its end. */
   const answerFirst = async (known: Accepted): Promise<Accepted> =>
     options.within !== undefined
       ? known
@@ -84,13 +84,13 @@ export async function attempt(runtime: RuntimeCore, of: Attempt): Promise<Accept
   }
 }
 
-/** A program that submits waits for one end: that of its turn, or of its batch. Turns wait by their calls. */
+/** Registers the end that a submitting program waits for: the end of its turn or of its batch. Turns wait by their calls. */
 function expectEnds(
   { watcher }: RuntimeCore,
   { options, caller }: Attempt,
   { turnIds, batchId }: { readonly turnIds: readonly TurnId[]; readonly batchId: BatchId | null },
 ): void {
-  // A transaction of the caller may be rolled back.
+  // A transaction of the caller may be rolled back, so nothing is registered.
   if (options.call !== undefined || options.within !== undefined) return;
   const ids = batchId !== null ? [batchId] : turnIds.length === 1 ? turnIds : [];
   watcher.expect(ids, [caller.projectId, options.projectId ?? 'default']);
@@ -108,7 +108,7 @@ function contextOf({ parsed, options, caller }: Attempt): CallerContext {
   };
 }
 
-/** @param canOmit - The primitive has an argument that says whether it waits. */
+/** @param canOmit - True when the primitive has the argument `wait`. */
 const cannotWait = (primitive: string, canOmit: boolean): KernelError =>
   new KernelError('bad_request', {
     message: canOmit

@@ -25,7 +25,7 @@ beforeAll(async () => {
   h = await harness();
   await h.profile('expert', [{ say: 'did {{instruction}}' }]);
   await h.rows('create table public.orders (id int primary key)');
-  // The caller's own pool, which knows nothing of the kernel.
+  // The caller's own pool, independent of the kernel.
   outside = new pg.Pool({ connectionString: h.database.url });
 });
 afterAll(async () => {
@@ -61,7 +61,7 @@ const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_00
 
 describe('a submission in a transaction of the caller', () => {
   test('is there after the commit, together with what the caller wrote, and not before; then it is rung', async () => {
-    // A worker that never sweeps: it knows of the turn by its ring alone.
+    // This worker never sweeps, so only a ring can show it the turn.
     const worker = await h.worker({ sweepMs: 3_600_000, heartbeatMs: 3_600_000, leaseMs: 7_200_000 });
     const { turn_id } = await inside(async (client) => {
       await client.query('insert into orders values (1)');
@@ -176,7 +176,7 @@ describe('a submission in a transaction of the caller', () => {
       await client.query('commit');
     });
     expect(await orders()).toBe(1);
-    // What comes next counts rows.
+    // The next test counts rows, so the turn must have ended.
     await end(first.turn_id);
   });
 
@@ -334,7 +334,7 @@ describe('a submission in a transaction of the caller', () => {
     ['begin read only', /read only/],
     ['select 1', /is not inside a transaction/],
   ])('is refused after %s', async (begin, message) => {
-    // Turns of the tests before may still write.
+    // Turns of earlier tests may still write.
     await waitFor(
       async () =>
         (await h.rows("select from boxcar.turns where status in ('dispatched', 'running')")).length === 0,
@@ -346,7 +346,7 @@ describe('a submission in a transaction of the caller', () => {
         code: 'bad_request',
         message: expect.stringMatching(message),
       });
-      // The transaction goes on.
+      // The transaction continues.
       await client.query('select 1');
     }, begin);
     expect(await rowCounts(h.database.pool)).toEqual(before);
@@ -372,12 +372,12 @@ describe('a submission in a transaction of the caller', () => {
   test('is found by the sweep where the end of the transaction is not seen; a ring before the commit does no harm', async () => {
     await h.worker({ sweepMs: 100, lostRingMs: 100 });
     const { turn_id } = await inside(async (client) => {
-      // What shows no connection: the end of the transaction cannot be seen.
+      // An object without a connection: the kernel cannot see the end of the transaction.
       const tx = { query: client.query.bind(client) } as unknown as pg.ClientBase;
       const receipt = await submit(tx);
       h.runtime.ring([{ turnId: receipt.turn_id, epoch: 1, workerTarget: '', priority: 0 }]);
       h.runtime.ring([{ turnId: newId<'turn'>(), epoch: 1, workerTarget: '', priority: 0 }]);
-      // A turn that was rung later has been run: the early ring was taken before.
+      // A turn that was rung later has run, so the early ring was taken before it.
       const later = (await h.runtime.submit('launch_principal', LAUNCH)) as unknown as Receipt;
       await end(later.turn_id);
       expect(await exists(receipt.turn_id)).toBe(false);
@@ -395,7 +395,7 @@ describe('a submission in a transaction of the caller', () => {
 
 describe.each(['a pg client', 'drizzle'])('in a transaction of the caller, by %s,', (kind) => {
   class Undone extends Error {}
-  /** Submits in a transaction that is rolled back, and then in one that is committed. */
+  /** Submits in a transaction that is rolled back, and then in a transaction that is committed. */
   async function both<T>(work: (tx: CallerTx) => Promise<T>, look: () => Promise<unknown>): Promise<T> {
     const before = await rowCounts(h.database.pool);
     const seen = await look();

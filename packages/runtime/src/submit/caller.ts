@@ -1,4 +1,4 @@
-/** Who a submission comes from. */
+/** Finds the caller of a submission. */
 import { agentIdIn, KernelError, parseId, type TurnId, tryParseId } from '@boxcar/kernel';
 import { type CallerFacts, type CallerRequest, type CallerTransaction, loadCallers } from '@boxcar/store';
 import type {
@@ -26,7 +26,7 @@ export type CallerOptions = SubmitOptions & {
 /**
  * Looks up the caller of a submission.
  *
- * @param settings.mayBeKept - What was looked up earlier will do. Default: false.
+ * @param settings.mayBeKept - Cached facts may be used. Default: false.
  * @throws KernelError `not_found` for project, source agent or calling turn.
  */
 export async function findCaller(
@@ -91,7 +91,7 @@ async function lookUp(
   request: CallerRequest,
   within: CallerTransaction | undefined,
 ): Promise<CallerFacts | undefined> {
-  // In a transaction of the caller there may be what is never committed.
+  // A caller's transaction may contain rows that are never committed, so its facts are not cached.
   if (within !== undefined) return (await loadCallers(within.db, [request]))[0];
   const found = await open(request);
   keptCallers.keep(request, found);

@@ -13,7 +13,7 @@ import {
 import type { SubmissionDraft } from './draft.js';
 import type { PendingCalls } from './pending-calls.js';
 
-/** Packs for a handler: what is made becomes part of the draft. */
+/** Packs for a handler: the results become part of the draft. */
 export class DraftPacker extends HandoverPacker implements HandlerPacker {
   readonly #draft: SubmissionDraft;
   readonly #calls: PendingCalls;

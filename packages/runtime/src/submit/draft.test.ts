@@ -9,7 +9,7 @@ const author = newId<'agent'>();
 const runId = newId<'run'>();
 const start = (): SubmissionDraft => new SubmissionDraft({ projectId, agentId: author });
 
-/** A box as a packing makes it. */
+/** A box in the form that a packing makes. */
 const box = (id: BoxId, tokens = 1): Submission['contextBoxes'][number] => ({
   id,
   projectId,

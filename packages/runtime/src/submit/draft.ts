@@ -1,14 +1,16 @@
 /**
- * Everything that one try of a primitive makes, before it is written.
+ * All effects of one try of a primitive, before they are written.
  *
- * It owns the rows, and what is told after their commit. Only its methods change it: the tools of the handler call them with what the
- * packer, new turns and joins have made and returned. It decides nothing and reads no database.
+ * The draft owns the rows, and the announcements that follow their commit. Only its methods change it: the tools of the handler
+ * call them with the results of the packer, of new turns and of joins. It decides nothing and does not read the database.
  *
- * D1  A refusal leaves nothing, because handlers may catch it: rows are added when everything about them is decided.
- * D2  A context box that is made here has one owner, the agent of its first turn. The agents of further turns that share it get grants.
- * D3  Before each statement of the handler `takeEarly` hands out what the statement must see: everything but turns and batches, which are
- *     decided at the end, and boxes that are held back while their owner is decided.
- * D4  Each try has a draft of its own.
+ * D1  A refusal leaves no rows in the draft, because handlers may catch the refusal: rows are added only after everything about
+ *     them is decided.
+ * D2  A context box that is made here has one owner, the agent of its first turn. The agents of further turns that share the box
+ *     get grants.
+ * D3  Before each statement of the handler, `takeEarly` hands out the rows that the statement must see: everything except turns
+ *     and batches, which are decided at the end, and boxes that are held back while their owner is decided.
+ * D4  Each try has its own draft.
  */
 import type {
   AgentId,
@@ -43,11 +45,11 @@ export interface MadeTurn {
   readonly runId: RunId;
 }
 
-/** Turns whose rows are decided, and what is made with them. */
+/** Turns whose rows are decided, and the rows that are made together with them. */
 export interface MadeTurns {
   readonly agents: readonly { readonly agent: AgentRow; readonly derivedFrom: AgentId | undefined }[];
   readonly budgets: readonly NewBudget[];
-  /** The run that begins with them. */
+  /** The run that begins with these turns. */
   readonly run: Submission['runs'][number] | undefined;
   readonly turns: readonly { readonly row: NewTurn; readonly made: MadeTurn }[];
 }
@@ -55,17 +57,17 @@ export interface MadeTurns {
 /** A batch whose members are decided. */
 export interface MadeBatch {
   readonly batch: NewBatch;
-  /** What its members get that are made here; undefined for a batch of earlier turns. */
+  /** Settings for members that are made here; undefined for a batch of earlier turns. */
   readonly members: { readonly isWaitedFor: boolean; readonly warmTurnId: TurnId | undefined } | undefined;
-  /** The runs of its turns, each once. */
+  /** The runs of its turns, without repetitions. */
   readonly runIds: readonly RunId[];
 }
 
-/** What the answer of a primitive is the end of. */
+/** The turn, batch or other event whose end is the answer of a primitive. */
 export type Awaited =
   | { readonly kind: 'turn'; readonly id: TurnId; readonly deadlineMs: number }
   | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number }
-  /** Something that answers the call by itself. */
+  /** Something other than a turn or batch will answer the call. */
   | { readonly kind: 'elsewhere'; readonly deadlineMs: number };
 
 /** A line of the log. */
@@ -74,18 +76,18 @@ export interface LogLine {
   readonly fields: Readonly<Record<string, unknown>>;
 }
 
-/** What a draft comes to, besides its rows. */
+/** The results of a draft in addition to its rows. */
 export interface DraftOutcome {
   readonly turnIds: readonly TurnId[];
   readonly awaited: Awaited | undefined;
   readonly ending: Accepted['ending'];
   readonly rings: readonly Ring[];
-  /** Turns that the primitive ends once it commits. */
+  /** Turns that the primitive ends when it commits. */
   readonly ended: readonly EndedTurns[];
-  /** Batches that are due as they are made: all members have ended. */
+  /** Batches that are due from the start, because all their members have ended. */
   readonly dueBatchIds: readonly BatchId[];
   readonly lines: readonly LogLine[];
-  /** Handoffs that are refused at once, and what is wanted at their ends. */
+  /** Handoffs that are refused at once, and the reactions that were requested for their ends. */
   readonly endedHandoffs: readonly {
     readonly handoffId: HandoffId;
     readonly callsBack: boolean;
@@ -98,7 +100,7 @@ export class SubmissionDraft {
   readonly #author: { readonly projectId: ProjectId; readonly agentId: AgentId };
   /** Boxes whose owner is being decided. */
   readonly #heldBack = new Set<BoxId>();
-  /** The context boxes made here that a turn made here has. */
+  /** The context boxes made here that belong to a turn made here. */
   readonly #owned = new Set<BoxId>();
   readonly #made = new Map<TurnId, MadeTurn>();
   readonly #runs = new Map<TurnId | BatchId, RunId>();
@@ -115,7 +117,7 @@ export class SubmissionDraft {
     this.#author = author;
   }
 
-  /** Adds what a packing has made. @returns Its answer. */
+  /** Adds the results of a packing. @returns Its answer. */
   addPacked<T>({ answer, rows }: Made<T>): T {
     this.#rows.cards.push(...rows.cards);
     this.#rows.contextBoxes.push(...rows.contextBoxes);
@@ -158,7 +160,10 @@ export class SubmissionDraft {
     }
   }
 
-  /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before (D2). */
+  /**
+   * Gives the agents access to their turns' contexts: as owners of boxes made here, by a grant for boxes that were written before
+   * (D2).
+   */
   #ownBoxes(turns: readonly Pick<NewTurn, 'contextBoxId' | 'agentId'>[]): void {
     const { projectId, agentId: source } = this.#author;
     const { contextBoxes, grants } = this.#rows;
@@ -204,7 +209,7 @@ export class SubmissionDraft {
     this.#rows.handoffs.push(handoff);
   }
 
-  /** How far the targets of these handoffs read the session. */
+  /** Records how far the targets of these handoffs read the session. */
   noteHead(handoffIds: readonly HandoffId[], sessionHead: number): void {
     const { handoffs } = this.#rows;
     for (const [at, row] of handoffs.entries())
@@ -223,7 +228,7 @@ export class SubmissionDraft {
     this.#ended.push(ended);
   }
 
-  /** The end of this turn or batch is the answer. */
+  /** Makes the end of this turn or batch the answer. */
   await(awaited: Awaited): void {
     this.#awaited = awaited;
   }
@@ -232,12 +237,14 @@ export class SubmissionDraft {
     this.#ending = ending;
   }
 
-  /** A part of a refused effect is in the transaction already, so nothing may be committed, even if the handler has caught the refusal. */
+  /**
+   * Prevents the commit, even if the handler has caught the refusal: a part of the refused effect is already in the transaction.
+   */
   refuse(refusal: KernelError): void {
     this.#refusal ??= refusal;
   }
 
-  /** Keeps boxes out of what is written early (D3). @returns Ends it. */
+  /** Keeps boxes out of early writes (D3). @returns A function that ends this. */
   holdBack(boxIds: readonly BoxId[]): () => void {
     for (const id of boxIds) this.#heldBack.add(id);
     return () => {
@@ -254,7 +261,7 @@ export class SubmissionDraft {
     return this.#made.get(id);
   }
 
-  /** The run of each turn and batch that is made here. A batch of turns of several runs has none. */
+  /** The run of each turn and batch that is made here. A batch of turns from several runs has no entry. */
   get runs(): ReadonlyMap<TurnId | BatchId, RunId> {
     return this.#runs;
   }
@@ -302,7 +309,7 @@ export class SubmissionDraft {
     const decided = contextBoxes.filter((box) => !isHeld(box));
     if (cards.length + decided.length + tapes.length + agents.length + grants.length === 0) return undefined;
     contextBoxes.splice(0, contextBoxes.length, ...contextBoxes.filter(isHeld));
-    // Taken out before the write: what is added meanwhile belongs to the next one.
+    // Removed before the write: rows that are added meanwhile belong to the next write.
     return {
       ...emptySubmission(),
       cards: cards.splice(0),

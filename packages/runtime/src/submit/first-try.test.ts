@@ -1,4 +1,4 @@
-/** Submissions whose first try is committed, and whose answer is lost with its connection. */
+/** Submissions whose first try commits, but loses its answer together with its connection. */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { createPool, dropConnections } from '@boxcar/store';
@@ -81,7 +81,7 @@ describe('whichever answer is lost, what was done under a key of the caller’s 
   interface Doing {
     act(key: string): Promise<boolean>;
     prepare?(key: string): Promise<void>;
-    /** Only this statement is struck: reads before it are not repeated. Absent: every statement is. */
+    /** The fault affects only this statement: reads before it are not repeated. Absent: the fault affects every statement. */
     readonly only?: string;
   }
   const launch = { profile_name: 'p', instruction: 'go' };

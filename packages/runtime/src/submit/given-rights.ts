@@ -1,4 +1,4 @@
-/** Agents that exist are given turns by rights that may be taken back meanwhile. */
+/** Turns for existing agents are given by rights that may be revoked in the meantime. */
 import { type AgentId, checkReuse, KernelError } from '@boxcar/kernel';
 import {
   type AgentRow,
@@ -14,15 +14,15 @@ import {
 import type { CallerContext, SubmitTurnRequest, TurnRef } from '../handler/index.js';
 import type { TryContext } from './try-context.js';
 
-/** Agents that get turns by a right that may be taken back, and who has it: the maker of a session, or the caller. */
+/** Agents that get turns by a right that may be revoked, and the holder of the right: the maker of a session, or the caller. */
 export interface GivenRights {
   readonly agents: readonly AgentRow[];
   readonly makerId: AgentId | undefined;
 }
 
 /**
- * Locks the grants by which agents that exist are given turns: a right that is taken back meanwhile gives none. Those that the
- * caller is, has made, or that the handler has decided about need none.
+ * Locks the grants that allow turns for existing agents: a right that was revoked in the meantime allows none. No lock is needed
+ * for the caller itself, for agents that it has made, and for agents that the handler has decided about.
  */
 export async function lockRights(
   { ctx, unit, isWoken }: TryContext,
@@ -49,10 +49,10 @@ export async function lockRights(
 }
 
 /**
- * Locks the agents that exist and get these turns, and decides what may have changed before: their tapes, the rights by which they are
- * given turns, and whether a turn whose end gives them is canceled.
+ * Locks the existing agents that get these turns, and decides again what may have changed: their tapes, the rights to give them
+ * turns, and whether a turn whose end starts the new turns is canceled.
  *
- * @returns Why the turns are refused.
+ * @returns Why the turns are refused; undefined when they are not.
  * @throws KernelError `canceled`.
  */
 export async function lockReused(
@@ -60,7 +60,7 @@ export async function lockReused(
   turns: readonly TurnRef[],
   rights: GivenRights,
 ): Promise<KernelError | undefined> {
-  // Whether an agent is free is decided under its lock: an end and a submit can then not miss each other.
+  // Whether an agent is free is decided under the agent's lock, so that an end and a submission cannot miss each other.
   if (turns.length === 0) return undefined;
   const { ctx, unit, isWoken } = of;
   const { parent } = ctx;
@@ -73,7 +73,7 @@ export async function lockReused(
   return undefined;
 }
 
-/** Looks at these rights again, under the locks of grants and agents. */
+/** Checks these rights again, under the locks of grants and agents. */
 async function findLostRight(
   { ctx, unit }: TryContext,
   { agents, makerId }: GivenRights,
@@ -98,7 +98,7 @@ async function findLostRight(
   return undefined;
 }
 
-/** Under the lock of the run: a cancel either sees the new turns or is seen here. */
+/** Called under the lock of the run: a cancel either sees the new turns or is seen here. */
 async function checkOpen(tx: Tx, { turnId, runId }: NonNullable<CallerContext['parent']>): Promise<void> {
   if (!(await isCanceled(tx, turnId))) return;
   throw new KernelError('canceled', {
@@ -107,7 +107,7 @@ async function checkOpen(tx: Tx, { turnId, runId }: NonNullable<CallerContext['p
   });
 }
 
-/** Why the tape that a turn was to be written to is not its agent's: reset meanwhile, or never. */
+/** Why a turn's tape is not the tape of its agent: the tape was reset in the meantime, or never was the agent's. */
 async function explainTape(
   { ctx, unit }: TryContext,
   { agentId, outputBoxId }: TurnRef,
@@ -119,7 +119,8 @@ async function explainTape(
     return new KernelError('tape_conflict', {
       message: `The tape of agent ${agentId} was reset meanwhile.`,
       details,
-      // As a serialization failure, it is tried again for the kernel's own primitives: the handler then finds the tape that the agent has now.
+      // For the kernel's own primitives this is retried like a serialization failure: the handler then finds the agent's current
+      // tape.
       cause: Object.assign(new Error('the tape was reset meanwhile'), { code: '40001' }),
     });
   return new KernelError('not_found', {

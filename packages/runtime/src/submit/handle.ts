@@ -68,7 +68,7 @@ export async function handle(
   const handling = isOwn
     ? run()
     : insideHandler(unit.scope, () => inScopeOf(code, runOutside)).catch((error: unknown) =>
-        // The reason of an abort is the kernel's.
+        // An abort has a reason of the kernel, which must not count as an error of the handler.
         Promise.reject(signal.aborted ? error : asOutside(error)),
       );
   let given: JsonValue;
@@ -76,9 +76,9 @@ export async function handle(
     given = await unlessAborted(handling, signal);
   } catch (error) {
     calls.close();
-    // A connection whose statement still runs is not waited for.
+    // Does not wait for a connection whose statement is still running.
     await unit.abandon({ isCut: signal.aborted });
-    // Refused for what the first submission under this key has changed while this one waited for its locks?
+    // The first submission under this key may have caused the refusal while this submission waited for its locks.
     const known = await findFirst(runtime, of, { requestHash, error });
     if (known === undefined) throw error;
     return { outcome: 'known', known };

@@ -1,7 +1,4 @@
-/**
- * Handlers share the pool with the kernel. They cannot take the whole pool, wait for each other, or keep a connection for
- * ever.
- */
+/** Handlers share the pool with the kernel. They cannot take the whole pool, wait for each other, or keep a connection forever. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { type JsonValue, KernelError } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
@@ -414,7 +411,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
     });
     const startedAt = performance.now();
     const stuck = runtime.submit('stuck', {}, { idempotencyKey: 'k' }).catch((error: unknown) => error);
-    // Waits for the only connection that handlers may hold. The deadline frees it.
+    // This submission waits for the only connection that handlers may hold. The deadline frees it.
     const quick = waitFor(() => signal !== undefined, { message: 'the handler has begun' }).then(() =>
       codeOf(runtime.submit('quick', {})),
     );
@@ -443,7 +440,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
       await tx.query(SELECT);
       return null;
     });
-    // This handler has been looked up when the only connection is taken.
+    // The handler's caller has been looked up before the only connection is taken.
     register(runtime, 'first', async ({ tx }) => {
       await tx.query(SELECT);
       return NEVER();
@@ -505,7 +502,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
 });
 
 describe('a handler that waits for something else inside its transaction', () => {
-  /** The server then lets a transaction idle for four seconds. */
+  /** With this lease the server lets a transaction idle for four seconds. */
   const LEASE_MS = 5_000;
 
   const isIdle = async (): Promise<boolean> => {
@@ -542,7 +539,7 @@ describe('a handler that waits for something else inside its transaction', () =>
 });
 
 describe('a statement of a handler that is cut off', () => {
-  /** With this lease a lock may be waited for 400 ms. */
+  /** With this lease a statement may wait 400 ms for a lock. */
   const LEASE_MS = 1_000;
 
   /** A row that another session has locked. */

@@ -1,6 +1,6 @@
 import { KernelError, startTimer } from '@boxcar/kernel';
 
-/** The deadline of a handler that is not called by a turn. It covers all tries. */
+/** The deadline of a handler that no turn calls. It covers all tries. */
 export interface HandlerLimit {
   readonly signal: AbortSignal;
   clear(): void;

@@ -1,4 +1,4 @@
-/** Calls of tools that a custom handler makes without waiting for them. */
+/** Calls of tools that a custom handler makes without awaiting them. */
 import { type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -38,7 +38,7 @@ async function requestFor(tools: HandlerTools): Promise<SubmitTurnRequest> {
 
 const codeOf = (error: unknown): string => (error instanceof KernelError ? error.code : String(error));
 
-/** Rejections that nothing handles, until the end of `work` and a turn of the event loop. */
+/** The unhandled rejections until the end of `work` and one turn of the event loop. */
 async function unhandledIn(work: () => Promise<void>): Promise<readonly string[]> {
   const found: string[] = [];
   const others = process.rawListeners('unhandledRejection');
@@ -208,7 +208,7 @@ describe('statements that a handler does not wait for', () => {
 });
 
 describe.each(['one after the other', 'side by side'])('a handler that asks %s', (how) => {
-  /** @returns The codes of what was refused. */
+  /** @returns The codes of the refused calls. */
   const both = async (calls: readonly (() => Promise<unknown>)[]): Promise<readonly string[]> => {
     const codes: string[] = [];
     const note = (error: unknown): void => void codes.push(codeOf(error));

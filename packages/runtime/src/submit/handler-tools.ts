@@ -1,4 +1,4 @@
-/** What a handler is given: it looks up, packs, and adds what it makes to the draft. */
+/** The tools of a handler: they look up, pack, and add their results to the draft. */
 import {
   type BudgetInput,
   CARD_TYPES,
@@ -43,17 +43,20 @@ import { withinPrimitive } from './within-primitive.js';
 
 const DEFAULT_MAX_FAN_OUT = 1_000;
 
-/** A statement that a handler does not wait for is waited for before its answer is written, and its failure fails the primitive. */
+/**
+ * A statement that the handler does not await must still end before the handler's answer is written, and its failure fails the
+ * primitive.
+ */
 const watched = <T extends Queryable>(on: T, calls: PendingCalls): T =>
   ({ query: (config: pg.QueryConfig) => calls.run(() => on.query(config)) }) as T;
 
-/** Its functions are fields, so that a handler can take them apart. */
+/** Its functions are fields, so that a handler can destructure them. */
 export class HandlerToolbox implements KernelTools {
   readonly #of: TryContext;
   readonly #draft: SubmissionDraft;
   readonly #calls: PendingCalls;
   readonly #lookups: Lookups;
-  /** A turn or batch is waited for, or is being made for it. */
+  /** True while a turn or batch is awaited, or is being made to be awaited. */
   #isWaiting = false;
   readonly #takenNames = new Set<string>();
   readonly db: Queryable;
@@ -118,7 +121,7 @@ export class HandlerToolbox implements KernelTools {
 
   async #takeName(name: string): Promise<void> {
     const { projectId, source } = this.ctx;
-    // When two agents of one name are made side by side, neither has a row yet.
+    // When two agents of one name are made concurrently, neither has a row yet.
     const isTakenHere = spellingsOf(name).some((spelling) => this.#takenNames.has(spelling));
     if (!isTakenHere) this.#takenNames.add(name);
     const taking = isTakenHere
@@ -144,7 +147,7 @@ export class HandlerToolbox implements KernelTools {
     const isAwaited = request.wait ?? false;
     this.#checkRequest(request);
     const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
-    // From outside the budget of the only root is that of its run.
+    // For a call from outside, the budget of the only root is the budget of its run.
     const { budget, ...bare } = request;
     const isRoot = this.ctx.parent === undefined;
     const [turn] = await this.#addTurns([isRoot ? bare : request], {
@@ -257,7 +260,7 @@ export class HandlerToolbox implements KernelTools {
     return { batchId, turnIds };
   }
 
-  /** Handlers may begin two waits side by side: the second is refused at once, unless the first has failed. */
+  /** Handlers may begin two waits concurrently: the second is refused at once, unless the first has failed. */
   async #waitingOnce<T>(isAwaited: boolean, make: () => Promise<T>): Promise<T> {
     if (!isAwaited) return make();
     if (this.#isWaiting)
@@ -325,7 +328,7 @@ export class HandlerToolbox implements KernelTools {
         details: { primitive: this.ctx.primitive },
       });
     }
-    // Handlers are outside code, as models and tools are.
+    // Handlers are outside code, like models and tools.
     const { value: clean, isChanged } = sanitizeJson(deliverable);
     // The result of `submit_result` is the model's own text, which is not masked.
     const value = this.#of.isOwn ? clean : maskSecrets(clean);

@@ -82,7 +82,7 @@ describe('the delegation policy of the caller', () => {
         'delegation_denied',
         'delegation_denied',
       ]);
-    // The policy reaches the profile, and the agent is another's.
+    // The policy allows the profile, but another agent made the target.
     expect(await as('lead', 'reach')).toBe('delegation_denied');
     expect(await rowCounts(h.database.pool)).toEqual(before);
     await h.runtime.submit('provision_agent', { action: 'ensure', agent_id: 'waiting', shared: true });

@@ -1,4 +1,4 @@
-/** Batches: several turns whose ends are one answer. Source: docs/reference/primitives.md. */
+/** Batches: the ends of several turns form one answer. Source: docs/reference/primitives.md. */
 import { type BatchId, isFinal, KernelError, type RunId, type TurnId, type TurnStatus } from '@boxcar/kernel';
 import { addBatch, findJoinable, findWaitCycle, lockMembers, type NewBatch } from '@boxcar/store';
 import { DEFAULT_WAIT_SECONDS } from '../core/index.js';
@@ -10,7 +10,7 @@ import { checkCycle, waitingChain } from './waiting-chain.js';
 
 type Counters = Pick<NewBatch, 'remaining' | 'succeeded' | 'failed'>;
 
-/** Makes a batch of turns that this primitive makes, or of earlier ones. */
+/** Makes a batch of turns that this primitive makes, or of earlier turns. */
 export async function makeBatch(
   of: TryContext,
   {
@@ -64,14 +64,19 @@ export async function makeBatch(
   return { batch, members, deadlineMs, runIds: [...new Set(runIds)] };
 }
 
-/** The member that fills the prompt cache: an agent that exists may be busy, so a fresh one if there is one. One member alone fills it for nobody. */
+/**
+ * The member that fills the prompt cache: a fresh agent if there is one, because an existing agent may be busy. Undefined for a
+ * batch of one, because no other member would use the cache.
+ */
 const chooseWarmer = (
   turnIds: readonly TurnId[],
   madeOf: (id: TurnId) => MadeTurn | undefined,
 ): TurnId | undefined =>
   turnIds.length < 2 ? undefined : (turnIds.find((id) => madeOf(id)?.isReuse === false) ?? turnIds[0]);
 
-/** Under the turns' locks: what has ended is counted here, what has not will count itself. */
+/**
+ * Called under the turns' locks: members that have ended are counted here, and open members will count themselves at their ends.
+ */
 async function joinEarlier(
   of: TryContext,
   turnIds: readonly TurnId[],
@@ -110,7 +115,7 @@ async function joinEarlier(
   });
   const own = call !== undefined && parent !== undefined ? [parent.turnId] : [];
   const statuses = await lockMembers(unit.tx, [...turnIds, ...own]);
-  // One that was purged since will never end.
+  // A turn that was purged since the look-up would never end.
   for (const [index, turnId] of turnIds.entries()) if (!statuses.has(turnId)) throw notFound(turnId, index);
   if (options.isWaitingCall) await checkWaitCycle(of, turnIds);
   const open = turnIds.filter((id) => !isFinal(statuses.get(id) ?? 'queued'));
@@ -125,7 +130,7 @@ async function joinEarlier(
   };
 }
 
-/** Turns that wait for the caller, on whatever way, cannot be waited for. */
+/** The caller cannot wait for turns that wait for the caller, directly or through other turns. */
 async function checkWaitCycle({ ctx, unit }: TryContext, turnIds: readonly TurnId[]): Promise<void> {
   const links = waitingChain(ctx);
   const cycle = await findWaitCycle(

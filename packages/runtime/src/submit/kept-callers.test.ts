@@ -1,4 +1,4 @@
-/** What a process has looked up of a caller decides its next submissions, as long as nothing of it has changed. */
+/** A process's cached facts about a caller decide the caller's next submissions while none of these facts has changed. */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { createPool } from '@boxcar/store';
@@ -11,7 +11,7 @@ import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 
 let h: Harness;
-/** Another process on the same rows. */
+/** Another process on the same database. */
 let other: Runtime;
 let count = 0;
 
@@ -35,7 +35,7 @@ const apply = (name: string, projectId: string, more: object = {}): Promise<unkn
     { projectId },
   );
 
-/** A project with the profile `writer`, from which the runtime has begun a turn before. */
+/** A project with the profile `writer`, in which the runtime has already started a turn. */
 async function scene(): Promise<{
   project: string;
   launch(options?: SubmitOptions, args?: object): Promise<TurnId>;
@@ -79,7 +79,7 @@ describe('a caller that was looked up before', () => {
   test('is not looked up again, and its submission is one statement', async () => {
     const { launch } = await scene();
     const seen = await statementsOf(h.database, () => launch());
-    // No worker is there, so the queue is looked at beside it.
+    // No worker runs, so the queue is also checked.
     expect(seen.filter((text) => !text.includes('promote.') && text.includes('/*'))).toEqual([
       expect.stringContaining('submission-sql.build'),
     ]);

@@ -1,4 +1,4 @@
-/** What a handler looks up, and what it asks before it goes on. */
+/** The look-ups of a handler, and the checks that it makes before it continues. */
 import { agentIdIn, agentNamesOf, checkDelegation, checkReuse, KernelError, meant } from '@boxcar/kernel';
 import {
   byGivenName,
@@ -11,7 +11,7 @@ import {
 import type { HandlerTools } from '../handler/index.js';
 import type { TryContext } from './try-context.js';
 
-/** Profiles that a misspelt name is compared with, and that are listed when none is near. */
+/** Maximum profiles that a misspelled name is compared with, and maximum that are listed when none is similar. */
 const MAX_SUGGESTED = 1_000;
 const MAX_OFFERED = 30;
 
@@ -20,10 +20,10 @@ type LookupTools = Pick<
   'findProfile' | 'findAgent' | 'findAgents' | 'checkDelegation' | 'checkReuse'
 >;
 
-/** Its functions are fields, so that a handler can take them apart. */
+/** Its functions are fields, so that a handler can destructure them. */
 export class Lookups implements LookupTools {
   readonly #of: TryContext;
-  /** Of profiles that were read from the rows. */
+  /** The ids of profiles that were read from the rows. */
   readonly profileIds: Set<string>;
 
   constructor(of: TryContext) {
@@ -58,7 +58,10 @@ export class Lookups implements LookupTools {
     return profile;
   };
 
-  /** The end of a sentence about a profile that there is not: what was probably meant, or what there is for this caller. */
+  /**
+   * Ends the sentence about a profile that does not exist: with the probably intended names, or with the profiles that this
+   * caller may use.
+   */
   async #offerProfiles(name: string): Promise<string> {
     const { source, projectId } = this.#of.ctx;
     const policy = source.isOperator ? { target_profiles: null, target_tags: [] } : source.policy;

@@ -1,16 +1,19 @@
-/** Who a reference to an agent or a profile means: `agent:<name>`, `profile:<name>`, or a plain name. Rule: docs/reference/primitives.md, "context_handoff". */
+/**
+ * Resolves a reference to an agent or a profile: `agent:<name>`, `profile:<name>`, or a plain name. Rule:
+ * docs/reference/primitives.md, "context_handoff".
+ */
 import { KernelError, readHandoffTarget, tryParseId } from '@boxcar/kernel';
 import type { AgentRow, ProfileRow } from '@boxcar/store';
 import type { HandlerTools } from '../handler/index.js';
 
-/** At most one of both. `offered` ends a sentence about a profile that there is not. */
+/** Has at most one of `agent` and `profile`. `offered` ends the sentence about a profile that does not exist. */
 export interface NamedTarget {
   readonly agent: AgentRow | undefined;
   readonly profile: ProfileRow | undefined;
   readonly offered: string;
 }
 
-/** A profile by name, or why there is none. */
+/** A profile by name, or the error that explains why it was not found. */
 async function findProfile(tools: HandlerTools, name: string): Promise<ProfileRow | KernelError> {
   return tools.findProfile(name).catch((error: unknown) => {
     if (error instanceof KernelError && error.code === 'not_found') return error;
@@ -29,7 +32,7 @@ function comesFirst({ agentId, ownerAgentId, isOperatorMade }: AgentRow, name: s
   );
 }
 
-/** Finds the agent or the profile that is meant. Rights are not looked at. */
+/** Finds the agent or the profile of a reference. Rights are not checked. */
 export async function findNamedTarget(ref: string, tools: HandlerTools): Promise<NamedTarget> {
   const { kind, name } = readHandoffTarget(ref);
   const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);

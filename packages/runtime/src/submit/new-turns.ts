@@ -1,4 +1,4 @@
-/** The turns that a primitive makes: decides about them, and makes their rows. Source: docs/reference/primitives.md, "Accepting". */
+/** Decides about the turns that a primitive makes, and makes their rows. Source: docs/reference/primitives.md, "Accepting". */
 import { type BoxId, type BudgetInput, freshAgentName, KernelError, type RunId } from '@boxcar/kernel';
 import { type AgentRow, findContextBoxes, hasProfile, type NewTurn, type ProfileRow } from '@boxcar/store';
 import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler/index.js';
@@ -11,14 +11,14 @@ import { decideViews, type ViewColumns } from './turn-views.js';
 import { checkCycle } from './waiting-chain.js';
 
 const DEFAULT_MAX_DEPTH = 20;
-/** Builds that know handoffs. */
+/** The migration from which builds support handoffs. */
 const HANDOFF_FORMAT = 35;
 
-/** How a primitive waits for its turns, and what their run may use. */
+/** How a primitive waits for its turns, and the budget of their run. */
 export interface TurnWait {
   readonly isAwaited: boolean;
   readonly deadlineMs: number | null;
-  /** Of a run that begins with them. */
+  /** The budget of a run that begins with these turns. */
   readonly runBudget: BudgetInput | undefined;
 }
 
@@ -32,15 +32,15 @@ interface Drafted extends Omit<SubmitTurnRequest, 'contextBoxId' | 'access' | 'w
 
 type Decided =
   | { readonly outcome: 'made'; readonly made: MadeTurns; readonly refs: readonly TurnRef[] }
-  /** What the turns take from the accounts above them is in the transaction already, so nothing of the primitive may be committed. */
+  /** The turns' shares of the accounts above them are already in the transaction, so nothing of the primitive may be committed. */
   | { readonly outcome: 'refused'; readonly refusal: KernelError };
 
 /**
- * Makes the rows of turns; those of agents that exist are decided under their locks. Their number does not change the number of
- * statements.
+ * Makes the rows of turns. Turns of existing agents are decided under the agents' locks. The number of statements does not depend
+ * on the number of turns.
  *
- * @param options.boxTokens - Of the context boxes that this primitive has made and that are not written yet.
- * @throws KernelError for a refusal of which nothing is written.
+ * @param options.boxTokens - The tokens of context boxes that this primitive has made and that are not written yet.
+ * @throws KernelError for a refusal that leaves nothing written.
  */
 export async function makeTurns(
   of: TryContext,
@@ -48,7 +48,7 @@ export async function makeTurns(
   options: {
     readonly wait: TurnWait;
     readonly boxTokens: ReadonlyMap<BoxId, number>;
-    /** Of profiles that are known to exist. Those that are found here are added. */
+    /** The ids of profiles that are known to exist. Profiles that are found here are added. */
     readonly profileIds: Set<string>;
   },
 ): Promise<Decided> {
@@ -123,7 +123,7 @@ function draftTurn(
   return { ...request, turn, agent, profile, isReuse: target.kind === 'reuse' };
 }
 
-/** Takes their places and allotments from the accounts above them. */
+/** Takes the turns' places and allotments from the accounts above them. */
 function reserve(
   { runtime, caller, ctx, unit }: TryContext,
   drafted: readonly Drafted[],
@@ -203,7 +203,7 @@ function rowOf(
   };
 }
 
-/** A turn of a profile that does not exist could never be run, and no foreign key would say so. */
+/** No foreign key covers the profile. Without this check, a turn of a missing profile could be written, but never run. */
 async function checkProfile(
   { ctx: { projectId }, unit }: TryContext,
   { profileId, name }: ProfileRow,
@@ -219,8 +219,8 @@ async function checkProfile(
 }
 
 /**
- * @throws KernelError `not_found` for contexts that were neither made here nor written before; `box_not_authorized` for those that
- * the caller may not read, unless the handler answers for it.
+ * @throws KernelError `not_found` for contexts that were neither made here nor written before; `box_not_authorized` for contexts
+ * that the caller may not read, unless the handler has checked access.
  */
 async function checkContexts(
   { ctx, unit }: TryContext,

@@ -1,4 +1,4 @@
-/** Whether a submission is well-formed. */
+/** Checks whether a submission is well-formed. */
 import {
   isJsonObject,
   type JsonObject,
@@ -15,7 +15,7 @@ import { type CallerOptions, findCaller } from './caller.js';
 import { checkText } from './check-text.js';
 import { codeOf, outside } from './plugin-code.js';
 
-/** What the handler's schema makes of the arguments. */
+/** Parses the arguments with the handler's schema. */
 function parseInput<I>(
   primitive: string,
   handler: Handler<I>,
@@ -32,7 +32,7 @@ function parseInput<I>(
   return { input: parsed.data, plain: given };
 }
 
-/** The input of a handler: an object of its own, which it may change. */
+/** The input of a handler: a separate object that the handler may change. */
 export function readInput<I>(
   handler: Pick<Handler<I>, 'input'>,
   plain: JsonObject,
@@ -43,20 +43,20 @@ export function readInput<I>(
   return parsed.data;
 }
 
-/** Keys that begin like this are made by the kernel only. */
+/** Only the kernel makes keys with these prefixes. */
 const KERNEL_KEYS = /^(agent|auto|call|fork-result|handoff-begin|handoff-result|unseen):/;
 
-/** Undefined: there is none, or only turns may call it. */
+/** Undefined when the primitive does not exist, or only turns may call it. */
 function findHandler(runtime: RuntimeCore, primitive: string, { call }: CallerOptions): Handler | undefined {
   const found = runtime.handlers.get(primitive);
   return found?.isInternal === true && call === undefined ? undefined : found;
 }
 
 /**
- * Begins to accept a primitive. For a call it may be done beside the commit of the call: what is looked up is decided again by the
- * write, under the fence of the turn.
+ * Begins to accept a primitive. For a call of a turn this may run in parallel with the commit of the call: the write decides
+ * again about everything that is looked up here, under the fence of the turn.
  *
- * @throws KernelError for an unknown primitive and arguments that do not fit.
+ * @throws KernelError for an unknown primitive, or for arguments that are not valid.
  */
 export function parseSubmission(
   runtime: RuntimeCore,
@@ -102,10 +102,10 @@ export function parseSubmission(
     options.isJobKey !== true;
   const profileNames = outside(code, () => handler.profileNames?.(input) ?? []);
   const request = { key, isOwnKey, profileNames };
-  // A handler of the kernel may be run again when its answer is refused.
+  // A handler of the kernel can run again after its answer was refused, so cached facts may be used.
   const mayBeKept = runtime.ownHandlers.has(handler);
   const caller = findCaller(runtime, options, request, { mayBeKept });
-  // Whoever accepts it hears of the failure; a call that is never committed nobody accepts.
+  // The submission that awaits the caller reports the failure. A call that is never committed has no such submission.
   caller.catch(() => undefined);
   return { primitive, handler, input, plain, request, caller };
 }

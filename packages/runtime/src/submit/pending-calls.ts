@@ -1,13 +1,13 @@
 import { KernelError } from '@boxcar/kernel';
 
 /**
- * The calls of tools that a handler has begun. A handler may answer before they end: what they add is a part of its draft all the same.
+ * Calls of the handler's tools that a handler has begun. It may answer before they end: their results are still part of its draft.
  */
 export class PendingCalls {
   readonly #pending = new Set<Promise<unknown>>();
   #isOver = false;
 
-  /** @throws KernelError `internal_error` once the draft is complete or discarded. */
+  /** @throws KernelError `internal_error` after the draft is complete or discarded. */
   checkOpen(): void {
     if (this.#isOver) throw isOver();
   }
@@ -15,7 +15,7 @@ export class PendingCalls {
   run<T>(call: () => Promise<T>): Promise<T> {
     if (this.#isOver) return Promise.reject(isOver());
     const running = call();
-    // A promise of its own: the watch below would hide a failure that the handler does not look at.
+    // A separate promise: the handlers that are attached below would hide a failure that the handler ignores.
     const given = running.then((value) => value);
     this.#pending.add(given);
     const forget = (): void => void this.#pending.delete(given);
@@ -24,9 +24,9 @@ export class PendingCalls {
   }
 
   /**
-   * Waits for the calls that have not ended, and for those that follow from them. No call can begin afterwards.
+   * Waits for the calls that have not ended, and for calls that follow from them. After that, no call can begin.
    *
-   * @throws the first failure of a call that was waited for: the handler has answered without knowing it.
+   * @throws the first failure of an awaited call: the handler has answered without knowing of it.
    */
   async settle(): Promise<void> {
     let failed: PromiseRejectedResult | undefined;

@@ -1,4 +1,4 @@
-/** The code of a handler that a plugin has brought, traced to what it works for. */
+/** Runs the code of a plugin's handler, and traces it to its call or job. */
 import { asOutside } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
@@ -6,8 +6,8 @@ import { type RunningCode, runInScope } from '../lib/index.js';
 import type { CallerOptions } from './caller.js';
 
 /**
- * What a handler that a plugin has brought works for. Undefined for the kernel's own handlers, and for a submission without a turn or
- * job, which nothing repeats.
+ * The call or job that a plugin's handler works for. Undefined for the kernel's own handlers, and for a submission without a turn
+ * or job, which nothing repeats.
  */
 export function codeOf(
   runtime: Pick<RuntimeCore, 'ownHandlers'>,
@@ -24,11 +24,11 @@ export function codeOf(
     : { kind: 'job', primitive, jobId: doorJobId.slice(0, 100), noteId: doorNoteId };
 }
 
-/** Runs code of a handler, traced to what it works for. */
+/** Runs code of a handler, traced to its call or job. */
 export const inScopeOf = <T>(code: RunningCode | undefined, work: () => T): T =>
   code === undefined ? work() : runInScope({ code }, work);
 
-/** Runs code that a plugin has brought. */
+/** Runs code of a plugin. Its errors are marked as outside errors. */
 export function outside<T>(code: RunningCode | undefined, work: () => T): T {
   try {
     return inScopeOf(code, work);

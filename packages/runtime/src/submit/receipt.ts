@@ -1,4 +1,4 @@
-/** What the answer of a submission says beside that of its handler. */
+/** The parts of a submission's answer that its handler does not provide. */
 import {
   type BatchId,
   isJsonObject,
@@ -11,8 +11,8 @@ import {
 import type { InnerSubmitOptions } from '../core/index.js';
 
 /**
- * A receipt for a caller outside names the run of the turn or batch that it names. A turn that calls is of the same run, so its prompt does
- * not repeat it.
+ * Adds to a receipt for a caller outside the run of its turn or batch. A calling turn is in the same run, so its prompt does not
+ * repeat it.
  */
 export function withRun(
   answer: JsonValue,
@@ -34,7 +34,7 @@ export function withWarnings(answer: JsonValue, input: JsonValue): JsonValue {
     : { ...answer, warnings };
 }
 
-/** The end of what was awaited, with the warnings of the receipt. */
+/** The end of the awaited turn or batch, with the warnings of the receipt. */
 export function warnAgain(answer: JsonValue, receipt: JsonValue): JsonValue {
   if (!isJsonObject(answer) || 'warnings' in answer || !isJsonObject(receipt)) return answer;
   const { warnings } = receipt;

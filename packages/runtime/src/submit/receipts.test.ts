@@ -1,4 +1,4 @@
-/** Receipts name their run: what a caller outside is answered for turns that were accepted. */
+/** Receipts name their run: the answers that an outside caller gets for accepted turns. */
 import { isJsonObject, type JsonObject, type JsonValue } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -26,7 +26,7 @@ async function runOf(turnId: JsonValue | undefined): Promise<string | undefined>
 beforeAll(async () => {
   h = await harness();
   await h.profile('quick', [{ say: 'x' }]);
-  // No worker serves it: what it is given stays open.
+  // No worker serves this profile, so its turns stay open.
   await h.profile('parked', [{ say: 'x' }], { worker_target: 'nowhere' });
   h.runtime.registerHandler('start_two', {
     description: 'Starts two turns.',
@@ -99,7 +99,7 @@ test('a fork_join names the run of its tasks, a collect the run of the turns it 
     turn_ids: [...(joined.turn_ids as string[]), String(other.turn_id)],
   });
   expect(mixed).not.toHaveProperty('run_id');
-  // While it is waited for, too.
+  // The receipt of a turn that is still awaited also names its run.
   const waited = await h.runtime.accept('launch_principal', {
     profile_name: 'parked',
     instruction: 'x',

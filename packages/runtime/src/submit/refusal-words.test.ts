@@ -1,4 +1,4 @@
-/** What a refused caller reads: its own words for the field, what is allowed there, and what it probably meant. */
+/** The text of a refusal contains the caller's own name for the field, the allowed values, and the probably intended value. */
 import { KernelError } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { newId } from '../lib/new-id.js';

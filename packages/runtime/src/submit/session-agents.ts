@@ -1,4 +1,4 @@
-/** Sessions by name among the targets of a primitive. Source: docs/reference/tape.md, "Sessions by name". */
+/** Resolves sessions by name among the targets of a primitive. Source: docs/reference/tape.md, "Sessions by name". */
 import { type AgentId, type BoxId, KernelError, type SessionRef } from '@boxcar/kernel';
 import {
   type AgentRow,
@@ -14,13 +14,14 @@ import { nameOfSession } from './session-name.js';
 interface Named {
   readonly name: string;
   readonly ref: SessionRef;
-  /** What errors call it. */
+  /** How errors name the target. */
   readonly field: string;
 }
 
 /**
- * A session keeps the profile of its first use; later versions of it come by `provision_agent`. An agent can read everything that the
- * agents it made are told: as in `provision_agent`, the operator does not mean one of these when it says which profile the agent is to have.
+ * A session keeps the profile of its first use; `provision_agent` moves it to later versions. An agent can read the tasks of the
+ * agents that it made. As in `provision_agent`, an operator that names the profile therefore does not mean an agent that another
+ * agent made.
  */
 function checkAgent(named: Named, agent: AgentRow, { ctx }: HandlerTools): void {
   const { agentId, ownerAgentId, isOperatorMade, profile } = agent;
@@ -49,7 +50,7 @@ function checkSameProfile({ ref, field }: Named, has: Pick<ProfileRow, 'name'>, 
   });
 }
 
-/** The profile of an agent that is to be made. */
+/** The profile of an agent that must be made. */
 async function findProfileFor({ ref, field, name }: Named, tools: HandlerTools): Promise<ProfileRow> {
   if (ref.profile_name === undefined)
     throw new KernelError('not_found', {
@@ -74,13 +75,17 @@ const tapeTaken = ({ ref, field }: Named, boxId: BoxId | null): KernelError =>
     details: { field, workspace: ref.workspace, session: ref.session, box_id: boxId },
   });
 
-/** Makes the agents, under the locks of their names: of two first uses at once, the later one finds them. A constant number of statements. */
+/**
+ * Makes the agents under the locks of their names, so that the later of two concurrent first uses finds them. A constant number
+ * of statements.
+ */
 async function makeAgents(missing: readonly Named[], tools: HandlerTools): Promise<void> {
   const { projectId, source } = tools.ctx;
   const scope = { projectId, makerId: source.agentId };
   const profiles = new Map<Named, ProfileRow>();
   for (const named of missing) profiles.set(named, await findProfileFor(named, tools));
-  // In the order of their names, in which every other primitive takes these locks. Each once: sort keeps the given order of equal names.
+  // The locks are taken in the order of the names, as in every other primitive. Each name is used once: sort keeps the given
+  // order of equal names.
   const sorted = missing.toSorted((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
   const firsts = new Map(sorted.toReversed().map((named) => [named.name, named]));
   const names = [...new Set(sorted.map(({ name }) => name))];
@@ -105,12 +110,12 @@ async function makeAgents(missing: readonly Named[], tools: HandlerTools): Promi
 }
 
 /**
- * Puts the name of the agent in place of each session, and makes the agents that are missing, in the primitive's transaction.
+ * Replaces each session with the name of its agent, and makes missing agents, in the primitive's transaction.
  *
- * @param pathOf - The path of the nth target in the arguments, with a dot at its end; empty when there is but one.
- * @param argument - What the caller calls a target.
- * @throws KernelError `bad_request` for a relative workspace; `not_found` for a session without an agent where no profile is given; `conflict`
- * for another profile than the agent has; `agent_exists` for one that the operator did not make.
+ * @param pathOf - The path of the nth target in the arguments, with a dot at its end; empty for a single target.
+ * @param argument - The caller's name for a target.
+ * @throws KernelError `bad_request` for a relative workspace; `not_found` for a session without an agent when no profile is
+ * given; `conflict` for a profile other than the agent's; `agent_exists` for an agent that the operator did not make.
  */
 export async function resolveSessions<T extends { readonly target_ref: string | SessionRef }>(
   items: readonly T[],

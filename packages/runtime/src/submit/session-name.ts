@@ -1,6 +1,6 @@
 import { KernelError, type SessionAddress, sessionTapeName } from '@boxcar/kernel';
 
-/** The name of a session's agent and tape; `field`: what errors call the argument. */
+/** The name of a session's agent and tape. `field` is the argument in errors. */
 export const nameOfSession = (ref: SessionAddress, field: string): string => {
   try {
     return sessionTapeName(ref);

@@ -1,6 +1,6 @@
 /**
- * What new turns take from budgets: their places, and the allotment of each for its first step. Decided under the lock of
- * the run, before anything of them is written. Rules: kernel/budget/budget.ts.
+ * The shares that new turns take from budgets: their places, and the allotment of each turn for its first step. They are decided
+ * under the lock of the run, before any row of the turns is written. Rules: kernel/budget/budget.ts.
  */
 import {
   type Account,
@@ -52,9 +52,9 @@ export interface SpawnRequest {
   readonly profileId: ProfileId;
   readonly depth: number;
   readonly contextTokens: number;
-  /** A limit of its own for this turn and all below. */
+  /** A separate limit for this turn and all turns below it. */
   readonly budget: BudgetInput | undefined;
-  /** What errors call that limit. */
+  /** How errors name that limit. */
   readonly argument: string;
 }
 
@@ -63,25 +63,25 @@ export interface SpawnScope {
   readonly parent:
     | { readonly turnId: TurnId; readonly runId: RunId; readonly budgetId: string | null }
     | undefined;
-  /** Of the run that begins without a parent: as it was submitted, and `projects.limits.run_budget`, unchecked. */
+  /** The budget of a run that begins without a parent: the submitted one, and `projects.limits.run_budget`, unchecked. */
   readonly runBudget: { readonly own: BudgetInput | undefined; readonly defaults: unknown };
   readonly prices: readonly PriceTable[];
   readonly db: Queryable;
-  /** The primitive's transaction; used only below an account. */
+  /** The primitive's transaction; used only when the turns are below an account. */
   readonly tx: () => Tx;
 }
 
 export interface SpawnShare {
-  /** For the turn's row; empty without an account. */
+  /** Columns of the turn's row; empty without an account. */
   readonly columns: Pick<
     NewTurn,
     'budgetId' | 'allottedTokens' | 'allottedCost' | 'allottedSteps' | 'budgetDeadlineAt'
   >;
-  /** No later end than this, from now. */
+  /** The turn must end within this time from now. */
   readonly deadlineMs: number | undefined;
 }
 
-/** What a project gives each run that comes with no budget of its own. */
+/** The project's budget for each run that has no budget of its own. */
 function readRunBudget(value: unknown, projectId: ProjectId): BudgetLimits {
   if (value === undefined || value === null) return {};
   const parsed = safeParse(budgetSchema, value);
@@ -122,7 +122,7 @@ interface OwnAccount {
   account: Account;
   readonly parentId: string | null;
   readonly seconds: number | null;
-  /** What errors call it. */
+  /** How errors name the account. */
   readonly argument: string;
 }
 
@@ -147,11 +147,11 @@ const taken = <A extends Account>(account: A, amounts: Amounts): A => ({
 });
 
 /**
- * Reserves for turns that are about to be submitted, all below one parent or none. Their number does not change the number
- * of statements; without an account and without a budget there is none.
+ * Reserves shares for turns that are about to be submitted; all of them have the same parent, or none. The number of statements
+ * does not depend on the number of turns; without an account and a budget no statement runs.
  *
- * @returns One share per request, in order, and the accounts that begin with them.
- * @throws KernelError `budget_exceeded`; the primitive's transaction is then to be abandoned.
+ * @returns One share per request, in order, and the accounts that begin with these turns.
+ * @throws KernelError `budget_exceeded`; the primitive's transaction must then be abandoned.
  */
 export async function reserveSpawn(
   scope: SpawnScope,
@@ -176,7 +176,7 @@ export async function reserveSpawn(
   if (enclosing === null && !hasRunLimits && requests.every(({ budget }) => budget === undefined))
     return { shares: requests.map(() => ({ columns: {}, deadlineMs: undefined })), budgets: [] };
 
-  // The lock of the run comes first of all locks, and before the accounts are read.
+  // The lock of the run comes before all other locks, and before the accounts are read.
   if (enclosing !== null && parent !== undefined) {
     await lockRun(scope.tx(), parent.runId);
     await settleEnded(scope.tx(), parent.runId, { leavesLocked: true });
@@ -225,7 +225,7 @@ interface Refused {
   readonly argument?: string | undefined;
 }
 
-/** What the requests before one have left. */
+/** The budgets that the previous requests have left. */
 interface Left {
   /** The accounts above the parent, nearest first. */
   readonly accounts: readonly AccountRow[];
@@ -281,7 +281,7 @@ function share(requests: readonly SpawnRequest[], of: ShareOptions): Shared | Re
   return { shares, budgets, total };
 }
 
-/** The account of a request that has limits of its own. */
+/** The account of a request that has its own limits. */
 function beginOwn(
   request: SpawnRequest,
   { ofRun, left }: { readonly ofRun: OwnAccount | undefined; readonly left: Left },
@@ -298,7 +298,7 @@ function beginOwn(
 
 type Given = { readonly [K in 'tokens' | 'costMicros' | 'steps']: number };
 
-/** What one turn is given by its own accounts, nearest first, and by all above. */
+/** The share of one turn, from its own accounts, nearest first, and from all accounts above. */
 function decideShare(
   request: SpawnRequest,
   { own, left, of }: { readonly own: readonly OwnAccount[]; readonly left: Left; readonly of: ShareOptions },

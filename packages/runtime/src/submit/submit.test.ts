@@ -39,7 +39,7 @@ async function refusal(work: Promise<unknown>): Promise<KernelError> {
   return thrown as KernelError;
 }
 
-/** Registers a primitive without arguments, and returns how to submit it. */
+/** Registers a primitive without arguments. Returns a function that submits it. */
 function primitive(handle: (tools: HandlerTools) => Promise<JsonValue>): () => Promise<JsonValue> {
   const name = `custom-${newId().slice(-12)}`;
   h.runtime.registerHandler(name, {
@@ -105,7 +105,7 @@ describe('a key', () => {
       });
     }
     expect(await counts()).toEqual(before);
-    // Refused for its policy, not for the key.
+    // The policy is the cause of the refusal, not the key.
     const foreign = submit('launch_principal', launch, {
       sourceAgentId: first.agent_id,
       idempotencyKey: 'key',
@@ -397,7 +397,7 @@ describe('a custom primitive', () => {
     expect(await h.runtime.waitForTurn(answer.turn_id, { timeoutMs: 60_000 })).toMatchObject({
       status: 'success',
     });
-    // Written before its turn was known, the context is the agent's all the same.
+    // The context was written before its turn was known, and still belongs to the agent.
     expect(
       await submit(
         'create_box',
@@ -568,7 +568,7 @@ describe('a custom primitive', () => {
     });
     for (const turn of (await run()) as string[])
       expect(await h.runtime.waitForTurn(turn, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
-    // Each context is the agent's to read, although a lock was taken and the box written before its turn was known.
+    // The agent can read each context, although a lock was taken and the box was written before its turn was known.
     for (const { id } of await h.rows<{ id: string }>(
       'select context_box_id as id from boxcar.turns where agent_id = $1',
       [agent_id],
@@ -641,7 +641,7 @@ test('a submission whose tape is reset after its agent was found is tried again,
 });
 
 describe('the number of statements of a submission', () => {
-  // The window has room, so that nothing is queued and nothing looked after in the background.
+  // The window has room, so that no turn is queued and no background check runs.
   const openWindow = () =>
     registerWorker(h.database.pool, {
       id: newId<'worker'>(),
@@ -672,7 +672,7 @@ describe('the number of statements of a submission', () => {
     const [few, many] = [await boxes(1, 1), await boxes(30, 20)];
     const launchWith = (context_box_id?: string[]) => () =>
       submit('launch_principal', { ...launch, ...(context_box_id === undefined ? {} : { context_box_id }) });
-    // What was read of the caller is kept.
+    // This first submission fills the cache of caller facts.
     await launchWith()();
     expect(await cost(launchWith())).toBe(1);
     expect(await cost(launchWith(few))).toBe(2);

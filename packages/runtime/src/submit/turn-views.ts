@@ -1,4 +1,7 @@
-/** Where the views of new turns begin, and what makes their prompts. Rule: docs/reference/views.md, "Where a view begins". */
+/**
+ * Decides where the views of new turns begin, and which selectors make their prompts. Rule: docs/reference/views.md, "Where a
+ * view begins".
+ */
 import {
   BOOTSTRAP_ANCHOR,
   KernelError,
@@ -27,14 +30,14 @@ interface Viewed {
   readonly isReuse: boolean;
 }
 
-/** The columns of a turn's view, and the migration that a build must know to read it. */
+/** The columns of a turn's view, and the migration that a build must support to read the turn. */
 export type ViewColumns = Pick<NewTurn, 'format' | 'ownViewAnchor' | 'ownViewPosition' | 'selector'>;
 
 /**
- * Where their views begin, in one statement for those that say so, and what makes their prompts.
+ * Finds where the views begin, in one statement for all turns that specify it, and which selectors make the prompts.
  *
- * @throws KernelError `not_found` for an anchor that is not on the tape; `box_not_authorized` where a session would show what who made
- * it may not read.
+ * @throws KernelError `not_found` for an anchor that is not on the tape; `box_not_authorized` when a session would show entries
+ * that its maker may not read.
  */
 export async function decideViews(
   { unit, runtime }: Pick<TryContext, 'unit' | 'runtime'>,
@@ -58,7 +61,7 @@ async function findViews(
       refuseAnchor(view, turn, argument);
     const byProfile = whole === undefined && profile.isFullView ? 'profile' : undefined;
     const wish: ViewWish['view'] | undefined = view ?? byProfile;
-    // A fresh tape is seen whole.
+    // The view of a fresh tape shows the whole tape.
     return wish === undefined || !isReuse ? [] : [{ boxId: turn.outputBoxId, view: wish, index }];
   });
   const found = await findViewStarts(db, wishes);
@@ -86,10 +89,10 @@ function refuseAnchor(
   });
 }
 
-/** The migration from which on builds know turns with a view of their own. */
+/** The migration from which builds support turns with their own view. */
 const VIEWS_FORMAT = 29;
 
-/** Handlers of programs come here without a schema. */
+/** Handlers of programs call this without a schema. */
 function checkView(view: TurnView | undefined): void {
   if (view === undefined || turnViewSchema.safeParse(view).success) return;
   throw new KernelError('bad_request', {
@@ -117,7 +120,7 @@ function hiddenView(
   });
 }
 
-/** The migration from which on builds know turns with a selector. */
+/** The migration from which builds support turns with a selector. */
 const SELECTORS_FORMAT = 30;
 
 const viewColumns = (

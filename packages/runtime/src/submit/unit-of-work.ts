@@ -34,20 +34,20 @@ import { isOver } from './pending-calls.js';
 interface Open extends Watched {
   readonly client: pg.PoolClient;
   /**
-   * The error to report when the handler is the cause: it let its transaction wait, or its own limit has ended a
+   * The error to report when the handler is the cause: its transaction waited for something else, or its own limit has ended a
    * statement.
    */
   named(error: unknown, waitedMs?: number): unknown;
-  /** A statement has ended, and the handler continues. */
+  /** Call after a statement has ended, when the handler continues. */
   rest(): void;
   release(error?: Error): void;
 }
 
-/** The server has ended a transaction that waited for its process. */
+/** SQLSTATE: the server has ended a transaction that waited for its process. */
 const IDLE = '25P03';
-/** A lock was not free in time, or not at once. */
+/** SQLSTATE: a lock was not free in time, or not at once. */
 const NO_LOCK = '55P03';
-/** A statement took too long, or a user has canceled it. */
+/** SQLSTATE: a statement took too long, or a user has canceled it. */
 const CANCELED = '57014';
 /** This part of a limit counts as the whole limit, because clocks differ. */
 const ALMOST = 0.9;
@@ -56,27 +56,27 @@ const SETS_LIMITS = /\b(lock|statement|transaction)_timeout\b/i;
 interface UnitOptions {
   readonly pool: pg.Pool;
   readonly primitive: string;
-  /** What is written. It is handed on to the handler's tools, which add to it. */
+  /** The rows to write. The handler's tools get the same draft and add to it. */
   readonly draft: SubmissionDraft;
-  /** The handler is part of the kernel: it waits only for the database while its transaction is open. */
+  /** True when the handler is part of the kernel: such a handler waits only for the database while its transaction is open. */
   readonly isOwn: boolean;
-  /** Writes a submission that needs no transaction around it; may gather several into one statement. */
+  /** Writes a submission that needs no surrounding transaction; several may be gathered into one statement. */
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
-  /** The transaction of the caller, in which everything is read and written. Its end is not this unit's. */
+  /** The transaction of the caller, in which all reads and writes are made. This unit does not end it. */
   readonly outer?: Tx | undefined;
 }
 
 /**
- * The transaction of one primitive, and the write of its draft as one.
+ * The transaction of one primitive, which writes the primitive's draft as a whole.
  *
- * A primitive that only gathers rows costs a single statement, which is its own transaction. The first statement a handler
- * runs on `tx` opens a real one: what was gathered so far is written into it first, so the handler can read it back.
+ * A primitive that only gathers rows costs a single statement, which is its own transaction. The first statement that a handler
+ * runs on `tx` opens a real transaction. The rows gathered so far are written into it first, so that the handler can read them.
  */
 export class UnitOfWork {
   readonly #draft: SubmissionDraft;
   readonly #pool: pg.Pool;
   readonly #isOwn: boolean;
-  /** Set by the first statement, so that statements that come together share one transaction. */
+  /** Set by the first statement, so that concurrent statements share one transaction. */
   #opening: Promise<Open> | undefined;
   #opened: Open | undefined;
   #slot: Slot | undefined;
@@ -86,10 +86,10 @@ export class UnitOfWork {
   #isRunning = false;
   #isOver = false;
   #isCut = false;
-  /** The handler has changed the limits of its transaction. */
+  /** True when the handler has changed the limits of its transaction. */
   #hasOwnLimits = false;
   readonly tx: Tx;
-  /** The transaction once there is something to see in it, else the pool. */
+  /** The transaction while it has rows to show, otherwise the pool. */
   readonly db: Queryable;
   /** The scope in which the handler runs. */
   readonly scope: HandlerScope;
@@ -105,9 +105,9 @@ export class UnitOfWork {
     this.scope = handlerScope(pool, primitive);
     this.tx = {
       query: <R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> => {
-        // Open from this call on, not only from the moment when the transaction has its connection.
+        // The scope is open from this call on, and not only when the transaction has its connection.
         this.scope.isOpen = !this.#isOver && outer === undefined;
-        // One after the other: a connection takes one statement at a time.
+        // Statements run one after another: a connection takes one statement at a time.
         const result = this.#last.then(() => this.#query<R>(config));
         this.#last = result.catch(() => undefined);
         return result;
@@ -146,15 +146,15 @@ export class UnitOfWork {
   }
 
   async #open(): Promise<Open> {
-    // A statement that a handler forgot to wait for must not open a transaction that nobody ends.
+    // A statement that a handler did not await must not open a transaction that nothing ends.
     if (this.#isOver) throw isOver();
     this.#opening ??= this.#begin({ isOutside: !this.#isOwn });
     return this.#opening;
   }
 
   /**
-   * @param options.isOutside - An outside handler holds the connection between its statements, and may wait for something
-   *   else.
+   * @param options.isOutside - True for an outside handler, which holds the connection between its statements and may wait for
+   * something else.
    */
   async #begin({ isOutside }: { readonly isOutside: boolean }): Promise<Open> {
     let client: pg.PoolClient | undefined;
@@ -167,7 +167,7 @@ export class UnitOfWork {
       client = await outsideHandlers(() => checkOut(this.#pool));
       this.#limits = limitsOn(this.#pool);
       if (this.#isCut) throw new Error('the handler was given up');
-      // Travels with the first statement; should it fail, that one fails too.
+      // Sent together with the first statement; if it fails, that statement fails too.
       client.query(beginOn(this.#pool)).catch(() => undefined);
       this.#opened = this.#watch(
         client,
@@ -199,7 +199,8 @@ export class UnitOfWork {
         const error = watched.causeOf(thrown);
         if (this.#isOwnLimit(error, waitedMs))
           return asOutside(error instanceof KernelError ? error.cause : error);
-        // A process that was stopped meanwhile tries again. A handler that let its transaction wait would do the same
+        // A process that was paused in the meantime retries. A handler whose transaction waited for something else would do so
+        // again.
         // again.
         if ((sqlStateOf(error) !== IDLE && sqlStateOf(end) !== IDLE) || clock?.wasAwake !== true)
           return error;
@@ -222,8 +223,8 @@ export class UnitOfWork {
   }
 
   /**
-   * Whether a statement was ended by a limit or `nowait` of the handler, or by a user who canceled it. Only a limit of
-   * the pool is a reason to try again.
+   * Whether a statement was ended by a limit or `nowait` of the handler, or by a user who canceled it. Only a limit of the pool
+   * is a reason to retry.
    */
   #isOwnLimit(error: unknown, waitedMs = Number.POSITIVE_INFINITY): boolean {
     const state = sqlStateOf(error);
@@ -232,15 +233,15 @@ export class UnitOfWork {
     return this.#hasOwnLimits || waitedMs < (state === NO_LOCK ? lockMs : statementMs) * ALMOST;
   }
 
-  /** Writes what the next statement must see. */
+  /** Writes the rows that the next statement must see. */
   async #flush(tx: Tx): Promise<void> {
     const rows = this.#draft.takeEarly();
     if (rows !== undefined) await writeSubmission(tx, rows);
   }
 
   /**
-   * Writes everything under the operation's key and the fence; `then` runs in the same transaction after an acceptance.
-   * A refusal undoes all of it.
+   * Writes everything under the operation's key and the fence. After an acceptance, `then` runs in the same transaction. A
+   * refusal undoes everything.
    */
   async commit(
     options: { operation: NewOperation; fence?: Fence; wait?: CallWait },
@@ -308,7 +309,8 @@ export class UnitOfWork {
       return;
     }
     try {
-      // What is under way on the connection still: released before its next statement, it would run that on its own.
+      // A statement may still be running on the connection. If the connection were released before the next statement, that
+      // statement would run outside the transaction.
       await this.#last;
       await open.client.query('rollback');
       open.release();

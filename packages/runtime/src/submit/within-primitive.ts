@@ -2,7 +2,7 @@ import { appendWithin, lockMembers, resetWithin } from '@boxcar/store';
 import type { HandlerTools } from '../handler/index.js';
 import type { TapeConnection } from '../tape/index.js';
 
-/** What is written then commits with the primitive. The order of locks is turn, tape: the calling turn's comes first. */
+/** Appended entries commit with the primitive. Locks are taken in the order turn, tape, so the calling turn is locked first. */
 export const withinPrimitive = (
   { db, tx, ctx }: Pick<HandlerTools, 'db' | 'tx' | 'ctx'>,
   maxCardBytes: number | undefined,

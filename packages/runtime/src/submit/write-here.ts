@@ -12,8 +12,9 @@ import { claimOf, joinAlong, type Reservation, type RuntimeCore } from '../core/
 type Process = Pick<RuntimeCore, 'pool' | 'localWorkers'>;
 
 /**
- * Writes submissions in one statement. A turn that is submitted alone is taken in the same commit, where a worker of this process has a
- * slot for it. Where there is none, workers of other processes are told of a submission that comes alone; many find them awake.
+ * Writes submissions in one statement. A turn that is submitted alone is claimed in the same commit when a worker of this process
+ * has a free slot for it. Otherwise a single submission sends a hint to the workers of other processes; with many submissions
+ * these workers are awake anyway.
  */
 export async function writeHere(
   process: Process,
@@ -33,9 +34,9 @@ export async function writeHere(
     });
   } catch (error) {
     claims = along.rings.map(() => ({ outcome: 'stale' }));
-    // If only the answer was lost, whoever finds out recovers the turns (announce.ts).
+    // If only the answer was lost, the process that finds the commit recovers the turns (announce.ts).
     if (isTransient(error)) throw error;
-    // A turn that cannot be taken is submitted all the same, and rung.
+    // A turn that cannot be claimed is still submitted, and rung.
     return await writeSubmissions(pool, items);
   } finally {
     for (const one of reservations) one?.settle(claimOf(one.along, along, claims));
@@ -59,10 +60,10 @@ function reserveFor(
   return undefined;
 }
 
-/** Of a turn that is dispatched by its submission. */
+/** The epoch of a turn that its submission dispatches. */
 const FIRST_EPOCH = 1;
 
-/** Nobody rings for it. */
+/** A running turn needs no ring. */
 const asRunning = (result: SubmissionResult): SubmissionResult =>
   result.outcome === 'accepted'
     ? { ...result, turns: result.turns.map((turn) => ({ ...turn, status: 'running' })) }

@@ -1,4 +1,4 @@
-/** Writes what a try has made, under the key of its operation and the fence of its caller. */
+/** Writes the effects of a try, under the key of its operation and the fence of its caller. */
 import {
   budgetExceeded,
   DEFAULT_RUN_TURNS,
@@ -39,7 +39,7 @@ export function write(
     readonly draft: SubmissionDraft;
     readonly accepted: Accepted;
     readonly requestHash: string;
-    /** An archived project refuses it. */
+    /** True when an archived project refuses the submission. */
     readonly isOutside: boolean;
     /** The project's count of erasures before the answer was read. */
     readonly erasures: number | undefined;
@@ -83,10 +83,11 @@ const seenOf = ({ projectVersion, source, profiles }: Caller): SeenCaller => ({
 });
 
 /**
- * Someone else used the key meanwhile, the calling turn is gone, or what `because` says.
+ * Explains a refused write: another submission has used the key in the meantime, the calling turn is gone, or the cause in
+ * `because`.
  *
- * @returns What was answered first under the key.
- * @throws KernelError why nothing was written.
+ * @returns The first answer under the key.
+ * @throws KernelError with the reason why nothing was written.
  */
 export async function explainRefusal(
   runtime: RuntimeCore,
@@ -107,7 +108,7 @@ export async function explainRefusal(
   const again = replay(now, request.key, requestHash);
   if (again !== undefined) return again;
   checkProject(now, primitive, options);
-  // Its archiving may have been undone since.
+  // The project may have been opened again since.
   if (because === 'archived') throw projectArchived(now.projectId, primitive);
   checkParent(now, options);
   if (because === 'full') throw runIsFull(caller);
@@ -116,7 +117,7 @@ export async function explainRefusal(
   throw new KernelError('turn_ended', { details: { turn_id: parent.turnId } });
 }
 
-/** What is done in the transaction of an accepted operation after its rows are written. */
+/** The work in the transaction of an accepted operation after its rows are written. */
 function afterWrite({
   primitive,
   projectId,
@@ -139,19 +140,19 @@ function afterWrite({
   };
 }
 
-/** Cards were erased after the handler had begun to read: it reads again, and erasures wait meanwhile. */
+/** Cards were erased after the handler had begun to read. The handler reads again, and erasures wait meanwhile. */
 export class WordsErased extends KernelError {
   constructor() {
     super('conflict', {
       message: 'Cards of this project were erased while the answer was read.',
       next: 'Try again.',
-      // As a serialization failure, it is tried again.
+      // Retried like a serialization failure.
       cause: Object.assign(new Error('cards were erased meanwhile'), { code: '40001' }),
     });
   }
 }
 
-/** The caller is not as it was seen earlier: it is looked up again. */
+/** The cached facts about the caller are out of date, so the caller is looked up again. */
 class CallerChanged extends KernelError {
   constructor() {
     super('conflict', {
@@ -168,13 +169,13 @@ class KeyFreed extends KernelError {
       message: `What was accepted under key '${key}' has been removed meanwhile.`,
       next: 'Try again.',
       details: { idempotency_key: key },
-      // As a serialization failure, it is tried again.
+      // Retried like a serialization failure.
       cause: Object.assign(new Error('the key is free again'), { code: '40001' }),
     });
   }
 }
 
-/** A run whose account does not limit its turns has a ceiling all the same: they are counted where they are written. */
+/** A run whose account does not limit its turns still has a ceiling: its turns are counted when they are written. */
 const runIsFull = ({ parent }: Caller): KernelError =>
   budgetExceeded(
     {
@@ -188,9 +189,9 @@ const runIsFull = ({ parent }: Caller): KernelError =>
   );
 
 /**
- * A call is fenced by its turn's epoch. From outside a turn is filed under one that has not ended, whoever holds it; a turn that is
- * started by an end, under the turn that has ended. Where new
- * turns come, the run is locked first: a cancel of the tree then sees them, or they see the cancel.
+ * The fence of a write. A call is fenced by its turn's epoch. A turn from outside needs a parent that has not ended, whichever
+ * worker holds the parent. A turn that an end starts has the ended turn as its parent. When there are new turns, the run is
+ * locked first: a cancel of the tree then sees them, or they see the cancel.
  */
 function fenceOf(
   { call, wokenBy }: InnerSubmitOptions,

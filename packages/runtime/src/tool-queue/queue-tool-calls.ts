@@ -1,14 +1,15 @@
 /**
- * Calls that workers outside answer. Rows are the truth; a job tells the worker, its end and the results queue tell us.
+ * Calls that tool workers outside the kernel answer. The rows are authoritative. A job carries a call to its tool worker; the end
+ * of the job and the results queue bring the answer back.
  *
  * O1  A call is sent after its commit, best effort; the sweep sends it again from the row when its job is gone.
- * O2  A call that must not be sent twice is marked after the queue has answered and before it is sent. Only the process that marked
- *     the call sends it. Whether the sending succeeded may stay unknown: if the job is gone then, so is the answer. A check that finds
- *     the job marks the call too. If the answer to a mark was lost, this process remembers the mark, and sends the call after it knows
- *     that the mark is its own.
- * O3  Whatever comes back first is recorded, whichever way; the rest are duplicates and change nothing.
- * O4  The queue is asked about many calls at once and the rows are written for many at once; a row that cannot be written
- *     fails alone.
+ * O2  A call that must not be sent twice is marked after the queue has answered and before it is sent. Only the process that
+ *     marked the call sends it. It can stay unknown whether the sending succeeded; if the job is then gone, its answer is lost
+ *     too. A check that finds the job also marks the call. If the answer to a mark was lost, this process remembers the mark, and
+ *     sends the call after it knows that the mark is its own.
+ * O3  The first answer that arrives is recorded, by either way; later answers are duplicates and change nothing.
+ * O4  The queue is asked about many calls at once, and the rows of many calls are written at once. A row that cannot be written
+ *     does not affect the others.
  */
 import {
   type CallDecision,
@@ -42,7 +43,7 @@ import { Batcher, newId, toBody } from '../lib/index.js';
 import { chunks } from '../queue/index.js';
 import { JOBS_PER_CALL, type NewToolJob, type QueuedCall, type ToolQueue } from './tool-queue.js';
 
-/** Calls looked after in one sweep; the rest waits for the next. */
+/** Maximum calls that one sweep checks; the rest waits for the next sweep. */
 const LOOKS_PER_SWEEP = 500;
 
 const isQueued = <C extends { readonly id: ToolCallId; readonly target: string | null }>(
@@ -64,7 +65,7 @@ export class OutsideCalls implements QueueToolCalls {
   readonly #records: Recorder;
   /** O2: calls that are being marked and sent. */
   readonly #sending = new Set<ToolCallId>();
-  /** O2: marks that may have been made for calls that were not sent. */
+  /** O2: marks that may have been made, for calls that were not sent. */
   readonly #unsure = new Map<ToolCallId, SendMark>();
 
   constructor(runtime: Pick<RuntimeCore, 'pool' | 'log' | 'limits' | 'ring'>, queue: ToolQueue) {
@@ -81,7 +82,7 @@ export class OutsideCalls implements QueueToolCalls {
     this.#records = createRecorder(runtime);
   }
 
-  /** Adds the jobs of committed calls. With a limit, calls that are locked are left to a later sweep. */
+  /** Adds the jobs of committed calls. With a limit, locked calls are left to a later sweep. */
   async send(
     calls: readonly Pick<PendingCall, 'id' | 'turn_id' | 'name' | 'target' | 'retry' | 'arguments'>[],
     limit: LockLimit = {},
@@ -103,8 +104,9 @@ export class OutsideCalls implements QueueToolCalls {
   }
 
   /**
-   * O2. If the queue does not answer, nothing is sent: the sweep sends the calls later. @returns The calls to be sent
-   *     now; undefined when the queue does not answer.
+   * O2. If the queue does not answer, nothing is sent: the sweep sends the calls later.
+   *
+   * @returns The calls to send now; undefined when the queue does not answer.
    */
   async #takeOnce(
     calls: readonly QueuedCall[],
@@ -124,12 +126,12 @@ export class OutsideCalls implements QueueToolCalls {
     }
   }
 
-  /** A call by id, of whatever route and status; null when there is none. */
+  /** A call by id, of any route and status; null when it does not exist. */
   load(id: ToolCallId): Promise<QueueCall | null> {
     return this.#loads.add(id);
   }
 
-  /** Records what a worker outside answered, in whatever shape. */
+  /** Records the answer of a tool worker, whatever its shape. */
   async record(
     call: QueueCall,
     answer: { readonly status: CallOutcome['status']; readonly result?: unknown; readonly error?: ErrorBody },
@@ -158,7 +160,7 @@ export class OutsideCalls implements QueueToolCalls {
     return { outcome, status: settlement.status };
   }
 
-  /** Keeps an answer as evidence, when its call was canceled or ran out of time before. Never fails. */
+  /** Keeps an answer as evidence when its call was canceled or timed out before. Never fails. */
   async keepLate(
     call: Pick<QueueCall, 'id'>,
     answer: { readonly status: CallOutcome['status']; readonly result?: unknown; readonly error?: ErrorBody },
@@ -181,7 +183,7 @@ export class OutsideCalls implements QueueToolCalls {
     if (look.state === 'completed') await this.keepLate(call, { status: 'success', result: look.result });
   }
 
-  /** Records the end of a call's job. What else a look may show is left to the sweep. */
+  /** Records the end of a call's job. All other states are left to the sweep. */
   async collect(call: QueueCall): Promise<void> {
     if (!isQueued(call)) return;
     if (call.status === 'pending') {
@@ -209,8 +211,8 @@ export class OutsideCalls implements QueueToolCalls {
   }
 
   /**
-   * Queues whose calls have waited for longer than `lateMs` without anybody having taken the oldest of them: nobody serves
-   * them, as far as a queue can tell whose workers may be of any kind. Undefined: the queues cannot be asked.
+   * Queues that seem to have no worker: their calls have waited for longer than `lateMs`, and no worker has taken the oldest of
+   * them. Tool workers can be programs of any kind, so the queue cannot say more. Undefined when the queues cannot be asked.
    */
   async findUnserved(lateMs: number): Promise<readonly LateTarget[] | undefined> {
     const late = await findLateTargets(this.#runtime.pool, lateMs);
@@ -222,9 +224,9 @@ export class OutsideCalls implements QueueToolCalls {
   }
 
   /**
-   * Takes away the jobs of calls that were settled without them, best effort.
+   * Removes the jobs of calls that were settled without them, best effort.
    *
-   * @returns False: the queue does not answer.
+   * @returns False when the queue does not answer.
    */
   async forget(
     calls: readonly { readonly id: ToolCallId; readonly target: string | null }[],
@@ -235,10 +237,10 @@ export class OutsideCalls implements QueueToolCalls {
   }
 
   /**
-   * Looks after calls that are due for it: records what their jobs brought, and sends again those whose job is gone. With a
-   * limit, a call that is locked is left to the next sweep.
+   * Checks the calls that are due: records the results of their jobs, and sends calls again whose job is gone. With a limit, a
+   * locked call is left to the next sweep.
    *
-   * @returns False: the queue does not answer.
+   * @returns False when the queue does not answer.
    */
   async sweep({ lockMs, ...clock }: { readonly now?: Date } & LockLimit = {}): Promise<boolean> {
     const calls = (await findDueCalls(this.#runtime.pool, { ...clock, limit: LOOKS_PER_SWEEP })).filter(
@@ -263,7 +265,7 @@ export class OutsideCalls implements QueueToolCalls {
         if (decision.kind === 'rest') restIds.push(call.id);
         if (decision.kind !== 'settle') return;
         try {
-          // Its job goes, and with it what it brought.
+          // Settling the call removes its job and the result in it.
           if (call.is_over) await this.#keepReturned(call, look);
           await this.#settle(call, decision, patience);
           settled.push(call);
@@ -275,7 +277,7 @@ export class OutsideCalls implements QueueToolCalls {
         }
       }),
     );
-    // Also what could not be recorded: a poison row must not stand in front of the others for ever.
+    // The calls that could not be recorded are noted as well: a poison row must not stay ahead of the others forever.
     const settledIds = new Set(settled.map((call) => call.id));
     const callIds = calls.map((call) => call.id).filter((id) => !settledIds.has(id));
     const noted = await noteLooks(this.#runtime.pool, { callIds, restIds, sentIds: foundIds });

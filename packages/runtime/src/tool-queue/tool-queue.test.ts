@@ -27,7 +27,7 @@ const RESULTS = 'boxcar-tool-results';
 const SOON = { deadlineMs: 60_000 };
 const SWEEPING: WorkerOptions = { sweepMs: 50, lostRingMs: 500 };
 
-/** Calls what its instruction says, a list of `[tool, arguments]`, and delivers what came back. */
+/** Makes the calls of its instruction, a list of `[tool, arguments]`, and delivers their results. */
 const caller: ScriptedFunction = ({ turn, messages }, { call }) => {
   if (turn.step === 1)
     return {
@@ -68,7 +68,7 @@ interface Launched {
   readonly call: CallRow;
 }
 
-/** A worker of the pool with its door, and outside it whatever a test starts. */
+/** A worker of the pool with its door, and the tool workers that a test starts outside it. */
 class Place {
   readonly backend: TestBackend;
   readonly opened: OpenRuntime;
@@ -95,12 +95,12 @@ class Place {
     return place;
   }
 
-  /** Works and sweeps, as at the start of each test. */
+  /** Works and sweeps with the timers that each test starts with. */
   async sweep(): Promise<void> {
     await this.#work(SWEEPING);
   }
 
-  /** For the rest of a test nobody sweeps by a timer. */
+  /** For the rest of the test no timer starts a sweep. */
   async sweepByHand(): Promise<void> {
     await this.#work({ sweepMs: 3_600_000, lostRingMs: 60_000 });
     this.#isByHand = true;
@@ -120,7 +120,7 @@ class Place {
     this.#door = undefined;
   }
 
-  /** A tool worker that knows nothing but BullMQ, until the end of the test. */
+  /** A tool worker that uses only BullMQ, until the end of the test. */
   serve(target: string, processor: Processor, options: Parameters<TestBackend['worker']>[2] = {}) {
     const worker = this.backend.worker(`boxcar-tools-${target}`, processor, options);
     this.#outside.push(worker);
@@ -162,7 +162,7 @@ class Place {
     return rows;
   }
 
-  /** Starts a turn with one call, and waits until the call is out and nobody holds the turn. */
+  /** Starts a turn with one call. Waits until the call was sent and no worker holds the turn. */
   async start(name: string, rest: Record<string, JsonValue> = {}, launch: object = {}): Promise<Launched> {
     await this.profile(name, [declared(name, rest)]);
     const turnId = await this.launch(name, [[name, { key: 'k' }]], launch);
@@ -190,7 +190,7 @@ class Place {
     return this.backend.queue(`boxcar-tools-${target}`);
   }
 
-  /** What came too late. */
+  /** The answers that came too late. */
   async evidence(turnId: string): Promise<unknown[]> {
     const { rows } = await this.backend.database.pool.query(
       'select tool_call_id, body from boxcar.evidence where turn_id = $1 order by id',
@@ -199,7 +199,7 @@ class Place {
     return rows;
   }
 
-  /** Answers at the door of tool workers, and waits for what it says. */
+  /** Answers at the door of tool workers, and waits for the door's reply. */
   async answer(data: unknown): Promise<JsonValue> {
     const queue = this.backend.queue(RESULTS);
     const { id = '' } = await queue.add('result', data);
@@ -322,7 +322,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     const { turnId } = await place.start('nul');
     place.serve('nul', async () => ({ text: 'a\u0000b' }));
     const [result] = await place.results(turnId);
-    // On Postgres the queue itself cannot keep them, which fails the job.
+    // On Postgres the queue itself cannot store them, so the job fails.
     if (kind === 'postgres')
       expect(result).toMatchObject({ status: 'failed', error: { code: 'tool_failed' } });
     else {
@@ -372,7 +372,8 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     const unsent = await place.start('flushed_early');
     await waitFor(async () => (await place.calls(never.turnId))[0]?.sent_at, { message: 'it was sent' });
     await waitFor(async () => (await place.calls(unsent.turnId))[0]?.sent_at, { message: 'it was sent' });
-    // As if its worker had died between the commit and the sending. No sweep looks at it before its queue is lost.
+    // The same state as after a worker's death between the commit and the sending. No sweep checks the call before its queue is
+    // lost.
     await place.backend.database.pool.query(
       "update boxcar.tool_calls set sent_at = null, look_at = now() + interval '1 hour' where id = $1",
       [unsent.call.id],
@@ -401,7 +402,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     await database.pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [call.id]);
     await using proxy = await statementProxy(database.url);
     const pool = createPool({ connectionString: proxy.url, max: 2 });
-    // The pool tries again for one second.
+    // The pool retries for one second.
     limitByLease(pool, 2_000);
     const queue = new ToolQueue(openQueues(connection), () => undefined);
     const outside = new OutsideCalls(
@@ -412,7 +413,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
       const row = await outside.load(call.id);
       if (row === null) throw new Error('no call');
       proxy.arm({ at: 1, when: 'after', scope: 'process' });
-      // A queue that does not answer in time is sent nothing, and the call is not marked.
+      // Nothing is sent to a queue that does not answer in time, and the call is not marked.
       while (!proxy.isDead)
         await outside
           .send([{ ...row, arguments: { key: 'k' } }])
@@ -474,7 +475,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     if (row === null) throw new Error('no call');
     const sent = await waitFor(
       async () => {
-        // A queue that does not answer in time is sent nothing. A call that is already marked is not sent again.
+        // Nothing is sent to a queue that does not answer in time. A call that is already marked is not sent again.
         await outside.send([{ ...row, arguments: { key: 'k' } }]);
         return place.queue('unsure').getJob(call.id);
       },
@@ -522,7 +523,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     await outside.sweep({ now: new Date(Date.now() + 3_000) });
     expect((await place.calls(turnId))[0]?.sent_at).not.toBeNull();
     await place.queue('found').obliterate({ force: true });
-    // This process read the call before it was marked, like a process that was stopped meanwhile.
+    // This process read the call before it was marked, like a process that was paused in between.
     await outside.send([{ ...row, arguments: { key: 'k' } }]);
     expect(await place.queue('found').getJob(call.id)).toBeUndefined();
     await outside.sweep({ now: new Date(Date.now() + 60_000) });
@@ -601,7 +602,8 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
 
   test('is answered at the door, once: later answers are duplicates that change nothing', async () => {
     const { turnId, call } = await place.start('desk');
-    // Its job is sent after the commit that the turn's status shows. A job that comes after the answer stays.
+    // The job is sent after the commit that the turn's status shows. A job that is added after the answer would stay in the
+    // queue.
     await waitFor(async () => (await place.queue('desk').getJobState(call.id)) !== 'unknown', {
       message: 'the job is there',
       ...SOON,
@@ -614,7 +616,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect(await place.answer({ tool_call_id: call.id, error: 'too late' })).toEqual(duplicate);
     expect(await place.results(turnId)).toMatchObject([{ status: 'success', result: { n: 1 } }]);
     expect(await place.answer({ tool_call_id: call.id, result: 2 })).toEqual(duplicate);
-    // Nobody has to run it any more.
+    // The job has no use any more and is removed.
     await place.jobGone('desk', call.id);
     const answers = await Promise.all(
       Array.from({ length: 3 }, async () => (await place.start('desk')).call).map(async (row, index) => {
@@ -799,7 +801,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     );
     await sweeper.sweep();
     expect((await place.opened.runtime.getTurn(turnId)).status).toBe('timeout');
-    // The text is for an external worker, which has no turn to start.
+    // The text is for an external worker, which cannot start a turn.
     expect(await place.answer({ tool_call_id: call.id, result: 1 })).toBe(
       `turn_ended: The turn of tool call ${call.id} has ended, so nothing waits for this result. Drop the call and do not send it again; its first late result is kept as evidence of the turn.`,
     );
@@ -883,7 +885,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     });
     const startedAt = performance.now();
     await sweeper.sweep();
-    // By default, one locked row would be waited for 15 seconds.
+    // With the default limit, each locked row would block for 15 seconds.
     expect(performance.now() - startedAt).toBeLessThan(6_000);
     await stranger.end();
     for (const target of ['locked-gone', 'locked-unsent']) place.serve(target, async () => 'sent again');
@@ -899,7 +901,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect(place.log.filter(({ event }) => event === 'sweep.part_failed')).toEqual([]);
   });
 
-  // The nodes of a cluster name their own addresses, so a client would go past a proxy.
+  // The nodes of a cluster announce their own addresses, so a client would bypass a proxy.
   test.skipIf(kind === 'cluster').each(['stalled', 'cut off'] as const)(
     'is neither settled nor lost while its queue is %s, and is sent once it is back',
     async (fault) => {

@@ -1,7 +1,7 @@
 /**
- * The queues of tools that workers outside run. Each call is a job of `boxcar-tools-<target>`, with a bell above it: a
- * parent job in `boxcar-tool-results` that BullMQ delivers when the job has ended, whichever way, on both backends and
- * without events. Like any ring a bell may be lost; the sweep looks for itself.
+ * The queues of tools that workers outside the kernel run. Each call is a job of `boxcar-tools-<target>` with a bell: a parent
+ * job in `boxcar-tool-results`. BullMQ delivers the bell when the job has ended, whatever its outcome, on both backends and
+ * without events. Like any ring, a bell may be lost; the sweep checks the jobs itself.
  */
 
 import type { JobState, JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
@@ -12,7 +12,7 @@ import { chunks, type JobFlow, type JobQueue, type Queues, within } from '../que
 export const TOOL_RESULTS_QUEUE = 'boxcar-tool-results';
 const toolsQueue = (target: string): string => `boxcar-tools-${target}`;
 
-/** A call whose job stands, or should stand, in a queue. */
+/** A call whose job is in a queue, or should be. */
 export interface QueuedCall {
   readonly id: ToolCallId;
   readonly target: string;
@@ -24,11 +24,11 @@ export interface NewToolJob extends QueuedCall {
   readonly arguments: JsonValue;
 }
 
-/** How long one question to the queue may take. */
+/** Maximum time of one request to the queue. */
 const ASK_LIMIT_MS = 2_000;
 export const JOBS_PER_CALL = 100;
 const QUESTIONS_AT_ONCE = 50;
-/** An ended job waits so long at most for someone to read it; once read it is removed. */
+/** How long an ended job stays in the queue unread; a job that was read is removed. */
 const KEPT_SECONDS = 24 * 3600;
 
 const bellId = (id: ToolCallId): string => `call-${id}`;
@@ -77,9 +77,9 @@ export class ToolQueue {
   }
 
   /**
-   * Adds jobs, best effort; a job that is there already stays as it is.
+   * Adds jobs, best effort; an existing job stays unchanged.
    *
-   * @returns The calls whose job is known to stand in its queue now.
+   * @returns The calls whose job is known to be in its queue now.
    */
   async add(jobs: readonly NewToolJob[]): Promise<readonly ToolCallId[]> {
     const added: ToolCallId[] = [];
@@ -96,7 +96,7 @@ export class ToolQueue {
 
   async #stateOf({ id, target }: QueuedCall): Promise<JobState> {
     const queue = this.#queue(target);
-    // The state first: a job that was read before it ended has no answer in it.
+    // The state is read first: a job that was read before it ended contains no answer.
     const state = await queue.getJobState(id);
     if (state === 'unknown') return { state: 'gone' };
     if (state !== 'completed' && state !== 'failed') return { state: 'open' };
@@ -104,18 +104,18 @@ export class ToolQueue {
     try {
       job = await queue.getJob(id);
     } catch (error) {
-      // The stored data of this job is damaged. The checks of other jobs do not fail with it.
+      // The stored data of this job is damaged. This failure does not affect the checks of other jobs.
       if (!(error instanceof SyntaxError)) throw error;
       return { state: 'failed', reason: `The job of this call cannot be read: ${error.message}.` };
     }
-    // Taken away in this moment by someone who has read it.
+    // Another process has read and removed the job in the meantime.
     if (job === undefined) return { state: 'open' };
     return state === 'completed'
       ? { state, result: job.returnvalue ?? null }
       : { state, reason: job.failedReason ?? '' };
   }
 
-  /** True when none of these jobs is in anybody's hands or has been; undefined when the queue cannot be asked. */
+  /** True when no worker has ever taken one of these jobs; undefined when the queue cannot be asked. */
   async isUntouched(calls: readonly QueuedCall[]): Promise<boolean | undefined> {
     try {
       const states = await within(
@@ -129,7 +129,7 @@ export class ToolQueue {
     }
   }
 
-  /** What became of jobs, in order; undefined when the queue cannot be asked. */
+  /** The states of jobs, in order; undefined when the queue cannot be asked. */
   async getJobStates(calls: readonly QueuedCall[]): Promise<readonly JobState[] | undefined> {
     const looks: JobState[] = [];
     try {
@@ -143,13 +143,13 @@ export class ToolQueue {
   }
 
   /**
-   * Takes jobs away whose call is settled, best effort: one that a worker has in hand stays until it ends.
+   * Removes the jobs of settled calls, best effort. A job that a worker is processing stays until it ends.
    *
-   * @returns False: the queue does not answer.
+   * @returns False when the queue does not answer.
    */
   async remove(calls: readonly QueuedCall[]): Promise<boolean> {
     const take = async ({ id, target }: QueuedCall): Promise<void> => {
-      // The bell takes its job along, so that it does not ring for the removal.
+      // Removing the bell removes its job too, so that the bell does not ring for the removal.
       await this.#bells.remove(bellId(id)).catch(() => undefined);
       await this.#queue(target).remove(id);
     };
@@ -162,7 +162,7 @@ export class ToolQueue {
       }
       return true;
     } catch (error) {
-      // Each further part would wait as long, and would delay the sweep.
+      // Each further part would time out as well and delay the sweep.
       this.#log('warn', 'tools.unreachable', { error: errorText(error) });
       return false;
     }

@@ -1,4 +1,7 @@
-/** The tool that brings back what a compaction has left out of a prompt. Source: docs/reference/views.md, "Overflow". */
+/**
+ * The tool that shows a model the cards that a compaction has left out of its prompt. Source: docs/reference/views.md,
+ * "Overflow".
+ */
 import {
   AUTO_HANDOFF_ANCHOR,
   type Card,
@@ -19,7 +22,10 @@ import type pg from 'pg';
 import { z } from 'zod';
 import type { Tool } from './tool.js';
 
-/** Of one answer, at most and of the window: it must not be what makes the next prompt too long. */
+/**
+ * The size of one answer: a maximum in bytes, and a maximum share of the window. An answer must not make the next prompt too
+ * long.
+ */
 const PAGE_BYTES = 16_384;
 const PAGE_SHARE = 1 / 8;
 const BYTES_PER_TOKEN = 3;
@@ -40,7 +46,7 @@ const expandSchema = z.strictObject({
 const idsOf = ({ metadata }: Card): readonly CardId[] =>
   Array.isArray(metadata.summarizes) ? (metadata.summarizes as CardId[]) : [];
 
-/** Cards that are read for one answer: of the smallest no more fit. */
+/** Maximum cards that are read for one answer. An answer has no room for more, even when each card is as small as possible. */
 const MAX_READ = 200;
 
 async function expand(
@@ -57,7 +63,7 @@ async function expand(
       details: { card_id: cardId },
     });
   const page = { from, maxBytes: pageOf(link.profile) };
-  // Anybody may write that a card summarizes others: only what the kernel has summarized may be read that way.
+  // Any agent can write that a card summarizes others, so only the kernel's own summaries give access to the summarized cards.
   if (!link.isSummary) return readCardPage(card, page);
   const ids = idsOf(card);
   const cards = await loadCards(pool, ids.slice(from, from + MAX_READ), of.projectId);

@@ -14,7 +14,7 @@ const base = { name: 'apart', description: 'Runs apart.', input: z.looseObject({
 
 let h: Harness;
 let folder: string;
-/** What processes of tools have printed. */
+/** The output of tool processes. */
 let printed: string;
 
 beforeEach(async () => {
@@ -46,7 +46,7 @@ test('isolated tools run in a limited number of processes at once, and further c
   h.runtime.registerTool({ ...base, isolate: true, module: MODULE, memoryMb: 32 });
   const calls = Array.from({ length: count }, () => ({
     tool: 'apart',
-    // Each ends when so many have begun.
+    // Each call ends as soon as this number of calls has begun.
     arguments: { what: 'meet', file, count: MAX_ISOLATED },
   }));
   await h.profile('caller', [{ calls }, { say: 'went on' }], { tools: ['apart'] });
@@ -84,7 +84,7 @@ describe('an isolated tool', () => {
     readonly error?: ErrorBody;
   }
 
-  /** The result of one call; the turn goes on after it. */
+  /** The result of one call; the turn continues after it. */
   async function call(args: Readonly<Record<string, JsonValue>>, timeoutMs?: number): Promise<CallResult> {
     h.runtime.registerTool({
       ...base,
@@ -170,7 +170,7 @@ test.each<[string, object, string]>([
   ['a module that is not isolated', { module: MODULE }, 'module: is for tools with isolate: true'],
   ['no memory', { isolate: true, module: MODULE, memoryMb: 1 }, 'memoryMb'],
 ])('an isolated tool with %s is refused', (_what, rest, why) => {
-  // As from JavaScript: TypeScript refuses most of them.
+  // Declared as in JavaScript: TypeScript refuses most of these tools.
   const tool = Object.assign({ run: undefined }, base, rest) as unknown as Tool;
   expect(() => h.runtime.registerTool(tool)).toThrow(why);
 });

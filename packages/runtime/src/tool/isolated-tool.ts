@@ -1,4 +1,4 @@
-/** Tools whose code runs in a process of its own, which a deadline, too much memory or too much output ends. */
+/** Tools whose code runs in its own process. A deadline, too much memory or too much output ends that process. */
 import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process';
 import { availableParallelism } from 'node:os';
 import type { Readable } from 'node:stream';
@@ -8,16 +8,17 @@ import { unlessAborted } from '../lib/index.js';
 import type { Tool } from './tool.js';
 
 const DEFAULT_MEMORY_MB = 128;
-/** Processes at once. Further calls wait in order, within their deadlines. */
+/** Maximum processes at the same time. Further calls wait in order, within their deadlines. */
 export const MAX_ISOLATED = Math.max(4, 2 * availableParallelism());
-/** What a call may print. The process itself drops what a stream prints beyond half of it. */
+/** Maximum output of a call. Each of the two streams may use half of it, and the process drops the rest of a stream. */
 const MAX_OUTPUT_BYTES = 131_072;
 /** Room for the other fields of the line with the result, and for a message of an error. */
 const ANSWER_MARGIN_BYTES = 16_384;
 const PROGRAM = fileURLToPath(new URL('../../isolated-tool.js', import.meta.url));
 
 /**
- * A tool that is isolated from its worker: arguments and result are JSON, and nothing else is shared. Each call starts a process.
+ * A tool that is isolated from its worker: arguments and result pass as JSON, and the two share nothing else. Each call starts a
+ * process.
  */
 export interface IsolatedTool<I = unknown> extends Omit<Tool<I>, 'run'> {
   readonly isolate: true;
@@ -26,18 +27,18 @@ export interface IsolatedTool<I = unknown> extends Omit<Tool<I>, 'run'> {
    * pass as JSON.
    */
   readonly module: URL;
-  /** Of the JavaScript heap of a call; a call that needs more fails. Default 128. */
+  /** Limit of the JavaScript heap of a call, in MB; a call that needs more fails. Default 128. */
   readonly memoryMb?: number;
 }
 
-/** What a program in JavaScript may hand in. */
+/** A tool as a JavaScript program declares it: its fields may have any type. */
 type Declared = Omit<IsolatedTool, 'isolate' | 'module' | 'memoryMb'> & {
   readonly [key in 'isolate' | 'module' | 'memoryMb' | 'run']?: unknown;
 };
 
 interface Answer {
   readonly result?: unknown;
-  /** Messages. */
+  /** The messages of failures. */
   readonly error?: string;
   readonly crash?: string;
 }
@@ -63,7 +64,7 @@ function checkIsolated(tool: Declared): asserts tool is IsolatedTool {
 }
 
 /**
- * @param maxBytes - Of the result of a call, as JSON.
+ * @param maxBytes - The limit of a call's result, as JSON.
  * @throws KernelError `bad_request` for a tool that cannot be isolated.
  */
 export function toTool(tool: Tool | IsolatedTool, maxBytes = MAX_CARD_BYTES): Tool {
@@ -103,7 +104,7 @@ async function inSlot<T>(signal: AbortSignal, work: (leave: () => void) => Promi
     });
     waiting.add(grant);
     await unlessAborted(granted, signal).catch((error: unknown) => {
-      // Granted at the moment of the abort: the next call gets the slot.
+      // The slot was granted at the moment of the abort, so the next call gets it.
       if (!waiting.delete(grant)) leaveSlot();
       throw error;
     });
@@ -111,7 +112,10 @@ async function inSlot<T>(signal: AbortSignal, work: (leave: () => void) => Promi
   return work(leaveSlot);
 }
 
-/** The options of this process by which modules are loaded. Those of a debugger or of an evaluated text are not passed on. */
+/**
+ * The options of this process that control how modules are loaded. Options of a debugger or of an evaluated text are not passed
+ * on.
+ */
 function loaderOptions(): readonly string[] {
   const given = process.execArgv;
   return given.some((option) => /^(-[ep]+$|--eval|--print|--input-type)/.test(option))
@@ -127,12 +131,12 @@ interface Limits {
   readonly leave: () => void;
 }
 
-/** Ends the process and those of its group, whatever they do. Does not wait for their end. */
+/** Kills the process and its process group, whatever they are doing. Does not wait for their end. */
 function endGroup({ pid }: ChildProcess): void {
   try {
     if (pid !== undefined) process.kill(-pid, 'SIGKILL');
   } catch {
-    // It has ended.
+    // The group has already ended.
   }
 }
 
@@ -141,7 +145,7 @@ function runIsolated({ name, memoryMb, maxBytes, signal, leave }: Limits, reques
   const child = spawn(
     process.execPath,
     [...loaderOptions(), `--max-old-space-size=${memoryMb}`, PROGRAM],
-    // A group of its own: `endGroup` reaches what the tool has started, and Ctrl-C does not.
+    // The process has its own group, so that `endGroup` reaches the processes that the tool started, and Ctrl-C does not.
     { stdio, detached: true, windowsHide: true },
   );
   let isOver = false;
@@ -150,7 +154,7 @@ function runIsolated({ name, memoryMb, maxBytes, signal, leave }: Limits, reques
     isOver = true;
     leave();
   };
-  // Not at `close`: a process that has left the group may keep the pipes open.
+  // `exit` and not `close`: a process that has left the group may keep the pipes open.
   child.once('exit', () => {
     endGroup(child);
     over();
@@ -206,7 +210,7 @@ function runIsolated({ name, memoryMb, maxBytes, signal, leave }: Limits, reques
         ),
       ),
     );
-    // A process that has ended takes no input; its end says why.
+    // A process that has ended takes no input. The handlers of its end report the reason.
     for (const stream of child.stdio) stream?.on('error', () => undefined);
     child.stdin?.end(request);
   });

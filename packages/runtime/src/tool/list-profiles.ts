@@ -1,11 +1,14 @@
-/** The tool that lists the profiles an agent may reach, where they are too many to be told. Source: docs/reference/primitives.md. */
+/**
+ * The tool that lists the profiles an agent may reach, when they are too many for a tool description. Source:
+ * docs/reference/primitives.md.
+ */
 import { LIST_PROFILES, shortDescription } from '@boxcar/kernel';
 import { findReachable, findTurnPolicy } from '@boxcar/store';
 import type pg from 'pg';
 import { z } from 'zod';
 import type { Tool } from './tool.js';
 
-/** Profiles of one answer, and characters of a description in it. */
+/** Maximum profiles of one answer, and maximum characters of a description in it. */
 const PAGE = 50;
 const MAX_DESCRIPTION = 300;
 

@@ -20,7 +20,7 @@ export interface CommandAnswer {
   readonly command: TapeCommand['kind'];
   /** For people. */
   readonly output: string;
-  /** The same for programs. */
+  /** The output as data, for programs. */
   readonly result: JsonValue;
 }
 
@@ -64,9 +64,10 @@ async function run(tape: Tape, { kind, input }: TapeCommand): Promise<Omit<Comma
 }
 
 /**
- * Runs one comma command. It is never anything else: no shell, no model.
+ * Runs one comma command, and nothing else: no shell, no model.
  *
- * @throws KernelError `bad_request` for what is no command, else what the tape refuses; with the list of commands.
+ * @throws KernelError `bad_request` for a text that is not a command, otherwise the error of the tape; both include the list of
+ * commands.
  */
 export async function runTapeCommand(tape: Tape, text: string): Promise<CommandAnswer> {
   const command = readTapeCommand(text);

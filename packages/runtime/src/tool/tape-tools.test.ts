@@ -21,7 +21,7 @@ afterAll(() => h[Symbol.asyncDispose]());
 const TOOLS = ['tape.handoff', 'tape.anchors', 'tape.search', 'tape.info'];
 const call = (tool: string, args: JsonValue = {}) => ({ tool, arguments: args });
 
-/** What the model was told of each call, or the code of its error. */
+/** The answer that the model got for each call, or the code of its error. */
 async function answersOf(turnId: string) {
   const rows = await h.rows<{ content: { result?: JsonValue; error?: { code: string } } }>(
     `select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id
@@ -31,7 +31,7 @@ async function answersOf(turnId: string) {
   return rows.map(({ content }) => content.result ?? content.error?.code);
 }
 
-/** Runs a script to its end: each call's name and what the model was told of it, and the turn. */
+/** Runs a script to its end. Returns the name of each call with the answer that the model got, and the turn. */
 async function run(script: readonly JsonValue[], rest: object = {}) {
   n += 1;
   const name = `taper-${n}`;
@@ -69,7 +69,7 @@ test('the prompt behind a handoff shows its step, then its state, and nothing of
   expect(at('anchor added: phase-1')).toBeGreaterThan(0);
   expect(at('[Anchor created: phase-1]')).toBe(at('anchor added: phase-1') + 1);
   expect(at('Mend the tram.')).toBeGreaterThan(at('[Anchor created: phase-1]'));
-  // One format, in the prompt, for readers of the tape and in what explain says.
+  // The prompt, readers of the tape and explain show one format.
   const anchor = {
     role: 'assistant',
     content: '[Anchor created: phase-1]: {"summary": "Wheels are off.", "next_steps": "Paint"}',
@@ -264,7 +264,7 @@ test('comma lines of an agent that may are its calls, and are not shown', async 
   const said = prompts.flat().map(({ content }) => content);
   expect(said).toContain('Found it.');
   expect(said.join('\n')).not.toContain(',handoff name=found');
-  // Text in fences and quotations stays, and ends the turn as an answer does.
+  // A command in a fence or a quotation remains text, and the text ends the turn as an answer does.
   expect(turn.result).toBe('See:\n```\n,handoff name=fenced\n```\n> ,anchors');
 });
 

@@ -1,4 +1,6 @@
-/** The tools that read a tape for a model: its own, or one that it was granted. Source: docs/reference/tape.md, "Tools". */
+/**
+ * The tools by which a model reads a tape: its own, or a tape that it has a grant for. Source: docs/reference/tape.md, "Tools".
+ */
 import {
   matchLine,
   type SessionAddress,
@@ -16,7 +18,7 @@ import type { Tool, ToolContext } from './tool.js';
 
 const SEARCH = 'tape.search';
 
-/** What `tape.search` answers. Answers of earlier searches are left out, known by the call that they answer. */
+/** The answer of `tape.search`. Answers of earlier searches are left out; they are recognized by the call that they answer. */
 export async function searchAnswer(tape: Tape, input: TapeSearchInput): Promise<string> {
   const { query, limit, start, end, kinds } = input;
   const { pages, leftOut } = await tape.searchPages(query, {
@@ -49,11 +51,11 @@ export function tapeTools(): readonly Tool[] {
     const tool: Tool<I> = {
       ...rest,
       isReadOnly: true,
-      // The tape grows by the agent's own steps, which are no news to the loop guard.
+      // The tape grows by the agent's own steps, which the loop guard does not count as news.
       repeatable: true,
       run: (input: I, context: ToolContext) => {
         const target = input.tape === undefined ? { agent: context.agentId } : toTarget(input.tape);
-        // A connection that is lost is none of the model's business.
+        // The model must not see the error of a lost connection.
         return retryTransient(async () => answer(await context.tape(target), input));
       },
     };

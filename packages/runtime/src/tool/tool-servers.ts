@@ -1,27 +1,31 @@
-/** Tools that other programs bring while turns run: the port of `@boxcar/mcp-client`. Rule: docs/reference/mcp.md, "Client side". */
+/**
+ * Tools that other programs provide while turns run: the port of `@boxcar/mcp-client`. Rule: docs/reference/mcp.md, "Client
+ * side".
+ */
 import { KernelError, type Profile } from '@boxcar/kernel';
 import type { Tool } from './tool.js';
 
 /**
- * V1  A step offers the tools that were there when its prompt was built, and its calls are routed by that list. What the servers say
- *     later changes the next step.
- * V2  `toolsOf` is quick and never fails because of a server. In place of tools that cannot be had it gives a tool that says why.
- * V3  A name means the same tool always. A tool that has not changed is the same object.
+ * V1  A step offers the tools that existed when its prompt was built, and its calls are routed by that list. Later changes of the
+ *     servers affect the next step.
+ * V2  `toolsOf` is quick and never fails because of a server. In place of tools that are not available it returns a tool that
+ *     says why.
+ * V3  A name always means the same tool. A tool that has not changed is the same object.
  */
 export interface ToolServers {
-  /** The servers that this process knows. */
+  /** The servers that are defined in this process. */
   readonly names: ReadonlySet<string>;
-  /** The tools of some of them as they are now, each named `server.tool`. */
+  /** The current tools of these servers, each named `server.tool`. */
   toolsOf(names: readonly string[], signal: AbortSignal): Promise<readonly Tool[]>;
-  /** Why this process has never seen the tools of a server; undefined when it has. */
+  /** Why this process has never seen the tools of a server; undefined when it has seen them. */
   whyUnseen(name: string): KernelError | undefined;
 }
 
-/** Whether a name is, or could be, that of a tool of a server that the profile names. */
+/** Whether a name has the form of a tool of one of the profile's servers. The tool need not exist. */
 export const isServed = ({ mcp = [] }: Pick<Profile, 'mcp'>, name: string): boolean =>
   mcp.some((server) => name.startsWith(`${server}.`));
 
-/** Why a call of a step that was committed cannot go on: its tool is not there. */
+/** Why a committed call cannot continue: the tool of a server is missing. */
 export function missingServed(
   servers: ToolServers | undefined,
   { mcp = [] }: Pick<Profile, 'mcp'>,
@@ -37,13 +41,13 @@ export function missingServed(
   });
 }
 
-/** Servers that the profile names and this process does not know. */
+/** Servers that the profile names and that are not defined in this process. */
 export const unknownServers = (
   servers: ToolServers | undefined,
   { mcp = [] }: Pick<Profile, 'mcp'>,
 ): readonly string[] => mcp.filter((name) => servers?.names.has(name) !== true);
 
-/** Why a turn cannot go on here: tools that its agent was given cannot be known. */
+/** Why a turn cannot continue in this process: one of its profile's servers is not defined here, so its tools are unknown. */
 export function findUnknownServer(
   servers: ToolServers | undefined,
   profile: Pick<Profile, 'mcp'>,

@@ -21,32 +21,32 @@ export interface ToolContext {
   readonly turnId: TurnId;
   readonly agentId: AgentId;
   readonly projectId: ProjectId;
-  /** Fires at the call's deadline, when the worker shuts down, and when it has lost its lease. */
+  /** Aborts at the call's deadline, when the worker shuts down, and when the worker has lost its lease. */
   readonly signal: AbortSignal;
   /**
-   * A tape that there is, used in the name of the agent with the rights it has. What is appended with `dedupKey: toolCallId` is there
-   * once, however often the call runs. Once the signal has fired it takes nothing more.
+   * An existing tape, used in the name of the agent with the agent's rights. An entry that is appended with
+   * `dedupKey: toolCallId` is stored once, however often the call runs. After the signal has aborted, the tape takes no more entries.
    *
    * @throws KernelError `not_found`.
    */
   tape(target: TapeTarget): Promise<Tape>;
 }
 
-/** A function that models may call, run inside the worker. */
+/** A function that models may call. It runs inside the worker. */
 export interface Tool<I = unknown> {
   readonly name: string;
   readonly description: string;
-  /** Arguments are parsed with it before `run` sees them. An object schema. */
+  /** The schema that parses the arguments for `run`. It must be an object schema. */
   readonly input: z.ZodType<I>;
-  /** The JSON schema of an object, which models see in place of what `input` says. */
+  /** The JSON schema of an object, which models see instead of the schema of `input`. */
   readonly parameters?: JsonValue;
-  /** What it returns is shown to the model as JSON; what it throws, as an error. */
+  /** The model sees the returned value as JSON, or the thrown error. */
   run(input: I, context: ToolContext): unknown;
   /** True when it changes nothing outside. */
   readonly isReadOnly?: boolean;
-  /** May it run again when a crash left its outcome unknown? Default: `safe` for read-only tools, else `never`. */
+  /** Whether the call may run again after a crash left its outcome unknown. Default: `safe` for read-only tools, else `never`. */
   readonly retry?: 'safe' | 'never';
-  /** True: the same call again is no loop. For tools that are polled. */
+  /** True: the loop guard does not count repeated calls. For tools that are polled. */
   readonly repeatable?: boolean;
   /** True: each call waits for the approval of a person before it begins. */
   readonly requiresApproval?: boolean;
@@ -58,7 +58,7 @@ export const retryOf = (tool: Pick<Tool, 'retry' | 'isReadOnly'>): 'safe' | 'nev
   tool.retry ?? (tool.isReadOnly === true ? 'safe' : 'never');
 
 const INHERITED = Object.getOwnPropertyNames(Object.prototype);
-/** By schema: whether it declares a name that every object inherits. */
+/** Caches for each schema whether it declares a name that every object inherits. */
 const inherited = new WeakMap<z.ZodType, boolean>();
 
 function namesInherited(input: z.ZodType): boolean {
@@ -91,8 +91,8 @@ function withoutPrototypes(value: JsonValue): { readonly copy: unknown; readonly
 }
 
 /**
- * Arguments as a schema of zod reads them. zod takes what an object inherits for a member (`constructor`, `toString`) and leaves
- * out a member that is named `__proto__`: the first does not happen here, the second is a finding, at any depth.
+ * Parses arguments with a zod schema, without two faults of zod. zod takes an inherited property (`constructor`, `toString`) for
+ * a member; here it does not. zod drops a member that is named `__proto__`; here such a member is a finding, at any depth.
  */
 export function parseArguments<I>(
   input: z.ZodType<I>,
@@ -121,8 +121,8 @@ const valueAt = (args: unknown, path: readonly PropertyKey[]): unknown =>
   );
 
 /**
- * Where nulls were refused. In a union, by the alternative that refuses nothing else, if there is one: what the others refuse may be
- * a null that this one takes.
+ * The paths at which nulls were refused. For a union, the alternative that refuses only nulls counts, if there is one: a value
+ * that the other alternatives refuse may be a null that this alternative accepts.
  */
 function nullsIn(
   args: JsonObject,
@@ -143,7 +143,7 @@ function nullsIn(
   return { paths: found.flatMap(({ paths }) => paths), areAll: found.every(({ areAll }) => areAll) };
 }
 
-/** A copy without the members at `paths` that are null; undefined when there are none. */
+/** A copy without the members at `paths` that are null; undefined when no member is null. */
 function withoutNulls(args: JsonObject, paths: readonly (readonly PropertyKey[])[]): JsonObject | undefined {
   const copy = structuredClone(args);
   copyKeyOrder(args, copy);
@@ -160,10 +160,10 @@ function withoutNulls(args: JsonObject, paths: readonly (readonly PropertyKey[])
 }
 
 /**
- * Arguments as `parseArguments` reads them, where null for an optional argument means "not given": a null that the schema refuses
- * is left out, at any depth. A schema that takes null gets it.
+ * Parses arguments as `parseArguments` does, except that null for an optional argument means "not given". A null that the schema
+ * refuses is left out, at any depth. A schema that accepts null gets the null.
  *
- * @returns What was read (an object of its own), and the arguments without those nulls.
+ * @returns The parsed arguments (a separate object), and the given arguments without those nulls.
  */
 export function parseGiven<I>(
   input: z.ZodType<I>,
@@ -179,7 +179,7 @@ export function parseGiven<I>(
   }
 }
 
-/** Where a member that is named `__proto__` was, if `data` lacks it. */
+/** The path of a member named `__proto__` that `data` lacks. */
 function findLostPrototype(args: JsonValue, data: unknown): string[] | undefined {
   if (typeof args !== 'object' || args === null) return undefined;
   for (const [key, member] of Object.entries(args)) {
@@ -192,10 +192,10 @@ function findLostPrototype(args: JsonValue, data: unknown): string[] | undefined
 }
 
 /**
- * The JSON schema of a zod object, as models get it. Providers ask for `type: object` at the top, which a union of objects
- * does not say by itself.
+ * The JSON schema of a zod object, in the form that models get. Providers require `type: object` at the top, and a union of
+ * objects does not have it by itself.
  *
- * @throws KernelError `bad_request` for a schema that takes something else than an object: no model can call that.
+ * @throws KernelError `bad_request` for a schema that accepts anything but an object: no model can call such a tool.
  */
 export function toParameters(input: z.ZodType): JsonValue {
   const schema = readSchema(input);
@@ -224,7 +224,7 @@ const notObject = (type: JsonValue): string =>
 export const hasArgument = ({ input }: { readonly input: z.ZodType }, name: string): boolean =>
   input instanceof z.ZodObject && Object.hasOwn(input.shape, name);
 
-/** Where a schema of zod 3 is, as a path of members: '' is the schema itself. Schemas of zod 3 have a `typeName`. */
+/** The path of a zod 3 schema inside the given schema; '' means the schema itself. Schemas of zod 3 have a `typeName`. */
 function findZod3(input: unknown, path: readonly string[] = []): string | undefined {
   if (typeof input !== 'object' || input === null) return undefined;
   const def: unknown = Reflect.get(input, '_def');
@@ -238,7 +238,7 @@ function findZod3(input: unknown, path: readonly string[] = []): string | undefi
   return undefined;
 }
 
-/** A part of what a plugin registers: outside code, whatever its types say. */
+/** A part of a plugin's registration. It is outside code, so its values may not have their declared types. */
 interface Registered {
   readonly description: unknown;
   readonly input: z.ZodType;
@@ -246,9 +246,9 @@ interface Registered {
 }
 
 /**
- * Checks what a plugin registers as a tool or a primitive, so that it fails there, and not in every turn that is offered it.
+ * Checks a tool or primitive when a plugin registers it. Otherwise every turn that offers it would fail.
  *
- * @param work - The function, and what it is called.
+ * @param work - The function and its field name.
  * @throws KernelError `bad_request` naming the part.
  */
 export function checkRegistered(

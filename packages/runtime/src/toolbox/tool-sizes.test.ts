@@ -29,7 +29,7 @@ test('no schema of the kernel’s own tools has more than 580 tokens', () => {
 
 test('each argument of a primitive is shown, except those that no turn can use', () => {
   for (const [name, handler] of h.runtime.handlers) {
-    // Its schema is the source's, to the letter.
+    // This primitive shows its given schema unchanged.
     if (handler.parameters !== undefined) continue;
     const [schema] = schemasOf([name]);
     const { properties } = (schema?.parameters ?? {}) as { properties?: object };

@@ -19,24 +19,27 @@ import type { RuntimeCore } from '../core/index.js';
 import type { Handler } from '../handler/index.js';
 import { isServed, retryOf, type Tool, toParameters } from '../tool/index.js';
 
-/** What a profile may call in one turn, decided once and enforced at dispatch. */
+/** The calls that a profile may make in one turn, decided once and enforced at dispatch. */
 export interface Toolbox {
   readonly allowed: ReadonlySet<string>;
-  /** Tools that the profile declares and workers outside run. */
+  /** Tools that the profile declares and that tool workers outside the kernel run. */
   readonly queued: ReadonlyMap<string, QueueTool>;
-  /** Tools of servers that the profile names, as they were when the step was built. */
+  /** Tools of the profile's servers, as they were when the step was built. */
   readonly served: ReadonlyMap<string, Tool>;
   readonly schemas: readonly ToolSchema[];
 }
 
-/** By what they come from, and by name: one handler may be registered under several. The same schema is the same object. */
+/**
+ * The schemas by source and by name, because one handler may be registered under several names. An unchanged schema is the same
+ * object.
+ */
 const schemas = new WeakMap<object, Map<string, ToolSchema>>();
 
 const MAX_SCHEMAS = 1_000;
 
 function schemaOnce(source: object, name: string, build: () => ToolSchema): ToolSchema {
   const known = schemas.get(source) ?? new Map<string, ToolSchema>();
-  // There are as many lists of profiles as there are projects and policies.
+  // There can be as many lists of profiles as there are projects and policies.
   if (known.size >= MAX_SCHEMAS) known.clear();
   const schema = known.get(name) ?? build();
   schemas.set(source, known.set(name, schema));
@@ -48,11 +51,11 @@ function parametersOf({ ownHandlers }: Pick<RuntimeCore, 'ownHandlers'>, source:
   if (own !== undefined) return own;
   const whole = toParameters(source.input);
   if (!('handle' in source) || !isJsonObject(whole)) return whole;
-  // What a plugin has written is shown as it is.
+  // The schemas of plugins are shown unchanged.
   return ownHandlers.has(source) ? briefSchema(whole, source.outsideOnly) : whole;
 }
 
-/** @param words - What the description says of the profiles that the agent may reach. */
+/** @param words - The text for the description about the profiles that the agent may reach. */
 function schemaOf(
   runtime: Pick<RuntimeCore, 'tools' | 'handlers' | 'ownHandlers'>,
   name: string,
@@ -83,7 +86,7 @@ const servedSchemaOf = (tool: Tool): ToolSchema =>
     parameters: tool.parameters ?? toParameters(tool.input),
   }));
 
-/** A name that the profile or the runtime has given away already. */
+/** Whether the profile or the runtime already uses a name. */
 const isTaken = (
   { tools, handlers }: Pick<RuntimeCore, 'tools' | 'handlers'>,
   queued: ReadonlyMap<string, QueueTool>,
@@ -97,7 +100,7 @@ export const findFunction = (
   name: string,
 ): Tool | undefined => tools.get(name) ?? served.get(name);
 
-/** The names in `tools` and `must_end_with` of a profile that neither a registered tool nor a primitive nor a declaration has. */
+/** The names in a profile's `tools` and `must_end_with` that no registered tool, primitive or declaration has. */
 export function findMissing(
   { tools, handlers }: Pick<RuntimeCore, 'tools' | 'handlers'>,
   profile: Pick<Profile, 'tools' | 'must_end_with' | 'mcp'>,
@@ -109,15 +112,15 @@ export function findMissing(
   );
 }
 
-/** The first of these tools whose arguments name profiles: its description tells them. */
+/** The first of these tools whose arguments name profiles. Its description lists the profiles. */
 export const findTeller = (
   { handlers }: Pick<RuntimeCore, 'handlers'>,
   names: readonly string[],
 ): string | undefined => names.find((name) => handlers.get(name)?.namesProfiles === true);
 
 /**
- * The tools of a turn: those the profile lists, those it must end with, submit_result when fields bind its result, and what
- * the kernel itself adds (`extra`).
+ * The tools of a turn: the profile's tools, the tools it must end with, submit_result when its result has declared fields, and
+ * tools that the kernel adds (`extra`).
  */
 export function buildToolbox(
   runtime: Pick<RuntimeCore, 'tools' | 'handlers' | 'ownHandlers'>,
@@ -130,9 +133,9 @@ export function buildToolbox(
   }: {
     readonly hasResultFields: boolean;
     readonly extra?: readonly string[];
-    /** Tools of the servers that the profile names. One whose name means something else here is left out. */
+    /** Tools of the servers that the profile names. A tool is left out when its name already has another meaning here. */
     readonly served?: readonly Tool[];
-    /** What the model is told of the profiles that its agent may reach. */
+    /** The text for the model about the profiles that its agent may reach. */
     readonly told?: ToldProfiles | undefined;
   },
 ): Toolbox {
@@ -153,7 +156,7 @@ export function buildToolbox(
   const teller = findTeller(runtime, [...allowed]);
   const schemas = [...allowed].flatMap((name) => {
     const tool = queued.get(name);
-    // A profile is versioned, what a worker has registered is not: the declaration counts.
+    // A profile is versioned and the registrations of a worker are not, so the profile's declaration takes precedence.
     if (tool !== undefined) return queueSchemaOf(tool);
     const offered = served.get(name);
     if (offered !== undefined) return servedSchemaOf(offered);
@@ -168,16 +171,19 @@ export function buildToolbox(
   return { allowed, queued, served, schemas };
 }
 
-/** How a call will be answered: by a function, by a primitive, by a worker outside, or by nobody because it is refused. */
+/** How a call is answered: by a function, a primitive or a tool worker. With route `none` it is refused. */
 export type CallRoute = Pick<NewToolCall, 'route' | 'target' | 'retry' | 'timeoutMs'>;
 
-/** What a model asked for. */
+/** A call as the model requested it. */
 export interface ModelCall {
   readonly name: string;
   readonly arguments: JsonValue;
 }
 
-/** Decided before the call is committed: a row with route `queue` has arguments that fit, whoever sends its job. */
+/**
+ * The route is decided before the call is committed. The arguments of a row with route `queue` are therefore valid, whichever
+ * process sends its job.
+ */
 export function routeCall(
   runtime: RuntimeCore,
   call: ModelCall,
@@ -216,7 +222,7 @@ export const invalidArguments = (findings: readonly string[]): KernelError =>
     details: { findings },
   });
 
-/** The profile has the name, and this worker nothing for it. */
+/** The profile has the name, but this worker has nothing registered under it. */
 const missingTool = (name: string, what = `The profile lists '${name}'`): KernelError =>
   new KernelError('tool_unknown', {
     message: `${what}, but this worker has no tool or primitive of this name.`,
@@ -224,7 +230,7 @@ const missingTool = (name: string, what = `The profile lists '${name}'`): Kernel
     details: { tool: name },
   });
 
-/** Why a turn cannot end as its profile says: all that it must end with is missing here. */
+/** Why a turn cannot end as its profile requires: every tool that it must end with is missing here. */
 export function findNoEnd(
   runtime: Pick<RuntimeCore, 'tools' | 'handlers'>,
   profile: Pick<Profile, 'tools' | 'must_end_with' | 'mcp'>,
@@ -235,7 +241,7 @@ export function findNoEnd(
   return missingTool(first, `The turn must end with a call of ${profile.must_end_with.join(' or ')}`);
 }
 
-/** Why a call with route `none` is refused, in words the model can use. */
+/** Why a call with route `none` is refused, in words that the model can act on. */
 export function refusal(runtime: RuntimeCore, call: ModelCall, toolbox: Toolbox): ErrorBody {
   const { name } = call;
   const queued = toolbox.queued.get(name);

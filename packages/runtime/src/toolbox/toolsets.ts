@@ -7,8 +7,8 @@ import { findTeller } from './toolbox.js';
 const MAX_KEPT = 1_000;
 
 /**
- * Keeps the tool lists that steps offer, each written once per process and project, so that a step's row can name its own
- * by hash. Schemas are told apart by identity: the same tools again cost a look-up.
+ * Keeps the tool lists that steps offer. Each list is written once per process and project, so that a step's row can name its
+ * list by hash. Schemas are compared by identity: an unchanged list costs only a look-up.
  */
 export class Toolsets {
   readonly #pool: pg.Pool;
@@ -20,7 +20,7 @@ export class Toolsets {
     this.#pool = pool;
   }
 
-  /** @returns The list's hash, once its row is there. */
+  /** @returns The list's hash, after its row has been written. */
   keep(
     projectId: ProjectId,
     tools: readonly ToolSchema[],
@@ -31,7 +31,7 @@ export class Toolsets {
     }: {
       readonly known: Pick<RuntimeCore, 'tools' | 'handlers'>;
       readonly told: ToldProfiles | undefined;
-      /** The names of tools that MCP servers have brought. */
+      /** The names of tools that come from MCP servers. */
       readonly served: { has(name: string): boolean };
     },
   ): Promise<string> {
