@@ -1,6 +1,6 @@
 /**
- * The prompts of one turn, rebuilt from its rows, which are read once for many questions. `explain` shows what the
- * model of a step saw, with reasons. `why` finds the origin of a text. Rule: docs/reference/explain.md.
+ * The prompts of one turn, rebuilt from its rows, which are read once for many questions. `explain` shows the prompt
+ * that the model of a step received, with reasons. `why` finds the origin of a text. Rule: docs/reference/explain.md.
  */
 import {
   type CardId,
@@ -51,7 +51,7 @@ export interface SelectorsOption {
 }
 
 export interface ModelOption {
-  /** The models of this process. Their adapters describe what they add to a prompt. */
+  /** The models of this process. Their adapters describe their additions to a prompt. */
   readonly model?: Pick<Model, 'describeWire'> | undefined;
 }
 
