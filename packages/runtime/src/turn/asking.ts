@@ -99,7 +99,7 @@ export class Asking {
     return this.#time.standStill(() => this.#host.whileWaiting(() => this.#wait(askKey, either)));
   };
 
-  /** The attempt is over: replies to its questions are no longer awaited. */
+  /** The attempt is over: replies to its questions are not awaited any more. */
   end(): void {
     this.#ended.abort(new Error('the attempt is over'));
   }

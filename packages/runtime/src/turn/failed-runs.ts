@@ -124,7 +124,7 @@ export async function handBackFailed(
   }
 }
 
-/** What a failure means. `newer`: only builds of this format can read the turn. */
+/** The meaning of a failure. `newer`: only builds of this format can read the turn. */
 type Judgement = Failure | { readonly kind: 'newer'; readonly format: number };
 
 async function judge(
@@ -196,7 +196,7 @@ async function note(runtime: FailedRunsHost, turnId: TurnId, failure: Failure): 
   return conclude(runtime, turnId, failure, noted);
 }
 
-/** Logs what was noted, and ends the turn after the last try. @returns True when the turn was given up. */
+/** Logs the noted failure, and ends the turn after the last try. @returns True when the turn was given up. */
 async function conclude(
   runtime: FailedRunsHost,
   turnId: TurnId,
