@@ -27,7 +27,7 @@ export const SILENCE_MS = 5_000;
  * does.
  */
 export const BLOCKING_SILENCE_MS = 15_000;
-/** No event reports the end of a blocking connection, and that connection keeps the process alive for this time. */
+/** The end of a blocking connection is not noticed; the connection then keeps the process alive for this time. */
 export const DISCONNECT_MS = 50;
 
 /** The source of BullMQ's connections: one for all queues, and one for each worker. */

@@ -143,7 +143,7 @@ class HandoffRun {
     if (turn.purse === null) return undefined;
     const profile: Pick<Profile, 'model' | 'limits' | 'model_settings'> = {
       ...(await this.#host.loader.profile(turn.profileId)).profile,
-      // A target without a priced model costs as much as a scripted model.
+      // A target that names no model needs no price, like a scripted model.
       model: need.model ?? 'scripted',
       ...(need.maxOutputTokens > 0 ? { model_settings: { max_output_tokens: need.maxOutputTokens } } : {}),
     };

@@ -45,7 +45,7 @@ export interface PricedProfile {
 /** Loads the data that a step needs. Profile versions never change, so they are cached. */
 export class TurnLoader {
   readonly #profiles = new Map<ProfileId, Promise<PricedProfile>>();
-  /** Names of agents that appear on others' tapes, by project and id; undefined: the agent was given no name. */
+  /** Names of agents that appear in views, by project and id; undefined: the agent was given no name. */
   readonly #names = new Map<string, string | undefined>();
   readonly #pool: pg.Pool;
   readonly #prices: readonly PriceTable[];

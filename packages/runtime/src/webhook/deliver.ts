@@ -39,7 +39,7 @@ function bodyOf(delivery: ClaimedDelivery): string {
   });
 }
 
-/** Undefined when the receiver no longer wants to be notified. */
+/** Undefined when this receiver must not be notified any more. */
 async function messageOf(
   delivery: ClaimedDelivery,
   push: Push | undefined,

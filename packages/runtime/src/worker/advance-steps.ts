@@ -11,8 +11,8 @@ import { LOCKED } from '../lib/index.js';
 import type { StepResults } from '../turn/index.js';
 
 /**
- * Completely answered steps use the fast statement. Steps that it does not finish, and all other steps, use the slow
- * one.
+ * Completely answered steps take the fast path (`finishSteps`). Steps that it does not finish, and all other steps,
+ * take the slow path (`advanceTurns`).
  */
 export async function advanceSteps(
   pool: pg.Pool,
