@@ -54,7 +54,7 @@ export interface BuiltPrompt {
 export interface RebuiltPrompt extends BuiltPrompt {
   /** Hash of the rebuilt prompt; null when the tools are not known. */
   readonly hash: string | null;
-  /** True when messages and tools are, byte by byte, those whose hash the step's row keeps. */
+  /** True when the messages and tools have the hash in the step's row: then they equal the sent prompt byte by byte. */
   readonly isVerified: boolean;
   readonly findings: readonly Finding[];
 }
@@ -252,8 +252,8 @@ export function buildPrompt(rows: TurnRows, step: StepRow, selectors?: Selectors
 const HASHED_AT_ONCE = 100_000;
 
 /**
- * Whether messages and tools are, byte by byte, those whose hash the step's row keeps. Yields the length of the text
- * that it has hashed.
+ * Whether messages and tools have the hash in the step's row, so that they equal the sent prompt byte by byte. Yields
+ * the length of the text that it has hashed.
  */
 export function* verifyPrompt({ step, view, tools, unmade }: BuiltPrompt): Generator<number, boolean> {
   if (tools === null || unmade !== undefined) return false;

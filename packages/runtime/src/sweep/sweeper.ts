@@ -38,8 +38,8 @@ export interface SweeperOptions {
 }
 
 /**
- * Searches, by a timer, for rows on which no other process will act: lost rings, dead leases, deadlines, room for
- * queued turns, jobs whose answer is ready. An idle pass is one statement.
+ * Searches, by a timer, for rows on which nothing else would act: lost rings, dead leases, deadlines, room for queued
+ * turns, jobs whose answer is ready. An idle pass is one statement.
  */
 export class Sweeper {
   readonly #runtime: RuntimeCore;

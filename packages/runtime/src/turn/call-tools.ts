@@ -286,8 +286,8 @@ const callerOf = ({ turn }: HeldTurn): SubmitOptions => ({
 });
 
 /**
- * Parses the submission of a primitive while its call is being committed. Undefined when the call is not a primitive,
- * or when `runCall` will refuse it.
+ * Parses the submission of a primitive and starts to read its caller while its call is being committed. Undefined when
+ * the call is not a primitive, or when `runCall` will refuse it.
  */
 export function beginCall(
   runtime: RuntimeCore,

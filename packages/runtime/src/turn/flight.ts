@@ -7,7 +7,7 @@ import { type Flight, findFlight, lead, retryTransient, takeCached } from '@boxc
 import type { Ending } from '../end/index.js';
 import type { HeldTurn, TurnHost } from './held-turn.js';
 
-/** The result of an identical handoff. Where this type is undefined, the handoff must be carried out. */
+/** The result of an identical handoff. Functions return undefined instead when the handoff must be carried out. */
 export interface CachedResult {
   readonly content: NonNullable<Flight['content']>;
   readonly cachedFrom: HandoffId;

@@ -91,7 +91,7 @@ export class LeftTurns {
   readonly #turns = new Map<TurnId, Left>();
   /**
    * L2, L3: turns with unrecorded results, with their number of failed tries. Also turns whose rows no longer name this
-   *     worker.
+   * worker.
    */
   readonly #owing = new Map<Unrecorded, number>();
   #recording: Promise<void> | undefined;
@@ -119,13 +119,16 @@ export class LeftTurns {
     return [...turnIds].flatMap((id) => [...(this.#turns.get(id)?.begunIds ?? [])]);
   }
 
-  /** Forgets turns left before `askedAt` that are not in `held`, the turns that this worker held by the rows at that moment. */
+  /**
+   * Forgets turns that were left before `askedAt` and are not in `held`. `held` are the turns whose rows named this
+   * worker as their holder at that moment.
+   */
   forget(held: readonly TurnId[], askedAt: number): void {
     const ours = new Set(held);
     for (const [id, { since }] of this.#turns) if (since < askedAt && !ours.has(id)) this.#turns.delete(id);
   }
 
-  /** For a new incarnation of the worker, which holds no turns by the rows. */
+  /** For a new incarnation of the worker, which no row names as a holder yet. */
   clear(): void {
     this.#turns.clear();
   }

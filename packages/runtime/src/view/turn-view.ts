@@ -142,7 +142,7 @@ export class TurnView {
     if (held.sizeBytes > INLINE_VIEW_BYTES) this.#leave(held, true);
   }
 
-  /** Lets go of the rows. The rows of a conversation are kept for its next turn until their room is needed. */
+  /** Releases the rows. The rows of a conversation are kept for its next turn until their room is needed. */
   drop(): void {
     const held = this.#held;
     if (held !== undefined) this.#leave(held, held.rows.contexts.size > 1);

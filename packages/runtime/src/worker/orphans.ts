@@ -38,7 +38,7 @@ export class Orphans {
    * Runs in parallel with the heartbeat: it needs a connection of the pool, and the lease must not wait for a
    * connection.
    *
-   * @param held - The turns that this worker holds by the rows.
+   * @param held - The turns whose rows name this worker as their holder.
    */
   check(held: readonly HeldAt[]): void {
     this.#releasing ??= this.#release(held).finally(() => {
@@ -47,9 +47,9 @@ export class Orphans {
   }
 
   /**
-   * Hands back turns that this worker holds by the rows but does not run, because the answer to a claim or a commit was
-   * lost. They are handed back when two consecutive heartbeats find them at the same epoch. A turn whose row is locked
-   * is left to the next heartbeat.
+   * Hands back turns whose rows name this worker as their holder but that it does not run, because the answer to a
+   * claim or a commit was lost. Two consecutive heartbeats must find such a turn at the same epoch. A turn whose row is
+   * locked is left to the next heartbeat.
    */
   async #release(held: readonly HeldAt[]): Promise<void> {
     const orphans = new Map(

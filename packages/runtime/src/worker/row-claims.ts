@@ -1,6 +1,6 @@
 /**
- * Takes turns directly from the rows when no ring may reach this worker: while the queue is unavailable, while older
- * builds share its targets, and when turns wait for a selector that this process has.
+ * Takes turns directly from the rows at times when rings may fail to reach this worker: while the queue is unavailable,
+ * while older builds share its targets, and when turns wait for a selector that this process has.
  *
  * It owns the flags for turns that are left over for the next free slot. It takes a slot before it hands a turn to the
  * claims.
@@ -66,7 +66,8 @@ export class RowClaims {
   }
 
   /**
-   * Takes dispatched turns directly from the rows, as many as there are free slots, for times when no ring may arrive.
+   * Takes dispatched turns directly from the rows, as many as there are free slots. For times when rings may fail to
+   * arrive.
    */
   async claim(options: { readonly isOnlyNewer?: boolean } = {}): Promise<void> {
     const limit = this.#slots.free;

@@ -186,8 +186,8 @@ export class RunningTurns {
   }
 
   /**
-   * For lost notices of ends: aborts turns that were running before the rows were read and that this worker does not
-   * hold by the rows.
+   * For lost notices of ends: aborts turns that were running before the rows were read and whose rows did not name this
+   * worker as their holder.
    */
   abortUnheld(held: readonly TurnId[], askedAt: number): void {
     const ours = new Set(held);

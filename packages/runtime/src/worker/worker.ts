@@ -29,9 +29,9 @@
  *             There is no heartbeat yet. `start` leads to `running`; a failure, or `close`, leads to `draining`.
  *
  * `running`   A ring takes a slot and its turn is claimed. A ring without a slot goes back to its queue; a ring of a
- *             turn that already runs here ends at once. A heartbeat renews the lease, aborts turns that this worker no
- *             longer holds by the rows, and hands orphans back. A lost lease aborts all turns and creates a new
- *             incarnation with its own id, lock and lease.
+ *             turn that already runs here ends at once. A heartbeat renews the lease, aborts turns whose rows no
+ *             longer name this worker as their holder, and hands orphans back. A lost lease aborts all turns and
+ *             creates a new incarnation with its own id, lock and lease.
  *
  * `draining`  `close` was called, or the worker ends by itself (`outdated`). A ring ends without a claim, and the sweep
  *             of another worker rings again; own rings go to the queue. A turn that was claimed at this moment is
