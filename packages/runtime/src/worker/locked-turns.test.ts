@@ -30,7 +30,7 @@ async function lock(h: Harness, turnIds: readonly TurnId[]): Promise<pg.Client> 
   return stranger;
 }
 
-/** Returns when this many turns have ended, and how long that took. */
+/** Waits until this many turns have ended, and returns how long that took. */
 async function timeOf(h: Harness, count: number): Promise<number> {
   const startedAt = performance.now();
   await waitFor(async () => (await succeeded(h)) === count, {

@@ -287,7 +287,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await waitFor(() => new RegExp(`"turn.(left|interrupted)".*${turnId}`).test(victim.child.stderr), {
       message: 'the woken worker has left the turn',
     });
-    // The worker received its answer before it did anything else, so its commit was tried and refused.
+    // The answer of the model came first, so the commit of its step was tried and refused.
     expect(victim.child.stderr).toMatch(new RegExp(`"turn.left".*${turnId}.*"fenced"`));
     expect(await rows()).toEqual(before);
     // It works again when it is the only worker.

@@ -8,7 +8,7 @@
  * S3  Own rings take a slot only while all queues are known to be empty, because rings in a queue were there first.
  * S4  A slot is free only while there is memory for the view of its turn.
  * S5  A turn that waits for another turn lends its slot: if this were the last slot, the two turns would block each
- *     other. Before the turn continues it must have a slot again, and it has the first claim to the next free slot.
+ *     other. Before the turn continues it must have a slot again, and it gets the next slot that becomes free.
  */
 
 /** How long a queue may take to answer the offer of a slot. It answers later only if its server is away. */
