@@ -1,4 +1,4 @@
-/** Decisions, lists and waits, with what callers get wrong and with a database that is busy. */
+/** Decisions, lists and waits, with invalid input and with a busy database. */
 import { KernelError, type TurnId } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -28,7 +28,7 @@ afterEach(async () => {
   await h[Symbol.asyncDispose]();
 });
 
-/** A turn that waits, and its ticket. */
+/** A turn that waits for an approval, and its ticket. */
 async function parked(): Promise<{ readonly turnId: TurnId; readonly ticketId: string }> {
   const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {
     profile_name: 'payer',

@@ -1,4 +1,4 @@
-/** Who decides: tickets are read, decided and waited for from any process. Rule: docs/reference/approvals.md. */
+/** Reads and decides approval tickets, and waits for decisions, from any process. Rule: docs/reference/approvals.md. */
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   type AgentId,
@@ -34,15 +34,15 @@ import type { RuntimeCore } from '../core/index.js';
 import { type PagePlace, readCursor } from '../lib/index.js';
 import { expireDue } from './expire-due.js';
 
-/** What a decision needs. */
+/** The scope that a principal needs to decide. */
 const MAY_DECIDE = 'approvals:write';
 
 const OPERATOR: Principal = { id: 'operator', kind: 'person', scopes: [MAY_DECIDE] };
 export const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 const MAX_REASON = 1_000;
-/** How often a waiting process looks. */
+/** How often a waiting process reads the ticket. */
 const LOOK_MS = 250;
-/** Requests that are expired together. */
+/** Most requests that one `expireDue` call expires. */
 const EXPIRED_AT_ONCE = 100;
 
 export interface DecideOptions {
@@ -54,7 +54,7 @@ export interface DecideOptions {
 
 const iso = (at: Date | null): string | null => at?.toISOString() ?? null;
 
-/** A ticket on the wire (`approval_ticket.schema.json`). What the schema has no field for is in `metadata`. */
+/** A ticket on the wire (`approval_ticket.schema.json`). Values that have no field in the schema are in `metadata`. */
 const toApprovalTicket = (row: TicketRow): ApprovalTicket => ({
   ticket_id: row.id,
   run_id: row.run_id,
@@ -71,7 +71,7 @@ const toApprovalTicket = (row: TicketRow): ApprovalTicket => ({
   decision_reason: row.decision_reason,
   metadata: {
     ...row.metadata,
-    // What an erasure is given.
+    // The id that an erasure request names.
     card_id: row.card_id,
     ...(row.turn_id === null ? {} : { turn_id: row.turn_id, tool_call_id: row.tool_call_id }),
     ...(row.context_hash === '' ? {} : { context_hash: row.context_hash }),
@@ -90,13 +90,13 @@ const resolved = (ticket: TicketRow, status: string): KernelError =>
 
 export interface ListTicketsOptions {
   readonly status?: TicketStatus | undefined;
-  /** The run as its caller named it, or the run of the turn that asks. */
+  /** The run id that the caller gave, or the run of the turn that asks. */
   readonly run_id?: string | undefined;
-  /** The name of the agent that asks. */
+  /** The name of the agent that asks for approval. */
   readonly agent?: string | undefined;
   /** 1 to 1,000; default 50. */
   readonly limit?: number | undefined;
-  /** `next_cursor` of the page before. */
+  /** `next_cursor` of the previous page. */
   readonly cursor?: string | undefined;
 }
 
@@ -118,7 +118,7 @@ const optionsSchema = z.strictObject({
 const isNotBlank = (text: string): boolean => text.trim() !== '';
 
 const decisionSchema = z.strictObject({
-  // What else it may hold is not kept.
+  // Other fields of the principal are dropped.
   principal: z
     .object({
       id: cleanText.max(MAX_REASON).refine(isNotBlank, 'must not be blank'),
@@ -140,25 +140,27 @@ const decisionSchema = z.strictObject({
 /** A page of tickets, the newest first. */
 export interface TicketPage {
   readonly approvals: readonly ApprovalTicket[];
-  /** Null: there is no more. */
+  /** Null on the last page. */
   readonly next_cursor: string | null;
 }
 
 export interface ApprovalGateOptions {
   readonly runtime: RuntimeCore;
   readonly projectId?: ProjectId | undefined;
-  /** How long requests wait that are made with this gate, in minutes; fractions are allowed. Default: as the runtime says. */
+  /**
+   * How long requests made with this gate wait, in minutes; fractions are allowed. Default: the setting of the runtime.
+   */
   readonly defaultTimeoutMinutes?: number | undefined;
 }
 
-/** Decides and reads tickets of a project. */
+/** Decides and reads the tickets of one project. */
 export class ApprovalGate {
   readonly #runtime: RuntimeCore;
   readonly #projectId: ProjectId;
-  /** How long requests wait that are made with it; undefined: as the runtime says. */
+  /** How long requests made with this gate wait; undefined: the setting of the runtime. */
   readonly timeoutMs: number | undefined;
 
-  /** @throws KernelError `bad_request` for a time of 0 and less. */
+  /** @throws KernelError `bad_request` when the timeout is 0 or less. */
   constructor(options: ApprovalGateOptions) {
     const { runtime, projectId = DEFAULT_PROJECT, defaultTimeoutMinutes: minutes } = options;
     this.#runtime = runtime;
@@ -167,7 +169,10 @@ export class ApprovalGate {
       minutes === undefined ? undefined : checkDuration(minutes * 60_000, 'defaultTimeoutMinutes');
   }
 
-  /** Expires requests of all projects whose time is over, and moves on what waited for them. The sweep of any worker does so too. */
+  /**
+   * Expires overdue requests of all projects and resumes the turns that waited for them. The sweep of any worker does
+   * the same.
+   */
   async expireDue(options: { readonly now?: Date | undefined } = {}): Promise<readonly TicketId[]> {
     const { ticketIds, turnIds } = await expireDue(this.#runtime, { ...options, limit: EXPIRED_AT_ONCE });
     await this.#wake(turnIds);
@@ -175,11 +180,11 @@ export class ApprovalGate {
   }
 
   /**
-   * Consumes an approved ticket for what it approved, once. For programs that carry out themselves what was approved: calls and handoffs
-   * consume theirs by themselves.
+   * Consumes an approved ticket, once, for the arguments that it approved. Only programs that carry out the approved
+   * action themselves need this method: calls and handoffs consume their own tickets.
    *
-   * @returns False: it is not approved, was consumed, or approves something else.
-   * @throws KernelError `not_found`; `bad_request` for what is not plain JSON.
+   * @returns False when the ticket is not approved, was already consumed, or approves something else.
+   * @throws KernelError `not_found`; `bad_request` for values that are not plain JSON.
    */
   async consume(
     ticketId: string,
@@ -196,12 +201,12 @@ export class ApprovalGate {
     });
   }
 
-  /** @throws KernelError `not_found`; `bad_request` for what is not an id. */
+  /** @throws KernelError `not_found`; `bad_request` for an id that is not valid. */
   async get(ticketId: string): Promise<ApprovalTicket> {
     return toApprovalTicket(await this.#load(parseId<'ticket'>(ticketId, 'ticket_id')));
   }
 
-  /** Tickets of the project, decided ones too. @throws KernelError `bad_request`. */
+  /** Lists the tickets of the project, including decided tickets. @throws KernelError `bad_request`. */
   async list(
     options: ListTicketsOptions = {},
     by: { readonly agentId?: AgentId | undefined } = {},
@@ -227,7 +232,8 @@ export class ApprovalGate {
   }
 
   /**
-   * Resolves when the ticket is decided or its time is over, which it is also when no worker runs that would say so.
+   * Resolves when the ticket is decided or its time is over. The expiry needs no running worker: this method expires
+   * the ticket itself.
    *
    * @throws KernelError `not_found`; the signal's reason.
    */
@@ -250,8 +256,9 @@ export class ApprovalGate {
   }
 
   /**
-   * @throws KernelError `approval_resolved` with the text `Approval ticket <id> already <status>`, also for a ticket whose time is over;
-   * `permission_denied` for a principal without `approvals:write` and for every agent; `not_found`; `bad_request`.
+   * @throws KernelError `approval_resolved` with the text `Approval ticket <id> already <status>`, also for a ticket
+   * whose time is over; `permission_denied` for every agent and for a principal without `approvals:write`; `not_found`;
+   * `bad_request`.
    */
   deny(ticketId: string, options: DecideOptions = {}): Promise<ApprovalTicket> {
     return this.#decide(ticketId, 'denied', options);
@@ -274,7 +281,7 @@ export class ApprovalGate {
       response,
     });
     const ticket = await this.#load(ticketId);
-    // After the commit: a worker that suspends the turn at this moment looks at its tickets then.
+    // After the commit: a worker that suspends the turn at this moment reads its tickets again.
     if (decided !== undefined && ticket.tool_name === 'handoff') await this.#moveOn(ticketId);
     if (decided?.turnId) await this.#wake([decided.turnId]);
     if (decided === undefined) throw resolved(ticket, ticket.status);
@@ -287,7 +294,7 @@ export class ApprovalGate {
     return toApprovalTicket(ticket);
   }
 
-  /** A decision stays made when its turn cannot be woken now: the sweep does it then. */
+  /** The decision is final even when its turn cannot be woken now: the sweep wakes the turn later. */
   async #wake(turnIds: readonly TurnId[]): Promise<void> {
     try {
       this.#runtime.ring(await wakeDecided(this.#runtime.pool, turnIds));
@@ -296,7 +303,7 @@ export class ApprovalGate {
     }
   }
 
-  /** A decision stays made when what waits for it cannot go on now: the sweep does it then. */
+  /** The decision is final even when its handoff cannot continue now: the sweep continues it later. */
   async #moveOn(ticketId: TicketId): Promise<void> {
     try {
       await this.#runtime.handoffs.decided(ticketId);

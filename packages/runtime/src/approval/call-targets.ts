@@ -1,4 +1,7 @@
-/** Whom a call gives work to, in the form in which a policy compares them. Rule: docs/reference/policy.md, "Targets". */
+/**
+ * The agents and profiles to which a call gives work, in the form in which a policy compares them. Rule:
+ * docs/reference/policy.md, "Targets".
+ */
 import {
   isJsonObject,
   type JsonObject,
@@ -11,7 +14,10 @@ import {
 /** The arguments of primitives that name a target. */
 const FIELDS = ['target_ref', 'profile_name', 'expert_profile', 'target_agent'] as const;
 
-/** The agent of a session has the name of its tape. An address that cannot be read is refused by the primitive. */
+/**
+ * The agent of a session is named after its tape. An address that cannot be read gives no name here: the primitive
+ * refuses it.
+ */
 function sessionNames({ workspace, session, profile_name }: JsonObject): readonly JsonValue[] {
   if (typeof workspace !== 'string' || typeof session !== 'string') return [];
   try {
@@ -29,8 +35,8 @@ const namesIn = (args: JsonObject): readonly JsonValue[] =>
   });
 
 /**
- * The targets of a call, each once: agents by id or name, and profiles. Spaces around a name do not count, as in the schemas of primitives.
- * Empty: the call names none.
+ * The targets of a call without duplicates: agents by id or name, and profiles. Names are trimmed, as in the schemas of
+ * primitives. Empty when the call names no target.
  */
 export function targetsOf(tool: string, args: JsonObject): readonly string[] {
   const tasks = Array.isArray(args.tasks) ? args.tasks.filter(isJsonObject) : [];

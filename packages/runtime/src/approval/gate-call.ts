@@ -1,11 +1,13 @@
 /**
- * Whether a call may begin: its policy, its profile and its tool say whether a person decides first.
+ * Decides whether a call may begin. Its policy, its profile and its tool determine whether a person must decide first.
  *
- * C1  Nothing is begun before its ticket is consumed, and a ticket is consumed once, for the arguments that were approved.
- * C2  A call that waits stays open. Its turn is suspended like one that waits for another turn, and is taken up after the decision.
- *     A call that may have been begun when nobody had to be asked is not begun again, but answered as one that was cut off.
- * C3  A refusal is the result of the call, code `permission_denied`; the turn goes on.
- * C4  Handoffs ask their policy by themselves, at every door, and what they ask for waits in a row of its own.
+ * C1  Nothing begins before its ticket is consumed. A ticket is consumed once, for the arguments that were approved.
+ * C2  A call that waits stays open. Its turn is suspended like a turn that waits for another turn, and resumes after
+ *     the decision. A call that may already have begun, at a time when it needed no approval, does not begin again. It
+ *     is answered like a call that was cut off.
+ * C3  A refusal is the result of the call, with the code `permission_denied`; the turn continues.
+ * C4  Handoffs ask their policy themselves, wherever they are submitted, and their requests wait in a row of their own.
+ *
  * Rule: docs/reference/approvals.md, "Calls that wait".
  */
 import {
@@ -39,7 +41,10 @@ import type { RuntimeCore } from '../core/index.js';
 import { newId } from '../lib/index.js';
 import { targetsOf } from './call-targets.js';
 
-/** `wait`: it stays open. `begin`: now, for the first time since it was approved, in this time. `again`: it was begun before. */
+/**
+ * `wait`: the call stays open. `begin`: it begins now, for the first time since its approval, with this much time.
+ * `again`: it has already begun.
+ */
 export type GatePass =
   | { readonly kind: 'open' | 'wait' | 'again' }
   | { readonly kind: 'begin'; readonly remainingMs: number };
@@ -49,14 +54,14 @@ export interface GatedCall {
   readonly projectId: ProjectId;
   readonly runId: string;
   readonly agentId: string;
-  /** Of the claim that holds the turn. */
+  /** The epoch of the claim that holds the turn. */
   readonly epoch: number;
   readonly profile: Profile;
-  /** Names of agents that were asked for in this run of the turn. */
+  /** Names of agents that this run of the turn has asked for. */
   readonly names: AskedNames;
 }
 
-/** By the id of an agent; its name is in the map when there is such an agent. */
+/** By agent id. The inner map has the name of an agent that exists. */
 export type AskedNames = Map<string, Promise<ReadonlyMap<string, string>>>;
 
 interface Need {
@@ -72,7 +77,7 @@ const refused = (message: string, call: PendingCall, details: JsonObject = {}): 
 const asksAlways = (runtime: RuntimeCore, profile: Profile, name: string): boolean =>
   profile.requires_approval?.includes(name) === true || runtime.tools.get(name)?.requiresApproval === true;
 
-/** Whether a call may have to wait: known before its arguments are looked at. */
+/** Whether a call may have to wait, as far as is known before its arguments are read. */
 export function mayWait(runtime: RuntimeCore, profile: Profile, name: string): boolean {
   const { evaluator } = runtime.gate;
   return (
@@ -81,7 +86,10 @@ export function mayWait(runtime: RuntimeCore, profile: Profile, name: string): b
   );
 }
 
-/** @returns Undefined: nobody is asked. @throws KernelError `permission_denied` when a policy forbids the call. */
+/**
+ * @returns Undefined when no approval is needed. @throws KernelError `permission_denied` when a policy forbids the
+ * call.
+ */
 async function findNeed(
   runtime: RuntimeCore,
   of: GatedCall,
@@ -107,7 +115,7 @@ const STRICTNESS: readonly PermissionLevel[] = ['always', 'require_approval', 'n
 const stricter = (one: PolicyAnswer, other: PolicyAnswer): PolicyAnswer =>
   STRICTNESS.indexOf(other.level) > STRICTNESS.indexOf(one.level) ? other : one;
 
-/** What the policy says of a call. Of several targets the strictest answer counts. */
+/** The policy's answer for a call. The strictest answer of several targets counts. */
 async function askPolicy(
   evaluator: PermissionEvaluator,
   runtime: RuntimeCore,
@@ -125,7 +133,7 @@ async function askPolicy(
   return others.map(ask).reduce(stricter, ask(first));
 }
 
-/** The names of the agent that calls and of those that the call names by id. */
+/** The names of the calling agent and of the agents that the call names by id. */
 async function namesOf(
   runtime: RuntimeCore,
   { projectId, agentId, names }: GatedCall,
@@ -136,7 +144,7 @@ async function namesOf(
   if (unknown.length > 0) {
     const asked = loadAgentNames(runtime.pool, projectId, unknown);
     for (const id of unknown) names.set(id, asked);
-    // The calls of a step ask together, and a failure is not kept.
+    // The calls of a step share one query; a failed query is not cached.
     asked.catch(() => {
       for (const id of unknown) names.delete(id);
     });
@@ -152,10 +160,11 @@ async function namesOf(
 /**
  * Asks whether a call may begin now.
  *
- * @throws KernelError `permission_denied`: a policy forbids it, a person has refused it, or nobody has answered in time.
+ * @throws KernelError `permission_denied` when a policy forbids the call, a person has refused it, or no answer came in
+ * time.
  */
 export const passGate = (runtime: RuntimeCore, of: GatedCall): Promise<GatePass> =>
-  // Each part of it finds what an earlier try has done.
+  // Safe to repeat: each part finds what an earlier try has done.
   retryTransient(() => passOnce(runtime, of));
 
 async function passOnce(runtime: RuntimeCore, of: GatedCall): Promise<GatePass> {
@@ -164,7 +173,8 @@ async function passOnce(runtime: RuntimeCore, of: GatedCall): Promise<GatePass> 
     ? await findCallTicket(runtime.pool, { toolCallId: call.id, turnId: call.turn_id, epoch })
     : undefined;
   if (isUnderway(call, ticket)) return { kind: 'again' };
-  // It stays as it is until the refusal is recorded: a worker that dies before is followed by one that refuses too.
+  // The ticket keeps its status until the refusal is recorded. If this worker dies before that, the next worker refuses
+  // the call too.
   if (ticket?.status === 'denied' || ticket?.status === 'expired') throw notApproved(ticket, call);
   const need = await findNeed(runtime, of, ticket);
   if (need === undefined) return begin(runtime, of, ticket);
@@ -176,26 +186,26 @@ async function passOnce(runtime: RuntimeCore, of: GatedCall): Promise<GatePass> 
     return mayHaveBegun(of) ? { kind: 'again' } : park(runtime, of, { version, approvalMs, need });
   if (ticket.is_consumed) return { kind: 'again' };
   if (ticket.status === 'pending') return { kind: 'wait' };
-  // What was decided under another policy is asked again.
+  // A decision that was made under another policy must be asked for again.
   if (ticket.policy_version !== version)
     return park(runtime, of, { version, approvalMs, need, replaced: ticket });
   return consume(runtime, of, ticket);
 }
 
-/** It was begun, and nothing runs it again here: what the policy says by now cannot change that. */
+/** The call has begun, and this worker does not run it again. A policy that has changed since cannot affect it. */
 const isUnderway = (call: PendingCall, ticket: CallTicket | undefined): boolean =>
   ticket === undefined
     ? call.route === 'queue' && call.is_out
     : ticket.is_consumed && (call.route === 'queue' || call.retry === 'never');
 
-/** Of a call without a ticket: an earlier claim may have begun it, because nobody had to be asked then. */
+/** For a call without a ticket: an earlier claim may have begun it, because it needed no approval then. */
 const mayHaveBegun = ({ call, epoch, profile }: GatedCall): boolean =>
   call.epoch !== epoch &&
   call.route === 'function' &&
   call.retry === 'never' &&
   profile.requires_approval?.includes(call.name) !== true;
 
-/** Nobody is asked. A ticket of before is void. */
+/** No approval is needed. An earlier ticket is void. */
 async function begin(
   runtime: RuntimeCore,
   { call, epoch, profile }: GatedCall,
@@ -206,7 +216,7 @@ async function begin(
     const remainingMs = await setAside(runtime.pool, { ticketId: ticket.id, toolCallId: call.id });
     return remainingMs === undefined ? { kind: 'wait' } : { kind: 'begin', remainingMs };
   }
-  // Written as a call that may have to wait: no sweep looks after its job yet.
+  // The call was written as a call that may have to wait, so no sweep checks its job yet.
   if (call.route === 'queue' && (call.epoch !== epoch || mayWait(runtime, profile, call.name)))
     await lookAfter(runtime.pool, call.id);
   return { kind: 'open' };
@@ -223,7 +233,7 @@ async function consume(
     argsHash: argsHash(call.arguments),
     epoch,
   });
-  // Another worker has taken the turn meanwhile, or the call was answered: the rows decide what happens next.
+  // Another worker has taken the turn meanwhile, or the call was answered. The rows decide what happens next.
   return remainingMs === undefined ? { kind: 'wait' } : { kind: 'begin', remainingMs };
 }
 
@@ -236,7 +246,10 @@ function notApproved(ticket: CallTicket, call: PendingCall): KernelError {
   });
 }
 
-/** @throws KernelError `permission_denied`: nobody approves what cannot be shown whole. */
+/**
+ * @throws KernelError `permission_denied` when the arguments are too large to be shown whole: a person must not approve
+ * arguments in part.
+ */
 function shownCard(runtime: RuntimeCore, { call, projectId, agentId }: GatedCall): NewCard {
   const shown = maskArguments(call.arguments);
   const data = isJsonObject(shown) ? shown : { arguments: shown };
@@ -289,7 +302,7 @@ async function park(
       toolName: call.name,
       card,
       argsHash: argsHash(call.arguments),
-      // Two equal calls are two decisions: who approves one payment has not approved the next.
+      // Two equal calls need two decisions: the approval of one payment does not approve the next.
       contextHash: argsHash({ tool_call_id: call.id }),
       payloadHash: '',
       policyVersion: version,

@@ -12,7 +12,7 @@ import { ApprovalGate } from './approval-gate.js';
 
 let h: Harness;
 let gate: ApprovalGate;
-/** What the tool has done. */
+/** The effects of the tool. */
 let paid: unknown[];
 
 beforeEach(async () => {
@@ -178,7 +178,7 @@ describe('a call that needs an approval', () => {
       input: z.looseObject({}),
       run: () => paid.push('sent'),
     });
-    // Masked they are larger than a card may be.
+    // With masked values they are larger than a card may be.
     const items = Array.from({ length: 60_000 }, () => ({ key: 1 }));
     await profile([{ tool: 'send', arguments: { items } }], { tools: ['send'] });
     await h.worker();
@@ -231,7 +231,7 @@ describe('a call that needs an approval', () => {
     const turn = await launch();
     const ticket = await ticketOf(turn);
     await suspended(turn);
-    // Its second has not begun: the deadline is after that of the ticket.
+    // Its second of time has not begun: its deadline is after the expiry of the ticket.
     const rows = await h.rows<{ is_later: boolean }>(
       `select k.deadline_at > a.expires_at as is_later from boxcar.tool_calls k join boxcar.approvals a on a.tool_call_id = k.id where k.turn_id = $1`,
       [turn],
@@ -417,7 +417,7 @@ describe('what dies between a decision and its turn', () => {
     const turn = await launch();
     const ticket = await ticketOf(turn);
     await suspended(turn);
-    // As a process that died after its decision was committed.
+    // As after the death of a process whose decision was committed.
     await h.rows(
       "update boxcar.approvals set status = 'approved', resolved_at = now() - interval '1 minute', resolved_by = 'x' where id = $1",
       [ticket],

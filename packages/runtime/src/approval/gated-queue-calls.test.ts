@@ -1,4 +1,4 @@
-/** Calls of tool workers that wait for an approval: no sweep sends their jobs before. */
+/** Calls of tool workers that wait for an approval: no sweep sends their jobs before the decision. */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { PermissionEvaluator } from '@boxcar/policy';
@@ -67,7 +67,7 @@ test.each(queueBackends())(
       { look_at: null, sent_at: null },
     ]);
     expect(await jobs()).toBe(0);
-    // Nobody has begun it: a worker that dies between the step and the ticket leaves it so, too.
+    // The call was not begun. A worker that dies between the step and the ticket leaves the same state.
     await gate.approve(ticket.ticket_id);
     backend.worker('boxcar-tools-bank', async () => ({ paid: true }));
     expect(await runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });

@@ -1,4 +1,4 @@
-/** A policy that changes between the request for an approval and the begin of its call. */
+/** A policy that changes between the request for an approval and the start of its call. */
 import { renameSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -25,7 +25,7 @@ let folder: string;
 let paid: unknown[];
 let movedMs: number;
 
-/** Another file in the place of the policy, a minute later. */
+/** Replaces the policy file and sets the clock of the evaluator a minute forward. */
 function change(text: string): void {
   const file = join(folder, 'policy.yaml');
   writeFileSync(`${file}.new`, text);
@@ -66,7 +66,7 @@ afterEach(async () => {
 const PAY = { tool: 'pay', arguments: { amount: 5 } };
 const REFUND = { tool: 'refund', arguments: { amount: 5 } };
 
-/** A turn that waits, with its tickets by the name of the tool. */
+/** A turn that waits for approvals, with its tickets by the name of the tool. */
 async function parked(calls: readonly JsonValue[] = [PAY], rest = {}) {
   await h.profile('payer', [{ calls }, { say: 'done' }], { tools: ['pay', 'refund'], ...rest });
   await h.worker();
@@ -186,7 +186,7 @@ test.each([
   }
   await waitFor(() => begun === 1, { message: 'the call is begun' });
   change(named(after));
-  // As a takeover after the death of its worker leaves it.
+  // The state that a takeover leaves after the death of its worker.
   await h.rows(
     `update boxcar.turns set status = 'dispatched', epoch = epoch + 1, holder_id = null, dispatched_at = now() - interval '1 minute' where id = $1`,
     [turnId],
@@ -240,7 +240,7 @@ test('a claim that has lost its turn makes no second ticket', async () => {
       ),
     );
   expect(await ask()).toBe(false);
-  // The same while the call of the newer claim still runs.
+  // The same result while the call of the newer claim still runs.
   await h.rows("update boxcar.tool_calls set status = 'pending', result_card_id = null, ended_at = null");
   expect(await ask()).toBe(false);
   expect(await h.rows('select from boxcar.approvals')).toHaveLength(1);

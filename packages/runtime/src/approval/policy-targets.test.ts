@@ -1,4 +1,4 @@
-/** A policy finds the target of a call, however the call names it. */
+/** A policy finds the target of a call, in whatever form the call names it. */
 import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { afterEach, expect, test } from 'vitest';
@@ -19,7 +19,7 @@ afterEach(async () => {
   await h[Symbol.asyncDispose]();
 });
 
-/** Runs one call of a turn, and says how it ended. */
+/** Runs one call of a turn, and returns the code with which it ended. */
 async function codeOf(tool: string, args: JsonValue): Promise<string> {
   await h.profile('caller', [{ calls: [{ tool, arguments: args }] }, { say: 'done' }], {
     tools: [tool],

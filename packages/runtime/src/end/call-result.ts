@@ -15,8 +15,8 @@ import { buildResult, type CallOutcome } from './ending.js';
 
 export interface Recorder {
   /**
-   * @param options.isRepeated - An earlier try may have recorded it.
-   * @param options.lockedMs - How long a result whose turn is locked is tried again, asked at each try. Default 15,000.
+   * @param options.isRepeated - True if an earlier try may have recorded the result.
+   * @param options.lockedMs - How long to retry a result whose turn is locked; asked at each try. Default 15,000.
    */
   add(
     settlement: CallSettlement,
@@ -25,8 +25,8 @@ export interface Recorder {
 }
 
 /**
- * Records results from many sources, many in one transaction. A result that cannot be written fails alone. A result whose
- * turn is locked leaves its batch at once and is tried again alone, so that it does not delay results of other turns.
+ * Records results from many sources, many in one transaction. A result that cannot be written fails alone. A result
+ * whose turn is locked leaves its batch at once and is retried alone, so that it does not delay results of other turns.
  */
 export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Recorder {
   const record = async (
@@ -55,8 +55,8 @@ export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Rec
 }
 
 /**
- * The sweep may have answered a call, as out of time, that is at work still: its model was told so, and nothing may come of it.
- * Thrown, it undoes the primitive.
+ * The sweep may have answered a call as out of time while its primitive was still at work. The model has that answer,
+ * so the primitive must have no effect: this error, thrown inside it, undoes it.
  */
 export const answeredMeanwhile = (tool: string, toolCallId: ToolCallId): KernelError =>
   new KernelError('tool_timeout', {
@@ -69,7 +69,10 @@ export const toFailure = (error: ErrorBody): { status: 'failed'; error: ErrorBod
   error,
 });
 
-/** The settlement of a call whose outcome came from a tool, without secrets: one that no card can hold becomes a failure that says so. */
+/**
+ * The settlement of a call whose outcome came from a tool, without secrets. An outcome that no card can hold becomes a
+ * failure that says so.
+ */
 export function toSettlement(
   call: {
     readonly toolCallId: ToolCallId;

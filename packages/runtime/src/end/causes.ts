@@ -1,4 +1,4 @@
-/** Decides whether a failure is about the turn, and writes and reads the cause noted in the rows. */
+/** Decides whether a failure is caused by the turn, and writes and reads the causes noted in the rows. */
 import { type ErrorBody, KernelError, toErrorBody } from '@boxcar/kernel';
 import { causeIn, isServerTrouble, isTransient, sqlStateOf, toDatabaseError } from '@boxcar/store';
 
@@ -6,7 +6,7 @@ import { causeIn, isServerTrouble, isTransient, sqlStateOf, toDatabaseError } fr
 const OURS: ReadonlySet<string> = new Set(['database_auth_failed', 'schema_too_new', 'schema_outdated']);
 const LOCKED = '55P03';
 
-/** False for a temporary failure and for an error of this process or build: then the same work is tried again. */
+/** False for a temporary failure and for an error of this process or build: the same work is then tried again. */
 export function isAboutTurn(error: unknown): boolean {
   const known = toDatabaseError(error);
   return !isTransient(known) && !(known instanceof KernelError && OURS.has(known.code));
@@ -22,7 +22,7 @@ export function isShared(error: unknown): boolean {
   );
 }
 
-/** The cause as it is noted and listed: `code: message`. */
+/** The cause as rows and lists show it: `code: message`. */
 export function toCause(error: unknown): string {
   const { code, message } = toErrorBody(error);
   return `${code}: ${message}`;

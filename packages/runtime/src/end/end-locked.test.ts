@@ -148,7 +148,7 @@ describe('a turn whose end cannot be written', () => {
       () => h.log.some(({ event, fields }) => event === 'turn.interrupted' && fields.turn_id === held),
       { message: 'its worker has stopped' },
     );
-    // The turn is handed back and rung, as the heartbeat of its worker does with turns that the worker does not run.
+    // Hands the turn back and rings it, as the heartbeat of its worker does with turns that the worker does not run.
     const [ring] = await h.rows<{ epoch: number }>(
       "update boxcar.turns set status = 'dispatched', epoch = epoch + 1, holder_id = null, dispatched_at = now() where id = $1 returning epoch",
       [held],
@@ -167,7 +167,7 @@ describe('a turn whose end cannot be written', () => {
   test('is aborted by its worker, which missed the notice, at its next heartbeat', async () => {
     const missed = await launch('held');
     await waitFor(async () => (await rowOf(missed)).status === 'running', { message: 'it runs' });
-    // As `giveUp` writes it; no notice follows.
+    // Written as `giveUp` writes it, but without a notice.
     await noteSweepFailure(
       h.database.pool,
       { kind: 'turn_runs', rowId: missed, projectId: null, error: 'canceled' },

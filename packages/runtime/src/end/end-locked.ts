@@ -1,12 +1,12 @@
 /**
- * Ends many turns in the caller's transaction, which has locked them. All ends are written together. If that fails, the list is
- * split in halves until the turn whose end cannot be written is alone.
+ * Ends many turns in the caller's transaction, which has locked them. All ends are written together. If that fails, the
+ * list is split in halves until the turn whose end cannot be written is alone.
  *
- * L1  A turn that cannot be ended does not prevent the other ends. It is given up (`turn_runs`): no worker runs it again. The sweep
- *     tries to end it again (`turn_ends`).
- * L2  A turn ends before the turns whose ends answer its calls, so that such an answer never resumes it. A call of a turn that could
- *     not be ended is not answered: it is closed with its turn.
- * L3  A failure that is not about a turn, or that affects many turns, fails the whole operation.
+ * L1  A turn that cannot be ended does not prevent the other ends. It is given up (`turn_runs`): no worker runs it
+ *     again. The sweep tries to end it again (`turn_ends`).
+ * L2  A turn ends before the turns whose ends answer its calls, so that such an answer never resumes it. A call of a
+ *     turn that could not be ended is not answered: it is closed with its turn.
+ * L3  A failure that is not caused by a turn, or that affects many turns, fails the whole operation.
  */
 import { type ErrorBody, KernelError, type ToolCallId, type TurnId, toErrorBody } from '@boxcar/kernel';
 import {
@@ -26,10 +26,10 @@ import {
 import { isAboutTurn, toCause } from './causes.js';
 import { buildResult } from './ending.js';
 
-/** L3: more failures than this are not caused by single rows. */
+/** L3: above this number, single rows are not the cause. */
 const MAX_UNENDED = 20;
 
-/** A turn whose end could not be written, and why. */
+/** A turn whose end could not be written, and the reason. */
 export interface UnendedTurn {
   readonly turnId: TurnId;
   readonly error: ErrorBody;
@@ -54,7 +54,7 @@ export const NOTHING_ENDED: EndedTurns = {
 type End = StepCommit & { readonly end: NonNullable<StepCommit['end']> };
 
 /**
- * @param ends - Ends that are not written by the turn's own worker, except possibly `own`.
+ * @param ends - Ends that are written by a process other than the turn's worker, except possibly `own`.
  * @param own - The turn that must end, by its holder or from outside. If it cannot be ended, nothing is done.
  * @throws the error that prevents the end of `own`.
  */

@@ -1,13 +1,16 @@
 /**
- * Ends turns together with all that is below them, in the caller's transaction: what cancel, the end of a batch and a spent
- * budget share.
+ * Ends turns together with all turns below them, in the caller's transaction. Cancel, the end of a batch and a spent
+ * budget share this code.
  *
- * E1  The run is locked before its tree is read, so no turn is filed below the tree meanwhile; who files one later is refused.
- * E2  Each turn ends by the statement that ends any turn, so a completion that races has either won before or finds nothing.
- * E3  No call of an ended turn stays open: one that a worker outside has is looked after at once, the others are settled here.
+ * E1  The run is locked before its tree is read, so no turn is added below the tree meanwhile; a later submission is
+ *     refused.
+ * E2  Each turn ends by the statement that ends any turn. A completion that races has either won before or changes
+ *     nothing.
+ * E3  No call of an ended turn stays open. A call that an external worker has is checked at once; the other calls are
+ *     settled here.
  * E4  The number of statements does not depend on the size of the tree.
- * E5  The end of a waiting turn also ends the turns that only this turn waits for, in the same transaction (`endWaiting`,
- *     `endHeld`).
+ * E5  The end of a waiting turn also ends the turns that only this turn waits for, in the same transaction
+ *     (`endWaiting`, `endHeld`).
  * E6  A turn whose end cannot be written is reported, and does not prevent the other ends (`end-locked.ts`).
  */
 import { type ErrorBody, type FinalStatus, KernelError, type RunId, type TurnId } from '@boxcar/kernel';
@@ -36,17 +39,17 @@ export interface EndSubtrees {
   /** Absent: every turn of the run, under all of its roots. */
   readonly rootTurnIds?: readonly TurnId[] | undefined;
   readonly status: Exclude<FinalStatus, 'success'>;
-  /** What each of them ends with; the id of its turn is added. */
+  /** The error of each turn that ends here; the id of the turn is added. */
   readonly error: ErrorBody;
-  /** True: a root that has ended already is none, and what it has left behind goes on. */
+  /** True: a root that has already ended is ignored, and the turns below it continue. */
   readonly areRootsOpen?: boolean;
   /** True: a turn below the roots continues if another caller waits for it. */
   readonly sparesWanted?: boolean;
-  /** Turns that the transaction will lock later anyway: turns are locked all at once. */
+  /** Turns that the transaction needs locked later: all turns must be locked at once. */
   readonly alsoLock?: readonly TurnId[];
 }
 
-/** The end of a turn by others than its worker: no step, and a deliverable that says what became of it. */
+/** The end of a turn by another process than its worker: no step, and a deliverable that states the error. */
 function endFromOutside(
   turn: EndableTurn,
   { status, error }: Pick<EndSubtrees, 'status' | 'error'>,
@@ -82,7 +85,10 @@ function endFromOutside(
   };
 }
 
-/** Ends the unfinished turns among and below `rootTurnIds`, or of the whole run. Changes nothing when there are none. */
+/**
+ * Ends the unfinished turns among and below `rootTurnIds`, or of the whole run. Changes nothing when all of them have
+ * ended.
+ */
 export async function endSubtrees(tx: Tx, request: EndSubtrees): Promise<EndedTurns> {
   const turns = await lockSubtrees(tx, request.runId, request);
   if (turns.length === 0) return NOTHING_ENDED;
@@ -119,7 +125,7 @@ export async function endWaiting(tx: Tx, turn: EndableTurn, ending: OutsideEndin
 export interface HeldEnd {
   readonly outcome: CommitOutcome['outcome'];
   readonly ended: EndedTurns;
-  /** Its calls that were open. External workers may still have jobs for them. */
+  /** The calls of the turn that were open. External workers may still have jobs for them. */
   readonly closed: readonly OpenCallRow[];
 }
 
@@ -155,10 +161,10 @@ export async function endHeld(
 }
 
 /**
- * Ends turns in one transaction and announces the ends. A repetition finds nothing to end if an earlier try was committed and only
- * its answer was lost: then it announces what that try has ended.
+ * Ends turns in one transaction and announces the ends. If an earlier try was committed and only its answer was lost,
+ * the repetition finds nothing to end. The turns that the earlier try ended are then announced.
  *
- * @returns What the last try has ended.
+ * @returns The ends of the last try.
  */
 export async function endAndAnnounce(
   runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds' | 'log'>,
@@ -176,7 +182,7 @@ export async function endAndAnnounce(
   return ended;
 }
 
-/** Announces the ends of earlier tries, which were committed or not. Only turns that are dispatched are rung. */
+/** Announces the ends of earlier tries, whether they were committed or not. Only turns that are dispatched are rung. */
 export async function announceTries(
   runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds'>,
   tries: readonly EndedTurns[],
@@ -192,7 +198,10 @@ export async function announceTries(
   }
 }
 
-/** After the commit: rings whom the ends have resumed, and lets everybody know. Hints only. */
+/**
+ * After the commit: rings the turns that the ends have resumed, and notifies all waiting processes. These are only
+ * hints.
+ */
 export function announceEnds(
   runtime: Pick<RuntimeCore, 'ring' | 'announceEnds' | 'log'>,
   ends: EndedTurns,

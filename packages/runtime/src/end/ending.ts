@@ -18,7 +18,7 @@ import type { CallSettlement, NewEntry, StepCommit, TurnEnding } from '@boxcar/s
 import { CHAIN_TOOL } from '../core/index.js';
 import { deliverableOf, newId } from '../lib/index.js';
 
-/** What an end needs to know of its turn. */
+/** The facts about a turn that its end needs. */
 export interface EndingTurn {
   readonly turnId: TurnId;
   readonly projectId: ProjectId;
@@ -36,7 +36,7 @@ export interface Ending {
   readonly deliverable: Extract<CardContent, { kind: 'text' | 'json' }>;
   readonly error: ErrorBody | null;
   readonly metadata?: JsonObject;
-  /** What a provider attached to the answer that is the deliverable. */
+  /** Data that a provider attached to the answer that became the deliverable. */
   readonly providerData?: ProviderData;
 }
 
@@ -46,7 +46,10 @@ export const entryOf = (kind: NewEntry['kind'], card: NewCard): NewEntry => ({
   tokens: card.tokenEstimate,
 });
 
-/** For cards of the kernel's own making: their parts were limited where they came in, and an end must never fail for size. */
+/**
+ * For cards that the kernel makes itself: the sizes of their parts were checked on arrival, and an end must never fail
+ * because of its size.
+ */
 export const UNLIMITED = Number.POSITIVE_INFINITY;
 
 /** How a call ended. */
@@ -93,7 +96,9 @@ export function buildResult(
   return { toolCallId: call.toolCallId, turnId: call.turnId, status: outcome.status, card };
 }
 
-/** How the call that awaited a turn sees its end: answered, however the turn has ended. The result says how. */
+/**
+ * The settlement of the call that awaited this turn. The call always succeeds; its result has the status of the turn.
+ */
 function settlementOf(turn: EndingTurn, ending: Ending): TurnEnding['settles'] {
   if (!turn.isAwaited || turn.parentToolCallId === null || turn.parentTurnId === null) return null;
   const call = {
@@ -108,14 +113,15 @@ function settlementOf(turn: EndingTurn, ending: Ending): TurnEnding['settles'] {
     agent_id: turn.agentId,
     context_box_id: turn.contextBoxId,
     output_box_id: turn.outputBoxId,
-    // A chain reads the results that it hands on where they are: its own tape would have all of them.
+    // A chain reads the results that it passes on from their boxes. With the results here, its own tape would hold all
+    // of them.
     ...(turn.primitive === CHAIN_TOOL ? {} : { result: deliverableOf(ending.deliverable as JsonValue) }),
     ...(ending.error === null ? {} : { error: { code: ending.error.code, message: ending.error.message } }),
   };
   return buildResult(call, { status: 'success', result }, { authorId: turn.agentId });
 }
 
-/** The cards, entry and settlement of an end: every end leaves exactly one deliverable. */
+/** The cards, entry and settlement of an end. Every end leaves exactly one deliverable. */
 export function buildEnd(
   turn: EndingTurn,
   ending: Ending,
@@ -144,7 +150,7 @@ export function buildEnd(
   };
 }
 
-/** The deliverable of a turn that did not come to its own end: what there is, and why there is no more. */
+/** The deliverable of a turn that was ended before it answered: its last text, and the error. */
 export function fallbackDeliverable(
   error: ErrorBody,
   stepCount: number,

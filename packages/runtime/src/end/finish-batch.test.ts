@@ -32,7 +32,7 @@ const sweep = () =>
     claimFromRows: async () => undefined,
     wakeProvider: async () => undefined,
   }).sweep();
-/** Ends turns as a process does that dies right after its commit: nobody hears of it. */
+/** Ends turns like a process that dies immediately after its commit: no process is notified. */
 const endUnheard = async (rootTurnIds: readonly TurnId[]): Promise<void> => {
   const runs = await h.rows<{ run_id: RunId }>(
     'select distinct run_id from boxcar.turns where id = any ($1::uuid[])',
@@ -112,7 +112,7 @@ describe('a batch that is due when its process has died', () => {
   test('before its members were ended early, has them ended by the sweep', async () => {
     const { batchId } = await forked([task('parked'), task('parked'), task('parked')], { fail_fast: true });
     await endUnheard((await children()).slice(0, 1));
-    // It had come as far as this.
+    // The state that such a process has reached.
     await closeBatch(h.runtime.pool, batchId, 'fail_fast');
     await sweep();
     expect(await h.runtime.waitForBatch(batchId, { timeoutMs: 60_000 })).toMatchObject({

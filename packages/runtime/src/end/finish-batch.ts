@@ -1,6 +1,6 @@
 /**
- * The end of a batch: a transaction of its own, after the commit that made it due, by whoever saw that or by the sweep.
- * Everything may run twice: the first that finds it running under its lock wins.
+ * Ends a batch in a transaction of its own, after the commit that made the batch due. The process that saw that commit
+ * or the sweep does it. Everything may run twice: the first process that finds the batch running under its lock wins.
  */
 import {
   type BatchId,
@@ -38,18 +38,20 @@ import { fromCause } from './causes.js';
 import { endAndAnnounce, endSubtrees } from './end-subtrees.js';
 import { buildResult } from './ending.js';
 
-/** A decision to close is followed by one to finish; members that changed hands meanwhile may need another round. */
+/**
+ * A decision to close is followed by a decision to finish. Members that changed hands meanwhile may need another round.
+ */
 const MAX_ROUNDS = 10;
 
 type Options = LockLimit & { readonly now?: Date };
 
-/** Members that have not ended. The end of the batch does not wait for them. */
+/** Members that have not ended. The end of the batch does not wait for spared and lost members. */
 interface Left {
   /** Members of a canceled batch that another caller waits for. */
   readonly spared: readonly TurnId[];
   /** Members that could not be ended, with the cause: they count as failed. */
   readonly lost: ReadonlyMap<TurnId, string>;
-  /** Members that could not be ended so far: the sweep tries again, and ends them or gives them up. */
+  /** Members whose last attempt to end failed: the sweep tries again, and ends them or gives them up. */
   readonly pending: readonly TurnId[];
 }
 
@@ -91,7 +93,7 @@ function toJoined(turn: MemberRow, { lost }: Left): JoinedTurn {
   };
 }
 
-/** The waiting call is answered, however the members have ended. The result says how. */
+/** Answers the waiting call, whatever the members' results. The answer has the status of the batch. */
 function settlementOf(batch: BatchRow, answer: JsonValue): CallSettlement[] {
   if (batch.tool_call_id === null || batch.turn_id === null) return [];
   const call = {
@@ -104,8 +106,9 @@ function settlementOf(batch: BatchRow, answer: JsonValue): CallSettlement[] {
 }
 
 /**
- * @returns What it resumed; undefined when it is not to be ended, or somebody else has. If an earlier try may have ended it, the
- *   waiting turn is rung again.
+ * Ends the batch if its end is due. If an earlier try may have ended it, the waiting turn is rung again.
+ *
+ * @returns The turns to ring; undefined when the end is not due, or another process has ended the batch.
  */
 function end(
   runtime: Pick<RuntimeCore, 'pool'>,
@@ -115,7 +118,7 @@ function end(
   return transactWithin(runtime.pool, options, async (tx, attempt) => {
     const [batch, members] = await Promise.all([
       lockBatch(tx, seen, { ...options, holdsErasures: seen.project_id }),
-      // Under the lock: the counters that are decided on are those of these very members.
+      // Read under the lock, so the counters of the batch match these members.
       loadMembers(tx, seen.turn_ids, summaryLimit(seen.turn_ids.length)),
     ]);
     if (batch === undefined) return undefined;
@@ -132,7 +135,7 @@ function end(
         return turn === undefined ? [] : [toJoined(turn, left)];
       }),
     );
-    // The status is first: a long answer may be shown by its beginning.
+    // The status comes first: a long answer may be shown only by its beginning.
     const answer = { status, batch_id: batch.id, results } as unknown as JsonValue;
     const settlements = settlementOf(batch, answer);
     const [, settled] = await Promise.all([
@@ -158,7 +161,7 @@ const closedError = (closing: string, batch: BatchRow): ErrorBody =>
 /**
  * Takes the next step of a batch: ends its members early, or ends the batch. Does nothing when no step is due.
  *
- * @param options.lockMs - If given, a lock that is not free by then fails the whole step as `55P03`.
+ * @param options.lockMs - If given, a lock that is not free within this time fails the whole step with `55P03`.
  */
 export async function finishBatch(
   runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds' | 'log' | 'watcher' | 'wakeDoorJobsSoon'>,
@@ -181,7 +184,7 @@ export async function finishBatch(
         endSubtrees(tx, {
           runId,
           rootTurnIds: batch.turn_ids.filter((id) => !isLeft.has(id)),
-          // What a member that is done has left to others is not the batch's to end.
+          // The batch does not end the turns that an already ended member has left.
           areRootsOpen: true,
           sparesWanted: closing === 'cancel',
           status: memberStatus,
@@ -193,7 +196,7 @@ export async function finishBatch(
       continue;
     }
     const settled = await end(runtime, batch, options);
-    // Undefined: it moved between the look and the lock; the next look tells what that means.
+    // The batch changed between the read and the lock; the next round reads it again.
     if (settled === undefined) continue;
     runtime.ring(settled.rings);
     if (batch.tool_call_id !== null) return;

@@ -1,4 +1,7 @@
-/** A call gives up its batch, which goes on as one that nobody waits for: its turns are nobody's to end, and it can be collected. */
+/**
+ * Detaches a batch from the call that waits for it. The batch continues without a waiting call: nothing ends its turns,
+ * and it can be collected.
+ */
 import type { BatchId } from '@boxcar/kernel';
 import {
   type CallSettlement,
@@ -11,7 +14,7 @@ import {
 } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 
-/** @returns `duplicate` when the batch has answered the call meanwhile. */
+/** @returns `duplicate` when the batch has already answered the call. */
 export async function leaveBatch(
   runtime: Pick<RuntimeCore, 'pool' | 'ring'>,
   batchId: BatchId,

@@ -8,7 +8,7 @@ import { finishBatch } from './finish-batch.js';
 
 /** How a sweep handles its rows. */
 export interface RowHandling {
-  /** Handles one row after another. A locked row is left to the next pass; a row that cannot be handled is set aside. */
+  /** Handles the rows in sequence. A locked row is left to the next pass; a row that cannot be handled is set aside. */
   each<R extends { readonly id: string; readonly project_id: ProjectId }>(
     kind: SweepKind,
     rows: readonly R[],

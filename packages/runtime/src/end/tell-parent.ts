@@ -1,4 +1,7 @@
-/** The end of a session's turn, told on the tape it was forked from, by whoever saw the end or by the sweep. Everything may run twice. */
+/**
+ * Reports the end of a session's turn on the tape that the session was forked from. The process that saw the end or the
+ * sweep does it. Everything may run twice.
+ */
 import {
   FORK_RESULT_INSTRUCTION,
   forkResultText,
@@ -26,20 +29,23 @@ import { toNewEntry } from '../tape/index.js';
 import { announceHandoffs, type HandoffTeller } from './tell-source.js';
 import { REFUSALS } from './wake-refusals.js';
 
-/** What is told and what was not read are two notices of one turn; a reset between look and lock needs another look. */
+/**
+ * The report of an end and the unread entries are two notices of one turn. A reset between the read and the lock needs
+ * another round.
+ */
 const MAX_ROUNDS = 10;
 
 const textOf = (deliverable: JsonValue): string =>
   typeof deliverable === 'string' ? deliverable : jsonText(deliverable);
 
-/** The message, in the name of the session's agent. */
+/** The message, written in the name of the session's agent. */
 function messageOf(notice: Notice, session: NonNullable<Notice['session']>): NewTapeEntry {
   const content = forkResultText({
     session: session.name,
     status: notice.status,
     tapeRef: formatTapeRef({
       workspace: notice.projectId,
-      // By its box: the name goes on to another tape with a reset.
+      // By the id of its box: after a reset, the name refers to another tape.
       tape: notice.outputBoxId,
       target: { kind: 'entry', position: notice.startPosition ?? notice.lastPosition },
       head: notice.lastPosition,
@@ -50,16 +56,16 @@ function messageOf(notice: Notice, session: NonNullable<Notice['session']>): New
   return toNewEntry({ kind: 'message', content, meta: { fork_result: { turn_id: notice.turnId } } }, author);
 }
 
-/** A turn that is not started, and why. */
+/** A turn that could not be started, and the reason. */
 interface Refused {
   readonly causeId: TurnId;
   readonly error: KernelError;
 }
 
 /**
- * Gives the agent a turn that reads what has come, once: in the run of the newest end that may start one.
+ * Gives the agent one turn that reads the new entries. The turn starts in the run of the newest end that may start one.
  *
- * @returns Why none may; empty when the agent has its turn.
+ * @returns The refusals; empty when the agent has its turn.
  */
 async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promise<readonly Refused[]> {
   const { session, turnId, projectId, channelId, unseenPosition, causeIds } = notice;
@@ -85,14 +91,14 @@ async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promi
   return refused;
 }
 
-/** What the tape says of a turn that is not started. */
+/** The event on the tape for a turn that is not started. */
 const notStarted = (notice: Notice, { causeId, error: { code, message } }: Refused): NewTapeEntry =>
   toNewEntry(
     { kind: 'event', name: 'turn.not_started', data: { turn_id: causeId, code, message } },
     { projectId: notice.projectId, actorId: notice.agentId },
   );
 
-/** Records the end of what a turn has served, and tells it. */
+/** Records and announces the end of the handoffs that a turn has served. */
 export async function closeHandoffs(
   runtime: HandoffTeller & Pick<RuntimeCore, 'pool'>,
   turnId: TurnId,
@@ -100,7 +106,7 @@ export async function closeHandoffs(
   announceHandoffs(runtime, await closeOfTurn(runtime.pool, turnId));
 }
 
-/** Does what is due about the end of a turn; nothing when nothing is. */
+/** Does the due steps after the end of a turn, if any. */
 export async function tellParent(
   runtime: HandoffTeller & Pick<RuntimeCore, 'pool' | 'accept'>,
   turnId: TurnId,

@@ -1,4 +1,7 @@
-/** The end of a handoff, told to the agent that asked for it with `notify`, by whoever saw the end or by the sweep. Everything may run twice. */
+/**
+ * Reports the end of a handoff to the agent that asked for it with `notify`. The process that saw the end or the sweep
+ * does it. Everything may run twice.
+ */
 import {
   HANDOFF_RESULT_INSTRUCTION,
   type HandoffId,
@@ -20,12 +23,15 @@ import type { RuntimeCore } from '../core/index.js';
 import { toNewEntry } from '../tape/index.js';
 import { REFUSALS } from './wake-refusals.js';
 
-/** A reset between look and lock needs another look. */
+/** A reset between the read and the lock needs another round. */
 const MAX_ROUNDS = 10;
 
 export type HandoffTeller = Pick<RuntimeCore, 'log' | 'tellSourceSoon' | 'webhooks'>;
 
-/** After a commit that changed handoffs: the log of the process, the receiver of a callback and the agent that asked get to know. */
+/**
+ * After a commit that changed handoffs: informs the log of the process, the receiver of a callback and the agent that
+ * asked.
+ */
 export function announceHandoffs(runtime: HandoffTeller, events: readonly LoggedEvent[]): void {
   for (const { type, handoff_id, data } of events) runtime.log('info', type, { handoff_id, ...data });
   announceEnds(
@@ -38,7 +44,7 @@ export function announceHandoffs(runtime: HandoffTeller, events: readonly Logged
   );
 }
 
-/** What is wanted at the ends of these handoffs is begun soon. */
+/** Starts the callbacks and notices of these ended handoffs soon. */
 export function announceEnds(
   { tellSourceSoon, webhooks }: Pick<RuntimeCore, 'tellSourceSoon' | 'webhooks'>,
   ends: readonly { readonly handoffId: HandoffId; readonly callsBack: boolean; readonly notifies: boolean }[],
@@ -48,7 +54,7 @@ export function announceEnds(
   for (const handoffId of new Set(told)) tellSourceSoon(handoffId);
 }
 
-/** The message, in the name of whoever asked. */
+/** The message, written in the name of the handoff's maker. */
 function messageOf(notice: HandoffNotice): NewTapeEntry {
   const { handoffId, projectId, targetAgent, phase, result, error, makerId } = notice;
   const status = handoffStatusOf(phase);
@@ -65,14 +71,14 @@ function messageOf(notice: HandoffNotice): NewTapeEntry {
   return toNewEntry({ kind: 'message', content, meta }, { projectId, actorId: makerId });
 }
 
-/** What the tape says of a turn that is not started. */
+/** The event on the tape for a turn that is not started. */
 const notStarted = (notice: HandoffNotice, { code, message }: KernelError): NewTapeEntry =>
   toNewEntry(
     { kind: 'event', name: 'turn.not_started', data: { handoff_id: notice.handoffId, code, message } },
     { projectId: notice.projectId, actorId: notice.agentId },
   );
 
-/** Gives the agent a turn that reads what has come, once. @returns Why it may have none. */
+/** Gives the agent one turn that reads the new entries. @returns The refusal, if the turn may not start. */
 async function wake(
   runtime: Pick<RuntimeCore, 'accept'>,
   { handoffId, projectId, agentId, makerId, causeId }: HandoffNotice,
@@ -96,7 +102,7 @@ async function wake(
   }
 }
 
-/** Does what is due about the end of a handoff; nothing when nothing is. */
+/** Does the due steps after the end of a handoff, if any. */
 export async function tellSource(
   runtime: Pick<RuntimeCore, 'pool' | 'accept' | 'log'>,
   handoffId: HandoffId,

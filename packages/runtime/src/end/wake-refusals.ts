@@ -1,4 +1,6 @@
-/** With these no turn is started for what was told. It stays on the tape, for the next turn of its agent. */
+/**
+ * With these errors no turn is started for the report. The report stays on the tape, for the next turn of its agent.
+ */
 export const REFUSALS: readonly string[] = [
   'canceled',
   'budget_exceeded',

@@ -1,4 +1,4 @@
-/** Where a card of a prompt came from: its place, the rule that put it there, and the boxes on its way. */
+/** The origin of a card in a prompt: its place, the rule that put it there, and the boxes on its way. */
 import {
   type AgentId,
   type BoxId,
@@ -23,31 +23,31 @@ import { CONTEXT_REMINDER } from '../turn/index.js';
 
 export interface Named {
   readonly id: string;
-  /** Of an agent; null for tools, primitives and the kernel, whose id is their name. */
+  /** The name of an agent; null for tools, primitives and the kernel, whose id is their name. */
   readonly name: string | null;
 }
 
-/** By what right a box was read when its cards were packed, as the rows stand now. */
+/** The right by which a box was read when its cards were packed, according to the current rows. */
 export type ReadRight =
   | { readonly kind: 'operator' | 'owner' | 'maker' | 'profile' | 'launcher' | 'parent' }
   | {
       readonly kind: 'grant';
-      /** Who gave it: an agent, `turn:<id>` when that turn's end did, or `card:<id>` of a handoff. */
+      /** The giver: an agent, `turn:<id>` when the end of that turn gave it, or `card:<id>` of a handoff. */
       readonly source: Named;
       readonly upto_position: number | null;
       readonly until: Date | null;
       readonly given_at: Date;
     }
-  /** Packed by trusted code, or by a right that is no more. */
+  /** Packed by trusted code, or by a right that no longer exists. */
   | { readonly kind: 'none' };
 
 /** One box on the way of a card, from the context towards the box that holds it. */
 export interface BoxHop {
-  /** The box that was packed, by which rule and argument. */
+  /** The box that was packed, and the rule and argument that packed it. */
   readonly into: BoxId;
   readonly rule: Segment['rule'];
   readonly argument: string | null;
-  /** The box that was read for it, by whom, by what right. */
+  /** The box that was read, the agent that read it, and the right by which it read. */
   readonly from: BoxId;
   readonly read_by: Named | null;
   readonly right: ReadRight;
@@ -58,10 +58,10 @@ export interface FirstPlace {
   readonly box_id: BoxId;
   readonly kind: 'context' | 'tape';
   readonly position: number;
-  /** In a context box: the rule and argument by which the card was put there. */
+  /** In a context box: the rule and argument that put the card there. */
   readonly rule: Segment['rule'] | null;
   readonly argument: string | null;
-  /** On a tape: what its entry is. */
+  /** On a tape: the kind of its entry. */
   readonly entry: TapeEntry['kind'] | null;
   readonly turn_id: TurnId | null;
   readonly step: number | null;
@@ -79,7 +79,7 @@ export type CardPlace =
       /** False for an entry of an earlier turn, or from outside. */
       readonly is_own_turn: boolean;
       readonly step: number | null;
-      /** Who wrote it: the agent of the turn, the kernel, or another agent, the operator or a program. */
+      /** The writer: the agent of the turn, the kernel, or anyone else (another agent, the operator or a program). */
       readonly written_by: 'agent' | 'kernel' | 'outside';
     }
   | {
@@ -92,7 +92,7 @@ export type CardPlace =
       readonly argument: string | null;
       readonly packed_by: Named | null;
       readonly first: FirstPlace;
-      /** Empty for cards that were packed into this very box. */
+      /** Empty for cards that were packed directly into this box. */
       readonly path: readonly BoxHop[];
     };
 
@@ -125,7 +125,10 @@ function noticeOf({ card }: StoredCard): CardOrigin['notice'] {
 const holds = (segment: Segment, position: number): boolean =>
   segment.from <= position && position <= segment.to && segment.skip?.includes(position) !== true;
 
-/** The entries at some positions: few of many, since each message of a prompt asks for its own. */
+/**
+ * The entries in a range of positions. A binary search, because each message of a prompt asks for a few of many
+ * entries.
+ */
 function entriesIn(entries: readonly StoredEntry[], from: number, to: number): readonly StoredEntry[] {
   let first = 0;
   for (let end = entries.length; first < end; ) {
@@ -138,7 +141,7 @@ function entriesIn(entries: readonly StoredEntry[], from: number, to: number): r
   return entries.slice(first, last);
 }
 
-/** Finds the origins of the cards of one turn; everything it says stands in the rows it was given. */
+/** Finds the origins of the cards of one turn, only from the rows that it was given. */
 export class CardOrigins {
   readonly #rows: TurnRows;
 
@@ -155,7 +158,7 @@ export class CardOrigins {
     return this.#origin(card, { kind: 'profile', box_id: boxId, name, version });
   }
 
-  /** The cards at the positions of a source, with their places; those of events are none. */
+  /** The cards at the positions of a source, with their places. Events have no cards. */
   at(source: ViewSource): readonly CardOrigin[] {
     if (source.kind === 'tape') return this.#onTape(source.from, source.to);
     if (source.kind !== 'context') return [];
@@ -199,7 +202,7 @@ export class CardOrigins {
     return cards.slice(source.from - 1, source.to).map(({ stored }) => stored.card.id);
   }
 
-  /** What a budget kept out of a context: each card with the place it was to come from, the strategy and its reason. */
+  /** The cards that a budget left out of a context, each with its intended place, the strategy and the reason. */
   cutFrom(boxId: BoxId): readonly { readonly card: CardOrigin; readonly cut: BudgetCut }[] {
     return (this.#rows.cuts.get(boxId) ?? []).map((cut) => ({
       card: this.#inContext(boxId, null, cut),
@@ -224,7 +227,7 @@ export class CardOrigins {
 
   #firstPlace(boxId: BoxId, { position, entry }: SourcedCard): FirstPlace {
     const box = this.#rows.boxes.get(boxId);
-    // Cards that a sealed box holds itself are listed by segments without a source.
+    // A segment without a source lists cards that the sealed box holds itself.
     const own = box?.segments.find((segment) => segment.source === undefined && holds(segment, position));
     return {
       box_id: boxId,
@@ -238,7 +241,7 @@ export class CardOrigins {
     };
   }
 
-  /** From the context to the box that holds the card: what each named, until one named the holder. */
+  /** The boxes from the context to the holder of the card: each box names the next, until a box names the holder. */
   #path(boxId: BoxId, start: Segment, position: number): readonly BoxHop[] {
     const holder = start.source;
     const hops: BoxHop[] = [];
@@ -275,7 +278,7 @@ export class CardOrigins {
     if (!actor) return { kind: 'none' };
     const right = this.#rightTo(actor, from, segment.rule);
     if (right.kind !== 'none' || segment.rule !== 'snapshot') return right;
-    // What an agent saw is read by the right to its tape.
+    // A snapshot also reads the context box of the agent. The right to the agent's tape covers that box.
     const owner = this.#rows.boxes.get(from)?.ownerAgentId;
     for (const { rule, source } of box.segments) {
       if (rule !== 'snapshot' || source === undefined) continue;

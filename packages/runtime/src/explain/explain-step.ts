@@ -1,4 +1,4 @@
-/** A step's prompt as people read it: every message with the cards behind it, every tool, and what was left out. */
+/** A step's prompt in a form for people: every message with its cards, every tool, and everything that was left out. */
 import {
   type AgentId,
   type CardId,
@@ -28,7 +28,7 @@ import type { TurnRows } from '@boxcar/store/report';
 import type { BudgetCut, CardOrigin, CardOrigins } from './card-origin.js';
 import type { Finding, RebuiltPrompt } from './rebuild.js';
 
-/** Of the profile of turns that adapters and functions serve. */
+/** The profile version of turns that adapters and functions serve. */
 const HANDOFF_VERSION = 0;
 
 const SERVED_ELSEWHERE: Finding = {
@@ -38,7 +38,7 @@ const SERVED_ELSEWHERE: Finding = {
 };
 
 export interface ExplainedMessage {
-  /** From 1. */
+  /** Counts from 1. */
   readonly index: number;
   readonly role: Message['role'];
   readonly content: string;
@@ -46,9 +46,9 @@ export interface ExplainedMessage {
   readonly tool_call_id?: string;
   readonly name?: string;
   readonly is_error?: boolean;
-  /** What the answer's provider had attached to it and was sent with it: what it is, and no value of it. */
+  /** A description, without values, of the provider data that was attached to the answer and sent with it. */
   readonly provider_data?: ProviderDataFacts;
-  /** Estimated. */
+  /** An estimate. */
   readonly tokens: number;
   readonly source: MessageOrigin['source']['kind'];
   /** The rule of a message that no card holds. */
@@ -61,17 +61,17 @@ export interface ExplainedTool {
   readonly description: string;
   readonly parameters: JsonValue;
   readonly tokens: number;
-  /** Who brought the schema: a registered function, a primitive, the profile itself. */
+  /** The origin of the schema: a registered function, a primitive or the profile itself. */
   readonly source: OfferedTool['source'];
   /**
-   * Why it was offered: the profile lists it, a turn must end with it, result fields bind the turn, a compaction left something out,
-   * or there are too many profiles to tell.
+   * Why it was offered: the profile lists it, a turn must end with it, result fields bind the turn, a compaction left
+   * something out, or there are too many profiles to list.
    */
   readonly offered_by: 'tools' | 'must_end_with' | 'result_fields' | 'compaction' | 'profiles';
 }
 
 export interface ExplainedOmission {
-  /** `budget`: left out when the context was packed; the others when the view was built. */
+  /** `budget`: left out when the context was packed. All other reasons: left out when the view was built. */
   readonly reason: OmissionReason | 'budget';
   readonly cut: BudgetCut | null;
   readonly card: CardOrigin;
@@ -87,26 +87,29 @@ export interface StepExplanation {
   readonly step: number;
   readonly attempt: number;
   readonly opened_at: Date;
-  /** Null for an attempt that is under way, or was lost. */
+  /** Null for an attempt that is in progress, or was lost. */
   readonly committed_at: Date | null;
   readonly model: string | null;
   readonly usage: JsonValue;
   readonly error: ErrorBody | null;
   readonly prompt_hash: string | null;
   readonly rebuilt_hash: string | null;
-  /** True when the prompt below is, byte by byte, the one that was sent. */
+  /** True when the prompt below is, byte by byte, the prompt that was sent. */
   readonly verified: boolean;
-  /** What differs or is missing, when it is not verified. */
+  /** The differences or missing parts, when the prompt is not verified. */
   readonly findings: readonly Finding[];
-  /** Estimated, messages and tools. */
+  /** An estimate for messages and tools. */
   readonly tokens: number;
   readonly messages: readonly ExplainedMessage[];
-  /** Null when the rows do not tell. */
+  /** Null when the rows do not name the tools. */
   readonly tools: readonly ExplainedTool[] | null;
-  /** Tools of the profile that the worker had nothing for: they were not offered. */
+  /** Tools of the profile that the worker had no implementation for, so they were not offered. */
   readonly missing_tools: readonly string[];
   readonly omissions: readonly ExplainedOmission[];
-  /** What the adapter of the model sends in another form, and what it adds; null when the rows do not tell the tools, or this process does not know the model. */
+  /**
+   * The parts that the model's adapter sends in another form, and its additions. Null when the rows do not name the
+   * tools, or when this process does not know the model.
+   */
   readonly wire: readonly WireNote[] | null;
 }
 
@@ -117,7 +120,7 @@ function tokensOf(message: Message): number {
   return estimateTokens(texts.reduce((bytes, text) => bytes + Buffer.byteLength(text), attached));
 }
 
-/** The cards of a message in their order, each where it stands in the message's source. */
+/** The cards of a message in their order, each with its place in the source of the message. */
 export function originsOf(origin: MessageOrigin, origins: CardOrigins): readonly CardOrigin[] {
   if (origin.source.kind === 'profile') return [origins.profile()];
   const byId = new Map<CardId, CardOrigin>();
@@ -151,7 +154,7 @@ function explainMessage(
   };
 }
 
-/** Tools that no profile has to list. */
+/** Tools that are offered even when the profile does not list them. */
 const ADDED: ReadonlyMap<string, ExplainedTool['offered_by']> = new Map([
   [EXPAND_TOOL, 'compaction'],
   [LIST_PROFILES, 'profiles'],
@@ -173,7 +176,7 @@ export function explainTool(tool: OfferedTool, rows: TurnRows, hasResultFields: 
   };
 }
 
-/** Cards in reach of the view that are not in it, then those that a budget kept out of this turn's context. */
+/** Cards in reach of the view that are not in it, then the cards that a budget left out of this turn's context. */
 function explainOmissions(
   rows: TurnRows,
   prompt: RebuiltPrompt,
@@ -188,7 +191,7 @@ function explainOmissions(
   return [...omitted, ...cut];
 }
 
-/** The last step offers less by rule, so nothing follows from what it did not offer. */
+/** The last step offers fewer tools by rule, so a tool that is absent there is not missing. */
 function missingTools({ turn }: TurnRows, { tools, step }: RebuiltPrompt): readonly string[] {
   if (tools === null || step.step >= turn.maxSteps) return [];
   const { content } = turn.profile;
@@ -197,7 +200,7 @@ function missingTools({ turn }: TurnRows, { tools, step }: RebuiltPrompt): reado
   return [...names].filter((name) => !offered.has(name));
 }
 
-/** Told by the adapter itself. */
+/** The adapter itself describes the wire form. */
 function describeWire(
   { turn }: TurnRows,
   { view, tools, unmade }: RebuiltPrompt,

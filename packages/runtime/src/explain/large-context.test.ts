@@ -1,4 +1,4 @@
-/** Questions about a turn with a large context. Counted: how much work is done between two turns of the event loop. */
+/** Questions about a turn with a large context. The tests count the work between two turns of the event loop. */
 import type { Select, TurnId } from '@boxcar/kernel';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
@@ -11,10 +11,10 @@ const LOOKS = 3;
 
 let h: Harness;
 let turnId: TurnId;
-/** Is told of each prompt that is built. */
+/** Called for each prompt that is built. */
 let onBuilt: () => void = () => undefined;
 
-/** A prompt that is short, although it takes the whole context to build it. */
+/** A short prompt that needs the whole context to be built. */
 const tape: Select = (entries) => {
   onBuilt();
   const own = entries.filter(({ place }) => place === 'tape').flatMap(({ messages }) => messages);
@@ -66,7 +66,7 @@ function countUnits() {
   return counted;
 }
 
-/** Tells of each row that is read from a result with cards: its hash is looked at once, when the row becomes a card. */
+/** Calls `onRead` for each row with a card: the row's hash is read once, when the row becomes a card. */
 async function withReadCards<T>(onRead: () => void, work: () => Promise<T>): Promise<T> {
   const { query } = pg.Client.prototype;
   const watch = (row: { card_hash?: string }): void => {

@@ -1,4 +1,4 @@
-/** Questions about a turn whose prompts are longer together than what is kept of them. */
+/** Questions about a turn whose prompts are too long to be kept all at once. */
 import type { TurnId } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -12,7 +12,7 @@ const LOOKS = 48;
 let h: Harness;
 let turnId: TurnId;
 let prompts: TurnPrompts;
-/** Of the messages of all prompts. */
+/** Characters in the messages of all prompts. */
 let characters: number;
 
 beforeAll(async () => {
@@ -43,7 +43,7 @@ beforeAll(async () => {
 });
 afterAll(() => h[Symbol.asyncDispose]());
 
-/** Counts how often the process is free to do something else, until it is stopped. */
+/** Counts, until it is stopped, how often the process is free for other work. */
 function countTurns(onTurn: (turns: number) => void = () => undefined) {
   const counted = { turns: 0, stop: () => clearImmediate(next) };
   const turn = (): void => {
@@ -65,7 +65,7 @@ test('a text that is not there is looked for in slices, between which the proces
     searched_steps: { length: LOOKS + 1 },
     hints: [{ kind: 'nearest', step: 5, text: 'line 3 and no more' }],
   });
-  // Each prompt is built and searched twice: as the text is, and without regard to white space and escapes.
+  // Each prompt is built and searched twice: exactly, and ignoring white space and escapes.
   expect(counted.turns).toBeGreaterThan((2 * characters) / SLICE_CHARACTERS);
 });
 

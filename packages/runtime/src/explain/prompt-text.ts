@@ -1,4 +1,4 @@
-/** All the text of a prompt as one, with a way back from any place in it to the message, tool and card it belongs to. */
+/** The whole text of a prompt as one string, with a way back from any position to its message, tool and card. */
 import {
   type CardId,
   type MessageOrigin,
@@ -11,7 +11,7 @@ import type { OfferedTool } from '@boxcar/store';
 import type { StoredCard } from '@boxcar/store/report';
 import { type BuiltPrompt, cardsOf } from './rebuild.js';
 
-/** A stretch of a prompt that one card or one rule wrote. */
+/** A part of a prompt that one card or one rule wrote. */
 export interface PromptPart {
   readonly text: string;
   readonly rule: PartRule | 'tool_name' | 'tool_description' | 'tool_parameters';
@@ -64,13 +64,13 @@ const partsOfTool = (tool: OfferedTool): readonly PromptPart[] =>
     tool,
   }));
 
-/** What the parts of a message cost beside their characters. */
+/** The cost of a message's parts in addition to their characters. */
 const PART_WORK = 100;
 
-/** Between fields, messages and tools. No card holds it, so only a search without regard to white space goes across. */
+/** Between fields, messages and tools. No card contains it, so only a search that ignores white space crosses it. */
 const SEPARATOR = '\u0000';
 
-/** Parts of one field stand side by side. */
+/** Parts of one field follow each other without a separator. */
 function isJoined(before: PromptPart | undefined, part: PromptPart): boolean {
   return (
     before?.message === part.message &&
@@ -83,7 +83,7 @@ function isJoined(before: PromptPart | undefined, part: PromptPart): boolean {
 const lengthOf = (parts: readonly PromptPart[]): number =>
   parts.reduce((length, part) => length + part.text.length, PART_WORK);
 
-/** What one stretch of a prompt gave to a found text. */
+/** The share of one part of a prompt in a found text. */
 export interface FoundPart {
   readonly part: PromptPart;
   readonly text: string;
@@ -94,7 +94,7 @@ export class PromptText {
   readonly #parts: readonly PromptPart[];
   readonly #starts: readonly number[];
 
-  /** Yields the length of each message and tool once it has its parts. */
+  /** Yields the length of each message and tool after adding its parts. */
   static *of(prompt: BuiltPrompt, cards: ReadonlyMap<CardId, StoredCard>): Generator<number, PromptText> {
     const parts: PromptPart[] = [];
     for (const index of prompt.view.messages.keys()) {
@@ -128,7 +128,7 @@ export class PromptText {
     this.#starts = starts;
   }
 
-  /** The parts that a range of the text runs over, each with its share. */
+  /** The parts that a range of the text covers, each with its share. */
   partsAt({ start, end }: TextRange): readonly FoundPart[] {
     const found: FoundPart[] = [];
     for (let at = this.#lastBefore(start); at < this.#parts.length; at += 1) {
@@ -141,13 +141,13 @@ export class PromptText {
     return found;
   }
 
-  /** The text of a range, with some around it, for a reader. */
+  /** The text of a range, with some surrounding text, for a reader. */
   around({ start, end }: TextRange, characters: number): string {
     const around = this.text.slice(Math.max(start - characters, 0), end + characters);
     return around.replaceAll(SEPARATOR, '\n').toWellFormed();
   }
 
-  /** Index of the last part that begins at or before a place. */
+  /** Index of the last part that begins at or before a position. */
   #lastBefore(place: number): number {
     let low = 0;
     let high = this.#starts.length;

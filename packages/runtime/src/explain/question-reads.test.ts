@@ -1,4 +1,4 @@
-/** A question about one turn reads the rows of that turn, however many others there are. */
+/** A question about one turn reads only the rows of that turn, however many other turns there are. */
 import type { TurnId } from '@boxcar/kernel';
 import { createPool, findTree, findTurnId, loadBudgets } from '@boxcar/store';
 import { loadTree, loadWaitFacts } from '@boxcar/store/report';
@@ -11,14 +11,17 @@ import { type Harness, harness } from '../testing/harness.js';
 import { explainStep, why } from './turn-prompts.js';
 
 const COPIES = 600;
-/** More than a question about a turn of this size reads, and far less than the rows of any table. */
+/**
+ * More than the number of rows that a question about a turn of this size reads, and far less than the rows of any
+ * table.
+ */
 const LITTLE = 200;
-/** A place in a queue is counted up to a thousand. */
+/** The count of turns ahead in a queue stops at a thousand. */
 const QUEUE = 1_000;
 const project = 'default';
 
 let h: Harness;
-/** Made plans for its statements when there was hardly a row, and has kept them. */
+/** This pool planned its statements when the tables were almost empty, and has kept the plans. */
 let early: pg.Pool;
 let late: pg.Pool;
 let ended: TurnId;

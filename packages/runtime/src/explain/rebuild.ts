@@ -1,6 +1,6 @@
 /**
- * A step's prompt, built again from the rows by the function that built it first, and compared with what was sent: the
- * step's row keeps the hash of messages and tools.
+ * Rebuilds a step's prompt from the rows with the function that built it first, and compares it with the prompt that
+ * was sent. The step's row keeps the hash of messages and tools.
  */
 import {
   bindProfile,
@@ -24,7 +24,7 @@ import type { OfferedTool } from '@boxcar/store';
 import type { StepRow, StoredCard, TurnRows } from '@boxcar/store/report';
 import { type Selectors, selectorUnknown, toContextCard } from '../pack/index.js';
 
-/** What keeps a rebuilt prompt from being proven equal to the one that was sent. */
+/** A reason why a rebuilt prompt cannot be proven equal to the prompt that was sent. */
 export interface Finding {
   readonly code:
     | 'selector_unknown'
@@ -40,26 +40,26 @@ export interface Finding {
   readonly card_ids?: readonly CardId[];
 }
 
-/** The prompt of a step as the rows give it, compared with nothing yet. */
+/** The prompt of a step as built from the rows, not yet compared. */
 export interface BuiltPrompt {
   readonly step: StepRow;
   readonly view: View;
   /** Null when the rows do not tell which tools the step offered. */
   readonly tools: readonly OfferedTool[] | null;
   readonly hasResultFields: boolean;
-  /** The selector that made it, and could not make it again here: nothing is shown of the messages. */
+  /** Set when the selector that made the prompt could not make it again here: then no messages are shown. */
   readonly unmade?: KernelError;
 }
 
 export interface RebuiltPrompt extends BuiltPrompt {
-  /** Hash of what was rebuilt; null when the tools are not known. */
+  /** Hash of the rebuilt prompt; null when the tools are not known. */
   readonly hash: string | null;
-  /** True when messages and tools are, byte by byte, those that the step's row keeps the hash of. */
+  /** True when the messages and tools have the hash in the step's row: then they equal the sent prompt byte by byte. */
   readonly isVerified: boolean;
   readonly findings: readonly Finding[];
 }
 
-/** The cards a turn's prompts may show, by id. */
+/** The cards that a turn's prompts may show, by id. */
 export function storedCards(rows: TurnRows): ReadonlyMap<CardId, StoredCard> {
   const all = [
     ...rows.entries.flatMap(({ stored }) => stored ?? []),
@@ -68,7 +68,7 @@ export function storedCards(rows: TurnRows): ReadonlyMap<CardId, StoredCard> {
   return new Map(all.map((stored) => [stored.card.id, stored]));
 }
 
-/** Builds the view of a step as the worker did: the same rows, the same binding of result fields. */
+/** Builds the view of a step as the worker did, from the same rows and with the same binding of result fields. */
 function buildStepView(
   rows: TurnRows,
   step: StepRow,
@@ -96,24 +96,27 @@ function buildStepView(
   return { view: buildView(viewRows), viewRows, hasResultFields: resultFieldsOf(context) !== undefined };
 }
 
-/** The names by which the prompt showed agents: they are in its manifest, and prompts of older builds showed none. */
+/** The agent names that the prompt showed. They are in its manifest; prompts of older builds showed no names. */
 const shownNames = ({ agentNames }: TurnRows, { manifest }: StepRow): ReadonlyMap<string, string> =>
   manifest === null ? givenNames(agentNames) : new Map(Object.entries(manifest.names ?? {}));
 
-/** The limit that the agent was told of. */
+/** The context limit that the agent was told. */
 function toldLimit(manifest: StoredManifest | null): number | undefined {
   const first = manifest?.messages[0];
   return first?.kind === 'profile' ? first.contextLimit : undefined;
 }
 
-/** The tools of a step: those its row names, or, for a step from before that, a list under which the hash comes out. */
+/**
+ * The tools of a step. Its row names the toolset; a step of an older build names no toolset, so a toolset that gives
+ * the same hash is used.
+ */
 function findTools(rows: TurnRows, step: StepRow, view: View): readonly OfferedTool[] | null {
   if (step.toolsetHash !== null) return rows.toolsets.get(step.toolsetHash) ?? null;
   const candidates = [[], ...rows.toolsets.values()];
   return candidates.find((tools) => promptHash(view.messages, tools) === step.promptHash) ?? null;
 }
 
-/** Where two manifests part, in words; undefined when they are equal. */
+/** Describes the first difference between two manifests; undefined when they are equal. */
 function compareManifests(stored: StoredManifest, rebuilt: StoredManifest): string | undefined {
   const text = (value: unknown): string => canonicalJson(value as JsonValue);
   if (text(stored) === text(rebuilt)) return undefined;
@@ -187,7 +190,10 @@ function findDifferences(
   return findings;
 }
 
-/** The prompt of a step whose selector is not here, or fails here: the tools it offered, and no message. */
+/**
+ * The prompt of a step whose selector is missing or fails in this process: the tools that the step offered, and no
+ * messages.
+ */
 function withoutMessages(
   rows: TurnRows,
   { step, view, error }: { readonly step: StepRow; readonly view: View; readonly error: KernelError },
@@ -200,7 +206,10 @@ function withoutMessages(
   };
 }
 
-/** The selector that made the prompt of a step: the one that its manifest names, else the one of the turn. */
+/**
+ * The selector that made the prompt of a step: the selector in its manifest, or without a manifest the selector of the
+ * turn.
+ */
 function selectorOf(
   { turn }: TurnRows,
   { manifest }: StepRow,
@@ -239,10 +248,13 @@ export function buildPrompt(rows: TurnRows, step: StepRow, selectors?: Selectors
   return { step, view, tools, hasResultFields };
 }
 
-/** Characters of a prompt that are hashed between two stops. */
+/** Characters of a prompt that are hashed between two yields. */
 const HASHED_AT_ONCE = 100_000;
 
-/** Whether messages and tools are, byte by byte, those that the step's row keeps the hash of. Yields the length of what it has hashed. */
+/**
+ * Whether messages and tools have the hash in the step's row, so that they equal the sent prompt byte by byte. Yields
+ * the length of the text that it has hashed.
+ */
 export function* verifyPrompt({ step, view, tools, unmade }: BuiltPrompt): Generator<number, boolean> {
   if (tools === null || unmade !== undefined) return false;
   const hasher = new PromptHasher();
@@ -257,7 +269,7 @@ export function* verifyPrompt({ step, view, tools, unmade }: BuiltPrompt): Gener
   return hasher.hash(view.messages, tools) === step.promptHash;
 }
 
-/** The prompt of a step, and whether it is the one that was sent. */
+/** Rebuilds the prompt of a step, and tells whether it equals the prompt that was sent. */
 export function rebuildPrompt(
   rows: TurnRows,
   step: StepRow,
@@ -282,6 +294,6 @@ export function rebuildPrompt(
   };
 }
 
-/** The cards that a prompt shows in one of its messages. */
+/** The cards with these ids, without ids that have no card. */
 export const cardsOf = (ids: readonly CardId[], cards: ReadonlyMap<CardId, StoredCard>): readonly Card[] =>
   ids.flatMap((id) => cards.get(id)?.card ?? []);

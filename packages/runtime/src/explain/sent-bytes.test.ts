@@ -1,4 +1,7 @@
-/** What `explain`, `why` and `preview` show is what a provider on loopback received, byte by byte: docs/reference/explain.md. */
+/**
+ * `explain`, `why` and `preview` show, byte by byte, the request that a provider on loopback received:
+ * docs/reference/explain.md.
+ */
 import { WIRES } from '@boxcar/llm/testing';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { checkInvariants } from '../testing/invariants.js';
@@ -34,7 +37,10 @@ const task = (s: Scene, target_ref: string, rest = {}) => ({
 const handoff = (s: Scene, name: string) =>
   s.call('tape.handoff', { name, summary: s.word('so far'), next_steps: s.word('go on') });
 
-/** An agent with three turns, an anchor of its own between their steps, and one of another after each. */
+/**
+ * An agent with three turns, an anchor of its own between the steps of the second turn, and anchors of another writer
+ * between the turns.
+ */
 async function talked(s: Scene, profile = 'lead'): Promise<string> {
   const agent = await s.agent(profile);
   await s.run(agent, [[s.look()]]);
@@ -46,7 +52,7 @@ async function talked(s: Scene, profile = 'lead'): Promise<string> {
   return agent;
 }
 
-/** The same, of which only what comes after it is compared. */
+/** The same agent; only the requests after this are compared. */
 async function talker(s: Scene, profile?: string): Promise<string> {
   const agent = await talked(s, profile);
   s.skip();
@@ -61,7 +67,7 @@ async function forked(s: Scene, options: Parameters<Awaited<ReturnType<Scene['ta
 
 type Play = (s: Scene) => Promise<unknown>;
 
-/** Each is played on one wire format, the next on the next one. A new scene is a line here. */
+/** Each scene is played on one wire format, the next scene on the next format. A new scene is a line here. */
 const SCENES: Readonly<Record<string, Play>> = {
   'new: steps with several calls': (s) =>
     s.launch('lead', [
@@ -335,7 +341,9 @@ test.each(scenes)('$name ($wire.provider)', async ({ play, wire }) => {
   expect(await scene.check()).toBeGreaterThan(0);
 });
 
-/** What the scenes are there for: reasons of omissions, rules of packing, entries of tapes, notices, fixed words. */
+/**
+ * The cases that the scenes must cover: reasons of omissions, rules of packing, entries of tapes, notices, fixed words.
+ */
 const COVERED = [
   ...['budget', 'referenced', 'other_model', 'other_agent', 'bootstrap'].map((reason) => `omitted ${reason}`),
   ...['pack_arguments', 'inherit', 'parent', 'digest', 'snapshot'].map((rule) => `context ${rule}`),

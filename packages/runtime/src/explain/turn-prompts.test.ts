@@ -20,7 +20,7 @@ interface Receipt {
 
 let h: Harness;
 let model: RecordingModel;
-/** Holds every model call up while it is set. */
+/** Delays every model call while it is set. */
 let gate: { readonly arrived: (request: ModelRequest) => void } | undefined;
 
 beforeEach(async () => {
@@ -75,7 +75,7 @@ const inContext = (card: CardOrigin): Extract<CardPlace, { kind: 'context' }> =>
   if (card.place.kind !== 'context') throw new Error(`the card is in the ${card.place.kind}`);
   return card.place;
 };
-/** As the database's owner, who can do what nobody may. */
+/** Acts as the owner of the database, with rights that the runtime's role does not have. */
 const tamper = async (sql: string, values: unknown[] = []): Promise<void> => {
   await h.rows(
     `begin; set local session_replication_role = replica; ${sql.replace('$1', `'${String(values[0])}'`)}; commit`,
@@ -381,7 +381,7 @@ describe('explain', () => {
   });
 
   test('stays true when an anchor is written in mid step: before it, behind it, and what it left out', async () => {
-    // As the tape's own part writes it: the view goes on from the step that was open.
+    // Written as the tape's own code writes it: the view continues from the step that was open.
     h.runtime.registerTool({
       name: 'mark',
       description: 'Writes an anchor.',
@@ -550,7 +550,7 @@ describe('what is asked for', () => {
     await h.profile('expert', [{ say: 'ok' }]);
     await h.worker();
     const turn = await ended(await launch('expert'));
-    // Ids of one moment begin alike.
+    // Ids that were made at the same moment begin alike.
     expect(await h.runtime.explainStep(turn.turn_id.slice(0, 30))).toMatchObject({ turn_id: turn.turn_id });
     await h.rows(
       `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)

@@ -1,6 +1,6 @@
 /**
- * The prompts of one turn, rebuilt from its rows: read once, asked often. `explain` tells what a step's model saw and why;
- * `why` finds where a text came from. Rule: docs/reference/explain.md.
+ * The prompts of one turn, rebuilt from its rows, which are read once for many questions. `explain` shows the prompt
+ * that the model of a step received, with reasons. `why` finds the origin of a text. Rule: docs/reference/explain.md.
  */
 import {
   type CardId,
@@ -29,30 +29,33 @@ import {
   type WhyPart,
 } from './why.js';
 
-/** Longer texts are refused: nobody asks for so much at once. */
+/** Longer texts are refused: no realistic question is longer. */
 const MAX_WHY_CHARACTERS = 100_000;
 
-/** Prompts that are longer together are built again when they are looked at again: each is about as long as the turn so far. */
+/**
+ * Prompts beyond this total length are not kept but rebuilt at each use. Each prompt is about as long as the turn so
+ * far.
+ */
 const MAX_KEPT_CHARACTERS = 4_000_000;
 
 export interface StepChoice {
-  /** Default: the last committed step; without one, the one under way. */
+  /** Default: the last committed step, or the step in progress when none is committed. */
   readonly step?: number | undefined;
-  /** Default: the committed attempt; without one, the latest. */
+  /** Default: the committed attempt, or the latest when none is committed. */
   readonly attempt?: number | undefined;
 }
 
 export interface SelectorsOption {
-  /** The selectors of this process. Without the one that made a prompt, the prompt cannot be rebuilt. */
+  /** The selectors of this process. A prompt cannot be rebuilt without the selector that made it. */
   readonly selectors?: Selectors | undefined;
 }
 
 export interface ModelOption {
-  /** The models of this process: their adapters say what they add to a prompt. */
+  /** The models of this process. Their adapters describe their additions to a prompt. */
   readonly model?: Pick<Model, 'describeWire'> | undefined;
 }
 
-/** Of each step the attempt that counts: the committed one, else the latest. */
+/** The attempt that counts of each step: the committed attempt, or the latest when none is committed. */
 function attemptsThatCount(steps: readonly StepRow[]): readonly StepRow[] {
   const chosen = new Map<number, StepRow>();
   for (const step of steps) if (chosen.get(step.step)?.committedAt == null) chosen.set(step.step, step);
@@ -65,7 +68,7 @@ function describeSteps(steps: readonly StepRow[]): string {
   return numbers.length > 1 ? `steps ${numbers[0]}–${last}` : `step ${last}`;
 }
 
-/** @throws KernelError `not_found` naming what the turn has. */
+/** @throws KernelError `not_found`, naming the steps or attempts that exist. */
 function chooseStep(turn: TurnRows['turn'], steps: readonly StepRow[], choice: StepChoice): StepRow {
   const { turnId, status } = turn;
   const refuse = (message: string): never => {
@@ -88,7 +91,7 @@ function chooseStep(turn: TurnRows['turn'], steps: readonly StepRow[], choice: S
   );
 }
 
-/** A prompt with its text, to be searched. */
+/** A prompt with its text, ready to be searched. */
 interface ReadPrompt {
   readonly prompt: BuiltPrompt;
   readonly text: PromptText;
@@ -109,7 +112,8 @@ export class TurnPrompts {
    *
    * @param ref - The turn's id, or a beginning of it of at least eight digits.
    * @param options.project - Id or name; a turn of another project is not found.
-   * @throws KernelError `not_found` for the turn, or a step it has not; `bad_request` for what is no id.
+   * @throws KernelError `not_found` for the turn, or for a step that it does not have; `bad_request` for an id that is
+   * not valid.
    */
   static async load(
     pool: pg.Pool,
@@ -150,11 +154,11 @@ export class TurnPrompts {
   }
 
   /**
-   * Works in slices, so that the process does other things in between.
+   * Works in slices, so that the process can do other work in between.
    *
-   * @param options.signal - Ends it between two slices, with its reason.
-   * @throws KernelError `bad_request` for a blank or very long text, `not_found` for a step that was not read, `selector_unknown` or
-   *   `selector_failed` for a prompt that cannot be rebuilt.
+   * @param options.signal - Stops the work between two slices, with the signal's reason.
+   * @throws KernelError `bad_request` for a blank or very long text, `not_found` for a step that was not read,
+   * `selector_unknown` or `selector_failed` for a prompt that cannot be rebuilt.
    */
   async why(
     text: string,
@@ -204,12 +208,16 @@ export class TurnPrompts {
     };
   }
 
-  /** Their words take longer than all else about a prompt, so none are left to the building of one. */
+  /**
+   * Rendering the cards takes longer than all other work on a prompt, so it is done before the first prompt is built.
+   */
   *#renderCards(): Generator<number, void> {
     for (const { card } of this.#cards.values()) yield 1 + renderAhead(card);
   }
 
-  /** The work grows with the number of cards and entries, however short the prompt becomes: a slice of its own. */
+  /**
+   * The work grows with the number of cards and entries, even when the prompt is short, so it gets a slice of its own.
+   */
   *#build(step: StepRow): Generator<number, BuiltPrompt> {
     yield SLICE_CHARACTERS;
     const prompt = buildPrompt(this.#rows, step, this.#selectors);
@@ -236,7 +244,7 @@ export class TurnPrompts {
     return known;
   }
 
-  /** @throws KernelError when it is read, for a prompt that was asked for and that its selector cannot make again. */
+  /** @throws KernelError on reading a requested prompt that its selector cannot make again. */
   #searched(
     row: StepRow,
     { isAsked }: { readonly isAsked: boolean },
@@ -274,7 +282,7 @@ export class TurnPrompts {
     return cards.find((card) => card.card_id === cardId) ?? null;
   }
 
-  /** Cards that were left out of the prompts, then what came out of the turn and went into no prompt. */
+  /** Cards that were left out of the prompts, then outputs of the turn that no prompt contains. */
   *#hints(steps: readonly StepRow[], wanted: WantedText): Generator<number, readonly WhyHint[]> {
     const candidates: HintCandidate[] = [];
     const seen = new Set<CardId>();
@@ -282,7 +290,7 @@ export class TurnPrompts {
       const prompt = this.#kept.get(step)?.prompt ?? (yield* this.#build(step));
       for (const candidate of this.#omitted(prompt)) {
         yield 1;
-        // Each step leaves out what the step before did.
+        // Each step leaves out the cards that the previous step left out.
         if (seen.has(candidate.cardId)) continue;
         seen.add(candidate.cardId);
         candidates.push(candidate);
@@ -327,7 +335,7 @@ export class TurnPrompts {
     }
   }
 
-  /** Steps that were not asked for and show the text. */
+  /** Other steps, outside the requested selection, whose prompts show the text. */
   *#otherSteps(asked: readonly StepRow[], wanted: WantedText): Generator<number, readonly WhyHint[]> {
     const isAsked = new Set(asked);
     const others = this.#rows.steps.filter((step) => !isAsked.has(step));
@@ -340,7 +348,7 @@ export class TurnPrompts {
   }
 }
 
-/** Programs without types call it too. */
+/** Untyped programs call this too. */
 function checkText(text: unknown): asserts text is string {
   const isText = typeof text === 'string' && text.trim() !== '';
   if (isText && text.length <= MAX_WHY_CHARACTERS) return;
@@ -360,9 +368,9 @@ export async function explainStep(
 }
 
 /**
- * Where a text of a turn's prompts came from.
+ * Finds the origin of a text in a turn's prompts.
  *
- * @param of.signal - Ends it with its reason.
+ * @param of.signal - Stops the search with the signal's reason.
  * @throws KernelError `not_found`, `bad_request`.
  */
 export async function why(

@@ -1,4 +1,4 @@
-/** `why`: the card, box, packing rule, right, author and tokens behind any text of any prompt of a turn. */
+/** `why`: finds the card, box, packing rule, right, author and tokens of any text in any prompt of a turn. */
 import {
   type CardId,
   type Message,
@@ -15,14 +15,14 @@ import type { BudgetCut, CardOrigin } from './card-origin.js';
 import type { ExplainedTool } from './explain-step.js';
 import type { PromptPart, PromptText } from './prompt-text.js';
 
-/** A stretch of a found text that one card or one rule wrote. */
+/** A part of a found text that one card or one rule wrote. */
 export interface WhyPart {
   readonly text: string;
   /** The rule that wrote it: see docs/reference/explain.md. */
   readonly rule: PromptPart['rule'];
-  /** True when the card holds this text itself; false when a rule words it. */
+  /** True when the card holds this text itself; false when a rule generates it. */
   readonly is_own: boolean;
-  /** From 1; null in a tool's schema. */
+  /** Counts from 1; null in a tool's schema. */
   readonly message: number | null;
   readonly role: Message['role'] | null;
   readonly field: PartField['kind'] | 'tool_schema';
@@ -31,14 +31,14 @@ export interface WhyPart {
 }
 
 export interface WhyPlace {
-  /** What stands there, as it stands there. */
+  /** The text of the prompt at this place, unchanged. */
   readonly text: string;
-  /** With the text around it. */
+  /** The same, with the text around it. */
   readonly excerpt: string;
   readonly parts: readonly WhyPart[];
 }
 
-/** Where a text that no prompt shows was found instead. */
+/** Another place of a text that no prompt shows. */
 export type WhyHint =
   | {
       readonly kind: 'omitted';
@@ -47,10 +47,10 @@ export type WhyHint =
       readonly cut: BudgetCut | null;
       readonly card: CardOrigin;
     }
-  /** It came from the model or a tool, and no prompt of the steps looked at shows it yet. */
+  /** The text came from the model or a tool, and no prompt of the searched steps shows it yet. */
   | { readonly kind: 'output'; readonly is_deliverable: boolean; readonly card: CardOrigin }
   | { readonly kind: 'other_steps'; readonly steps: readonly number[] }
-  /** The longest beginning of the text that does stand in a prompt. */
+  /** The longest beginning of the text that a prompt contains. */
   | { readonly kind: 'nearest'; readonly step: number; readonly text: string };
 
 interface WhyHead {
@@ -62,13 +62,13 @@ export type WhyAnswer =
   | (WhyHead & {
       readonly outcome: 'found';
       readonly match: TextMatch;
-      /** The first step whose prompt shows it; the places are those of its prompt. */
+      /** The first step whose prompt shows the text; the places are in its prompt. */
       readonly step: number;
       readonly attempt: number;
       readonly verified: boolean;
-      /** Every step whose prompt shows it. */
+      /** Every step whose prompt shows the text. */
       readonly steps: readonly number[];
-      /** The best first: own words of one card, then whatever stands first. */
+      /** Best first: the own words of a single card, then by position. */
       readonly places: readonly WhyPlace[];
       readonly place_count: number;
     })
@@ -80,11 +80,11 @@ export type WhyAnswer =
 
 const MAX_PLACES = 20;
 const MAX_HINTS = 5;
-/** A shorter beginning stands anywhere. */
+/** A shorter beginning occurs by chance. */
 const MIN_NEAREST = 8;
 const AROUND = 40;
 
-/** A prompt that can be searched; it is built when it is read, since a long turn has more than memory should hold. */
+/** A searchable prompt. It is built when it is read, because all prompts of a long turn need too much memory. */
 export interface SearchedPrompt {
   readonly step: number;
   readonly attempt: number;
@@ -103,7 +103,7 @@ function rankOf(parts: readonly { readonly part: PromptPart }[]): number {
   return spread + (field === 'content' ? 0 : 1);
 }
 
-/** The prompts that show a text, or the one that shows the longest beginning of it. */
+/** The prompts that show a text, or the prompt that shows the longest beginning of it. */
 type SearchResult<P> =
   | { readonly match: TextMatch; readonly hits: readonly P[] }
   | { readonly match: undefined; readonly nearest: Extract<WhyHint, { kind: 'nearest' }> | undefined };
@@ -123,7 +123,10 @@ function* look(
   return { isFound, length };
 }
 
-/** Finds the first way of matching under which any prompt shows the text, and all prompts that show it so. Each prompt is read twice at most. */
+/**
+ * Finds the first kind of match under which any prompt shows the text, and all prompts that show it in that way. Each
+ * prompt is read twice at most.
+ */
 export function* searchPrompts<P extends SearchedPrompt>(
   prompts: readonly P[],
   wanted: WantedText,
@@ -156,21 +159,21 @@ interface RankedPlace {
   readonly rank: number;
 }
 
-/** The best of the places that are shown one after the other, as many as are listed. */
+/** The best of the places that are added in sequence, limited to the number that is listed. */
 class BestPlaces {
   readonly list: RankedPlace[] = [];
 
   add(range: TextRange, rank: number): void {
     const last = this.list.at(-1);
     if (this.list.length >= MAX_PLACES && last !== undefined && last.rank <= rank) return;
-    // Later ones follow those of the same rank.
+    // A later place follows earlier places of the same rank.
     const after = this.list.findLastIndex((other) => other.rank <= rank);
     this.list.splice(after + 1, 0, { range, rank });
     this.list.length = Math.min(this.list.length, MAX_PLACES);
   }
 }
 
-/** The places of a text in one prompt, the best first, as many as are listed. */
+/** The places of a text in one prompt, best first, limited to the number that is listed. */
 export function* placesOf(
   prompt: PromptText,
   wanted: WantedText,
@@ -192,13 +195,13 @@ export function* placesOf(
   return { places, count };
 }
 
-/** A card that may hold the text, and the hint to give when it does. */
+/** A card that may hold the text, and the hint to give if it does. */
 export interface HintCandidate {
   readonly cardId: CardId;
   readonly hint: () => WhyHint | undefined;
 }
 
-/** The hints of those candidates whose card holds the text, each card once, the first few. */
+/** The hints of the candidates whose card holds the text: each card once, up to the limit. */
 export function* hintCards(
   candidates: Iterable<HintCandidate>,
   cards: ReadonlyMap<CardId, StoredCard>,

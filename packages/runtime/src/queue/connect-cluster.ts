@@ -10,12 +10,13 @@ import {
   SILENCE_MS,
 } from './connectors.js';
 
-/** How often a command of a queue follows its slot, or asks again, before it fails (B3). */
+/** How often a command of a queue follows its slot, or is repeated, before it fails (B3). */
 const QUEUE_TRIES = 6;
 
 /**
- * The prefix of a queue on a cluster. It has a hash tag: BullMQ needs all keys of a queue in one slot, and a tool's job in
- * the slot of its bell. A queue of turns has a tag of its own, so that the targets spread over the nodes.
+ * The prefix of a queue on a cluster. It has a hash tag: BullMQ needs all keys of a queue in one slot, and the job of a
+ * tool must be in the slot of its bell. A queue of turns has a tag of its own, so that the targets spread over the
+ * nodes.
  */
 export function clusterPrefix(name: string, queue: string): string {
   const turns = /^boxcar(-turns(?:-.*)?)$/.exec(queue);
@@ -26,7 +27,10 @@ type NodeOptions = Pick<RedisOptions, 'maxRetriesPerRequest' | 'commandTimeout'>
 
 type Duplicate = (nodes?: [], options?: ClusterOptions) => Cluster;
 
-/** One client for all queues, one for each worker; BullMQ opens a second client for each worker, and waits for jobs on it. */
+/**
+ * One client for all queues, and a client for each worker. BullMQ opens a second client for each worker, and waits for
+ * jobs on it.
+ */
 export function connectCluster(address: RedisClusterAddress): Connector<Cluster> {
   const clients = new Set<Cluster>();
   const track = (client: Cluster): Cluster => {
@@ -65,7 +69,7 @@ export function connectCluster(address: RedisClusterAddress): Connector<Cluster>
         { enableOfflineQueue: false, maxRedirections: QUEUE_TRIES },
         { maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS },
       )),
-    // B2: a node that is away, and a slot that no node has, are waited for.
+    // B2: commands wait while a node is away, or while no node serves their slot.
     worker: () => ({
       connection: open({ maxRedirections: Number.POSITIVE_INFINITY }, { maxRetriesPerRequest: null }),
       end: () => undefined,

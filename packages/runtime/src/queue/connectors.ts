@@ -1,4 +1,7 @@
-/** The connections of queues and workers: how many, how long they wait, and what closes them (B2 to B5 of `queues.ts`). */
+/**
+ * The connections of queues and workers: how many, how long they wait, and how they are closed (B2 to B5 of
+ * `queues.ts`).
+ */
 import { setTimeout as delay } from 'node:timers/promises';
 import { isTransient, limitsOf, SILENCE_MARGIN_MS, startupOptions, toDatabaseError } from '@boxcar/store';
 import { Redis, type RedisOptions } from 'ioredis';
@@ -12,9 +15,11 @@ export const RETRY_MIN_MS = 50;
 export const RETRY_MAX_MS = 1_000;
 /** How many Postgres connections the statements of all queues of a process share. */
 const QUEUE_CONNECTIONS = 7;
-/** How long saying goodbye to a server may take. */
+/** How long a clean disconnect from a server may take. */
 export const GOODBYE_MS = 2_000;
-/** A Redis connection that is silent for this time although an answer is due is closed; ioredis opens a new one. */
+/**
+ * A Redis connection that is silent for this time although an answer is due is closed; ioredis opens a new connection.
+ */
 export const SILENCE_MS = 5_000;
 /**
  * The limit of the connection on which a BullMQ worker waits for jobs. A wait lasts 10 s at most, and BullMQ replaces the
@@ -22,10 +27,10 @@ export const SILENCE_MS = 5_000;
  * does.
  */
 export const BLOCKING_SILENCE_MS = 15_000;
-/** The end of a blocking connection goes unnoticed, and it keeps the process alive for as long as this. */
+/** The end of a blocking connection is not noticed; the connection then keeps the process alive for this time. */
 export const DISCONNECT_MS = 50;
 
-/** Where BullMQ's connections come from: one for all queues, and one for each worker. */
+/** The source of BullMQ's connections: one for all queues, and one for each worker. */
 export interface Connector<C> {
   queue(): C;
   worker(): WorkerConnection<C>;
@@ -34,7 +39,10 @@ export interface Connector<C> {
 
 export interface WorkerConnection<C> {
   readonly connection: C;
-  /** For a worker that has closed: what it still holds is closed, and it gets no further connection. */
+  /**
+   * Call after the worker has closed: closes the connections that it still holds, and refuses it any further
+   * connection.
+   */
   end(): void;
 }
 
@@ -117,7 +125,7 @@ export function connectPostgres(url: string): Connector<pg.Pool> {
     close: async () => {
       const ended = pool.end();
       await within(ended, GOODBYE_MS).catch(() => {
-        // A worker that could not say goodbye has kept its connections.
+        // A worker that could not disconnect cleanly still holds its connections.
         for (const client of clients) client.connection.stream.destroy();
       });
     },

@@ -11,7 +11,7 @@ import { chunks, type JobQueue, type JobWorker, type Queues, within } from './jo
 import { placeOf } from './ring-order.js';
 import { TakenRings } from './taken-rings.js';
 
-/** What a job of a turns queue says: which turn, at which epoch. Nothing else; the rows know the rest. */
+/** The data of a job in a turns queue: the turn and its epoch. All other facts are in the rows. */
 export interface TurnJob {
   readonly turn_id: TurnId;
   readonly epoch: number;
@@ -26,7 +26,7 @@ const RING_LIMIT_MS = 500;
 const RINGS_PER_CALL = 100;
 /** How long the workers of the doorbell may take to close. */
 const CLOSE_LIMIT_MS = 2_000;
-/** How long one question to the queue may take. */
+/** The time limit for one request to the queue. */
 const ASK_LIMIT_MS = 2_000;
 const QUESTIONS_AT_ONCE = 50;
 /** States from which BullMQ will deliver the job. */
@@ -34,7 +34,7 @@ const ON_ITS_WAY = new Set(['waiting', 'prioritized', 'delayed', 'active', 'wait
 
 const jobId = (ring: Pick<Ring, 'turnId' | 'epoch'>): string => `${ring.turnId}-${ring.epoch}`;
 
-/** Anyone may put jobs into a queue; what is no ring is left alone. */
+/** Any program may put jobs into a queue. A job that is not a ring gives undefined. */
 function parseRing(data: unknown, workerTarget: string): Ring | undefined {
   const { turn_id, epoch } = (data ?? {}) as Partial<Record<keyof TurnJob, unknown>>;
   const turnId = typeof turn_id === 'string' ? tryParseId<'turn'>(turn_id) : undefined;
@@ -97,8 +97,8 @@ export class BullMqDoorbell implements Doorbell {
     };
     await Promise.all(
       [...groupByTarget(rings)].map(async ([target, group]) => {
-        // The parts are sent one after the other, so that each has its full time: sent together they wait for each other
-        // at the server.
+        // The parts are sent in sequence, so that each part has the full time limit. Parts that are sent together wait
+        // for each other at the server.
         for (const part of chunks(group, RINGS_PER_CALL)) await add(target, part);
       }),
     );
@@ -185,7 +185,7 @@ export class BullMqDoorbell implements Doorbell {
           this.#log('warn', 'doorbell.no_ring', { job_id: job.id, worker_target: options.workerTarget });
           return;
         }
-        // Never throws: what becomes of the turn is in its row, a failed job would say nothing.
+        // Never throws. The row records the outcome of the turn; a failed job would add nothing.
         await options.handle(ring).catch(options.onError);
       },
       {

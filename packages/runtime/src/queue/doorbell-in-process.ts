@@ -28,7 +28,7 @@ export class InProcessDoorbell implements Doorbell {
   async ring(rings: readonly Ring[]): Promise<void> {
     if (this.#isClosed) return;
     for (const ring of rings) {
-      // A ring that is being answered is not rung a second time.
+      // A ring whose listener is still at work is not added a second time.
       if (!this.#active.has(keyOf(ring))) this.#waiting.add(ring);
     }
     for (const listener of this.#listeners) this.#deliver(listener);
@@ -42,7 +42,7 @@ export class InProcessDoorbell implements Doorbell {
     for (const ring of rings) this.#waiting.raise(ring);
   }
 
-  /** Jobs stand in a queue that this doorbell does not know, so it cannot say of any that it is gone. */
+  /** Jobs are in a queue that this doorbell does not know, so it cannot report any of them as gone. */
   async knock(): Promise<readonly string[]> {
     return [];
   }

@@ -14,7 +14,9 @@ import { openQueues } from './queues.js';
 const newRing = (workerTarget = '', epoch = 1): Ring => ({ turnId: newId<'turn'>(), epoch, workerTarget });
 const keyOf = (ring: Ring): string => `${ring.turnId}-${ring.epoch}`;
 
-/** Settles like `work`; a late one fails the test. Far above any limit that is promised, so a slow machine passes. */
+/**
+ * Settles like `work`; late work fails the test. The limit is far above any promised limit, so a slow machine passes.
+ */
 async function inTime<T>(work: Promise<T>, what: string): Promise<T> {
   const late = new AbortController();
   try {
@@ -105,7 +107,7 @@ const openBullMq = (connection: QueueConnection): BullMqDoorbell =>
 
 interface Opened extends AsyncDisposable {
   readonly doorbell: Doorbell;
-  /** Where the rings stand, unless they stand in this process. */
+  /** The backend that holds the rings; absent when this process holds them. */
   readonly backend?: TestBackend;
 }
 
@@ -137,7 +139,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
     await doorbell.ring([ring]);
     await doorbell.ring([next, last]);
     listener.letAllGo();
-    // One at a time and in order, so what was rung before the last one was heard before it.
+    // Rings are delivered one at a time and in order, so an earlier ring has arrived when the last one arrives.
     await listener.heardAll(last);
     expect(listener.heard).toEqual([ring, next, last].map(keyOf));
   });
@@ -166,7 +168,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
       await waitFor(() => listener.inHand >= 3 || listener.heard.length === rings.length, {
         message: 'three rings are in hand',
       });
-      // The queue has answered twice since: a fourth ring would have come.
+      // The queue has answered twice since then: a fourth ring would have arrived.
       await doorbell.findLost(rings);
       await doorbell.findLost(rings);
       listener.letGo();
@@ -328,7 +330,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
     const order: string[] = [];
     const closed = subscription.close().then(() => order.push('closed'));
     await doorbell.ring([later]);
-    // Two answers of the queue later the subscription is still open for the ring in hand, and for no other.
+    // Two answers of the queue later the subscription is still open for the ring in progress, and for no other ring.
     expect(await doorbell.findLost([held, later])).toEqual([]);
     expect(await doorbell.findLost([held, later])).toEqual([]);
     order.push('let go');
@@ -389,7 +391,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     const ring = newRing();
     await doorbell.ring([ring]);
     await backend?.takeAndDie('boxcar-turns');
-    // Nobody has it, and the queue cannot know yet.
+    // No listener has the ring, and the queue cannot know that yet.
     expect(await doorbell.findLost([ring])).toEqual([]);
     const listener = new Listener();
     await using _subscription = await listener.listen(doorbell);

@@ -1,8 +1,8 @@
-/** What Boxcar uses of BullMQ's queues and workers, on either backend. */
+/** The parts of BullMQ's queues and workers that Boxcar uses, on either backend. */
 import type { FlowJob, Job, Processor } from 'bullmq';
 import type { UnreadableJob } from './unreadable-jobs.js';
 
-/** Where the queues live. */
+/** The address of the server that holds the queues. */
 export type QueueConnection =
   | { readonly kind: 'redis'; readonly url: string }
   | { readonly kind: 'postgres'; readonly url: string };
@@ -11,11 +11,11 @@ export interface NewJobOptions {
   readonly jobId: string;
   readonly removeOnComplete: boolean;
   readonly removeOnFail: boolean;
-  /** The lowest priority is delivered first. 0 is before all others. */
+  /** The job with the lowest number is delivered first; 0 precedes all others. */
   readonly priority?: number;
 }
 
-/** What we use of a BullMQ queue. */
+/** The part of a BullMQ queue that Boxcar uses. */
 export interface JobQueue<D> {
   add(name: string, data: D, opts: NewJobOptions): Promise<unknown>;
   addBulk(jobs: { name: string; data: D; opts: NewJobOptions }[]): Promise<unknown>;
@@ -29,11 +29,11 @@ export interface JobQueue<D> {
       }
     | undefined
   >;
-  /** 0 when a worker has it in hand, or one of its children. */
+  /** Returns 0 when a worker is processing the job or one of its children. */
   remove(jobId: string): Promise<number>;
 }
 
-/** What we use of BullMQ's flows: jobs with jobs below them, which are delivered when those have ended. */
+/** The part of BullMQ's flows that Boxcar uses: a job that is delivered after the jobs below it have ended. */
 export interface JobFlow {
   addBulk(flows: FlowJob[]): Promise<unknown>;
 }
@@ -42,7 +42,7 @@ export interface JobWorker {
   /** Takes no more jobs until `resume`. A job that is on its way may still arrive. */
   pause(): void;
   resume(): void;
-  /** Takes no more jobs, waits for those in hand. */
+  /** Takes no more jobs and waits for the jobs in progress. */
   close(): Promise<void>;
 }
 
@@ -52,13 +52,13 @@ export interface WorkerSettings {
   /** Called when a job is failed because its data is not JSON. */
   readonly onUnreadable?: (job: UnreadableJob) => void;
   readonly keepCompleted: boolean;
-  /** Called just before a job is processed. False: the job is put back (B7), and the worker pauses. */
+  /** Called before a job is processed. False: the job is put back (B7), and the worker pauses. */
   readonly admit?: (job: Job) => boolean;
-  /** Called when the queue had no further job. */
+  /** Called when the queue has no further job. */
   readonly onEmpty?: () => void;
 }
 
-/** Opens queues and workers on one backend and closes what they share. */
+/** Opens queues and workers on one backend, and closes the connections that they share. */
 export interface Queues {
   readonly kind: QueueConnection['kind'];
   queue<D>(name: string): JobQueue<D>;
@@ -67,12 +67,12 @@ export interface Queues {
   close(): Promise<void>;
 }
 
-/** Parts of at most `size`: what one call to the queue takes. */
+/** Parts of at most `size` items: as many as one call to the queue takes. */
 export function* chunks<T>(items: readonly T[], size: number): Generator<readonly T[]> {
   for (let from = 0; from < items.length; from += size) yield items.slice(from, from + size);
 }
 
-/** Settles like `work`, or rejects after `ms`; a late failure of `work` is nobody's any more. */
+/** Settles like `work`, or rejects after `ms`. A later failure of `work` is ignored. */
 export async function within<T>(work: Promise<T>, ms: number): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   work.catch(() => undefined);

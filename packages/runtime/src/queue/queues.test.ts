@@ -143,7 +143,7 @@ describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is 
     await using redis = await testRedis();
     await using proxy = await tcpProxy(redis.url);
     let silent = 0;
-    // The first question on a connection is sent when it opens, the second with its first message.
+    // The first request on a connection is sent when it opens, the second with its first message.
     proxy.stall((hello) => hello !== '' && silent < 2 && ++silent > 0);
     const near = openQueues({ kind: 'redis', url: redis.url });
     const far = openQueues({ kind: 'redis', url: proxy.url });

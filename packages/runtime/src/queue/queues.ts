@@ -1,17 +1,18 @@
 /**
- * BullMQ on Redis or on Postgres, behind one code path. It owns what BullMQ leaves open when a server goes away:
+ * BullMQ on Redis or on Postgres, through one code path. It handles the cases that BullMQ leaves open when a server
+ * goes away:
  *
- * B1  A queue or worker whose first connection failed is made anew; BullMQ would keep that failure for good.
- * B2  What a worker asks of the server waits until the server is back. Otherwise BullMQ asks again without a pause, and
- *     a job whose answer could not be stored at the first try is failed.
- * B3  What a queue asks fails while the server is away: the rows know better than a backlog in memory.
- * B4  A worker that closes waits for the jobs in hand and gives back what it was just being handed; the goodbyes to the
- *     server end in bounded time.
- * B5  The loss of a connection never ends the process. A Redis connection that owes an answer and says nothing for 5 s
- *     is closed and replaced.
+ * B1  A queue or worker whose first connection failed is created again; BullMQ would keep that failure permanently.
+ * B2  A worker's request to the server waits until the server is back. Otherwise BullMQ repeats it without a pause, and
+ *     a job whose result could not be stored at the first try is failed.
+ * B3  A queue's request fails while the server is away: the rows are more reliable than a backlog in memory.
+ * B4  A worker that closes waits for the jobs in progress, and gives back a job that is being delivered to it.
+ *     Disconnecting from the server ends in bounded time.
+ * B5  The loss of a connection never ends the process. A Redis connection that owes an answer and is silent for 5 s is
+ *     closed and replaced.
  * B6  A job whose data is not JSON fails once, with the reason (`unreadable-jobs.ts`).
- * B7  A job that is given back wakes another worker. BullMQ does not notify waiting workers when it puts back a job with a
- *     priority, and on Redis they check again only after five seconds.
+ * B7  A job that is given back wakes another worker. BullMQ does not notify waiting workers when it puts back a job
+ *     with a priority, and on Redis they check again only after five seconds.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError, readRedisUrl } from '@boxcar/kernel';
@@ -53,7 +54,8 @@ import { failUnreadable } from './unreadable-jobs.js';
 const workerOptions = (settings: WorkerSettings): Omit<WorkerOptions, 'connection'> => ({
   autorun: false,
   concurrency: settings.concurrency,
-  // A job that was in hand when its process died is given again, soon; it must never fail for that.
+  // A job that was in progress when its process died is soon delivered again, and must never fail because of such
+  // deliveries.
   maxStalledCount: 1_000_000,
   lockDuration: 10_000,
   stalledInterval: 5_000,
@@ -65,7 +67,7 @@ const workerOptions = (settings: WorkerSettings): Omit<WorkerOptions, 'connectio
 
 type Classes<C> = ReturnType<typeof withBackend<IQueueBackend, C>>;
 
-/** Made at its first use, and again after its first connection failed (B1). */
+/** Created at the first use, and again after the first connection failed (B1). */
 function lazily<T extends Opened>(make: () => T): () => T {
   let opened: T | undefined;
   return () => {
@@ -81,12 +83,12 @@ function lazily<T extends Opened>(make: () => T): () => T {
   };
 }
 
-/** What BullMQ puts before the names of its keys. */
+/** The prefix of BullMQ's keys. */
 interface Prefix {
   readonly prefix?: string;
 }
 
-/** The jobs of a flow are in several queues, none of which is a queue of turns. */
+/** The jobs of a flow are in several queues; none of them is a queue of turns. */
 const FLOWS = '';
 
 interface Opened {
@@ -139,7 +141,7 @@ function openWorker<D, R, C>(
     brought++;
     if (!isClosing && settings.admit?.(next) !== false) return processor(next, token);
     pause();
-    // What cannot be moved stays active until its lock ends, and is given again then.
+    // A job that cannot be moved stays active until its lock ends, and is then delivered again.
     const giving = giveBack(next, token)
       .catch(settings.onError)
       .finally(() => givingBack.delete(giving));
@@ -187,7 +189,7 @@ function openWorker<D, R, C>(
   const tellIfEmpty = async (onEmpty: () => void): Promise<void> => {
     const before = brought;
     const counts = await queue().getJobCounts('waiting', 'prioritized');
-    // A job that was delivered meanwhile may be followed by others.
+    // After a job that was delivered meanwhile, there may be more jobs.
     if (brought === before && Object.values(counts).every((count) => count === 0)) onEmpty();
   };
   const takeAgain = (): void => {
@@ -203,7 +205,7 @@ function openWorker<D, R, C>(
     for (;;) {
       try {
         await worker.waitUntilReady();
-        // A worker that is paused from the start is started by `resume`.
+        // `resume` starts a worker that is paused from the start.
         if (!isClosing && !isPaused && !worker.isRunning()) await worker.run();
         return;
       } catch (error) {
@@ -224,7 +226,7 @@ function openWorker<D, R, C>(
     close: async () => {
       isClosing = true;
       const closing = worker.close();
-      // Closing a worker whose server is away can hang, so what counts is waited for here.
+      // Closing a worker whose server is away can hang, so the jobs in progress are awaited here.
       while (inHand.size > 0) await Promise.allSettled(inHand);
       await within(closing, GOODBYE_MS).catch(settings.onError);
       end();
@@ -232,7 +234,7 @@ function openWorker<D, R, C>(
   };
 }
 
-/** @param prefixOf - Of the keys of a queue; BullMQ's own when it is left out. */
+/** @param prefixOf - The key prefix for a queue; default: BullMQ's own prefix. */
 function openOn<C>(
   kind: QueueConnection['kind'],
   classes: Classes<C>,
@@ -261,9 +263,9 @@ function openOn<C>(
 }
 
 /**
- * Opens the queues. Connections are made lazily and again after every loss.
+ * Opens the queues. Connections are made lazily, and again after every loss.
  *
- * @throws KernelError `bad_config` for a URL of neither kind.
+ * @throws KernelError `bad_config` for a URL that is neither of Redis nor of Postgres.
  */
 export function openQueues(connection: QueueConnection): Queues {
   const { kind, url } = connection;

@@ -1,8 +1,9 @@
 /**
- * Finds rings that a listener has taken but not claimed. A worker claims a ring milliseconds after taking it. A worker that does not
- * was stopped or lost, and the queue gives the ring to another worker only after the queue's own lock has expired.
+ * Finds rings that a listener has taken but not claimed. A worker claims a ring milliseconds after taking it. A worker
+ * that does not claim it was stopped or lost, and the queue gives the ring to another worker only after the queue's own
+ * lock has expired.
  */
-/** A ring that no check has asked about for so long is forgotten: its turn was claimed, or has ended. */
+/** A ring that no check has asked about for this time is forgotten: its turn was claimed, or has ended. */
 const FORGOTTEN_MS = 10 * 60_000;
 
 interface Seen {
@@ -16,10 +17,10 @@ export class TakenRings {
   readonly #seen = new Map<string, Seen>();
 
   /**
-   * Records what one check has found. A check asks about a part of all rings; what is known of the others stays.
+   * Records the findings of one check. A check asks about some of the rings; records of other rings are kept.
    *
    * @param asked - Job ids of the rings that the check has asked about.
-   * @param taken - Those of them that listeners have now.
+   * @param taken - The ids among them that listeners hold now.
    * @returns The rings that were first found at least `takenMs` ago.
    */
   record(

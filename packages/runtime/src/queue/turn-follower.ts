@@ -1,4 +1,7 @@
-/** Follows one turn: it learns that something has changed, and reads for itself what. No change is lost between two waits. */
+/**
+ * Follows one turn. It learns only that something has changed, and its user reads the change. No change is lost between
+ * two waits.
+ */
 import { startTimer } from '@boxcar/kernel';
 
 export class TurnFollower {
@@ -11,7 +14,13 @@ export class TurnFollower {
     this.#forget = forget;
   }
 
-  /** Resolves when there has been news since the last time, at once if there has, and after `ms` in any case. @returns Whether there was. @throws The signal's reason; why the runtime is closed. */
+  /**
+   * Resolves when there has been news since the last call: at once if there already is news, and after `ms` in any
+   * case.
+   *
+   * @returns Whether there was news.
+   * @throws The signal's reason, or the reason why the runtime is closed.
+   */
   async news(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
     signal?.throwIfAborted();
     if (this.#closed !== undefined) throw this.#closed;

@@ -3,14 +3,14 @@ import type { TurnState } from '@boxcar/store';
 import { deliverableOf } from '../lib/index.js';
 import type { TurnEnd } from './turn-watcher.js';
 
-/** The end of a turn, as its caller gets it. */
+/** The end of a turn in the form that its caller receives. */
 export interface TurnResult {
   readonly status: TurnState['status'];
   readonly turn_id: TurnId;
   readonly agent_id: string;
   readonly context_box_id: string;
   readonly output_box_id: string;
-  /** The deliverable: text, or the JSON that was submitted. Null while the turn is under way. */
+  /** The deliverable: text, or the JSON that was submitted. Null while the turn is in progress. */
   readonly result: JsonValue;
   readonly error?: ErrorBody;
 }

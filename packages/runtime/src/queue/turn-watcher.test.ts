@@ -116,7 +116,7 @@ describe('the end of what this process has submitted', () => {
   const project = 'default';
   const waitFrom = (of: Pick<TurnWatcher, 'wait'>, id: TurnId): Promise<unknown> =>
     codeOf(of.wait(id, { project, timeoutMs: 60_000 }));
-  /** A wait begins to listen beside its read. */
+  /** A wait starts the listening connection in parallel with its read. */
   async function listen(of: TurnWatcher): Promise<void> {
     await waitFor(
       async () => {
@@ -126,7 +126,7 @@ describe('the end of what this process has submitted', () => {
       { message: 'it listens' },
     );
   }
-  /** How often turns are read while `wait` begins, one read for a turn that nobody has made included. */
+  /** Counts the reads of turns while `wait` begins, including one read for a turn that does not exist. */
   async function readsDuring(of: Pick<TurnWatcher, 'wait'>, wait: () => Promise<unknown>): Promise<number> {
     const seen = await statementsOf(h.database, async () => {
       void wait();
@@ -182,7 +182,7 @@ describe('the end of what this process has submitted', () => {
       error: null,
       content: { kind: 'text', text: 'done' },
     });
-    /** Nothing is in the rows: what is read ends as `not_found`. */
+    /** There are no rows, so a wait that reads ends as `not_found`. */
     const wait = (id: TurnId): Promise<unknown> =>
       watcher.wait(id, { project, timeoutMs: 60_000 }).catch((error: KernelError) => error.code);
 

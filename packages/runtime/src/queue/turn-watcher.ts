@@ -31,12 +31,12 @@ const ANSWER_MS = 5_000;
 /** How often the listening connection is checked. A silent connection is replaced. */
 const ASK_EVERY_MS = 5_000;
 
-/** An end, as its waiters get it. */
+/** The end of a turn in the form that its waiters receive. */
 export type TurnEnd = Omit<TurnState, 'project_name' | 'lost_cause'>;
 
 interface Waiter<S> {
   readonly project: string;
-  /** What it waits for is known to be of its project. */
+  /** True when the awaited turn or batch is known to belong to this project. */
   readonly isSure: boolean;
   readonly resolve: (state: S) => void;
   readonly reject: (error: unknown) => void;
@@ -63,7 +63,7 @@ const MAX_EXPECTED = 10_000;
 
 type Waiters<K, S> = Map<K, Set<Waiter<S>>>;
 
-/** Projects are named by id or name. */
+/** A project is given by id or by name. */
 export const isOfProject = (
   state: Pick<TurnState, 'project_id' | 'project_name'>,
   project: string,
@@ -115,25 +115,30 @@ function settle<W, S extends W & Watched>(
 }
 
 /**
- * Waits for ends of turns and batches. The rows are the truth: one statement reads all watched turns, another the batches, at once when a notice names one
- * of them, and twice a second in any case, so a lost notice costs half a second.
+ * Waits for ends of turns and batches. Only the rows are authoritative. One statement reads all watched turns and
+ * another the batches: at once when a notice names one of them, and twice a second in any case. A lost notice therefore
+ * costs half a second.
  *
- * A wait begins with a read, since the end may have been announced before. Turns and batches of this process are expected: their notices
- * are heard from before they are written, so one whose end was not announced needs no read. If the turn also ends in this process,
- * the end needs no read either: the code that commits the end foretells it, and tells when it is committed.
+ * A wait begins with a read, because the end may already have been announced. Turns and batches that this process
+ * writes are expected: their notices are received from before the write, so a wait for them needs no first read. If the
+ * turn also ends in this process, the end needs no read either: the code that commits the end announces it before the
+ * commit (`foretell`) and confirms it after (`tell`).
  */
 export class TurnWatcher {
   readonly #options: TurnWatcherOptions;
   readonly #waiters: Waiters<TurnId, TurnEnd> = new Map();
   readonly #batchWaiters: Waiters<BatchId, BatchRow> = new Map();
-  /** The project of each, as it is named and its id. All of them are forgotten with the connection that listens. */
+  /**
+   * The id and the given names of the project of each expected turn or batch. All of them are forgotten when the
+   * listening connection is lost.
+   */
   readonly #expected = new RecentMap<string, readonly string[]>(MAX_EXPECTED);
   /** Ends that are being committed in this process. */
   readonly #foretold = new Map<TurnId, TurnEnd>();
   readonly #followers = new Map<TurnId, Set<TurnFollower>>();
   #listener: pg.Client | undefined;
   #connecting = false;
-  /** By the monotonic clock: when the listener was last checked. */
+  /** Time of the last check of the listener, on the monotonic clock. */
   #askedAt = 0;
   #timer: NodeJS.Timeout | undefined;
   #again: ReturnType<typeof startTimer> | undefined;
@@ -153,7 +158,7 @@ export class TurnWatcher {
     return this.#wait(this.#waiters, turnId, { ...options, ids: { turn_id: turnId } });
   }
 
-  /** As `wait`, for a batch that has its answer in its row. */
+  /** Like `wait`, for a batch whose answer is in its row. */
   waitForBatch(batchId: BatchId, options: WaitOptions): Promise<BatchRow> {
     return this.#wait(this.#batchWaiters, batchId, { ...options, ids: { batch_id: batchId } });
   }
@@ -207,34 +212,40 @@ export class TurnWatcher {
           void this.#read(this.#watched());
         }, POLL_MS);
         void this.#listen();
-        // A short wait would be over before the poll that meets a lost notice.
+        // A short wait would be over before the poll that makes up for a lost notice.
         if (!isExpected || (timeoutMs ?? Number.POSITIVE_INFINITY) <= POLL_MS) void this.#read([id]);
       });
     });
   }
 
   /**
-   * Says that turns or batches are about to be written by this process.
+   * Announces that this process is about to write turns or batches.
    *
-   * @param projects - The names of their project by which a wait is answered without a read.
+   * @param projects - The ids and names of their project; a wait for one of these is answered without a read.
    */
   expect(ids: readonly (TurnId | BatchId)[], projects: readonly string[]): void {
     if (this.#listener === undefined) return;
     for (const id of ids) this.#expected.set(id, projects);
   }
 
-  /** Whether notices are heard. */
+  /** True when notices are received. */
   get isListening(): boolean {
     return this.#listener !== undefined;
   }
 
-  /** Says what the end will be that is now committed. @returns Takes it back: whether it was committed or not, it is over. */
+  /**
+   * Announces the end that is now being committed. @returns Withdraws the announcement; must be called after the
+   * commit, whether it succeeded or not.
+   */
   foretell(end: TurnEnd): () => void {
     this.#foretold.set(end.turn_id, end);
     return () => void this.#foretold.delete(end.turn_id);
   }
 
-  /** Says that these ends, which were foretold here, were committed. A wait that names another project is answered by the row. */
+  /**
+   * Confirms that these ends, announced here by `foretell`, were committed. A wait that names another project is
+   * answered from the row.
+   */
   tell(turnIds: readonly TurnId[]): void {
     for (const id of turnIds) {
       const end = this.#foretold.get(id);
@@ -252,7 +263,10 @@ export class TurnWatcher {
     return [...this.#waiters.keys(), ...this.#batchWaiters.keys()];
   }
 
-  /** Follows a turn that exists, until the answer is disposed of. @throws KernelError when the runtime is closed. */
+  /**
+   * Follows an existing turn until the returned follower is disposed of. @throws KernelError when the runtime is
+   * closed.
+   */
   follow(turnId: TurnId): TurnFollower {
     if (this.#isClosed) throw runtimeClosed();
     const follower = new TurnFollower((one) => {
@@ -272,7 +286,7 @@ export class TurnWatcher {
     for (const id of ids) for (const follower of this.#followers.get(id as TurnId) ?? []) follower.tell();
   }
 
-  /** Says that turns or batches have ended; called by whoever ended them in this process. */
+  /** Reports that turns or batches have ended. Called by the code that ended them in this process. */
   hint(ids: readonly (TurnId | BatchId)[]): void {
     this.#tellFollowers(ids);
     for (const id of ids) this.#expected.delete(id);
@@ -310,7 +324,7 @@ export class TurnWatcher {
         this.#listener = client;
         this.#askedAt = performance.now();
       }
-      // Whatever ended before the subscription stood is read now.
+      // Ends that came before the subscription are read now.
       this.#tellFollowers([...this.#followers.keys()]);
       void this.#read(this.#watched());
     } catch (error) {
@@ -322,7 +336,7 @@ export class TurnWatcher {
     }
   }
 
-  /** Followers hear of news by notices alone, and no poll listens again for them. */
+  /** Followers learn of news only from notices, and no poll opens the listening connection again for them. */
   #listenSoon(): void {
     if (this.#again !== undefined || this.#isClosed || this.#followers.size === 0) return;
     outsideHandlers(() => {

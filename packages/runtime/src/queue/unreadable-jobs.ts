@@ -5,7 +5,7 @@
 import { KernelError, sanitizeText, toErrorBody } from '@boxcar/kernel';
 import type { Job } from 'bullmq';
 
-/** The stored form of a job, as far as it matters here. */
+/** The fields of a stored job that this file needs. */
 interface StoredJob {
   readonly data: string;
 }

@@ -19,7 +19,7 @@ import { Sweeper } from './sweeper.js';
 
 const BOTH = ['agent-a', 'agent-b'];
 
-/** What each instruction makes its turn ask for; all of them at the same time. */
+/** The calls that each instruction makes its turn ask for, all of them at the same time. */
 type Plan = Readonly<Record<string, { readonly tool: string; readonly arguments: JsonValue }>>;
 
 const task = (target_ref: string, target_strategy = 'reuse', instruction = 'hello') => ({
@@ -28,7 +28,7 @@ const task = (target_ref: string, target_strategy = 'reuse', instruction = 'hell
   instruction,
 });
 
-/** Agents of these names, whose turns ask as the plan says; each instruction is the name of its agent. */
+/** Agents with these names, whose turns make the calls of the plan; each instruction is the name of its agent. */
 async function together(
   names: readonly string[],
   makePlan: (h: Harness) => Plan | Promise<Plan>,
@@ -132,7 +132,8 @@ describe('a circle that leads through batches', () => {
       expect(JSON.stringify(failed[0]?.error?.details.chain)).toContain(root);
     await allEnd(h);
     const batch_id = String(failed[0]?.error?.details.batch_id);
-    // As one that was made with `wait: false`: it keeps its answer, and no end of the turn that gave it up ends its turns.
+    // Like a batch that was made with `wait: false`: it keeps its answer, and no end of the turn that gave it up ends
+    // its turns.
     expect(
       await h.rows(
         'select tool_call_id, status, answer is not null as is_kept from boxcar.batches where id = $1',
@@ -160,7 +161,7 @@ describe('a circle that leads through batches', () => {
       return { ...(one && { 'agent-a': one }), ...(two && { 'agent-b': two }) };
     });
     await using _harness = h;
-    // Four at once can come past the check that refuses two; here the rows are made to be as they would be then.
+    // Four concurrent calls can pass the check that refuses two. Here the rows are set to the same state.
     const [a, b] = BOTH.map((name) => roots[name]);
     for (const [waiter, member] of [
       [a, b],
@@ -240,7 +241,7 @@ test('a wide batch whose members wait for nobody is read in one statement and le
     },
   }));
   await using _harness = h;
-  // By a connection of its own: the worker's heartbeat goes on meanwhile.
+  // On a connection of its own, because the worker's heartbeat continues meanwhile.
   const pool = createPool({ connectionString: h.database.url, max: 1 });
   const client = await pool.connect();
   const sent = vi.spyOn(client, 'query');

@@ -5,9 +5,11 @@ import type { RuntimeCore } from '../core/index.js';
 import { buildResult, leaveBatch } from '../end/index.js';
 import type { Clock, SweepContext } from './sweep-rows.js';
 
-/** Circles of waits are rare, and looking for them reads more than other searches. */
+/** Circles of waits are rare, and the search for them reads more than other searches. */
 const CYCLES_EVERY_MS = 5_000;
-/** Of nearly all that stand in a queue one look at an index tells that they are in none. */
+/**
+ * Turns from which one search starts. For almost all queued turns one index lookup shows that they are not in a circle.
+ */
 const CYCLE_STARTS = 5_000;
 
 /** A circle whose youngest wait is given up. */
@@ -24,7 +26,7 @@ export class WaitCycles {
     this.#rows = context.rows;
   }
 
-  /** Turns of several runs that wait for each other: the youngest wait is answered, and its turn goes on. */
+  /** When turns of several runs wait for each other, the youngest wait is answered and its turn continues. */
   async breakCycles(clock: Clock): Promise<void> {
     if (clock.now === undefined && performance.now() - this.#cyclesLookedAt < CYCLES_EVERY_MS) return;
     this.#cyclesLookedAt = performance.now();

@@ -1,4 +1,4 @@
-/** Waits that are over: timers, selectors that no worker has, leftovers of budgets, providers. */
+/** Waits that are over: timers, selectors that no worker has, leftovers of budgets, and providers. */
 import type { Ring, TurnId } from '@boxcar/kernel';
 import {
   findDueWaits,
@@ -17,7 +17,7 @@ import { endAndAnnounce, endWaiting } from '../end/index.js';
 import { selectorUnknown } from '../pack/index.js';
 import type { Clock, SweepContext } from './sweep-rows.js';
 
-/** Wakes who waits for a provider, as far as there is room. */
+/** Wakes turns that wait for a provider, as far as there is room. */
 export type WakeProvider = (
   provider: string,
   options: { readonly wakeOnly?: readonly TurnId[]; readonly now?: Date | undefined } & LockLimit,
@@ -34,7 +34,7 @@ export class DueWaits {
     this.#wakeGate = wakeProvider;
   }
 
-  /** Rings by itself. */
+  /** `wakeGate` rings the turns itself, so there are no rings to return. */
   async #wakeProvider(
     provider: string,
     options: Clock & LockLimit & { readonly wakeOnly?: readonly TurnId[] },
@@ -56,7 +56,7 @@ export class DueWaits {
       key: 'turn_id',
       work: (turn, limit) => this.#endUnselected(turn, limit),
     });
-    // The id of an account is that of a run or a turn, and a note of `due_waits` would end that turn.
+    // The id of an account is the id of a run or a turn, and a note of `due_waits` would end that turn.
     await this.#rows.each('left_budgets', clock, {
       rows: await findLeftovers(pool, clock),
       key: 'id',
@@ -71,7 +71,7 @@ export class DueWaits {
       });
   }
 
-  /** For a minute no worker has lived that has the selector. */
+  /** For a minute no living worker has had the selector. */
   async #endUnselected(turn: UnselectedTurn, limit: LockLimit): Promise<void> {
     const { turn_id, step_count, selector: name, selector_version: version } = turn;
     const what = `makes the prompts of this turn, and for ${SELECTOR_PATIENCE_MS / 1000} s no worker of its pool had it`;

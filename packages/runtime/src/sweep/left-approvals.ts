@@ -1,4 +1,7 @@
-/** Requests for approval whose time is over, and decisions whose turn nothing has woken, since a process has died in between. */
+/**
+ * Requests for approval whose time is over, and decisions whose turn was not woken because a process died before it
+ * could do so.
+ */
 import { errorText } from '@boxcar/kernel';
 import { closeAnswered, findLeftTickets, findUnwoken, wakeDecided } from '@boxcar/store';
 import { expireDue } from '../approval/index.js';
@@ -15,7 +18,7 @@ export class LeftApprovals {
   async act(clock: Clock): Promise<void> {
     const { pool, handoffs, log } = this.#runtime;
     const expired = await expireDue(this.#runtime, clock);
-    // Before the turns: what waits for a handoff has its answer then, and is not looked at again.
+    // Before the turns: a turn that waits for a handoff then has its answer, and is not read again.
     for (const id of await findLeftTickets(pool, clock))
       await handoffs.decided(id).catch((error: unknown) => {
         log('warn', 'approval.not_woken', { ticket_id: id, error: errorText(error) });

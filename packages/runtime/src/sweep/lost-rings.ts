@@ -1,10 +1,10 @@
-/** Rings that the queue has lost, and rings that others have passed. */
+/** Rings that the queue has lost, and rings that later rings have passed. */
 import type { Ring } from '@boxcar/kernel';
 import { findStaleRings, type RingPlace, ringAgain } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { Clock, SweepContext } from './sweep-rows.js';
 
-/** Rings that other rings have passed and that one pass raises. */
+/** The number of passed rings that one pass raises. */
 const RAISES = 100;
 
 export class LostRings {
@@ -13,9 +13,11 @@ export class LostRings {
   readonly #queue: SweepContext['queue'];
   readonly #lostRingMs: number;
   readonly #halfLeaseMs: number;
-  /** By the monotonic clock: when a worker was last lost. That worker may have taken rings without claiming them. */
+  /**
+   * Time of the last loss of a worker, on the monotonic clock. That worker may have taken rings without claiming them.
+   */
   #lostWorkerAt = Number.NEGATIVE_INFINITY;
-  /** Where the last look at old rings ended. */
+  /** The position at which the last search for old rings ended. */
   #ringsAfter: RingPlace | undefined;
 
   constructor(context: SweepContext, times: { readonly lostRingMs: number; readonly halfLeaseMs: number }) {
@@ -26,20 +28,20 @@ export class LostRings {
     this.#halfLeaseMs = times.halfLeaseMs;
   }
 
-  /** A worker was lost. It may have taken rings without claiming them. */
+  /** Reports the loss of a worker, which may have taken rings without claiming them. */
   workerLost(): void {
     this.#lostWorkerAt = performance.now();
   }
 
   async ringAgain(clock: Clock): Promise<void> {
-    // The queue is away, so this pass has claimed from the rows instead.
+    // The queue is unavailable, so this pass has claimed from the rows instead.
     if (this.#queue.isDoorbellUnavailable) return;
     const { rings: stale, next } = await findStaleRings(this.#runtime.pool, {
       ...clock,
       lostRingMs: this.#lostRingMs,
       after: this.#ringsAfter,
     });
-    // After the loss of a worker, that worker may hold any unclaimed ring. A surplus ring changes nothing.
+    // For a while after the loss of a worker, that worker may hold any unclaimed ring. A surplus ring has no effect.
     const isDoubtful = performance.now() - this.#lostWorkerAt < 3 * this.#lostRingMs;
     const takenMs = isDoubtful ? 0 : this.#halfLeaseMs;
     const lost = await this.#runtime.doorbell.findLost(stale, { takenMs });

@@ -83,7 +83,8 @@ export class Overdue {
     const late = turns.filter((turn) => !isOver(turn));
     const error = new KernelError('deadline_exceeded').toJSON();
     await this.#rows.end('overdue_turns', late, { status: 'timeout', error, ...clock });
-    // The deadline was that of an account: as when a worker meets it before a step.
+    // The deadline was the deadline of an account. The error is the same as when a worker meets that deadline before a
+    // step.
     const spent = new KernelError('budget_exceeded', {
       message: 'The time of its budget is over.',
       details: { limit: 'seconds' },
@@ -95,7 +96,7 @@ export class Overdue {
     });
   }
 
-  /** Ends each turn that was given up, with the cause that was noted. */
+  /** Ends each turn that was given up, with the noted cause. */
   async endFailed(clock: Clock): Promise<void> {
     for (const turn of await findFailedTurns(this.#runtime.pool, clock)) {
       const error = fromCause(turn.last_error, { attempts: turn.attempts });
@@ -117,7 +118,8 @@ export class Overdue {
       const work = (call: OverdueCall, limit: LockLimit) => answer([call], limit);
       await this.#rows.each('overdue_calls', clock, { rows: calls, key: 'id', work });
     }
-    // Nobody waits for them any more; a worker that has one in hand finds its answer a duplicate.
+    // These calls need no answer any more. A worker that still runs such a call will find that its result is a
+    // duplicate.
     if (!this.#queue.isDoorbellUnavailable && (await this.#runtime.outside?.forget(answered)) === false)
       this.#queue.markDoorbellUnavailable();
   }
@@ -141,7 +143,7 @@ export class Overdue {
     this.#runtime.ring((await recordResults(this.#runtime.pool, settlements, options)).rings);
   }
 
-  /** Batches whose end nobody came to make, or whose deadline has passed. */
+  /** Batches that are due and were not ended, or whose deadline has passed. */
   async finishBatches(clock: Clock): Promise<void> {
     await this.#rows.each('due_batches', clock, {
       rows: await findDueBatches(this.#runtime.pool, clock),
@@ -150,7 +152,7 @@ export class Overdue {
     });
   }
 
-  /** Ends of sessions' turns that nobody came to tell. */
+  /** Ends of sessions' turns that were not reported yet. */
   async tell(clock: Clock): Promise<void> {
     await this.#rows.each('notices', clock, {
       rows: await findDueNotices(this.#runtime.pool, clock),
@@ -159,7 +161,7 @@ export class Overdue {
     });
   }
 
-  /** Ends of handoffs that nobody came to tell to the agents that asked. */
+  /** Ends of handoffs that were not reported yet to the agents that asked. */
   async tellSources(clock: Clock): Promise<void> {
     await this.#rows.each('handoff_notices', clock, {
       rows: await findDueHandoffNotices(this.#runtime.pool, clock),
@@ -168,7 +170,7 @@ export class Overdue {
     });
   }
 
-  /** Forks that live with a turn end with it. */
+  /** A fork that belongs to a turn ends with that turn. */
   async discardForks(clock: Clock): Promise<void> {
     await this.#rows.each('left_forks', clock, {
       rows: await findLeftForks(this.#runtime.pool, clock),

@@ -1,4 +1,7 @@
-/** How a sweep handles rows: together, then each alone; a locked row is left to the next pass, and a bad one is set aside. */
+/**
+ * Handles the rows of a sweep: all together, and if that fails one by one. A locked row is left to the next pass, and a
+ * row that cannot be handled is set aside.
+ */
 import { type ProjectId, type Ring, type TurnId, tryParseId } from '@boxcar/kernel';
 import {
   type EndableTurn,
@@ -19,11 +22,11 @@ export interface Clock {
   readonly limit: number;
 }
 
-/** What the parts of a sweep share. */
+/** The objects that the parts of a sweep share. */
 export interface SweepContext {
   readonly runtime: RuntimeCore;
   readonly rows: SweepRows;
-  /** Whether the doorbell can be heard. */
+  /** Whether the doorbell can be reached. */
   readonly queue: { readonly isDoorbellUnavailable: boolean; markDoorbellUnavailable(): void };
 }
 
@@ -35,7 +38,7 @@ export class SweepRows {
     this.#runtime = runtime;
   }
 
-  /** A pass begins. */
+  /** Call at the beginning of a pass. */
   renew(): void {
     this.#patience.renew();
   }
@@ -45,8 +48,8 @@ export class SweepRows {
   }
 
   /**
-   * Handles rows all at once, and when that fails each alone, so that one that cannot be handled does not keep the others
-   * waiting. Such a row is noted, and left out of the searches for a while.
+   * Handles all rows at once, and if that fails one by one, so that a row that cannot be handled does not delay the
+   * others. Such a row is noted, and left out of the searches for a while.
    */
   async orAlone<R extends { readonly turn_id: TurnId; readonly project_id: ProjectId | null }>(
     kind: SweepKind,
@@ -71,7 +74,10 @@ export class SweepRows {
     return rings;
   }
 
-  /** A row could not be handled. What says nothing about the row, a lost connection, goes on its way. */
+  /**
+   * Notes a row that could not be handled. A failure that is not caused by the row, such as a lost connection, is
+   * thrown.
+   */
   async #setAside(
     row: { readonly kind: SweepKind; readonly rowId: string; readonly projectId: ProjectId | null },
     failure: unknown,
@@ -90,7 +96,7 @@ export class SweepRows {
       attempts,
       error,
     });
-    // Callers no longer need to wait for its end.
+    // Callers no longer need to wait for the end of this turn or batch.
     const id = tryParseId<'turn' | 'batch'>(row.rowId);
     if (!isDead || id === undefined) return;
     this.#runtime.watcher.hint([id]);
@@ -102,8 +108,7 @@ export class SweepRows {
   }
 
   /**
-   * Handles the rows one after the other. A locked row is left to the next pass. A row that cannot be handled is set
-   * aside.
+   * Handles the rows in sequence. A locked row is left to the next pass. A row that cannot be handled is set aside.
    */
   each<K extends string, R extends Readonly<Record<K, string>> & { readonly project_id: ProjectId | null }>(
     kind: SweepKind,
@@ -130,7 +135,7 @@ export class SweepRows {
     });
   }
 
-  /** Ends turns that wait, each by itself. */
+  /** Ends waiting turns, each in a transaction of its own. */
   async end(
     kind: SweepKind,
     turns: readonly EndableTurn[],

@@ -16,7 +16,7 @@ const createSweeper = (h: Harness): Sweeper =>
     wakeProvider: () => Promise.resolve(),
   });
 
-/** An attempt that failed may hold its locks for a moment yet: then the row is skipped, and met by the next sweep. */
+/** A failed attempt may still hold its locks for a moment. Then the row is skipped, and the next sweep finds it. */
 const sweepUntilNoted = (h: Harness, sweeper: Sweeper, now?: Date): Promise<unknown> =>
   waitFor(
     async () => {
@@ -33,7 +33,7 @@ const statusOf = async (h: Harness, turnId: string): Promise<string> =>
   (await h.rows<{ status: string }>('select status from boxcar.turns where id = $1', [turnId]))[0]?.status ??
   '';
 
-/** Every change of this row from now on fails in the database, whoever makes it. */
+/** Every later change of this row fails in the database, whatever process makes it. */
 const poison = (h: Harness, table: string, id: string): Promise<unknown> =>
   h.rows(
     `create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'row % is poison', old.id; end $$;
@@ -42,7 +42,7 @@ const poison = (h: Harness, table: string, id: string): Promise<unknown> =>
 const cure = (h: Harness, table: string): Promise<unknown> =>
   h.rows(`drop trigger poison on boxcar.${table}`);
 
-/** Puts a turn into the hands of a worker that is gone. */
+/** Assigns a turn to a worker that is gone. */
 const lose = (h: Harness, turnIds: readonly TurnId[]): Promise<unknown> =>
   h.rows(
     `with b as (update boxcar.boxes x set head_position = x.head_position + 1 from boxcar.turns t where t.id = any ($1) and x.id = t.output_box_id returning t.id, x.head_position, x.id as box_id),
@@ -60,7 +60,7 @@ describe('a row that a sweep cannot handle', () => {
     const args = { target_strategy: 'new', target_ref: 'slow', instruction: 'go', deadline_seconds: 60 };
     const turnIds: TurnId[] = [];
     for (let i = 0; i < 3; i += 1) turnIds.push(await submit(h, 'delegate_async', args));
-    // The one that is due first stands in front of the others.
+    // The turn that is due first precedes the others.
     const [bad, ...good] = turnIds as [TurnId, TurnId, TurnId];
     await poison(h, 'turns', bad);
     const sweeper = createSweeper(h);
@@ -75,7 +75,7 @@ describe('a row that a sweep cannot handle', () => {
     await sweepAt(0);
     for (const turnId of good) expect(await statusOf(h, turnId)).toBe('timeout');
     expect(await tries()).toEqual([1, false]);
-    // Not before its time: 2, 4, 8, 16 seconds later.
+    // Not retried before its time: 2, 4, 8, 16 seconds later.
     const seen: [number, number, boolean][] = [];
     for (const second of [1, 3, 5, 8, 12, 17, 25, 34, 60, 3_600]) {
       await sweepAt(second);
@@ -105,7 +105,7 @@ describe('a row that a sweep cannot handle', () => {
     expect(await retryDeadLetters(h.database.pool)).toBe(1);
     await sweepAt(3_601);
     expect(await statusOf(h, bad)).toBe('timeout');
-    // What has not failed since its time is forgotten.
+    // A note whose row has not failed again since its time is forgotten.
     await sweepAt(3_700);
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
     await checkInvariants(h.database.pool);
@@ -147,7 +147,7 @@ describe('a row that a sweep cannot handle', () => {
     await sweepUntilNoted(h, createSweeper(h), new Date(Date.now() + 3_700_000));
     expect(await h.rows('select status from boxcar.tool_calls order by ordinal')).toEqual([
       { status: 'pending' },
-      // The answer of a wait; how the work ended is in its result.
+      // The answer of a wait succeeds; the outcome of the work is in its result.
       { status: 'success' },
     ]);
     expect(await listDeadLetters(h.database.pool, 10)).toEqual(
@@ -212,7 +212,7 @@ describe('a row that a sweep cannot handle', () => {
     await h.profile('writer', [{ say: 'done' }]);
     const launch = () => submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
     const [left, open, waiting] = [await launch(), await launch(), await launch()];
-    // An account of a capped subtree has the id of the turn at its top.
+    // The account of a capped subtree has the id of the turn at its top.
     await h.rows(
       `update boxcar.turns set run_id = (select run_id from boxcar.turns where id = '${open}') where id = '${left}'`,
     );
@@ -279,7 +279,7 @@ describe('a row that a sweep cannot handle', () => {
   });
 });
 
-/** Two agents, each with a turn in hand that asks the other one and waits, at the same time. */
+/** Two agents, each with a running turn. Both turns ask the other agent at the same time and wait. */
 async function circle(): Promise<{ h: Harness; roots: readonly TurnId[] }> {
   let arrived = 0;
   let open = (): void => undefined;
@@ -406,7 +406,7 @@ describe('a row that another session has locked', () => {
     const turnIds: TurnId[] = [];
     for (let i = 0; i < 3; i += 1) turnIds.push(await submit(h, 'delegate_async', args));
     const [locked, ...free] = turnIds as [TurnId, ...TurnId[]];
-    // A session without the limits of the kernel.
+    // A session without the kernel's time limits.
     const stranger = new pg.Client({ connectionString: h.database.url });
     await stranger.connect();
     await stranger.query('begin');
@@ -451,7 +451,8 @@ describe('a row that another session has locked', () => {
     // By default, one locked row would be waited for 15 seconds.
     await sweeper.sweep({ now: new Date(Date.now() + 61_000) });
     expect(performance.now() - startedAt).toBeLessThan(6_000);
-    // When the second is used up, a row is left at once even if it is locked only for a moment, as by autovacuum.
+    // When the second is used up, a row that is locked only for a moment, for instance by autovacuum, is skipped at
+    // once.
     await waitFor(
       async () => {
         const open = await Promise.all(free.map(async (turnId) => (await statusOf(h, turnId)) !== 'timeout'));
@@ -467,7 +468,7 @@ describe('a row that another session has locked', () => {
           : [],
       );
     expect(named().sort()).toEqual(turnIds);
-    // The rows are known now, so they are not logged again.
+    // The rows are known by now, so they are not logged again.
     await sweeper.sweep({ now: new Date(Date.now() + 61_000) });
     expect(named()).toHaveLength(turnIds.length);
     await stranger.end();
@@ -555,7 +556,7 @@ describe('a row that another session has locked', () => {
     expect(performance.now() - startedAt).toBeLessThan(12_000);
     expect(await statusOf(h, woken)).toBe('dispatched');
     expect(await statusOf(h, waiting)).toBe('suspended');
-    // The tries that meet the lock have a limit of their own, also those of single turns.
+    // The tries that meet the lock have a limit of their own, including tries for single turns.
     expect(limits).toEqual([expect.any(Number), expect.any(Number), expect.any(Number)]);
     await stranger.end();
     await waitFor(
@@ -622,7 +623,7 @@ test('a sweep does not ask an absent queue for doors or rings, and closes all do
   const sweeper = createSweeper(h);
 
   const sweepIn = (ms: number): Promise<void> => sweeper.sweep({ now: new Date(Date.now() + ms) });
-  // The sweep looks at doors 2 s after the end of their turn.
+  // The sweep checks doors 2 s after the end of their turn.
   await sweepIn(10_000);
   expect(asked.splice(0)).toEqual(['doors']);
   await submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });

@@ -17,7 +17,7 @@ import { Overdue } from './overdue.js';
 import { SweepRows } from './sweep-rows.js';
 import { WaitingJobs } from './waiting-jobs.js';
 
-/** Rows of one kind in one pass; the rest waits for the next. */
+/** Rows of one kind in one pass; the rest is left to the next pass. */
 const LIMIT = 500;
 const LEASE_MS = 10_000;
 
@@ -29,17 +29,17 @@ export interface SweeperOptions {
    */
   readonly leaseMs?: number;
   readonly claimFromRows: (options?: { readonly isOnlyNewer: boolean }) => Promise<void>;
-  /** Workers of older builds serve the same targets: rings of what they cannot read end with them. */
+  /** True when workers of older builds serve the same targets. They end rings of turns that they cannot read. */
   readonly hasOlder?: () => boolean;
   /** Takes turns that wait for a selector of this process. */
   readonly takeForSelectors?: () => Promise<void>;
-  /** Wakes who waits for a provider, as far as there is room. */
+  /** Wakes turns that wait for a provider, as far as there is room. */
   readonly wakeProvider: WakeProvider;
 }
 
 /**
- * Looks, by a timer, for rows that nobody will touch unless somebody looks: lost rings, dead leases, deadlines, room for
- * queued turns, jobs whose answer is ready. An idle pass is one statement.
+ * Searches, by a timer, for rows on which nothing else would act: lost rings, dead leases, deadlines, room for queued
+ * turns, jobs whose answer is ready. An idle pass is one statement.
  */
 export class Sweeper {
   readonly #runtime: RuntimeCore;
@@ -82,7 +82,7 @@ export class Sweeper {
         )
         .finally(() => {
           this.#running = undefined;
-          // Spread over the pool: workers that started together do not sweep together.
+          // Random intervals, so that workers that started together do not sweep together.
           if (!this.#isStopped) this.#timer = startTimer(everyMs * (0.8 + Math.random() * 0.4), next);
         });
     };
@@ -99,7 +99,7 @@ export class Sweeper {
     await this.#running;
   }
 
-  /** One pass: everything that is due now. `now` moves the clock in tests. */
+  /** One pass over everything that is due now. `now` moves the clock in tests. */
   async sweep(options: { readonly now?: Date } = {}): Promise<void> {
     const { pool } = this.#runtime;
     if (this.#isDoorbellUnavailable) {
@@ -109,20 +109,20 @@ export class Sweeper {
       await this.#options.claimFromRows({ isOnlyNewer: true });
     }
     const { webhooks, ...found } = await probe(pool, { ...options, lostRingMs: this.#options.lostRingMs });
-    // Also when another worker is elected: each sends.
+    // Also when another worker is elected: each process sends.
     if (webhooks) this.#runtime.webhooks.wake();
     if (!Object.values(found).some(Boolean)) return;
-    // Also when another worker is elected: each takes for itself.
+    // Also when another worker is elected: each worker takes turns for itself.
     if (found.selector_waits) await this.#options.takeForSelectors?.();
     await elected(pool, this.#halfLeaseMs, () => this.#sweepFound(found, options));
-    // Also when another worker was elected: each finds out for itself that it cannot hear.
+    // Also when another worker was elected: each worker must find out for itself that the doorbell is unavailable.
     if (found.lost_rings && !this.#isDoorbellUnavailable)
       this.#isDoorbellUnavailable = (await this.#runtime.doorbell.findLost([])) === undefined;
   }
 
   /**
-   * The doorbell cannot be heard: from now on each pass takes what stands ready straight from the rows, whoever is elected,
-   * until the queue answers again.
+   * Records that the doorbell is unavailable. Until the queue answers again, each pass of every worker claims ready
+   * turns directly from the rows, whether the worker is elected or not.
    */
   markDoorbellUnavailable(): void {
     this.#isDoorbellUnavailable = true;
@@ -156,7 +156,7 @@ export class Sweeper {
       try {
         await work();
       } catch (error) {
-        // One kind of trouble does not keep the others waiting.
+        // A failure of one part does not prevent the others.
         this.#runtime.log('warn', 'sweep.part_failed', {
           part,
           error: errorText(error),
@@ -165,15 +165,15 @@ export class Sweeper {
     }
   }
 
-  /** Takes turns from workers that are gone, now: for a worker that has just seen one go. */
+  /** Takes turns from lost workers now. For a worker that has seen the loss of another worker. */
   takeOver(): Promise<void> {
     this.#rings.workerLost();
     return this.#overdue.takeOver({ limit: LIMIT });
   }
 
-  /** Calls in the hands of workers outside. */
+  /** Checks calls that external workers have. */
   async #lookAtCalls(options: { readonly now?: Date }): Promise<void> {
-    // Nothing is lost while the queue is away: the calls stay due.
+    // Nothing is lost while the queue is unavailable: the calls stay due.
     if (this.#isDoorbellUnavailable) return;
     const limit = { lockMs: this.#rows.lockMs };
     if ((await this.#runtime.outside?.sweep({ ...options, ...limit })) === false)

@@ -3,16 +3,16 @@ import { findAnswerableJobs, isServerTrouble, removeWaitingJobs, type WaitingJob
 import type { RuntimeCore } from '../core/index.js';
 import type { Clock, SweepContext } from './sweep-rows.js';
 
-/** Jobs at the queue door looked at in one pass. */
+/** Jobs at the queue door that one pass reads. */
 const DOORS = 2_000;
 
-/** Where a search for jobs of each kind ended. The next search begins there. */
+/** The position at which the search for jobs of each kind ended. The next search begins there. */
 type Places = { turns?: string | undefined; batches?: string | undefined };
 
 export class WaitingJobs {
   readonly #runtime: RuntimeCore;
   readonly #queue: SweepContext['queue'];
-  /** Where the last looks at the jobs at the queue door ended. */
+  /** The positions of the last searches. */
   #jobsAfter: Places = {};
 
   constructor(context: SweepContext) {
@@ -21,7 +21,7 @@ export class WaitingJobs {
   }
 
   async wake(clock: Clock): Promise<void> {
-    // Nothing is lost while the queue is away: the next search finds the same jobs again.
+    // Nothing is lost while the queue is unavailable: the next search finds the same jobs again.
     if (this.#queue.isDoorbellUnavailable) return;
     const jobs: WaitingJob[] = [];
     const next: Places = {};
@@ -46,7 +46,10 @@ export class WaitingJobs {
     if (gone.length > 0) await this.#removeWaitingJobs(gone);
   }
 
-  /** Removes the records of jobs all at once, and when that fails each alone. A record that stays is found by the next sweep. */
+  /**
+   * Removes the records of jobs all at once, and if that fails one by one. A record that stays is found by the next
+   * sweep.
+   */
   async #removeWaitingJobs(jobs: readonly WaitingJob[]): Promise<void> {
     try {
       await removeWaitingJobs(this.#runtime.pool, jobs);

@@ -10,10 +10,10 @@ import { checkInvariants } from '../testing/invariants.js';
 import { createWorker } from '../worker/worker.js';
 
 let h: Harness;
-/** What ran and was told to stop, by turn. */
+/** The turns that began, and the turns that were told to stop. */
 const begun = new Set<string>();
 const aborted = new Set<string>();
-/** Lets the deaf ones answer. */
+/** Lets the calls that ignore their signal answer. */
 const released = new Map<string, () => void>();
 
 const gate = (key: string): Promise<void> => new Promise((resolve) => released.set(key, resolve));
@@ -31,7 +31,7 @@ beforeAll(async () => {
     model: {
       generate: async (request, options) => {
         if (request.model !== 'scripted:deaf') return scripted.generate(request, options);
-        // An adapter that does not listen to its signal.
+        // An adapter that ignores its signal.
         begun.add(request.turn.turnId);
         await gate(request.turn.turnId);
         return {
@@ -88,7 +88,7 @@ const evidence = (turnId: string) =>
 const cancel = (turnId: string) => h.runtime.submit('cancel', { turn_id: turnId });
 
 test('a running model call is aborted by the notice of its cancel, and the slot is free again', async () => {
-  // No heartbeat comes to its help.
+  // The heartbeat is too rare to help.
   await using worker = await h.worker({ concurrency: 1, heartbeatMs: 60_000, leaseMs: 600_000 });
   const turnId = await launch('sleeper');
   await started(turnId);
@@ -150,7 +150,7 @@ test('running tools get the abort by their signals; what one brings all the same
     tool_call_id: calls[1]?.id,
     body: { status: 'success', result: { paid: 12 } },
   });
-  // It had its tape in hand before.
+  // The tool already had its tape.
   const written = await h.rows(
     "select from boxcar.tape_entries e join boxcar.turns t on t.output_box_id = e.box_id where t.id = $1 and e.anchor_name = 'too late'",
     [turnId],
@@ -195,7 +195,7 @@ test('a worker that has lost its turn to another appends nothing to the tape; it
   const turnId = await launch('deaf-model');
   await started(turnId);
   const lateAnswer = released.get(turnId);
-  // Taken over, as from a worker that seemed dead.
+  // Simulates a takeover from a worker that seemed dead.
   await h.rows(
     "update boxcar.turns set status = 'dispatched', epoch = epoch + 1, holder_id = null, dispatched_at = now() where id = $1",
     [turnId],

@@ -1,10 +1,14 @@
 /**
- * Questions of what serves a handoff: a function, or an agent of another platform.
+ * Questions that a function, or an agent of another platform, asks while it serves a handoff.
  *
- * Q1  A question is a row before anybody waits for its reply. While it waits it holds no slot of its worker, and the time of the handoff stands.
- * Q2  A worker that closes does not wait for replies: the turn is given back, and its function begins anew elsewhere.
- * Q3  A function that begins anew asks again, and gets the replies that are there: the same text, for the same time, is the same question.
- * Q4  Which task of a platform waits is written with its question: another attempt goes on with that task, and begins none.
+ * Q1  A question is written to a row before its reply is awaited. A waiting question holds no slot of its worker, and
+ *     the time of its handoff does not run.
+ * Q2  A worker that closes does not wait for replies: the turn is handed back, and its function starts again on another
+ *     worker.
+ * Q3  A function that starts again asks again, and receives the replies that already exist. The same text, asked for
+ *     the nth time, is the same question.
+ * Q4  The id of the waiting task of a platform is written with its question. Another attempt resumes that task and does
+ *     not start a new one.
  * Rule: docs/reference/handoff.md, "Questions".
  */
 import { createHash } from 'node:crypto';
@@ -25,7 +29,7 @@ import type { HeldTurn, TurnHost } from './held-turn.js';
 
 /** How often the rows are read without a notice. */
 const LOOK_MS = 30_000;
-/** How soon a worker that closes is rid of it. */
+/** How soon a waiting question notices that its worker closes. */
 const CLOSE_MS = 500;
 
 export class Asking {
@@ -33,14 +37,14 @@ export class Asking {
   readonly #held: HeldTurn;
   readonly #handoff: ServedHandoff;
   readonly #time: AttemptTime;
-  /** How often each question was asked by this attempt. */
+  /** How often this attempt has asked each question. */
   readonly #asked = new Map<string, number>();
 
   readonly #leave: () => void;
   readonly #ended = new AbortController();
   #remoteTask: string | undefined;
 
-  /** @param of.leave - Ends the attempt, whose turn is given back. */
+  /** @param of.leave - Ends the attempt and hands its turn back. */
   constructor(
     host: TurnHost,
     of: {
@@ -57,7 +61,7 @@ export class Asking {
     this.#leave = of.leave;
   }
 
-  /** Another attempt can go on with the task of the platform. */
+  /** True when another attempt can resume the task of the platform. */
   get canResume(): boolean {
     return this.#remoteTask !== undefined;
   }
@@ -90,12 +94,12 @@ export class Asking {
     if (known.logged.some(({ calls_back }) => calls_back)) this.#host.runtime.webhooks.wake();
     this.#remoteTask = remoteTask;
     if (known.question.is_closed) return this.#replyOf(known.question);
-    // It waits for its slot, too, before it goes on.
+    // `whileWaiting` also waits for a slot before it returns.
     const either = AbortSignal.any([signal, this.#ended.signal]);
     return this.#time.standStill(() => this.#host.whileWaiting(() => this.#wait(askKey, either)));
   };
 
-  /** The attempt is over: nobody waits for the replies to what it has asked. */
+  /** The attempt is over: replies to its questions are not awaited any more. */
   end(): void {
     this.#ended.abort(new Error('the attempt is over'));
   }
@@ -132,7 +136,7 @@ export class Asking {
       if (question === undefined) throw new KernelError('not_found', { details: { handoff_id } });
       if (question.is_closed) return this.#replyOf(question);
       leftMs = Math.min(question.remaining_ms, LOOK_MS);
-      // What it has written says whether a reply was quicker.
+      // If a reply was recorded first, the next read finds it.
       if (leftMs <= 0)
         this.#log(
           await retryTransient(() => expireQuestion(pool, { handoffId: handoff_id, seq: question.seq })),

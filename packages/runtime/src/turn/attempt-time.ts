@@ -1,4 +1,4 @@
-/** The time of an attempt, which stands still while its handoff waits for replies. */
+/** The remaining time of an attempt. It does not run while its handoff waits for replies. */
 import { startTimer, type Timer } from '@boxcar/kernel';
 
 export class AttemptTime {
@@ -33,7 +33,7 @@ export class AttemptTime {
     this.#timer = undefined;
   }
 
-  /** Several at the same time: it stands still until the last of them is over. */
+  /** With several waits at once, the time runs again after the last of them has ended. */
   async standStill<T>(work: () => Promise<T>): Promise<T> {
     this.#waits += 1;
     this.#halt();

@@ -62,7 +62,7 @@ async function runFunction(
         stack: error instanceof Error ? error.stack : undefined,
       });
     };
-    // A tool that does not listen may bring its result when nobody waits for it any more.
+    // A tool that ignores its signal may return a result after its turn was lost.
     const brought = await runInScope({ code, crash }, async () =>
       tool.run(parsed.data, {
         toolCallId: call.id,
@@ -91,9 +91,12 @@ async function runFunction(
 interface Limit {
   /** Fires at the call's deadline, and when the turn is lost. */
   readonly signal: AbortSignal;
-  /** The effect is about to be committed: from here on the deadline no longer ends the call. @throws when it has. */
+  /**
+   * Call before the effect is committed: from then on the deadline no longer ends the call. @throws when the deadline
+   * has already passed.
+   */
   readonly pass: () => void;
-  /** Ends the call with this error. @returns False when the call has ended before. */
+  /** Ends the call with this error. @returns False when the call has already ended. */
   readonly fail: (error: KernelError) => boolean;
 }
 
@@ -104,7 +107,10 @@ const toolCrashed = (call: Pick<PendingCall, 'id' | 'name'>, error: unknown): Ke
     cause: error,
   });
 
-/** Runs outside code for a call until the call's deadline, or until its turn is lost, whether that code listens or not. */
+/**
+ * Runs outside code for a call until the call's deadline, or until its turn is lost, even if that code ignores its
+ * signal.
+ */
 async function runLimited<T>(
   call: PendingCall,
   { signal: lost }: HeldTurn,
@@ -144,9 +150,9 @@ async function runLimited<T>(
 
 export type CallRun =
   | { readonly kind: 'result'; readonly settlement: CallSettlement }
-  /** Answered in its own transaction, or waiting for a turn. */
+  /** Answered in its own transaction, or waiting: for a turn, an approval or an external worker. */
   | { readonly kind: 'elsewhere' }
-  /** submit_result and its like: the turn ends with this deliverable. */
+  /** `submit_result` and similar calls: the turn ends with this deliverable. */
   | ({ readonly kind: 'ending'; readonly settlement: CallSettlement } & NonNullable<Accepted['ending']>);
 
 interface CallOptions {
@@ -158,8 +164,8 @@ interface CallOptions {
 }
 
 /**
- * Runs one pending call. Whatever the tool does, the model gets a readable result; only the loss of the turn or of the
- * database is thrown.
+ * Runs one pending call. The model gets a readable result whatever the tool does. Only three errors are thrown: the
+ * loss of the turn, the loss of the database, and a gate that could not be asked.
  */
 export async function runCall(
   runtime: RuntimeCore,
@@ -185,7 +191,8 @@ export async function runCall(
   try {
     if (call.route === 'none')
       return { kind: 'result', settlement: settle(toFailure(refusal(runtime, call, toolbox))) };
-    // Those of a queue fit their schema. Before anybody is asked: a text cannot be masked.
+    // The arguments of queue calls already fit their schema. Others are checked before the approval gate, because text
+    // cannot be masked.
     if (call.route !== 'queue' && !isJsonObject(call.arguments)) throw unreadable(call.arguments);
     const pass = await passGate(runtime, { call, ...callerFactsOf(turn), profile: options.profile }).catch(
       (error: unknown) => {
@@ -198,15 +205,16 @@ export async function runCall(
       turn.gatedIds.add(call.id);
       return { kind: 'elsewhere' };
     }
-    // Its ticket proves that it was not begun before, whoever held the turn.
+    // Its ticket proves that no holder of the turn has begun this call before.
     if (pass.kind === 'begin') call = { ...call, epoch: turn.turn.epoch, remaining_ms: pass.remainingMs };
     if (call.route === 'queue') {
-      // After a takeover it may be out already; whether one that must not be sent twice was, the sweep knows.
+      // After a takeover the job may already be out. The sweep finds out whether a call that must not be sent twice was
+      // sent.
       if (call.retry === 'safe' || call.epoch === turn.turn.epoch) runtime.sendSoon(call);
       return { kind: 'elsewhere' };
     }
     if (call.route === 'primitive') return await runPrimitive(runtime, turn, call, { ...options, settle });
-    // Also when the tool is gone: it may have been run.
+    // Also when the tool no longer exists: the call may have been run.
     if (call.epoch !== turn.turn.epoch && call.retry === 'never') {
       throw new KernelError('outcome_unknown', {
         message: `${call.name} was interrupted.`,
@@ -245,7 +253,7 @@ const unreadable = (given: JsonValue): KernelError =>
     details: { received: String(given).slice(0, 200) },
   });
 
-/** Whether the call may begin could not be found out: the turn is handed back, and nothing was begun. */
+/** The gate could not be asked whether the call may begin. The turn is handed back, and nothing was begun. */
 class NotGated extends Error {
   constructor(cause: unknown) {
     super(errorText(cause), { cause });
@@ -260,7 +268,10 @@ const callerFactsOf = ({ turn: { projectId, runId, agentId, epoch }, names }: He
   names,
 });
 
-/** Ours to act on: the database is away, or this worker no longer holds the turn. An outside handler can say neither. */
+/**
+ * Errors that this worker must act on: the database is unavailable, or this worker no longer holds the turn. An error
+ * that an outside handler throws never counts as such an error.
+ */
 const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   error instanceof KernelError &&
   !isOutside(error) &&
@@ -274,7 +285,10 @@ const callerOf = ({ turn }: HeldTurn): SubmitOptions => ({
   ...(turn.traceparent === null ? {} : { traceparent: turn.traceparent }),
 });
 
-/** Begins a primitive beside the commit of its call. Undefined: it is none, or will be refused by `runCall`. */
+/**
+ * Parses the submission of a primitive and starts to read its caller while its call is being committed. Undefined when
+ * the call is not a primitive, or when `runCall` will refuse it.
+ */
 export function beginCall(
   runtime: RuntimeCore,
   held: HeldTurn,

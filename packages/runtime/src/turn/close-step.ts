@@ -1,4 +1,4 @@
-/** A model call that is over, as the row of its step has it. */
+/** A finished model call in the form of its step's row. */
 import {
   dearestOf,
   type ErrorBody,
@@ -16,7 +16,7 @@ import type { SentPrompt } from './progress.js';
 export interface EndedCall {
   readonly modelMs: number;
   readonly usage?: ModelUsage;
-  /** What was used is not known: it is counted at the highest price. */
+  /** The usage is not known and is counted at the highest price. */
   readonly isLost?: boolean;
   readonly finishReason?: ModelReply['finishReason'];
   readonly warnings?: readonly string[];

@@ -9,7 +9,7 @@ import type { OpenCalls, StepCalls } from './step-calls.js';
 import { noticeCard } from './step-cards.js';
 import type { TurnCommits } from './turn-commits.js';
 
-/** What a turn goes on with after a step. */
+/** The state with which a turn continues after a step. */
 interface NextStep {
   readonly attempt: number;
   readonly emptyReplies: number;
@@ -24,8 +24,8 @@ const onTape = (written: Written): Pick<StepCommit, 'cards' | 'entries'> => ({
 });
 
 /**
- * Commits a step after which the turn goes on: its thought, its calls and what the model is reminded of. A call that ends the turn is
- * committed with its result and the end.
+ * Commits a step after which the turn continues: its thought, its calls and reminders to the model. A call that ends
+ * the turn is committed with its result and the end.
  */
 export async function commitNext(
   {

@@ -1,6 +1,7 @@
 /**
- * Keeps a turn's prompts within what its model takes: reminds an agent that can hand off, and when a prompt is too long, by
- * the estimate or in the provider's words, hands off in its place. Rules: docs/reference/views.md, "Overflow".
+ * Keeps a turn's prompts within the limit of its model. It reminds an agent that can hand off. When a prompt is too
+ * long, by the estimate or according to the provider, it hands off in the agent's place. Rules:
+ * docs/reference/views.md, "Overflow".
  */
 import {
   AUTO_HANDOFF_ANCHOR,
@@ -32,7 +33,7 @@ import { newId, unlessAborted } from '../lib/index.js';
 import type { HeldTurn } from './held-turn.js';
 import { CONTEXT_REMINDER, noticeCard } from './step-cards.js';
 
-/** A prompt that is about to be sent, or was. */
+/** A prompt that is about to be sent, or was sent. */
 export interface HeldPrompt {
   readonly rows: ViewRows;
   readonly view: View;
@@ -42,18 +43,20 @@ export interface HeldPrompt {
 
 export type Checked =
   | { readonly outcome: 'fits' }
-  /** The tape has something new: the prompt is to be built again. */
+  /** The tape has new entries: the prompt must be built again. */
   | { readonly outcome: 'again'; readonly attempt?: number }
   | { readonly outcome: 'fenced' }
-  /** Too long, and there is nothing left to be done about it. */
+  /** The prompt is too long and cannot be shortened. */
   | { readonly outcome: 'over'; readonly error: ErrorBody };
 
-/** After so many tries that found new entries on the tape, a prompt's measures count although others write. */
+/**
+ * After this many tries that found new entries on the tape, the plan is written even if others have appended meanwhile.
+ */
 const MAX_EXACT_TRIES = 3;
-/** What providers add around a message. */
+/** Tokens that providers add around each message. */
 const MESSAGE_TOKENS = 4;
 
-/** Schemas are the same objects from step to step. */
+/** The schema objects are the same in every step. */
 const toolTokens = new WeakMap<ToolSchema, number>();
 
 function estimateWith(
@@ -72,7 +75,7 @@ const wordsOf = (message: Message): string =>
     ? message.content + JSON.stringify(message.toolCalls)
     : message.content;
 
-/** Of what providers attached, which is mostly no text: by its bytes, as the estimate does. */
+/** Data that providers attached is mostly not text, so it is counted by its bytes, like the estimate does. */
 const attachedTokens = ({ messages }: View): number =>
   messages.reduce(
     (sum, message) =>
@@ -82,7 +85,7 @@ const attachedTokens = ({ messages }: View): number =>
 
 const headOf = ({ entries }: ViewRows): number => entries.at(-1)?.position ?? 0;
 
-/** The failure of a call as a prompt that was too long, whoever said it and how. */
+/** True when a failed call means that the prompt was too long, in the words of any provider or adapter. */
 export const saysTooLong = ({ code, message, details }: ErrorBody): boolean => {
   const { status, provider_code: providerCode } = details ?? {};
   return (
@@ -101,9 +104,9 @@ export class ContextKeeper {
   readonly #held: HeldTurn;
   readonly #model: string;
   readonly #limits: ContextLimits;
-  /** Tokens of texts that the last prompt showed, so that only what is new is counted. */
+  /** Token counts of the texts in the last prompt, so that only new texts are counted. */
   #counted = new Map<string, number>();
-  /** Tries in a row that found new entries on the tape. */
+  /** Consecutive tries that found new entries on the tape. */
   #moved = 0;
 
   constructor(runtime: RuntimeCore, held: HeldTurn, profile: Profile) {
@@ -113,14 +116,14 @@ export class ContextKeeper {
     this.#limits = contextLimitsOf(profile);
   }
 
-  /** Before the call. */
+  /** Checks a prompt before the call. */
   async check(prompt: HeldPrompt): Promise<Checked> {
     const { promptTokens, limitTokens } = this.#limits;
-    // Not on the last step, which may hand off no more.
+    // No reminder on the last step, because that step can no longer hand off.
     const canHandOff = prompt.tools.some(({ name }) => name === TAPE_HANDOFF.name);
     const reminderTokens = canHandOff ? this.#limits.reminderTokens : undefined;
     const smallest = Math.min(promptTokens, reminderTokens ?? promptTokens);
-    // No token is shorter than a byte, so most prompts need not be counted.
+    // A token has at least one byte, so most prompts need not be counted.
     const bytes = estimateWith(prompt.view, prompt.tools) * 4;
     if (bytes <= smallest) return { outcome: 'fits' };
     const tokens = await this.#measure(prompt.view, prompt.tools);
@@ -136,7 +139,7 @@ export class ContextKeeper {
     return this.#remind(prompt, tokens);
   }
 
-  /** After a call whose provider said that the prompt was too long. */
+  /** Shortens the context after a call whose provider said that the prompt was too long. */
   async recover(
     prompt: HeldPrompt,
     failed: {
@@ -154,7 +157,7 @@ export class ContextKeeper {
     });
   }
 
-  /** One reminder, until an anchor takes it out of the prompt. */
+  /** There is one reminder, until an anchor removes it from the prompt. */
   #isReminded({ entries, lastAnchorPosition }: ViewRows): boolean {
     return entries.some(
       ({ card, position, turnId }) =>
@@ -184,7 +187,8 @@ export class ContextKeeper {
     const { rows, tools, step } = prompt;
     const before = cause.tokens;
     const { selector } = prompt.view.manifest;
-    // A compaction would shorten what the selector is given, and nobody knows what it makes of that.
+    // A compaction would shorten the input of the selector, and its effect on the selector's prompt cannot be
+    // predicted.
     if (selector !== undefined)
       return {
         outcome: 'over',
@@ -223,14 +227,14 @@ export class ContextKeeper {
         },
         { ...ids, step, elapsedMs: Math.round(cause.elapsedMs) },
       );
-    // As long as the number that will stand there.
+    // Measured with `before` in the place of the final number, which is not longer.
     const after = await this.#measure(buildView(appendAutoHandoff(rows, plan, draft(before))), tools);
     if (after >= before || after > this.#limits.promptTokens) return over({ tokens_after: after });
     const head = headOf(rows);
     const written = await this.#write(rows, {
       entries: draft(after),
       viewFrom: plan.keepFrom,
-      // What was added after the plan stays in view; but an anchor of others hides what is before it.
+      // Entries that were added after the plan stay in view. An anchor of another writer hides everything before it.
       ifGrown: (lastAnchor) => {
         const viewFrom = lastAnchor > head ? lastAnchor : (plan.keepFrom ?? head + 1);
         return { entries: draft(after, viewFrom), viewFrom };
@@ -247,13 +251,16 @@ export class ContextKeeper {
     return written;
   }
 
-  /** Somebody else has written an anchor since, behind which all of the turn's context is shown again. */
+  /** Another writer has set an anchor since. After such an anchor all of the turn's context is shown again. */
   #isUndone({ entries, lastAnchorPosition }: ViewRows): boolean {
     const last = entries.find(({ position }) => position === lastAnchorPosition);
     return last !== undefined && last.turnId !== this.#held.turn.turnId;
   }
 
-  /** What the messages may come to, in the kernel's estimate: half of what fits, as measured, without what stays anyway. */
+  /**
+   * The target for the messages, in tokens of the kernel's estimate: half of the fitting size, as measured, without the
+   * fixed parts of the prompt.
+   */
   #target({ rows, view, tools }: HeldPrompt, measured: number): number {
     const estimated = estimateWith(view, tools);
     const half = Math.min(this.#limits.promptTokens, measured) / 2;
@@ -264,8 +271,8 @@ export class ContextKeeper {
   }
 
   /**
-   * Writes what was planned for these rows. If others have appended meanwhile, the prompt is built and measured again, three times at
-   * most. After a failed call it is written at once: another plan would need another call.
+   * Writes the plan for these rows. If other writers have appended meanwhile, the prompt is built and measured again,
+   * at most three times. After a failed call the plan is written at once: another plan would need another call.
    */
   async #write(
     rows: ViewRows,

@@ -1,6 +1,6 @@
 /**
- * Records the results of a step's calls while other calls of the step still run, so that they survive the death of the worker.
- * Results that arrive together with the last one are left to the statement that opens the next step.
+ * Records the results of a step's calls while other calls of the step still run, so that they survive the death of the
+ * worker. Results that arrive together with the last result are left to the statement that opens the next step.
  */
 import { errorText } from '@boxcar/kernel';
 import type { CallSettlement } from '@boxcar/store';
@@ -32,7 +32,7 @@ export class EarlyResults {
     this.#held.unrecorded.set(result, this.#step);
   }
 
-  /** A call has ended. Its result, if any, was added before. */
+  /** Call when a call has ended. Its result, if any, was added before. */
   leave(): void {
     this.#out -= 1;
     if (this.#out === 0 || this.#waiting.length === 0) return;
@@ -55,7 +55,8 @@ export class EarlyResults {
       this.#held.unrecorded.delete(result);
       if (outcome === 'duplicate') await keepLate(runtime, this.#held, lateSettlements([result], this.#step));
     } catch (error) {
-      // It is recorded again with the others when all calls have ended; a failure then is a failure of the turn.
+      // The result is recorded again with the others when all calls have ended; a failure then is a failure of the
+      // turn.
       runtime.log('warn', 'turn.result_not_recorded', {
         turn_id: result.turnId,
         tool_call_id: result.toolCallId,
@@ -64,7 +65,7 @@ export class EarlyResults {
     }
   }
 
-  /** All calls have ended: waits for records in progress and leaves the other results to the next step. */
+  /** Call when all calls have ended: waits for records in progress and leaves the other results to the next step. */
   async close(): Promise<void> {
     clearTimeout(this.#timer);
     await Promise.all(this.#recording);

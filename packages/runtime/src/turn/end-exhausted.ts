@@ -4,7 +4,7 @@ import { fallbackDeliverable, fromCause } from '../end/index.js';
 import type { HeldTurn, TurnHost, TurnRun } from './held-turn.js';
 import { TurnCommits } from './turn-commits.js';
 
-/** Ends a turn without reading any more of it, because its rows may be the cause of its failures. */
+/** Ends a turn without reading more of its rows, because they may be the cause of its failures. */
 export async function endExhausted(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
   const { turnId, stepCount, losses } = held.turn;
   const details = { turn_id: turnId, step: stepCount + 1, attempts: losses };

@@ -1,4 +1,6 @@
-/** `submit_result` as the only call of an answer: its call, its result and the end of the turn are one commit. No I/O. */
+/**
+ * `submit_result` as the only call of an answer: its call, its result and the end of the turn are one commit. No I/O.
+ */
 import {
   checkResult,
   type EndRule,
@@ -18,7 +20,7 @@ import { toSettlement } from '../end/index.js';
 import { deliverableContent } from '../lib/index.js';
 import { parseGiven } from '../tool/index.js';
 
-/** What binds the end of a turn. */
+/** The rules for the end of the turn. */
 interface Bound {
   readonly endRule: EndRule;
   readonly resultFields: readonly Field[] | undefined;
@@ -31,7 +33,7 @@ export interface CallEnding {
   readonly isSanitized: boolean;
 }
 
-/** Undefined: the call runs like any other, which finds out what its result is. */
+/** Undefined: the call must run like any other call, which determines its result. */
 export function readEnding(
   runtime: RuntimeCore,
   turn: Pick<ClaimedTurn, 'turnId' | 'projectId' | 'agentId'>,

@@ -39,7 +39,7 @@ beforeEach(async () => {
 
 type Ended = TurnResult & { readonly calls: readonly string[] };
 
-/** Runs a turn. Its calls are listed as `name: status`, or `name: code` where they failed. */
+/** Runs a turn. Its calls are listed as `name: status`, or as `name: code` if they failed. */
 async function play(
   script: readonly JsonValue[],
   rest: Record<string, unknown> = {},

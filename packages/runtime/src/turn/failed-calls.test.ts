@@ -1,4 +1,4 @@
-/** What calls cost that have failed, and the output limit that calls are sent with. */
+/** The cost of failed calls, and the output limit with which calls are sent. */
 import { type JsonObject, providerOf } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import {

@@ -346,7 +346,7 @@ describe('a turn that another one waits for', () => {
   });
 });
 
-/** The answer that the call of a turn got. */
+/** The answer that the call of a turn received. */
 const answerTo = async (turnId: TurnId): Promise<string> =>
   (
     await h.rows<{ content: string }>(

@@ -38,7 +38,7 @@ import type { TurnLoader, ViewedTurn } from '../view/index.js';
 
 type FailedRunsHost = Pick<RuntimeCore, 'pool' | 'log' | 'ring' | 'announceEnds' | 'builds'>;
 
-/** After how many failures of a kind at one step a turn is given up: A1, A2, A3. */
+/** After how many failures of one kind at one step a turn is given up: A1, A2, A3. */
 const TRIES = { own: MAX_TRIES, shared: 10, damage: 1 };
 
 interface Failure {
@@ -79,7 +79,7 @@ async function explain(error: unknown, loader: TurnLoader, turn: ViewedTurn): Pr
 export interface HeldRun {
   readonly turn: ViewedTurn & HeldAt;
   readonly holderId: WorkerId;
-  /** Its calls that were begun and must not be run twice. */
+  /** Calls of the turn that were begun and must not be run twice. */
   readonly begunIds: readonly ToolCallId[];
 }
 
@@ -124,7 +124,7 @@ export async function handBackFailed(
   }
 }
 
-/** What a failure means. `newer`: only builds of this format can read the turn. */
+/** The meaning of a failure. `newer`: only builds of this format can read the turn. */
 type Judgement = Failure | { readonly kind: 'newer'; readonly format: number };
 
 async function judge(
@@ -143,7 +143,9 @@ async function judge(
 /** A3. */
 const DAMAGE: ReadonlySet<string> = new Set(['card_damaged', 'unsupported_format']);
 
-/** A1 for a turn whose claim threw. @returns True when the failure was noted: then this worker does not ring the turn. */
+/**
+ * A1 for a turn whose claim threw. @returns True when the failure was noted. Then this worker must not ring the turn.
+ */
 export async function noteFailedClaim(
   runtime: FailedRunsHost,
   { turnId }: Pick<Ring, 'turnId'>,
@@ -194,7 +196,7 @@ async function note(runtime: FailedRunsHost, turnId: TurnId, failure: Failure): 
   return conclude(runtime, turnId, failure, noted);
 }
 
-/** Logs what was noted, and ends the turn after the last try. @returns True when the turn was given up. */
+/** Logs the noted failure, and ends the turn after the last try. @returns True when the turn was given up. */
 async function conclude(
   runtime: FailedRunsHost,
   turnId: TurnId,

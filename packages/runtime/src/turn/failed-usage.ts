@@ -3,16 +3,16 @@ import { parseUsage } from '../model/index.js';
 import type { PricedProfile } from '../view/index.js';
 import type { HeldPrompt } from './context-keeper.js';
 
-/** What a failed call has used. */
+/** The usage of a failed call. */
 export interface FailedUsage {
   readonly usage: ModelUsage;
-  /** Nobody knows: it is what was reserved. */
+  /** True when the usage is not known: then it is the reserved amount. */
   readonly isLost: boolean;
 }
 
 /**
- * What a failed call has used, as its adapter says. A call that took too long may have been answered where nobody heard it: it is
- * charged with all that it may have used. One that was refused cost nothing.
+ * The usage of a failed call, as reported by its adapter. A call that timed out may still have been answered by the
+ * provider, so it is charged with its possible maximum. A refused call costs nothing.
  */
 export function usageOfFailure(
   profile: PricedProfile['profile'],

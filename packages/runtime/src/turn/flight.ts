@@ -1,10 +1,13 @@
-/** Before a handoff is carried out: whether an identical one has a result for it, or is about to have one. Rule: docs/reference/handoff.md, "Cached results". */
+/**
+ * Before a handoff is carried out: finds out whether an identical handoff has a result for it, or will soon have one.
+ * Rule: docs/reference/handoff.md, "Cached results".
+ */
 import type { HandoffId } from '@boxcar/kernel';
 import { type Flight, findFlight, lead, retryTransient, takeCached } from '@boxcar/store';
 import type { Ending } from '../end/index.js';
 import type { HeldTurn, TurnHost } from './held-turn.js';
 
-/** The result that it takes; undefined: it is to be carried out. */
+/** The result of an identical handoff. Functions return undefined instead when the handoff must be carried out. */
 export interface CachedResult {
   readonly content: NonNullable<Flight['content']>;
   readonly cachedFrom: HandoffId;
@@ -35,7 +38,7 @@ export async function awaitCached(host: TurnHost, held: HeldTurn): Promise<Cache
   }
 }
 
-/** The end of a turn that has taken a result. */
+/** The end of a turn that has taken a cached result. */
 export const cachedEnding = ({ content, cachedFrom }: CachedResult): Ending => ({
   status: 'success',
   deliverable: content,

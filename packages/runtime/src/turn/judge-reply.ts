@@ -1,4 +1,6 @@
-/** What follows from a model's answer: the turn's end, or what its step leaves on the tape. No I/O. */
+/**
+ * Decides the effect of a model's answer: the end of the turn, or the entries that its step leaves on the tape. No I/O.
+ */
 import {
   decideStep,
   type ErrorBody,
@@ -21,7 +23,7 @@ import {
   thoughtCard,
 } from './step-cards.js';
 
-/** Calls of one answer, comma commands included. */
+/** The limit for calls of one answer, including comma commands. */
 const MAX_CALLS = 256;
 
 export type ReplyVerdict =
@@ -30,11 +32,11 @@ export type ReplyVerdict =
       readonly kind: 'next';
       /** Undefined for an answer without words. */
       readonly thought: NewCard | undefined;
-      /** For its first call, when the answer has no words. */
+      /** Facts for the card of the first call, when the answer has no words. */
       readonly facts: AnswerFacts | undefined;
       readonly calls: readonly ModelToolCall[];
       readonly reminder: string | undefined;
-      /** What the reminder's metadata say. */
+      /** The metadata value of the reminder. */
       readonly notice?: string;
       readonly emptyReplies: number;
     };
@@ -43,12 +45,12 @@ export interface AnsweredStep {
   readonly turn: ClaimedTurn;
   readonly model: string;
   readonly step: number;
-  /** There is no step behind it. */
+  /** True when no further step follows. */
   readonly isLast: boolean;
   readonly bound: Bound;
-  /** Empty answers in a row before this one. */
+  /** Consecutive empty answers before this answer. */
   readonly emptyReplies: number;
-  /** The model was reminded of the number of calls before. */
+  /** True when the model was already reminded of the number of calls. */
   readonly hadTooManyCalls: boolean;
   readonly maxCardBytes: number | undefined;
 }
@@ -79,7 +81,9 @@ export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
   };
 }
 
-/** A card for the words of an answer; without words what belongs to them is left for its first call. */
+/**
+ * A card for the words of an answer. Without words, the facts of the answer are left for the card of its first call.
+ */
 function writeWords(
   reply: ModelReply,
   text: CleanText,
@@ -91,7 +95,9 @@ function writeWords(
     : { thought: thoughtCard(turn, text, facts), facts: undefined };
 }
 
-/** None of so many calls is run. The model is reminded once; the second time the turn ends. */
+/**
+ * When an answer has too many calls, none of them is run. The model is reminded once; the second time the turn ends.
+ */
 function judgeManyCalls(reply: ModelReply, text: CleanText, of: AnsweredStep): ReplyVerdict {
   const { turn, step } = of;
   const count = reply.toolCalls.length;
@@ -116,7 +122,7 @@ function judgeManyCalls(reply: ModelReply, text: CleanText, of: AnsweredStep): R
 const isEnding = ({ toolCalls }: ModelReply, { enders }: Bound): boolean =>
   toolCalls.every(({ name }) => enders.includes(name)) && (toolCalls.length === 1 || !callsSubmit(toolCalls));
 
-/** It must be alone. */
+/** `submit_result` must be the only call of its message. */
 const callsSubmit = (calls: readonly ModelToolCall[]): boolean =>
   calls.some(({ name }) => name === 'submit_result');
 
@@ -132,7 +138,7 @@ function answerEnd(reply: ModelReply, text: CleanText, { turn, step, model }: An
   };
 }
 
-/** An answer that its provider broke off is not the whole one, and must not pass for it. */
+/** An answer that its provider cut off is incomplete, and must not count as a complete answer. */
 function cutOffError(
   { finishReason }: ModelReply,
   ids: { readonly turn_id: string; readonly step: number },
@@ -141,7 +147,10 @@ function cutOffError(
   return new KernelError('answer_cut', { details: { ...ids, finish_reason: finishReason } }).toJSON();
 }
 
-/** An answer that was broken off before its first word: another try with the same limit or filter would end alike. */
+/**
+ * An answer that was cut off before its first word ends the turn: another try with the same limit or filter would end
+ * in the same way.
+ */
 function emptyCut(
   { finishReason, toolCalls, usage }: ModelReply,
   { value }: CleanText,
@@ -175,7 +184,9 @@ function emptyEnd(emptyReplies: number, { turn, step }: AnsweredStep): Ending {
   return { status: 'failed', deliverable: fallbackDeliverable(error, step, null), error };
 }
 
-/** The end of a turn that has used its steps, as partial: with its last text where that is an answer. */
+/**
+ * The partial end of a turn that has used all its steps. Its last text is the deliverable if that text is an answer.
+ */
 export function limitEnd(
   turn: Pick<ClaimedTurn, 'turnId' | 'maxSteps'>,
   last: { readonly step: number; readonly text: string | null; readonly isAnswer: boolean },

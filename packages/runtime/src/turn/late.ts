@@ -1,4 +1,4 @@
-/** What a worker brings for a turn that is no longer in its hands: kept as evidence, applied nowhere. */
+/** Results that a worker has for a turn that it no longer holds. They are kept as evidence and applied nowhere. */
 import { errorText, type JsonValue, type ModelReply, maskSecrets } from '@boxcar/kernel';
 import { type CallSettlement, type Evidence, keepEvidence } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
@@ -26,7 +26,7 @@ export const lateReply = (
   usage: usageRow(reply.usage),
 });
 
-/** What a tool brought. @param outcome - As in its result card: status with result or error. */
+/** The late result of a tool. @param outcome - As in its result card: status with result or error. */
 export const lateResult = (
   toolCallId: CallSettlement['toolCallId'],
   step: number,
@@ -45,7 +45,7 @@ export const lateSettlements = (settlements: readonly CallSettlement[], step: nu
     lateResult(toolCallId, step, JSON.parse(card.contentText) as JsonValue),
   );
 
-/** Never fails: evidence that cannot be kept is a line in the log. */
+/** Never fails: evidence that cannot be kept becomes a line in the log. */
 export async function keepLate(
   runtime: Pick<RuntimeCore, 'pool' | 'log'>,
   { turn, holderId }: Pick<HeldTurn, 'turn' | 'holderId'>,

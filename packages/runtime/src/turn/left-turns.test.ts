@@ -177,7 +177,8 @@ test('a recorded result whose answer was lost in a long outage is no evidence', 
   proxy.arm({ at: { text, nth: 1 }, when: 'after', scope: 'process' });
   const turnId = await one.launch();
   await waitFor(() => proxy.isDead, { message: 'the result is recorded, and the answer lost' });
-  // The worker has handed it back when it is dispatched at the next epoch. It may have been claimed and ended since.
+  // When the turn is dispatched at the next epoch, the worker has handed it back. It may have been claimed and ended
+  // since.
   await waitFor(
     async () =>
       (await database.pool.query('select from boxcar.turns where id = $1 and epoch > 1', [turnId]))
@@ -191,7 +192,7 @@ test('a recorded result whose answer was lost in a long outage is no evidence', 
   expect((await database.pool.query('select kind from boxcar.evidence')).rows).toEqual([]);
 });
 
-// P0001 is refused at once; the others are tried again first, because they may pass.
+// P0001 is given up at once. The other errors may be temporary, so they are tried again first.
 test.each(['40001', '53200', 'P0001'])(
   'a turn whose result can never be recorded (%s) ends as failed with the cause',
   async (state) => {

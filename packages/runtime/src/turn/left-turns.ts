@@ -1,12 +1,14 @@
 /**
- * Turns that a worker stopped running while it may still hold them by the rows, and the results of their calls.
+ * Turns that a worker stopped running while the rows may still name it as their holder, and the results of their calls.
  *
- * L1  The worker does not claim such a turn again at the same epoch. The turn continues at another epoch after it was handed back.
- * L2  A result that could not be recorded (the database was unavailable, or a row locked) is tried again until it is recorded. Its
- *     turn is handed back only after that: otherwise the next holder would answer a call that must not run twice as
- *     `outcome_unknown`. A call accepts its first result from any worker, so the worker continues to try even if it has lost the turn.
- * L3  A result that fails for another reason (it loses each race, or needs too much of the server) may fail for ever. Its turn is
- *     handed back with a note, like a turn that cannot be run, and the result is dropped after five tries.
+ * L1  The worker does not claim such a turn again at the same epoch. The turn continues at another epoch after it was
+ *     handed back.
+ * L2  A result that could not be recorded (the database was unavailable, or a row locked) is tried again until it is
+ *     recorded. Its turn is handed back only after that: otherwise the next holder would answer a call that must not
+ *     run twice as `outcome_unknown`. A call accepts its first result from any worker, so the worker continues to try
+ *     even if it has lost the turn.
+ * L3  A result that fails for another reason (it loses each race, or needs too much of the server) may never succeed.
+ *     Its turn is handed back with a note, like a turn that cannot be run, and the result is dropped after five tries.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -25,12 +27,15 @@ interface RecordHost {
   readonly record: Recorder['add'];
 }
 
-/** What has become of results: `waiting` (L2) or `failing` (L3) when some are still to be recorded. */
+/**
+ * The outcome of the attempt to record results: `waiting` (L2) or `failing` (L3) when some results are not recorded
+ * yet.
+ */
 export type LeftResults = 'done' | 'waiting' | 'failing';
 
 const LOCKED = '55P03';
 
-/** L2: the failure is not the fault of the result. */
+/** L2: the result itself is not the cause of the failure. */
 const mustWait = (error: unknown): boolean =>
   (isServerTrouble(error) && !isOutOfResources(error)) || sqlStateOf(error) === LOCKED;
 
@@ -49,7 +54,7 @@ export async function recordLeft(
   await Promise.all(
     [...unrecorded].map(async ([result, step]) => {
       try {
-        // An earlier try may have recorded it: then it is not late.
+        // If an earlier try has recorded it, the result is not late.
         if ((await record(result, { isRepeated: true })) === 'duplicate')
           await keepLate(runtime, held, lateSettlements([result], step));
         unrecorded.delete(result);
@@ -72,7 +77,7 @@ export async function recordLeft(
 
 interface Left {
   readonly epoch: number;
-  /** By the worker's monotonic clock. */
+  /** On the worker's monotonic clock. */
   readonly since: number;
   readonly begunIds: ReadonlySet<ToolCallId>;
 }
@@ -84,7 +89,10 @@ export class LeftTurns {
   readonly #host: RecordHost;
   /** L1 */
   readonly #turns = new Map<TurnId, Left>();
-  /** L2, L3: also turns that this worker no longer holds by the rows. With the number of tries that have failed. */
+  /**
+   * L2, L3: turns with unrecorded results, with their number of failed tries. Also turns whose rows no longer name this
+   * worker.
+   */
   readonly #owing = new Map<Unrecorded, number>();
   #recording: Promise<void> | undefined;
   #isClosed = false;
@@ -111,13 +119,16 @@ export class LeftTurns {
     return [...turnIds].flatMap((id) => [...(this.#turns.get(id)?.begunIds ?? [])]);
   }
 
-  /** Forgets turns left before `askedAt` that are not in `held`, the turns that this worker held by the rows at that moment. */
+  /**
+   * Forgets turns that were left before `askedAt` and are not in `held`. `held` are the turns whose rows named this
+   * worker as their holder at that moment.
+   */
   forget(held: readonly TurnId[], askedAt: number): void {
     const ours = new Set(held);
     for (const [id, { since }] of this.#turns) if (since < askedAt && !ours.has(id)) this.#turns.delete(id);
   }
 
-  /** For a new incarnation of the worker, which holds no turns by the rows. */
+  /** For a new incarnation of the worker, which no row names as a holder yet. */
   clear(): void {
     this.#turns.clear();
   }
@@ -151,7 +162,7 @@ export class LeftTurns {
     }
   }
 
-  /** The worker ends: results that are not recorded yet are lost. */
+  /** Call when the worker ends: results that are not recorded yet are lost. */
   close(): void {
     this.#isClosed = true;
   }

@@ -43,7 +43,7 @@ afterAll(() => h[Symbol.asyncDispose]());
 
 const TOOLS = ['look', 'poll', 'write', 'flaky', 'luck', 'delegate_async', 'fork_join'];
 
-/** Runs a script to its end; the outcome of each call in order. */
+/** Runs a script to its end and returns the outcome of each call in order. */
 async function outcomesOf(name: string, script: readonly JsonValue[], rest: object = {}): Promise<string[]> {
   runs = [];
   await h.profile(name, [...script, { say: 'done' }], {
@@ -184,7 +184,7 @@ it('is still known to whoever goes on with the turn elsewhere', async () => {
       },
     ],
   };
-  // The wait hands the turn back, and whoever resumes it has only the rows.
+  // The wait hands the turn back, and the worker that resumes it has only the rows.
   expect(await outcomesOf('resumed', [wait, call('look'), wait, call('look')])).toEqual([
     'success',
     'success',

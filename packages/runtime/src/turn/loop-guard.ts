@@ -1,9 +1,10 @@
 /**
- * Stops a call that was made before, by the same profile with the same arguments and nothing new to go by, in this turn or
- * in one on its way to the root. Rule: docs/reference/budgets.md, "Loop guard".
+ * Stops a repeated call: a call that the same profile has already made with the same arguments and without new
+ * information since, in this turn or in a turn between it and the root. Rule: docs/reference/budgets.md, "Loop guard".
  *
- * The hash is committed with the call, so that whoever takes the turn over decides alike. Earlier steps of this hold are
- * remembered; only a turn with a parent, or one that was begun elsewhere, reads rows, while its commit is under way.
+ * The hash is committed with the call, so that a worker that takes over the turn decides in the same way. Earlier steps
+ * since the claim are in memory. Only a turn with a parent, or a turn that was begun under an earlier claim, reads
+ * rows, while its commit is in progress.
  */
 import {
   hashCall,
@@ -39,7 +40,7 @@ export class LoopGuard {
     this.#profile = profile;
   }
 
-  /** The hash functions of a step's calls; undefined for what is not guarded. */
+  /** The hash functions of a step's calls; they return undefined for calls that are not guarded. */
   at(
     rows: Rows,
     toolbox: Toolbox,
@@ -63,17 +64,17 @@ export class LoopGuard {
     return known?.repeatable === true;
   }
 
-  /** True when rows may know more than this hold does. */
+  /** True when the rows may have earlier calls that are not in memory. */
   get #mustRead(): boolean {
     const { turn } = this.#held;
     return turn.parentTurnId !== null || turn.stepCount > 0;
   }
 
-  /** Begins to look for earlier calls, beside the commit of these. */
+  /** Starts to look for earlier calls while these calls are being committed. */
   lookAhead(hashes: readonly string[], step: number): void {
     if (!this.#mustRead || hashes.length === 0) return;
     const repeats = this.#read(hashes, step);
-    // Whoever waits for it hears of the failure; when the commit fails first, nobody does.
+    // `find` reports the failure. If the commit fails first, the result is not needed.
     repeats.catch(() => undefined);
     this.#looking = { step, repeats };
   }
@@ -82,7 +83,7 @@ export class LoopGuard {
     return findRepeats(this.#runtime.pool, { turnId: this.#held.turn.turnId, step, hashes });
   }
 
-  /** Of the calls of one step those that were made before, by id. */
+  /** The calls of one step that are repetitions, by id, with their refusals. */
   async find(calls: readonly PendingCall[]): Promise<ReadonlyMap<string, CallRun>> {
     const guarded = calls.flatMap((call) =>
       call.guard_hash === null || call.is_awaiting ? [] : [{ call, hash: call.guard_hash }],

@@ -21,7 +21,7 @@ const WORDS = {
   type: 'invalid_request_error',
 };
 
-/** How a provider may say it. */
+/** The forms in which providers may report the error. */
 const SAYINGS: readonly (readonly [name: string, behaviour: Behaviour])[] = [
   ['a status of 400', { status: 400, error: WORDS }],
   ['a status of 413', { status: 413, error: { message: 'Request Entity Too Large' } }],
@@ -81,10 +81,10 @@ test.each([responsesWire, anthropicWire, chatWire])(
   },
 );
 
-/** What the server's model takes; nobody has told the kernel. */
+/** The context window of the server's model, which the kernel does not know. */
 const WINDOW = 6_000;
 
-/** A model that reads as many pages as it is told to, as long as its prompt is no longer than its window. */
+/** A model that reads as many pages as it is told to, as long as its prompt fits its window. */
 const pageReader: Behave = ({ prompt }) => {
   const text = JSON.stringify(prompt?.messages ?? []);
   const tokens = Math.ceil(text.length / 4);

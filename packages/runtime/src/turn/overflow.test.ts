@@ -41,7 +41,7 @@ afterEach(async () => {
 });
 
 afterAll(async () => {
-  // Compacted or not: what the rows give is what was sent.
+  // With or without a compaction, the prompt that is rebuilt from the rows is the prompt that was sent.
   await checkPrompts(h.database.pool, model.requests);
   await h[Symbol.asyncDispose]();
 });
@@ -71,7 +71,7 @@ interface Written {
   readonly metadata: Record<string, JsonValue> | null;
 }
 
-/** What the kernel itself wrote to the tape of a turn. */
+/** The entries that the kernel itself wrote to the tape of a turn. */
 const handoffOf = ({ turn_id }: { readonly turn_id: TurnId }): Promise<Written[]> =>
   h.rows<Written & Record<string, unknown>>(
     `select e.kind, e.anchor_name as name, c.content, e.payload, c.metadata
@@ -119,7 +119,7 @@ describe('a provider that says that the prompt is too long', () => {
     const [anchor, handoff, summary, step, ...more] = await handoffOf(turn);
     const state = anchor?.content?.data;
     expect(anchor).toMatchObject({ kind: 'anchor', name: 'auto_handoff/context_overflow' });
-    // Nothing is left out whole: it says the task alone, for the turns after this one.
+    // No card is left out as a whole: the summary states only the task, for the turns after this one.
     expect(summary?.content?.text).toMatch(
       /reads what was asked in full\]\n- the task was: "Read all files\."$/,
     );
@@ -261,7 +261,7 @@ describe('a prompt that is estimated to be too long', () => {
 
   test('leaves nothing to expand but what it linked, whatever a card says that it summarizes', async () => {
     const [secret] = await cardsOf([{ type: 'note', content: { kind: 'text', text: 'private' } }]);
-    // Linked as a reference once it is left out; its list is what its author says.
+    // Linked as a reference once it is left out; the list that it contains is only its author's claim.
     const forged = {
       type: 'task.summary',
       content: { kind: 'text', text: 'all there was '.repeat(6_000) },
@@ -473,10 +473,10 @@ test('the next turn of the agent reads on from there, and may expand what the on
     'assistant: ',
     expect.stringMatching(/^tool: /),
   ]);
-  // What the turn before was asked is still said.
+  // The task of the turn before is still stated.
   expect(sent?.messages[3]?.content).toContain('\n- the task was: "Read all files."');
   expect(sent?.messages.at(-1)?.content).toBe('next');
-  // It is offered to further turns, so they see its calls as calls.
+  // Further turns are offered this tool, so they see its calls as calls.
   const last = (await h.runtime.submit('delegate_async', {
     target_strategy: 'reuse',
     target_ref: first.agent_id,
@@ -545,7 +545,7 @@ test('a reminder is given once, also when another worker goes on; a call that wa
 
 describe('a turn whose tape grows whenever its prompt is measured', () => {
   type Written = { readonly position: number; readonly kind: string; readonly name: string | null };
-  /** Somebody else appends to the tape whenever tokens are counted. */
+  /** Another writer appends to the tape whenever tokens are counted. */
   async function playBeside(
     write: (tape: Tape, n: number) => Promise<unknown>,
     profile: { readonly script: readonly JsonValue[] } & Record<string, unknown>,

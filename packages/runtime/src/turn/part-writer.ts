@@ -1,9 +1,10 @@
 /**
- * The text of a handoff while it is written, for its readers.
+ * Writes the text of a handoff for its readers while the text is being generated.
  *
- * W1  The first text of a round is written at once, later ones in batches. A round that ends before anything was written writes nothing.
- * W2  Nothing is written after a round has stopped: its readers get the rest from what the turn commits.
- * W3  Parts are for readers alone. What cannot be written is left out, and the turn goes on.
+ * W1  The first text of a round is written at once, later texts in batches. A round that ends before its first write
+ *     writes nothing.
+ * W2  Nothing is written after a round has stopped: its readers get the rest from the commit of the turn.
+ * W3  Parts are only for readers. A part that cannot be written is left out, and the turn continues.
  * Rule: docs/reference/handoff.md, "Streams".
  */
 import { MaskedText } from '@boxcar/kernel';
@@ -11,13 +12,13 @@ import { addPart, retryTransient } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { HeldTurn } from './held-turn.js';
 
-/** A batch is as old as this, or has so many texts. */
+/** A batch is written when it has reached this age, or this number of texts. */
 const BATCH_MS = 50;
 const BATCH_TEXTS = 20;
 
 export interface PartRound {
   readonly onText: (text: string) => void;
-  /** Writes no more; settles when nothing is being written. */
+  /** Stops writing; resolves when the write in progress has ended. */
   stop(): Promise<void>;
 }
 
@@ -31,7 +32,7 @@ export class PartWriter {
     this.#held = held;
   }
 
-  /** @param options.masks - Whether the result will be without secrets. */
+  /** @param options.masks - Whether secrets will be masked in the result. */
   open(options: { readonly masks: boolean }): PartRound {
     this.#rounds += 1;
     const { turn, holderId } = this.#held;
@@ -78,7 +79,7 @@ class Round implements PartRound {
 
   #plan(): void {
     if (this.#isOver || this.#waiting === '' || this.#adding !== undefined) return;
-    // W1: what is answered in the same turn of the event loop needs no part.
+    // W1: a text whose answer is complete in the same turn of the event loop needs no part.
     if (this.#written === 0) this.#first ??= setImmediate(() => this.#write());
     else if (this.#texts >= BATCH_TEXTS) this.#write();
     else this.#timer ??= setTimeout(() => this.#write(), BATCH_MS);
@@ -96,7 +97,7 @@ class Round implements PartRound {
         if (!isHeld) this.#isOver = true;
       })
       .catch((error: unknown) => {
-        // A later part would stand where this one is missing.
+        // A later part would be read at the position of the missing part.
         this.#isOver = true;
         this.#onFailure(error);
       })

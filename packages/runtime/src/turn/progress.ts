@@ -6,7 +6,7 @@ import type { HeldPrompt } from './context-keeper.js';
 import type { ClosedStep } from './held-turn.js';
 import type { OpenCalls } from './step-calls.js';
 
-/** Progress inside the loop; the rows hold the same. */
+/** Progress of the turn in memory; the rows hold the same values. */
 export interface Progress {
   step: number;
   attempt: number;
@@ -16,13 +16,13 @@ export interface Progress {
   open: OpenCalls;
 }
 
-/** An attempt whose call has failed, with what it has used. */
+/** An attempt whose call has failed, with its usage. */
 export interface FailedStep {
   readonly step: ClosedStep;
   readonly spent: StepCommit['spent'];
 }
 
-/** A prompt with what its commit says of it. */
+/** A prompt with the values that its commit records about it. */
 export interface SentPrompt extends HeldPrompt {
   readonly isLast: boolean;
   readonly hash: string;

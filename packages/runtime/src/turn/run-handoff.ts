@@ -1,11 +1,13 @@
 /**
  * A turn that an adapter or a function serves.
  *
- * R1  An attempt is recorded before anything is sent. One whose end nobody knows, because its worker died, is followed by another one
- *     only where that does no harm, or where the platform waits for a reply and its task can be gone on with; else the handoff ends as `outcome_unknown`.
- * R2  The result, what the platform could not carry and what it has used are written with the end of the turn, in one transaction.
- * R3  The time of a handoff begins with its first attempt and counts over all of them.
- * R4  A turn that has ended stops its attempt, and the platform is told to stop, where it can be told.
+ * R1  An attempt is recorded before anything is sent. If its worker died and its outcome is unknown, another attempt
+ *     follows only where a repetition is harmless, or where the platform waits for a reply and its task can be resumed.
+ *     Otherwise the handoff ends as `outcome_unknown`.
+ * R2  The result, the parts that the platform could not carry, and the usage are written with the end of the turn, in
+ *     one transaction.
+ * R3  The time of a handoff begins with its first attempt and is shared by all attempts.
+ * R4  A turn that has ended stops its attempt, and the platform is told to stop, if it has a way to be told.
  * Rule: docs/reference/handoff.md, "Attempts".
  */
 import {
@@ -42,10 +44,10 @@ import { PartWriter } from './part-writer.js';
 import { StepBudget } from './step-budget.js';
 import { TurnCommits } from './turn-commits.js';
 
-/** How long a platform may take to hear that it is to stop. */
+/** How long the request that tells a platform to stop may take. */
 const CANCEL_MS = 5_000;
 const STEP = 1;
-/** A question that has no reply ends the attempt, and the agent that asks still waits. */
+/** A question without a reply ends the attempt, but the agent that asked still waits on its platform. */
 const UNANSWERED: ReadonlySet<ErrorCode | undefined> = new Set(['question_expired', 'payload_too_large']);
 
 type Status = 'failed' | 'timeout' | 'partial';
@@ -55,7 +57,7 @@ interface Spent {
   readonly costMicros: number;
 }
 
-/** The end of a turn whose target has answered, and what the attempt has used. */
+/** The end of a turn whose target has answered, and the usage of the attempt. */
 interface Done {
   readonly ending: Ending;
   readonly spent: Spent | undefined;
@@ -115,7 +117,7 @@ class HandoffRun {
     const attempt = handoff.attempts + 1;
     const { holderId } = this.#held;
     const { pool } = this.#host.runtime;
-    // Nothing was sent yet: a lost connection is not the end of an attempt.
+    // Nothing was sent yet, so a lost connection does not end an attempt.
     const remainingMs = await retryTransient(() => beginAttempt(pool, { turnId, epoch, holderId, attempt }));
     if (remainingMs === undefined) return 'fenced';
     if (remainingMs <= 0) return this.#fail(this.#timeout(), 'timeout');
@@ -134,14 +136,14 @@ class HandoffRun {
     return { ...this.#handoff, cards };
   }
 
-  /** Undefined: it is paid for. */
+  /** Undefined when the attempt is paid for. */
   async #pay({ need }: PreparedHandoff): Promise<TurnRun | undefined> {
     const { turn } = this.#held;
     const { pool, prices } = this.#host.runtime;
     if (turn.purse === null) return undefined;
     const profile: Pick<Profile, 'model' | 'limits' | 'model_settings'> = {
       ...(await this.#host.loader.profile(turn.profileId)).profile,
-      // What costs nothing that is known has the price of a scripted model.
+      // A target that names no model needs no price, like a scripted model.
       model: need.model ?? 'scripted',
       ...(need.maxOutputTokens > 0 ? { model_settings: { max_output_tokens: need.maxOutputTokens } } : {}),
     };
@@ -217,7 +219,7 @@ class HandoffRun {
       ).finally(() => parts.stop());
       done = this.#toDone(result, attempt);
     } catch (error) {
-      // It asks again elsewhere, and the platform still waits for the reply.
+      // The function asks again on another worker, and the platform still waits for the reply.
       if (limit.signal.reason === left) return 'released';
       if (limit.signal.aborted || UNANSWERED.has(codeOf(error)))
         this.#tellToStop(prepared, { remoteId, canResume: signal.aborted && asking.canResume });
@@ -232,7 +234,7 @@ class HandoffRun {
     return this.#keep(done);
   }
 
-  /** The target has done its work: it is not asked again because its result cannot be kept. */
+  /** The target has done its work. It is not called again when its result cannot be kept. */
   async #keep({ ending, spent }: Done): Promise<TurnRun> {
     try {
       return await this.#commits.end(ending, { spent });
@@ -264,7 +266,7 @@ class HandoffRun {
     return this.#budget?.spend({ inputTokens: usage.input_tokens, outputTokens: usage.output_tokens });
   }
 
-  /** @param of.leftMs - Of the time of the handoff. */
+  /** @param of.leftMs - The remaining time of the handoff. */
   async #afterFailure(
     prepared: PreparedHandoff,
     error: unknown,
@@ -278,7 +280,7 @@ class HandoffRun {
     const advice = prepared.adviseRetry(error);
     if (!advice.retryable || attempt >= retry.max_attempts)
       return this.#fail({ ...body, details: { ...body.details, handoff_id } }, 'failed', spent);
-    // The time of the handoff counts on in the pause, and it ends there at the latest.
+    // The time of the handoff also runs during the pause, and the pause ends with it at the latest.
     const delayMs = Math.min(pauseOf(retry, attempt, advice.retryAfterMs), leftMs);
     const failed = {
       turnId: turn.turnId,
@@ -290,7 +292,7 @@ class HandoffRun {
       delayMs,
       spent,
     };
-    // After a lost answer the turn waits already, and the sweep wakes it.
+    // If only the answer was lost, the turn already waits, and the sweep wakes it.
     const isDone = await retryTransient(() => retryAttempt(this.#host.runtime.pool, failed));
     if (!isDone) return 'fenced';
     this.#host.runtime.log('info', 'handoff.retrying', {
@@ -315,7 +317,7 @@ class HandoffRun {
     return new KernelError(...this.#timeoutWords()).toJSON();
   }
 
-  /** R4: in the background, since nothing waits for the answer. */
+  /** R4: in the background, because no caller waits for the answer. */
   #tellToStop(
     { cancel }: PreparedHandoff,
     { remoteId, canResume }: { readonly remoteId: string | undefined; readonly canResume: boolean },
@@ -325,7 +327,7 @@ class HandoffRun {
     const { handoff_id } = this.#handoff;
     const { turnId } = this.#held.turn;
     runtime.afterwards(async () => {
-      // Another worker may have the turn, and go on with the task.
+      // Another worker may hold the turn and resume the task.
       const [turn] = canResume ? await loadTurnStates(runtime.pool, [turnId]) : [];
       if (turn !== undefined && !isFinal(turn.status)) return;
       const isTold = await cancel(remoteId, AbortSignal.timeout(CANCEL_MS)).catch(() => false);
@@ -339,13 +341,16 @@ class HandoffRun {
 const codeOf = (error: unknown): ErrorCode | undefined =>
   error instanceof KernelError ? error.code : undefined;
 
-/** What platforms say, as Postgres can keep it: without NUL and lone surrogates. */
+/** Output of platforms in a form that Postgres can store: without NUL and lone surrogates. */
 const storable = <T extends JsonValue>(said: T): T => sanitizeJson(said).value as T;
 
 const bodyOf = (error: unknown, fallback?: ErrorCode): ErrorBody =>
   storable(toErrorBody(error, fallback) as ErrorBody & JsonObject);
 
-/** Doubled from attempt to attempt, a quarter more or less by chance; never less than the platform asks for. */
+/**
+ * The pause doubles with each attempt, with a random spread of a quarter, and is never shorter than the platform asks
+ * for.
+ */
 function pauseOf(
   { base_ms, max_ms }: ServedHandoff['retry'],
   attempt: number,

@@ -1,6 +1,6 @@
 /**
- * The step loop of one turn in a worker's hands. No object here is the truth: everything that follows from a step is
- * committed under the turn's epoch before the next begins, so another worker can go on from any point.
+ * The step loop of one turn that a worker holds. The objects here are only copies: all effects of a step are committed
+ * under the turn's epoch before the next step begins, so another worker can continue from any point.
  */
 import {
   agentsIn,
@@ -62,13 +62,13 @@ class TurnLoop {
   readonly #profile: PricedProfile['profile'];
   readonly #price: PricedProfile['price'];
   readonly #progress: Progress;
-  /** Undefined: nothing limits what the turn spends. */
+  /** Undefined when no budget limits the turn. */
   readonly #budget: StepBudget | undefined;
   readonly #calls: StepCalls;
   readonly #commits: TurnCommits;
   readonly #context: ContextKeeper;
   readonly #selector: TurnSelector;
-  /** Undefined: nobody reads what it writes while it is written. */
+  /** Undefined when the turn has no readers of partial text. */
   readonly #parts: PartWriter | undefined;
 
   constructor(host: TurnHost, held: HeldTurn, { profile, price }: PricedProfile) {
@@ -101,7 +101,7 @@ class TurnLoop {
       const cached = await awaitCached(this.#host, this.#held);
       if (cached !== undefined) return this.#commits.end(cachedEnding(cached));
     }
-    // A turn resumed after its calls: one of them may be what it must end with.
+    // A turn may resume after a call that it must end with.
     let mayHaveEnded = progress.step > 0 && progress.open === 'none';
     for (;;) {
       signal.throwIfAborted();
@@ -115,7 +115,7 @@ class TurnLoop {
         if (ended !== undefined) return ended;
       }
       mayHaveEnded = false;
-      // The last step may still end the turn by a call; when that was refused, there is no step left to try again.
+      // The last step may still end the turn by a call. When that call was refused, no step is left for another try.
       if (progress.step >= turn.maxSteps)
         return this.#commits.end(limitEnd(turn, { step: progress.step, text: null, isAnswer: false }));
       if (this.#host.isDraining()) return 'released';
@@ -128,7 +128,7 @@ class TurnLoop {
     }
   }
 
-  /** Runs the open calls; then either the next step is open, or the turn waits, or it has ended. */
+  /** Runs the open calls. Afterwards the next step is open, or the turn waits, or it has ended. */
   async #runCalls(open: Exclude<OpenCalls, 'none'>): Promise<TurnRun | 'open'> {
     const run = await this.#calls.run(open, this.#progress.step);
     switch (run.outcome) {
@@ -143,7 +143,7 @@ class TurnLoop {
     }
   }
 
-  /** Ends the turn when a call of its last step was one that it must end with, and succeeded. */
+  /** Ends the turn if its last step has a successful call that the turn must end with. */
   async #endByCall(): Promise<TurnRun | undefined> {
     const ender = await this.#calls.findEnder(this.#progress.step);
     if (ender === undefined) return undefined;
@@ -225,7 +225,7 @@ class TurnLoop {
     return { rows: viewRows, view: buildView(viewRows), tools, step };
   }
 
-  /** Goes on with a prompt that is shorter now, or ends the turn whose prompt cannot be. */
+  /** Continues with a prompt that is shorter now, or ends a turn whose prompt cannot be shortened. */
   #afterCheck(checked: Checked, failed?: FailedStep): TurnRun | 'next' | Promise<TurnRun> {
     switch (checked.outcome) {
       case 'fits':
@@ -242,12 +242,12 @@ class TurnLoop {
     }
   }
 
-  /** Ends the turn before it came to an end of its own, with what it said last. */
+  /** Ends the turn before it has answered, with its last text. */
   async #endShort(status: 'failed' | 'partial', error: ErrorBody, failed?: FailedStep): Promise<TurnRun> {
     const { pool } = this.#host.runtime;
     const { turn, holderId } = this.#held;
     const { step, attempt } = this.#progress;
-    // Only where somebody counts what is lost.
+    // Lost attempts are counted only against a budget.
     if (failed === undefined && turn.purse !== null)
       await dropUnasked(pool, { ...turn, holderId, step: step + 1, attempt });
     const lastText = await findLastWords(pool, turn.turnId);
@@ -256,11 +256,11 @@ class TurnLoop {
     return this.#commits.end({ status, deliverable, error }, also);
   }
 
-  /** Undefined: the step is paid for. */
+  /** Undefined when the step is paid for. */
   async #pay(budget: StepBudget, { view, tools, step }: HeldPrompt): Promise<TurnRun | undefined> {
     const { turn } = this.#held;
     const paid = await budget.pay({
-      // What decides for a chain reads rows, and its prompt costs nothing.
+      // The decider of a chain reads rows, and its prompt costs nothing.
       promptTokens: turn.workerTarget === CHAIN_TARGET ? 0 : estimatePrompt(view.estimateTokens, tools),
       step,
       attempt: this.#progress.attempt,
@@ -326,7 +326,7 @@ class TurnLoop {
     return closeStep(sent, call, { attempt, model: this.#profile.model, price: this.#price });
   }
 
-  /** A shorter prompt for one that was too long, another try later, or the end. */
+  /** Shortens a prompt that was too long, waits for another try, or ends the turn. */
   async #afterFailure(
     sent: SentPrompt,
     step: ClosedStep,

@@ -24,7 +24,7 @@ let targets = 0;
 const rows = async <R extends Record<string, unknown>>(text: string, values: unknown[] = []): Promise<R[]> =>
   (await backend.database.pool.query<R>(text, values)).rows;
 
-/** A process with these versions of the selector `picks`. Its tool `hold` waits for a gate where `holds` says so. */
+/** A process with these versions of the selector `picks`. Its tool `hold` waits for a gate if `holds` is true. */
 function open(versions: readonly string[], holds = false): OpenRuntime {
   const answer: ScriptedFunction = ({ turn }, { call }) =>
     turn.step === 1 ? { toolCalls: [call('hold', {}, 'a')] } : { text: 'done' };
@@ -148,7 +148,7 @@ describe.each(kinds)('queues on %s', (kind) => {
       what: "waits for a worker with selector 'picks'; no living worker of its pool has it",
       next: expect.stringContaining('boxcar worker --plugin'),
     });
-    // Not in the pool of the turn: such a worker cannot take it.
+    // A worker outside the pool of the turn cannot take it.
     await worker(has, `${target}-other`);
     expect((await why(turnId))?.what).toContain('no living worker');
     const { id } = await worker(has, target);
@@ -158,7 +158,7 @@ describe.each(kinds)('queues on %s', (kind) => {
       { step: 1, attempt: 1, holder },
       { step: 2, attempt: 1, holder },
     ]);
-    // Taken from the rows, not rung: it did not come back to the worker without the selector.
+    // Taken from the rows, not rung: it was not delivered to the worker without the selector again.
     expect(await turnOf(turnId)).toMatchObject({ status: 'success', losses: 0, version: '1', epoch: 2 });
     await has.runtime.explainStep(turnId, { step: 2 }).then(({ verified }) => expect(verified).toBe(true));
   });
@@ -172,7 +172,7 @@ describe.each(kinds)('queues on %s', (kind) => {
     const two = await worker(newer, target);
     await one.close({ graceMs: 0 });
     await handedBack(turnId, 2);
-    // The claim for the open call counts, as ever; that for the prompt is taken back.
+    // The claim for the open call counts as usual; the claim for the prompt is taken back.
     expect(await turnOf(turnId)).toMatchObject({ status: 'suspended', attempt: 1, losses: 0, version: '1' });
     expect(await stepsOf(turnId)).toEqual([{ step: 1, attempt: 1, holder: one.id }]);
     expect(await why(turnId)).toMatchObject({
@@ -206,7 +206,7 @@ describe('the end of the wait', () => {
     const own = await worker(without, target);
     const turnId = await submit(without, target);
     await handedBack(turnId, 1);
-    // Its own sweeps would stand in the way of those below.
+    // Its own sweeps would interfere with the sweeps below.
     await own.close({ graceMs: 0 });
     await sweepIn(without, 50);
     expect((await turnOf(turnId))?.status).toBe('suspended');
@@ -258,7 +258,7 @@ describe('the end of the wait', () => {
     const turnIds = await Promise.all([1, 2, 3].map(() => submit(without, target)));
     for (const turnId of turnIds) await handedBack(turnId, 1);
     await own.close({ graceMs: 0 });
-    // It sweeps once, when it starts.
+    // It sweeps only once, when it starts.
     await worker(has, target, 1, 3_600_000);
     for (const turnId of turnIds) expect((await end(has, turnId)).status).toBe('success');
   });

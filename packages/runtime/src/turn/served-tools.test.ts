@@ -1,4 +1,7 @@
-/** Tools that MCP servers bring: by the port, whose real implementation is tested in packages/mcp-client. */
+/**
+ * Tools that MCP servers provide, tested through the port. The real implementation of the port is tested in
+ * packages/mcp-client.
+ */
 import { type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { waitFor } from '@boxcar/testkit';

@@ -165,12 +165,12 @@ describe('a run with a budget', () => {
   });
 
   async function launchCounted(budget: object | undefined): Promise<number> {
-    // What is read once per worker has been read.
+    // Reads that happen once per worker have been done.
     await end((await launch('worker')).turnId);
     const { turnId } = await launch('worker', budget);
     const seen = await statementsOf(h.database, () => end(turnId));
     const ofBudgets = /budgets|boxcar\.runs where|is_settled = true/;
-    // The sweep looks at pauses in the one statement of its own.
+    // The sweep checks pauses in its own single statement.
     return seen.filter((text) => ofBudgets.test(text) && !text.includes('as lost_rings')).length;
   }
 });
@@ -253,7 +253,7 @@ describe('below a budget', () => {
   });
 
   it('what an ended child leaves can be used again', async () => {
-    // Each child is given 3,000 and uses 310: three times 3,000 is more than there is.
+    // Each child is given 3,000 and uses 310: three times 3,000 exceeds the account.
     const capped = { ...SMALL, tools: ['note'], limits: { tokens: 3_000 } };
     await h.profile('capped', [note(1), note(2), note(3), say('done')], capped);
     const step = (n: number) => ({ calls: [ask('capped', { instruction: `part ${n}` })], usage: usage(10) });
@@ -290,7 +290,7 @@ describe('a turn whose profile says pause', () => {
     expect(await raise({ steps: 9 })).toMatchObject({ budget_id: runId, woken_turn_ids: [turnId] });
     expect(await end(turnId)).toMatchObject({ status: 'success', result: 'done' });
     expect(await count(`waits where turn_id = '${turnId}'`)).toBe(0);
-    // The pause is no attempt whose answer was lost.
+    // The pause is not an attempt whose answer was lost.
     expect(await h.rows('select spent_tokens::int from boxcar.turns where id = $1', [turnId])).toEqual([
       { spent_tokens: 310 },
     ]);
@@ -328,7 +328,7 @@ describe('a turn whose profile says pause', () => {
     for (const open of gate) open();
     const ended = `turns where run_id = '${waiter?.run_id}' and status = 'success'`;
     await waitFor(async () => (await count(ended)) >= 2, { message: 'the others have ended' });
-    // A pause is left alone for five seconds.
+    // The sweep does not touch a pause for five seconds.
     await h.rows(
       "update boxcar.budgets set paused_at = paused_at - interval '6 seconds' where paused_at is not null",
     );
@@ -386,7 +386,7 @@ describe('the time of a budget', () => {
         status: 'partial',
         error: { code: 'budget_exceeded', details: { limit: 'seconds' } },
       });
-      // None has a later end than its account.
+      // No turn has a later deadline than its account.
       expect(
         await h.rows(
           'select count(*)::int as n from boxcar.turns t join boxcar.budgets b on b.id = t.budget_id where t.run_id = $1 and t.deadline_at > b.deadline_at',

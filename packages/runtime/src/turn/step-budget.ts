@@ -1,6 +1,6 @@
 /**
- * A step is paid before its model call: in memory from what its turn has been allotted, which its holder alone can spend;
- * only when that is too small by a transaction that asks the accounts above. Rules: kernel/budget/budget.ts.
+ * A step is paid before its model call. It is paid in memory from the turn's allotment, which only the holder can
+ * spend. If the allotment is too small, a transaction asks the accounts above. Rules: kernel/budget/budget.ts.
  */
 import {
   answerTokensOf,
@@ -22,10 +22,10 @@ import type { HeldTurn } from './held-turn.js';
 export type Payment =
   | { readonly outcome: 'paid' }
   | { readonly outcome: 'fenced' }
-  /** Suspended until the account is raised. */
+  /** The turn is suspended until the account is raised. */
   | { readonly outcome: 'paused' }
   | { readonly outcome: 'exceeded'; readonly hit: BudgetHit }
-  /** Its cost is limited, and this worker knows no price. */
+  /** The cost of the turn is limited, and this worker knows no price for its model. */
   | { readonly outcome: 'unpriced'; readonly accountId: string };
 
 type PricedProfile = Pick<Profile, 'model' | 'limits' | 'model_settings'>;
@@ -49,7 +49,7 @@ export class StepBudget {
     this.#price = of.price;
   }
 
-  /** Pays for one attempt at a step, or says what stands in the way. */
+  /** Pays for one attempt at a step, or returns the reason why it cannot be paid. */
   async pay(call: {
     readonly promptTokens: number;
     readonly step: number;
@@ -110,7 +110,7 @@ export class StepBudget {
     }
   }
 
-  /** By this machine's clock, which only decides whether the account is asked. */
+  /** On this machine's clock, which only decides whether the account is asked. */
   get #mayBeOver(): boolean {
     const { deadlineAt } = this.#held.turn;
     return deadlineAt !== null && deadlineAt.getTime() <= Date.now();
@@ -121,9 +121,9 @@ export class StepBudget {
   }
 
   /**
-   * What the attempt that was paid for has used, for its commit.
+   * The usage of the paid attempt, for its commit.
    *
-   * @param options.isLost - Nobody knows: the usage is what was reserved.
+   * @param options.isLost - True when the real usage is not known: `usage` is the reserved amount.
    */
   spend(
     usage: ModelUsage,

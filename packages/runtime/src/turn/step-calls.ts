@@ -1,4 +1,7 @@
-/** The calls of a turn's steps: what may be called, how a call is written with its step, and how the open ones are run. */
+/**
+ * The calls of a turn's steps: which calls are allowed, how a call is written with its step, and how open calls are
+ * run.
+ */
 import {
   checkResult,
   type EndRule,
@@ -41,15 +44,15 @@ import { type AnswerFacts, type CallOnPaper, writeCall } from './step-cards.js';
 
 type CallOfStep = Awaited<ReturnType<typeof loadCallsOfStep>>[number];
 
-/** Calls of the last step that have no result yet: known from their commit, or to be read. */
+/** Calls of the last step that have no result yet: known from their commit, or still to be read. */
 export type OpenCalls = readonly PendingCall[] | 'unknown' | 'none';
 
-/** What a turn may call and must end with. */
+/** The calls that a turn may make, and the rules for its end. */
 export interface Bound {
   readonly toolbox: Toolbox;
   readonly endRule: EndRule;
   readonly resultFields: readonly Field[] | undefined;
-  /** All that the last step may call. */
+  /** The only calls that the last step may make. */
   readonly enders: readonly string[];
 }
 
@@ -59,7 +62,7 @@ export interface WrittenCall {
 }
 
 export type CallsRun =
-  /** All are answered, and the next step is open. */
+  /** All calls are answered, and the next step is open. */
   | { readonly outcome: 'open'; readonly attempt: number }
   /** The only call ends the turn; nothing is recorded yet. */
   | {
@@ -75,7 +78,7 @@ export class StepCalls {
   readonly #held: HeldTurn;
   readonly #profile: PricedProfile['profile'];
   readonly #guard: LoopGuard;
-  /** The primitives among the calls of the last step. */
+  /** The parsed submissions of the primitives among the calls of the last step. */
   #parsed: ReadonlyMap<ToolCallId, ParsedSubmission | undefined> = new Map();
   #binding: (Bound & { readonly canExpand: boolean }) | undefined;
   #told: ToldProfiles | undefined;
@@ -88,14 +91,14 @@ export class StepCalls {
     this.#guard = new LoopGuard(host.runtime, held, profile);
   }
 
-  /** What the turn's prompts tell of the profiles that it may reach. */
+  /** The list of reachable profiles that the turn's prompts contain. */
   get told(): ToldProfiles | undefined {
     return this.#told;
   }
 
   /**
-   * Learns what the prompts tell of the profiles that the turn may reach: what its first prompt told, so that the beginning of its
-   * prompts stays the same, whoever runs it on.
+   * Loads the list of reachable profiles for the prompts. A turn that has begun keeps the list of its first prompt, so
+   * that the beginning of its prompts stays the same on every worker.
    */
   async tellProfiles(): Promise<void> {
     const { runtime } = this.#host;
@@ -111,7 +114,7 @@ export class StepCalls {
     this.#binding = undefined;
   }
 
-  /** Learns which tools the servers of the profile have now. What is offered changes with the next prompt. */
+  /** Finds out which tools the servers of the profile have now. A change takes effect in the next prompt. */
   async findServed(): Promise<void> {
     const { mcp = [] } = this.#profile;
     const { toolServers } = this.#host.runtime;
@@ -125,12 +128,15 @@ export class StepCalls {
     this.#binding = undefined;
   }
 
-  /** What the turn may call, as it was bound last. */
+  /** The allowed calls as they were bound last. */
   get bound(): Bound {
     return this.#binding ?? this.bind({ resultFields: undefined, canExpand: false });
   }
 
-  /** Known once the turn's context is. `canExpand`: something was left out that it may read again. */
+  /**
+   * Binds the allowed calls once the turn's context is known. `canExpand`: content was left out that the turn may read
+   * again.
+   */
   bind({ resultFields, canExpand }: Pick<Bound, 'resultFields'> & { readonly canExpand: boolean }): Bound {
     if (this.#binding?.canExpand === canExpand) return this.#binding;
     const extra = canExpand ? [EXPAND_TOOL] : [];
@@ -183,7 +189,7 @@ export class StepCalls {
     return written;
   }
 
-  /** What may begin while they are committed. */
+  /** Starts the work that can be done while the calls are being committed. */
   begin(written: readonly WrittenCall[], step: number): void {
     this.#guard.lookAhead(
       written.flatMap(({ row }) => row.guardHash ?? []),
@@ -194,7 +200,7 @@ export class StepCalls {
     );
   }
 
-  /** The end of the turn by these calls, where nothing has to be looked up for it. */
+  /** The end of the turn by these calls, if it can be determined without I/O. */
   readEnding(written: readonly WrittenCall[]): CallEnding | undefined {
     return readEnding(this.#host.runtime, this.#held.turn, {
       written,
@@ -203,7 +209,7 @@ export class StepCalls {
     });
   }
 
-  /** Committed calls as they are run. */
+  /** Committed calls in the form in which they are run. */
   toOpen(written: readonly WrittenCall[], step: number): OpenCalls {
     const { turn } = this.#held;
     if (written.length === 0) return 'none';
@@ -227,13 +233,14 @@ export class StepCalls {
     }));
   }
 
-  /** Runs the open calls of the last step side by side. */
+  /** Runs the open calls of the last step concurrently. */
   async run(open: Exclude<OpenCalls, 'none'>, step: number): Promise<CallsRun> {
     const calls =
       open === 'unknown' ? await loadPendingCalls(this.#host.runtime.pool, this.#held.turn.turnId) : open;
     await this.#bindContext();
     this.#host.checkLease();
-    // Calls just committed are all of their step; after a takeover some may have their results already.
+    // Newly committed calls are all calls of their step. After a takeover some calls of the step may already have
+    // results.
     const isAlone = open === 'unknown' ? await this.#isAlone(calls) : calls.length === 1;
     const early = new EarlyResults(this.#host, this.#held, { step, count: calls.length });
     const runs = await this.#runAll(calls, { isAlone, early });
@@ -270,7 +277,7 @@ export class StepCalls {
   ): Promise<readonly CallRun[] | 'fenced'> {
     const { toolbox } = this.bound;
     const repeated = await this.#guard.find(calls);
-    // If the machine was suspended during the read, the lease may have passed.
+    // If the machine was suspended during the read, the lease may have expired.
     this.#host.checkLease();
     const settled = await Promise.allSettled(
       calls.map(async (call) => {
@@ -294,14 +301,14 @@ export class StepCalls {
     const runs = settled.flatMap((run) => (run.status === 'fulfilled' ? [run.value] : []));
     const failed = settled.find((run) => run.status === 'rejected');
     if (failed === undefined) return runs;
-    // The turn or the database is lost, but what the other calls brought is real: the first record of a call wins.
+    // The turn or the database is lost, but the results of the other calls are valid: the first record of a call wins.
     await recordLeft(this.#host, this.#held);
     if (failed.reason instanceof KernelError && failed.reason.code === 'turn_ended') return 'fenced';
     throw failed.reason;
   }
 
   /**
-   * Whether the turn may end by this call with this deliverable.
+   * Checks that the turn may end by this call with this deliverable.
    *
    * @throws KernelError `tool_arguments_invalid`, `end_refused`.
    */
@@ -358,7 +365,10 @@ export class StepCalls {
     return loadCallsOfStep(this.#host.runtime.pool, this.#held.turn.turnId, step);
   }
 
-  /** The call of a step that ends the turn: one that it must end with, and that succeeded. Where fields bind the result, none does. */
+  /**
+   * The successful call of a step that the turn must end with. Undefined when fields bind the result: then no such call
+   * ends the turn.
+   */
   async findEnder(step: number): Promise<CallOfStep | undefined> {
     await this.#bindContext();
     if (this.bound.resultFields !== undefined) return undefined;

@@ -1,4 +1,4 @@
-/** The cards that a step leaves: what the model said, what it called, what the kernel tells it. */
+/** The cards that a step leaves: the model's words, its calls, and the kernel's notices to it. */
 import {
   type AgentId,
   buildCard,
@@ -33,26 +33,32 @@ export interface StepAuthor {
 
 export interface CleanText {
   readonly value: string;
-  /** True when it is no longer what the model wrote. */
+  /** True when the text differs from the text that the model wrote. */
   readonly isChanged: boolean;
 }
 
-// Cut to size already; what it is wrapped in must not fail it.
+// The content is already cut to size; the structure around it must not make it fail.
 const cardOf = (author: StepAuthor, draft: CardDraft): NewCard =>
   buildCard(draft, { id: newId<'card'>(), projectId: author.projectId }, UNLIMITED);
 
-/** A model can write what no card may hold, or more than one may; the rest is cut and the card says so. */
+/**
+ * A model can write characters that a card cannot hold, or more text than it can hold. Such text is cleaned, cut, and
+ * marked as cut.
+ */
 export function cleanText(text: string, maxBytes: number = MAX_CARD_BYTES): CleanText {
   const clean = sanitizeText(text);
   if (Buffer.byteLength(clean.value) <= maxBytes) return clean;
   const bytes = Buffer.from(clean.value);
   let end = Math.max(maxBytes - 64, 0);
-  // Not in the middle of a character: its later bytes begin with the bits 10.
+  // Do not cut in the middle of a character: its later bytes begin with the bits 10.
   while (end > 0 && ((bytes[end] ?? 0) & 0xc0) === 0x80) end -= 1;
   return { value: `${bytes.toString('utf8', 0, end)} … (cut)`, isChanged: true };
 }
 
-/** What the card that holds an answer keeps of it in addition to its words: the model's reasoning, and what its provider attached. */
+/**
+ * Data of an answer that its card keeps in addition to its words: the model's reasoning, and the data that its provider
+ * attached.
+ */
 export interface AnswerFacts {
   readonly metadata: JsonObject;
   readonly providerData?: ProviderData;
@@ -81,13 +87,13 @@ export function thoughtCard(author: StepAuthor, text: CleanText, facts: AnswerFa
   return withFacts(card, facts);
 }
 
-/** What the metadata of the notice say that reminds of the length of the context. */
+/** The metadata value of the notice about the length of the context. */
 export const CONTEXT_REMINDER = 'context_reminder';
 
-/** What the metadata of the notice say that reminds of the number of calls. */
+/** The metadata value of the notice about the number of calls. */
 export const CALLS_REMINDER = 'calls_reminder';
 
-/** Words of the kernel to the model. */
+/** A message of the kernel to the model. */
 export const noticeCard = (author: StepAuthor, text: string, notice?: string): NewCard =>
   cardOf(author, {
     type: CARD_TYPES.notice,
@@ -97,7 +103,7 @@ export const noticeCard = (author: StepAuthor, text: string, notice?: string): N
     authorId: 'kernel',
   });
 
-/** Arguments as the model wrote them: an object, or the text it sent instead. */
+/** Arguments as the model wrote them: an object, or text when they are not a JSON object. */
 function parseCallArguments(text: string): {
   readonly value: JsonValue;
   readonly isSanitized: boolean;
@@ -109,7 +115,7 @@ function parseCallArguments(text: string): {
     if (isJsonObject(parsed.value))
       return { value: parsed.value, isSanitized: clean.isChanged || parsed.isChanged };
   } catch {
-    // Kept as text: the model is shown what it wrote.
+    // Kept as text, so that the model sees its own words.
   }
   return { value: clean.value, isSanitized: clean.isChanged };
 }
@@ -123,9 +129,9 @@ export interface CallOnPaper {
 }
 
 /**
- * A call as the model made it, with an id of ours.
+ * A call as the model made it, with an id of the kernel.
  *
- * @param options.facts - For the first call of an answer without words: its card holds the answer.
+ * @param options.facts - For the first call of an answer without words: its card holds the facts of the answer.
  */
 export function writeCall(
   author: StepAuthor,

@@ -27,7 +27,7 @@ export class TurnCommits {
     };
   }
 
-  /** Closes a step; the turn goes on. */
+  /** Closes a step after which the turn continues. */
   step(
     next: { readonly step: ClosedStep } & Pick<
       StepCommit,
@@ -40,9 +40,9 @@ export class TurnCommits {
   /**
    * Commits the end of the turn. Closes `step` and records `results` in the same transaction.
    *
-   * @param also.before - What the step leaves before its end.
-   * @param also.hasOpenCalls - Other calls of the turn may still wait: they are closed, and the turns that only they wait
-   *   for end too.
+   * @param also.before - The cards, entries and calls that the step leaves before its end.
+   * @param also.hasOpenCalls - Other calls of the turn may still wait. They are closed, and the turns that only they
+   * wait for end too.
    */
   async end(
     ending: Ending,
@@ -74,7 +74,7 @@ export class TurnCommits {
     return outcome === 'committed' ? 'ended' : 'fenced';
   }
 
-  /** Waits of this process are answered without a read. */
+  /** Waiting callers in this process are answered without a read. */
   async #commitEnd(commit: Parameters<TurnHost['commit']>[0]): Promise<CommitOutcome> {
     const { turn } = this.#held;
     const { step, end } = commit;
@@ -89,7 +89,7 @@ export class TurnCommits {
       context_box_id: turn.contextBoxId,
       output_box_id: turn.outputBoxId,
       step_count: step.step,
-      // Copies, as a read of the row would give them.
+      // Copies, equal to a read of the row.
       error: structuredClone(end.error),
       content: JSON.parse(deliverable.contentText) as JsonValue,
     });

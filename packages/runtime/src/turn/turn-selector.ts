@@ -1,4 +1,7 @@
-/** The selector of a turn in a worker's hands: found, fixed, applied, or missing. Rules: docs/reference/views.md, "Selectors". */
+/**
+ * The selector of a turn that a worker holds: finds it, fixes its version and applies it. Rules:
+ * docs/reference/views.md, "Selectors".
+ */
 import { type ErrorBody, KernelError, type SelectorRef } from '@boxcar/kernel';
 import { fixSelector, waitForSelector } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
@@ -7,14 +10,14 @@ import type { HeldTurn } from './held-turn.js';
 
 export type FoundSelector =
   | { readonly outcome: 'found'; readonly selector: SelectorRef | undefined }
-  /** This worker lacks it: a worker that has it takes the turn. */
+  /** This worker does not have the selector: a worker that has it takes the turn. */
   | { readonly outcome: 'suspended' }
   | { readonly outcome: 'fenced' };
 
 export class TurnSelector {
   readonly #runtime: RuntimeCore;
   readonly #held: HeldTurn;
-  /** With the version that counts for the turn. */
+  /** The selector with the version that is fixed for the turn. */
   #fixed: SelectorRef | undefined;
 
   constructor(runtime: RuntimeCore, held: HeldTurn) {
@@ -22,7 +25,10 @@ export class TurnSelector {
     this.#held = held;
   }
 
-  /** Before each step. A turn without a selector costs nothing; the first step of one with a selector costs a statement. */
+  /**
+   * Call before each step. A turn without a selector costs nothing; the first step of a turn with a selector costs a
+   * statement.
+   */
   async find(): Promise<FoundSelector> {
     const { turn, holderId } = this.#held;
     const wanted = turn.selector;
@@ -49,7 +55,7 @@ export class TurnSelector {
     return { outcome: 'suspended' };
   }
 
-  /** The prompt as the selector makes it, or what is wrong with the selector. */
+  /** The prompt as the selector makes it, or the error of the selector. */
   apply(prompt: HeldPrompt, selector: SelectorRef): HeldPrompt | { readonly failed: ErrorBody } {
     try {
       return { ...prompt, view: this.#runtime.selectors.apply(prompt.view, prompt.rows, selector) };

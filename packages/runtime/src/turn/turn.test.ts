@@ -21,7 +21,7 @@ import type { Tool } from '../tool/tool.js';
 let h: Harness;
 let model: RecordingModel;
 const functions: Record<string, ScriptedFunction> = {};
-/** Stands in for the model when set: adapters are outside code. */
+/** Replaces the model when set: adapters are outside code. */
 let adapter: Model['generate'] | undefined;
 
 beforeEach(async () => {
@@ -36,7 +36,7 @@ beforeEach(async () => {
   });
   return async () => {
     expect(model.findings()).toEqual([]);
-    // Every end, however it came, leaves one deliverable, and the rows in order.
+    // Every end, whatever its cause, leaves one deliverable and consistent rows.
     await checkInvariants(h.database.pool);
     await checkPrompts(h.database.pool, model.requests);
     await h[Symbol.asyncDispose]();
@@ -55,7 +55,7 @@ async function run(profile: string, rest: Record<string, JsonValue> = {}): Promi
   })) as { turn_id: TurnId };
   return { ...(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })), turn_id };
 }
-/** Runs a turn of a profile made for it. */
+/** Runs a turn of a profile that is created for it. */
 async function play(script: readonly JsonValue[], rest: Record<string, unknown> = {}): Promise<Ended> {
   await h.profile('expert', script, rest);
   await h.worker();
@@ -80,7 +80,7 @@ const requestOf = (turn: { readonly turn_id: TurnId }, step: number): ModelReque
   if (request === undefined) throw new Error(`there was no step ${step}`);
   return request;
 };
-/** The last words of a step's prompt. */
+/** The last message of a step's prompt. */
 const lastOf = (turn: { readonly turn_id: TurnId }, step: number): string =>
   requestOf(turn, step).messages.at(-1)?.content ?? '';
 const call = (name: string, args: JsonValue = {}): JsonValue => ({
@@ -285,7 +285,7 @@ describe('a tool', () => {
       description: 'Lies.',
       input: z.looseObject({}),
       handle: (_input, { ctx }) => {
-        // Ends a loop of claims.
+        // Stops an endless loop of claims.
         if (++runs > 3) return 'enough';
         throw new KernelError('turn_ended', { details: { turn_id: ctx.parent?.turnId } });
       },

@@ -71,7 +71,9 @@ describe('a conversation', () => {
     return () => h[Symbol.asyncDispose]();
   });
 
-  /** A further turn of the one agent, of so many words. Returns the contents of its last prompt. */
+  /**
+   * Runs a further turn of the same agent, with an instruction of this size. Returns the contents of its last prompt.
+   */
   async function say(word: string, bytes = 100 * KIB): Promise<readonly string[]> {
     const instruction = word.repeat(bytes / word.length);
     const receipt = (await (agentId === undefined
@@ -101,7 +103,7 @@ describe('a conversation', () => {
         statements.filter((text) => text.startsWith('select') && text.includes('view_position')).length,
       );
     }
-    // The one with the claim. Steps after the first know what they wrote, or read the rest of it.
+    // The read with the claim. Steps after the first know the entries that they wrote, or read the rest.
     expect(reads.at(-1)).toBeLessThanOrEqual(2);
     await checkPrompts(h.database.pool, model.requests);
   });

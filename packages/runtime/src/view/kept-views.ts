@@ -1,26 +1,26 @@
 import type { BoxId, ContextCard, PromptHasher, TapeEntry } from '@boxcar/kernel';
 import type { KnownTape, KnownTapes } from '@boxcar/store';
 
-/** The rows of a view in memory. All of them are sealed, so they are never wrong, only too few. */
+/** The rows of a view in memory. All of them are sealed, so none is ever wrong; only newer rows can be missing. */
 export interface HeldView {
   readonly rows: {
     readonly entries: TapeEntry[];
     readonly lastAnchorPosition: number;
     readonly contexts: Map<BoxId, readonly ContextCard[]>;
   };
-  /** Where the view begins on the tape. */
+  /** The position on the tape at which the view begins. */
   readonly from: number;
   readonly erasures: number;
-  /** Knows the beginning of the next prompt. */
+  /** Holds the hash state for the beginning of the next prompt. */
   readonly hasher: PromptHasher;
   sizeBytes: number;
 }
 
-/** A smaller view is read again as quickly as it is kept. */
+/** Reading a smaller view again costs no more than keeping it. */
 const MIN_BYTES = 32 * 1024;
-/** Every claim names all of them. */
+/** Every claim lists all kept tapes. */
 const MAX_TAPES = 64;
-/** What is erased leaves the memory of workers after this time at the latest. */
+/** Erased content leaves the memory of workers after this time at the latest. */
 const MAX_AGE_MS = 5 * 60_000;
 
 export const toKnown = ({ rows, from, erasures }: HeldView): KnownTape => ({
@@ -31,14 +31,14 @@ export const toKnown = ({ rows, from, erasures }: HeldView): KnownTape => ({
 });
 
 /**
- * Views between the turns of an agent, and between the steps of a turn that has too large a one to hold. They give way to whatever needs
- * the room. Each method returns the bytes of what had to go.
+ * Views kept between the turns of an agent, and between the steps of a turn whose view is too large to hold. They are
+ * dropped when their room is needed. Each method returns the bytes of the views that it dropped.
  */
 export class KeptViews {
-  /** The longest unused first. */
+  /** In order of use, the longest unused first. */
   readonly #views = new Map<BoxId, { readonly view: HeldView; readonly since: number }>();
 
-  /** What a claim need not read again. */
+  /** The tapes that a claim need not read again. */
   get known(): KnownTapes {
     return new Map([...this.#views].map(([tapeId, { view }]) => [tapeId, toKnown(view)]));
   }
@@ -49,7 +49,7 @@ export class KeptViews {
     return this.#views.size > MAX_TAPES ? this.dropOldest() : 0;
   }
 
-  /** Its new owner has its place in the room too. */
+  /** The new owner also takes over the view's bytes in the room. */
   take(tapeId: BoxId): HeldView | undefined {
     const kept = this.#views.get(tapeId);
     this.#views.delete(tapeId);
@@ -63,7 +63,7 @@ export class KeptViews {
     return oldest[1].view.sizeBytes;
   }
 
-  /** Lets go what nobody has asked for in a while. */
+  /** Drops the views that have not been used for a while. */
   expire(now = performance.now()): number {
     let freed = 0;
     for (const { since } of [...this.#views.values()]) {

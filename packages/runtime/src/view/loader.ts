@@ -36,16 +36,16 @@ const MAX_NAMES = 10_000;
 
 export type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId' | 'outputBoxId'>;
 
-/** A profile with what a call of its model costs; undefined: nobody knows. */
+/** A profile with the price of its model; undefined when no price is known. */
 export interface PricedProfile {
   readonly profile: Profile;
   readonly price: ModelPrice | undefined;
 }
 
-/** Loads what a step needs. Profile versions never change, so they are kept. */
+/** Loads the data that a step needs. Profile versions never change, so they are cached. */
 export class TurnLoader {
   readonly #profiles = new Map<ProfileId, Promise<PricedProfile>>();
-  /** Of agents that others have read of, by project and id; undefined: none was given. */
+  /** Names of agents that appear in views, by project and id; undefined: the agent was given no name. */
   readonly #names = new Map<string, string | undefined>();
   readonly #pool: pg.Pool;
   readonly #prices: readonly PriceTable[];
@@ -88,8 +88,8 @@ export class TurnLoader {
   }
 
   /**
-   * The given names among those of these agents of a project. Names never change, so they are kept; agents that are gone have none. Cards may
-   * have ids of other projects' agents, which have no name here.
+   * The given names of these agents of a project. Names never change, so they are cached. Deleted agents have no name.
+   * Cards may have ids of other projects' agents, which have no name here.
    */
   async names(projectId: ProjectId, ids: ReadonlySet<string>): Promise<ReadonlyMap<string, string>> {
     const keyOf = (id: string): string => `${projectId}/${id}`;
@@ -108,12 +108,15 @@ export class TurnLoader {
     return new Map([...names].flatMap(([id, name]) => (name === undefined ? [] : [[id, name] as const])));
   }
 
-  /** Kinds of entries and contents that can be read. */
+  /** Kinds of entries and contents that this build can read. */
   get kinds(): ReadonlySet<string> {
     return (this.#builds?.build ?? THIS_BUILD).kinds;
   }
 
-  /** A setting that is not known is one of a newer build while there is one, and one of long ago otherwise. */
+  /**
+   * An unknown setting may come from a newer build, if a newer build may be running. Otherwise it is an obsolete
+   * setting and is accepted.
+   */
   async #checkProfile(profile: Profile, id: ProfileId): Promise<void> {
     const issues = profileSchema.safeParse(profile).error?.issues ?? [];
     const unknown = issues.flatMap((issue) => (issue.code === 'unrecognized_keys' ? issue.keys : []));
@@ -124,7 +127,10 @@ export class TurnLoader {
     });
   }
 
-  /** One view, or the rest of it: those that did not come with their claim are large. */
+  /**
+   * One view, or the rest of a known view. Views that did not come with their claim are large, so they are read one at
+   * a time.
+   */
   async view(turn: ViewedTurn, known?: KnownTape): Promise<LoadedView> {
     const tapes = new Map(known === undefined ? [] : [[turn.outputBoxId, known]]);
     const view = (await loadViews(this.#pool, [turn], tapes)).get(turn.turnId);
@@ -136,7 +142,7 @@ export class TurnLoader {
     return view;
   }
 
-  /** The fields that bind the result of the turn of this context box. */
+  /** The fields that the result of the turn with this context box must have. */
   async resultFields(boxId: BoxId): Promise<readonly Field[] | undefined> {
     const cards = (await expandContexts(this.#pool, [boxId])).get(boxId) ?? [];
     return resultFieldsOf(cards.map(toContextCard));

@@ -15,7 +15,7 @@ import { ViewRoom } from './view-room.js';
 const text = (length: number): string => 'x'.repeat(length);
 
 describe('the rows of a view in memory', () => {
-  /** A claimed turn with its view, and the room it stands in. */
+  /** A claimed turn with its view, and the room that the view uses. */
   async function claimed(h: Harness) {
     await h.profile('writer', [{ say: 'x' }]);
     const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {
@@ -79,7 +79,7 @@ describe('the rows of a view in memory', () => {
     const head = (await view.rows()).entries.at(-1)?.position ?? 0;
     view.append(base(head), 1, thought(cardOf(projectId, 'thought')));
     expect(room.usedBytes).toBe(0);
-    // Read again: what was not written is not there.
+    // Read again: entries that were not written are absent.
     expect(await view.rows()).toEqual(await apart());
   });
 });
@@ -125,7 +125,7 @@ test('the names of agents in memory are of one project, and all found when more 
   const ids = new Set([id]);
   const named = new Map([[id, 'ada']]);
   const loader = new TurnLoader(h.database.pool);
-  // An id may be in a card of any project.
+  // A card of any project may contain an id of this agent.
   expect(await loader.names(other, ids)).toEqual(new Map());
   expect(await loader.names(projectId, ids)).toEqual(named);
   expect(await loader.names(other, ids)).toEqual(new Map());

@@ -12,7 +12,7 @@ import { type HeldView, type KeptViews, toKnown } from './kept-views.js';
 import type { TurnLoader, ViewedTurn } from './loader.js';
 import type { ViewRoom } from './view-room.js';
 
-/** Of a view so much comes along with its claim, and is held while a model is asked. */
+/** At most this much of a view is read with its claim, and is held while a model is asked. */
 export const INLINE_VIEW_BYTES = 256 * 1024;
 
 export interface ViewHost {
@@ -23,7 +23,7 @@ export interface ViewHost {
 
 const headOf = ({ rows }: HeldView): number => rows.entries.at(-1)?.position ?? 0;
 const firstOf = ({ entries }: LoadedView): number => entries[0]?.position ?? 0;
-/** Somebody was known to have what stands before. */
+/** The read left out the beginning of the view, because a worker was known to have it. */
 const isRest = (view: LoadedView): boolean => firstOf(view) > view.from;
 const isRestOf = (view: LoadedView, known: HeldView | undefined): boolean =>
   known !== undefined &&
@@ -32,8 +32,9 @@ const isRestOf = (view: LoadedView, known: HeldView | undefined): boolean =>
   headOf(known) >= firstOf(view) - 1;
 
 /**
- * The rows of a turn's view in its worker's memory. They are read once; what the turn itself appends is added here, as long
- * as nobody else has written to its tape in between. A large view is only kept from step to step, and read again when it had to give way.
+ * The rows of a turn's view in its worker's memory. They are read once. Entries that the turn itself appends are added
+ * here, as long as no other process has written to its tape in between. A large view is only kept between steps, and
+ * read again if it was dropped.
  */
 export class TurnView {
   readonly #host: ViewHost;
@@ -49,11 +50,14 @@ export class TurnView {
       if (isRest(claimed) && !isRestOf(claimed, known)) host.room.leave(known?.sizeBytes ?? 0);
       else this.#held = this.#join(claimed, known);
     } catch {
-      // The first step will say so, where it can be dealt with.
+      // The first step reads again and reports the error, where it can be handled.
     }
   }
 
-  /** What was read, behind what was known of it when it is the rest. @throws KernelError `unsupported_format`. */
+  /**
+   * The rows that were read, appended to the known rows if they are the rest of them. @throws KernelError
+   * `unsupported_format`.
+   */
   #join(view: LoadedView, known: HeldView | undefined): HeldView {
     const { room, loader } = this.#host;
     const before = isRest(view) ? known : undefined;
@@ -68,7 +72,7 @@ export class TurnView {
     for (const entry of read.entries) if (entry.position > head) entries.push(entry);
     const contexts = before?.rows.contexts ?? new Map();
     for (const [boxId, cards] of read.contexts) contexts.set(boxId, cards);
-    // The last entry comes along also when it is known.
+    // The last entry is read even when it is known.
     const addedBytes = entries.at(-1)?.position === head ? 0 : view.sizeBytes;
     room.take(addedBytes);
     return {
@@ -100,15 +104,15 @@ export class TurnView {
     }
   }
 
-  /** sha256 of the prompt that the view of these rows gives. */
+  /** sha256 of the prompt that is built from this view. */
   hash({ messages, firstMessage }: View, tools: readonly ToolSchema[]): string {
     return (this.#held?.hasher ?? new PromptHasher()).hash(messages, tools, firstMessage);
   }
 
   /**
-   * Adds what a commit of this turn wrote behind `basePosition`.
+   * Adds the entries that a commit of this turn wrote after `basePosition`.
    *
-   * @param basePosition - The head of the tape before it; null = not known.
+   * @param basePosition - The head of the tape before the commit; null when it is not known.
    */
   append(
     basePosition: number | null,
@@ -138,7 +142,7 @@ export class TurnView {
     if (held.sizeBytes > INLINE_VIEW_BYTES) this.#leave(held, true);
   }
 
-  /** Lets go of the rows. Those of a conversation are kept for its next turn while nobody needs their room. */
+  /** Releases the rows. The rows of a conversation are kept for its next turn until their room is needed. */
   drop(): void {
     const held = this.#held;
     if (held !== undefined) this.#leave(held, held.rows.contexts.size > 1);

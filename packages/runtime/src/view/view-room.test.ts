@@ -8,7 +8,7 @@ test('a room lets in until it is full, then in order, as soon as others have lef
   const entered: number[] = [];
   const waiting = [70, 30, 10].map((size) => room.enter(size).then(() => entered.push(size)));
   await nextTurn();
-  // The small ones would fit, and do not overtake: a large one would wait for ever.
+  // The small views would fit but must not overtake: a large view would otherwise wait forever.
   expect(entered).toEqual([]);
   room.leave(60);
   await Promise.all(waiting.slice(0, 2));

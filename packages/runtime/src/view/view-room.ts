@@ -1,6 +1,7 @@
 /**
- * Bounds what the views of a worker's turns hold in memory: who wants more waits, in order, until others have left. One
- * that is larger than the whole room gets in when it is empty. What nobody needs at the moment gives way first.
+ * Limits the memory for the views of a worker's turns. A turn that needs more room waits, in order, until other views
+ * have left. A view that is larger than the whole room enters when the room is empty. Views that no turn needs at the
+ * moment are dropped first.
  */
 export class ViewRoom {
   readonly #limitBytes: number;
@@ -10,7 +11,7 @@ export class ViewRoom {
   #usedBytes = 0;
 
   /**
-   * @param giveWay - Lets go of something, and returns its bytes; 0: there is nothing.
+   * @param giveWay - Drops a view and returns its bytes; 0 when all views are in use.
    * @param onLeave - Called when there may be more room.
    */
   constructor(limitBytes: number, giveWay: () => number = () => 0, onLeave: () => void = () => undefined) {
@@ -36,7 +37,7 @@ export class ViewRoom {
     });
   }
 
-  /** Takes what is there already, whether there is room or not. */
+  /** Takes the room of rows that are already in memory, even if the limit is exceeded. */
   take(sizeBytes: number): void {
     this.#usedBytes += sizeBytes;
     this.#hasRoomFor(0);

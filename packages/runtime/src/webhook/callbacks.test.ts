@@ -1,4 +1,4 @@
-/** Callbacks of handoffs: what is sent, when it is sent again, and where nothing is sent to. */
+/** Callbacks of handoffs: their content, their repetitions, and the addresses that are refused. */
 import type { LookupAddress } from 'node:dns';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { findDeliveryTrouble, purgeRuns } from '@boxcar/store';
@@ -59,14 +59,14 @@ const hasStatus = (status: string) =>
     message: `a delivery is ${status}`,
     deadlineMs: 30_000,
   });
-/** As if the pause were over. */
+/** Makes the pauses end now. */
 const makeDue = async () => {
   await h.rows(
     "update boxcar.webhook_deliveries set next_at = now(), give_up_at = now() + interval '1 day' where status = 'pending' and holder_id is null",
   );
   h.runtime.webhooks.wake();
 };
-/** Attempts that were recorded as failed. */
+/** Waits until this many attempts were recorded as failed. */
 const hasFailed = (failures: number) =>
   waitFor(async () => (await deliveries()).find((one) => one.failures === failures), {
     message: `${failures} attempts have failed`,
@@ -129,7 +129,7 @@ describe('an end', () => {
     const first = await parked('r1', '');
     const second = await parked('r1', '');
     expect(second.ticket_id).toBe(first.ticket_id);
-    // Another receiver is another request: who approves one has not approved the other.
+    // Another receiver is another request: the approval of one request does not approve the other.
     const other = await parked('r1', '/other');
     expect(other.ticket_id).not.toBe(first.ticket_id);
     const ticket = await gate.get(String(other.ticket_id));
@@ -182,7 +182,7 @@ describe('an end', () => {
     await open();
     receiver.behaviours.push(...Array.from({ length: 12 }, () => 500));
     await tool.handoff(ask('echo'));
-    // An hour of failures: after each the pause is longer, and nothing is lost.
+    // More than an hour of failures: the pauses grow, and nothing is lost.
     const pauses: number[] = [];
     for (let failures = 1; failures <= 11; failures += 1) {
       await hasFailed(failures);
@@ -386,7 +386,7 @@ describe('a request', () => {
 });
 
 describe('a name', () => {
-  /** A resolver whose answers change from one question to the next. */
+  /** A resolver whose answer changes with each query. */
   const resolver = (...answers: readonly (readonly string[])[]) => {
     const asked: string[] = [];
     const lookUp = (

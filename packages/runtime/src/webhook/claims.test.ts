@@ -1,4 +1,4 @@
-/** Who sends a delivery, and whose word about it counts. */
+/** Which process sends a delivery, and whose record of its outcome is accepted. */
 import { claimDeliveries, type DeliveryOutcome, recordDeliveries } from '@boxcar/store';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { HandoffTool } from '../handoff/index.js';
@@ -15,7 +15,7 @@ beforeEach(async () => {
 });
 afterEach(() => h[Symbol.asyncDispose]());
 
-/** Ends of handoffs that were refused at once; no process sends them. */
+/** Handoffs that end by being refused at once; no process sends their events. */
 async function end(count: number, host: string): Promise<void> {
   const tool = new HandoffTool({ runtime: h.runtime, concurrency: 0 });
   for (let n = 0; n < count; n += 1)
@@ -78,7 +78,7 @@ test('the word of a sender counts only while its claim does', async () => {
   const [again] = await claim(second);
   expect(again).toMatchObject({ id: slow.id, attempts: 2 });
   expect(await recordDeliveries(h.database.pool, [outcome(slow, first)])).toEqual([]);
-  // Nor does the word about an earlier claim of the same sender.
+  // A record for an earlier claim by the same sender is not accepted either.
   expect(await recordDeliveries(h.database.pool, [outcome(slow, second)])).toEqual([]);
   if (again === undefined) throw new Error('nothing was claimed again');
   expect(await recordDeliveries(h.database.pool, [outcome(again, second)])).toMatchObject([

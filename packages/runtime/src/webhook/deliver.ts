@@ -1,23 +1,23 @@
-/** One attempt to send an event, and what it comes to. */
+/** One attempt to send an event, and its outcome. */
 import type { Notification } from '@boxcar/adapters/a2a';
 import { errorText, handoffStatusOf, KernelError, maskSecrets } from '@boxcar/kernel';
 import type { ClaimedDelivery, DeliveryOutcome, Push } from '@boxcar/store';
 
-/** An answer is read so far, and thrown away. */
+/** At most this much of an answer is read; it is discarded. */
 const MAX_ANSWER_BYTES = 65_536;
 const MAX_ERROR = 300;
 const GONE = 410;
 
-/** Signs the texts of one key. */
+/** Signs texts with one key. */
 export interface Signer {
   sign(id: string, at: Date, body: string): string;
 }
 
 export interface Sending {
-  /** In the words of the protocol that the receiver speaks. */
+  /** Translates a push into the protocol of its receiver. */
   readonly notificationOf: (push: Push) => Promise<Notification>;
   readonly fetch: typeof globalThis.fetch;
-  /** At least one. */
+  /** At least one signer. */
   readonly signers: readonly Signer[];
   readonly attemptMs: number;
   /** Fires when the process stops sending. */
@@ -26,7 +26,7 @@ export interface Sending {
 
 export type Attempt = Pick<DeliveryOutcome, 'outcome' | 'lastStatus' | 'lastError'>;
 
-/** The final event as the log of the handoff shows it, with the result or the error. */
+/** The final event as in the log of the handoff, with the result or the error. */
 function bodyOf(delivery: ClaimedDelivery): string {
   const { event_type, handoff_id, event_data, event_seq, event_at, phase, result, error } = delivery;
   return JSON.stringify({
@@ -39,7 +39,7 @@ function bodyOf(delivery: ClaimedDelivery): string {
   });
 }
 
-/** Undefined: whoever was to be notified is to be notified no more. */
+/** Undefined when this receiver must not be notified any more. */
 async function messageOf(
   delivery: ClaimedDelivery,
   push: Push | undefined,
@@ -65,7 +65,7 @@ function headersOf(
   };
 }
 
-/** Lets the receiver finish its answer, whatever it is. */
+/** Lets the receiver finish its answer, whose content is ignored. */
 async function discard({ body }: Response): Promise<void> {
   const reader = body?.getReader();
   if (reader === undefined) return;
@@ -76,7 +76,7 @@ async function discard({ body }: Response): Promise<void> {
       bytes += value.byteLength;
     }
   } catch {
-    // Its status has been read.
+    // The status has already been read, so a broken body is ignored.
   }
   await reader.cancel().catch(() => undefined);
 }
@@ -98,7 +98,7 @@ function judgeFailure(error: unknown, { stop, attemptMs }: Sending): Attempt {
     lastStatus: null,
     lastError: maskSecrets(text).slice(0, MAX_ERROR).toWellFormed(),
   });
-  // The address itself is refused: it stays what it is.
+  // The address itself is refused, so another try would fail too.
   if (error instanceof KernelError) return failed('failed', error.problem);
   const { name, code } = Object(error) as { name?: unknown; code?: unknown };
   if (name === 'TimeoutError') return failed('retry', `No answer within ${attemptMs / 1000} seconds.`);

@@ -1,4 +1,4 @@
-/** What sending costs the database. */
+/** The number of statements that sending costs. */
 import { createModelRouter } from '@boxcar/llm';
 import { createPool } from '@boxcar/store';
 import { statementProxy, testDatabase, waitFor } from '@boxcar/testkit';
@@ -25,7 +25,7 @@ test('many deliveries are claimed and recorded together, and an idle sender asks
   });
   runtime.webhooks.limits = { perHost: COUNT, maxInFlight: COUNT };
   const count = (label: string): number => proxy.statements.filter((text) => text.includes(label)).length;
-  // Refused at once: each has ended, and no process sends yet.
+  // Each handoff was refused at once and has ended, and no process sends yet.
   const tool = new HandoffTool({ runtime, concurrency: 0 });
   for (let n = 0; n < COUNT; n += 1)
     await tool
@@ -37,7 +37,7 @@ test('many deliveries are claimed and recorded together, and an idle sender asks
     async () => (await tool.listWebhooks({ status: 'delivered' })).webhooks.length === COUNT || undefined,
     { message: 'all are delivered', deadlineMs: 30_000 },
   );
-  // All were claimed by one statement; another one has found nothing left. They are recorded as they are answered.
+  // One statement claimed all events, and another found nothing left. Outcomes are recorded as the receivers answer.
   expect(count('deliveries.claim')).toBeLessThanOrEqual(3);
   expect(count('deliveries.record')).toBeLessThanOrEqual(COUNT);
   const claims = count('deliveries.claim');

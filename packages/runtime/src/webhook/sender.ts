@@ -1,10 +1,12 @@
 /**
- * Sends events to receivers outside: one sender for each process with a worker.
+ * Sends events to outside receivers. Each process with a worker has one sender.
  *
- * S1  It looks when it is woken, by an end in its process or by the probe of a sweep. An idle sender asks the database nothing.
- * S2  What it claims is its own for a limited time. An event of which nothing was recorded is sent again, under the same id.
- * S3  Only so many attempts go to one host at once, so that a slow receiver does not keep the others waiting.
- * S4  An address is judged at each connection, on the very address that is used.
+ * S1  The sender reads the database only when it is woken: by an end in its process or by the probe of a sweep. An idle
+ *     sender sends no statements.
+ * S2  A claimed event belongs to its sender for a limited time. An event without a recorded outcome is sent again,
+ *     under the same id.
+ * S3  The number of concurrent attempts per host is limited, so that a slow receiver does not delay the others.
+ * S4  An address is checked at each connection: the checked address is the address that is connected to.
  * Rule: docs/reference/handoff.md, "Callbacks".
  */
 import type { lookup } from 'node:dns';
@@ -29,14 +31,14 @@ import {
   type WebhookSettings,
 } from './settings.js';
 
-/** How sending is limited. For tests. */
+/** Limits of sending. For tests. */
 export interface SendingLimits {
   readonly maxInFlight?: number;
   readonly perHost?: number;
   readonly attemptMs?: number;
-  /** Over the time of an attempt: for the record of what came of it. */
+  /** Time in addition to `attemptMs`, in which the outcome must be recorded. */
   readonly recordMs?: number;
-  /** In place of Node's own. */
+  /** Replaces Node's own `lookup`. */
   readonly lookUp?: typeof lookup;
 }
 
@@ -44,14 +46,14 @@ const MAX_IN_FLIGHT = 20;
 const PER_HOST = 4;
 const ATTEMPT_MS = 10_000;
 const RECORD_MS = 20_000;
-/** How long a process that stops waits for what is being sent. */
+/** How long a process that stops waits for attempts in progress. */
 const GRACE_MS = 1_000;
 
 export class WebhookSender implements Webhooks {
   readonly #runtime: Pick<RuntimeCore, 'pool' | 'log'>;
   readonly #holderId = newId();
   readonly #records: Batcher<DeliveryOutcome, RecordedDelivery | undefined>;
-  /** Attempts by host. */
+  /** Number of attempts in progress by host. */
   readonly #busy = new Map<string, number>();
   readonly #running = new Set<Promise<void>>();
   limits: SendingLimits = {};
@@ -61,7 +63,7 @@ export class WebhookSender implements Webhooks {
   #members = 0;
   #claiming: Promise<void> | undefined;
   #isAsked = false;
-  /** The last claim left something for want of room. */
+  /** The last claim left some events unclaimed for lack of room. */
   #hasMore = false;
 
   constructor(runtime: Pick<RuntimeCore, 'pool' | 'log'>, settings?: WebhookSettings) {
@@ -148,7 +150,7 @@ export class WebhookSender implements Webhooks {
     }
   }
 
-  /** What is to be told to those who are to be notified, as it is now. */
+  /** The current content of the notifications, read at sending. */
   async #pushesOf(claimed: readonly ClaimedDelivery[]): Promise<ReadonlyMap<string, Push>> {
     const ids = claimed.flatMap(({ id, push_config }) => (push_config === null ? [] : [id]));
     return ids.length === 0 ? new Map() : loadPushes(this.#runtime.pool, ids);
@@ -158,7 +160,7 @@ export class WebhookSender implements Webhooks {
     const { host } = delivery;
     this.#busy.set(host, (this.#busy.get(host) ?? 0) + 1);
     const running = this.#send(delivery, push, sending)
-      // Nothing was recorded: it is sent again later.
+      // The outcome was not recorded, so the event is sent again later.
       .catch((error: unknown) => {
         this.#runtime.log('warn', 'webhook.not_recorded', {
           delivery_id: delivery.id,
@@ -202,7 +204,7 @@ export class WebhookSender implements Webhooks {
     });
   }
 
-  /** What sends; its packages are loaded with the first event. */
+  /** Creates the sending parts. Their packages are loaded with the first event. */
   #open(): Promise<Sending> {
     this.#sending ??= this.#load();
     const loading = this.#sending;
@@ -230,7 +232,7 @@ export class WebhookSender implements Webhooks {
     };
   }
 
-  /** Waits for what is being sent, and leaves to other processes what takes longer. */
+  /** Waits for attempts in progress. Attempts that take longer are left to other processes. */
   async #settle(): Promise<void> {
     await this.#claiming;
     const grace = startTimer(GRACE_MS, () => this.#stop.abort());

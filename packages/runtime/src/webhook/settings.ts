@@ -1,14 +1,14 @@
-/** What a process is told of webhooks, by its program or by its environment. */
+/** The webhook settings of a process, from its program or its environment. */
 import { KernelError } from '@boxcar/kernel';
 import { MAX_DURATION_MS } from '@boxcar/kernel/base';
 
 export interface WebhookSettings {
   /**
-   * Signs what is sent: `whsec_` and base64, or any text, whose bytes are the key. Several of the first kind with a space between them: each
-   * signs, so that receivers can change from one to the other.
+   * The signing secret: `whsec_` and base64, or any text, whose bytes are the key. It may be several secrets with
+   * `whsec_`, separated by spaces. All of them sign, so that receivers can change from one secret to the next.
    */
   readonly secret: string;
-  /** Hosts, addresses and networks that receivers may have although they are not public. */
+  /** Hosts, addresses and networks that receivers may use although they are not public. */
   readonly allowPrivate?: readonly string[] | undefined;
   /** The first pause after a failure. Default 5. */
   readonly retrySeconds?: number | undefined;
@@ -32,11 +32,11 @@ const badConfig = (variable: string, problem: string): KernelError =>
 
 function keyOf(secret: string): Uint8Array {
   const encoded = secret.slice(PREFIX.length);
-  // The secret itself is not repeated.
+  // The message does not repeat the secret.
   if (!secret.startsWith(PREFIX) || !BASE64.test(encoded))
     throw badConfig(SECRET_VARIABLE, `must be base64 after ${PREFIX}`);
   const key = Buffer.from(encoded, 'base64');
-  // One character of base64 is less than a byte.
+  // A single character of base64 is less than a byte.
   if (key.length === 0) throw badConfig(SECRET_VARIABLE, `must be a key after ${PREFIX}`);
   return key;
 }
@@ -57,7 +57,7 @@ export function checkWebhooks(settings: WebhookSettings): CheckedWebhooks {
   return { keys, allowPrivate, baseMs: retrySeconds * 1000 };
 }
 
-/** Those of the environment; undefined: there is no secret. @throws KernelError `bad_config`. */
+/** The settings in the environment; undefined when it has no secret. @throws KernelError `bad_config`. */
 export function readWebhookEnvironment(
   env: Readonly<Record<string, string | undefined>>,
 ): WebhookSettings | undefined {

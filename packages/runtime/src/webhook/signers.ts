@@ -1,4 +1,7 @@
-/** Signs by the scheme of Standard Webhooks. Loaded with the first event: bundlers read the names of this package only from a static import. */
+/**
+ * Signs as Standard Webhooks defines. Loaded with the first event: bundlers read the export names of this package only
+ * from a static import.
+ */
 import { Webhook } from 'standardwebhooks';
 import type { Signer } from './deliver.js';
 

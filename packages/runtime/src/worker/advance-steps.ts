@@ -10,7 +10,10 @@ import type pg from 'pg';
 import { LOCKED } from '../lib/index.js';
 import type { StepResults } from '../turn/index.js';
 
-/** Steps that are wholly answered take the short way; what that way leaves over, and all others, the long one. */
+/**
+ * Completely answered steps take the fast path (`finishSteps`). Steps that it does not finish, and all other steps,
+ * take the slow path (`advanceTurns`).
+ */
 export async function advanceSteps(
   pool: pg.Pool,
   advances: readonly StepResults[],

@@ -1,4 +1,7 @@
-/** Two builds on one database: docs/reference/operations.md, "Two builds at once". The older is this one, unless a test says otherwise. */
+/**
+ * Two builds on one database: docs/reference/operations.md, "Two builds at once". The older build is this build, unless
+ * a test states otherwise.
+ */
 import { parseId, type TurnId } from '@boxcar/kernel';
 import { describeWait } from '@boxcar/kernel/words';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
@@ -15,7 +18,7 @@ import { createWorker, type Worker, type WorkerOptions } from './worker.js';
 const NO_ARGUMENTS = z.strictObject({});
 const NEXT = THIS_BUILD.schemaVersion + 1;
 const NEWER: Build = { ...THIS_BUILD, schemaVersion: NEXT, turnFormat: NEXT };
-/** One that does not know files: what others write at any time may hold what it cannot read. */
+/** A build that does not know files: other processes may at any time write entries that it cannot read. */
 const WITHOUT_FILES: Build = {
   ...THIS_BUILD,
   kinds: new Set([...THIS_BUILD.kinds].filter((kind) => kind !== 'file')),
@@ -38,11 +41,11 @@ interface Side {
 let backend: TestBackend;
 let sides: Side[];
 let workers: Worker[];
-/** Turns whose model was asked, by the side that asked it. */
+/** The turns whose model was called, with the side that called it. */
 let asked: { side: number; turnId: string }[];
 let gates: Map<string, () => void>;
 
-/** A process of a build, as far as the rows and the queues can tell. */
+/** A process of a given build, as far as the rows and the queues can tell. */
 function open(build: Build): Side {
   const number = sides.length;
   const log: string[] = [];
@@ -50,7 +53,7 @@ function open(build: Build): Side {
     asked.push({ side: number, turnId: turn.turnId });
     return turn.step === 1 ? { toolCalls: [call('note', {}, 'a')] } : { text: 'done' };
   };
-  // On the first side it answers when it is told to.
+  // On the first side the model answers only when its gate opens.
   const wait: ScriptedFunction = async (request, { call, signal }) => {
     asked.push({ side: number, turnId: request.turn.turnId });
     if (number === 0)
@@ -99,7 +102,7 @@ function open(build: Build): Side {
 const rows = async <R extends Record<string, unknown>>(text: string, values: unknown[] = []): Promise<R[]> =>
   (await backend.database.pool.query<R>(text, values)).rows;
 
-/** What a migration leaves behind that a newer build has brought. */
+/** The row that a migration of a newer build leaves. */
 const migrateTo = (version: number, minCompatible: number) =>
   rows(
     "insert into boxcar.schema_version (version, name, checksum, min_compatible) values ($1, 'next', '', $2)",
@@ -136,7 +139,7 @@ const successes = async (turnIds: readonly TurnId[]): Promise<number> =>
     ])
   ).length;
 
-/** Who made the steps of these turns, committed ones only. */
+/** The holders of the committed steps of these turns. */
 const makersOf = async (turnIds: readonly TurnId[]): Promise<string[]> =>
   (
     await rows<{ holder_id: string }>(
@@ -195,7 +198,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     await migrateTo(NEXT, NEXT);
     expect(await worker.outdated).toMatchObject({ code: 'schema_too_new' });
     expect(older.log).toContain('worker.outdated');
-    // Half of the answers come in time and are kept; the others are cut off by the end of its patience.
+    // Half of the answers arrive in time and are kept; the end of the grace period cuts off the others.
     for (const turnId of turnIds.slice(0, 3)) gates.get(turnId)?.();
     await worker.close();
     expect(await rows('select from boxcar.workers')).toEqual([]);
@@ -205,7 +208,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     ).toHaveLength(6);
     await expect(older.submit('answers')).rejects.toMatchObject({ code: 'schema_too_new' });
 
-    // A job that comes now is not refused: the newer door takes it.
+    // A job that arrives now is not refused: the newer door takes it.
     await waitFor(() => older.log.includes('door.outdated'), { message: 'the older door has closed' });
     const job = await backend.queue('boxcar-primitives').add('launch_principal', {
       project_id: 'default',
@@ -223,7 +226,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     expect(await successes([...turnIds, accepted.id])).toBe(7);
     expect(older.log).not.toContain('door.retry');
     await door.close();
-    // Kept answers were not asked for again.
+    // Kept answers were not requested again.
     expect(
       await rows(
         'select distinct holder_id from boxcar.steps where turn_id = any ($1) and step = 1 and committed_at is not null',
@@ -248,7 +251,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     expect(await successes([...old, ...recent])).toBe(40);
     expect(await makersOf(recent)).toEqual([newWorker.id]);
     expect((await makersOf(old)).some((id) => oldWorkers.some((worker) => worker.id === id))).toBe(true);
-    // What the newer one has had in hand is of its format.
+    // Turns that the newer worker has held are of its format.
     expect(
       await rows(
         'select from boxcar.turns t where t.format <> case when exists (select from boxcar.steps s where s.turn_id = t.id and s.holder_id = $1) then $2 else $3 end::int',
@@ -272,7 +275,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
       is_live: false,
       links: [{ kind: 'format', next: expect.stringMatching(/newer build/) }],
     });
-    // The pool goes on meanwhile, and nobody rings for it again.
+    // The pool continues meanwhile, and no process rings for the turn again.
     const other = await older.submit('answers');
     await ended([other]);
     const look = { lostRingMs: -60_000, limit: 10 };
@@ -292,7 +295,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     await migrateTo(NEXT, THIS_BUILD.schemaVersion);
     const older = open(THIS_BUILD);
     await profiles(older);
-    // As a newer build would have stored it.
+    // The form in which a newer build would have stored it.
     await rows(`with c as (
         insert into boxcar.cards (id, project_id, type, role, content, content_hash, size_bytes, token_estimate, author_id)
         select gen_random_uuid(), c.project_id, c.type, c.role, jsonb_set(c.content::jsonb, '{data,limits,max_regrets}', '3')::json, c.content_hash, c.size_bytes, c.token_estimate, c.author_id
@@ -317,7 +320,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     await waitFor(() => gates.size === 2, { message: 'two models are asked' });
     await newWorker.close({ graceMs: 0 });
     const older = open(THIS_BUILD);
-    // Its window is four; eight that it cannot read stand before it.
+    // Its window is four; eight turns that it cannot read precede this turn.
     await older.worker({ concurrency: 1 });
     const late = await newer.submit('answers');
     expect(await turnOf(late)).toMatchObject({ status: 'queued' });

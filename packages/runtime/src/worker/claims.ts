@@ -1,12 +1,13 @@
 /**
- * The claims of a worker: from a ring that has a slot to a turn that runs.
+ * The claims of a worker: the way from a ring with a slot to a running turn.
  *
- * It owns the rings that have a slot and are not handled yet, the turns that are being claimed or run here, those taken from the rows, and
- * those whose rows were locked. Each ring that is handled gives its slot back exactly once, in `#runInSlot`.
+ * It owns the rings that have a slot and are not handled yet, the turns that are being claimed or run here, the turns
+ * taken from the rows, and the turns whose rows were locked. Each handled ring gives its slot back exactly once, in
+ * `#runInSlot`.
  *
- * Communication is narrow. Queues call `admit`, then `handle`; `row-claims.ts` calls `runRow` with a slot it has taken; submissions of this
- * process call `reserve`, notices of other processes `takeHinted`. Claims call
- * `RunningTurns.run` for a turn they have won, and `onSlotFree` whenever a slot was given back.
+ * Communication is narrow. Queues call `admit`, then `handle`. `row-claims.ts` calls `runRow` with a slot that it has
+ * taken. Submissions of this process call `reserve`, and notices of other processes lead to `takeHinted`. Claims call
+ * `RunningTurns.run` for a turn that they have won, and `onSlotFree` whenever a slot was given back.
  */
 
 import { AsyncLocalStorage } from 'node:async_hooks';
@@ -23,17 +24,17 @@ import { type Claimable, LEAVES_LOCKED, type RunningTurns, type Views } from './
 import { Place, type SlotQueue, type Slots } from './slots.js';
 import type { WorkerOptions, WorkerState } from './worker-options.js';
 
-/** What a job of the queue, or a look into the rows, has brought, and what its turns have rung here since. */
+/** The runs that follow from one ring: its own turn, and the turns that this turn has rung here since. */
 type Following = Promise<void>[];
 
-/** For an older one, its ring costs a claim. */
+/** The limit of remembered hints. The ring of a forgotten hint costs a claim. */
 const MAX_HINTED = 1_000;
 
 async function untilDone(following: Following): Promise<void> {
   for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
 }
 
-/** A claim that was answered, and for whom. */
+/** An answered claim, and the worker id for which it was made. */
 interface Taken {
   readonly outcome: ViewedClaim;
   readonly holderId: WorkerId;
@@ -53,17 +54,17 @@ export class Claims implements LocalWorker {
   readonly #locked = new LockedClaims();
   /** Rings that have a slot and are not handled yet. */
   readonly #admitted = new Set<Claimable>();
-  /** What was taken from the rows, from this process or by a hint: no subscription waits for it. */
+  /** Runs for which no subscription waits: turns from the rows, from this process or by a hint. */
   readonly #apart = new Set<Promise<void>>();
   /**
-   * Turns that are being claimed or run here, with their epochs. By the rows they may already be held by this worker, but
-   * they are not orphans. A turn has one claim at a time: if a repeated claim finds the turn held by this worker, then
-   * its first try has claimed it.
+   * Turns that are being claimed or run here, with their epochs. The rows may already name this worker as their holder,
+   * but they are not orphans. A turn has one claim at a time: if a repeated claim finds the turn held by this worker,
+   * then its first try has claimed it.
    */
   readonly #claiming = new Map<TurnId, number>();
-  /** The epochs of turns that were taken by a hint and whose rings have not come yet. */
+  /** The epochs of turns that were taken by a hint and whose rings have not arrived yet. */
   readonly #hinted = new RecentMap<TurnId, number>(MAX_HINTED);
-  /** The asynchronous context in which the worker was made. */
+  /** The asynchronous context in which the worker was created. */
   readonly #inContext = AsyncLocalStorage.snapshot();
 
   constructor(
@@ -111,17 +112,17 @@ export class Claims implements LocalWorker {
     return this.#claiming.has(turnId);
   }
 
-  /** Turns whose claims have met locked rows a moment ago. */
+  /** Turns whose claims have recently met locked rows. */
   get recentlyLocked(): TurnId[] {
     return this.#locked.recent();
   }
 
-  /** What no queue waits for, and is not done. */
+  /** The unfinished runs for which no queue waits. */
   get apart(): readonly Promise<void>[] {
     return [...this.#apart];
   }
 
-  /** Takes a slot for a ring. A ring that says nothing new needs no slot. */
+  /** Takes a slot for a ring. A ring that brings no news needs no slot. */
   admit(ring: Claimable, queue: SlotQueue): boolean {
     if (this.#state() !== 'running' || this.#turns.isRunning(ring) || this.#wasHinted(ring)) return true;
     if (!queue.admit()) return false;
@@ -129,7 +130,10 @@ export class Claims implements LocalWorker {
     return true;
   }
 
-  /** Runs the turn of a ring, if it is still to be had, and what that rings here. Never throws: a doorbell does not care how turns end. */
+  /**
+   * Runs the turn of a ring, if it can still be claimed, and the turns that it rings here. Never throws: the outcomes
+   * of turns are not the doorbell's concern.
+   */
   async handle(ring: Claimable): Promise<void> {
     if (!this.#admitted.delete(ring)) return;
     let leave = (): void => undefined;
@@ -137,7 +141,7 @@ export class Claims implements LocalWorker {
       leave = settle;
     });
     const running = this.#runWithFollowing(ring, leave);
-    // S5: the queue has its own count of what it delivers, and what has lent its slot counts no more.
+    // S5: the queue counts its deliveries in progress; a turn that has lent its slot must no longer count.
     await Promise.race([running, lent]);
     this.#apart.add(running);
     void running.finally(() => this.#apart.delete(running));
@@ -149,14 +153,14 @@ export class Claims implements LocalWorker {
     await untilDone(following);
   }
 
-  /** A slot is taken for it. */
+  /** Runs the turn of a ring for which the caller has taken a slot. */
   runRow(ring: Ring): void {
     this.#admitted.add(ring);
     const handling = this.handle(ring).finally(() => this.#apart.delete(handling));
     this.#apart.add(handling);
   }
 
-  /** W4: takes the turn that a commit has dispatched, or rings. Many go to the whole pool. */
+  /** W4: takes the turn that a commit has dispatched, or rings it. Several turns are always rung for the whole pool. */
   #ring(rings: readonly Ring[], following: Following): void {
     const [only] = rings;
     if (only === undefined) return;
@@ -164,7 +168,7 @@ export class Claims implements LocalWorker {
     else this.#runtime.ring(rings);
   }
 
-  /** W4: keeps a slot for a turn that is taken in the commit that dispatches it. */
+  /** W4: keeps a slot for a turn that is claimed in the same commit that dispatches it. */
   reserve(ring: Parameters<LocalWorker['reserve']>[0]): Reservation | undefined {
     const { turnId, epoch, workerTarget } = ring;
     const { room, kept } = this.#views;
@@ -182,7 +186,7 @@ export class Claims implements LocalWorker {
       targets,
       known: kept.known,
     };
-    // A worker that closes waits for the commit as well.
+    // A closing worker waits for this commit as well.
     let end = (): void => undefined;
     const settled = new Promise<void>((resolve) => {
       end = resolve;
@@ -192,7 +196,8 @@ export class Claims implements LocalWorker {
       room.leave(INLINE_VIEW_BYTES);
       const taken = outcome && { outcome, holderId };
       if (taken === undefined && this.#claiming.get(turnId) === epoch) this.#claiming.delete(turnId);
-      // The turn runs for itself: models and tools find nothing of the code that has submitted it.
+      // The turn runs in the context of the worker: models and tools must not see the context of the code that
+      // submitted it.
       const running = this.#inContext(() =>
         this.#runApart(async (following) => {
           if (!(await this.#runInSlot({ turnId, epoch }, { following, taken, isRepeated: true })))
@@ -207,7 +212,10 @@ export class Claims implements LocalWorker {
     return { along, settle };
   }
 
-  /** It is nobody else's by now, so it overtakes what waits. Without a free slot the heartbeat finds it. */
+  /**
+   * A commit whose answer was lost may already have claimed this turn for this worker, so the turn precedes waiting
+   * rings. Without a free slot, the heartbeat finds it.
+   */
   recover(ring: Claimable): void {
     if (this.#state() !== 'running' || this.#turns.has(ring.turnId) || this.#isOld(ring)) return;
     if (!this.#slots.take()) return;
@@ -226,7 +234,7 @@ export class Claims implements LocalWorker {
         await this.#runInSlot(ring, { following, onClaimed: () => this.#hinted.set(ring.turnId, ring.epoch) })
       )
         return;
-      // Its ring may have come meanwhile, and have been taken for an old one.
+      // Its ring may have arrived meanwhile and have been treated as an old ring.
       this.#runtime.ring([ring]);
     });
   }
@@ -244,7 +252,7 @@ export class Claims implements LocalWorker {
     return running.finally(() => this.#apart.delete(running));
   }
 
-  /** Takes a slot for it. */
+  /** True when this worker may take the turn; then a slot was taken for it. */
   #takesOwn({ workerTarget }: { readonly workerTarget: string | undefined }): boolean {
     return (
       this.#options.takesOwnRings &&
@@ -254,7 +262,7 @@ export class Claims implements LocalWorker {
     );
   }
 
-  /** It could not be found out whether the turn is to be had: others are told of it, if it is dispatched. */
+  /** The state of the turn could not be determined. Other workers are rung if the turn is dispatched. */
   async #ringUnclaimed(turnId: TurnId): Promise<void> {
     const rings = await findRings(this.#runtime.pool, [turnId]).catch(() => []);
     this.#runtime.ring(rings);
@@ -271,7 +279,10 @@ export class Claims implements LocalWorker {
     return Math.max(this.#claiming.get(turnId) ?? 0, this.#left.epochOf(turnId)) >= epoch;
   }
 
-  /** Gives the slot back. @returns False when it could not find out whether the turn is to be had. */
+  /**
+   * Claims and runs the turn, and gives the slot back. @returns False when it could not determine whether the turn can
+   * be claimed.
+   */
   async #runInSlot(
     ring: Claimable,
     {
@@ -298,7 +309,7 @@ export class Claims implements LocalWorker {
     });
     try {
       if (taken === undefined) {
-        // Resumed by the end of a child while its own suspend is still being wound up here.
+        // The end of a child may resume the turn while its suspended run is still being cleaned up here.
         await this.#turns.doneOf(ring.turnId);
         if (this.#state() !== 'running' || this.#lease.isStale) return false;
         if (this.#isOld(ring)) return true;

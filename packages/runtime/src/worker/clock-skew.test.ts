@@ -9,7 +9,7 @@ import { testBackend } from '../testing/queue-backend.js';
 const HOUR_MS = 3_600_000;
 const WORKER = { leaseMs: 10_000, heartbeatMs: 300, sweepMs: 100, lostRingMs: 1_000, concurrency: 4 };
 
-/** Loaded before anything else: the clock on the wall is so far off; the one that only measures is not. */
+/** Loaded before all other code. It shifts the wall clock by this time, but not the monotonic clock. */
 const shiftedBy = (ms: number): string =>
   `--import data:text/javascript,${encodeURIComponent(
     `const Real = Date, off = ${ms}; globalThis.Date = class extends Real {
@@ -43,7 +43,7 @@ describe.each(queueBackends())('workers whose clocks are two hours apart, queues
           ],
         },
         {
-          // One agent for all of them: ids of both clocks stand in its queue.
+          // All of them share one agent, so its queue contains ids of both clocks.
           calls: [
             {
               tool: 'delegate_async',
@@ -96,7 +96,7 @@ describe.each(queueBackends())('workers whose clocks are two hours apart, queues
        from boxcar.turns t`,
     );
     expect(rows).toEqual([{ statuses: 1, losses: 0, turns: 6 * 5, workers: 2, is_woken_soon: true }]);
-    // Retried once each, and no more.
+    // Each was retried once, and no more.
     const retried = await pool.query(
       'select count(*)::int as n from boxcar.steps where error is not null group by turn_id',
     );

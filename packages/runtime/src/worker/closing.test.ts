@@ -131,7 +131,7 @@ test('a worker that closes while one of its turns is locked hands the others bac
   await stranger.query('begin');
   await stranger.query('select from boxcar.turns where id = $1 for update', [locked]);
   await expect(worker.close({ graceMs: 0 })).rejects.toMatchObject({
-    // On a busy machine other parts may not end in their time, either.
+    // On a busy machine other parts may also exceed their time.
     errors: expect.arrayContaining([
       expect.objectContaining({ message: expect.stringContaining('handing its turns back') }),
     ]),
@@ -144,7 +144,7 @@ test('a worker that closes while one of its turns is locked hands the others bac
     ...others.map((id) => ({ id, status: 'dispatched', losses: 0 })),
   ]);
   await stranger.end();
-  // No other worker runs, so the one that has closed has handed it back.
+  // No other worker runs, so the closed worker has handed the turn back.
   await waitFor(async () => (await rows()).every(({ status }) => status === 'dispatched'), {
     message: 'the locked turn was handed back as well',
   });

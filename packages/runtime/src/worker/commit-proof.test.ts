@@ -29,8 +29,8 @@ interface Cut extends AsyncDisposable {
 }
 
 /**
- * A worker whose pool goes through a proxy, with a turn whose model does not answer. `isDirectCut`: the direct connection
- * goes through it too.
+ * A worker whose pool connects through a proxy, with a turn whose model does not answer. `isDirectCut`: the direct
+ * connection uses the proxy too.
  */
 async function heldTurn(options: { readonly isDirectCut?: boolean } = {}): Promise<Cut> {
   const h = await harness();

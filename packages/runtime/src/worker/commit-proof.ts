@@ -25,7 +25,7 @@ export class CommitProof {
   readonly #direct: () => pg.Client | undefined;
   readonly #leaseMs: number;
   readonly #log: Log;
-  /** By the monotonic clock. */
+  /** On the monotonic clock. */
   #askedAt: number | undefined;
   #hasDropped = false;
   /** P2: no check before this time, because the server works for the pool. */

@@ -1,14 +1,16 @@
 import { withinTime } from '../lib/index.js';
 
-/** The minimum for each part once the time that they share is over. */
+/** The minimum for each part once the shared time is over. */
 const SHORTEST_GOODBYE_MS = 100;
 
-/** Parts of a shutdown, one after another. A server that is away never answers, so each part is given up at its limit. */
+/**
+ * Runs the parts of a shutdown in sequence. A server that is away never answers, so each part is given up at its limit.
+ */
 export class Goodbye {
   readonly failures: unknown[] = [];
   #until = 0;
 
-  /** The parts from here on share this time. */
+  /** All following parts share this time. */
   limit(ms: number): void {
     this.#until = performance.now() + ms;
   }

@@ -1,4 +1,4 @@
-/** Hints: a turn that another process submits reaches a worker by the commit, before its ring. */
+/** Hints: the commit of another process notifies a worker of its submitted turn before the ring arrives. */
 import type { Model, Ring, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { rungChannel } from '@boxcar/store';
@@ -11,7 +11,7 @@ import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { Claims } from './claims.js';
 
-/** Keeps what is rung until it is let go. */
+/** Holds rings back until it is told to deliver them. */
 class HeldDoorbell extends InProcessDoorbell {
   readonly held: Ring[] = [];
 
@@ -30,7 +30,7 @@ let h: Harness;
 let bell: HeldDoorbell;
 /** A process without a worker. */
 let caller: Runtime;
-/** What the models wait for. */
+/** The promise for which the models wait. */
 let gate: Promise<void>;
 let calls: number;
 const alone = { sweepMs: 3_600_000 };
@@ -82,7 +82,7 @@ test('a turn that comes alone is taken before its ring, which then costs no stat
   expect(bell.held).toHaveLength(1);
   const seen = await statementsOf(h.database, async () => {
     await bell.letGo();
-    // The worker has had the ring before it is asked for the next one.
+    // The worker has received the earlier ring before the next submission.
     await submit();
     await allEnd('the next turn has ended');
   });
@@ -116,7 +116,7 @@ test('one of several workers is told, and another ring of the turn is old', asyn
     for (let turn = 0; turn < 6; turn += 1) await submit();
     await allEnd('all have ended');
   });
-  // Two hints may share a claim; three workers with a hint each would have sent more.
+  // Two hints may share a claim; three workers with a hint each would have sent more claims.
   expect(seen.filter((text) => text.includes('claims.claim')).length).toBeLessThanOrEqual(6);
   await bell.letGo();
   expect(await submit()).toBeDefined();
@@ -155,7 +155,7 @@ test('a hint takes no turn of another target, and no slot for a turn that runs',
   });
   await h.profile('gpu', [{ say: 'gpu' }], { worker_target: 'gpu' });
   const gpu = await h.worker({ ...alone, targets: ['gpu'], takesOwnRings: false });
-  // One place for each: the turn that runs, a claim in vain, and the next turn.
+  // One slot for each: the running turn, a futile claim, and the next turn.
   const worker = await h.worker({ ...alone, concurrency: 3 });
   const { turn_id } = (await caller.submit('launch_principal', {
     profile_name: 'gpu',
@@ -165,7 +165,7 @@ test('a hint takes no turn of another target, and no slot for a turn that runs',
   await waitFor(() => worker.activeCount === 1, { message: 'the other turn runs' });
   for (const text of [`${turn_id} 1 `, `${running} 2 `, `${running} 9 `, `${running} 1 `])
     await h.rows('select pg_notify($1, $2)', [rungChannel(worker.id), text]);
-  // Hints that held places would leave none for the next turn.
+  // Hints that kept their slots would leave no slot for the next turn.
   await submit();
   await waitFor(() => worker.activeCount === 2, { message: 'the next turn runs too' });
   expect(await h.rows('select status, holder_id from boxcar.turns where id = $1', [turn_id])).toEqual([

@@ -1,18 +1,20 @@
 /**
  * The lease of a worker: its row, its session lock, its direct connection, and the proof that it can commit.
  *
- * It owns the worker's id, the direct connection, the moment of the last renewal, and the timers of the heartbeat and of the proof.
- * It owns no turns. It reads the worker's state and never changes it.
+ * It owns the worker's id, the direct connection, the moment of the last renewal, and the timers of the heartbeat and
+ * of the proof. It owns no turns. It reads the worker's state and never changes it.
  *
- * Communication is narrow. The worker calls `register`, `start`, `stopProof`, `stopRenewing` and `disconnect`, and asks `id`, `isStale`
- * and `isCutOff`. The lease tells the worker, by `LeaseEvents`, of a heartbeat, a renewal, a new incarnation, an expired or lost lease,
- * turns that have ended, a peer that has joined, and a pool that no longer reaches the server.
+ * Communication is narrow. The worker calls `register`, `start`, `stopProof`, `stopRenewing` and `disconnect`, and
+ * reads `id`, `isStale` and `isCutOff`. By `LeaseEvents` the lease tells the worker of a heartbeat, a renewal, a new
+ * incarnation, an expired or lost lease, turns that have ended, a peer that has joined, a hint, and a pool that no
+ * longer reaches the server.
  *
  * E1  The moment of a renewal is taken before its statement is sent: the clock of the server starts no earlier.
- * E2  A heartbeat never waits for another. A loss of the direct connection during a renewal leads to a second renewal, because the first
- *     one may still have reported the lock.
- * E3  A heartbeat does not wait for the lock, nor for turns that are handed back: both may take longer than the lease.
- * E4  After `stopRenewing` nothing renews the lease: the worker removes its row, which a renewal must not follow.
+ * E2  A heartbeat never waits for another. A loss of the direct connection during a renewal leads to a second renewal,
+ *     because the first renewal may still have reported the lock.
+ * E3  A heartbeat waits neither for the lock nor for turns that are handed back: both may take longer than the lease.
+ * E4  After `stopRenewing` nothing renews the lease: the worker removes its row, and a renewal must not follow the
+ *     removal.
  */
 import { randomInt } from 'node:crypto';
 import { hostname } from 'node:os';
@@ -50,7 +52,7 @@ import { CommitProof } from './commit-proof.js';
 import type { LeaseClock, Moment } from './lease-clock.js';
 import type { WorkerOptions, WorkerState } from './worker-options.js';
 
-/** How often the worker checks in each lease that the pool answers. */
+/** How many times in each lease the worker checks that the pool answers. */
 const PROOFS_PER_LEASE = 10;
 
 const listenAs = (id: WorkerId): string =>
@@ -58,20 +60,20 @@ const listenAs = (id: WorkerId): string =>
 
 const SILENT_POOL = 'The connections of the pool have not answered for as long as the lease lives.';
 
-/** What the lease tells its worker. Nothing here throws or waits. */
+/** The notices from the lease to its worker. No method throws or waits. */
 export interface LeaseEvents {
   /** A heartbeat begins. */
   beat(): void;
-  /** @param askedAt - By the monotonic clock, before the rows were asked. */
+  /** @param askedAt - Time before the rows were read, on the monotonic clock. */
   renewed(renewal: Renewal, askedAt: number): void;
-  /** A new incarnation: nothing is held under the new id. */
+  /** A new incarnation has begun; it holds no turns under the new id. */
   registered(id: WorkerId): void;
   /** The worker may no longer act for any of its turns. */
   expired(reason: KernelError): void;
-  /** These turns are no longer held by this worker. */
+  /** This worker no longer holds these turns. */
   ended(turnIds: readonly TurnId[]): void;
   peerJoined(id: WorkerId): void;
-  /** A turn was dispatched a moment ago, for this worker if it has a place for it. */
+  /** A turn was dispatched a moment ago; this worker may take it if it has a free slot. */
   hinted(ring: Ring): void;
   /** W6: the lease was given up, and the worker must end. */
   cutOff(error: KernelError): void;
@@ -100,7 +102,7 @@ export class Lease {
     parts: {
       readonly options: Required<WorkerOptions>;
       readonly clock: LeaseClock;
-      /** The answers of providers travel with the renewals. */
+      /** The answers of providers are written with the renewals. */
       readonly gate: ModelWaits['gate'];
       readonly state: () => WorkerState;
       readonly events: LeaseEvents;
@@ -129,7 +131,7 @@ export class Lease {
     return this.#clock.since(this.#renewedAt) >= this.#options.leaseMs;
   }
 
-  /** The pool would not answer, and other workers have taken the turns by now. */
+  /** The pool did not answer, and other workers have taken the turns by now. */
   get isCutOff(): boolean {
     return this.#proof.isLost;
   }
@@ -166,7 +168,7 @@ export class Lease {
     return direct === undefined ? undefined : endClient(direct);
   }
 
-  /** A new incarnation: its own id, its own lock, its own lease. */
+  /** Registers a new incarnation with its own id, lock and lease. */
   async register(): Promise<void> {
     const id = newId<'worker'>();
     const lockKey = randomInt(2 ** 47).toString();
@@ -227,7 +229,7 @@ export class Lease {
       if (this.#direct !== direct) return;
       this.#direct = undefined;
       this.#proof.reached(false);
-      // Whoever watches has the lock by now: W2.
+      // The peer that watches this worker has the lock by now: W2.
       void this.#beat();
     });
     return direct;
@@ -245,10 +247,10 @@ export class Lease {
   }
 
   async #beat(): Promise<void> {
-    // Not after the goodbye, which a renewal would take back.
+    // Not after the lease was given up or the worker was removed: a renewal would undo that.
     if (this.#heartbeat === undefined) return;
     this.#events.beat();
-    // Also while a renewal hangs: nobody else would notice that the lease has run out meanwhile.
+    // Also while a renewal hangs: nothing else would notice that the lease has expired meanwhile.
     if (this.isStale)
       this.#events.expired(
         new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }),
@@ -266,7 +268,7 @@ export class Lease {
       const sentAt = this.#clock.now();
       const renewal = await this.#renew();
       if (renewal !== undefined) {
-        // From before the statement: the server's clock started no earlier.
+        // Taken before the statement was sent: the server's clock started no earlier.
         this.#renewedAt = sentAt;
         if (this.#direct === undefined) this.#relocking ??= this.#relock();
         this.#events.renewed(renewal, askedAt);
@@ -288,7 +290,7 @@ export class Lease {
     }
   }
 
-  /** Answers of providers that could not be told are told by the next renewal. */
+  /** Provider answers that could not be written are kept for the next renewal. */
   async #renew(): Promise<Renewal | undefined> {
     const gate = this.#gate;
     const answers = gate.takeAnswers();
@@ -302,8 +304,8 @@ export class Lease {
   }
 
   /**
-   * On the direct connection, which nobody else uses: a pool that is exhausted or hangs does not cost the lease. When that one
-   * is away, or silent for half a lease, by the pool.
+   * Renews on the direct connection, which has no other use: an exhausted or hanging pool then does not cost the lease.
+   * When the direct connection is away, or silent for half a lease, the pool is used.
    */
   async #renewWith(answers: Readonly<Record<string, number>>): Promise<Renewal | undefined> {
     const { leaseMs } = this.#options;
@@ -335,8 +337,9 @@ export class Lease {
   }
 
   /**
-   * The direct connection broke while the lease lives: take the lock again on a new one. Beside the heartbeat and without
-   * waiting for the lock: the server may take the old session for alive for hours, and the lease must be renewed meanwhile.
+   * Takes the lock again on a new connection, after the direct connection broke while the lease lives. Runs in parallel
+   * with the heartbeat and does not wait for the lock: the server may believe for hours that the old session is alive,
+   * and the lease must be renewed meanwhile.
    */
   async #relock(): Promise<void> {
     const id = this.#id;
@@ -352,7 +355,7 @@ export class Lease {
       if (this.#id !== id || this.#state() === 'closed') throw new Error('the worker has gone on without it');
       this.#direct = direct;
       this.#proof.reached(true);
-      // Watched again from here on.
+      // From here on a peer watches this worker again.
       void this.#beat();
       await announceWorker(direct, id);
     } catch (error) {
@@ -366,7 +369,7 @@ export class Lease {
 
   /** W6: gives up the lease, so that other workers take its turns at once, and then ends. */
   async #checkProof(): Promise<void> {
-    // Answers that have arrived meanwhile are read first.
+    // Answers that have already arrived are read first.
     await new Promise((resolve) => setImmediate(resolve));
     this.#proof.check();
     const direct = this.#direct;
@@ -378,7 +381,7 @@ export class Lease {
     try {
       await giveUpLease(direct, this.#id);
     } catch (failure) {
-      // The lease then ends by itself, at the latest one lease after its last renewal.
+      // The lease then expires by itself, at the latest one lease after its last renewal.
       this.#runtime.log('warn', 'worker.lease_not_given_up', {
         worker_id: this.#id,
         error: errorText(failure),

@@ -1,23 +1,26 @@
 /**
- * Turns whose claims have met locked rows here. While no other slot is free, a claim keeps its slot only as long as most locks take, so
- * that locked rows never hold all slots of a worker. Then the ring is dropped, and the sweep rings the turn again, as after any lost
- * ring. A turn that is still locked then gives its slot back at once.
+ * Turns whose claims have met locked rows here. While no other slot is free, a claim waits only as long as most locks
+ * are held, so that locked rows never hold all slots of a worker. Then the ring is dropped, and the sweep rings the
+ * turn again, as after any lost ring. A turn that is still locked then gives its slot back at once.
  */
 import type { TurnId } from '@boxcar/kernel';
 import { LOCK_PATIENCE_MS } from '../lib/index.js';
 
 /** How long a claim waits for locked rows while no other slot is free. */
 const PATIENCE_MS = 300;
-/** For this time after it has met a lock, a turn is not taken straight from the rows: as long as until the sweep rings. */
+/**
+ * For this time after it has met a lock, a turn is not taken directly from the rows. The sweep rings after about the
+ * same time.
+ */
 const PAUSE_MS = 2_000;
 /** For this time the claim of such a turn does not wait. */
 const MEMORY_MS = 10_000;
 
 export class LockedClaims {
-  /** In the order of their times, by the monotonic clock. */
+  /** Ordered by time, on the monotonic clock. */
   readonly #metAt = new Map<TurnId, number>();
 
-  /** How long a claim of the turn may wait for locked rows, and its slot with it. */
+  /** How long a claim of the turn may wait for locked rows, keeping its slot. */
   patienceFor(turnId: TurnId, hasFreeSlot: boolean): number {
     if (hasFreeSlot) return LOCK_PATIENCE_MS;
     this.#expire();
@@ -33,7 +36,7 @@ export class LockedClaims {
     this.#metAt.delete(turnId);
   }
 
-  /** The turns that have met a lock a moment ago. */
+  /** The turns that have recently met a lock. */
   recent(): TurnId[] {
     const since = performance.now() - PAUSE_MS;
     return [...this.#metAt].flatMap(([turnId, at]) => (at >= since ? [turnId] : []));

@@ -1,4 +1,4 @@
-/** Turns whose rows another session has locked do not hold up the other turns of their worker. */
+/** Turns whose rows another session has locked do not delay the other turns of their worker. */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { registerWorker } from '@boxcar/store';
@@ -30,7 +30,7 @@ async function lock(h: Harness, turnIds: readonly TurnId[]): Promise<pg.Client> 
   return stranger;
 }
 
-/** Returns once it has ended, and how long that took. */
+/** Waits until this many turns have ended, and returns how long that took. */
 async function timeOf(h: Harness, count: number): Promise<number> {
   const startedAt = performance.now();
   await waitFor(async () => (await succeeded(h)) === count, {
@@ -87,12 +87,12 @@ test('a turn is committed although more turns are locked than there are places f
     );
   for (const id of locked) {
     gates.get(id)?.();
-    // Longer than the patience of a batch: each has a batch of its own, as long as there are places.
+    // Longer than the patience of a batch, so each turn has a batch of its own while there are slots.
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   gates.get(free)?.();
   expect(await timeOf(h, 1)).toBeLessThan(LOCK_MS * 3.5);
-  // What waits for locks holds two connections at most: one looks, one waits in line.
+  // Turns that wait for locks hold at most two connections: one reads, the other waits in line.
   await waitFor(async () => (await waiting()).length <= 2, {
     message: 'they have left their places',
     intervalMs: 5,
@@ -107,7 +107,7 @@ test('a turn is committed although more turns are locked than there are places f
   await timeOf(h, 6);
 });
 
-/** The statements that are sent meanwhile: those that wait for the tapes of several turns. */
+/** Records the waiting statements that are sent meanwhile, with the number of turns whose tapes each waits for. */
 function watchWaits(): { readonly sizes: number[] } & Disposable {
   const sizes: number[] = [];
   const query = pg.Client.prototype.query;
@@ -122,7 +122,7 @@ function watchWaits(): { readonly sizes: number[] } & Disposable {
   return { sizes, [Symbol.dispose]: () => spy.mockRestore() };
 }
 
-/** A worker whose models and tools wait until `open`, and turns in its hands. */
+/** A worker whose models and tools wait until `open`, and the turns that it holds. */
 async function gated(profile: { readonly script: readonly object[]; readonly tools?: readonly string[] }) {
   const gates = new Map<string, () => void>();
   const wait = (turnId: string): Promise<void> => new Promise((settle) => gates.set(turnId, settle));
@@ -222,11 +222,11 @@ test('the calls of turns are answered while the tapes of others of their batch a
   await timeOf(h, 10);
 });
 
-/** Longer than all tries of a batch take, and shorter than a statement of the connection waits for a lock under the default lease. */
+/** Longer than all tries of a batch take, and shorter than a statement waits for a lock under the default lease. */
 const SOON_MS = 3_500;
 
 describe('while the row of one turn is locked, the others of its batch end:', () => {
-  /** Runs turns that all ask their model, locks a row, and lets the models answer at one moment. */
+  /** Runs turns that all ask their model, locks a row, and lets all models answer at the same moment. */
   async function endTogether(
     h: Harness,
     { open, locked, others }: { open: () => void; locked: TurnId; others: readonly TurnId[] },
@@ -315,7 +315,7 @@ test('locked turns give their slots back: a worker with as many slots as locked 
   }
   // A claim that keeps its slot waits for its lock 15 seconds.
   expect(performance.now() - startedAt).toBeLessThan(8_000);
-  // Their rings come back, and hold no slot for long either.
+  // Their rings return, and do not hold slots for long either.
   const more = await launchMany(h, 2);
   await allWait(2);
   open();

@@ -13,9 +13,9 @@ import { Runtime } from '../runtime.js';
 import { Sweeper } from '../sweep/sweeper.js';
 import { createWorker } from './worker.js';
 
-/** The worker neither sweeps nor renews its lease, so neither of them repairs anything. */
+/** The worker neither sweeps nor renews its lease, so neither of these repairs anything. */
 const NEVER_MS = 3_600_000;
-/** At most, until a statement is met. */
+/** The maximum number of runs until a statement is met. */
 const RUNS = 5;
 const CALM = { sweepMs: NEVER_MS, heartbeatMs: NEVER_MS, leaseMs: NEVER_MS };
 
@@ -65,8 +65,8 @@ test('whichever answer of the database is lost, a turn continues by itself, and 
     ],
   });
   const worker = await createWorker(runtime, CALM);
-  // A turn whose read failed is handed back with a note, and a sweep rings it: here the sweep of another process, at a
-  // later time.
+  // A turn whose read failed is handed back with a note, and a sweep rings it. Here it is the sweep of another process,
+  // at a later time.
   const other = new Runtime({
     pool: database.pool,
     directUrl: database.url,
@@ -129,7 +129,7 @@ test('whichever answer of the database is lost, a turn continues by itself, and 
   });
   let struck = 0;
   for (let at = 1; at <= count; at += 1)
-    // What runs side by side sends a statement fewer now and then; then the last one is met by another run.
+    // Concurrent work sometimes sends one statement fewer; then another run meets the last statement.
     for (let run = 1; run <= RUNS; run += 1) {
       proxy.arm({ at, when: 'after', scope: 'connection' });
       const turnId = await runOnce();
@@ -242,7 +242,7 @@ describe('a turn that waits continues by itself when the answer is lost to', () 
       doorbell: new InProcessDoorbell(),
       model: createModelRouter({}),
     };
-    /** Its answers are lost. */
+    /** The answers to this runtime are lost. */
     const runtime = new Runtime({ ...common, pool });
     const own = new Runtime({ ...common, pool: database.pool });
     await own.applyProfile({
@@ -267,7 +267,7 @@ describe('a turn that waits continues by itself when the answer is lost to', () 
   interface Waiting {
     readonly turnId: TurnId;
     readonly runId: RunId;
-    /** The turn that it waits for. */
+    /** The turn that the parent waits for. */
     readonly childId: TurnId;
     readonly call: OpenCallRow | undefined;
   }

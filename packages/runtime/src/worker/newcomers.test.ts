@@ -1,6 +1,6 @@
 /**
- * When the turns of a project begin on a busy worker. The test releases the models, so it counts ends instead of
- * measuring times.
+ * The time at which the turns of a project begin on a busy worker. The test releases the models, so it counts ends
+ * instead of measuring times.
  */
 import type { TurnId } from '@boxcar/kernel';
 import { queueBackends, waitFor } from '@boxcar/testkit';
@@ -11,13 +11,13 @@ import { checkInvariants } from '../testing/invariants.js';
 
 const KINDS: readonly FairKind[] = ['in process', 'no queue', ...queueBackends()];
 
-/** Without a queue only the sweep looks into the rows. */
+/** Without a queue, only the sweep reads the rows. */
 const settingsOf = (kind: FairKind) =>
   kind === 'no queue'
     ? { sweepMs: 20, lostRingMs: 1 }
     : { sweepMs: 3_600_000, heartbeatMs: 1_000, lostRingMs: 3_600_000 };
 
-/** How many other turns end until the turn begins. */
+/** The number of other turns that end before the turn begins. */
 async function endsUntil(stage: FairStage, turnId: TurnId, concurrency: number): Promise<number> {
   for (let ends = 0; ends < 20; ends++) {
     if (stage.started.includes(turnId)) return ends;
@@ -38,8 +38,9 @@ const allHeld = (stage: FairStage, concurrency: number) =>
 const MAX_STAGES = 20;
 
 /**
- * A worker that is busy with turns, each of which begins others, some of them without the queue. It takes these itself only while
- * it knows that the queue is empty, which it learns a moment after it has begun: on a busy machine too late for the few turns here.
+ * A worker that is busy with turns, each of which starts other turns, some without the queue. The worker takes such
+ * turns itself only while it knows that the queue is empty. It finds that out a moment after its start, which on a busy
+ * machine is too late for the few turns here.
  */
 async function openWithChains(kind: FairKind, concurrency: number, children: number): Promise<FairStage> {
   for (let attempt = 0; attempt < MAX_STAGES; attempt++) {
@@ -143,7 +144,7 @@ describe.each(KINDS)('with rings %s, the priorities that callers give', (kind) =
     const placesOf = (turnIds: readonly TurnId[]) => turnIds.map((turnId) => started.indexOf(turnId));
     expect(Math.max(...placesOf(high))).toBeLessThan(Math.min(...placesOf(normal)));
     expect(Math.max(...placesOf(normal))).toBeLessThan(Math.min(...placesOf(low)));
-    // Their low priorities matter only among themselves.
+    // Their low priorities count only among themselves.
     expect(placesOf(others)[0]).toBeLessThanOrEqual(2);
     expect(Math.max(...placesOf(others))).toBeLessThan(Math.min(...placesOf(normal)));
     await stage.end(0);

@@ -1,6 +1,6 @@
 /**
- * The orphans of a worker: turns that the rows give to it but that it does not run. Owns which turns were found so by the last
- * heartbeat, and which cannot be handed back.
+ * The orphans of a worker: turns that it does not run although the rows name it as their holder. Owns the orphans that
+ * the last heartbeat found, and the orphans that cannot be handed back.
  */
 
 import type { TurnId, WorkerId } from '@boxcar/kernel';
@@ -35,9 +35,10 @@ export class Orphans {
   }
 
   /**
-   * Beside the heartbeat: it takes a connection of the pool, and the lease must not wait for one.
+   * Runs in parallel with the heartbeat: it needs a connection of the pool, and the lease must not wait for a
+   * connection.
    *
-   * @param held - The turns that the rows give to this worker.
+   * @param held - The turns whose rows name this worker as their holder.
    */
   check(held: readonly HeldAt[]): void {
     this.#releasing ??= this.#release(held).finally(() => {
@@ -46,9 +47,9 @@ export class Orphans {
   }
 
   /**
-   * Turns that the rows give to this worker but that it does not run, because the answer to a claim or a commit was lost.
-   * They are handed back when two heartbeats in a row find them at the same epoch. A turn whose row is locked is left to the next
-   * heartbeat.
+   * Hands back turns whose rows name this worker as their holder but that it does not run, because the answer to a
+   * claim or a commit was lost. Two consecutive heartbeats must find such a turn at the same epoch. A turn whose row is
+   * locked is left to the next heartbeat.
    */
   async #release(held: readonly HeldAt[]): Promise<void> {
     const orphans = new Map(
@@ -82,7 +83,7 @@ export class Orphans {
       );
       this.#runtime.ring(rings);
     } catch (error) {
-      // Still suspects, so the next heartbeat tries again.
+      // These turns stay suspects, so the next heartbeat tries again.
       this.#runtime.log('warn', 'turn.not_given_back', { turn_ids: confirmedIds, error: errorText(error) });
     }
   }

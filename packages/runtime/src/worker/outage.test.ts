@@ -21,14 +21,17 @@ import type { WorkerProcessOptions } from '../testing/worker-process.js';
 const TURNS = 1_000;
 const CONCURRENCY = 25;
 const AWAY_MS = 30_000;
-/** All of them take the two workers about as long as Redis is away, and hardly any of the machine. */
+/**
+ * With this time, the two workers need about as long for all turns as Redis is away, with almost no load on the
+ * machine.
+ */
 const LONG_THINKING_MS = 1_500;
 const THINKING_MS = 400;
 const PATIENCE = { deadlineMs: 60_000 };
 
 const MAIN = new URL('../../../cli/src/main.ts', import.meta.url);
 
-/** Two worker processes, a program that submits, and turns under way. */
+/** Two worker processes, a program that submits, and turns in progress. */
 class Outage implements AsyncDisposable {
   readonly urls: { readonly databaseUrl: string; readonly redisUrl?: string };
   readonly pool: pg.Pool;
@@ -83,7 +86,9 @@ class Outage implements AsyncDisposable {
     return rows[0]?.n ?? 0;
   }
 
-  /** All have ended in success, each with the answer to its own instruction, and nothing that must hold is broken. */
+  /**
+   * Checks that all turns have succeeded, each with the answer to its own instruction, and that all invariants hold.
+   */
   async checkEnds(expected: number): Promise<void> {
     await waitFor(
       async () => {
@@ -186,7 +191,7 @@ describe.each(queueBackends())('with 1,000 turns in flight, queues on %s', (kind
       expect(failure).toBeInstanceOf(KernelError);
       expect(failure).toMatchObject({ code: 'database_unavailable' });
     }
-    // Under its key each counts once, whatever became of the first try.
+    // With its key each submission counts once, whatever the outcome of the first try was.
     for (const [n, answer] of answers)
       expect(await outage.submit(n, { idempotencyKey: `outage-${n}` })).toEqual(answer);
     await outage.checkEnds(TURNS + answers.size);

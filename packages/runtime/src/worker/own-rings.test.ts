@@ -20,7 +20,7 @@ class CountingDoorbell extends InProcessDoorbell {
 
 let h: Harness;
 let bell: CountingDoorbell;
-/** What models of turns without tools wait for. */
+/** The promise for which models of turns without tools wait. */
 let gate: Promise<void>;
 
 const holdLeaves = (): { release: () => void } => {
@@ -67,7 +67,7 @@ const chain = async (leaf: Readonly<Record<string, unknown>> = {}): Promise<void
   await lead('root', [asks('middle')]);
 };
 
-/** What is begun, written, claimed and committed together. */
+/** The statements that begin, write, claim and commit, by their labels. */
 const claimsOf = (statements: readonly string[]): string[] =>
   statements.flatMap((text) => {
     const [label] =
@@ -75,7 +75,7 @@ const claimsOf = (statements: readonly string[]): string[] =>
     return label === undefined ? [] : [label];
   });
 
-/** So many claims fail of turns that are `which`; sequences are not rolled back. */
+/** Makes this number of claims fail for turns that match `which`. Sequences are not rolled back. */
 const failClaims = (count: number, which: string): Promise<unknown> =>
   h.database.pool.query(`create sequence claims;
     create function fail_claims() returns trigger language plpgsql as $$ begin
@@ -234,7 +234,7 @@ describe('what this process submits', () => {
     const closing = worker.close({ graceMs: 10 });
     await submit();
     await closing;
-    // Where no worker is left, the second one has no room yet.
+    // If no worker is left, there is no room for the second turn yet.
     const left = await statuses();
     expect(left.filter((status) => status !== 'dispatched' && status !== 'queued')).toEqual([]);
     release();
@@ -269,7 +269,7 @@ describe('what the turns of a worker dispatch', () => {
     });
     const resumed = ['tool-calls.advance', 'claims.claim'];
     expect(claimsOf(statements)).toEqual([...resumed, ...resumed]);
-    // One right behind the other: nothing was waited for between them.
+    // The claim immediately follows: no round trip was awaited between them.
     const before = statements.filter((_text, index) => statements[index + 1]?.includes('claims.claim'));
     expect(claimsOf(before)).toEqual(['tool-calls.advance', 'tool-calls.advance']);
     expect(await h.rows('select from boxcar.turns where epoch > 2')).toEqual([]);
@@ -294,7 +294,7 @@ describe('what the turns of a worker dispatch', () => {
     await chain();
     await h.worker({ concurrency: 1, sweepMs: 3_600_000 });
     await run('root');
-    // The first one has come without the queue.
+    // The first turn was taken without the queue.
     expect(bell.rung).toBe(4);
   });
 
@@ -304,12 +304,13 @@ describe('what the turns of a worker dispatch', () => {
     await h.worker({ concurrency: 4, sweepMs: 3_600_000, targets: ['gpu'] });
     const { release } = holdLeaves();
     const over = run('root');
-    // Else the parent might learn of its end before it suspends, and nothing would be rung.
+    // Otherwise the parent might learn of the end before it suspends, and nothing would be rung.
     const waiting = () => h.rows("select from boxcar.turns where status = 'suspended' and depth = 1");
     await waitFor(async () => (await waiting()).length === 1, { message: 'the parent of the leaf waits' });
     release();
     await over;
-    // The leaf is taken by the other worker of this process. Its parent is not of the target of the worker that ended the leaf.
+    // The other worker of this process takes the leaf. The worker that ends the leaf does not serve the target of its
+    // parent.
     expect(bell.rung).toBe(1);
   });
 
@@ -325,7 +326,7 @@ describe('what the turns of a worker dispatch', () => {
   test('is rung by the sweep when its claim fails', async () => {
     await chain();
     await h.worker({ concurrency: 4, sweepMs: 100 });
-    // In the commit that dispatches the turn, and after it.
+    // One claim in the commit that dispatches the turn, and one claim after it.
     await failClaims(2, 'new.depth = 1');
     await run('root');
     expect(bell.rung).toBe(1);

@@ -7,7 +7,7 @@ export interface RungCommit {
   readonly rings: readonly Ring[];
 }
 
-/** Finds for each ring of a micro-batch the commit that it comes of; `others` come of none. */
+/** Pairs each ring of a micro-batch with the commit that caused it. `others` are the rings that no commit caused. */
 export function pairRings(
   commits: readonly StepCommit[],
   result: Pick<CommitResult, 'outcomes' | 'rings'>,

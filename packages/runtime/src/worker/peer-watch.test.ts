@@ -13,10 +13,12 @@ import type { WorkerProcessOptions } from '../testing/worker-process.js';
 import { PeerWatch } from './peer-watch.js';
 import { createWorker, type WorkerOptions } from './worker.js';
 
-/** No lease ends within a test: what is taken over was taken because a peer saw its holder die. */
+/** No lease expires during a test: a takeover happens only because a peer noticed the holder's death. */
 const LONG: WorkerOptions = { leaseMs: 600_000, heartbeatMs: 200, sweepMs: 100, lostRingMs: 300 };
 const BY_ITSELF = { deadlineMs: 60_000 };
-/** A process first compiles its code, which takes a long time on a busy machine. Nothing is promised about that time. */
+/**
+ * A process first compiles its code, which takes a long time on a busy machine. There is no promise about that time.
+ */
 const STARTS = { deadlineMs: 90_000 };
 
 interface Victim {
@@ -24,7 +26,7 @@ interface Victim {
   readonly id: string;
 }
 
-/** A database, its queues, and workers that are processes of their own. */
+/** A database, its queues, and workers in processes of their own. */
 async function openPool() {
   const backend = await testBackend('postgres');
   const { pool } = backend.database;
@@ -50,7 +52,7 @@ async function openPool() {
   return {
     pool,
     spawn,
-    /** Some worker waits for the lock of this one. */
+    /** Waits until another worker waits for the lock of this worker. */
     isWatched: (id: string) =>
       waitFor(
         async () =>
@@ -94,7 +96,7 @@ test('turns of workers that are killed go on elsewhere long before a lease ends,
   for (const { child } of holders) process.kill(child.pid, 'SIGKILL');
   for (const turnId of turnIds) expect(await pool.result(turnId)).toMatchObject({ status: 'success' });
   const { rows } = await pool.pool.query('select epoch > 1 as has_moved, losses from boxcar.turns');
-  // The step that lost its worker was committed by the next one: what came later has lost nobody.
+  // The next worker committed the step whose worker was lost, and no later step has lost its worker.
   expect(rows).toEqual(turnIds.map(() => ({ has_moved: true, losses: 0 })));
   await checkInvariants(pool.pool);
 });
@@ -165,7 +167,7 @@ test('a worker whose direct connection alone is broken refutes the suspicion, ke
       );
       await proxy.cut();
       await waitFor(async () => (await signOf()) === null, { message: 'it says that it has no lock' });
-      // As long as it takes, it is not suspected: somebody else may be watched, here there is nobody.
+      // During all this time it is not suspected. Its peer may watch another worker, but here there is no other.
       const renewed = async (): Promise<number> =>
         (await pool.query('select lease_until from boxcar.workers where id = $1', [worker.id])).rows[0]
           .lease_until;
@@ -209,7 +211,7 @@ test('a worker that loses its direct connection between two heartbeats says so a
       ).length === 1,
     { message: 'the other one is ready to watch' },
   );
-  // No heartbeat comes within the test.
+  // No heartbeat during the test.
   const worker = await h.worker({ ...LONG, heartbeatMs: 300_000 });
   const signOf = async (): Promise<Date | null> =>
     (
@@ -305,7 +307,7 @@ test('a worker that is alone asks for nobody, and watches another one as soon as
     directUrl: h.database.url,
     pool: h.database.pool,
     log: () => undefined,
-    // What wakes it is what it is told.
+    // The interval is too long: only its own notices can wake it.
     everyMs: 300_000,
     workerId: () => {
       looks += 1;
@@ -332,7 +334,7 @@ test('a worker that is alone asks for nobody, and watches another one as soon as
 test('a worker that joins during a look is seen by the next look', async () => {
   await using h = await harness();
   let looks = 0;
-  // Interruptions fail, as when they arrive too late.
+  // Interruptions fail, as if they arrived too late.
   const closed = createPool({ connectionString: h.database.url, max: 1 });
   await endPool(closed);
   const watch: PeerWatch = new PeerWatch({
@@ -342,14 +344,14 @@ test('a worker that joins during a look is seen by the next look', async () => {
     everyMs: 300_000,
     workerId: () => {
       looks += 1;
-      // The result of this look was decided before the other worker joined.
+      // The result of this check was decided before the other worker joined.
       if (looks === 1) setImmediate(() => watch.joined(newId<'worker'>()));
       return newId<'worker'>();
     },
     takeOver: () => Promise.reject(new Error('nobody is gone')),
   });
   watch.start();
-  // The handling of the news also asks for the id.
+  // The code that handles the news also reads the id.
   await waitFor(() => looks >= 3, { message: 'it looks again' });
   await watch.stop();
 });
@@ -366,7 +368,7 @@ test('a heartbeat tells whether others live', async () => {
   expect(await hasPeers(first.id)).toBe(false);
 });
 
-/** No heartbeat during a test: a worker says that it holds its lock only when it is asked. */
+/** No heartbeat during a test: a worker confirms that it holds its lock only when it is asked. */
 const SILENT: WorkerOptions = { leaseMs: 600_000, heartbeatMs: 300_000, sweepMs: 100, lostRingMs: 300 };
 
 const WATCHED = `select w.id from boxcar.workers w where exists (

@@ -1,9 +1,10 @@
 /**
- * Watches one other worker, the next living one in the circle of ids: waits for its session lock, so that its death is noticed
- * at the moment Postgres notices it. Rules: `store/work/liveness.ts`.
+ * Watches one other worker, the next living worker in the circle of ids. It waits for that worker's session lock, so
+ * that a death is noticed as soon as Postgres notices it. Rules: `store/work/liveness.ts`.
  *
- * On a connection of its own. A session that waits for a lock does not see its client die, so the lock of a worker that
- * watched on the connection which holds it would outlive the worker; nor does it hear notifications.
+ * The watch has a connection of its own. A session that waits for a lock does not notice the death of its client. A
+ * worker that watched on the connection with its own lock would therefore keep its lock after its death. Such a session
+ * also receives no notifications.
  */
 import { errorText, startTimer, type WorkerId } from '@boxcar/kernel';
 import {
@@ -24,8 +25,8 @@ const INTERRUPTED = '57014';
 /** How long a suspect has to show that it lives. */
 const REFUTE_MS = 200;
 /**
- * How often, and how many times, a worker is asked to say that it holds its lock. After that the next worker is watched
- * instead.
+ * How often, and how many times, a worker is asked to confirm that it holds its lock. After that the next worker is
+ * watched instead.
  */
 const ASK_EVERY_MS = 25;
 const ASK_TIMES = 20;
@@ -36,13 +37,13 @@ export interface PeerWatchOptions {
   readonly directUrl: string;
   readonly pool: pg.Pool;
   readonly log: Log;
-  /** How long one wait for the lock lasts, and the pause when there is nobody to watch. Then the peer is chosen anew. */
+  /** How long one wait for the lock lasts, and the pause without a peer. Then the peer is chosen again. */
   readonly everyMs: number;
   /** How long the server may take to answer, in addition to that wait. Default 5,000. */
   readonly answerMs?: number;
-  /** The worker that watches; a new incarnation has a new id. */
+  /** The id of the worker that watches; a new incarnation has a new id. */
   readonly workerId: () => WorkerId;
-  /** The lease of a peer was ended: its turns may be taken. */
+  /** Called after the lease of a peer was ended: its turns may be taken. */
   readonly takeOver: () => Promise<void>;
 }
 
@@ -57,13 +58,13 @@ export class PeerWatch {
   readonly #stopping = new AbortController();
   #hasPeers = true;
   #wake: () => void = () => undefined;
-  /** Set when news arrived during a look, which may have begun too early to see it. */
+  /** Set when news arrived during a check that may have begun too early to see the news. */
   #isToLook = false;
   #client: pg.Client | undefined;
   /** The worker whose lock was waited for last. */
   #watched: WorkerId | undefined;
   #asked: { readonly id: WorkerId; readonly times: number } | undefined;
-  /** Workers that did not answer when asked: the next wait passes over them. */
+  /** Workers that did not answer when asked: the next wait skips them. */
   readonly #mute = new Set<WorkerId>();
   #running: Promise<void> | undefined;
 
@@ -75,20 +76,23 @@ export class PeerWatch {
     this.#running = this.#run();
   }
 
-  /** What a heartbeat has seen: without others nobody is looked for; as soon as there is one, it is watched. */
+  /**
+   * Records the result of a heartbeat. Without other workers there is nothing to search for; as soon as there is
+   * another worker, it is watched.
+   */
   setHasPeers(hasPeers: boolean): void {
     const isNews = hasPeers && !this.#hasPeers;
     this.#hasPeers = hasPeers;
     if (isNews) this.#lookAgain();
   }
 
-  /** Ends the current pause, or skips the next one, since another worker may have to be watched now. */
+  /** Ends the current pause, or skips the next, because another worker may have to be watched now. */
   #lookAgain(): void {
     this.#isToLook = true;
     this.#wake();
   }
 
-  /** A worker has joined, or has its lock again. It is watched at once if it is now the next one in the circle. */
+  /** A worker has joined, or has its lock again. It is watched at once if it is now the next worker in the circle. */
   joined(id: WorkerId): void {
     const me = this.#options.workerId();
     if (id === me) return;
@@ -110,7 +114,7 @@ export class PeerWatch {
 
   async stop(): Promise<void> {
     this.#stopping.abort();
-    // Also in the middle of a wait: the statement fails, and nobody minds.
+    // Also in the middle of a wait: the failure of its statement is ignored.
     await this.#drop();
     await this.#running;
   }
@@ -157,7 +161,8 @@ export class PeerWatch {
     this.#watched = peerId;
     if (watched.outcome === 'held') return 0;
     const sign = await readLockSign(client, peerId);
-    // It has said goodbye, or that it is without its lock for now: there may be another one to watch.
+    // The peer has said goodbye, or has reported that it is without its lock for now. Another worker may have to be
+    // watched.
     if (sign === undefined) return 0;
     await this.#pause(REFUTE_MS);
     if (this.#isStopped) return everyMs;

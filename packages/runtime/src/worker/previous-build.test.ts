@@ -1,4 +1,7 @@
-/** A rolling upgrade with two real builds: this one, and the newest with an older schema (`migrations/previous-build`). */
+/**
+ * A rolling upgrade with two real builds: this build, and the newest build with an older schema
+ * (`migrations/previous-build`).
+ */
 import { migrate, shippedSchema } from '@boxcar/store';
 import { type NodeChild, queueBackends, spawnNode, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
@@ -44,7 +47,7 @@ test.skipIf(missing !== undefined).each(queueBackends())(
     await using older = spawnNode(previous.place(PROGRAM), [urls]);
     const olderId = (await older.line(/^ready /)).split(' ')[1];
     await moreEnds(older, 4);
-    // Its turns begin and end meanwhile.
+    // Its turns begin and end during the migration.
     const migrating = migrate(database.url);
     await moreEnds(older, 4);
     expect(await migrating).toMatchObject({ from: old.to, to: own });

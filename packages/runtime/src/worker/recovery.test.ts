@@ -25,7 +25,9 @@ import { createWorker, type WorkerOptions } from './worker.js';
 /** Short, so that a death is noticed soon; long enough for a machine that is busy with other tests. */
 const QUICK: WorkerOptions = { leaseMs: 2_000, heartbeatMs: 200, sweepMs: 100, lostRingMs: 300 };
 const BY_ITSELF = { deadlineMs: 60_000 };
-/** A process first compiles its code, which takes a long time on a busy machine. Nothing is promised about that time. */
+/**
+ * A process first compiles its code, which takes a long time on a busy machine. There is no promise about that time.
+ */
 const STARTS = { deadlineMs: 90_000 };
 
 interface TurnRow {
@@ -106,7 +108,7 @@ class Pool implements AsyncDisposable {
     return (await this.backend.database.pool.query<R>(text, values)).rows;
   }
 
-  /** Starts workers side by side and waits until they take turns. */
+  /** Starts workers concurrently and waits until they take turns. */
   async spawn(count: number, options: Partial<WorkerProcessOptions> = {}): Promise<WorkerProcess[]> {
     const { urls, database } = this.backend;
     const all = { ...urls, effectsUrl: database.url, worker: QUICK, ...options };
@@ -177,7 +179,7 @@ class Pool implements AsyncDisposable {
     return row?.n ?? 0;
   }
 
-  /** Waits until one of the workers prints such a line, and says which one it was. */
+  /** Waits until a worker prints such a line, and returns that worker and the others. */
   async whoPrints(
     pattern: RegExp,
   ): Promise<{ readonly victim: WorkerProcess; readonly others: WorkerProcess[] }> {
@@ -208,7 +210,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await pool.spawn(2);
     const turnId = await pool.submit('hangOnce', 'go');
     const { victim, others } = await pool.whoPrints(new RegExp(`^model ${turnId} 2 1$`, 'm'));
-    // On a busy machine a ring that comes late is rung again, under the next epoch.
+    // On a busy machine a late ring is rung again, under the next epoch.
     const held = await pool.turn(turnId);
     expect(held).toMatchObject({ status: 'running', holder_id: victim.id });
     await victim.child.kill('SIGKILL');
@@ -237,7 +239,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
       { step: 3, attempt: 1, holder_id: others[0]?.id, is_committed: true },
     ]);
     await checkInvariants(pool.backend.database.pool);
-    // Also of the step whose first attempt died.
+    // Also the prompt of the step whose first attempt died.
     await checkPrompts(pool.backend.database.pool);
   });
 
@@ -285,10 +287,10 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await waitFor(() => new RegExp(`"turn.(left|interrupted)".*${turnId}`).test(victim.child.stderr), {
       message: 'the woken worker has left the turn',
     });
-    // Its answer came before anything else, so its commit was tried and refused.
+    // The answer of the model came first, so the commit of its step was tried and refused.
     expect(victim.child.stderr).toMatch(new RegExp(`"turn.left".*${turnId}.*"fenced"`));
     expect(await rows()).toEqual(before);
-    // It is of use again, when it is the only one.
+    // It works again when it is the only worker.
     await others[0]?.child.kill('SIGTERM');
     const next = await pool.submit('quick', 'again');
     expect(await pool.result(next)).toMatchObject({ status: 'success', result: 'quick again' });
@@ -307,14 +309,14 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
       );
       cuts.push({ cut: row?.n ?? 0, unfinished: await pool.unfinished() });
       const steps = await committedSteps(pool);
-      // Work goes on between two cuts.
+      // Work continues between two cuts.
       await waitFor(async () => (await committedSteps(pool)) > steps || (await pool.unfinished()) === 0, {
         message: 'a step is committed',
         ...BY_ITSELF,
       });
     }
     expect(cuts[0]?.unfinished).toBeGreaterThan(0);
-    // Each worker has a pool and a direct connection; later some are still on their way back.
+    // Each worker has a pool and a direct connection. At later cuts some connections are not open again yet.
     expect(cuts[0]?.cut).toBeGreaterThanOrEqual(4);
     expect(Math.min(...cuts.map(({ cut }) => cut))).toBeGreaterThan(0);
     const ends = await Promise.all(turnIds.map((id) => pool.result(id)));
@@ -352,7 +354,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
   test('a turn ends once whose ring is lost', async () => {
     await using pool = await Pool.open(kind);
     const queue = pool.backend.queue('boxcar-turns');
-    // The queue alone brings turns to this worker: no notice of the submission does.
+    // Only the queue delivers turns to this worker: it gets no notice of the submission.
     const worker = await pool.work({ takesOwnRings: false });
     await queue.pause();
     const turnId = await pool.submit('quick', 'go');
@@ -400,7 +402,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
   test('a turn ends once whose ring is swallowed by a finished job of that id', async () => {
     await using pool = await Pool.open(kind);
     const queue = pool.backend.queue('boxcar-turns');
-    // No worker lives, so the turn is queued; the id of its first ring is known all the same.
+    // No worker lives, so the turn is queued; the id of its first ring is known nevertheless.
     const turnId = await pool.submit('quick', 'go');
     expect(await pool.turn(turnId)).toMatchObject({ status: 'queued', epoch: 0 });
     const doorbell = new BullMqDoorbell(openQueues(pool.backend.connection), silentLog);
@@ -454,7 +456,7 @@ describe.runIf(queueBackends().includes('redis'))('with queues on redis', () => 
     const turnIds = await pool.submitMany('busy', 40);
     for (let round = 1; round <= 3; round += 1) {
       const steps = await committedSteps(pool);
-      // Something is there to be lost.
+      // The queue contains rings that can be lost.
       await waitFor(
         async () => {
           const { waiting = 0, prioritized = 0 } = await queue.getJobCounts('waiting', 'prioritized');
@@ -485,7 +487,7 @@ describe.runIf(queueBackends().includes('redis'))('with queues on redis', () => 
     await pool.backend.redis?.stop();
     expect(await pool.unfinished()).toBeGreaterThan(0);
     const meanwhile = await pool.submitMany('busy', 8, 'meanwhile ');
-    // Redis is still away when the last of them ends: they were claimed from the rows.
+    // Redis is still away when the last turn ends: the turns were claimed from the rows.
     const ends = await Promise.all([...before, ...meanwhile].map((id) => pool.result(id)));
     expect(ends.map((end) => end.result)).toEqual(
       ['before', 'meanwhile'].flatMap((when) => Array.from({ length: 8 }, (_, n) => `done ${when} ${n + 1}`)),
@@ -502,7 +504,7 @@ describe.runIf(queueBackends().includes('redis'))('with queues on redis', () => 
   });
 });
 
-/** A model that answers when it is let go. */
+/** A model that answers when it is released. */
 class Gate {
   calls = 0;
   #isOpen = false;
@@ -524,7 +526,7 @@ class Gate {
   }
 }
 
-/** The state of a process as `ps` tells it, `T` = stopped; empty when there is none. */
+/** The state of a process according to `ps`, `T` = stopped; empty when the process does not exist. */
 function stateOf(pid: number): string {
   try {
     return execFileSync('ps', ['-o', 'stat=', '-p', String(pid)], { encoding: 'utf8' }).trim();
@@ -540,7 +542,7 @@ async function committedSteps(pool: Pool): Promise<number> {
   return row?.n ?? 0;
 }
 
-/** Waits for the turns that nobody asked about, then checks. */
+/** Waits for the remaining turns, then checks. */
 async function settled(pool: Pool): Promise<void> {
   await waitFor(async () => (await pool.unfinished()) === 0, {
     message: 'all turns have ended',

@@ -1,8 +1,9 @@
 /**
- * Takes turns straight from the rows, where no ring may come to this worker: while the queue is away, while older builds share its targets,
- * and when turns wait for a selector that this process has.
+ * Takes turns directly from the rows at times when rings may fail to reach this worker: while the queue is unavailable,
+ * while older builds share its targets, and when turns wait for a selector that this process has.
  *
- * It owns what it has left over for the next free slot. It takes a slot before it hands a turn to the claims.
+ * It owns the flags for turns that are left over for the next free slot. It takes a slot before it hands a turn to the
+ * claims.
  */
 import type { Ring } from '@boxcar/kernel';
 import { findReady, putOffSelectorWaits, takeForSelectors } from '@boxcar/store';
@@ -12,7 +13,10 @@ import type { RunningTurns } from './running-turns.js';
 import type { Slots } from './slots.js';
 import type { WorkerState } from './worker-options.js';
 
-/** Every fourth check of the rows starts with the oldest turn. Otherwise projects with fewer turns could always go first. */
+/**
+ * Every fourth check of the rows starts with the oldest turn. Otherwise projects with fewer turns could always go
+ * first.
+ */
 const OLDEST_EVERY = 4;
 
 export class RowClaims {
@@ -23,7 +27,7 @@ export class RowClaims {
   readonly #turns: RunningTurns;
   readonly #state: () => WorkerState;
   readonly #hasOlder: () => boolean;
-  /** There was more of what only newer builds can read than there were slots. */
+  /** More turns that only newer builds can read were ready than there were slots. */
   #hasMoreNewer = false;
   /** More turns waited for selectors of this process than there were slots. */
   #hasMoreSelected = false;
@@ -32,7 +36,7 @@ export class RowClaims {
   /** Number of checks of the rows. */
   #looks = 0;
 
-  /** @param parts.hasOlder - Workers of older builds share its targets. */
+  /** @param parts.hasOlder - True when workers of older builds share its targets. */
   constructor(
     runtime: RuntimeCore,
     parts: {
@@ -53,15 +57,18 @@ export class RowClaims {
     this.#hasOlder = parts.hasOlder;
   }
 
-  /** A slot was given back. What is left over is looked for again. */
+  /** Call when a slot was given back. Searches again for turns that were left over. */
   onSlotFree(): void {
     if (this.#hasMoreNewer) void this.#claimMoreNewer();
-    // The queues keep every second slot, so neither waits for the end of the other.
+    // The queues keep every second slot, so neither side must wait until the other is empty.
     if (this.#hasMoreSelected && (this.#slots.isIdle || ++this.#sharedSlots % 2 === 0))
       void this.#takeMoreSelected();
   }
 
-  /** Dispatched turns straight from the rows, as many as there are free slots: for when no ring may come. */
+  /**
+   * Takes dispatched turns directly from the rows, as many as there are free slots. For times when rings may fail to
+   * arrive.
+   */
   async claim(options: { readonly isOnlyNewer?: boolean } = {}): Promise<void> {
     const limit = this.#slots.free;
     if (this.#state() !== 'running' || limit === 0) {
@@ -89,8 +96,9 @@ export class RowClaims {
   }
 
   /**
-   * Turns that other workers have handed back because they lack the selector. Their slots are taken before they are woken: a turn that is not
-   * claimed after all is rung by the sweep, and may come back to a worker without the selector.
+   * Takes turns that other workers have handed back because they lack the selector. Slots are taken before the turns
+   * are woken: a woken turn that is not claimed is rung by the sweep, and may reach a worker without the selector
+   * again.
    */
   async takeForSelectors({ isSweep = true } = {}): Promise<void> {
     const targets = this.#targets;
@@ -120,7 +128,7 @@ export class RowClaims {
     try {
       await this.takeForSelectors({ isSweep: false });
     } catch {
-      // The sweep looks again within a second.
+      // The sweep searches again within a second.
     }
   }
 
@@ -129,7 +137,7 @@ export class RowClaims {
     try {
       if (this.#hasOlder()) await this.claim({ isOnlyNewer: true });
     } catch {
-      // The sweep looks again within a second.
+      // The sweep searches again within a second.
     }
   }
 }

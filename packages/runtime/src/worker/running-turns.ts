@@ -1,11 +1,11 @@
 /**
  * The turns that a worker runs.
  *
- * It owns what runs, with its abort signals, and the batchers of commits and results. Slots, claims and the lease are not its business:
- * it asks only whether the lease is stale.
+ * It owns the running turns with their abort signals, and the batchers of commits and results. It does not handle
+ * slots, claims or the lease: it only reads whether the lease is stale.
  *
- * Communication is narrow. Claims call `run`, `isRunning` and `doneOf`. The worker aborts turns, waits for them, and says why the process
- * ends (`crash`). A run gives its rings to the `ring` that it was handed.
+ * Communication is narrow. Claims call `run`, `isRunning` and `doneOf`. The worker aborts turns, waits for them, and
+ * reports why the process ends (`crash`). A run gives its rings to the `ring` function that it received.
  */
 import { setMaxListeners } from 'node:events';
 import {
@@ -45,7 +45,7 @@ import type { Lease } from './lease.js';
 import { pairRings, type RungCommit } from './own-rings.js';
 import type { WorkerState } from './worker-options.js';
 
-/** A turn that leaves its batch when its row is locked, and does not hold up the others. */
+/** A turn leaves its batch when its row is locked, so that it does not delay the others. */
 export const LEAVES_LOCKED = { leavesLocked: true };
 
 export type Claimable = Pick<Ring, 'turnId' | 'epoch'>;
@@ -66,15 +66,15 @@ interface CommitItem {
 /** Undefined: the commit was made without the claim. */
 type Committed = RungCommit & { readonly claim: ViewedClaim | undefined };
 
-/** For an older one, its claim is a round trip of its own. */
+/** The limit of remembered suspended turns. The claim of a forgotten turn needs a round trip of its own. */
 const MAX_RESUMABLE = 1_000;
 
 interface Active {
   readonly epoch: number;
-  /** By the worker's monotonic clock. */
+  /** On the worker's monotonic clock. */
   readonly since: number;
   readonly controller: AbortController;
-  /** Its calls that were begun and must not be run twice. */
+  /** Calls of the turn that were begun and must not be run twice. */
   readonly begunIds: ReadonlySet<ToolCallId>;
   readonly done: Promise<void>;
 }
@@ -92,7 +92,7 @@ export class RunningTurns {
   /** Turns that were suspended here for one call, with the epochs at which its answer dispatches them. */
   readonly #resumable = new RecentMap<TurnId, number>(MAX_RESUMABLE);
   readonly #advances: Batcher<StepResults, AdvanceOutcome>;
-  /** Why the process ends, when an error did that nothing caught: W7. */
+  /** W7: the uncaught error that ends the process, if any. */
   #crash: KernelError | undefined;
 
   constructor(
@@ -148,7 +148,7 @@ export class RunningTurns {
     return this.#active.has(turnId);
   }
 
-  /** Settles when the run of the turn here is over. */
+  /** Settles when the run of the turn in this worker is over. */
   doneOf(turnId: TurnId): Promise<void> | undefined {
     return this.#active.get(turnId)?.done;
   }
@@ -168,13 +168,13 @@ export class RunningTurns {
     this.#crash = error;
   }
 
-  /** A ring of the epoch in hand, or an older one, says nothing new. */
+  /** A ring of the epoch that runs here, or of an older epoch, brings no news. */
   isRunning(ring: Claimable): boolean {
     const active = this.#active.get(ring.turnId);
     return active !== undefined && active.epoch >= ring.epoch;
   }
 
-  /** Turns that were ended in this worker's hands: what runs for them is stopped. */
+  /** Aborts turns that were ended while this worker ran them. */
   abortEnded(turnIds: readonly TurnId[]): void {
     for (const id of turnIds)
       this.#active.get(id)?.controller.abort(
@@ -185,7 +185,10 @@ export class RunningTurns {
       );
   }
 
-  /** Where the notice of an end was lost: turns in hand before the rows were asked, which the rows do not give to this worker. */
+  /**
+   * For lost notices of ends: aborts turns that were running before the rows were read and whose rows did not name this
+   * worker as their holder.
+   */
   abortUnheld(held: readonly TurnId[], askedAt: number): void {
     const ours = new Set(held);
     this.abortEnded(
@@ -207,14 +210,14 @@ export class RunningTurns {
     },
   ): Promise<void> {
     const { holderId, ring, reserve, whileWaiting } = of;
-    // W5: claimed while the worker closes, whose patience may have ended before this turn could feel it.
+    // W5: claimed while the worker was closing, so its abort signal may have come before this turn was registered.
     if (this.#state() !== 'running') {
       await this.#giveBack(turn, holderId);
       return;
     }
     const view = new TurnView(this.#views, turn, claimed);
     const controller = new AbortController();
-    // One listener per tool call of a step; as many as the model makes.
+    // Each tool call of a step adds a listener, and the number of calls is the model's choice.
     setMaxListeners(0, controller.signal);
     const held: HeldTurn = {
       turn,
@@ -243,7 +246,7 @@ export class RunningTurns {
         try {
           const committed = await this.#commits.add({ commit, along: reservation?.along });
           claim = committed.claim;
-          // A reservation sees to the turn itself, unless it found the turn for somebody else.
+          // A reservation handles the turn itself, unless it found the turn stale, because another worker may have it.
           const isSeenTo = reservation !== undefined && claim?.outcome !== 'stale';
           ring(isSeenTo ? [] : committed.rings);
           letOthersIn();
@@ -272,7 +275,7 @@ export class RunningTurns {
           this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn]));
         if (outcome === 'suspended' && held.callsElsewhere === 1)
           this.#resumable.set(turn.turnId, turn.epoch + 1);
-        // A suspended turn leaves its place in the window: no end will tell the queue.
+        // A suspended turn leaves its place in the window, and no end will notify the queue.
         if (outcome === 'suspended') this.#runtime.promoteSoon(turn.workerTarget);
         // A decision that came before the turn was suspended has not woken it.
         if (outcome === 'suspended' && held.gatedIds.size > 0)
@@ -286,9 +289,9 @@ export class RunningTurns {
           epoch: turn.epoch,
           error: errorText(error),
         });
-        // Handed back at once; each further failure delays the next ring longer. An aborted turn is not held by this
-        // worker any more, or the shutdown hands it back.
-        // A turn whose results wait for the database is not handed back before they are recorded.
+        // The turn is handed back at once; each further failure delays the next ring longer. An aborted turn belongs to
+        // another worker or has ended, or the shutdown hands it back. A turn whose results wait for the database is not
+        // handed back before they are recorded.
         const isCrash = this.#crash !== undefined && controller.signal.reason === this.#crash;
         const left = controller.signal.aborted && !isCrash ? 'waiting' : await recordLeft(host, held);
         const isHandedBack =
@@ -316,7 +319,7 @@ export class RunningTurns {
     await done;
   }
 
-  /** A slot for the turn that waits for the end of this one, and was suspended here. */
+  /** Reserves a slot for the turn that waits for the end of this turn and was suspended here. */
   #reserveParent(
     { end }: StepCommit,
     reserve: (ring: Claimable) => Reservation | undefined,
@@ -329,8 +332,8 @@ export class RunningTurns {
   }
 
   /**
-   * Hands back a turn of which nothing was run. If the database cannot be reached now, the heartbeat finds the turn later
-   * as an orphan.
+   * Hands back a turn that has not run at all. If the database cannot be reached now, the heartbeat finds the turn
+   * later as an orphan.
    */
   async #giveBack(turn: HeldAt, holderId: WorkerId): Promise<void> {
     const { turnId } = turn;

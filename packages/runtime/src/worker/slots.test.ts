@@ -11,7 +11,7 @@ import { checkInvariants } from '../testing/invariants.js';
 import { testBackend } from '../testing/queue-backend.js';
 import { Place, type SlotQueue, Slots } from './slots.js';
 
-/** A queue with a fixed supply of rings that asks for a slot for each until it is paused. */
+/** A queue with a fixed supply of rings that asks for a slot for each ring until it is paused. */
 class Queue {
   rings: number;
   isPaused = false;
@@ -111,7 +111,7 @@ describe('slots', () => {
 
 describe('a turn that waits for another one', () => {
   const noop = (): void => undefined;
-  /** Work that is waited for until it is let go. */
+  /** Work that stays pending until it is released. */
   const pending = () => {
     let letGo = noop;
     const done = new Promise<void>((settle) => {

@@ -1,14 +1,14 @@
 /**
  * The slots of a worker, shared by the queues of all its targets.
  *
- * S1  A ring is admitted while there is a free slot, and takes it at once. Otherwise the queue gets the ring back and is paused
- *     until a slot is offered to it. So no ring waits in this process while another worker is idle.
- * S2  A free slot is offered to the paused queues in rotation, one queue at a time. The other queues are paused until that queue
- *     has taken the slot or is empty. Otherwise a queue that is never empty would take every slot.
+ * S1  A ring is admitted while there is a free slot, and takes it at once. Otherwise the queue gets the ring back and
+ *     is paused until a slot is offered to it. So no ring waits in this process while another worker is idle.
+ * S2  A free slot is offered to the paused queues in rotation, one queue at a time. The other queues are paused until
+ *     that queue has taken the slot or is empty. Otherwise a queue that is never empty would take every slot.
  * S3  Own rings take a slot only while all queues are known to be empty, because rings in a queue were there first.
  * S4  A slot is free only while there is memory for the view of its turn.
- * S5  A turn that waits for another one lends its slot: those two would wait for each other if this were the last slot. Before it goes
- *     on it has a slot again, and it gets the next one.
+ * S5  A turn that waits for another turn lends its slot: if this were the last slot, the two turns would block each
+ *     other. Before the turn continues it must have a slot again, and it gets the next slot that becomes free.
  */
 
 /** How long a queue may take to answer the offer of a slot. It answers later only if its server is away. */
@@ -32,22 +32,22 @@ interface Member {
   intake: Intake | undefined;
   isEmpty: boolean;
   isPaused: boolean;
-  /** It did not answer the last offer: other queues are not paused for it again until it takes a slot. */
+  /** The queue did not answer the last offer: other queues are not paused for it again until it takes a slot. */
   isSilent: boolean;
 }
 
-/** A slot that was taken, in the hands of the turn that runs in it. */
+/** A taken slot, as the turn that runs in it holds it. */
 export class Place {
   readonly #slots: Slots;
   readonly #onLent: () => void;
   #isHeld = true;
   #isLeft = false;
   #waits = 0;
-  /** Settles when it has the slot again, or needs none. */
+  /** Settles when the turn has a slot again, or no longer needs a slot. */
   #returning: Promise<void> | undefined;
   #settle: () => void = () => undefined;
 
-  /** @param onLent - The slot is free for others. */
+  /** @param onLent - Called when the slot is free for others. */
   constructor(slots: Slots, onLent: () => void) {
     this.#slots = slots;
     this.#onLent = onLent;
@@ -83,7 +83,9 @@ export class Place {
     await this.#returning;
   }
 
-  /** A slot for it is free. @returns False: the turn is over, or waits again, and needs none. */
+  /**
+   * Offers a free slot to this place. @returns False when it needs no slot, because the turn is over or waits again.
+   */
   giveBack(): boolean {
     this.#returning = undefined;
     this.#settle();
@@ -92,7 +94,7 @@ export class Place {
     return true;
   }
 
-  /** The turn is over. */
+  /** Call when the turn is over. */
   leave(): void {
     this.#isLeft = true;
     this.#settle();
@@ -107,7 +109,7 @@ export class Slots {
   readonly #members: Member[] = [];
   /** The paused queues, longest wait first. */
   readonly #paused: Member[] = [];
-  /** S5: those that need a slot to go on. */
+  /** S5: turns that need a slot to continue. */
   readonly #returning: Place[] = [];
   /** The queue to which a slot is offered. */
   #offered: Member | undefined;
@@ -145,7 +147,7 @@ export class Slots {
     return true;
   }
 
-  /** All queues are known to be empty. */
+  /** True when all queues are known to be empty. */
   get isIdle(): boolean {
     return this.#members.every((member) => member.isEmpty && !member.isPaused);
   }
@@ -162,7 +164,7 @@ export class Slots {
     this.offer();
   }
 
-  /** S5: takes a free slot for the place. False: there is none, and it is given the next one. */
+  /** S5: takes a free slot for the place. False when no slot is free; the place then gets the next slot. */
   takeNext(place: Place): boolean {
     if (this.#free === 0) {
       this.#returning.push(place);

@@ -1,8 +1,9 @@
 /**
- * Ends the process when its event loop is held for half a lease: a thread charges the turn whose code holds the loop with one loss,
- * or notes the job, and hands the other turns back, which nothing on the held loop can do. One thread watches for all workers of the
- * process, since all of them end with it. It does the same when such code ends the process by `process.exit`. Rule: docs/reference/turns.md,
- * "A held event loop".
+ * Ends the process when its event loop is blocked for half a lease. Nothing on a blocked loop can act, so a thread
+ * does. It charges the turn whose code blocks the loop with one loss, or notes the job, and hands the other turns back.
+ * One thread watches for all workers of the process, because all of them end with it. The thread does the same when
+ * such code ends the process by `process.exit`.
+ * Rule: docs/reference/turns.md, "A held event loop".
  */
 import { url as inspectorUrl } from 'node:inspector';
 import { Worker as Thread } from 'node:worker_threads';
@@ -11,7 +12,7 @@ import { BLOCKED_WORKER } from '@boxcar/store';
 import type { Log } from '../lib/index.js';
 import { codeAtExit, type RunningCode, watchEntries } from '../lib/index.js';
 
-/** The exit code of a process whose event loop was held. */
+/** The exit code of a process whose event loop was blocked. */
 const BLOCKED_EXIT_CODE = 4;
 
 const TICKS_PER_LEASE = 40;
@@ -26,14 +27,14 @@ interface WatchedWorker {
 }
 
 export interface Watchdog {
-  /** The worker whose turns are handed back. */
+  /** Sets the worker whose turns are handed back. */
   watch(workerId: WorkerId): void;
   stop(): Promise<void>;
 }
 
-/** The thread, and what it reads from shared memory. */
+/** The thread, and the shared memory that it reads. */
 class WatchdogThread {
-  // The count of ticks, the length of what is in the slot, and 1 while the end of the process waits.
+  // The count of ticks, the length of the content of the slot, and 1 while the end of the process waits.
   readonly #ticks = new Int32Array(new SharedArrayBuffer(12));
   readonly #slot = new Uint8Array(new SharedArrayBuffer(SLOT_BYTES));
   readonly #encoder = new TextEncoder();
@@ -59,7 +60,10 @@ class WatchdogThread {
     Atomics.store(this.#ticks, 1, length);
   }
 
-  /** Runs in the scope of the code that called `process.exit`. Nothing asynchronous happens any more, but in the thread. */
+  /**
+   * Runs in the scope of the code that called `process.exit`. At this time only the thread can still do asynchronous
+   * work.
+   */
   readonly #onExit = (): void => {
     const code = codeAtExit();
     if (code === undefined) return;
@@ -73,7 +77,7 @@ class WatchdogThread {
     this.#tell();
   }
 
-  /** @returns True when it watches no worker any more. */
+  /** @returns True when no watched worker is left. */
   remove(key: symbol): boolean {
     if (this.#workers.delete(key)) this.#tell();
     return this.#workers.size === 0;
@@ -98,7 +102,7 @@ class WatchdogThread {
 
 let shared: WatchdogThread | undefined;
 
-/** @returns Undefined while a debugger is attached, which holds the loop on purpose. */
+/** @returns Undefined while a debugger is attached, because it blocks the loop on purpose. */
 export function startWatchdog(options: {
   readonly leaseMs: number;
   readonly directUrl: string;

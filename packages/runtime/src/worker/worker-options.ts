@@ -1,34 +1,34 @@
-/** What a worker may be told, and in which state it is. */
+/** The options of a worker, and its states. */
 import { checkDuration, checkWholeNumber, KernelError, WORKER_TARGET } from '@boxcar/kernel';
 
 export interface WorkerOptions {
-  /** Turns at once. Default 10. */
+  /** Number of concurrent turns. Default 10. */
   readonly concurrency?: number;
-  /** Worker targets it serves; `''` is the default pool. */
+  /** Worker targets that it serves; `''` is the default pool. */
   readonly targets?: readonly string[];
-  /** How long its turns stay its own without a renewal. Default 10,000. */
+  /** How long it holds its turns without a renewal. Default 10,000. */
   readonly leaseMs?: number;
   readonly heartbeatMs?: number;
   readonly sweepMs?: number;
   /**
-   * After how long the sweep looks into a dispatched turn that no worker claimed. Default 2,000, or half the lease if
-   * that is less.
+   * After how long the sweep checks a dispatched turn that no worker claimed. Default 2,000, or half the lease if that
+   * is less.
    */
   readonly lostRingMs?: number;
-  /** How long turns may take to their next commit when it closes. Default 10,000. */
+  /** How long turns may take to reach their next commit when the worker closes. Default 10,000. */
   readonly graceMs?: number;
-  /** Contents of prompts held in memory at once, about, in bytes; above it claims wait. Default 64 MiB. */
+  /** Approximate limit for prompt contents in memory, in bytes; above it, claims wait. Default 64 MiB. */
   readonly viewBytes?: number;
-  /** False: it takes turns from the queue alone, also those of its own turns and its process. Default true. */
+  /** False: it takes turns only from the queue, even turns that its own turns or its process dispatch. Default true. */
   readonly takesOwnRings?: boolean;
-  /** True: a tool that holds the event loop for half a lease ends the process (`watchdog.ts`). Default false. */
+  /** True: a tool that blocks the event loop for half a lease ends the process (`watchdog.ts`). Default false. */
   readonly watchdog?: boolean;
 }
 
-/** The states of a worker, which only the worker itself changes. What each means: `worker.ts`. */
+/** The states of a worker, which only the worker itself changes. Their meaning: `worker.ts`. */
 export type WorkerState = 'starting' | 'running' | 'draining' | 'closed';
 
-/** The largest number that its rows can hold: the window of a target is four times the concurrency of its workers. */
+/** The largest number that the rows can hold: the window of a target is four times the concurrency of its workers. */
 const MAX_CONCURRENCY = 1_000_000;
 
 /** @throws KernelError `bad_config` naming the option. */
@@ -47,7 +47,7 @@ function checkOptions(options: Required<WorkerOptions>): void {
       });
 }
 
-/** The options with their defaults. @throws KernelError `bad_config` naming the option. */
+/** Adds the defaults to the options. @throws KernelError `bad_config` naming the option. */
 export function completeOptions(options: WorkerOptions): Required<WorkerOptions> {
   const leaseMs = options.leaseMs ?? 10_000;
   const complete = {

@@ -97,7 +97,7 @@ test('a worker renews its lease while a session that nobody ends has its lock', 
   const stranger = new pg.Client({ connectionString: h.database.url });
   await stranger.connect();
   try {
-    // It waits for the lock and gets it when the worker's connection goes.
+    // It waits for the lock and gets it when the worker's connection is lost.
     const locked = stranger.query('select pg_advisory_lock(lock_key) from boxcar.workers');
     await waitFor(
       async () =>
@@ -112,7 +112,7 @@ test('a worker renews its lease while a session that nobody ends has its lock', 
       "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'boxcar-worker'",
     );
     await locked;
-    // Once more it may have been renewed by a heartbeat that was under way.
+    // A heartbeat that was in progress may have renewed it once more.
     for (let renewals = 0; renewals < 3; renewals++) {
       const before = await leaseOf();
       await waitFor(async () => ((await leaseOf()) ?? 0) > (before ?? 0), {
@@ -177,7 +177,7 @@ test('a worker hands back what it claims while it closes, also what no ring aske
     // This worker closes later and has claimed nothing, so it stops first.
     await idle.close({ graceMs: 0 });
     expect(stopped()).toEqual([first.id, idle.id]);
-    // A claim looks at a locked row again and again.
+    // A claim repeatedly reads a locked row.
     await waitFor(isBlocked, { message: 'the claim still waits for the row' });
     expect(stopped()).toEqual([first.id, idle.id]);
     await gate.query('commit');
@@ -185,7 +185,7 @@ test('a worker hands back what it claims while it closes, also what no ring aske
     await gate.end();
   }
   await closing;
-  // What it claimed it has handed back, without going on with the open call.
+  // It has handed back the turn that it claimed, without continuing the open call.
   expect(calls).toBe(1);
   expect(await h.rows('select status, epoch from boxcar.turns')).toEqual([
     { status: 'dispatched', epoch: 4 },
@@ -202,7 +202,7 @@ describe('the lease', () => {
     return rows[0]?.at.getTime() ?? 0;
   };
 
-  /** A lease that does not lapse during a test, even on a busy machine. */
+  /** A lease that does not expire during a test, even on a busy machine. */
   const LASTING = { leaseMs: 20_000, heartbeatMs: 200, sweepMs: 60_000 };
   /** Waits for two renewals, the second of which began after this call. */
   const isRenewed = async (client: pg.Client, id: string): Promise<void> => {
@@ -259,7 +259,7 @@ test('a worker keeps what it has claimed while the answer to the claim is under 
   const runtime = new Runtime({ pool, directUrl: h.database.url, doorbell, model: createModelRouter({}) });
   try {
     await using _worker = await createWorker(runtime, { heartbeatMs: 50, sweepMs: 60_000 });
-    // Connections that are there already: what is asked takes effect.
+    // Opens the connections first, so that each request takes effect.
     await Promise.all(Array.from({ length: 4 }, () => pool.query('select pg_sleep(0.05)')));
     proxy.stallAnswers();
     const { turn_id } = (await h.runtime.submit('launch_principal', {

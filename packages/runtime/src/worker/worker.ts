@@ -4,33 +4,41 @@
  * W1  It holds turns only while its lease is valid. Before each model and tool call it checks that the last renewal is
  *     younger than the lease, by a clock that also counts suspension (`lease-clock.ts`). Otherwise it stops by itself.
  * W2  Its direct connection holds a session lock for as long as it lives, so a peer notices a death at once
- *     (`peer-watch.ts`). When only the connection breaks, the worker reports this at once by a renewal, and from then on
- *     only its lease counts.
+ *     (`peer-watch.ts`). When only the connection breaks, the worker reports this at once by a renewal, and from then
+ *     on only its lease counts.
  * W3  It never runs more turns than its concurrency, whether they arrive by a ring or from the rows. It keeps no ring
- *     without a slot for it (`slots.ts`).
- *     A turn whose row is locked gives its slot back when others may need it; the sweep rings the turn again (`locked-claims.ts`).
- * W4  When a commit of one of its turns, or a submission of its process, dispatches a single turn, the worker takes it at once, without the
- *     queue, if it has a free slot and its queues are empty, so that no waiting ring is overtaken. Where the turn is known before the commit,
- *     the same transaction takes it. A turn that the worker does not take, or fails to take, is rung. What another process submits may reach it by
- *     a hint before the ring: it is taken on the same terms, and its ring then says nothing new.
+ *     without a slot for it (`slots.ts`). A turn whose row is locked gives its slot back when others may need it; the
+ *     sweep rings the turn again (`locked-claims.ts`).
+ * W4  When a commit of one of its turns, or a submission of its process, dispatches a single turn, the worker takes it
+ *     at once, without the queue. Its condition is a free slot and empty queues, so that no waiting ring is overtaken.
+ *     If the turn is known before the commit, the same transaction claims it. A turn that the worker does not take, or
+ *     fails to take, is rung. A submission of another process may reach the worker by a hint before the ring. It is
+ *     taken on the same conditions, and its ring then has no effect.
  * W5  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
  * W6  It renews its lease only while it can commit, and ends when it cannot (`commit-proof.ts`).
- * W7  When an error that nothing caught ends the process, turns that do not reach their next commit are handed back as lost, and each
- *     further such loss delays the next run longer (`failed-runs.ts`, A1). An error of a tool call fails only the call (`call-scope.ts`).
+ * W7  When an error that nothing caught ends the process, turns that do not reach their next commit are handed back as
+ *     lost, and each further such loss delays the next run longer (`failed-runs.ts`, A1). An error of a tool call fails
+ *     only the call (`call-scope.ts`).
  *
- * The parts, each with its own state: `lease.ts` (row, lock, connection, heartbeat), `slots.ts`, `claims.ts` (from a ring to a claimed
- * turn), `row-claims.ts` (turns without a ring), `running-turns.ts` (what runs, commits, aborts), `orphans.ts`, `peer-watch.ts`. This file
- * owns the state of the worker, connects the parts, and shuts them down in order.
+ * The parts, each with its own state: `lease.ts` (row, lock, connection, heartbeat), `slots.ts`, `claims.ts` (from a
+ * ring to a claimed turn), `row-claims.ts` (turns without a ring), `running-turns.ts` (runs, commits, aborts),
+ * `orphans.ts`, `peer-watch.ts`. This file owns the state of the worker, connects the parts, and shuts them down in
+ * order.
  *
- * `starting`  The row, the lock and the connection are being made. No queue is subscribed to, so no ring arrives. Nothing beats yet.
- *             `start` leads to `running`; a failure, or `close`, leads to `draining`.
- * `running`   A ring takes a slot and its turn is claimed. A ring without a slot goes back to its queue; a ring of a turn that runs here
- *             already ends at once. A heartbeat renews the lease, aborts turns that the rows no longer give to this worker, and hands
- *             orphans back. A lost lease aborts all turns and makes a new incarnation with its own id, lock and lease.
- * `draining`  `close` was called, or the worker ends by itself (`outdated`). A ring ends without a claim, and the sweep of another worker
- *             rings again; own rings go to the queue. A turn that was claimed at this moment is handed back. Turns go on to their next
- *             commit, for `graceMs` at most, then they are aborted. Heartbeats continue until these turns are done, because turns may
- *             commit only under a lease. A lost lease is not replaced. A further `close` waits for the first one.
+ * `starting`  The row, the lock and the connection are being created. No queue is subscribed to, so no ring arrives.
+ *             There is no heartbeat yet. `start` leads to `running`; a failure, or `close`, leads to `draining`.
+ *
+ * `running`   A ring takes a slot and its turn is claimed. A ring without a slot goes back to its queue; a ring of a
+ *             turn that already runs here ends at once. A heartbeat renews the lease, aborts turns whose rows no
+ *             longer name this worker as their holder, and hands orphans back. A lost lease aborts all turns and
+ *             creates a new incarnation with its own id, lock and lease.
+ *
+ * `draining`  `close` was called, or the worker ends by itself (`outdated`). A ring ends without a claim, and the sweep
+ *             of another worker rings again; own rings go to the queue. A turn that was claimed at this moment is
+ *             handed back. Turns continue to their next commit, for `graceMs` at most, then they are aborted.
+ *             Heartbeats continue until these turns are done, because turns may commit only under a lease. A lost lease
+ *             is not replaced. A further `close` waits for the first one.
+ *
  * `closed`    The row is removed and the connection ended. Rings end without effect, and there are no heartbeats.
  */
 import { checkDuration, errorText, KernelError, startTimer, type WorkerId } from '@boxcar/kernel';
@@ -84,14 +92,14 @@ export class Worker implements AsyncDisposable {
   readonly #peerWatch: PeerWatch;
   readonly #limits: Disposable;
   readonly #subscriptions: { close(): Promise<void> }[] = [];
-  /** Workers of older builds share its targets; until the first heartbeat has told, they may. */
+  /** True when workers of older builds share its targets, and until the first heartbeat has found out. */
   #hasOlder = true;
   #closing: Promise<void> | undefined;
   #watchdog: Watchdog | undefined;
-  /** Why the process ends, when an error did that nothing caught: W7. */
+  /** W7: the uncaught error that ends the process, if any. */
   #crash: KernelError | undefined;
   #unwatchBuild: () => void = () => undefined;
-  /** Stops sending what the process has to send to receivers outside. */
+  /** Stops the sending of callbacks to outside receivers. */
   #stopSending: () => Promise<void> = () => Promise.resolve();
   /**
    * Settles when the worker must end by itself; the worker then also closes itself. The reason is a migration that has
@@ -191,7 +199,7 @@ export class Worker implements AsyncDisposable {
     return this.#lease.id;
   }
 
-  /** Turns in hand. */
+  /** Number of turns that run here. */
   get activeCount(): number {
     return this.#turns.count;
   }
@@ -236,7 +244,7 @@ export class Worker implements AsyncDisposable {
     return this;
   }
 
-  /** What a renewal has read goes to the parts that it concerns. */
+  /** Passes the results of a renewal to the parts that need them. */
   #renewed(renewal: Renewal, askedAt: number): void {
     this.#modelWaits.gate.setGated(renewal.gated);
     this.#hasOlder = renewal.hasOlder;
@@ -265,7 +273,7 @@ export class Worker implements AsyncDisposable {
 
   /**
    * Stops: takes nothing new, lets turns reach their next commit for `graceMs`, aborts the rest and hands them back.
-   * Servers that are away delay the end by a few seconds at most after that.
+   * Unavailable servers then delay the end by a few seconds at most.
    *
    * @param options.crash - W7: an error that nothing caught ends the process.
    * @throws AggregateError when parts of the shutdown failed; everything was tried.
@@ -292,7 +300,7 @@ export class Worker implements AsyncDisposable {
     const noting =
       crashedJob && noteCrashedJob(this.#runtime.pool, crashedJob, this.#crash?.message ?? 'unknown');
     noting?.catch(() => undefined);
-    // Takes no new rings from here on, which would be lost here; settles once those in hand are done.
+    // From here on no new rings are taken, which would be lost here. Settles when the rings in progress are done.
     const unsubscribing = Promise.all(this.#subscriptions.map((subscription) => subscription.close()));
     const stopping = Promise.all([this.#sweeper.stop(), this.#peerWatch.stop(), this.#stopSending()]);
     for (const early of [unsubscribing, stopping]) early.catch(() => undefined);
@@ -336,14 +344,14 @@ export class Worker implements AsyncDisposable {
     grace.clear();
   }
 
-  /** Hands back what is still held, and removes the row of the worker. */
+  /** Hands back the turns that are still held, and removes the row of the worker. */
   async #handBack(goodbye: Goodbye): Promise<void> {
     const { pool, doorbell } = this.#runtime;
     await goodbye.attempt('recording results', this.#left.record());
     // Some turns may still run in spite of their abort, when a locked row delays the record of their results.
     const begunIds = [...this.#left.begunOf(), ...this.#turns.begunIds];
     const release = (skipsLocked: boolean) => releaseTurns(pool, this.id, null, { begunIds, skipsLocked });
-    // A turn whose row is locked is waited for after the others, also when the time is over.
+    // Turns whose rows are locked are waited for after the others, even when the time is over.
     const handBack = async (): Promise<void> => {
       const free = await release(true);
       await Promise.all([doorbell.ring(free), release(false).then((rings) => doorbell.ring(rings))]);
@@ -357,7 +365,7 @@ export class Worker implements AsyncDisposable {
   }
 }
 
-/** Where handoffs are on, a worker serves those of its process too. */
+/** If handoffs are enabled, a worker also serves the handoff targets of its process. */
 function withHandoffs({ handoffs }: RuntimeCore, options: WorkerOptions): WorkerOptions {
   if (!handoffs.isEnabled) return options;
   return { ...options, targets: [...new Set([...(options.targets ?? ['']), ...handoffs.workerTargets])] };
@@ -379,7 +387,7 @@ export async function createWorker(
   try {
     return await worker.start();
   } catch (error) {
-    // What was begun is undone; why it could not be finished is in the first error.
+    // Undoes the parts of the start that succeeded. The first error has the reason of the failure.
     await worker.close({ graceMs: 0 }).catch(() => undefined);
     throw error;
   }
