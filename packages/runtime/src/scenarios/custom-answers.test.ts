@@ -110,7 +110,7 @@ test('an operation keeps the record of its other turns when some of its turns ar
     first.turnId,
   ]);
   await h.rows("update boxcar.turns set ended_at = now() - interval '1 day' where id = $1", [first.turnId]);
-  // Entries are as old as their turn.
+  // The entries are as old as their turn.
   await h.database.pool.query(
     `begin; set local session_replication_role = replica;
      update boxcar.cards set created_at = now() - interval '1 day';
