@@ -1,4 +1,4 @@
-/** Handlers may answer anything: the kernel does not read from an answer what the submission made. */
+/** Handlers may return any answer: the kernel does not learn from an answer which rows the submission made. */
 import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { purgeRuns } from '@boxcar/store';
 import { beforeEach, expect, test } from 'vitest';

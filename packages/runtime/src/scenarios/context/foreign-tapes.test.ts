@@ -580,7 +580,7 @@ describe('of a tape that an agent was not given', () => {
       code: 'agent_exists',
       details: { agent_id: taken.agent_id, owner_agent_id: squatter.id },
     });
-    // An id or an existing name means this agent.
+    // With its id, or with `ensure` for an existing name, the request means this agent.
     const kept = { outcome: 'unchanged', agent_id: taken.agent_id, owner_agent_id: squatter.id };
     expect(await submit('provision_agent', { ...support, agent_id: taken.agent_id })).toMatchObject(kept);
     expect(await submit('provision_agent', { action: 'ensure', agent_id: 'support' })).toMatchObject(kept);
