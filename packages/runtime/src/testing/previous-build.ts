@@ -1,7 +1,7 @@
 /**
  * The sources of an older build, run with the libraries that are installed here. `migrations/previous-build` names its commit: the newest
  * commit that landed with an older schema than this checkout's. `scripts/previous-build.mjs` checks the commit;
- * docs/reference/operations.md, "Two builds at once", describes how and when it is updated.
+ * docs/reference/operations.md, "Two builds at once", describes when the file is updated and by whom.
  */
 import { execFile, execFileSync } from 'node:child_process';
 import {
