@@ -196,7 +196,8 @@ export class HandoffSessions {
   /**
    * Adds one entry, or several at once: all of them or none.
    *
-   * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`, `box_not_authorized`; `tape_conflict` after a reset of its tape.
+   * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`, `box_not_authorized`; `tape_conflict` after a reset of
+   *   its tape.
    */
   async update(input: unknown): Promise<UpdateAnswer> {
     const asked = parseInput(updateContextSchema, input, 'arguments');

@@ -21,7 +21,7 @@ import { decidePolicy, forbidden, noGate, type PolicyDecision } from './decide-p
 import { type Asked, isOfChain, type RequestScope } from './handoff-request.js';
 import { findNative, type NativeTarget } from './native-target.js';
 
-/** Where a handoff goes. */
+/** The route of a handoff. */
 export interface Route {
   readonly platform: string;
   /** The name in rows and policies. */
@@ -174,7 +174,7 @@ async function findRoute(scope: RequestScope, asked: Asked, route: Route): Promi
     return { ...route, targetAgent: target.name, native: target };
   }
   if (parts.runner !== undefined) return toFunction(scope, route, RUNNER_TARGET);
-  // An explicit `agent:` or `profile:` means this project, so such a name is never left to a client outside.
+  // An explicit `agent:` or `profile:` means this project, so no client outside may fetch a session under that name.
   const isElsewhere = readHandoffTarget(given).kind === 'any';
   if (scope.session !== undefined && isElsewhere) return { ...route, isFetched: true };
   throw native.error;

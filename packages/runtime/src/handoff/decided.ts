@@ -3,7 +3,7 @@
  *
  * D1  No handoff begins before its ticket is consumed: the statement that consumes the ticket and the rows of the turn are in one
  *     transaction.
- * D2  Of the handoffs that share a ticket, the oldest runs. The others are joined to it and get its result.
+ * D2  The oldest of the handoffs that share a ticket runs. The others are joined to it and get its result.
  * D3  Every operation here may run twice: in the process that decided, and in the sweep.
  */
 import { type ErrorBody, KernelError, type TicketId, toErrorBody } from '@boxcar/kernel';

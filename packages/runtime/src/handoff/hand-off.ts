@@ -23,7 +23,7 @@ export interface HandOffOptions {
   readonly projectId: ProjectId | string;
   /** Replaces the runtime's own handler: the handler of a tool with its own parts. */
   readonly handler?: Handler | undefined;
-  /** The turn that serves the function that hands on. */
+  /** The turn of the function that makes the handoff. */
   readonly parentTurnId?: TurnId | undefined;
   readonly signal?: AbortSignal | undefined;
   /** Called when the handoff has a row, before waiting for its end. */

@@ -1,6 +1,6 @@
 /**
- * Sessions that are handed on with a handoff: the entries on the tape, and the agents that may read it afterwards. Rule:
- * docs/reference/handoff-sessions.md, "Handing on".
+ * Sessions that are handed on with a handoff: the entries on the tape, and the agents that may read it afterwards.
+ * Rule: docs/reference/handoff-sessions.md, "Handing on".
  */
 import {
   type AgentId,
@@ -85,7 +85,7 @@ const ended = (sessionKey: string, isNew: boolean): KernelError =>
 
 /**
  * Writes the entries of the handoff to the tape of the session and, for a full handoff, ends the session. Runs in the transaction of the
- * handoff; entries that were gathered for the session are written first.
+ * handoff; rows that the primitive has gathered so far are written first.
  *
  * @throws KernelError `conflict`, or `canceled` after an approval, when the session has ended in the meantime; then no part of the handoff
  *   is kept.

@@ -25,8 +25,8 @@ type FoundNative =
 
 /**
  * @param options.isTrusted - True for a chain, which acts for the caller that began it.
- * @throws KernelError `delegation_denied` for a target that the caller may not reach; `bad_request` for a profile that only serves
- *   handoffs.
+ * @throws KernelError `delegation_denied` for a target that the caller may not reach; `bad_request` for an agent or profile that only
+ *   serves handoffs.
  */
 export async function findNative(
   name: string,

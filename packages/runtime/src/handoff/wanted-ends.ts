@@ -1,6 +1,6 @@
 /**
- * The notifications that a request wants at the end of its handoff. Rule: docs/reference/handoff.md, "Callbacks" and "Telling the source
- * agent".
+ * The notifications that a request wants at the end of its handoff.
+ * Rule: docs/reference/handoff.md, "Callbacks" and "Telling the source agent".
  */
 import { type AgentId, type HandoffArguments, KernelError } from '@boxcar/kernel';
 import { findNotifyRefusal } from '@boxcar/store';

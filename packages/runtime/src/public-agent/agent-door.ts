@@ -4,8 +4,8 @@
  *
  * D1  A key reaches the public profiles of its project, and the tasks that it has given itself. The key of an agent reaches the tasks of
  *     that agent; every other key reaches the tasks of all keys with its name. All other profiles and tasks are reported as not existing.
- * D2  A repeated message is the same task. The ids that belong to a message, including those of its conversation and its agent, are derived
- *     from its contents.
+ * D2  A repeated message is the same task. The keys and ids of a message, including those of its conversation and its agent, are derived
+ *     from the caller and the ids in the message.
  * D3  Nothing is cached here: each answer is read from rows, in any process.
  * Rule: docs/reference/a2a.md.
  */

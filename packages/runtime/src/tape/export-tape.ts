@@ -1,6 +1,6 @@
 /**
- * Exports a tape in the file format of the original: its lines, page by page, and the other facts of its folder. Source:
- * docs/reference/tape.md, "Files".
+ * Exports a tape in the file format of the original: its lines, page by page, and the other facts of its folder.
+ * Source: docs/reference/tape.md, "Files".
  */
 import {
   type BoxId,

@@ -1,6 +1,6 @@
 /**
- * A session that is forked from a tape: an agent of its own, whose views begin at a place on that tape. Source: docs/reference/tape.md,
- * "Sessions".
+ * A session that is forked from a tape: an agent of its own, whose views begin at a place on that tape.
+ * Source: docs/reference/tape.md, "Sessions".
  */
 import {
   type AgentId,

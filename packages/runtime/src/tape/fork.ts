@@ -1,6 +1,6 @@
 /**
- * Forks for programs: a fork is a tape that is merged into the tape from which it was forked, or discarded. Source: docs/reference/tape.md,
- * "Forks".
+ * Forks for programs: a fork is a tape that is merged into the tape from which it was forked, or discarded.
+ * Source: docs/reference/tape.md, "Forks".
  */
 import { type BoxId, isPlainName, KernelError, PLAIN_NAME, parseId } from '@boxcar/kernel';
 import {
@@ -227,7 +227,7 @@ export async function forkTape(
   return new TapeFork(context, fork);
 }
 
-/** A fork of a tape by its id. @throws KernelError `not_found`, `box_not_authorized`. */
+/** A fork of a tape by its id, for an actor that may end it. @throws KernelError `not_found`, `box_not_authorized`. */
 export async function openFork(context: ForkContext, boxId: BoxId, forkId: string): Promise<TapeFork> {
   const { pool, actor } = context;
   const id = parseId<'box'>(forkId, 'fork');

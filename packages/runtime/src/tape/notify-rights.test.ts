@@ -1,6 +1,6 @@
 /**
- * The rights that notifications about ends of sessions need and give: to wake an agent is to give it a turn. Rule:
- * docs/explanation/security.md.
+ * The rights that notifications about ends of sessions need and give: to wake an agent is to give it a turn.
+ * Rule: docs/explanation/security.md.
  */
 import { waitFor } from '@boxcar/testkit';
 import type pg from 'pg';

@@ -77,7 +77,7 @@ const wordsOf = ({ target, head }: TapeRef) => ({
   ...(head === null ? {} : { head }),
 });
 
-/** An entry is its own head. An anchor gets the given head, and its reference says so. */
+/** An entry without a head is its own head. Every other reference gets this head, so that it stays the same place. */
 function freeze(ref: TapeRef, head: number): string {
   const isFrozen = ref.target.kind === 'entry' && ref.head === null;
   return formatTapeRef(isFrozen ? ref : { ...ref, head });

@@ -354,7 +354,8 @@ export class Tape {
   }
 
   /**
-   * Forks the tape for a new session: an agent of this name, with a tape of this name, whose views begin at an anchor. It is never merged.
+   * Forks the tape for a new session: an agent of this name, with a tape of this name, whose views begin at an anchor. The session
+   * continues independently of this tape.
    *
    * @throws KernelError `not_found` for the anchor or profile, `agent_exists` for the name, `box_not_authorized`, `bad_request`.
    */

@@ -302,7 +302,7 @@ test('a clone of a session shows nothing of before its fork that who forked it m
         for (const hidden of ['one', 'two']) expect(shown).not.toContain(hidden);
         expect(shown.includes(answer('one'))).toBe(history === 'full');
       }
-  // Granted contexts are shown completely, and so are those of a session of the operator.
+  // All granted contexts are shown, and so are all contexts of a session of the operator.
   const made = await tape.forkSession(scene.fresh());
   expect(await ofItself(made.name, 'full')).toEqual(expect.arrayContaining(['one', 'two']));
   const boxes = await scene.h.rows<{ id: string }>(

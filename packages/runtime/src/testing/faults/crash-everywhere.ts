@@ -1,5 +1,5 @@
 /**
- * Cuts a scenario at its statements, and compares the outcome with that of a run without faults.
+ * Cuts a scenario at its statements, and compares the outcome with the outcome of a run without faults.
  *
  * C1  Every statement of the run counts, from the start of the worker to its end, whether the submitter, the worker or its sweep sends it.
  *     Each is cut before it reaches the server, and after it took effect but before any process knows.

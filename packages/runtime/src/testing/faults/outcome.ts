@@ -100,7 +100,7 @@ function describeHandoff({ head, events }: HandoffRow, once: ReadonlySet<string>
   });
 }
 
-/** Of a turn that served such a function, the outcome contains only that the turn has ended. */
+/** The part of the outcome that is known of a turn that served such a function: the turn has ended. */
 const withoutEnd = (head: TurnRow['head']): TurnRow['head'] => ({
   ...head,
   status: 'ended',

@@ -19,7 +19,7 @@ const untilEnded = (watcher: Watcher, { turn_id: turn }: Receipt): Promise<unkno
 const importUnder = (runtime: Runtime, dedupKey: string): Promise<unknown> =>
   runtime.importTape('filed', { main: { lines: () => LINES } }, { append: true, dedupKey });
 
-/** If there were a gap between the two, a program that names the tape at that moment would make another tape. */
+/** The reset leaves no moment without a tape. In such a moment, a program that names the tape would make another tape. */
 async function resetOnce(tape: Tape): Promise<void> {
   if ((await tape.info()).incarnation === 1) await tape.reset({ archive: true });
 }
