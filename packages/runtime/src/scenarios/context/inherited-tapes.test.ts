@@ -103,7 +103,7 @@ describe('an inherited tape', () => {
     const before = await cost();
     await Promise.all(['three?', 'four?', 'five?'].map((question) => ask(agent, question)));
     expect(await cost()).toBe(before);
-    // A budget counts every card that it admits, so the questions, which are not cards of the box, are left out.
+    // With a budget, the box contains only what the budget counts. The questions are not counted, so they are left out.
     const tight = await h.runtime.preview(request(box, { budget_tokens: 10_000 }));
     expect(tight.prompt.messages.map(({ message }) => message.content)).not.toContain('one?');
   });
