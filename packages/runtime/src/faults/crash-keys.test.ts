@@ -1,8 +1,8 @@
 /**
- * Keys are made, rotated and revoked by single processes that die, or lose a connection, at each of their statements: what is usable
- * afterwards is what somebody was shown, or what the next request ends.
+ * Processes that make, rotate and revoke keys die, or lose a connection, at each of their statements. Afterwards every usable key was shown
+ * to its caller, or the next request revokes it.
  *
- * These rows are no part of a turn and of no queue, so the process under fault has a pool and nothing else.
+ * These rows belong to no turn and no queue, so the process under fault has only a pool.
  */
 import { createPool, isTransient } from '@boxcar/store';
 import { type StatementFault, statementProxy, type TestDatabase, testDatabase } from '@boxcar/testkit';
@@ -30,7 +30,7 @@ afterAll(() => database.close());
 
 type Work<T> = (pool: pg.Pool) => Promise<T>;
 
-/** `failed`: the caller got an error that may pass. `died`: nobody was told anything. */
+/** `failed`: the caller got a transient error. `died`: the caller got no answer. */
 type End<T> = { readonly kind: 'told'; readonly answer: T } | { readonly kind: 'failed' | 'died' };
 
 interface Life<T> {
@@ -60,11 +60,11 @@ async function live<T>(work: Work<T>, fault?: StatementFault): Promise<Life<T>> 
 interface Case<S, T> {
   readonly prepare: () => Promise<S>;
   readonly request: (start: S) => Work<T>;
-  /** What must hold after the cut, and after the next request of somebody who has no answer. */
+  /** The conditions after the cut, and after the next request of a caller without an answer. */
   readonly check: (start: S, end: End<T>) => Promise<void>;
 }
 
-/** The request, cut at each statement at each moment. */
+/** Cuts the request at each statement, at each moment. */
 async function cutEverywhere<S, T>({ prepare, request, check }: Case<S, T>): Promise<void> {
   const { statements } = await live(request(await prepare()));
   expect(statements.length).toBeGreaterThan(1);
@@ -117,7 +117,7 @@ describe('a request about a key that is cut at any of its statements', () => {
         expect(more).toEqual([]);
         expect(await works(old)).toBe(left === old.key_id);
         if (end.kind === 'told') expect(left).toBe(end.answer.key_id);
-        // An error that leaves the old key ended would take both keys away.
+        // An error after the old key was revoked would leave the caller without any key.
         if (end.kind === 'failed') expect(left).toBe(old.key_id);
         const shown = end.kind === 'told' ? end.answer : await rotateKey(database.pool, String(left));
         expect([await works(old), await works(shown)]).toEqual([false, true]);

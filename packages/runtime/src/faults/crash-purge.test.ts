@@ -1,6 +1,6 @@
 /**
- * A purge that dies at any of its statements, while somebody uses what it is about to remove: what was used is whole or was refused,
- * and the next purge goes on.
+ * A purge dies at any of its statements while the data that it is about to remove is used: each use sees whole data or is refused, and the
+ * next purge continues.
  */
 import { KernelError } from '@boxcar/kernel';
 import { createPool, purgeRuns, purgeTapes } from '@boxcar/store';
@@ -22,7 +22,7 @@ let h: Harness;
 let shared: string;
 
 beforeAll(async () => {
-  // Each use may wait on a connection of its own, while turns go on.
+  // Each use may hold a connection of its own while it waits, and turns need connections too.
   h = await harness({ connections: 20 });
   await h.profile('child', [{ say: 'done' }]);
   await h.worker();
@@ -35,9 +35,10 @@ const OWN_TABLES = /^\s*(insert into purge_|analyze purge_)/;
 class Killed extends Error {}
 
 /**
- * A pool of a process that dies before its statement `at`, counted from 1: nothing that it sends afterwards arrives.
+ * A pool of a process that dies before its statement `at`, counted from 1: no later statement of it arrives.
  *
- * @param options.atDeath - Runs while the statements before are done and the transaction is open. Given its backend.
+ * @param options.atDeath - Runs after the previous statements, while the transaction is open. Its argument is the process id of the
+ *   backend.
  */
 function mortalPool(options: { readonly at: number; readonly atDeath: (pid: number) => Promise<void> }) {
   const pool = createPool({ connectionString: h.database.url, max: 1 });
@@ -54,7 +55,7 @@ function mortalPool(options: { readonly at: number; readonly atDeath: (pid: numb
       await last.catch(() => undefined);
       await options.atDeath(pid);
       isDead = true;
-      // As the system closes the sockets of a process that was killed.
+      // The system closes the sockets of a killed process in the same way.
       const { connection } = client as unknown as { connection: { stream: { destroy(): void } } };
       client.on('error', () => undefined);
       connection.stream.destroy();
@@ -65,10 +66,11 @@ function mortalPool(options: { readonly at: number; readonly atDeath: (pid: numb
       throw new Killed();
     };
     const query = async (...args: Parameters<pg.PoolClient['query']>): Promise<unknown> => {
-      // Statements may be sent before the one before them was answered.
+      // A statement may be sent before the previous statement was answered.
       if (dying !== undefined) return dying;
       const [config] = args as unknown as readonly [string | { readonly text: string }];
-      // What only fills its own tables changes nothing for others: before it is as before the next one.
+      // A statement that only fills tables of the purge itself changes nothing for others: a death before it is the same as a death before
+      // the next statement.
       if (!OWN_TABLES.test(typeof config === 'string' ? config : config.text)) sent += 1;
       if (sent === options.at) {
         dying = die();
@@ -130,7 +132,7 @@ const cardOf = async (box: string): Promise<string> => {
   return row?.id ?? '';
 };
 
-/** What somebody does with an old run, and what is made ready for it while the run is young. */
+/** Uses of an old run, each with a preparation while the run is young. */
 const uses: Readonly<Record<string, (old: Receipt) => Promise<() => Promise<unknown>>>> = {
   packing: async (old) => async () => play({ context_box_id: old.output_box_id }),
   'listing a card': async (old) => {
@@ -166,7 +168,7 @@ const uses: Readonly<Record<string, (old: Receipt) => Promise<() => Promise<unkn
   },
 };
 
-/** Runs each of `works` to its end, or to where it waits for the backend `pid` or for one that waits for it. */
+/** Runs each of `works` until it ends, or until it waits for the backend `pid`, directly or through another backend. */
 async function runUntilBlocked(works: readonly Promise<unknown>[], pid: number): Promise<void> {
   let left = works.length;
   for (const work of works) {
@@ -193,7 +195,7 @@ async function runUntilBlocked(works: readonly Promise<unknown>[], pid: number):
 
 type Use = () => Promise<unknown>;
 
-/** @returns Whether the purge came to this statement. */
+/** @returns Whether the purge reached this statement. */
 async function dieAt(
   at: number,
   prepare: () => Promise<readonly Use[]>,
@@ -218,13 +220,16 @@ async function dieAt(
     if ((used.reason as KernelError).code !== 'not_found') throw used.reason;
   }
   await checkInvariants(h.database.pool);
-  // Marks of the dead one stop nobody.
+  // Marks of the dead purge do not stop another purge.
   await purge(h.database.pool, await now());
   await checkInvariants(h.database.pool);
   return mortal.isDead();
 }
 
-/** At each statement, or at every third one of a sample, from one of the first three on. @returns The last one at which it died. */
+/**
+ * Dies at each statement. A sample dies at every third statement, and starts at one of the first three. @returns The last statement at
+ * which it died.
+ */
 async function dieEverywhere(...args: Parameters<typeof dieAt> extends [number, ...infer R] ? R : never) {
   const every = isSample() ? 3 : 1;
   let at = 1 + (faultsSeed() % every);

@@ -12,10 +12,10 @@ import { forkJoin } from '../testing/faults/scenarios-joins.js';
 import { Survival } from '../testing/faults/survival.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
 
-/** So many are cut all. */
+/** Up to this number, all deaths are played. */
 const FEW = 6;
 
-/** The cuts of the other files do not know who rings; these leave jobs behind that a dead process had in hand. */
+/** The cuts in the other files do not depend on the doorbell. These deaths leave jobs in the queue that the dead process had taken. */
 describe.each(queueBackends())('rung by queues on %s, killed after what it has written', (kind) => {
   const SCENARIOS = [delegations, forkJoin, cancelTree, approvals, handoffs, handoffOnce, handoffEnds];
   let backend: TestBackend;
@@ -36,7 +36,7 @@ describe.each(queueBackends())('rung by queues on %s, killed after what it has w
       atLeast: 2,
       choose: (sent) => {
         const deaths = deathsAtCommits(sent);
-        // Every third where there are many: the same places are cut in more ways elsewhere.
+        // With many deaths, every third is played: other files cut the same places in more ways.
         return deaths.filter((_fault, index) => deaths.length <= FEW || index % 3 === 0);
       },
     });

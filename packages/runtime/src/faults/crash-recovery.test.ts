@@ -4,7 +4,7 @@ import { budgetThatFits, cancelTree } from '../testing/faults/scenarios-ends.js'
 import { nestedForkJoin } from '../testing/faults/scenarios-joins.js';
 import { Survival } from '../testing/faults/survival.js';
 
-/** In the midst of it all. */
+/** The death at the middle one of all commits. */
 const inTheMiddle = (sent: Sent): Fault => {
   const deaths = deathsAtCommits(sent);
   const middle = deaths[Math.floor(deaths.length / 2)];

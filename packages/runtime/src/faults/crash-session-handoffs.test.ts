@@ -1,6 +1,6 @@
 /**
- * Sessions are handed on, approved and fetched by processes that die, or lose a connection, at each of their statements. Each is done whole or
- * not at all, and the same request again gives one handoff with one anchor.
+ * Sessions are handed on, approved and fetched by processes that die, or lose a connection, at each of their statements. Each operation is
+ * done as a whole or not at all, and the repeated request leads to one handoff with one anchor.
  */
 import type { TicketId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
@@ -30,7 +30,7 @@ rules:
   - { condition: { context: { target_agent: carol } }, permission: REQUIRE_APPROVAL }
 `;
 
-/** Each statement is cut in one of these ways, the next one in the next; all of them with BOXCAR_FAULTS=all. */
+/** Statement by statement, the cuts take turns among these ways. With BOXCAR_FAULTS=all, each statement is cut in all of them. */
 const MOMENTS: readonly Omit<StatementFault, 'at'>[] = [
   { scope: 'process', when: 'after' },
   { scope: 'connection', when: 'after' },
@@ -60,7 +60,7 @@ interface Life {
   readonly statements: readonly string[];
 }
 
-/** Work in a process of its own, which is cut. */
+/** Runs the work in a process of its own, which is cut. */
 async function live(work: Work, fault?: StatementFault): Promise<Life> {
   await using proxy = await statementProxy(h.database.url, fault);
   const pool = createPool({ connectionString: proxy.url, max: 1 });
@@ -102,7 +102,7 @@ const requestTo =
   (runtime) =>
     requestHandoff(runtime, ask(session_key, target));
 
-/** What there is of it: the same whether it was cut or not. */
+/** The state of the session and its handoff, to compare a cut run with an uncut run. */
 async function made(session_key: string) {
   const [row] = await h.rows(
     `select s.status, s.system_count as entries, h.phase, h.session_head is not null as is_handed, h.turn_id is not null as has_turn, h.result_card_id is not null as has_result,
@@ -118,9 +118,9 @@ async function made(session_key: string) {
 interface Case {
   readonly prepare?: (session_key: string) => Promise<void>;
   readonly work: (session_key: string) => Work;
-  /** Who goes on after the cut; default: the same again. */
+  /** The work that continues after the cut. Default: the same work again. */
   readonly finish?: (session_key: string) => Work;
-  /** Before and after the work: there is nothing between. */
+  /** The state before and after the work; no state between them is allowed. */
   readonly before: object;
   readonly after: object;
 }
@@ -158,7 +158,7 @@ const CASES: Readonly<Record<string, Case>> = {
     prepare: prepared('carol'),
     work: (session_key) => async (runtime) =>
       new ApprovalGate({ runtime }).approve(await idOf(session_key, 'ticket_id')),
-    // A decision is made once: what it lets begin, a sweep goes on with.
+    // A decision cannot be repeated. A sweep carries out the decision that was made.
     finish: (session_key) => async (runtime) => {
       const ticketId = (await idOf(session_key, 'ticket_id')) as TicketId;
       const [ticket] = await h.rows('select status from boxcar.approvals where id = $1', [ticketId]);

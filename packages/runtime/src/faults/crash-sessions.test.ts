@@ -1,8 +1,8 @@
 /**
- * Sessions of clients are registered, written to and ended by processes that die, or lose a connection, at each of their statements: the
- * same request again gives one answer, and each entry is there once.
+ * Sessions of clients are registered, written to and ended by processes that die, or lose a connection, at each of their statements. The
+ * repeated request gives the same answer, and each entry is written once.
  *
- * These rows are no part of a turn and of no queue, so the process under fault has a pool and nothing else.
+ * These rows belong to no turn and no queue, so the process under fault has only a pool.
  */
 import { createPool, isTransient } from '@boxcar/store';
 import { type StatementFault, statementProxy } from '@boxcar/testkit';
@@ -35,7 +35,7 @@ afterAll(async () => {
 type Request = (sessions: HandoffSessions) => Promise<{ readonly outcome: string }>;
 
 interface Life {
-  /** Undefined: nobody was told. */
+  /** Undefined: the client got no answer. */
   readonly outcome: string | undefined;
   readonly statements: readonly string[];
   readonly struck: string | undefined;
@@ -62,7 +62,7 @@ interface Case {
   readonly prepare: (session_key: string) => Promise<unknown>;
   readonly request: (session_key: string) => Request;
   readonly outcome: string;
-  /** Of the session after the request. */
+  /** The state of the session after the request. */
   readonly afterwards: { readonly status: string; readonly context_entries: number };
 }
 
@@ -115,7 +115,7 @@ test.each(Object.entries(CASES))(
       const session_key = `s-${++n}`;
       await of.prepare(session_key);
       const life = await live(of.request(session_key), fault);
-      // Who was told nothing asks again.
+      // A client without an answer repeats the request.
       const again = await of.request(session_key)(witness);
       expect(life.outcome ?? of.outcome).toBe(of.outcome);
       expect(again.outcome).toBe(of.outcome);

@@ -30,7 +30,7 @@ describe('turns and their tools, cut at every kind of statement, end as without 
       toolQueue: new ToolQueue(queues, silentLog),
       covered: survival.covered,
     });
-    // Few are left once they have been cut on the other kind.
+    // Only a few kinds of statements are left after the cuts with the other kind of queue.
     await outside.survive(queueTools);
     await queues.close();
   });

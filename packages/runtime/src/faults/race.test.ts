@@ -28,7 +28,7 @@ describe('two workers race for every claim and every commit', () => {
   test.each(SCENARIOS)('$name', async (scenario) => {
     const report = await race.run(scenario);
     expect(report.failures.join('\n')).toBe('');
-    // These may be over before two sides meet; else one side of each race must lose.
+    // These scenarios may end before two sides meet. In all others, one side of each race must lose.
     if (scenario === ends.cancelRacingSpawn || scenario === ends.tightBudget) return;
     expect(report.races).toBeGreaterThanOrEqual(1);
     expect(report.lost).toBeGreaterThanOrEqual(1);

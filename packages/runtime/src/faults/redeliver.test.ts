@@ -20,7 +20,10 @@ const SCENARIOS = [
   ...Object.values(ends),
 ];
 
-/** Of those that differ by what the kernel does, not by what is queued, a few are enough for the second kind of queue. */
+/**
+ * The other scenarios differ only in the kernel, not in the jobs that are queued. So a few scenarios are enough for the second kind of
+ * queue.
+ */
 const FEW = [
   tools,
   delegations,
@@ -45,7 +48,7 @@ describe.each(queueBackends())('everything delivered twice, late and out of orde
   test.each(kind === queueBackends()[0] || isThorough() ? SCENARIOS : FEW)('$name', async (scenario) => {
     const report = await redelivery.run(scenario);
     expect(report.failures.join('\n')).toBe('');
-    // A cancel may come before anything was delivered.
+    // The cancel may arrive before any job was delivered.
     if (scenario === ends.cancelRacingSpawn) return;
     expect(report.jobs).toBeGreaterThan(0);
     expect(report.redelivered).toBeGreaterThanOrEqual(report.jobs);

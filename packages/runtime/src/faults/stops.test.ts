@@ -9,8 +9,8 @@ import type { StopPlan } from '../testing/stops/stop-plan.js';
 import { someStops } from '../testing/stops/stop-points.js';
 
 /**
- * The part that one test run does, for all kinds of queues in two minutes: random plans and points, as many as there is
- * time for, and others in each run. The full form does everything.
+ * The share of one test run, for all kinds of queues in two minutes: as many random plans and points as time allows, and others in each
+ * run. The full form runs everything.
  */
 interface Share {
   readonly plans: number;
@@ -25,7 +25,7 @@ const CUT_OFF: Share = { plans: 4, lanes: 4, untilMs: 10_000, atLeast: 4 };
 /** Processes take seconds to start. */
 const SIGNALS: Share = { plans: 2, lanes: 3, untilMs: 5_000, atLeast: 1 };
 
-/** The same seed chooses the same plans and points again. */
+/** The same seed chooses the same plans and points. */
 const SEED = faultsSeed();
 
 /** The tables of queues belong to BullMQ. So does its behaviour when a process stops at their statements. */

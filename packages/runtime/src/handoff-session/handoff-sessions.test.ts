@@ -1,4 +1,4 @@
-/** Sessions of clients: what they are told, what they may read, and what stays after an erasure. */
+/** Sessions of clients: their answers, their read rights, and the data that remains after an erasure. */
 import type { BoxId, ProjectId } from '@boxcar/kernel';
 import { eraseCards, findOwnCards, purgeTapes } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -36,7 +36,7 @@ afterAll(async () => {
   await h[Symbol.asyncDispose]();
 });
 
-/** The answer of this outcome, or the test fails. */
+/** The answer with this outcome; any other outcome fails the test. */
 async function expectOutcome<A extends { readonly outcome: string }, O extends A['outcome']>(
   work: Promise<A>,
   outcome: O,
@@ -380,7 +380,7 @@ describe('the life of a session', () => {
 describe('access', () => {
   const grant = (box_id: string, grantee: string, rest: object = {}) =>
     h.runtime.submit('grant_box', { box_id, grantee, mode: 'read', ...rest });
-  /** As a handoff grants: up to a position. */
+  /** Grants up to a position, as a handoff does. */
   const grantUpto = (box_id: string, grantee: string, upto: number) =>
     h.rows(
       `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
@@ -542,7 +542,7 @@ describe('a purge', () => {
     purgeTapes(h.database.pool, { before: new Date(Date.now() - hours * 3_600_000 + 60_000) });
   const isThere = async (key: string): Promise<boolean> =>
     (await operator.get({ session_key: key })) !== undefined;
-  /** As if all of it had happened so long ago. */
+  /** As if everything had happened that long ago. */
   const backdate = async (key: string, hours: number): Promise<void> => {
     await age(key, hours);
     await h.rows(
@@ -572,7 +572,7 @@ describe('a purge', () => {
     );
     expect(left).toEqual({ n: 0 });
     await checkInvariants(h.database.pool, { isSettled: false });
-    // Its key is free.
+    // The key is free again.
     await expectOutcome(operator.register({ session_key: keys.closed, agent_from: 'x' }), 'registered');
   });
 
@@ -590,7 +590,7 @@ describe('a purge', () => {
     ];
     await acceptHandoff(h.runtime, { handoff_id: done });
     await completeHandoff(h.runtime, { handoff_id: done, result: 'done' });
-    // Its segment stands in the context of a turn: it stays with that.
+    // A segment of its tape is in the context of a turn, and remains as long as that turn.
     const packed = (await register(operator, { agent_from: 'x' })).session.session_key;
     await hand(packed);
     for (const key of [fetched, left, packed]) await backdate(key, 25);

@@ -1,12 +1,12 @@
 /**
  * Sessions of clients that hand their context on, in the name of one client: the operator, or an agent.
  *
- * C1  An agent knows the sessions that it has registered, and by grant those that were handed to it, as far as the grant says. Everything
- *     else is answered as what does not exist. The operator knows all of the project.
- * C2  The same idempotency key is the same write: its answer comes again, also when the session has ended since.
- * C3  Nothing is kept here: each answer is read from rows, in whatever process it is asked for.
- * C4  What a client can mend in its conversation (no such session, ended, registered before) is an answer. Input that is not valid is an
- *     error.
+ * C1  An agent knows the sessions that it registered and, up to the position of the grant, the sessions that were handed to it. All other
+ *     sessions are reported as not existing. The operator knows all sessions of the project.
+ * C2  Requests with the same idempotency key are the same write: the answer is repeated, even if the session has ended since.
+ * C3  Nothing is cached here: each answer is read from rows, in any process.
+ * C4  A problem that the client can solve in its conversation (no such session, ended, already registered) is an answer. Input that is not
+ *     valid is an error.
  * Rule: docs/reference/handoff-sessions.md.
  */
 import {
@@ -59,11 +59,11 @@ import {
 export interface SessionClient {
   /** Id or name; default `default`. */
   readonly projectId?: string | undefined;
-  /** In whose name: id or name of an agent. Default: the operator. */
+  /** The id or name of the agent in whose name the sessions are used. Default: the operator. */
   readonly as?: string | undefined;
 }
 
-/** What of a runtime sessions need. */
+/** The part of a runtime that sessions need. */
 export interface SessionRuntime {
   readonly pool: pg.Pool;
   readonly limits: { readonly maxCardBytes?: number | undefined };
@@ -81,14 +81,14 @@ export class HandoffSessions {
   readonly #runtime: SessionRuntime;
   readonly #actor: Actor;
 
-  /** @internal By `openHandoffSessions`. */
+  /** @internal Use `openHandoffSessions`. */
   constructor(runtime: SessionRuntime, actor: Actor) {
     this.#runtime = runtime;
     this.#actor = actor;
   }
 
   /**
-   * Makes a session. Its first entry says so.
+   * Makes a session. Its first entry records the registration.
    *
    * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`; `conflict` when another tape has its name.
    */
@@ -117,7 +117,7 @@ export class HandoffSessions {
     return this.#toRegistered(result, { sessionKey, said, continues: continues ?? '' });
   }
 
-  /** An agent speaks for itself; from outside any name will do. */
+  /** An agent registers in its own name; a client outside may give any name. */
   #agentFrom(asked: string | undefined): string {
     const { agentId, operatorId, agentName } = this.#actor;
     if (agentId === operatorId) {
@@ -177,7 +177,7 @@ export class HandoffSessions {
     }
   }
 
-  /** @throws KernelError for what the tape of the session does not take. */
+  /** @throws KernelError when the tape of the session refuses the write. */
   #judge(result: SessionWriteResult, sessionKey: string): Written | SessionRefusal {
     switch (result.outcome) {
       case 'written':
@@ -196,7 +196,8 @@ export class HandoffSessions {
   /**
    * Adds one entry, or several at once: all of them or none.
    *
-   * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`, `box_not_authorized`; `tape_conflict` after a reset of its tape.
+   * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`, `box_not_authorized`; `tape_conflict` after a reset of
+   *   its tape.
    */
   async update(input: unknown): Promise<UpdateAnswer> {
     const asked = parseInput(updateContextSchema, input, 'arguments');
@@ -214,7 +215,7 @@ export class HandoffSessions {
   }
 
   /**
-   * Ends a session, completed unless told otherwise. Only its maker and the operator may.
+   * Ends a session, by default as completed. Only its maker and the operator may end it.
    *
    * @throws KernelError as `update`.
    */
@@ -233,20 +234,22 @@ export class HandoffSessions {
     return { outcome: 'closed', session: toSessionAnswer(session), is_repeated: isRepeated };
   }
 
-  /** Undefined: there is none that the client may read. */
+  /** Undefined: there is no such session that the client may read. */
   async #find(sessionKey: string): Promise<HandoffSession | undefined> {
     const { projectId, agentId: actorId } = this.#actor;
     const found = await findHandoffSession(this.#runtime.pool, { projectId, actorId }, sessionKey);
     return found?.isReadable === true ? found : undefined;
   }
 
-  /** A session as it is; undefined when there is none that the client may read. @throws KernelError `bad_request`. */
+  /**
+   * The current state of a session. Undefined when there is no such session that the client may read. @throws KernelError `bad_request`.
+   */
   async get(input: unknown): Promise<ReturnType<typeof toSessionAnswer> | undefined> {
     const found = await this.#find(parseInput(getSummarySchema, input, 'arguments').session_key);
     return found && toSessionAnswer(found);
   }
 
-  /** A page of its entries, up to 500 or 256 KiB, or one entry. @throws KernelError `bad_request`. */
+  /** One page of its entries, up to 500 entries or 256 KiB, or one entry. @throws KernelError `bad_request`. */
   async context(input: unknown): Promise<ContextPageAnswer> {
     const {
       session_key: sessionKey,
@@ -271,7 +274,7 @@ export class HandoffSessions {
     };
   }
 
-  /** What a session is about, from counts and its first and last entries. @throws KernelError `bad_request`. */
+  /** A summary of a session from counts and its first and last entries. @throws KernelError `bad_request`. */
   async summary(input: unknown): Promise<SummaryAnswer> {
     const { session_key: sessionKey } = parseInput(getSummarySchema, input, 'arguments');
     const session = await this.#find(sessionKey);
@@ -289,7 +292,9 @@ export class HandoffSessions {
     };
   }
 
-  /** The newest first: all, those of an agent or handed to it, or those of a status. @throws KernelError `bad_request`. */
+  /**
+   * Sessions, the newest first: all, those that an agent registered or received, or those with a status. @throws KernelError `bad_request`.
+   */
   async list(input: unknown = {}): Promise<SessionListAnswer> {
     const {
       agent,
@@ -328,7 +333,7 @@ const toWritten = (
     created_at: createdAt.toISOString(),
   }));
 
-/** Sessions in the name of one client. @throws KernelError `not_found` for project or agent. */
+/** Opens sessions in the name of one client. @throws KernelError `not_found` for project or agent. */
 export async function openHandoffSessions(
   runtime: SessionRuntime,
   { projectId = 'default', as = 'operator' }: SessionClient = {},

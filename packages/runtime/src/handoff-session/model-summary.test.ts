@@ -1,4 +1,4 @@
-/** Summaries of a model: what it is shown, and what becomes of a handoff when it fails. */
+/** Summaries by a model: the input of the model, and the handoff when the model fails. */
 import { ModelError, type ModelRequest } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { findHandoffSession } from '@boxcar/store';

@@ -1,6 +1,6 @@
 /**
- * What a model says of a session, when the operator has named one for that: before a handoff, outside of its transaction. When it does not
- * answer in time, or with nothing, the summary is the one that is made of counts.
+ * Summaries of sessions by a model that the operator has configured. The model is asked before a handoff, outside its transaction. When it
+ * does not answer in time, or answers nothing, the summary is made from counts.
  */
 import { errorText, type Message, type ModelUsage } from '@boxcar/kernel';
 import { findRecentEntries, type HandoffSession, loadContext } from '@boxcar/store';
@@ -9,7 +9,7 @@ import type { RuntimeCore } from '../core/index.js';
 import { newId } from '../lib/index.js';
 
 const SUMMARY_MS = 15_000;
-/** Of entries that the model is shown, the newest ones. */
+/** Limits of the entries that the model sees, the newest first. */
 const MAX_SHOWN_TOKENS = 16_000;
 const MAX_SHOWN_ENTRIES = 200;
 const MAX_CHARACTERS = 4_000;
@@ -58,11 +58,11 @@ async function ask(
     },
     { signal },
   );
-  // A provider need not keep to the signal.
+  // A provider may ignore the signal.
   return Promise.race([answer, lateness]);
 }
 
-/** Undefined: no model was named, or it did not answer. Never throws. */
+/** Undefined: no model is configured, or it did not answer. Never throws. */
 export async function summarizeByModel(
   runtime: Summarizing,
   session: HandoffSession,

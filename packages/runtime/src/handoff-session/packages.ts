@@ -1,10 +1,10 @@
 /**
- * Packages: sessions that are handed to somebody who is no agent of this installation. It fetches the package, or rejects it, and says later
- * what came of it.
+ * Packages: sessions that are handed to a client that is not an agent of this installation. The client fetches or rejects the package, and
+ * later reports the result.
  *
- * K1  The same call again is the same: the first of two who fetch a package has it.
- * K2  A package has a summary and says where the entries are. What it says is kept with the handoff; after a day, or when it was erased, it is
- *     made anew from the session as the client reads it. So there is no copy that could be lost or be out of date.
+ * K1  Calls can be repeated. Of two clients that fetch a package, the first gets it.
+ * K2  A package has a summary and the place of the entries. The summary is stored with the handoff. After a day, or after an erasure, it is
+ *     made again from the session with the rights of the reading client. So no copy can be lost or become outdated.
  * Rule: docs/reference/handoff-sessions.md, "Packages".
  */
 import {
@@ -41,7 +41,7 @@ import type { SessionClient } from './handoff-sessions.js';
 import { cacheKeyOf } from './request-handoff.js';
 import type { PackageAnswer, PackageMoveAnswer } from './session-answers.js';
 
-/** How long a package says what it said at the request. */
+/** How long a package shows the summary that was made at the request. */
 const KEPT_MS = 86_400_000;
 
 interface Said {
@@ -50,7 +50,7 @@ interface Said {
   readonly request_data: JsonObject;
 }
 
-/** K2. */
+/** The summary of a package: the stored one, or a new one (K2). */
 async function saidOf(runtime: HandoffRuntime, actor: TapeActor, found: SessionPackage): Promise<Said> {
   const { context, session_key: sessionKey, created_at, now } = found;
   const request_data = isJsonObject(context?.request_data) ? context.request_data : {};
@@ -93,15 +93,15 @@ async function toPackage(
   };
 }
 
-/** Thrown out of the transaction, which then writes nothing. */
+/** Thrown out of the transaction, which is then rolled back. */
 class NotPossible extends Error {}
 
 const isKnown = (found: SessionPackage | undefined): found is SessionPackage =>
   found !== undefined &&
-  // Nothing has been handed on before the approval, or was forbidden.
+  // Without a session head, the handoff still waits for its approval or was forbidden, so the target must not see it.
   (found.is_operator || found.is_source || (found.is_target && found.session_head !== null));
 
-/** What stands in the way, whoever it is that moves the package. */
+/** Checks the obstacles that are the same for every client. */
 function checkPackage(found: SessionPackage): void {
   if (found.is_served) throw new NotPossible('An agent of this installation serves it.');
   if (found.phase === 'awaiting_approval') throw new NotPossible('It waits for an approval.');
@@ -122,7 +122,10 @@ const accept: Decide = (found, { agentId, agentName }) => {
   return { phase: 'in_progress', event: { type: 'handoff.accepted', data: { by: agentName } } };
 };
 
-/** Before it is accepted its target refuses it. After that whoever has it gives it up; and who asked may take it back at any time. */
+/**
+ * Before the package is accepted, its target refuses it; afterwards, its holder gives it up. The source and the operator may take it back
+ * at any time.
+ */
 const reject =
   (reason: string | undefined): Decide =>
   (found, { agentId, agentName }) => {
@@ -220,7 +223,7 @@ async function moveOne(
   return why === undefined ? { outcome, package: made } : { outcome: 'not_possible', package: made, why };
 }
 
-/** Fetches a package. An agent may read the session up to the handoff from now on. @throws KernelError `bad_request`. */
+/** Fetches a package. An agent may then read the session up to the handoff. @throws KernelError `bad_request`. */
 export async function acceptHandoff(
   runtime: HandoffRuntime,
   input: unknown,
@@ -240,7 +243,7 @@ export async function rejectHandoff(
   return moveOne(runtime, { handoffId, outcome: 'rejected', decide: reject(reason) }, client);
 }
 
-/** Says what came of a package that the client has accepted. @throws KernelError `bad_request`, `payload_too_large`. */
+/** Reports the result of a package that the client has accepted. @throws KernelError `bad_request`, `payload_too_large`. */
 export async function completeHandoff(
   runtime: HandoffRuntime,
   input: unknown,
@@ -256,7 +259,10 @@ export async function completeHandoff(
 
 const packageSchema = z.strictObject({ session_key: z.string().min(1), target_agent: z.string().min(1) });
 
-/** The newest package of a session for a target: what `cache_key` names. Undefined: none that the client may know. @throws KernelError `bad_request`. */
+/**
+ * The newest package of a session for a target, which `cache_key` names. Undefined: no such package that the client may know. @throws
+ * KernelError `bad_request`.
+ */
 export async function findPackage(
   runtime: HandoffRuntime,
   input: unknown,

@@ -1,4 +1,4 @@
-/** A session is handed on: handoff, turn, anchor, right and session change together, or not at all. */
+/** When a session is handed on, its handoff, turn, anchor, grant and status change together, or none of them does. */
 import type { AgentId, BoxId, HandoffId, ProjectId } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { loadBoxes } from '@boxcar/store';
@@ -492,7 +492,7 @@ test('it takes as many statements at 10,000 entries as at 10', async () => {
         entries: Array.from({ length: Math.min(left, 500) }, (_, i) => says(`${i}`)),
       });
     const sent = await statementsOf(h.database, () => hand(session_key));
-    // Rings of earlier turns are told in the background.
+    // Rings of earlier turns are sent in the background.
     counts.push(sent.filter((text) => !/promote\.|^begin|^commit/.test(text)).length);
   }
   expect(counts[0]).toBeLessThan(25);

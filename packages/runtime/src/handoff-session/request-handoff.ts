@@ -1,13 +1,13 @@
 /**
- * A session is handed on: the handoff with its turn, the anchor and the note on the tape of the session, the right of the target, and the
- * session itself, in one transaction.
+ * Hands a session on: writes the handoff with its turn, the anchor and the note on the tape of the session, the grant of the target, and
+ * the session itself, in one transaction.
  *
- * Q1  What the policy forbids leaves a handoff that says so, and the session as it is. While a handoff waits for its approval the session
- *     is as before; all of it happens with the approval.
- * Q2  The target reads the session up to the handoff. It shares all of it in a collaboration.
- * Q3  After a full handoff nobody writes to the session.
- * Q4  A target that is no agent of this installation fetches the package (`packages.ts`).
- * Q5  What it costs does not grow with the session, but for a full handoff, which takes the entries along by reference.
+ * Q1  A request that the policy forbids leaves a rejected handoff, and the session does not change. While a handoff waits for its approval
+ *     the session does not change either; all changes are made with the approval.
+ * Q2  The target may read the session up to the handoff. In a collaboration, the target shares the whole session.
+ * Q3  After a full handoff no client can write to the session.
+ * Q4  A target that is not an agent of this installation fetches the package (`packages.ts`).
+ * Q5  The cost does not grow with the session, except for a full handoff, which passes the entries on by reference.
  * Rule: docs/reference/handoff-sessions.md, "Handing on".
  */
 import { createHash } from 'node:crypto';
@@ -54,16 +54,16 @@ import type { SessionClient } from './handoff-sessions.js';
 import { summarizeByModel } from './model-summary.js';
 import { type HandoffRequestAnswer, type RequestedTarget, toSessionAnswer } from './session-answers.js';
 
-/** What of a session goes along, the newest entries first. Everything else is read from its tape. */
+/** Limits of the part of a session that goes along, the newest entries first. The rest is read from its tape. */
 const MAX_PACKED_TOKENS = 16_000;
 const MAX_PACKED_ENTRIES = 200;
 const MAX_WHOLE_ENTRIES = 5_000;
-/** Cards of a context box beside them. */
+/** Space for the other cards of the context box. */
 const ROOM = 10;
-/** The session's own client reads all of it. */
+/** The session's own client may read the whole tape. */
 const ALL_READABLE = '{[1,)}';
 
-/** Told to the client and kept nowhere: under the same key the request may be made again. */
+/** The request is refused and nothing is stored: it may be repeated under the same key. */
 class Refused extends Error {
   readonly outcome: 'not_found' | 'not_active';
 
@@ -73,14 +73,14 @@ class Refused extends Error {
   }
 }
 
-/** By a model, if there is one for that. */
+/** Summarizes a session by a model, if one is configured. */
 type Summarize = (session: HandoffSession) => Promise<string | undefined>;
 
-/** What was read of the session before it is handed on. */
+/** The data of the session before it is handed on. */
 interface Package {
   readonly session: HandoffSession;
   readonly context: SessionContext;
-  /** The summary is made of counts, and has no words of the client. */
+  /** The summary is made from counts, and contains no words of the client. */
   readonly isCounted: boolean;
   readonly inherited: readonly InheritedBox[];
 }
@@ -95,7 +95,7 @@ async function packageOf(
   }: {
     readonly session: HandoffSession;
     readonly request: SessionHandoffRequest;
-    /** Of a model. Default: made of counts. */
+    /** The summary of a model. Default: a summary from counts. */
     readonly summary: string | undefined;
   },
 ): Promise<Package> {
@@ -154,7 +154,7 @@ const argumentsOf = (target: string, { session, context }: Package, { ctx }: Ker
   };
 };
 
-/** A refusal of one of several targets is one of the request: nobody gets anything. */
+/** When one of several targets is refused, the whole request is refused. */
 function checkRefusal(answer: JsonObject, target: string): void {
   const error = failureOf(answer);
   if (error === undefined) return;
@@ -201,7 +201,10 @@ async function makeOne(
   };
 }
 
-/** All agents at once, in the order of their ids. Locked one after the other, two requests could wait for each other. */
+/**
+ * Locks all agents with one statement, in the order of their ids. If they were locked one after the other, two requests could wait for each
+ * other.
+ */
 async function lockTargets(tools: KernelTools, targets: readonly string[]): Promise<void> {
   const found = await tools.findAgents(targets.map((target) => readHandoffTarget(target).name));
   const ids = found.flatMap((agent) => agent?.agentId ?? []);
@@ -222,7 +225,7 @@ async function handSession(
   if (session?.isReadable !== true) throw new Refused('not_found');
   if (sessionStateOf(session, session.now).status !== 'active') throw new Refused('not_active');
   if (!session.isOwn) throw toAppendError({ outcome: 'forbidden' }, session.boxId, source.agentId);
-  // Nothing is made yet, so no connection is held meanwhile.
+  // Nothing has been written yet, so the wait for the summary holds no connection.
   const summary = await summarize(session);
   const made = await packageOf(runtime, tools, { session, request, summary });
   const targets = targetsOf(request);
@@ -230,7 +233,7 @@ async function handSession(
   const all: Made[] = [];
   for (const target of targets) {
     const one = await makeOne(runtime, tools, { target, made, isOnly: targets.length === 1 });
-    // A refusal that has a row: it is told as an error, and the row stays.
+    // A refusal of the only target has a row. It is returned as an error, and the row stays.
     if (!('target_agent' in one)) return one as JsonObject;
     all.push(one as Made);
   }
@@ -256,7 +259,10 @@ async function handSession(
   };
 }
 
-/** What is told of it. An answer is kept as it is, and the words of the client are in cards alone: what a model has said is read from there. */
+/**
+ * The summary part of the answer. Answers are stored unchanged, and words of the client may be stored only in cards. So a summary of a
+ * model is left out here and read from its card.
+ */
 const answerOf = ({ context, isCounted }: Package) => {
   const { session_key, request_type, context_summary, context_entries } = context;
   return { session_key, request_type, context_entries, ...(isCounted ? { context_summary } : {}) };
@@ -265,7 +271,7 @@ const answerOf = ({ context, isCounted }: Package) => {
 function handlerOf(runtime: HandoffRuntime): Handler<SessionHandoffRequest> {
   const { summaryModel: model } = runtime;
   let summary: ReturnType<Summarize> | undefined;
-  // Once, however often the handler is tried.
+  // The model is asked once, even if the handler runs several times.
   const summarize: Summarize = (session) => {
     summary ??=
       model === undefined ? Promise.resolve(undefined) : summarizeByModel(runtime, session, { model });
@@ -279,13 +285,13 @@ function handlerOf(runtime: HandoffRuntime): Handler<SessionHandoffRequest> {
   };
 }
 
-/** Of a client: the same key of another one is another key. */
+/** Equal keys of different clients are different keys. */
 const keyOf = ({ agentId }: Actor, key: string): string =>
   `session:${createHash('sha256')
     .update(JSON.stringify([agentId, key]))
     .digest('hex')}`;
 
-/** The name of a package, as clients know it. */
+/** The client's name for a package. */
 export const cacheKeyOf = (target: string, sessionKey: string): string => `handoff:${target}:${sessionKey}`;
 
 async function summaryIn(runtime: HandoffRuntime, actor: TapeActor, answer: JsonObject): Promise<string> {
@@ -316,7 +322,7 @@ async function toAnswer(
   };
 }
 
-/** What the request has come to; a refusal when it has not been made. */
+/** The answer of the request, or a refusal if the request was not made. */
 async function acceptRequest(
   runtime: HandoffRuntime,
   input: unknown,
@@ -339,9 +345,9 @@ async function acceptRequest(
 }
 
 /**
- * Hands a session to agents or profiles of this project, or leaves a package for whoever fetches it.
+ * Hands a session to agents or profiles of this project, or leaves a package for a client to fetch.
  *
- * @throws KernelError `bad_request`; what the policy says; `conflict` when the session ends at the same moment; `idempotency_conflict`.
+ * @throws KernelError `bad_request`; the error of the policy; `conflict` when the session ends at the same moment; `idempotency_conflict`.
  */
 export async function requestHandoff(
   runtime: HandoffRuntime,

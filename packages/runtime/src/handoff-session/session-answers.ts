@@ -1,4 +1,4 @@
-/** Sessions as clients get them. */
+/** Sessions in the form for clients. */
 import {
   type ContextCounts,
   type ContextType,
@@ -12,7 +12,7 @@ import {
 } from '@boxcar/kernel';
 import type { HandoffSession } from '@boxcar/store';
 
-/** A session, as far as the client may read it. */
+/** A session, with the part that the client may read. */
 export interface SessionAnswer {
   readonly id: string;
   readonly session_key: string;
@@ -29,7 +29,7 @@ export interface SessionAnswer {
   /** Null: it has been completed or canceled. */
   readonly expires_at: string | null;
   readonly ended_at: string | null;
-  /** The key of the session that it goes on from. */
+  /** The key of the session that this session continues. */
   readonly continues: string | null;
   readonly tape_box_id: string;
   readonly frozen_head: number | null;
@@ -48,12 +48,12 @@ export interface WrittenAnswer {
   readonly id: string;
   readonly sequence_number: number;
   readonly context_type: ContextType;
-  /** Characters as JavaScript counts them. */
+  /** The length in UTF-16 code units, as in JavaScript. */
   readonly content_length: number;
   readonly created_at: string;
 }
 
-/** What a client is refused for a reason of its own, not of the protocol. */
+/** Refusals that depend on the state of the session, not on the protocol. */
 export type SessionRefusal =
   | { readonly outcome: 'not_found'; readonly session_key: string }
   | { readonly outcome: 'not_active'; readonly session: SessionAnswer };
@@ -103,35 +103,35 @@ export type SummaryAnswer =
     }
   | SessionRefusal;
 
-/** What became of a request for one target. */
+/** The result of a request for one target. */
 export interface RequestedTarget {
   readonly target_agent: string;
   readonly handoff_id: string;
-  /** Null: it waits for an approval, or for somebody to fetch it. */
+  /** Null: the handoff waits for an approval, or for a client that fetches the package. */
   readonly turn_id: string | null;
   readonly ticket_id: string | null;
-  /** Of the session: completed by a full handoff. */
+  /** The status of the session: completed by a full handoff. */
   readonly status: 'active' | 'completed' | 'pending_approval';
 }
 
 export type HandoffRequestAnswer =
   | (RequestedTarget & {
-      /** `waits`: all targets need an approval. The session is as before. */
+      /** `waits`: all targets need an approval, and the session has not changed. */
       readonly outcome: 'handed_on' | 'waits';
-      /** After it. */
+      /** The session after the request. */
       readonly session: SessionAnswer;
       readonly source_agent: string;
       readonly request_type: HandoffRequestType;
-      /** Of the session as it was before the handoff, as `context_entries`. */
+      /** The summary of the session before the handoff; the same holds for `context_entries`. */
       readonly context_summary: string;
       readonly context_entries: number;
       readonly cache_key: string;
-      /** All of them, the first one too. */
+      /** All targets, including the first. */
       readonly targets: readonly RequestedTarget[];
     })
   | SessionRefusal;
 
-/** What somebody who fetches a session gets of it: no entries, which are read from it page by page. */
+/** A session for a client that fetches it. It contains no entries; the client reads them page by page. */
 export interface PackageAnswer {
   readonly handoff_id: string;
   readonly phase: HandoffPhase;
@@ -142,7 +142,7 @@ export interface PackageAnswer {
   readonly context_summary: string;
   readonly context_entries: number;
   readonly request_data: JsonObject;
-  /** The tape, up to where it was handed on. */
+  /** The tape of the session; `head` is the position at which it was handed on. */
   readonly tape_box_id: string | null;
   readonly head: number | null;
   readonly cache_key: string;
@@ -151,9 +151,9 @@ export interface PackageAnswer {
 
 export type PackageMoveAnswer =
   | { readonly outcome: 'accepted' | 'rejected' | 'completed'; readonly package: PackageAnswer }
-  /** It is none, or the client may not know of it. */
+  /** The handoff is not a package, or the client may not know of it. */
   | { readonly outcome: 'not_found'; readonly handoff_id: string }
-  /** An agent serves it, it waits for an approval, or it has moved on. */
+  /** An agent serves it, it waits for an approval, or its phase does not allow the operation. */
   | { readonly outcome: 'not_possible'; readonly package: PackageAnswer; readonly why: string };
 
 export interface SessionListAnswer {

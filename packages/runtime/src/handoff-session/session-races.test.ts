@@ -1,4 +1,7 @@
-/** Many clients at once: each entry has a number of its own, none is lost, and an update costs the same however long a session is. */
+/**
+ * Many clients at once: each entry has a number of its own, no entry is lost, and the cost of an update does not depend on the length of
+ * the session.
+ */
 import { createPool } from '@boxcar/store';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readsOf } from '../testing/count-reads.js';
@@ -43,7 +46,7 @@ test('of 100 sessions with 50 updates each at once, no number is missing or give
     if (answer.outcome !== 'updated') throw new Error(answer.outcome);
     return { session_key, number: answer.entries[0]?.sequence_number };
   };
-  /** Two processes write to each session at the same moment: more at once would only wait for a connection. */
+  /** Two processes write to each session at the same moment; more processes would only wait for a connection. */
   const updateAll = async (session_key: string, n: number) => {
     const made = [];
     for (let u = 0; u < UPDATES; u += 2)
@@ -144,7 +147,7 @@ test('a page and a summary of 10,000 entries read few rows, wherever the page be
       () => one.summary({ session_key: 'long-2' }),
     ];
     for (const read of work) {
-      // Plans are made by the first one.
+      // The first read makes the query plans.
       await read();
       const reads = await readsOf(single, read);
       for (const table of ['handoff_session_entries', 'tape_entries', 'cards'])
@@ -175,7 +178,7 @@ test('collaborations with the same agents in any order, and with others, do not 
       request_type: 'collaboration',
     });
   };
-  // More at once than there are connections.
+  // More requests at once than there are connections.
   const answers = await Promise.all(range(16).map(hand));
   expect(new Set(answers.map(({ outcome }) => outcome))).toEqual(new Set(['handed_on']));
 }, 60_000);

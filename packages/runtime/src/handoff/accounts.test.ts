@@ -1,4 +1,4 @@
-/** A handoff counts against the account of the tree that asked for it, and ends with it. */
+/** A handoff counts against the account of the tree that requested it, and ends with that tree. */
 import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -52,7 +52,7 @@ beforeEach(async () => {
       return true;
     },
   });
-  // A worker that serves the adapter, too.
+  // A worker that also serves the adapter.
   await h.profile(
     'main',
     [

@@ -1,4 +1,4 @@
-/** Agents that are functions of this program: they serve handoffs as other agents serve turns. */
+/** Agents that are functions of this program. They serve handoffs as other agents serve turns. */
 import { createHash } from 'node:crypto';
 import { isCleanText, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import { HANDOFF_TARGET, type PackedHandoff, type PreparedHandoff } from '../core/index.js';
@@ -6,32 +6,38 @@ import type { Handler } from '../handler/index.js';
 import { unlessAborted } from '../lib/index.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 
-/** What a function is told of the handoff that it serves. */
+/** The information and the operations that a function has for the handoff that it serves. */
 export interface AgentContext {
   readonly handoff_id: string;
   readonly task: string;
-  /** That of the caller, with `handoff_id`, `handoff_source_agent`, `handoff_platform` and `parent_run_id` where it has no such keys. */
+  /**
+   * The caller's context. `handoff_id`, `handoff_source_agent`, `handoff_platform` and `parent_run_id` are added where the caller has no
+   * such keys.
+   */
   readonly context: JsonObject;
-  /** Fires at the deadline, after a cancel, and when another process has taken the handoff over. */
+  /** Fires at the deadline, after a cancel, and when another process has taken over the handoff. */
   readonly signal: AbortSignal;
-  /** Shows a part of a text result to the readers of the handoff. The parts joined are the result. */
+  /** Shows a part of a text result to the readers of the handoff. The joined parts are the result. */
   write(text: string): void;
   /**
-   * Asks whoever follows the handoff, and waits for the reply: no slot of the worker is held, and the time of the handoff stands still. A
-   * function that begins anew asks again, and gets the reply that is there.
+   * Asks the readers of the handoff and waits for the reply. The wait holds no slot of the worker and does not count against the time of
+   * the handoff. A function that is started again asks again, and gets the existing reply.
    *
    * @param options.timeout - In seconds. Default 86,400, at most thirty days.
-   * @throws KernelError `question_expired` when nobody replies; `bad_request` for a function without `retry: 'safe'`.
+   * @throws KernelError `question_expired` when there is no reply in time; `bad_request` for a function without `retry: 'safe'`.
    */
   ask(text: string, options?: { readonly timeout?: number | undefined }): Promise<string>;
-  /** Hands on: the new handoff is a part of this one. `source_agent` is the name of the function. */
+  /** Hands on: the new handoff is a part of this handoff. Its `source_agent` is the name of the function. */
   handoff(request: Omit<HandoffInput, 'source_agent' | 'parent_handoff_id'>): Promise<HandoffAnswer>;
 }
 
-/** @param input - The payload as it is; without one `{task, context}`. */
+/** @param input - The unchanged payload; without a payload `{task, context}`. */
 export type AgentFunction = (input: JsonValue, context: AgentContext) => JsonValue | Promise<JsonValue>;
 
-/** Serves agents that are not registered. A name that ends with `-sag` is given to `invokeSag`, where there is one, every other to `invokeMag`. */
+/**
+ * Serves agents that are not registered. A name that ends with `-sag` is passed to `invokeSag` if that exists; every other name is passed
+ * to `invokeMag`.
+ */
 export interface AgentRunner {
   invokeMag(slug: string, input: JsonValue, context: JsonObject): unknown;
   invokeSag?(slug: string, input: JsonValue, context: JsonObject): unknown;
@@ -40,15 +46,15 @@ export interface AgentRunner {
 export interface RegisteredAgent {
   readonly run: AgentFunction;
   readonly retry: 'safe' | 'never';
-  /** By which it hands on: under the policy and the gate of the tool that has registered it. */
+  /** The handler for handoffs of the function. It applies the policy and the gate of the tool that registered the function. */
   readonly handler?: Handler | undefined;
 }
 
-/** Who may take a handoff to this function: processes that have registered it. */
+/** The worker target of handoffs to this function: only processes that have registered it may take them. */
 export const agentTarget = (slug: string): string =>
   `${HANDOFF_TARGET}agent-${createHash('sha256').update(slug).digest('hex').slice(0, 24)}`;
 
-/** Who may take a handoff to an agent that is not registered: processes with a runner. */
+/** The worker target of handoffs to an unregistered agent: only processes with a runner may take them. */
 export const RUNNER_TARGET = `${HANDOFF_TARGET}runner`;
 
 export const platformTarget = (platform: string): string =>
@@ -99,7 +105,7 @@ function timeOf({ timeout = ASK_SECONDS }: { readonly timeout?: number | undefin
   return Math.ceil(timeout * 1000);
 }
 
-/** A function, ready to serve one handoff. */
+/** Prepares a function to serve one handoff. */
 export function prepareAgent(
   agent: RegisteredAgent,
   handoff: PackedHandoff,
@@ -125,7 +131,7 @@ export function prepareAgent(
         options: { readonly timeout?: number | undefined } = {},
       ): Promise<string> => {
         const reply = (async () => ask(checkQuestion(agent, text), { timeoutMs: timeOf(options) }))();
-        // A function may end without having waited for it.
+        // A function may return without awaiting the reply.
         reply.catch(() => undefined);
         return reply;
       };

@@ -1,4 +1,4 @@
-/** What is no request is refused with a code, and leaves a line in the log where nothing else tells of it. */
+/** An invalid request is refused with a code, and leaves a line in the log when there is no other trace of it. */
 import type { HandoffAdapter } from '@boxcar/adapters';
 import { KernelError } from '@boxcar/kernel';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
@@ -22,7 +22,7 @@ const good = { source_agent: 'main', target_agent: 'desk', task: 'do it', wait: 
 const refusals = () => h.log.filter(({ event }) => event === 'handoff.refused');
 const badRequest = { code: 'bad_request' };
 
-/** What a function throws at once. */
+/** The error that a function throws synchronously. */
 function thrownBy(work: () => unknown): unknown {
   try {
     work();

@@ -21,22 +21,22 @@ import { findNative } from './native-target.js';
 import { askerOf, boxIdsOf, hashesOf, requestTicket } from './request-ticket.js';
 import { type ServedBy, turnOf } from './serving-turn.js';
 
-/** What has been approved, and how it is told. */
+/** The approved ticket and the event that reports the approval. */
 interface Approved {
   readonly ticket: TicketRow;
   readonly event: NewHandoffEvent;
-  /** Asked again. Undefined: this process has no policy. */
+  /** The evaluator to ask again. Undefined: this process has no policy. */
   readonly evaluator: PermissionEvaluator | undefined;
 }
 
-/** @throws KernelError why it cannot begin; nothing was written then. */
+/** @throws KernelError the reason why the handoff cannot begin; nothing has been written in that case. */
 export async function beginApproved(
   runtime: RuntimeCore,
   { oldest, ...approved }: Approved & { readonly oldest: ParkedHandoff },
 ): Promise<void> {
   const { ticket } = approved;
   const beginning = runtime.accept(
-    // The turn answers the call that asked for it.
+    // The turn answers the call that asked for the handoff.
     oldest.hop === null ? 'handoff' : CHAIN_TOOL,
     { ticket_id: ticket.id },
     {
@@ -53,7 +53,7 @@ export async function beginApproved(
   });
 }
 
-/** Another process has moved on what waited. */
+/** Another process has already moved the waiting handoffs to another phase. */
 class NothingParked extends Error {}
 
 const inputSchema = z.strictObject({ ticket_id: z.string() });
@@ -146,7 +146,7 @@ async function serve(
   );
 }
 
-/** Those that share the ticket have the result of the oldest (D2). */
+/** The other handoffs that share the ticket get the result of the oldest (D2). */
 const join = (
   tx: KernelTools['tx'],
   of: {
@@ -163,7 +163,7 @@ const join = (
         events: [of.event, { type: 'handoff.joined', data: { joined_to: of.oldest.handoff_id } }],
       });
 
-/** An agent of the same name may have been made since: what another platform has called is a profile. */
+/** A target that another platform called is always a profile, even if an agent of the same name has been created since. */
 async function findTarget(
   tools: KernelTools,
   { target_agent, serving_agent_id, hop }: BeginningHandoff,
@@ -174,7 +174,7 @@ async function findTarget(
   return { kind: 'found', target: await withConversationAgent(tools, found.target, serving_agent_id) };
 }
 
-/** Undefined: a session that is handed to no agent of this installation, and waits for somebody to fetch it. */
+/** Undefined: a session is handed to a name that is not an agent of this installation, and waits until a client fetches the package. */
 async function routeOf(tools: KernelTools, oldest: BeginningHandoff): Promise<ServedBy | undefined> {
   if (oldest.worker_target !== null) return { workerTarget: oldest.worker_target, native: undefined };
   const found = await findTarget(tools, oldest);
@@ -184,10 +184,10 @@ async function routeOf(tools: KernelTools, oldest: BeginningHandoff): Promise<Se
 }
 
 /**
- * Asks the policy again where it has changed since the request. @returns Undefined: it is the same. A version: it needs no approval any
- * more. A decision: it needs one under the new policy.
+ * Asks the policy again if it has changed since the request. @returns Undefined: the policy has not changed. A version: the handoff needs
+ * no approval anymore. A decision: the handoff needs an approval under the new policy.
  *
- * @throws KernelError `permission_denied`: it forbids it now.
+ * @throws KernelError `permission_denied`: the new policy forbids the handoff.
  */
 async function askAgain(
   runtime: RuntimeCore,
@@ -209,7 +209,7 @@ async function askAgain(
       payload: oldest.payload,
       ...(oldest.run_id === null ? {} : { run_id: oldest.run_id }),
       ...(oldest.callback_url === null ? {} : { callback: { url: oldest.callback_url } }),
-      // A rule can match the id of a single box, and nothing of a list.
+      // A rule can match the id of a single box, but not a list of ids.
       ...(box === undefined ? {} : { context_box_id: more.length === 0 ? box : [box, ...more] }),
     },
   });
@@ -217,7 +217,7 @@ async function askAgain(
   return policy === undefined || policy.level === 'always' ? policy?.policy_version : policy;
 }
 
-/** The old ticket is void, and a new one is asked for under the policy as it is now. */
+/** Voids the old ticket and requests a new one under the current policy. */
 async function askAnew(
   runtime: RuntimeCore,
   tools: KernelTools,

@@ -1,4 +1,4 @@
-/** A look for the result of an identical handoff reads one, however many there were. */
+/** A lookup of the result of an identical handoff reads one handoff, however many there are. */
 import type { HandoffId, ProjectId, TurnId } from '@boxcar/kernel';
 import { findCached, findFlight, lead } from '@boxcar/store';
 import { expect, test } from 'vitest';
@@ -15,7 +15,7 @@ test('a look for an identical result reads none of those that are too old', asyn
   const { handoff_id } = await tool.handoff({
     ...{ source_agent: 'main', target_agent: 'desk', task: 'do it', wait: false, cache: { ttl_seconds: 60 } },
   });
-  // Half of them have failed a moment ago, the others are an hour old.
+  // Half of the handoffs have failed a moment ago, the others are an hour old.
   await h.rows(
     `insert into boxcar.handoffs (id, project_id, created_at, ended_at, phase, source_agent, source_agent_id, target_agent, platform, context_box_id,
        task_card_id, root_handoff_id, timeout_ms, retry, request_hash, cache_key, cache_seconds)
@@ -43,7 +43,7 @@ test('a look for an identical result reads none of those that are too old', asyn
     },
   };
   for (const [name, look] of Object.entries(looks)) {
-    // A plan for all parameters is made after a few executions.
+    // Postgres makes a generic plan after a few executions.
     for (let n = 0; n < 8; n += 1) await look();
     const reads = await readsOf(pool, look);
     expect(

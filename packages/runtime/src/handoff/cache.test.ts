@@ -76,7 +76,7 @@ describe('an identical handoff', () => {
   test('is carried out when the result is too old, was erased, failed, or was itself from the cache', async () => {
     const first = await ask();
     await ask();
-    // The one from the cache is young, and does not count.
+    // The handoff that was answered from the cache is young, and does not count.
     await h.rows(
       `update boxcar.turns set created_at = created_at - interval '2 minutes', ended_at = ended_at - interval '2 minutes'`,
     );
@@ -181,7 +181,7 @@ describe('an identical handoff', () => {
         const { result } = await handoff({ target_agent: other, task: 'x', payload: 'part', cache });
         return `${name} ${result}`;
       });
-    // The parts of both are identical with what the other one asks for at the same time.
+    // The parts of each handoff are identical to the parts that the other one requests at the same time.
     const results = await Promise.all([
       ask({ target_agent: 'left', payload: 'whole' }),
       ask({ target_agent: 'right', payload: 'whole' }),

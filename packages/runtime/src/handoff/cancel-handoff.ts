@@ -1,4 +1,4 @@
-/** Ends a handoff that was asked for from outside, wherever it is: it waits for an approval, or a turn serves it. */
+/** Ends a handoff that was requested from outside, in any phase: while it waits for an approval or while a turn serves it. */
 import { type Handoff, KernelError, type ProjectId, type TicketId, type TurnId } from '@boxcar/kernel';
 import { findParked, findTicket } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
@@ -6,12 +6,14 @@ import { closeHandoffs } from '../end/index.js';
 import { endParked } from './decided.js';
 import { loadHandoff } from './hand-off.js';
 
-/** Looks at a handoff that moves on meanwhile: from the approval to its turn, and to another ticket where the policy changes. */
+/**
+ * The limit of attempts while the handoff keeps moving: from the approval to its turn, or to another ticket after a change of the policy.
+ */
 const MAX_LOOKS = 5;
 
 const canceled = (): KernelError => new KernelError('canceled', { message: 'The handoff was canceled.' });
 
-/** What another platform asks for shares no ticket: nobody else waits for it. */
+/** A handoff that another platform requests shares its ticket with no other handoff, so no other caller waits for the ticket. */
 async function cancelParked(runtime: RuntimeCore, handoff: Handoff, projectId: ProjectId): Promise<void> {
   const ticketId = handoff.ticket_id as TicketId;
   const [ticket, parked] = await Promise.all([
@@ -34,7 +36,7 @@ async function cancelTurn(runtime: RuntimeCore, turnId: TurnId, projectId: Proje
 }
 
 /**
- * @returns The handoff at its end, which may be another one: it came first.
+ * @returns The handoff at its end. The end may be another one than the cancel, if that end was first.
  * @throws KernelError `not_found`.
  */
 export async function cancelHandoff(

@@ -1,4 +1,4 @@
-/** Decides for the turn of a chain what a model decides for that of an agent: its next move, from the rows. */
+/** Takes the place of a model for the turn of a chain: decides the next move from the rows. */
 import {
   type ChainCall,
   type Model,
@@ -19,7 +19,7 @@ import type pg from 'pg';
 import { CHAIN_TOOL } from '../core/index.js';
 import { hopsOf, stepOf } from './chain-primitives.js';
 
-/** How a move ended: as its handoff has, and where there is none as the call that was to make it. */
+/** The end of a move: the end of its handoff or, if there is no handoff, the end of the call that should have made it. */
 function endOf(
   { status, error }: ChainMoveRow,
   step: ChainStep | undefined,
@@ -45,7 +45,7 @@ const replyOf = (id: string, move: object): ModelReply => ({
   finishReason: 'tool_calls',
 });
 
-/** @throws ModelError `chain_failed` once everything that was done is undone, or cannot be. */
+/** @throws ModelError `chain_failed` after all completed hops are undone, or cannot be undone. */
 function decide(chain: ChainRow): ModelReply {
   const hops = hopsOf(chain);
   const move = nextMove(hops, movesOf(chain));
@@ -78,7 +78,7 @@ function decide(chain: ChainRow): ModelReply {
   }
 }
 
-/** A database that is away is no failure of the chain: the turn tries again, as it does when a provider is away. */
+/** An unavailable database does not fail the chain: the turn tries again, as it does when a provider is unavailable. */
 async function load(pool: pg.Pool, turnId: TurnId): Promise<ChainRow | undefined> {
   try {
     return await retryTransient(() => findChainOfTurn(pool, turnId));

@@ -1,8 +1,8 @@
 /**
- * Chains: `handoff_chain` begins one, and `handoff_hop`, which only the turn of a chain may call, makes its next handoff.
+ * Chains: `handoff_chain` begins a chain. `handoff_hop`, which only the turn of a chain may call, makes its next handoff.
  *
- * A chain is a turn like every other one; what a model decides for an agent, `nextMove` decides for it. So a hop is a call that waits, with
- * the same approval, recovery, budget, cancel and explanation.
+ * A chain is a turn like every other turn; `nextMove` makes the decisions that a model makes for an agent. So a hop is a call that waits,
+ * with the same approval, recovery, budget, cancel and explanation.
  * Rule: docs/reference/handoff.md, "Chains".
  */
 import {
@@ -34,10 +34,10 @@ import type { HandoffParts, HandoffRules } from './parts.js';
 import { QUEUE_ROOM_MS } from './serving-turn.js';
 
 const MAX_NAME = 500;
-/** Thirty days, the longest of all deadlines. */
+/** Thirty days, the longest deadline that exists. */
 const MAX_SECONDS = 30 * 86_400;
 
-/** The whole of a chain as one request. */
+/** Describes the whole chain as one request. */
 function requestOf({ hops, ...rest }: ChainArguments, approvalMs: number): HandoffArguments {
   const names = `chain: ${hops.map(({ target_agent }) => target_agent).join(' → ')}`;
   const seconds = hops
@@ -55,7 +55,7 @@ function requestOf({ hops, ...rest }: ChainArguments, approvalMs: number): Hando
   };
 }
 
-/** What can be said of the primitive without a runtime. */
+/** The parts of the primitive that need no runtime. */
 export const chainForm = {
   description: 'Hands on, one after the other, each with the result of the one before',
   input: chainArgumentsSchema,
@@ -100,7 +100,7 @@ export function hopsOf({ handoff_id, hops }: ChainRow): readonly ChainHopRow[] {
   return hops;
 }
 
-/** The handoff of a hop, or the last one that was to undo it. */
+/** The handoff of a hop, or with mode `compensate` the latest handoff that tried to undo the hop. */
 export const stepOf = (
   { steps }: ChainRow,
   hop: number,
@@ -109,7 +109,10 @@ export const stepOf = (
 
 const resultOf = ({ result }: ChainMatter): Exclude<JsonValue, null> | undefined => result ?? undefined;
 
-/** What goes along with another request. @throws KernelError `card_damaged` after an erasure: what is left is not what was done. */
+/**
+ * The result that goes into another request. @throws KernelError `card_damaged` after an erasure: the remaining content is not the original
+ * result.
+ */
 function passedOn(matter: ChainMatter, hop: number): Exclude<JsonValue, null> | undefined {
   if (matter.is_erased === true)
     throw new KernelError('card_damaged', {
@@ -128,7 +131,10 @@ function askedOf({ handoff_id, is_whole, asked }: ChainMatter, hop: number): Cha
 
 const runOf = ({ run_id }: ChainMatter): { readonly run_id?: string } => (run_id === null ? {} : { run_id });
 
-/** The request of a hop: the result of the one before is its payload, or beside it. */
+/**
+ * The request of a hop. The result of the hop before it becomes the payload; if the hop has its own payload, the result goes into the
+ * context.
+ */
 function hopRequest(matter: ChainMatter, hop: number): HandoffArguments {
   const { compensate: _later, context, payload, ...rest } = askedOf(matter, hop);
   const before = passedOn(matter, hop - 1);
@@ -156,9 +162,9 @@ function undoRequest(matter: ChainMatter, hop: number): HandoffArguments {
 }
 
 /**
- * The handoff of a move: its request, and its place in the chain. Of all results only the one that it hands on is read.
+ * The handoff of a move: its request, and its place in the chain. Of all results, only the result that it passes on is read.
  *
- * @param move.isUndo - It undoes the hop.
+ * @param move.isUndo - The move undoes the hop.
  * @throws KernelError `bad_request`; `card_damaged` after an erasure.
  */
 export async function readMove(
@@ -183,7 +189,7 @@ const notOfChain = (): KernelError =>
   new KernelError('bad_request', { message: 'handoff_hop: is a move of chains alone.' });
 
 const moveSchema = z.strictObject({
-  /** Left out: the chain ends. */
+  /** When omitted, the chain ends. */
   hop: z.int().min(1).optional(),
   undo: z.boolean().optional(),
 });
@@ -210,7 +216,7 @@ export function hopPrimitive(
       const { request, place } = await readMove(db, { turnId }, { hop, isUndo: undo });
       const { gate } = parts.rules();
       const scope = { runtime, parts, gate, tools: tools as KernelTools };
-      // The next move reads it from its handoff.
+      // The next move reads the result from its handoff.
       const { result: _result, ...answer } = (await makeHandoff(scope, request, place)) as JsonObject;
       const { served_by } = answer;
       if (typeof served_by === 'string') parts.serveSoon(served_by);

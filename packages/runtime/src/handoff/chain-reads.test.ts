@@ -1,4 +1,4 @@
-/** What a chain reads of the results of its hops, which may be large. */
+/** How much a chain reads of the results of its hops, which may be large. */
 import { KernelError } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { waitFor } from '@boxcar/testkit';
@@ -50,7 +50,7 @@ test('of all results a move reads the one that it hands on, and a picture of the
     ...(hop === 4 ? { compensate: { target_agent: 'undo', task: 'Give back.' } } : {}),
   }));
   const running = failureOf(tool.chain(hops, { source_agent: 'desk' }));
-  // One of them begins after an approval: it is answered as the others are.
+  // One hop begins after an approval, and is answered as the other hops are.
   const gate = new ApprovalGate({ runtime: h.runtime });
   const ticket = await waitFor(async () => (await gate.list({ status: 'pending' })).approvals[0], {
     message: 'a ticket',
@@ -60,7 +60,7 @@ test('of all results a move reads the one that it hands on, and a picture of the
   expect(error.details.phase).toBe('rolled_back');
   expect(undone).toEqual([resultOf(4)]);
   expect(read.filter((one) => one.during === 3).map(({ hop }) => hop)).toContain(3);
-  // The input of a hop is read when it begins, and its own result when it has ended.
+  // The input of a hop is read when the hop begins, and its own result when it has ended.
   expect(read.filter((one) => one.hop < one.during - 1)).toEqual([]);
 
   read.length = 0;

@@ -1,4 +1,4 @@
-/** Chains: handoffs one after the other, and what undoes them when one fails. */
+/** Chains: sequences of handoffs, and the compensations when a handoff fails. */
 import { type Handoff, type JsonValue, KernelError } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { waitFor } from '@boxcar/testkit';
@@ -12,7 +12,7 @@ import { HandoffTool } from './handoff-tool.js';
 
 let h: Harness;
 let tool: HandoffTool;
-/** What functions were called with, in order. */
+/** The calls of functions with their arguments, in order. */
 let calls: [string, JsonValue, JsonValue][];
 const desk = { source_agent: 'desk' };
 
@@ -27,7 +27,7 @@ afterEach(async () => {
   await h[Symbol.asyncDispose]();
 });
 
-/** A function that notes its calls. */
+/** Registers a function that records its calls. */
 function record(name: string, answer: (input: JsonValue) => JsonValue = (input) => input): void {
   tool.registerAgent(name, (input, { context }) => {
     calls.push([
@@ -336,7 +336,7 @@ describe('a chain', () => {
   });
 
   test('passes on results of any length', async () => {
-    // Each of them is more than the prompt of a model may be.
+    // Each result is larger than the prompt of a model may be.
     record('big', () => 'x'.repeat(900_000));
     const hops = [1, 2, 3].map((n) => ({ target_agent: 'big', task: `Part ${n}.` }));
     expect(await tool.chain(hops, desk)).toMatchObject({ status: 'completed' });
@@ -344,7 +344,7 @@ describe('a chain', () => {
   });
 
   test('leaves the budget to its hops', async () => {
-    // The prompt of a model is paid for before it is sent; what decides for a chain has none.
+    // The prompt of a model is paid for before it is sent. The model of a chain is free.
     await h.rows(
       `update boxcar.projects set limits = '{"run_budget": {"tokens": 20000}}' where name = 'default'`,
     );
@@ -450,7 +450,7 @@ describe('a chain', () => {
         desk,
       ),
     );
-    // Without the booking nobody knows what to give back.
+    // Without the result of the booking, the compensation has no input.
     expect(error.details.phase).toBe('compensation_failed');
     expect(calls.map(([name]) => name)).toEqual(['flight']);
     expect(await failureOf(tool.retryCompensation(String(error.details.handoff_id)))).toMatchObject({

@@ -1,4 +1,4 @@
-/** What the environment says of handoffs, for a program that says nothing itself. A variable that is set to nothing counts as unset. */
+/** The handoff settings of the environment, for a program that gives none itself. An empty variable counts as unset. */
 import { KernelError } from '@boxcar/kernel';
 import { readWebhookEnvironment, type WebhookSettings } from '../webhook/index.js';
 
@@ -9,13 +9,13 @@ export interface HandoffEnvironment {
   readonly targetsFile: string | undefined;
   /** `BOXCAR_POLICY_FILE`. */
   readonly policyFile: string | undefined;
-  /** `BOXCAR_WEBHOOK_SECRET` and the variables beside it. */
+  /** `BOXCAR_WEBHOOK_SECRET` and the related variables. */
   readonly webhooks: WebhookSettings | undefined;
 }
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-/** @throws KernelError `bad_config` for a word that is neither `true` nor `false`. */
+/** @throws KernelError `bad_config` for a value that is neither `true` nor `false`. */
 function readFlag(name: string, word: string | undefined): boolean | undefined {
   if (word === undefined) return undefined;
   if (word === 'true' || word === 'false') return word === 'true';

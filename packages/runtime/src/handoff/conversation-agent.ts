@@ -1,23 +1,26 @@
-/** The agent of a conversation with another platform: made with its first turn, and the same for all later ones, so that it remembers. */
+/**
+ * The agent of a conversation with another platform. It is created with the first turn and serves all later turns, so that it remembers the
+ * conversation.
+ */
 import type { AgentId } from '@boxcar/kernel';
 import { lockConversation } from '@boxcar/store';
 import type { KernelTools } from '../handler/index.js';
 import type { NativeTarget } from './native-target.js';
 
-/** How a task of another platform is known. */
+/** The origin of a task that another platform gave. */
 export interface TaskOrigin {
   /** The name of the profile that was called. */
   readonly publicAgent: string;
-  /** By which the caller knows tasks that belong together. */
+  /** The caller's name for a group of related tasks. */
   readonly conversation: string;
   /** The caller's name of the message. */
   readonly messageId: string;
-  /** Of the conversation; it may not be made yet. */
+  /** The agent of the conversation. It may not exist yet. */
   readonly servingAgentId: AgentId;
 }
 
 /**
- * The target of a turn in a conversation, under the lock of the conversation: two first turns at the same moment make one agent.
+ * The target of a turn in a conversation. Holds the lock of the conversation, so that two first turns at the same moment create one agent.
  *
  * @throws KernelError `delegation_denied`.
  */

@@ -1,8 +1,8 @@
 /**
- * What becomes of a request: where it goes, what the policy says of that, and whether there is a result already. Reads rows and writes none.
+ * Decides about a request: its route, the answer of the policy, and whether a cached result exists. Reads rows and writes none.
  *
- * The policy is asked twice: about the name that was given before the target is looked up, and about all names of the target after that.
- * So what it forbids is refused even where there is no such target.
+ * The policy is asked twice: about the given name before the target is looked up, and afterwards about all names of the target. So a
+ * forbidden target is refused even if it does not exist.
  */
 import {
   argsHash,
@@ -21,15 +21,15 @@ import { decidePolicy, forbidden, noGate, type PolicyDecision } from './decide-p
 import { type Asked, isOfChain, type RequestScope } from './handoff-request.js';
 import { findNative, type NativeTarget } from './native-target.js';
 
-/** Where a handoff goes. */
+/** The route of a handoff. */
 export interface Route {
   readonly platform: string;
-  /** As rows and policies have it. */
+  /** The name in rows and policies. */
   readonly targetAgent: string;
   /** Null: workers of the target's profile. */
   readonly workerTarget: string | null;
   readonly native: NativeTarget | undefined;
-  /** No agent of this installation: a session that is handed on waits for somebody to fetch it. */
+  /** The target is not an agent of this installation; a session that is handed on waits until its package is fetched. */
   readonly isFetched?: boolean | undefined;
 }
 
@@ -53,7 +53,7 @@ export type Decided =
       readonly error: ErrorBody;
     });
 
-/** Errors of a request that its row tells. All others are thrown, and leave no row. */
+/** Errors that are stored in the row of the request. All other errors are thrown and leave no row. */
 const TELLABLE: ReadonlySet<string> = new Set([
   'bad_request',
   'not_found',
@@ -62,7 +62,7 @@ const TELLABLE: ReadonlySet<string> = new Set([
   'bad_config',
 ]);
 
-/** @param asked - With the address that is used as its callback: that is what the policy must see. */
+/** @param asked - Includes the callback address that will be used, because the policy must see it. */
 export async function decideHandoff(
   scope: RequestScope,
   asked: Asked,
@@ -116,7 +116,7 @@ async function decide(scope: RequestScope, asked: Asked, place: HandoffPlace | u
   return park(scope, given, { route, policy });
 }
 
-/** An unknown platform has a name in the row, too. */
+/** Resolves the platform of the request. For an unknown platform, returns its name for the row together with the error. */
 async function findPlatform(
   { parts }: RequestScope,
   { input: { platform, target_agent } }: Asked,
@@ -141,7 +141,7 @@ const askPolicy = (
 ): Promise<PolicyDecision | undefined> =>
   decidePolicy(runtime, gate.evaluator, { ...of, sourceAgent, input });
 
-/** It waits for an approval, if there is a gate. */
+/** Lets the request wait for an approval; refuses it when there is no gate. */
 function park(
   { runtime, parts, gate }: RequestScope,
   given: string,
@@ -149,7 +149,7 @@ function park(
 ): Decided {
   const { evaluator, approvalMs } = gate;
   if (approvalMs === undefined) return refuse('rejected', noGate(given), decision);
-  // After the approval the same policy is asked again.
+  // The same policy is asked again after the approval.
   if (evaluator !== undefined && evaluator !== runtime.gate.evaluator)
     parts.addAsker(decision.policy.policy_version, evaluator);
   return { kind: 'park', ...decision, approvalMs };
@@ -174,7 +174,7 @@ async function findRoute(scope: RequestScope, asked: Asked, route: Route): Promi
     return { ...route, targetAgent: target.name, native: target };
   }
   if (parts.runner !== undefined) return toFunction(scope, route, RUNNER_TARGET);
-  // Who says that it is an agent or a profile of this project does not mean somebody elsewhere.
+  // An explicit `agent:` or `profile:` means this project, so no client outside may fetch a session under that name.
   const isElsewhere = readHandoffTarget(given).kind === 'any';
   if (scope.session !== undefined && isElsewhere) return { ...route, isFetched: true };
   throw native.error;
@@ -186,7 +186,7 @@ function toFunction({ tools }: RequestScope, route: Route, workerTarget: string)
   return { ...route, workerTarget };
 }
 
-/** @throws KernelError `delegation_cycle` for a target that is in the chain already. */
+/** @throws KernelError `delegation_cycle` for a target that is already in the chain. */
 function checkCycle(
   { sourceAgent }: Asked,
   { platform, targetAgent, workerTarget, isFetched }: Route,
@@ -194,7 +194,7 @@ function checkCycle(
 ): void {
   const chain = place?.chain ?? [];
   const first = chain.at(-1);
-  // Another instance of the same client may fetch what this one has left.
+  // A package may be fetched by another instance of the same client that left the session.
   if (isFetched === true) return;
   const isSource =
     platform === 'agdd' &&
@@ -214,7 +214,7 @@ function checkCycle(
   });
 }
 
-/** Only what may run is answered from the cache: the policy was asked before. */
+/** The cache answers only requests that are allowed to run: the policy was asked before. */
 async function fromCache({ tools }: RequestScope, asked: Asked, decided: Decided): Promise<Decided> {
   const { cache } = asked.input;
   if (cache === undefined || decided.kind !== 'run') return decided;
@@ -226,7 +226,7 @@ async function fromCache({ tools }: RequestScope, asked: Asked, decided: Decided
   return cached === undefined ? decided : { ...decided, kind: 'cached', cached };
 }
 
-/** Equal for identical handoffs: the same target is asked the same. */
+/** Identical handoffs have equal keys: the same request to the same target. */
 export function cacheKeyOf(
   { input }: Pick<Asked, 'input'>,
   { platform, targetAgent, workerTarget, native }: Route,

@@ -1,4 +1,4 @@
-/** What the policy says of a handoff, under all names of its target. */
+/** Asks the policy about a handoff, under all names of its target. */
 import { type HandoffArguments, KernelError, readHandoffTarget } from '@boxcar/kernel';
 import type { PermissionEvaluator, PolicyAnswer } from '@boxcar/policy';
 import { keepPolicy } from '@boxcar/store';
@@ -15,7 +15,7 @@ export const forbidden = (target: string, { rule_id, policy_version }: PolicyDec
     details: { rule_id, policy_version },
   });
 
-/** The refusal of a handoff that needs an approval where nobody can give one. */
+/** The refusal of a handoff that needs an approval when no gate is configured. */
 export const noGate = (target: string): KernelError =>
   new KernelError('permission_denied', {
     message: `Handoff to ${target} requires approval but approval gate is not configured`,
@@ -24,10 +24,10 @@ export const noGate = (target: string): KernelError =>
 
 const RANK = { always: 0, require_approval: 1, never: 2 } as const;
 
-/** The versions whose text is stored, by database. */
+/** The policy versions whose text is stored, by database. */
 const kept = new WeakMap<pg.Pool, Map<string, Promise<void>>>();
 
-/** Stores the text of a version once, outside the transaction of the handoff: a text that nothing refers to does no harm. */
+/** Stores the text of a version once, outside the transaction of the handoff. A text that is not referenced does no harm. */
 function keepOnce({ pool }: Pick<RuntimeCore, 'pool'>, policy: PermissionEvaluator['policy']): Promise<void> {
   const versions = kept.get(pool) ?? new Map<string, Promise<void>>();
   kept.set(pool, versions);
@@ -39,13 +39,13 @@ function keepOnce({ pool }: Pick<RuntimeCore, 'pool'>, policy: PermissionEvaluat
   return keeping;
 }
 
-/** The name without spaces around it and without `agent:` or `profile:` in front. A runner may read the name as the kernel does. */
+/** The name without surrounding spaces and without the prefix `agent:` or `profile:`. A runner may read the name as the kernel does. */
 const bareName = (target: string): string => readHandoffTarget(target.trim()).name;
 
 /**
- * The strictest answer over the names of the target. Undefined: there is no policy.
+ * The strictest answer over all names of the target. Undefined: there is no policy.
  *
- * @param of.input - The request; for rules about arguments.
+ * @param of.input - The request, for rules about arguments.
  */
 export async function decidePolicy(
   runtime: Pick<RuntimeCore, 'pool'>,
@@ -68,7 +68,7 @@ export async function decidePolicy(
         platform,
         target_agent,
         source_agent: sourceAgent,
-        // Whatever was given, since a rule may look at it.
+        // Includes every argument of the request, because a rule may match it.
         args: { ...input, target_agent, platform, context, payload },
       },
     }),

@@ -1,9 +1,10 @@
 /**
- * What follows from the decision about a ticket for the handoffs that wait for it.
+ * Carries out the decision about a ticket for the handoffs that wait for it.
  *
- * D1  Nothing is begun before its ticket is consumed: the statement that consumes it and the rows of the turn are one transaction.
- * D2  Of those that share a ticket the oldest runs; the others are joined to it, and have its result.
- * D3  Everything here may be done twice, by whoever has decided and by the sweep.
+ * D1  No handoff begins before its ticket is consumed: the statement that consumes the ticket and the rows of the turn are in one
+ *     transaction.
+ * D2  The oldest of the handoffs that share a ticket runs. The others are joined to it and get its result.
+ * D3  Every operation here may run twice: in the process that decided, and in the sweep.
  */
 import { type ErrorBody, KernelError, type TicketId, toErrorBody } from '@boxcar/kernel';
 import type { PermissionEvaluator } from '@boxcar/policy';
@@ -28,18 +29,18 @@ const updated = ({ id, status, resolved_by }: TicketRow): NewHandoffEvent => ({
   data: { ticket_id: id, status, resolved_by },
 });
 
-/** What a handoff that cannot begin comes to; every other failure: `failed`. */
+/** The phase of a handoff that cannot begin, by error code. Every other error leads to `failed`. */
 const PHASE_OF: Readonly<Record<string, 'rejected' | 'canceled'>> = {
   permission_denied: 'rejected',
   turn_ended: 'canceled',
   canceled: 'canceled',
 };
 
-/** How a process begins what was approved. */
+/** How a process begins approved handoffs. */
 export interface Begins {
-  /** False: workers do. */
+  /** False: workers begin them. */
   readonly beginsApproved: boolean;
-  /** The evaluator that is asked again. Undefined: this process has no policy. */
+  /** The evaluator to ask again. Undefined: this process has no policy. */
   askerOf(policyVersion: string): PermissionEvaluator | undefined;
 }
 
@@ -87,7 +88,7 @@ interface Waiting {
   readonly parked: readonly ParkedHandoff[];
 }
 
-/** Undefined: nothing waits for the ticket. */
+/** Undefined: no handoff waits for the ticket. */
 async function findWaiting(
   { pool }: Pick<RuntimeCore, 'pool'>,
   ticketId: TicketId,
@@ -99,7 +100,7 @@ async function findWaiting(
   return ticket && { ticket, parked };
 }
 
-/** Refuses what waits, in the words of the decision. */
+/** Refuses the waiting handoffs with the reason of the decision. */
 async function refuse(
   runtime: RuntimeCore,
   of: { readonly parked: readonly ParkedHandoff[]; readonly ticket: TicketRow; readonly why: string },
@@ -141,10 +142,10 @@ export async function endParked(
   ];
   const ending = retryTransient(() =>
     transaction(runtime.pool, async (tx) => {
-      // Turns are locked before handoffs, here as everywhere.
+      // Turns are always locked before handoffs.
       const { rings } = await settleCalls(tx, settlements);
       const logged = await moveHandoffs(tx, ids, { phase, error, events });
-      // Another process has begun it, or ended it: the call has, or gets, its answer from there.
+      // Another process has begun or ended the handoff, and answers the call.
       if (logged.length === 0) throw new MovedOn();
       await closeTicket(tx, { ticketId: ticket.id, projectId: ticket.project_id });
       return { rings, logged };
@@ -158,10 +159,10 @@ export async function endParked(
   announceHandoffs(runtime, logged);
 }
 
-/** Nothing waits any more. */
+/** No handoff waits anymore. */
 class MovedOn extends Error {}
 
-/** The answer of the call that waits for a handoff; empty when none does. */
+/** The answer for the call that waits for a handoff. Empty when no call waits. */
 const settlementOf = (one: ParkedHandoff, error: ErrorBody): Parameters<typeof settleCalls>[1] =>
   !one.is_awaited || one.tool_call_id === null || one.parent_turn_id === null
     ? []

@@ -1,4 +1,7 @@
-/** A target that a policy forbids, at every door and under every spelling: nothing of it runs, and the request is recorded or refused. */
+/**
+ * A target that a policy forbids, at every door and under every spelling: nothing of the target runs, and the request is recorded or
+ * refused.
+ */
 import { isJsonObject, type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { PermissionEvaluator } from '@boxcar/policy';
@@ -30,11 +33,11 @@ rules:
 interface Spelling {
   readonly target_agent: string;
   readonly platform?: string;
-  /** It names no target at all, so that nothing is there to be forbidden. */
+  /** The spelling names no target at all, so there is nothing to forbid. */
   readonly isUnknown?: true;
 }
 
-/** @param ids - Of two agents of profile `secret` and `open`; the policy knows the second by its name. */
+/** @param ids - Ids of two agents, of the profiles `secret` and `open`. The policy knows the second agent by its name. */
 function spellings(ids: { readonly bySecret: string; readonly byName: string }): readonly Spelling[] {
   const native: readonly Spelling[] = [
     { target_agent: 'secret' },
@@ -89,7 +92,7 @@ function spellings(ids: { readonly bySecret: string; readonly byName: string }):
   ];
 }
 
-/** How a door has answered. */
+/** The answer of a door. */
 interface Answer {
   readonly code: string;
   readonly handoffId: string | undefined;
@@ -128,7 +131,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
       permissionEvaluator: POLICY,
       handoffs: {
         enabled: true,
-        // Nobody listens there: a request that got so far would be told by its attempt.
+        // No server listens there: a request that gets this far would show in its attempt.
         targets: {
           'external-writer': { platform: 'openai', model: 'm', base_url: 'http://127.0.0.1:9/v1' },
           lawyer: { platform: 'anthropic', model: 'm', base_url: 'http://127.0.0.1:9' },
@@ -194,7 +197,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     ]);
   }
 
-  /** Turns of models that tried, and of nothing else. */
+  /** Only the turns of the models that tried have run. */
   async function expectNothingRan(): Promise<void> {
     expect(
       await rows(
@@ -231,7 +234,8 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
         const answer = await refusal(
           tool.callTool(shape, argumentsOf(target_agent), { source_agent: 'main' }),
         );
-        // Claude is forbidden as a whole, whatever the name; of the others only our own platform has these targets, and OpenAI has one.
+        // Claude is forbidden as a whole, under every name. Of the other platforms, only our own has these targets, and OpenAI has one
+        // target.
         const isForbidden =
           shape === 'Claude'
             ? target_agent.trim() === target_agent

@@ -1,4 +1,4 @@
-/** Erasure of what a handoff was asked with, before anything has served it. */
+/** Erasure of the request of a handoff before any turn has served it. */
 import type { CardId, HandoffId, ProjectId } from '@boxcar/kernel';
 import { eraseCards } from '@boxcar/store';
 import { expect, test } from 'vitest';

@@ -1,4 +1,4 @@
-/** Handing off from code: the request goes through the primitive as from every other door, and its end is read from the rows. */
+/** Handoffs from code: the request uses the primitive, as at every other door, and the end is read from the rows. */
 import {
   checkWait,
   type ErrorCode,
@@ -21,18 +21,21 @@ export interface HandOffOptions {
   /** Default `handoff`. */
   readonly primitive?: 'handoff' | 'handoff_chain';
   readonly projectId: ProjectId | string;
-  /** In place of the runtime's own: that of a tool with parts of its own. */
+  /** Replaces the runtime's own handler: the handler of a tool with its own parts. */
   readonly handler?: Handler | undefined;
-  /** The turn that serves the function which hands on. */
+  /** The turn of the function that makes the handoff. */
   readonly parentTurnId?: TurnId | undefined;
   readonly signal?: AbortSignal | undefined;
-  /** It has a row, before its end is waited for. */
+  /** Called when the handoff has a row, before waiting for its end. */
   readonly onMade?: ((handoffId: HandoffId) => void) | undefined;
-  /** What may serve it in this process. */
+  /** Starts a server in this process if it can serve the target. */
   readonly parts: { ensureServed(workerTarget: string): Promise<void> };
 }
 
-/** As a program gets the end of a handoff. @throws KernelError what it has failed with; `details.handoff_id` names it. */
+/**
+ * The result of a handoff in the form for programs. @throws KernelError the error of a failed handoff; `details.handoff_id` names the
+ * handoff.
+ */
 function toAnswer(handoff: Handoff): HandoffAnswer {
   const { handoff_id, status, result, error, ticket_id } = handoff;
   if (status === 'failed' || status === 'rejected') {
@@ -51,7 +54,7 @@ function toAnswer(handoff: Handoff): HandoffAnswer {
   };
 }
 
-/** A name as a log line shows it: the request may have any value in its place. */
+/** A name for a log line. The unchecked request may have any value there. */
 const nameIn = (request: unknown, key: 'source_agent' | 'target_agent'): string | undefined => {
   const name: unknown = Object(request)[key];
   return typeof name === 'string' ? name.slice(0, 500) : undefined;
@@ -67,14 +70,17 @@ export function logRefused(runtime: Pick<RuntimeCore, 'log'>, request: unknown, 
   });
 }
 
-/** The arguments of the primitive, which never waits here. The schema refuses a request that is not an object, and a `wait` that is not a boolean. */
+/**
+ * The arguments of the primitive, which never waits here. Its schema refuses a request that is not an object and a `wait` that is not a
+ * boolean.
+ */
 function argumentsOf(request: unknown): unknown {
   if (typeof request !== 'object' || request === null || Array.isArray(request)) return request;
   const { wait } = request as { wait?: unknown };
   return typeof wait === 'boolean' || wait == null ? { ...request, wait: false } : request;
 }
 
-/** @throws KernelError why it was refused, or what it has failed with; `wait_timeout`; the signal's reason. */
+/** @throws KernelError the reason of a refusal, or the error of a failed handoff; `wait_timeout`; the signal's reason. */
 export async function handOff(
   runtime: RuntimeCore,
   request: HandoffInput | ChainInput,
@@ -101,7 +107,7 @@ export async function handOff(
     : toAnswer(await loadHandoff(runtime, handoffId, projectId));
 }
 
-/** Waits for the end of a handoff that was made before. @throws KernelError what it has failed with; the signal's reason. */
+/** Waits for the end of an existing handoff. @throws KernelError the error of a failed handoff; the signal's reason. */
 export async function waitForAnswer(
   runtime: RuntimeCore,
   handoffId: HandoffId,
@@ -127,10 +133,10 @@ export async function loadHandoff(
   return handoff;
 }
 
-/** More than that are not shown. */
+/** The most handoffs that are shown. */
 const MAX_CHAIN = 1_000;
 
-/** All handoffs of the same root, the oldest first, 1,000 at most, without what they have handed on. @throws KernelError `not_found`. */
+/** All handoffs of the same root, the oldest first, at most 1,000, without context, payload and result. @throws KernelError `not_found`. */
 export async function handoffsOfRoot(
   runtime: Pick<RuntimeCore, 'pool'>,
   handoffId: HandoffId,
@@ -153,7 +159,10 @@ function waitsOf(runtime: RuntimeCore): HandoffWaits {
   return known;
 }
 
-/** Resolves when a turn serves a handoff, or when it has ended without one. @throws KernelError `not_found`; the signal's reason. */
+/**
+ * Resolves when a turn serves a handoff, or when the handoff has ended without a turn. @throws KernelError `not_found`; the signal's
+ * reason.
+ */
 export async function waitForTurnOf(
   runtime: RuntimeCore,
   handoffId: Handoff['handoff_id'],
@@ -168,9 +177,9 @@ export async function waitForTurnOf(
 }
 
 /**
- * Resolves when a handoff has ended, however it has.
+ * Resolves when a handoff has ended, with success or without.
  *
- * @param options.timeoutMs - At most 30 days; `Infinity` means no limit, which is the default.
+ * @param options.timeoutMs - At most 30 days; `Infinity`, the default, means no limit.
  * @throws KernelError `not_found`, `wait_timeout`, `bad_request`, `internal_error` when the runtime is closed, or the signal's reason.
  */
 export async function waitForHandoff(
@@ -205,7 +214,7 @@ export async function waitForHandoff(
       });
     handoff = await loadHandoff(runtime, handoffId, projectId);
   }
-  // What its log says is written before anybody is told that it has ended.
+  // The log of the handoff is completed before its end is returned to the caller.
   if (handoff.turn_id !== null) await closeHandoffs(runtime, handoff.turn_id as TurnId);
   return handoff;
 }

@@ -1,4 +1,7 @@
-/** A session that is handed on with a handoff: what is written on its tape, and who may read it from then on. Rule: docs/reference/handoff-sessions.md, "Handing on". */
+/**
+ * Sessions that are handed on with a handoff: the entries on the tape, and the agents that may read it afterwards.
+ * Rule: docs/reference/handoff-sessions.md, "Handing on".
+ */
 import {
   type AgentId,
   type HandoffId,
@@ -15,7 +18,7 @@ import type { KernelTools } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import { systemEntry, toAppendError, toContextEntries, toNewHandoff } from '../tape/index.js';
 
-/** A session as the request for its handoff has found it. */
+/** The state of a session when its handoff was requested. */
 export interface HandedSession {
   readonly id: HandoffSessionId;
   readonly requestType: HandoffRequestType;
@@ -23,19 +26,19 @@ export interface HandedSession {
   readonly inherited: readonly InheritedBox[];
 }
 
-/** The context of a handoff of a session: what the target has to know of it. */
+/** The context of the handoff of a session: the information for the target. */
 export interface SessionContext {
   readonly session_key: string;
   readonly request_type: HandoffRequestType;
   readonly context_summary: string;
-  /** Before the entry of the handoff itself. */
+  /** The number of entries before the entry of the handoff itself. */
   readonly context_entries: number;
-  /** The tape, up to where it was read. */
+  /** A reference to the tape, up to the place where it was read. */
   readonly tape_ref: string;
   readonly request_data?: JsonObject | undefined;
 }
 
-/** The priority of the turn, in the words of the client. */
+/** The priority of the turn, from the client's word for it. */
 export function priorityOf(context: JsonObject | null | undefined): number | undefined {
   const data = context?.request_data;
   const word = isJsonObject(data) ? data.priority : undefined;
@@ -44,7 +47,7 @@ export function priorityOf(context: JsonObject | null | undefined): number | und
     : undefined;
 }
 
-/** Who gets it: an agent, or whoever fetches the package. */
+/** The receiver of the session: an agent, or any client that fetches the package. */
 export interface SessionTarget {
   readonly handoffId: HandoffId;
   readonly name: string;
@@ -72,7 +75,7 @@ function entriesOf(
   });
 }
 
-/** A request may be made again; what was approved is over. */
+/** A new request can be repeated (`conflict`); an approved handoff is over (`canceled`). */
 const ended = (sessionKey: string, isNew: boolean): KernelError =>
   new KernelError(isNew ? 'conflict' : 'canceled', {
     message: `Session '${sessionKey}' has ended meanwhile.`,
@@ -81,18 +84,20 @@ const ended = (sessionKey: string, isNew: boolean): KernelError =>
   });
 
 /**
- * What becomes of the session, in the transaction of the handoff: what was gathered for that is written first.
+ * Writes the entries of the handoff to the tape of the session and, for a full handoff, ends the session. Runs in the transaction of the
+ * handoff; rows that the primitive has gathered so far are written first.
  *
- * @throws KernelError `conflict`, or `canceled` after an approval, when the session has ended since; then nothing of the handoff is kept.
+ * @throws KernelError `conflict`, or `canceled` after an approval, when the session has ended in the meantime; then no part of the handoff
+ *   is kept.
  */
 export async function handSessionOn(
   tools: KernelTools,
   of: {
-    /** Null: it has been purged. */
+    /** Null: the session has been purged. */
     readonly sessionId: HandoffSessionId | null;
     readonly context: SessionContext;
     readonly targets: readonly SessionTarget[];
-    /** The handoffs are added by the same primitive. */
+    /** The same primitive also adds the handoffs. */
     readonly isNew: boolean;
   },
 ): Promise<Written> {
@@ -134,7 +139,9 @@ export async function handSessionOn(
   }
 }
 
-/** The context of a handoff of a session, as the request has packed it. @throws KernelError `internal_error` for a handoff of no session. */
+/**
+ * The context that the request packed for the handoff of a session. @throws KernelError `internal_error` for a handoff without a session.
+ */
 export function sessionContextOf(context: JsonObject | null): SessionContext {
   if (typeof context?.session_key !== 'string')
     throw new KernelError('internal_error', { message: 'The handoff of a session has lost its context.' });

@@ -1,4 +1,4 @@
-/** What handoffs add to a runtime: primitives, and what decides for chains. */
+/** The parts that handoffs add to a runtime: primitives, and the model that decides for chains. */
 import type { Model } from '@boxcar/kernel';
 import type pg from 'pg';
 import { CHAIN_TOOL, type RuntimeCore } from '../core/index.js';

@@ -23,11 +23,11 @@ export interface ListHandoffsOptions {
   readonly status?: HandoffStatus | undefined;
   /** Any name of the platform. */
   readonly platform?: string | undefined;
-  /** The caller's run, or the run of the turn that asked or serves. */
+  /** The caller's run, or the run of the turn that requested or serves the handoff. */
   readonly run?: string | undefined;
   /** 1 to 1,000; default 50. */
   readonly limit?: number | undefined;
-  /** `next_cursor` of the page before. */
+  /** `next_cursor` of the previous page. */
   readonly cursor?: string | undefined;
 }
 
@@ -51,18 +51,18 @@ const listSchema = z.strictObject({
 /** A page of handoffs, the newest first. */
 export interface HandoffPage {
   readonly handoffs: readonly Handoff[];
-  /** Null: there is no more. */
+  /** Null: this is the last page. */
   readonly next_cursor: string | null;
 }
 
-/** The options of a list, with their defaults; asks nothing of the database. @throws KernelError `bad_request`. */
+/** The checked options of a list, with their defaults. Does not read the database. @throws KernelError `bad_request`. */
 export function checkHandoffOptions(options: ListHandoffsOptions): z.output<typeof listSchema> {
   const parsed = safeParse(listSchema, options);
   if (!parsed.success) throw toBadRequest(parsed.error, 'options');
   return parsed.data;
 }
 
-/** @param by - An agent that sees only what it has asked for. @throws KernelError `bad_request`. */
+/** @param by - An agent that sees only its own requests. @throws KernelError `bad_request`. */
 export async function listHandoffPage(
   runtime: Pick<RuntimeCore, 'pool'>,
   projectId: ProjectId,

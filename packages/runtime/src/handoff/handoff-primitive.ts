@@ -1,9 +1,9 @@
 /**
  * `handoff`: the door to every platform, for models, programs and queues alike.
  *
- * P1  A request that fits the schema leaves a row, whatever becomes of it. A refusal is recorded, and then told to the caller as an error.
- * P2  Platform and target are found before the policy is asked about them, and it is asked about each of their names. What it forbids
- *     under the name that was given is refused even when there is no such target.
+ * P1  Every request that fits the schema leaves a row. A refusal is first recorded and then returned to the caller as an error.
+ * P2  Platform and target are found before the policy is asked about each of their names. A given name that the policy forbids is refused
+ *     even when there is no such target.
  * P3  A handoff makes its turn in its own transaction, on every platform.
  * Rule: docs/reference/handoff.md, "A request".
  */
@@ -32,7 +32,7 @@ export const featureDisabled = (): KernelError =>
     details: { variable: 'BOXCAR_HANDOFF_ENABLED' },
   });
 
-/** What can be said of the primitive without a runtime. */
+/** The parts of the primitive that need no runtime. */
 export const handoffForm = {
   description: 'Delegate work to another agent or system',
   input: handoffArgumentsSchema,
@@ -59,13 +59,13 @@ export function handoffPrimitive(
   };
 }
 
-/** A refusal that has a row is an answer with an error. */
+/** A refusal that has a row is an answer that contains an error. */
 export const failureOf = (answer: JsonValue): ErrorBody | undefined =>
   isJsonObject(answer) && isJsonObject(answer.error) ? (answer.error as unknown as ErrorBody) : undefined;
 
 const ORDINARY: MadeAs = { mode: 'handoff', hop: null, compensates: null };
 
-/** Every handoff is made here, those of chains and of compensations too. @throws KernelError for a request that leaves no row. */
+/** Makes every handoff, including those of chains and compensations. @throws KernelError for a request that leaves no row. */
 export async function makeHandoff(
   scope: RequestScope,
   input: HandoffArguments,

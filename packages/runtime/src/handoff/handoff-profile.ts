@@ -1,4 +1,4 @@
-/** The profiles of turns that adapters and functions serve, and of chains; made when the first of them comes. */
+/** The profiles of turns that adapters and functions serve, and of chains. They are created when a project first needs them. */
 import { type ProjectId, parseProfile } from '@boxcar/kernel';
 import {
   emptySubmission,
@@ -13,11 +13,11 @@ import type { HandlerTools } from '../handler/index.js';
 import { newId } from '../lib/index.js';
 import { buildProfileCard } from '../profile/index.js';
 
-/** Decides for chains what a model decides for agents. */
+/** The scripted model that decides the next move of a chain. */
 export const CHAIN_MODEL = 'scripted:handoff-chain';
 
 const PROFILES = {
-  /** Nothing of it is sent anywhere: what serves such a turn is not a model. */
+  /** This profile is never sent to a model, because no model serves such a turn. */
   handoff: {
     ...parseProfile({ name: 'handoff', instructions: 'Serves handoffs.', model: 'scripted' }),
     worker_target: HANDOFF_TARGET,
@@ -30,7 +30,7 @@ const PROFILES = {
       tools: [CHAIN_TOOL],
       repeatable: [CHAIN_TOOL],
       delegation_policy: { target_profiles: null },
-      // Each hop, what undoes it, and the end. No model reads its prompts: results of any length fit.
+      // Enough steps for each hop, its compensation, and the end. No model reads the prompts, so results of any length fit.
       limits: { max_steps: 120, context_tokens: 1e9 },
       model_settings: { max_output_tokens: 1 },
     }),

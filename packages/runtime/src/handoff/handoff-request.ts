@@ -1,4 +1,4 @@
-/** A request for a handoff as it was asked: who asks, under which key, and as a part of what. Nothing is decided here. */
+/** A request for a handoff as it was received: its source agent, its key and its parent handoff. Nothing is decided here. */
 import {
   argsHash,
   type HandoffArguments,
@@ -25,11 +25,11 @@ import type { TaskOrigin } from './conversation-agent.js';
 import type { HandedSession } from './handed-session.js';
 import type { HandoffParts } from './parts.js';
 
-/** What a request is carried out with, in one try of its submission. */
+/** The tools and rules with which a request is carried out, in one try of its submission. */
 export interface RequestScope {
   readonly runtime: RuntimeCore;
   readonly parts: HandoffParts;
-  /** That of the tool that asks, else that of the runtime. */
+  /** The gate of the tool that makes the request, or else the gate of the runtime. */
   readonly gate: CallGateOptions;
   readonly tools: KernelTools;
   /** Set when another platform calls a public agent. */
@@ -38,10 +38,10 @@ export interface RequestScope {
   readonly session?: HandedSession | undefined;
 }
 
-/** In whose place a request is made, and where in a chain. */
+/** The mode of a request, and its place in a chain. */
 export interface MadeAs {
   readonly mode: HandoffMode;
-  /** From 1; null outside chains, and for the chain itself. */
+  /** Counts from 1. Null outside chains, and for the chain itself. */
   readonly hop: number | null;
   readonly compensates: HandoffId | null;
   /** The agent that began the chain, for the chain and its hops. Default: the caller. */
@@ -54,11 +54,11 @@ export interface Asked extends MadeAs {
   readonly sourceAgent: string;
   readonly input: HandoffArguments;
   readonly key: string | undefined;
-  /** Of the arguments that a second request under the same key must have, too. */
+  /** The hash of the arguments. A second request under the same key must have the same hash. */
   readonly hash: string;
 }
 
-/** A hop acts for the agent that began its chain, whose rights were checked there. */
+/** A hop acts for the agent that began its chain. The rights of that agent were checked when the chain began. */
 export const isOfChain = ({ hop }: Pick<Asked, 'hop'>): boolean => hop !== null;
 
 /** @throws KernelError `bad_request` for a source agent that the caller may not name, and for a key that is too long. */
@@ -69,7 +69,7 @@ export function readRequest({ tools, origin }: RequestScope, input: HandoffArgum
     handoffId: newId<'handoff'>(),
     sourceAgent,
     input,
-    // The key in the context of a hop is meant for its target: each hop is a handoff of its own.
+    // A key in the context of a hop is meant for the target of the hop. Each hop is a handoff of its own.
     key: isOfChain(as) ? input.idempotency_key : keyOf(input),
     hash: hashOf(input, sourceAgent, origin),
   };
@@ -81,7 +81,7 @@ const badSource = (name: string): KernelError =>
     details: { field: 'arguments.source_agent' },
   });
 
-/** An agent asks in its own name, a caller outside in any name. A function asks in the name of the operator. */
+/** An agent makes requests in its own name; a caller outside may use any name. A function makes requests in the name of the operator. */
 function sourceOf(input: HandoffArguments, { ctx }: KernelTools): string {
   const { source, parent } = ctx;
   const given = input.source_agent;
@@ -94,7 +94,7 @@ function sourceOf(input: HandoffArguments, { ctx }: KernelTools): string {
   return source.name;
 }
 
-/** @throws KernelError `bad_request` for a key in the context that is longer than one of the arguments may be. */
+/** @throws KernelError `bad_request` for a key in the context that is longer than a key in the arguments may be. */
 function keyOf({ idempotency_key, context }: HandoffArguments): string | undefined {
   if (idempotency_key !== undefined) return idempotency_key;
   const key = context?.idempotency_key;
@@ -109,7 +109,7 @@ function keyOf({ idempotency_key, context }: HandoffArguments): string | undefin
 
 function hashOf(input: HandoffArguments, sourceAgent: string, origin: TaskOrigin | undefined): string {
   const { wait: _wait, idempotency_key: _key, platform, ...rest } = input;
-  // The same platform under another of its names is the same request.
+  // Requests that use different names of the same platform are the same request.
   const first = platform && (normalizePlatform(platform) ?? platform.toLowerCase());
   return argsHash({
     ...rest,
@@ -120,9 +120,9 @@ function hashOf(input: HandoffArguments, sourceAgent: string, origin: TaskOrigin
 }
 
 /**
- * The answer to a request whose key was used before. Undefined: this is the first one.
+ * The answer to a request whose key was used before. Undefined: the key is new.
  *
- * @throws KernelError `idempotency_conflict` when the first one had other arguments.
+ * @throws KernelError `idempotency_conflict` when the first request had other arguments.
  */
 export async function findFirst(
   { tools }: Pick<RequestScope, 'tools'>,
@@ -130,7 +130,7 @@ export async function findFirst(
 ): Promise<JsonValue | undefined> {
   const { db, tx, ctx } = tools;
   if (key === undefined) return undefined;
-  // Of two at the same moment the second waits for the first, and finds it then.
+  // The second of two simultaneous requests waits for the first request, and then finds it.
   await lockHandoffKey(tx, ctx.projectId, key);
   const first = await findKeyedHandoff(tx, ctx.projectId, key);
   if (first === undefined) return undefined;
@@ -156,7 +156,7 @@ export async function findFirst(
 }
 
 /**
- * The handoff that the new one is a part of: the one that the calling turn serves, or the one that a caller outside names.
+ * The parent of the new handoff: the handoff that the calling turn serves, or the handoff that a caller outside names.
  *
  * @throws KernelError `bad_request`, `not_found`.
  */

@@ -1,4 +1,4 @@
-/** Handing off from a program: the interface of the source system, on durable rows. */
+/** Handoffs for programs: the interface of the source system, backed by durable rows. */
 import type { HandoffAdapter } from '@boxcar/adapters';
 import {
   type Handoff,
@@ -43,34 +43,34 @@ import {
   type WebhookPage,
 } from './webhook-lists.js';
 
-/** What a tool needs of a runtime; `Runtime` is one. */
+/** The part of a runtime that a tool needs. `Runtime` implements it. */
 export interface HandoffRuntime extends RuntimeCore {
   readonly handoffs: HandoffParts;
   readonly webhooks: WebhookSender;
-  /** The model that summarizes sessions that are handed on; undefined: none does. */
+  /** The model that summarizes sessions when they are handed on. Undefined: no model does. */
   readonly summaryModel: string | undefined;
-  /** Does work before the runtime closes. @returns Takes it back. */
+  /** Registers work to do before the runtime closes. @returns A function that removes the registration. */
   beforeClose(work: () => Promise<void>): () => void;
 }
 
 export interface HandoffToolOptions {
   readonly runtime: HandoffRuntime;
-  /** Default: that of the runtime. Null: no policy is asked. */
+  /** Default: the evaluator of the runtime. Null: no policy is asked. */
   readonly permissionEvaluator?: PermissionEvaluator | null | undefined;
-  /** Default: that of the runtime. Null: there is no gate, and what needs approval is refused. */
+  /** Default: the gate of the runtime. Null: no gate; a handoff that needs an approval is refused. */
   readonly approvalGate?: ApprovalGate | null | undefined;
-  /** Serves native targets that are no agent, profile or registered function. */
+  /** Serves native targets that are not an agent, a profile or a registered function. */
   readonly agentRunner?: AgentRunner | undefined;
-  /** Agents and models of other platforms, by name; beside those of the runtime. */
+  /** Agents and models of other platforms, by name. They are added to the targets of the runtime. */
   readonly targets?: unknown;
   readonly projectId?: ProjectId | undefined;
-  /** Default true, unless `BOXCAR_HANDOFF_ENABLED` or `AGDD_HANDOFF_ENABLED` says `false`. */
+  /** Default true, unless `BOXCAR_HANDOFF_ENABLED` or `AGDD_HANDOFF_ENABLED` is `false`. */
   readonly handoffEnabled?: boolean | undefined;
-  /** Handoffs that this process serves at once, by adapters and functions. Default 10; 0: other processes serve them. */
+  /** How many handoffs to adapters and functions this process serves at once. Default 10. With 0, other processes serve them. */
   readonly concurrency?: number | undefined;
 }
 
-/** That of the runtime, else that of the environment. @throws KernelError `policy_invalid`, `bad_config`. */
+/** The policy of the runtime, or else the policy file of the environment. @throws KernelError `policy_invalid`, `bad_config`. */
 function ownPolicy(
   { gate }: Pick<RuntimeCore, 'gate'>,
   { policyFile }: HandoffEnvironment,
@@ -118,16 +118,16 @@ export class HandoffTool implements AsyncDisposable {
     this.#rules = rules;
     this.#handler = handoffPrimitive(runtime, handoffs, rules) as Handler;
     this.#chainHandler = chainPrimitive(runtime, handoffs, rules) as Handler;
-    // Hops of chains that this process serves are judged as what it asks for.
+    // Hops of chains that this process serves are judged by the same rules as the requests of this tool.
     handoffs.rules = rules;
   }
 
   /**
    * Hands a task to an agent. Resolves with the result, or at once with `wait: false`.
    *
-   * @throws KernelError with `details.handoff_id` where there is a row. `bad_request`: what is wrong with the request, such as
-   *   `Unsupported platform: <name>`. `permission_denied`: a policy, a person or the end of the time of a request for approval.
-   *   `feature_disabled`. Else what the handoff has failed with.
+   * @throws KernelError with `details.handoff_id` when the handoff has a row. `bad_request`: the request is not valid, for instance
+   *   `Unsupported platform: <name>`. `permission_denied`: a policy or a person refused it, or the request for approval expired.
+   *   `feature_disabled`. Otherwise the error with which the handoff failed.
    */
   async handoff(
     request: HandoffInput,
@@ -144,8 +144,8 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /**
-   * Hands on, one after the other: each hop gets the result of the one before. When one fails, what completed hops have as `compensate` is
-   * carried out in reverse. Resolves with the result of the last hop.
+   * Runs handoffs one after the other: each hop gets the result of the hop before it. When a hop fails, the `compensate` requests of the
+   * completed hops are carried out in reverse order. Resolves with the result of the last hop.
    *
    * @throws KernelError `chain_failed` with `details.phase`: `rolled_back` or `compensation_failed`; `bad_request`, `feature_disabled`.
    */
@@ -166,9 +166,9 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /**
-   * Undoes, in reverse, what a chain that failed or was canceled has left. Resolves with the chain once everything is undone.
+   * Undoes the hops that a failed or canceled chain has left, in reverse order. Resolves with the chain after all of them are undone.
    *
-   * @throws KernelError why a compensation has failed; `conflict` for a chain that is under way or has completed; `not_found`,
+   * @throws KernelError the error of a failed compensation; `conflict` for a chain that is under way or has completed; `not_found`,
    *   `feature_disabled`.
    */
   async retryCompensation(
@@ -178,7 +178,7 @@ export class HandoffTool implements AsyncDisposable {
     if (!this.#isEnabled) throw featureDisabled();
     const id = parseId<'handoff'>(handoffId, 'handoff_id');
     if (this.#concurrency > 0) this.#runtime.handoffs.servers.add(this.#serve);
-    // A compensation may be under way already that only this process can serve.
+    // A compensation that only this process can serve may already be under way.
     await this.#serve(...this.#runtime.handoffs.workerTargets);
     await retryCompensation(this.#runtime, id, {
       projectId: this.#projectId,
@@ -189,14 +189,14 @@ export class HandoffTool implements AsyncDisposable {
     return loadHandoff(this.#runtime, id, this.#projectId);
   }
 
-  /** Null: there is none. @throws KernelError `bad_request` for what is not an id. */
+  /** Null: no such handoff. @throws KernelError `bad_request` for an id that is not valid. */
   async getHandoff(handoffId: string): Promise<Handoff | null> {
     const id = parseId<'handoff'>(handoffId, 'handoff_id');
     return (await findHandoff(this.#runtime.pool, { handoffId: id, projectId: this.#projectId })) ?? null;
   }
 
   /**
-   * All handoffs of which this one is a part, the oldest first, without context, payload and result: those of a chain, or those that an
+   * All handoffs of the same root, the oldest first, without context, payload and result: the handoffs of a chain, or the handoffs that an
    * agent handed on.
    *
    * @throws KernelError `bad_request`, `not_found`.
@@ -206,10 +206,10 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /**
-   * A handoff as `handoff_request.schema.json` and `handoff_response.schema.json` of @boxcar/kernel have it. The response is null while
-   * nobody has taken or refused it. Null: there is no such handoff.
+   * A handoff in the shape of `handoff_request.schema.json` and `handoff_response.schema.json` of @boxcar/kernel. The response is null
+   * until the handoff is taken or refused. Null: no such handoff.
    *
-   * @throws KernelError `bad_request` for what is not an id.
+   * @throws KernelError `bad_request` for an id that is not valid.
    */
   async getWire(
     handoffId: string,
@@ -224,7 +224,7 @@ export class HandoffTool implements AsyncDisposable {
     return listHandoffPage(this.#runtime, this.#projectId, options);
   }
 
-  /** The log of a handoff, in order. @throws KernelError `bad_request` for what is not an id. */
+  /** The log of a handoff, in order. @throws KernelError `bad_request` for an id that is not valid. */
   async getEvents(handoffId: string): Promise<readonly HandoffEvent[]> {
     const handoff = await this.getHandoff(handoffId);
     return handoff === null
@@ -232,15 +232,15 @@ export class HandoffTool implements AsyncDisposable {
       : loadHandoffEvents(this.#runtime.pool, parseId(handoff.handoff_id, 'handoff_id'));
   }
 
-  /** What was asked while a handoff ran, and the replies, in order. @throws KernelError `bad_request`, `not_found`. */
+  /** Questions that were asked while a handoff ran, and their replies, in order. @throws KernelError `bad_request`, `not_found`. */
   async messages(handoffId: string): Promise<readonly HandoffMessage[]> {
     return messagesOf(this.#runtime, parseId<'handoff'>(handoffId, 'handoff_id'), this.#projectId);
   }
 
   /**
-   * Replies to the oldest open question of a handoff, or to the one of that number. Resolves with all messages.
+   * Replies to the question with the given number, by default to the oldest open question of the handoff. Resolves with all messages.
    *
-   * @throws KernelError `question_closed` when it takes no reply any more; `bad_request`, `not_found`.
+   * @throws KernelError `question_closed` when the question takes no reply anymore; `bad_request`, `not_found`.
    */
   async reply(
     handoffId: string,
@@ -255,7 +255,7 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /**
-   * Resolves when a handoff has ended, however it has.
+   * Resolves when a handoff has ended, with success or without.
    *
    * @throws KernelError `not_found`, `wait_timeout`, or the signal's reason.
    */
@@ -263,7 +263,7 @@ export class HandoffTool implements AsyncDisposable {
     handoffId: string,
     options: { readonly timeoutMs?: number | undefined; readonly signal?: AbortSignal | undefined } = {},
   ): Promise<Handoff> {
-    // It may be one that only this process can serve.
+    // The handoff may be one that only this process can serve.
     await this.#serve(...this.#runtime.handoffs.workerTargets);
     return waitForHandoff(this.#runtime, parseId<'handoff'>(handoffId, 'handoff_id'), {
       projectId: this.#projectId,
@@ -272,39 +272,39 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /**
-   * What a handoff says while it says it, in order. Ends with the result or the error. May be begun again after the last part that was seen,
-   * in any process.
+   * Yields the text of a handoff while it is written, in order, and ends with the result or the error. A reader can resume after the last
+   * part that it saw, in any process.
    *
    * @throws KernelError `bad_request`, `not_found`; the signal's reason.
    */
   async *stream(handoffId: string, options: StreamOptions = {}): AsyncGenerator<HandoffPart, void> {
     const id = parseId<'handoff'>(handoffId, 'handoff_id');
-    // It may be one that only this process can serve.
+    // The handoff may be one that only this process can serve.
     await this.#serve(...this.#runtime.handoffs.workerTargets);
     yield* streamHandoff(this.#runtime, id, { projectId: this.#projectId, ...options });
   }
 
-  /** Events that are sent to receivers of callbacks, the newest first. @throws KernelError `bad_request`. */
+  /** Events for the receivers of callbacks, the newest first. @throws KernelError `bad_request`. */
   listWebhooks(options: ListWebhooksOptions = {}): Promise<WebhookPage> {
     return listWebhookPage(this.#runtime, this.#projectId, options);
   }
 
   /**
-   * Has an event sent now, and again for a day if that fails.
+   * Sends an event now. If that fails, it is sent again for a day.
    *
-   * @throws KernelError `bad_request`, `not_found`; `conflict`: it was delivered.
+   * @throws KernelError `bad_request`, `not_found`; `conflict`: the event was already delivered.
    */
   async retryWebhook(deliveryId: string): Promise<WebhookDelivery> {
     return retryWebhook(this.#runtime, parseId<'delivery'>(deliveryId, 'delivery_id'), this.#projectId);
   }
 
-  /** The tool in the exact shape of a platform. @throws KernelError `bad_request` for an unknown platform. */
+  /** The schema of the tool, in the exact shape of a platform. @throws KernelError `bad_request` for an unknown platform. */
   getToolSchema(platform = 'agdd'): HandoffToolSchema {
     return handoffToolSchema(platform);
   }
 
   /**
-   * Carries out a call of the tool, with arguments in the shape of that platform's schema.
+   * Carries out a call of the tool. The arguments have the shape of that platform's schema.
    *
    * @throws KernelError as `handoff`.
    */
@@ -325,9 +325,9 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /**
-   * Adds a function of this program as an agent that handoffs may name.
+   * Registers a function of this program as an agent that handoffs can name.
    *
-   * @param options.retry - `safe`: it may run again after its process has died in the middle of it. Default `never`.
+   * @param options.retry - `safe`: the function may run again after its process died during the call. Default `never`.
    * @throws KernelError `bad_request` for a blank name.
    */
   registerAgent(
@@ -344,15 +344,15 @@ export class HandoffTool implements AsyncDisposable {
   }
 
   /**
-   * Adds an adapter, or puts it in the place of the one that its platform has.
+   * Adds an adapter, or replaces the adapter of the same platform.
    *
-   * @throws KernelError `bad_request` for a value that is not an adapter, and for a platform that is not named by its first name.
+   * @throws KernelError `bad_request` for a value that is not an adapter, and for a platform that is not given by its first name.
    */
   registerAdapter(adapter: HandoffAdapter): void {
     this.#runtime.handoffs.addAdapter(adapter);
   }
 
-  /** Serves, in this process too, what adapters and functions of it can serve. */
+  /** Starts workers in this process for targets that its adapters and functions can serve. */
   readonly #serve = async (...targets: readonly string[]): Promise<void> => {
     if (this.#concurrency === 0) return;
     const missing = targets.filter((target) => !this.#served.has(target));
@@ -369,7 +369,7 @@ export class HandoffTool implements AsyncDisposable {
     await Promise.all(this.#workers);
   };
 
-  /** Stops serving: what runs here is waited for a few seconds, then left to other processes. */
+  /** Stops serving. Running handoffs get a few seconds to finish; then other processes take them over. */
   async close(): Promise<void> {
     await Promise.all(
       this.#workers.splice(0).map(async (starting) => {

@@ -1,19 +1,19 @@
-/** What programs give to handoffs, and what they get. */
+/** The types of handoff requests and answers for programs. */
 import type { HandoffArguments, HandoffStatus, JsonValue } from '@boxcar/kernel';
 
-/** A request, as a program gives it. Times are in seconds. */
+/** A request in the form for programs. Times are in seconds. */
 export interface HandoffInput {
-  /** From outside any text. */
+  /** Any text, for a caller outside. */
   readonly source_agent: string;
   readonly target_agent: string;
   readonly task: string;
   readonly payload?: JsonValue | undefined;
   readonly context?: { readonly [key: string]: unknown } | undefined;
-  /** Any name of a platform, in any case. Default: that of the target of this name, else `agdd`. */
+  /** Any name of a platform, in any case. Default: the platform of the target with this name, else `agdd`. */
   readonly platform?: string | undefined;
   /** Any text of the caller. */
   readonly run_id?: string | undefined;
-  /** Of the execution, over all attempts. Default 3,600. */
+  /** The time for the execution, over all attempts. Default 3,600. */
   readonly timeout?: number | undefined;
   readonly retry?: Partial<NonNullable<HandoffArguments['retry']>> | undefined;
   /** The same key gives the same handoff. Default: `context.idempotency_key`. */
@@ -21,22 +21,22 @@ export interface HandoffInput {
   readonly parent_handoff_id?: string | undefined;
   /** Boxes whose cards go along. */
   readonly context_box_id?: string | readonly string[] | undefined;
-  /** Take the result of an identical handoff that completed at most so long ago. Default: none. */
+  /** Take the result of an identical handoff that completed at most this long ago. Default: no cached result is used. */
   readonly cache?: { readonly ttl_seconds: number } | undefined;
   /** Default true: the call resolves with the result. */
   readonly wait?: boolean | undefined;
-  /** Where the end is sent to, signed. */
+  /** The signed end of the handoff is sent to this address. */
   readonly callback?: { readonly url: string } | undefined;
-  /** True: the end is told on the tape of `source_agent`, an agent of the project. */
+  /** True: the end is written to the tape of `source_agent`, which must be an agent of the project. */
   readonly notify?: boolean | undefined;
 }
 
 export interface HandoffAnswer {
   readonly handoff_id: string;
   readonly status: HandoffStatus;
-  /** Null while it has not ended. */
+  /** Null until the handoff has ended. */
   readonly result: JsonValue;
-  /** The request for approval that it waits for. */
+  /** The pending request for approval. */
   readonly ticket_id?: string;
 }
 
@@ -46,7 +46,7 @@ export interface ChainHopInput
     HandoffInput,
     'target_agent' | 'task' | 'context' | 'payload' | 'platform' | 'timeout' | 'retry' | 'cache'
   > {
-  /** What undoes the hop when a later one fails. Its payload is the result of the hop. */
+  /** The request that undoes the hop when a later hop fails. Its payload is the result of the hop. */
   readonly compensate?: Omit<ChainHopInput, 'payload' | 'cache' | 'compensate'> | undefined;
 }
 

@@ -1,4 +1,4 @@
-/** Waits for handoffs that no turn serves yet: they wait for an approval. One statement reads all of them. */
+/** Waits for handoffs that no turn serves yet, because they wait for an approval. One statement reads all of them. */
 import { type HandoffId, KernelError, startTimer } from '@boxcar/kernel';
 import { outsideHandlers, type WaitedHandoff } from '@boxcar/store';
 
@@ -6,7 +6,7 @@ const LOOK_MS = 250;
 
 export interface HandoffWaitsOptions {
   read(ids: readonly HandoffId[]): Promise<readonly WaitedHandoff[]>;
-  /** True once the runtime is closed: its waits end then, as those for turns do. */
+  /** True after the runtime is closed: all waits end then, as waits for turns do. */
   isClosed(): boolean;
 }
 
@@ -21,9 +21,9 @@ export class HandoffWaits {
   }
 
   /**
-   * Resolves when a turn serves it, when it has ended, or when there is none.
+   * Resolves when a turn serves the handoff, when the handoff has ended, or when it does not exist.
    *
-   * @throws KernelError `wait_timeout`; `internal_error` when the runtime is closed meanwhile; the signal's reason.
+   * @throws KernelError `wait_timeout`; `internal_error` when the runtime is closed in the meantime; the signal's reason.
    */
   wait(
     id: HandoffId,
@@ -53,7 +53,7 @@ export class HandoffWaits {
             );
       signal?.addEventListener('abort', onAbort, { once: true });
       this.#waiting.set(id, (this.#waiting.get(id) ?? new Set()).add(done));
-      // The timer reads for all waits, so it does not belong to the handler that started it.
+      // The timer reads for all waits, so it must not belong to the handler that started it.
       outsideHandlers(() => {
         this.#timer ??= setInterval(() => void this.#look(), LOOK_MS);
       });

@@ -42,7 +42,7 @@ const launch = async (profile_name: string): Promise<TurnId> =>
   ((await h.runtime.submit('launch_principal', { profile_name, instruction: 'go' })) as { turn_id: TurnId })
     .turn_id;
 const end = (turnId: TurnId) => h.runtime.waitForTurn(turnId, { timeoutMs: 30_000 });
-/** What the model got for its calls. */
+/** The results of the model's calls. */
 const results = async (turnId: TurnId) =>
   h.rows<{ status: string; data: { result?: JsonValue; error?: JsonValue } }>(
     `select k.status, c.content as data from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 order by k.ordinal`,
@@ -564,7 +564,7 @@ describe('a function', () => {
         environment: 'production',
       }),
     });
-    // Another tool of the process has no say.
+    // Another tool of the process has no influence.
     new HandoffTool({ runtime: h.runtime, permissionEvaluator: null });
     tool.registerAgent('inner', () => 'reached');
     tool.registerAgent('outer', async (_input, { handoff }) => {

@@ -1,4 +1,4 @@
-/** A list of what is open reads what is open, however much has ended. */
+/** A list of open handoffs reads only open handoffs, however many have ended. */
 import type { HandoffId } from '@boxcar/kernel';
 import { expect, test } from 'vitest';
 import { readsOf } from '../testing/count-reads.js';
@@ -27,7 +27,7 @@ test('a list of open handoffs reads none that has ended', async () => {
     const { handoffs } = await tool.listHandoffs({ status: 'pending' });
     expect(handoffs.map((one) => one.handoff_id)).toEqual([handoff_id]);
   };
-  // A plan for all parameters is made after a few executions.
+  // Postgres makes a generic plan after a few executions.
   for (let n = 0; n < 8; n += 1) await list();
   const reads = await readsOf(h.database.pool, list);
   expect([...reads.values()].reduce((sum, n) => sum + n, 0)).toBeLessThan(100);

@@ -1,4 +1,4 @@
-/** What is asked while a handoff runs, and replies. Rule: docs/reference/handoff.md, "Questions". */
+/** Questions that are asked while a handoff runs, and their replies. Rule: docs/reference/handoff.md, "Questions". */
 import {
   buildCard,
   type HandoffId,
@@ -17,7 +17,7 @@ import { loadHandoff } from './hand-off.js';
 export interface ReplyOptions {
   /** The number of the question. Default: the oldest open one. */
   readonly question?: number | undefined;
-  /** Who replies, for the log. Default `operator`. */
+  /** The author of the reply, for the log. Default `operator`. */
   readonly by?: string | undefined;
 }
 
@@ -25,7 +25,7 @@ export interface ReplyOptions {
 export interface KeyedReply extends ReplyOptions {
   readonly projectId: ProjectId;
   readonly text: string;
-  /** The same key is the same reply. */
+  /** Replies with the same key are the same reply. */
   readonly key?: string | undefined;
 }
 
@@ -44,7 +44,7 @@ const replySchema = z.strictObject({
   by: cleanText.max(200).default('operator'),
 });
 
-/** All of a handoff, in order. @throws KernelError `not_found`. */
+/** All messages of a handoff, in order. @throws KernelError `not_found`. */
 export async function messagesOf(
   runtime: Pick<RuntimeCore, 'pool'>,
   handoffId: HandoffId,
@@ -56,9 +56,10 @@ export async function messagesOf(
 }
 
 /**
- * Replies to a question, once. Resolves with the messages as they are then.
+ * Replies to a question, once. Resolves with the messages after the reply.
  *
- * @throws KernelError `not_found`; `question_closed`: none is open, or the one that is named was answered, is late, or nobody waits for its reply;
+ * @throws KernelError `not_found`; `question_closed`: no question is open, or the named question was already answered, is late, or has no
+ *   waiting asker anymore;
  *   `bad_request`, `payload_too_large`.
  */
 export async function replyTo(
@@ -84,7 +85,7 @@ export async function replyTo(
     { handoffId, projectId, question, card, author: by, key },
     (place) => judge(place, { handoffId, question }),
   );
-  // Of two at the same moment the second one finds it closed.
+  // The second of two simultaneous replies finds the question closed.
   if (logged.length === 0)
     throw closed(`The question of handoff ${handoffId} was answered meanwhile.`, { handoff_id: handoffId });
   for (const { type, handoff_id, data } of logged) runtime.log('info', type, { handoff_id, ...data });
@@ -94,7 +95,7 @@ export async function replyTo(
 const closed = (message: string, details: KernelError['details']): KernelError =>
   new KernelError('question_closed', { message, details });
 
-/** @returns The number of the question that is answered. */
+/** @returns The number of the question to answer. */
 function judge(
   place: ReplyPlace | undefined,
   { handoffId, question }: { readonly handoffId: HandoffId; readonly question: number | undefined },

@@ -1,4 +1,4 @@
-/** What the contract of adapters asks of every adapter, for agents of this installation. */
+/** The contract that every adapter must fulfill, for agents of this installation. */
 import { requestFor, textCard } from '@boxcar/adapters/testing';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { failureOf } from '../testing/failure-of.js';

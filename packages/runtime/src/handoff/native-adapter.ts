@@ -1,6 +1,6 @@
 /**
- * Agents of this installation behind the interface of the adapters of other platforms, for programs that work with adapters themselves.
- * `HandoffTool` has no use for it: there a native handoff makes its turn in its own transaction.
+ * Agents of this installation with the interface of the adapters of other platforms, for programs that work with adapters themselves.
+ * `HandoffTool` does not use it: there, a native handoff makes its turn in its own transaction.
  */
 import type {
   AdapterRequest,
@@ -15,7 +15,7 @@ import type { RuntimeCore } from '../core/index.js';
 import { deliverableOf } from '../lib/index.js';
 
 export interface NativeAdapterOptions {
-  /** Without it executions fail. */
+  /** Without a runtime, executions fail. */
   readonly runtime?: RuntimeCore | undefined;
   /** Default `default`. */
   readonly projectId?: string | undefined;
@@ -48,9 +48,9 @@ export class NativeHandoffAdapter implements HandoffAdapter {
   }
 
   /**
-   * Gives the task to a new agent of the profile, or to the agent, of this name, and waits for its end.
+   * Gives the task to the existing agent of this name, or to a new agent of the profile of this name, and waits for the end.
    *
-   * @throws KernelError what the turn has failed with, or why it could not begin; the signal's reason after an abort.
+   * @throws KernelError the error of the failed turn, or the reason why it could not begin; the signal's reason after an abort.
    */
   async executeHandoff(request: AdapterRequest, options: ExecuteOptions): Promise<AdapterResult> {
     const { runtime, projectId = DEFAULT_PROJECT } = this.#options;
@@ -105,7 +105,7 @@ export class NativeHandoffAdapter implements HandoffAdapter {
   }
 }
 
-/** An agent that exists is given the task, else one of the profile is made. */
+/** Reuses an existing agent; otherwise an agent of the profile is created. */
 async function strategyOf(
   runtime: RuntimeCore,
   name: string,
@@ -123,5 +123,5 @@ async function strategyOf(
   return { target_strategy: facts?.profiles.has(name) === true ? 'new' : 'reuse', target_ref: name };
 }
 
-/** The name of the source system. */
+/** The name of this class in the source system. */
 export { NativeHandoffAdapter as AGDDHandoffAdapter };

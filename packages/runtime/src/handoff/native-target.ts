@@ -5,27 +5,28 @@ import type { HandlerTools } from '../handler/index.js';
 import { findNamedTarget } from '../submit/index.js';
 import { agentTarget } from './agents.js';
 
-/** One of both. */
+/** Either `agent` or `profile` is set. */
 export interface NativeTarget {
-  /** As rows and policies have it. */
+  /** The name in rows and policies. */
   readonly name: string;
-  /** Under which a policy may know it too. */
+  /** All names under which a policy may know the target. */
   readonly names: readonly string[];
   readonly agent: AgentRow | undefined;
   readonly profile: ProfileRow | undefined;
-  /** Of the agent that is made, where its id must be known before. */
+  /** The id of the agent that will be created, where it must be known in advance. */
   readonly newAgentId?: AgentId | undefined;
 }
 
 type FoundNative =
   | { readonly kind: 'found'; readonly target: NativeTarget }
-  /** A living process has registered a function of this name. */
+  /** A live process has registered a function of this name. */
   | { readonly kind: 'elsewhere' }
   | { readonly kind: 'none'; readonly error: KernelError };
 
 /**
- * @param options.isTrusted - For a chain, which acts for whoever has begun it.
- * @throws KernelError `delegation_denied` for a target that the caller may not reach; `bad_request` for one that only serves handoffs.
+ * @param options.isTrusted - True for a chain, which acts for the caller that began it.
+ * @throws KernelError `delegation_denied` for a target that the caller may not reach; `bad_request` for an agent or profile that only
+ *   serves handoffs.
  */
 export async function findNative(
   name: string,

@@ -1,4 +1,4 @@
-/** The end of a handoff, told to the agent that asked for it. */
+/** Notifications about the end of a handoff to the agent that requested it. */
 import type { AgentId, HandoffId, TurnId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { PermissionEvaluator } from '@boxcar/policy';
@@ -31,7 +31,7 @@ afterEach(async () => {
 
 const HANDS_OFF = { tools: ['handoff'], delegation_policy: { target_profiles: null } };
 
-/** An agent of the operator that says what it reads. */
+/** An agent of the operator that reports what it reads. */
 async function chief(
   script: Parameters<Harness['profile']>[1] = [{ say: 'first' }, { say: 'read it' }],
 ): Promise<AgentId> {
@@ -88,7 +88,7 @@ describe('from outside', () => {
     ]);
     const { turn_id } = (await tool.getHandoff(handoff_id)) ?? {};
     expect(await woken(agentId)).toMatchObject([{ status: 'success', parent_turn_id: turn_id }]);
-    // Told again by whoever comes late, it is not told again.
+    // A repeated notification by a late process has no effect.
     await tellSource(h.runtime, handoff_id as HandoffId);
     await h.rows('update boxcar.handoffs set notifies = true');
     await tellSource(h.runtime, handoff_id as HandoffId);
@@ -140,7 +140,7 @@ describe('from outside', () => {
     const agentId = await chief();
     await tool.handoff(ask('echo', { payload: 'x' }));
     await settled();
-    // As if that process had died before it told anything.
+    // As if that process had died before the notification.
     const { handoff_id } = await quietHandoff();
     await expect(checkInvariants(h.database.pool)).rejects.toThrow('handoff-told');
     const sweeper = new Sweeper(h.runtime, {
@@ -155,7 +155,7 @@ describe('from outside', () => {
   });
 });
 
-/** A handoff that has ended without a word about it. */
+/** A handoff that has ended without a notification. */
 async function quietHandoff(): Promise<{ readonly handoff_id: string }> {
   const { handoff_id } = await tool.handoff(ask('echo', { payload: 'y', notify: false }));
   await h.rows('update boxcar.handoffs set notifies = true, told_agent_id = $2 where id = $1', [
@@ -171,7 +171,7 @@ describe('from a turn', () => {
     arguments: { target_agent: 'echo', task: 'do it', payload: 'said', notify: true, ...rest },
   });
 
-  /** Hands off in its first turn and, once it is told of the end, to the same target again. */
+  /** Hands off in its first turn, and hands off to the same target again after it reads the notification. */
   const asker: ScriptedFunction = (request, { call }) => {
     const told = JSON.stringify(request.messages).split('[HANDOFF RESULT]').length - 1;
     // The instruction of the second turn names the message too.
@@ -223,7 +223,7 @@ describe('from a turn', () => {
             ],
           };
         }
-        // Its prompt was made before the end: it has not read it.
+        // Its prompt was made before the end, so the model has not read the notification.
         if (turn.step === 2) await gate;
         return { text: 'done' };
       },
@@ -278,7 +278,7 @@ describe('from a turn', () => {
 });
 
 describe('the right to give turns', () => {
-  /** An agent that may hand off, and another one's agent. */
+  /** An agent that may hand off, and an agent of another owner. */
   async function two(): Promise<{ readonly asking: string; readonly told: string }> {
     await h.worker();
     await h.profile('helper', [{ say: 'helped' }], HANDS_OFF);
@@ -319,7 +319,7 @@ describe('the right to give turns', () => {
     const { handoff_id } = await askFor('told', asking);
     const ended = tool.waitForHandoff(handoff_id);
     await waitFor(() => Promise.resolve(free.length === 1 || undefined), { message: 'the function runs' });
-    // The right is lost before the end.
+    // The agent loses its right before the end.
     await h.rows("delete from boxcar.grants where agent_id = $1 and mode = 'append'", [asking]);
     free[0]?.();
     await ended;

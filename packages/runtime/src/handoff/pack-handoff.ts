@@ -1,4 +1,4 @@
-/** The context box of a handoff: task, context and payload as cards, in this order, then the cards of the boxes that are named. */
+/** The context box of a handoff: task, context and payload as cards, in this order, followed by the cards of the named boxes. */
 import {
   type BoxId,
   CARD_TYPES,
@@ -20,7 +20,10 @@ export interface PackedCards {
   readonly payloadCardId: CardId | null;
 }
 
-/** What is packed of a request. A payload that is neither an object nor an array is wrapped: a card of JSON holds one of them. */
+/**
+ * The packed parts of a request. A payload that is neither an object nor an array is wrapped, because a JSON card holds an object or an
+ * array.
+ */
 interface Words {
   readonly context: JsonObject | undefined;
   readonly payload: JsonValue | undefined;
@@ -69,7 +72,8 @@ export async function packHandoff(
   const words = wordsOf(input);
   const { context, payload } = words;
   const boxIds = input.context_box_id;
-  // A platform outside could not follow the pointer to the caller's box, and the turn of a function or of a chain has nothing to point at.
+  // The turn of an agent gets a pointer to the caller's box. A platform outside could not follow it, and a turn of a function or a chain
+  // has no use for it.
   const hasParent = workerTarget === null && toolCallId !== undefined && !isOfChain(asked);
   const [packed] = await tools.packer.packResolved([
     {

@@ -1,4 +1,4 @@
-/** A thousand handoffs that wait for an approval: rows, and nothing else. */
+/** A thousand handoffs that wait for an approval consist of rows only. */
 import type { TurnId } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { loadWaitFacts } from '@boxcar/store/report';
@@ -72,7 +72,7 @@ test('a thousand parked handoffs hold no place, no connection and no timer, and 
   const { handoffs, next_cursor } = await tool.listHandoffs({ status: 'pending', limit: COUNT });
   expect([handoffs.length, next_cursor === null]).toEqual([COUNT, false]);
   const [asked] = handoffs.filter(({ calling_run_id }) => calling_run_id !== null);
-  // Why the boss waits is said in spite of all others.
+  // The reason why the boss waits is reported in spite of all other waits.
   expect(JSON.stringify(await loadWaitFacts(h.database.pool, boss))).toContain(String(asked?.ticket_id));
   await gate.approve(String(asked?.ticket_id));
   expect(await h.runtime.waitForTurn(boss, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });

@@ -1,4 +1,4 @@
-/** What a process knows of handoffs: adapters, targets, functions. It owns them; programs add to them through `HandoffTool`. */
+/** The adapters, targets and functions that a process has for handoffs. Programs add to them through `HandoffTool`. */
 import type { AdapterRegistry, AskedTask, HandoffAdapter, Target, Targets } from '@boxcar/adapters';
 import {
   errorText,
@@ -37,7 +37,7 @@ import { decided } from './decided.js';
 import { handOff, loadHandoff } from './hand-off.js';
 import type { HandoffAnswer, HandoffInput } from './handoff-types.js';
 
-/** Adapters bring SDKs along: they are loaded by the first process that needs one. */
+/** Adapters import SDKs, so a process loads them only when it first needs one. */
 const loadAdapters = () => import('@boxcar/adapters');
 type AdapterLibrary = Awaited<ReturnType<typeof loadAdapters>>;
 
@@ -46,7 +46,7 @@ const BUILT_IN_PLATFORMS = ['adk', 'openai', 'anthropic'] as const;
 /** How long a question of a platform waits for its reply. */
 const ASK_MS = 86_400_000;
 
-/** As a card can have it. */
+/** The question in a form that a card can hold. */
 function questionText(question: string): string {
   const text = maskSecrets(String(sanitizeJson(question).value));
   return text.trim() === '' ? 'The agent waits for input, and does not say for what.' : text;
@@ -54,7 +54,7 @@ function questionText(question: string): string {
 
 const MAX_TASK_NAME = 1_000;
 
-/** What the platform calls the task that waits, as a row can have it: another attempt asks for it by this name. */
+/** The platform's name of the waiting task, in a form that a row can hold. The next attempt asks for the task by this name. */
 function taskName(name: string | undefined, platform: string): string | undefined {
   if (!name) return undefined;
   if (name.length <= MAX_TASK_NAME && isCleanText(name)) return name;
@@ -72,7 +72,7 @@ class TargetsFile {
   }
 }
 
-/** Names what is wrong with an adapter; undefined: nothing is. */
+/** Describes the first problem of an adapter. Undefined: the adapter is valid. */
 function findingOf(adapter: unknown): { readonly field: string; readonly message: string } | undefined {
   const { platform, supportsPlatform, executeHandoff } = Object(adapter) as Partial<HandoffAdapter>;
   if (typeof supportsPlatform !== 'function' || typeof executeHandoff !== 'function')
@@ -85,7 +85,7 @@ function findingOf(adapter: unknown): { readonly field: string; readonly message
     : { field: 'platform', message: `platform: '${platform}' must be '${first}'` };
 }
 
-/** Checks an adapter when it is added. The registry would refuse it at the first handoff that needs any adapter. */
+/** Checks an adapter when it is added. Otherwise the registry would refuse it only at the first handoff that needs any adapter. */
 function checkAdapter(adapter: unknown): void {
   const finding = findingOf(adapter);
   if (finding === undefined) return;
@@ -93,7 +93,7 @@ function checkAdapter(adapter: unknown): void {
   throw new KernelError('bad_request', { message: `registerAdapter: ${message}.`, details: { field } });
 }
 
-/** What decides about handoffs: that of a tool, else that of its runtime. */
+/** The rules that decide about handoffs: those of a tool, or else those of its runtime. */
 export interface HandoffRules {
   readonly isEnabled: boolean;
   readonly gate: CallGateOptions;
@@ -102,11 +102,11 @@ export interface HandoffRules {
 export interface HandoffSettings {
   /** Whether models and doors may hand off. Default false. */
   readonly enabled?: boolean | undefined;
-  /** Agents and models of other platforms by name, as a file of targets has them. */
+  /** Agents and models of other platforms by name, in the format of a targets file. */
   readonly targets?: unknown;
-  /** False: this process decides about approvals without knowing the policy, and leaves it to workers to begin what was approved. */
+  /** False: this process decides about approvals without knowing the policy, and workers begin the approved handoffs. */
   readonly beginsApproved?: boolean | undefined;
-  /** How callbacks are sent. Without them there are none. */
+  /** How callbacks are sent. Without these settings no callbacks are sent. */
   readonly webhooks?: WebhookSettings | undefined;
 }
 
@@ -118,16 +118,16 @@ export class HandoffParts implements Handoffs {
   readonly beginsApproved: boolean;
   readonly agents = new Map<string, RegisteredAgent>();
   runner: AgentRunner | undefined;
-  /** By which hops of chains are judged in this process: those of a tool, else those of the runtime. */
+  /** The rules by which this process judges hops of chains: those of a tool, or else those of the runtime. */
   rules: () => HandoffRules;
-  /** Those that can start serving a worker target in this process. */
+  /** Functions that start serving worker targets in this process. */
   readonly servers = new Set<(...workerTargets: readonly string[]) => Promise<void>>();
   readonly #runtime: RuntimeCore;
   readonly #adapters: HandoffAdapter[] = [];
   readonly #targets: unknown[] = [];
-  /** Evaluators of tools, where these have others than the runtime; the newest tool last. */
+  /** Evaluators of tools that differ from the evaluator of the runtime, the newest tool last. */
   readonly #evaluators = new Set<PermissionEvaluator>();
-  /** By the version of the policy under which they have asked for an approval. */
+  /** Evaluators that asked for an approval, by the version of their policy at that time. */
   readonly #askers = new Map<string, PermissionEvaluator>();
   #loaded: Promise<{ readonly registry: AdapterRegistry; readonly targets: Targets }> | undefined;
 
@@ -149,24 +149,25 @@ export class HandoffParts implements Handoffs {
     return this.#targets.length > 0;
   }
 
-  /** Read when it is needed first. */
+  /** The file is read when a target is first needed. */
   addTargetsFile(file: string): void {
     this.addTargets(new TargetsFile(file));
   }
 
-  /** Has the policy of a tool asked again before an approved handoff begins. */
+  /** Registers the policy of a tool, so that it is asked again before an approved handoff begins. */
   addEvaluator(evaluator: PermissionEvaluator): void {
     this.#evaluators.add(evaluator);
   }
 
-  /** Remembers under which version of its policy an evaluator has asked for an approval. */
+  /** Remembers the version of the policy under which an evaluator asked for an approval. */
   addAsker(version: string, evaluator: PermissionEvaluator): void {
     this.#askers.set(version, evaluator);
   }
 
   /**
-   * The evaluator that is asked again before a handoff begins that was approved under this version of a policy. After a restart nothing
-   * says which evaluator asked, and its policy may have another version by now: then that of the runtime is asked, else that of a tool.
+   * The evaluator to ask again before a handoff begins that was approved under this version of a policy. After a restart the process does
+   * not know which evaluator asked, and its policy may have changed. In that case the evaluator of the runtime is asked, or else the
+   * evaluator of a tool.
    */
   askerOf(version: string): PermissionEvaluator | undefined {
     const evaluators = [...this.#evaluators];
@@ -178,7 +179,7 @@ export class HandoffParts implements Handoffs {
     );
   }
 
-  /** @throws KernelError `bad_request` for a value that is not an adapter, and for a platform that is not named by its first name. */
+  /** @throws KernelError `bad_request` for a value that is not an adapter, and for a platform that is not given by its first name. */
   addAdapter(adapter: HandoffAdapter): void {
     checkAdapter(adapter);
     this.#adapters.push(adapter);
@@ -204,8 +205,8 @@ export class HandoffParts implements Handoffs {
   }
 
   /**
-   * Has what this process can serve served by it, too. All functions are served together: a worker for each of them would take two
-   * connections for each. Platforms are not served without need, since this process may lack their targets and keys.
+   * Starts serving this target here if this process can. All functions are served together, because a worker for each function would take
+   * two connections each. Platforms are served only on demand, because this process may lack their targets and keys.
    */
   async ensureServed(workerTarget: string): Promise<void> {
     const [serve] = this.servers;
@@ -214,7 +215,7 @@ export class HandoffParts implements Handoffs {
     else if (this.workerTargets.includes(workerTarget)) await serve?.(workerTarget);
   }
 
-  /** As `ensureServed`, without waiting for it. */
+  /** Like `ensureServed`, but does not wait. */
   serveSoon(workerTarget: string): void {
     this.ensureServed(workerTarget).catch((error: unknown) => {
       this.#runtime.log('warn', 'handoff.not_served', {
@@ -252,7 +253,7 @@ export class HandoffParts implements Handoffs {
   }
 
   /**
-   * The first name of a platform, as rows have it.
+   * The first name of a platform, as stored in rows.
    *
    * @throws KernelError `bad_request` with the text `Unsupported platform: <name>`.
    */
@@ -262,17 +263,17 @@ export class HandoffParts implements Handoffs {
     return (await this.#load()).registry.adapterOf(name).platform;
   }
 
-  /** The platform of the target of this name; undefined: it is no target. */
+  /** The platform of the target with this name. Undefined: no such target. */
   async platformOfTarget(name: string): Promise<string | undefined> {
     if (this.#targets.length === 0) return undefined;
     return (await this.#load()).targets.get(name)?.platform;
   }
 
-  /** @throws KernelError `bad_request` for a name that is no target there, with the line to add. */
+  /** @throws KernelError `bad_request` for a name that is not a target of the platform. The error gives the line to add. */
   async resolveTarget(platform: string, name: string): Promise<Target> {
     const { library, registry, targets } = await this.#load();
     const isCustom = registry.customPlatforms.includes(platform);
-    // What such an adapter needs to know of a target is its own business.
+    // The adapter of a custom platform may know targets that are not listed here.
     if (isCustom && !targets.has(name)) return { platform };
     return library.resolveTarget(targets, platform, name);
   }
@@ -301,7 +302,7 @@ export class HandoffParts implements Handoffs {
     return this.#prepareAdapter(handoff);
   }
 
-  /** In the tree of the turn that serves the function: a cancel, a budget and a limit of depth reach what it hands on. */
+  /** The new handoff belongs to the tree of the turn that serves the function, so cancels, budgets and the depth limit apply to it. */
   async #handOn(
     handoff: PackedHandoff,
     request: HandoffInput,
@@ -324,12 +325,12 @@ export class HandoffParts implements Handoffs {
     }
   }
 
-  /** The time of the handoff is over, and nobody waits for this part of it any more. */
+  /** Cancels a part of a handoff whose time is over. No caller waits for the part anymore. */
   #cancelPart({ handoff_id, project_id }: PackedHandoff, partId: HandoffId): void {
     const runtime = this.#runtime;
     runtime.afterwards(async () => {
       const part = await loadHandoff(runtime, partId, project_id);
-      // By its key it may be that of another caller.
+      // With an idempotency key, the part may belong to another caller.
       if (part.parent_handoff_id === handoff_id) await cancelHandoff(runtime, partId, project_id);
     });
   }

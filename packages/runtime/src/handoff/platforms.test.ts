@@ -97,7 +97,7 @@ describe('a platform', () => {
     expect(h.log).toContainEqual(
       expect.objectContaining({ event: 'handoff.started', fields: { handoff_id, attempt: 1 } }),
     );
-    // What only the operator may see is in no row.
+    // Data that only the operator may see is in no row.
     for (const [table, text] of await allTexts())
       for (const secret of [PLATFORM_KEY, server.origin, 'writer-large-2'])
         expect([table, text.includes(secret)]).toEqual([table, false]);

@@ -1,4 +1,4 @@
-/** A handoff that was approved is held to the policy as it is when it begins. */
+/** An approved handoff is checked against the policy as it is when the handoff begins. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -12,7 +12,7 @@ import { HandoffTool } from './handoff-tool.js';
 const ASKS = 'tools:\n  handoff: { permission: REQUIRE_APPROVAL }\n';
 const asking = { source_agent: 'main', target_agent: 'desk', task: 'Refund it.', wait: false } as const;
 
-/** An evaluator whose file changes, and whose clock goes on. */
+/** An evaluator with a file that changes and a clock that advances. */
 function changing(text: string) {
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-policy-'));
   const file = join(folder, 'policy.yaml');

@@ -15,24 +15,24 @@ import { type TestBackend, testBackend } from '../testing/queue-backend.js';
 import { openReceiver, WEBHOOK_SECRET } from '../testing/receiver.js';
 import { HandoffTool } from './handoff-tool.js';
 
-/** Short, so that a death is noticed soon; long enough for a machine that is busy with other tests. */
+/** Short, so that a death is noticed soon, but long enough for a machine that is busy with other tests. */
 const QUICK = { leaseMs: 2_000, heartbeatMs: 200, sweepMs: 100, lostRingMs: 300 };
 const STARTS = { deadlineMs: 90_000 };
 const SOON = { deadlineMs: 60_000 };
 
-/** An adapter that no process here has: what it would do is never asked for. */
+/** A target whose adapter no process here has; the adapter is never called. */
 const TARGETS = { writer: { platform: 'openai', model: 'm' } };
 
 const WEBHOOKS = { secret: WEBHOOK_SECRET, allowPrivate: ['127.0.0.1'] };
 
 interface Served {
   readonly url: string;
-  /** Requests by now. */
+  /** The number of requests so far. */
   count(): number;
   [Symbol.asyncDispose](): Promise<void>;
 }
 
-/** Takes requests, and answers none. */
+/** Accepts requests and answers none of them. */
 async function silentServer(): Promise<Served> {
   let requests = 0;
   const server = createServer(() => {
@@ -50,7 +50,7 @@ async function silentServer(): Promise<Served> {
   };
 }
 
-/** A database with its queues, a program that asks and serves nothing, and processes that serve. */
+/** A database with its queues, a program that only requests handoffs, and processes that serve them. */
 class Pool implements AsyncDisposable {
   readonly backend: TestBackend;
   readonly asking: OpenRuntime;
@@ -160,7 +160,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
   });
 });
 
-/** Knows the platform, so that it may be asked for; another process serves it. */
+/** This tool knows the platform, so that it can request handoffs to it. Another process serves them. */
 function courierTool({ asking: { runtime } }: Pool, url: string): HandoffTool {
   const tool = new HandoffTool({ runtime, concurrency: 0 });
   tool.registerAdapter({
@@ -180,7 +180,7 @@ function courierTool({ asking: { runtime } }: Pool, url: string): HandoffTool {
 }
 
 test('a callback whose sender is killed in the middle is sent by another process, under the same id', async () => {
-  // The receiver has the first request, and its sender never learns of it.
+  // The receiver has got the first request, and its sender never learns of that.
   await using receiver = await openReceiver([() => undefined]);
   await using pool = await Pool.open('postgres');
   const { database } = pool.backend;

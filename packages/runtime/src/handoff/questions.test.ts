@@ -188,7 +188,7 @@ describe('a question that an attempt has left open', () => {
     });
   });
   const retry = { max_attempts: 2, base_seconds: 2, max_seconds: 2 };
-  /** Asks, and fails before there is a reply. */
+  /** Asks, and fails before a reply arrives. */
   const failAsking = async (id: string, asked: Promise<string>): Promise<never> => {
     asked.catch(() => undefined);
     await questionOf(id);
@@ -242,7 +242,7 @@ describe('a question that an attempt has left open', () => {
     });
     const id = await begin();
     await questionOf(id);
-    // Its worker is closed while it waits: the turn is given back.
+    // The worker is closed while the turn waits: the turn is given back.
     await tool.close();
     expect(await tool.getHandoff(id)).toMatchObject({ phase: 'waiting_input' });
     const ended = tool.waitForHandoff(id);
@@ -326,7 +326,7 @@ test('the process that waits dies, and another one asks the same question and ha
   await questionOf(id);
   await tool.reply(id, '1');
   await questionOf(id, 2);
-  // Its worker is closed while it waits: the turn is given back.
+  // The worker is closed while the turn waits: the turn is given back.
   await tool.close();
   expect(await tool.getHandoff(id)).toMatchObject({ phase: 'waiting_input' });
   await tool.reply(id, '2');

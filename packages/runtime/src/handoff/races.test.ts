@@ -1,4 +1,4 @@
-/** Decisions that meet each other, from two runtimes on one database: one of them counts, and the handoff runs once or never. */
+/** Races between decisions of two runtimes on one database: one decision counts, and the handoff runs once or never. */
 import type { TicketId, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { PermissionEvaluator } from '@boxcar/policy';
@@ -15,7 +15,7 @@ import { checkInvariants } from '../testing/invariants.js';
 import { HandoffTool } from './handoff-tool.js';
 
 const ROUNDS = 200;
-/** Rounds at once: more of them meet, and the machine is busy. */
+/** Rounds that run at once: decisions overlap more often, and the machine is busy. */
 const AT_ONCE = 20;
 
 const permissionEvaluator = new PermissionEvaluator({
@@ -32,7 +32,7 @@ const closers: (() => Promise<unknown>)[] = [];
 
 beforeAll(async () => {
   h = await harness({ connections: 8, permissionEvaluator, handoffs: { enabled: true } });
-  // Another process, as far as the rows can tell: it shares nothing with the first.
+  // Another process, as far as the rows can tell: it shares nothing with the first runtime.
   otherPool = createPool({ connectionString: h.database.url });
   other = new Runtime({
     pool: otherPool,
@@ -59,7 +59,7 @@ afterAll(async () => {
 
 type Round = (ticketId: string) => readonly Promise<unknown>[];
 
-/** Meets in every round; returns how many rounds each ticket status had. */
+/** Runs the race in every round. Returns how many rounds ended with each ticket status. */
 async function rounds(name: string, meet: Round): Promise<Readonly<Record<string, number>>> {
   const run = async (round: number): Promise<{ readonly said: string[]; readonly handoffId: string }> => {
     const { handoff_id: handoffId, ticket_id: ticketId = '' } = await tool.handoff({
@@ -95,7 +95,7 @@ async function rounds(name: string, meet: Round): Promise<Readonly<Record<string
   }
   const counts: Record<string, number> = {};
   for (const { ticket } of rows) counts[ticket] = (counts[ticket] ?? 0) + 1;
-  // One of both decisions was heard each time, an expiry says nothing.
+  // At least one of the two decisions was accepted each time. An expiry reports nothing.
   expect(all.filter(({ said }) => !said.includes('fulfilled'))).toEqual([]);
   return { ...counts, winners: all.flatMap(({ said }) => said.filter((one) => one === 'fulfilled')).length };
 }
@@ -121,7 +121,7 @@ function holdNext(label: string): { readonly reached: Promise<void>; release(): 
   return { reached, release: () => release() };
 }
 
-/** Each of both begins first in half of the rounds. */
+/** Each of the two begins first in about half of the rounds. */
 const either = <T>(a: () => T, b: () => T): readonly T[] => {
   if (Math.random() < 0.5) return [a(), b()];
   const second = b();
@@ -140,7 +140,7 @@ test('an approval and a refusal', LIMIT, async () => {
     ),
   );
   expect([approved + denied, winners]).toEqual([ROUNDS, ROUNDS]);
-  // They did meet: neither is always first.
+  // The decisions did overlap: each of them was first at least once.
   expect(Math.min(approved, denied)).toBeGreaterThan(0);
 });
 
@@ -155,7 +155,7 @@ test('two approvals', LIMIT, async () => {
 });
 
 test('an approval and the end of the time', LIMIT, async () => {
-  // Other tickets of the same moment are not due: each round ends the time of its own.
+  // Other tickets of the same moment are not due: each round ends the time of its own ticket only.
   const expire = async (id: string): Promise<void> => {
     await h.rows('update boxcar.approvals set expires_at = now() where id = $1 and status = $2', [
       id,
@@ -204,7 +204,7 @@ test('a refusal that comes after another process has begun the handoff answers n
       1,
     { message: 'the call waits' },
   );
-  // The other process forbids it by now, and has not written its refusal yet.
+  // The other process already forbids the handoff, and has not written its refusal yet.
   const forbids = new PermissionEvaluator({
     text: 'tools:\n  handoff: { permission: NEVER }\n',
     environment: 'production',

@@ -1,4 +1,4 @@
-/** Questions of agents on other platforms: of the official SDK's server, in both protocols. */
+/** Questions of agents on other platforms, asked by the server of the official SDK, in both protocols. */
 import {
   a2aDialect,
   openPlatform,
@@ -68,7 +68,7 @@ describe.each(['1.0', '0.3'] as const)('an agent of protocol %s', (version) => {
     const tool = toolAt(server);
     const id = await begin(tool);
     await questionOf(tool, id);
-    // Its worker is closed while it waits: the turn is given back.
+    // The worker is closed while the turn waits: the turn is given back.
     await tool.close();
     expect(await tool.getHandoff(id)).toMatchObject({ phase: 'waiting_input' });
     expect(server.works).toHaveLength(1);

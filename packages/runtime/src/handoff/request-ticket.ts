@@ -20,29 +20,29 @@ export interface TicketRequest {
   readonly timeoutMs: number;
 }
 
-/** What an approval is bound to. */
+/** The parts of a request to which an approval is bound. */
 export interface HandoffWords {
   readonly targetAgent: string;
   readonly platform: string;
   readonly task: string;
   readonly context: JsonObject | null | undefined;
   readonly payload: JsonValue | undefined;
-  /** Whose cards go along. */
+  /** The boxes whose cards go along. */
   readonly boxIds: readonly string[];
-  /** Who gets the result outside. */
+  /** The receiver of the result outside. */
   readonly callbackUrl: string | null;
-  /** The only one that may use the ticket, a call or a handoff; null: identical requests share it. */
+  /** The only call or handoff that may use the ticket. Null: identical requests share the ticket. */
   readonly asker: string | null;
 }
 
-/** Two calls of turns never share a ticket: who approves one has not approved the other. Nor do programs that name no run. */
+/** Calls of turns never share a ticket: the approval of one call does not approve another. The same holds for programs that name no run. */
 export const askerOf = (of: {
   readonly toolCallId: string | null | undefined;
   readonly runId: string | null | undefined;
   readonly handoffId: string;
 }): string | null => of.toolCallId ?? (of.runId == null ? of.handoffId : null);
 
-/** The arguments that a person sees, and approves. */
+/** The arguments that a person sees and approves. */
 const argumentsOf = ({
   targetAgent,
   platform,
@@ -68,7 +68,7 @@ export const hashesOf = ({ context, payload, asker, ...named }: HandoffWords) =>
   payloadHash: payload === null || payload === undefined ? '' : argsHash(payload),
 });
 
-/** Asks for an approval, or joins an identical request that waits. */
+/** Requests an approval, or joins an identical pending request. */
 export async function requestTicket(
   { tools, approvalMs }: { readonly tools: KernelTools; readonly approvalMs: number },
   of: {
@@ -87,9 +87,9 @@ export async function requestTicket(
     readonly targetAgent: string;
     readonly callbackUrl: string | null;
     readonly policy: PolicyDecision;
-    /** The call that asks waits for the result: its ticket ends with it. */
+    /** The calling turn waits for the result: the ticket ends together with the call. */
     readonly isAwaited: boolean;
-    /** The call that asks. */
+    /** The call that requests the handoff. */
     readonly toolCallId: ToolCallId | null;
   },
 ): Promise<TicketRequest> {
@@ -141,7 +141,7 @@ export async function requestTicket(
   return { id, timeoutMs: approvalMs };
 }
 
-/** Of the ticket of a handoff: the boxes whose cards go along, as they were named. */
+/** The boxes whose cards go along, by the names in the request. Read from the ticket of a handoff. */
 export const boxIdsOf = ({ metadata }: Pick<TicketRow, 'metadata'>): readonly string[] =>
   (metadata.handoff as { readonly context_box_id?: readonly string[] } | undefined)?.context_box_id ?? [];
 

@@ -1,4 +1,4 @@
-/** What a person does about a chain that has failed and left something undone. Rule: docs/reference/handoff.md, "Chains". */
+/** Lets a person retry the compensation of a failed chain that left hops undone. Rule: docs/reference/handoff.md, "Chains". */
 import { type HandoffId, isFinalPhase, KernelError, type ProjectId } from '@boxcar/kernel';
 import { type ChainRow, findChain, markRolledBack } from '@boxcar/store';
 import { z } from 'zod';
@@ -16,7 +16,7 @@ interface RetryOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Completed hops that nothing has undone, the last one first. */
+/** Completed hops that have not been undone, the last hop first. */
 const leftHops = (chain: ChainRow): readonly number[] =>
   hopsOf(chain)
     .flatMap(({ has_compensation }, at) => (has_compensation ? [at + 1] : []))
@@ -29,7 +29,7 @@ const leftHops = (chain: ChainRow): readonly number[] =>
     )
     .reverse();
 
-/** @throws KernelError why a compensation has failed; `conflict`, `not_found`. */
+/** @throws KernelError the error of a failed compensation; `conflict`, `not_found`. */
 export async function retryCompensation(
   runtime: RuntimeCore,
   handoffId: HandoffId,
@@ -51,7 +51,10 @@ export async function retryCompensation(
   await markRolledBack(runtime.pool, handoffId);
 }
 
-/** Two people who try at once make one handoff: they count the same attempts, and wait for one that is under way. */
+/**
+ * Two people who retry at once make one handoff: both count the same attempts and so use the same key, and both wait for an attempt that is
+ * under way.
+ */
 async function undo(
   runtime: RuntimeCore,
   chain: ChainRow,

@@ -1,4 +1,4 @@
-/** What a tool serves in its own process, and what that costs. */
+/** The targets that a tool serves in its own process, and the cost of serving them. */
 import { expect, test } from 'vitest';
 import { harness } from '../testing/harness.js';
 import { HandoffTool } from './handoff-tool.js';

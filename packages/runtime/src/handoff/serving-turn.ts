@@ -1,4 +1,4 @@
-/** The turn that serves a handoff: of the target's profile, or one that an adapter or a function takes. */
+/** The turn that serves a handoff: a turn of the target's profile, or a turn for an adapter or a function. */
 import { KernelError } from '@boxcar/kernel';
 import type { AgentRow } from '@boxcar/store';
 import { CHAIN_TARGET } from '../core/index.js';
@@ -6,17 +6,17 @@ import type { KernelTools, SubmitTurnRequest } from '../handler/index.js';
 import { ensureHandoffProfile } from './handoff-profile.js';
 import type { NativeTarget } from './native-target.js';
 
-/** Room for what stands in queues before a handoff begins, where a call waits for it. */
+/** Extra time for queues before a handoff begins, when a call waits for the handoff. */
 export const QUEUE_ROOM_MS = 3_600_000;
 
-/** One of both. */
+/** Either the worker target or the native target is set. */
 export interface ServedBy {
   /** Null: workers of the target's profile. */
   readonly workerTarget: string | null;
   readonly native: NativeTarget | undefined;
 }
 
-/** The turn that serves a handoff. */
+/** The request for the turn that serves a handoff. */
 export async function turnOf(
   tools: KernelTools,
   {
@@ -31,7 +31,7 @@ export async function turnOf(
     readonly contextBoxId: SubmitTurnRequest['contextBoxId'];
     readonly timeoutMs: number;
     readonly wait: boolean;
-    /** For a chain, which acts for whoever has begun it. */
+    /** True for a chain, which acts for the caller that began it. */
     readonly isTrusted?: boolean | undefined;
     readonly priority?: number | undefined;
   },
@@ -56,7 +56,7 @@ export async function turnOf(
     contextBoxId,
     access: 'trusted',
     wait,
-    // Its time begins with its first attempt; a call does not wait for ever.
+    // The time of the handoff starts with its first attempt, but a waiting call needs a limit.
     ...(wait ? { deadlineMs: timeoutMs + QUEUE_ROOM_MS } : {}),
     argument: 'target_agent',
     serves: { workerTarget },

@@ -1,4 +1,4 @@
-/** Readers of a handoff get its text while it is written, and nothing of it is lost between two readings. */
+/** Readers of a handoff get its text while it is written, and lose nothing between two reads. */
 import {
   a2aDialect,
   anthropicDialect,
@@ -17,7 +17,7 @@ import { checkInvariants } from '../testing/invariants.js';
 import { HandoffTool } from './handoff-tool.js';
 import type { HandoffInput } from './handoff-types.js';
 
-/** Something that a test lets go on. */
+/** A gate that a test opens. */
 function gate(): { readonly opened: Promise<void>; open(): void } {
   let open: () => void = () => undefined;
   const opened = new Promise<void>((resolve) => {
@@ -53,7 +53,7 @@ async function all(handoffId: string, afterSeq = 0): Promise<readonly HandoffPar
   return parts;
 }
 
-/** What a reader holds at the end. */
+/** The text that a reader has at the end. */
 const textOf = (parts: readonly HandoffPart[]): string =>
   parts.reduce(
     (text, part) => (part.type === 'reset' ? '' : part.type === 'text' ? text + part.text : text),
@@ -63,7 +63,7 @@ const textOf = (parts: readonly HandoffPart[]): string =>
 const numbersOf = (parts: readonly HandoffPart[]): readonly number[] => parts.map(({ seq }) => seq);
 const count = (n: number): readonly number[] => Array.from({ length: n }, (_, at) => at + 1);
 
-/** Wherever a reader stops, the rest follows. */
+/** A reader that stops anywhere can read the rest afterwards. */
 async function checkResumes(handoffId: string, parts: readonly HandoffPart[]): Promise<void> {
   expect(numbersOf(parts)).toEqual(count(parts.length));
   for (const { seq } of parts) expect(await all(handoffId, seq)).toEqual(parts.slice(seq));
@@ -340,7 +340,7 @@ describe('a reader', () => {
     );
     if (turn === undefined) throw new Error('no turn');
     await eraseCards(h.database.pool, [turn.card], { projectId: turn.project, reason: 'asked for' });
-    // Wherever the reader was cut off.
+    // For every place where the reader can be cut off.
     for (let seen = 0; seen < before.length; seen += 1) {
       const parts = await all(id, seen);
       expect(parts.map(({ seq }) => seq)).toEqual(parts.map((_part, index) => seen + index + 1));

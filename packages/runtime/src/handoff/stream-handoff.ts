@@ -1,10 +1,12 @@
 /**
- * What a handoff says, part by part, from the rows.
+ * Streams the text of a handoff, part by part, from the rows.
  *
- * S1  Numbers rise by one. A reader that asks for what came after the last part that it saw misses nothing, in any process, at any time.
- * S2  After the last `reset` the texts joined are the result, if it is a text: what was not written as a part follows from the result.
- * S3  The last part is `result` or `error`, as the row has it.
- * S4  After an erasure nobody can say any more which parts followed from the result: the last part follows the last one that the reader saw.
+ * S1  Numbers rise by one. A reader that asks for the parts after the last part that it saw misses nothing, in any process, at any time.
+ * S2  After the last `reset`, the joined texts are the result, if the result is a text. Text that was not written as a part is derived from
+ *     the result.
+ * S3  The last part is `result` or `error`, as in the row.
+ * S4  After an erasure the parts that were derived from the result are no longer known: the last part follows the last part that the reader
+ *     saw.
  * Rule: docs/reference/handoff.md, "Streams".
  */
 import {
@@ -19,20 +21,20 @@ import type { RuntimeCore } from '../core/index.js';
 import { loadHandoff, waitForTurnOf } from './hand-off.js';
 
 const PAGE = 200;
-/** A reset, a text and the result may follow from the row. */
+/** A reset, a text and the result may be derived from the row. */
 const MAX_END_PARTS = 3;
-/** How often the rows are read without a notice. */
+/** How often the rows are read when no notification arrives. */
 const LOOK_MS = 500;
 
 export interface StreamOptions {
-  /** The number of the last part that was seen. Default 0. */
+  /** The number of the last part that the reader saw. Default 0. */
   readonly afterSeq?: number | undefined;
   readonly signal?: AbortSignal | undefined;
 }
 
 interface FollowOptions extends StreamOptions {
   readonly projectId: ProjectId;
-  /** Whether the stream is over although the handoff goes on. Asked after each look. */
+  /** Whether the stream ends although the handoff continues. Asked after each look. */
   readonly isOver?: (() => Promise<boolean>) | undefined;
 }
 
@@ -56,7 +58,7 @@ export async function* streamHandoff(
   let after = afterSeq;
   for (;;) {
     await follower.news(LOOK_MS, signal);
-    // Read before its parts: nothing is added after its end.
+    // The row is read before its parts: no part is added after the end.
     const handoff = await loadHandoff(runtime, handoffId, projectId);
     for (let page: TurnPart[] = []; ; ) {
       page = await loadTurnParts(runtime.pool, { turnId, afterSeq: after, limit: PAGE });
@@ -75,7 +77,7 @@ export async function* streamHandoff(
   }
 }
 
-/** What follows from the row of a handoff that has ended: it never stood in a part (S2, S3). */
+/** Parts that are derived from the row of an ended handoff and were never stored as parts (S2, S3). */
 function endOf({ status, result, error }: Handoff, said: Said, after: number): readonly HandoffPart[] {
   const isDone = status === 'completed';
   if (isDone && said.is_erased)

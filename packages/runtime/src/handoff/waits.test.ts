@@ -1,4 +1,4 @@
-/** Waits for handoffs: they end with what they wait for, with their time, or with the runtime. */
+/** Waits for handoffs end with the handoff, with their time limit, or with the runtime. */
 import type { HandoffId } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
 import { afterAll, beforeAll, expect, test } from 'vitest';

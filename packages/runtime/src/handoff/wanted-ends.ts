@@ -1,13 +1,16 @@
-/** What a request wants at the end of its handoff. Rule: docs/reference/handoff.md, "Callbacks" and "Telling the source agent". */
+/**
+ * The notifications that a request wants at the end of its handoff.
+ * Rule: docs/reference/handoff.md, "Callbacks" and "Telling the source agent".
+ */
 import { type AgentId, type HandoffArguments, KernelError } from '@boxcar/kernel';
 import { findNotifyRefusal } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { KernelTools } from '../handler/index.js';
 
 export interface WantedEnds {
-  /** Null: nothing is sent. */
+  /** Null: no callback is sent. */
   readonly callbackUrl: string | null;
-  /** Null: nothing is told. */
+  /** Null: no agent is notified. */
   readonly toldAgentId: AgentId | null;
 }
 
@@ -18,7 +21,7 @@ const refuse = (field: string, problem: string, next: string): KernelError =>
     details: { field: `arguments.${field}` },
   });
 
-/** @throws KernelError for a callback or a source agent that cannot be; nothing was written then. */
+/** @throws KernelError for a callback or a source agent that is not allowed; nothing has been written in that case. */
 export async function findWantedEnds(
   runtime: Pick<RuntimeCore, 'webhooks'>,
   input: HandoffArguments,
@@ -36,7 +39,7 @@ async function findCallback(
   { ctx }: KernelTools,
 ): Promise<string | null> {
   if (callback === undefined) return null;
-  // An address that a model names could be that of whoever has talked to it.
+  // A model may get an address from any text that it has read, so a model may not name a receiver.
   if (ctx.parent !== undefined)
     throw refuse(
       'callback',
@@ -46,7 +49,7 @@ async function findCallback(
   return webhooks.check(callback.url, 'arguments.callback.url');
 }
 
-/** The agent that asks; from outside the one that is named. */
+/** The calling agent; for a request from outside, the agent that it names. */
 async function findTold(
   { source_agent }: HandoffArguments,
   { ctx, tx, findAgents }: KernelTools,

@@ -1,4 +1,4 @@
-/** Events that are sent to receivers outside, for programs and people. Rule: docs/reference/handoff.md, "Callbacks". */
+/** Events for receivers outside, listed for programs and people. Rule: docs/reference/handoff.md, "Callbacks". */
 import {
   DELIVERY_STATUSES,
   type DeliveryId,
@@ -20,14 +20,14 @@ export interface ListWebhooksOptions {
   readonly handoff_id?: string | undefined;
   /** 1 to 1,000; default 50. */
   readonly limit?: number | undefined;
-  /** `next_cursor` of the page before. */
+  /** `next_cursor` of the previous page. */
   readonly cursor?: string | undefined;
 }
 
 /** A page of deliveries, the newest first. */
 export interface WebhookPage {
   readonly webhooks: readonly WebhookDelivery[];
-  /** Null: there is no more. */
+  /** Null: this is the last page. */
   readonly next_cursor: string | null;
 }
 
@@ -46,7 +46,7 @@ const listSchema = z.strictObject({
     .optional(),
 });
 
-/** The options of a list, with their defaults; asks nothing of the database. @throws KernelError `bad_request`. */
+/** The checked options of a list, with their defaults. Does not read the database. @throws KernelError `bad_request`. */
 export function checkWebhookOptions(options: ListWebhooksOptions): z.output<typeof listSchema> {
   const parsed = safeParse(listSchema, options);
   if (!parsed.success) throw toBadRequest(parsed.error, 'options');
@@ -75,7 +75,7 @@ export async function listWebhookPage(
   };
 }
 
-/** Has a delivery sent now. @throws KernelError `not_found`; `conflict`: it was delivered. */
+/** Sends a delivery now. @throws KernelError `not_found`; `conflict`: it was already delivered. */
 export async function retryWebhook(
   { pool, webhooks }: Pick<RuntimeCore, 'pool'> & Partial<Pick<RuntimeCore, 'webhooks'>>,
   deliveryId: DeliveryId,

@@ -1,6 +1,6 @@
 /**
- * The rows of a handoff: its cards, its ticket or its turn, itself and the beginning of its log, all in the transaction of the request.
- * What serves it is a turn, also on other platforms: one that only processes with the adapter or the function take.
+ * The rows of a handoff: its cards, its ticket or its turn, its own row and the beginning of its log, all in the transaction of the
+ * request. A turn serves the handoff on other platforms too: only processes with the adapter or the function take such a turn.
  */
 import {
   DEFAULT_HANDOFF_RETRY,
@@ -21,7 +21,7 @@ import { requestTicket, type TicketRequest } from './request-ticket.js';
 import { QUEUE_ROOM_MS, turnOf } from './serving-turn.js';
 import type { WantedEnds } from './wanted-ends.js';
 
-/** What was asked and decided. */
+/** The request and the decision about it. */
 interface Settled {
   readonly asked: Asked;
   readonly place: HandoffPlace | undefined;
@@ -29,21 +29,21 @@ interface Settled {
   readonly wanted: WantedEnds;
 }
 
-/** What was made for it. */
+/** The rows that were made for the request. */
 interface Made {
   readonly packed: PackedCards;
-  /** Of a handoff that waits for an approval. */
+  /** Set for a handoff that waits for an approval. */
   readonly ticket: TicketRequest | undefined;
-  /** Of a handoff that may run. */
+  /** Set for a handoff that may run. */
   readonly turn: TurnRef | undefined;
-  /** Of a handoff that was refused; names it. */
+  /** The error of a refused handoff; it contains the id of the handoff. */
   readonly error: ErrorBody | null;
   readonly events: readonly NewHandoffEvent[];
 }
 
 const timeoutOf = ({ input }: Asked): number => Math.ceil((input.timeout ?? DEFAULT_HANDOFF_SECONDS) * 1000);
 
-/** A call of a turn gets the result of the handoff as its own. */
+/** A waiting call of a turn gets the result of the handoff as its own result. */
 const isAwaitedBy = ({ toolCallId }: KernelTools, { input }: Asked): boolean =>
   toolCallId !== undefined && input.wait !== false;
 
@@ -52,7 +52,7 @@ export async function writeHandoff(scope: RequestScope, settled: Settled): Promi
   const { asked, decided } = settled;
   const packed = await packHandoff(tools, asked, {
     workerTarget: decided.route.workerTarget,
-    // Whoever fetches a session reads its entries there.
+    // A client that fetches the session reads its entries in the session itself.
     session: decided.route.isFetched === true ? undefined : scope.session,
   });
   const ticket = await askForApproval(tools, settled);
@@ -107,7 +107,7 @@ async function serve(
   return tools.submitTurn(turn);
 }
 
-/** The phase with which a row begins. */
+/** The first phase of a row. */
 function phaseOf(decided: Decided): HandoffPhase {
   switch (decided.kind) {
     case 'run':

@@ -1,11 +1,12 @@
 /**
- * Public agents: profiles that other platforms call. Each message is a handoff, so that policy, approvals, budgets, logs and streams are
- * those of every other door.
+ * Public agents: profiles that other platforms call. Each message is a handoff, so it has the same policy, approvals, budgets, logs and
+ * streams as a request at any other door.
  *
- * D1  A key reaches the public profiles of its project, and of their tasks those that it has given itself: a key of an agent those of
- *     that agent, every other key those of the keys of its name. Everything else is answered as what does not exist.
- * D2  The same message twice is one task. What follows from a message, its conversation and the agent of that too, follows from its words.
- * D3  Nothing is kept here: each answer is read from rows, in whatever process it is asked for.
+ * D1  A key reaches the public profiles of its project, and the tasks that it has given itself. The key of an agent reaches the tasks of
+ *     that agent; every other key reaches the tasks of all keys with its name. All other profiles and tasks are reported as not existing.
+ * D2  A repeated message is the same task. The keys and ids of a message, including those of its conversation and its agent, are derived
+ *     from the caller and the ids in the message.
+ * D3  Nothing is cached here: each answer is read from rows, in any process.
  * Rule: docs/reference/a2a.md.
  */
 import { createHash } from 'node:crypto';
@@ -48,17 +49,17 @@ import { type PagePlace, readCursor } from '../lib/index.js';
 import { PushReceivers } from './push-receivers.js';
 import { untilAsked } from './until-asked.js';
 
-/** What is asked of a public agent. */
+/** A message to a public agent. */
 export interface PublicMessage {
   /** The same id is the same message. */
   readonly messageId: string;
-  /** By which the caller knows messages that belong together; the agent remembers the ones before. Default: a new one. */
+  /** The caller's name for messages that belong together; the agent remembers the earlier messages. Default: a new conversation. */
   readonly conversation?: string | undefined;
   readonly task: string;
   readonly payload?: JsonValue | undefined;
 }
 
-/** What is answered to the question of a task. */
+/** A reply to the question of a task. */
 export interface PublicReply {
   /** The same id is the same reply. */
   readonly messageId: string;
@@ -75,20 +76,20 @@ export interface ListTasksOptions {
 
 export interface TaskPage {
   readonly tasks: readonly PublicTask[];
-  /** Null: there is no more. */
+  /** Null: this is the last page. */
   readonly nextCursor: string | null;
   /** Counted up to 10,000. */
   readonly count: number;
 }
 
 const CURSOR = 'tasks';
-/** Characters. */
+/** In characters. */
 const MAX_NAME = 200;
 
 const digestOf = (words: readonly string[]): string =>
   createHash('sha256').update(JSON.stringify(words)).digest('hex');
 
-/** What callers with a key of this name are called: as long as any name may be, and the same for no other key. */
+/** The name of callers with a key of this name. It fits the limit for names, and differs for every other key name. */
 function callerNamed(key: string): string {
   const name = `a2a:${key}`;
   return name.length <= MAX_NAME
@@ -96,7 +97,7 @@ function callerNamed(key: string): string {
     : `${name.slice(0, 150).toWellFormed()}~${digestOf([key]).slice(0, 32)}`;
 }
 
-/** An id that follows from words, in the form of those that are made by chance. */
+/** Derives an id from words. It has the form of a UUID. */
 function idOf(words: readonly string[]): string {
   const hex = digestOf(words);
   const variant = ((Number.parseInt(hex.charAt(16), 16) & 3) | 8).toString(16);
@@ -106,7 +107,7 @@ function idOf(words: readonly string[]): string {
 const isSameQuestion = (one: TaskQuestion, other: TaskQuestion | null): boolean =>
   one.handoff_id === other?.handoff_id && one.seq === other.seq;
 
-/** A public agent, as one caller reaches it. */
+/** A public agent, for one caller. */
 export class AgentDoor {
   readonly agent: PublicAgent;
   readonly #runtime: HandoffRuntime;
@@ -124,7 +125,7 @@ export class AgentDoor {
     };
   }
 
-  /** Whoever has given a task is notified of its questions and its end. */
+  /** Receivers that are notified of the questions and the end of the caller's tasks. */
   get pushes(): PushReceivers {
     return new PushReceivers(this.#runtime);
   }
@@ -133,14 +134,15 @@ export class AgentDoor {
     return this.#scope.projectId;
   }
 
-  /** What belongs to the caller, and to nobody else. */
+  /** Words that identify the caller, so that derived ids differ from those of every other caller. */
   #words(kind: string, text: string): readonly string[] {
     const { projectId, publicAgent, sourceAgent, sourceAgentId } = this.#scope;
     return [kind, projectId, publicAgent, sourceAgentId ?? '', sourceAgent, text];
   }
 
   /**
-   * Makes a task of a message, or finds the one that it has become (D2). A task that is refused is one too: its row says why.
+   * Makes a task from a message, or finds the task of a repeated message (D2). A refused request is a task too: its row contains the
+   * reason.
    *
    * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`, `feature_disabled`; `database_unavailable`.
    */
@@ -167,15 +169,15 @@ export class AgentDoor {
   }
 
   /**
-   * Answers what a task asks. The same reply twice is one reply (D2).
+   * Replies to the question of a task. A repeated reply is the same reply (D2).
    *
-   * @returns The task after that. Undefined: it asks nothing, or its question was answered meanwhile.
+   * @returns The task after the reply. Undefined: the task has no open question, or the question was answered in the meantime.
    * @throws KernelError `bad_request`, `payload_too_large`, `idempotency_conflict`; `database_unavailable`.
    */
   async reply(task: PublicTask, { messageId, text }: PublicReply): Promise<PublicTask | undefined> {
     const { handoff_id: taskId, question } = task;
     const key = digestOf(this.#words('reply', `${taskId} ${messageId}`));
-    // Looked for after the question was read: a reply that is not found cannot have answered an earlier one.
+    // The reply is looked up after the question was read. So a reply that is not found cannot have answered an earlier question.
     const isDone = (await this.#isAnswered(key, text)) || (await this.#answer(question, { key, text }));
     return isDone ? this.get(taskId) : undefined;
   }
@@ -197,7 +199,7 @@ export class AgentDoor {
     }
   }
 
-  /** @throws KernelError `idempotency_conflict`: the id of the message was used for other words. */
+  /** @throws KernelError `idempotency_conflict`: the id of the message was used for another text. */
   async #isAnswered(key: string, text: string): Promise<boolean> {
     const given = await findKeyedReply(this.#runtime.pool, key);
     if (given === undefined) return false;
@@ -208,7 +210,7 @@ export class AgentDoor {
     });
   }
 
-  /** @returns The id of the handoff, whatever became of it. */
+  /** @returns The id of the handoff, also if the handoff was refused. */
   async #accept(request: { readonly source_agent: string }, origin: TaskOrigin): Promise<string> {
     const runtime = this.#runtime;
     const isEnabled = readHandoffEnvironment().isEnabled ?? true;
@@ -223,7 +225,7 @@ export class AgentDoor {
       const { answer } = await runtime.accept('handoff', request, {
         projectId: this.#projectId,
         ...(sourceAgentId === null ? {} : { sourceAgentId }),
-        // The same words again find their first answer, and leave no row of their own.
+        // A repeated request finds its first answer, and leaves no row of its own.
         idempotencyKey: `a2a:${digestOf(this.#words(origin.conversation, origin.messageId))}`,
         handler: handler as Handler,
       });
@@ -243,7 +245,7 @@ export class AgentDoor {
     return id && findPublicTask(this.#runtime.pool, this.#scope, id);
   }
 
-  /** Tasks of the caller, the newest first. @throws KernelError `bad_request` for a cursor that is none. */
+  /** Tasks of the caller, the newest first. @throws KernelError `bad_request` for a cursor that is not valid. */
   async list({ limit, cursor, ...filters }: ListTasksOptions): Promise<TaskPage> {
     const after: PagePlace | undefined = cursor === undefined ? undefined : readCursor(CURSOR, cursor);
     if (cursor !== undefined && after === undefined)
@@ -262,7 +264,7 @@ export class AgentDoor {
     return { tasks: tasks.map(({ place_at: _place, ...task }) => task), nextCursor, count };
   }
 
-  /** The task as it is at its end, when it asks something, or when the time is over. @throws The signal's reason. */
+  /** Waits until the task ends, asks a question, or the time is over, and resolves with its state then. @throws The signal's reason. */
   async wait(
     task: PublicTask,
     { timeoutMs, signal }: { readonly timeoutMs: number; readonly signal: AbortSignal },
@@ -284,7 +286,7 @@ export class AgentDoor {
     return (await this.get(task.handoff_id)) ?? task;
   }
 
-  /** Resolves when a task asks something, or has ended without a turn. @throws The signal's reason. */
+  /** Resolves when a task asks a question, or has ended without a turn. @throws The signal's reason. */
   async #untilAsked(
     taskId: string,
     options: { readonly projectId: ProjectId; readonly signal: AbortSignal },
@@ -296,7 +298,7 @@ export class AgentDoor {
   }
 
   /**
-   * What a task says, from its first word to its end, or until it asks something else than `asked`.
+   * Streams the text of a task from its beginning to its end, or until the task asks a question other than `asked`.
    *
    * @throws The signal's reason.
    */
@@ -311,14 +313,14 @@ export class AgentDoor {
     return streamHandoff(this.#runtime, taskId, { projectId: this.#projectId, signal, isOver });
   }
 
-  /** Ends a task, with everything below it. @returns False: it has ended otherwise. */
+  /** Ends a task together with its subtree. @returns False: the task had already ended in another way. */
   async cancel(task: PublicTask): Promise<boolean> {
     return (await cancelHandoff(this.#runtime, task.handoff_id, this.#projectId)).phase === 'canceled';
   }
 }
 
 /**
- * The public agent of this name in the project of the key. One statement.
+ * Finds the public agent of this name in the project of the key, with one statement.
  *
  * @throws KernelError `not_found` for a profile that does not exist or is not public.
  */

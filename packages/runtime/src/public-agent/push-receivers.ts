@@ -1,4 +1,4 @@
-/** Who is notified of a task that another platform has given. Rule: docs/reference/a2a.md, "Push notifications". */
+/** The receivers that are notified about a task of another platform. Rule: docs/reference/a2a.md, "Push notifications". */
 import { type HandoffId, KernelError } from '@boxcar/kernel';
 import {
   deletePushConfig,
@@ -10,9 +10,9 @@ import {
 } from '@boxcar/store';
 import type { HandoffRuntime } from '../handoff/index.js';
 
-/** A receiver that is asked for. */
+/** A request for a receiver. */
 export interface PushRequest extends Omit<PushConfig, 'id'> {
-  /** Default: the id of the task. The same id is the same receiver. */
+  /** Default: the id of the task. A request with the same id replaces the receiver. */
   readonly id: string | undefined;
 }
 
@@ -30,31 +30,36 @@ export class PushReceivers {
     this.#runtime = runtime;
   }
 
-  /** False: this installation has no secret to sign with. */
+  /** False: this installation has no secret for signatures. */
   get isOffered(): boolean {
     return this.#runtime.webhooks.isConfigured;
   }
 
-  /** The address of a receiver as it is stored. @throws KernelError `bad_request` for one that nothing may be sent to. */
+  /**
+   * The address of a receiver, in the form in which it is stored. @throws KernelError `bad_request` for an address to which nothing may be
+   * sent.
+   */
   check(url: string, field: string): Promise<string> {
     return this.#runtime.webhooks.check(url, field);
   }
 
-  /** Before something else is done with the request. @throws KernelError `bad_request`: the task has too many. */
+  /**
+   * Checks the limit of receivers before the rest of the request is carried out. @throws KernelError `bad_request`: the task has too many.
+   */
   async checkRoom(task: PublicTask, { id = task.handoff_id }: Pick<PushRequest, 'id'>): Promise<void> {
     const others = (await this.list(task)).filter((one) => one.id !== id);
     if (others.length >= MAX_PUSH_CONFIGS) throw tooMany(task);
   }
 
   /**
-   * @param request - With an address that was checked.
-   * @throws KernelError `bad_request`: the task has too many.
+   * @param request - The address must have been checked.
+   * @throws KernelError `bad_request`: the task has too many receivers.
    */
   async set(task: PublicTask, request: PushRequest): Promise<PushConfig> {
     const { handoff_id: taskId } = task;
     const config = { ...request, id: request.id ?? taskId };
     if (!(await setPushConfig(this.#runtime.pool, taskId as HandoffId, config))) throw tooMany(task);
-    // What has happened already is due at once.
+    // Events that have already happened are due at once.
     this.#runtime.webhooks.wake();
     return config;
   }

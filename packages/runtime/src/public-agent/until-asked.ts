@@ -1,9 +1,9 @@
-/** Waits for the question of a task without reading its rows for every word that it says. */
+/** Waits for the question of a task, without reading its rows for every piece of text that it writes. */
 import { setTimeout as pause } from 'node:timers/promises';
 
-/** How often the rows are read without a notice. */
+/** How often the rows are read when no notification arrives. */
 const LOOK_MS = 5_000;
-/** Between two looks, however much is said. */
+/** The shortest time between two looks, however much text is written. */
 const REST_MS = 200;
 
 /** @throws The signal's reason. */

@@ -7,7 +7,7 @@ import { openRuntime } from '../open.js';
 import { migrateQueues } from '../queue/queues.js';
 import { createWorker } from '../worker/worker.js';
 
-/** Much longer than the limits of all parts together, and much shorter than the silence of a server that is away. */
+/** Much longer than the limits of all parts together, and much shorter than the time that an unreachable server stays silent. */
 const SOON_MS = 30_000;
 
 async function timed(work: Promise<unknown>): Promise<{ error: unknown; tookMs: number }> {

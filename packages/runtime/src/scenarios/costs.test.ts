@@ -1,4 +1,4 @@
-/** What each operation costs in counts, on a real server: a change that costs more shows here, whatever the machine. */
+/** The cost of each operation, in counts on a real server: a change that makes an operation more expensive fails here on any machine. */
 import { readFileSync } from 'node:fs';
 import { createPool } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

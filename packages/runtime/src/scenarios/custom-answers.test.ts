@@ -1,4 +1,4 @@
-/** Handlers may answer anything: the kernel does not read from an answer what the submission made. */
+/** Handlers may return any answer: the kernel does not learn from an answer which rows the submission made. */
 import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { purgeRuns } from '@boxcar/store';
 import { beforeEach, expect, test } from 'vitest';
@@ -110,7 +110,7 @@ test('an operation keeps the record of its other turns when some of its turns ar
     first.turnId,
   ]);
   await h.rows("update boxcar.turns set ended_at = now() - interval '1 day' where id = $1", [first.turnId]);
-  // Entries are as old as their turn.
+  // The entries are as old as their turn.
   await h.database.pool.query(
     `begin; set local session_replication_role = replica;
      update boxcar.cards set created_at = now() - interval '1 day';

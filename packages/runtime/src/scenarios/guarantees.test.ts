@@ -1,4 +1,7 @@
-/** Promises that cross the whole kernel, each in one run of it. The others stand beside the code that keeps them: docs/explanation/guarantees.md. */
+/**
+ * Guarantees of the whole kernel, each tested in one run. All others are tested beside the code that implements them:
+ * docs/explanation/guarantees.md.
+ */
 import type { JsonValue, Message } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, expect, test } from 'vitest';
@@ -139,7 +142,7 @@ test('a child that ends before its parent has suspended costs no wait: the paren
   const held = new Promise<void>((settle) => {
     release = settle;
   });
-  // In one step with the delegation: the parent cannot suspend before this answers, and the child ends long before.
+  // This call is in the same step as the delegation: the parent cannot suspend before the call answers, and the child ends long before.
   h.runtime.registerTool({
     name: 'linger',
     description: 'Lingers.',
@@ -172,7 +175,7 @@ test('a child that ends before its parent has suspended costs no wait: the paren
   );
   expect(await h.rows('select status from boxcar.turns where depth = 0')).toEqual([{ status: 'running' }]);
   release();
-  // No sweep is there to help.
+  // No sweep runs that could help.
   expect(await end(parent)).toMatchObject({ status: 'success', result: 'both' });
 });
 
@@ -193,7 +196,7 @@ test('who was given no box inherits none, and an id that looks trusted opens not
   await h.worker();
   const secret = await launch('quick');
   await end(secret);
-  // It may reach everybody, so the box is all that stands in its way.
+  // Its policy allows every target, so only the box is refused.
   await h.profile('poor', [{ say: 'nothing' }], { delegation_policy: { target_profiles: null } });
   const poor = await launch('poor');
   await end(poor);

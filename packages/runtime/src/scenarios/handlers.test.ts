@@ -28,7 +28,7 @@ interface Receipt {
   readonly output_box_id: BoxId;
 }
 
-/** A promise and its end. */
+/** A promise with the function that resolves it. */
 function deferred(): { readonly promise: Promise<void>; resolve(): void } {
   let resolve = (): void => undefined;
   const promise = new Promise<void>((done) => {
@@ -45,9 +45,9 @@ beforeEach(async () => {
   model = recordingModel(functions);
   h = await harness({ model });
   return async () => {
-    // Whatever a test does: no prompt may be one that a provider refuses.
+    // In every test: no prompt may be one that a provider refuses.
     expect(model.findings()).toEqual([]);
-    // And each can be built again from its rows.
+    // Each prompt can be rebuilt from its rows.
     await checkPrompts(h.database.pool, model.requests);
     await h[Symbol.asyncDispose]();
   };
@@ -131,7 +131,7 @@ describe('delegation to a new agent', () => {
       primitive: 'launch_principal',
       is_awaited: false,
     });
-    // Nobody serves its target, so it is still there when the child is filed under it.
+    // No worker serves its target, so the turn is still open when the child is filed under it.
     await h.profile('parked', [{ say: 'late' }], { worker_target: 'nobody' });
     const child = await launch('expert', 'sub', {}, { parentTurnId: (await launch('parked')).turn_id });
     const [row] = await h.rows('select depth, channel_id from boxcar.turns where id = $1', [child.turn_id]);
@@ -185,7 +185,7 @@ describe('delegation to a new agent', () => {
     expect(first).toMatchObject({ status: 'success', result: { status: 'accepted' } });
     expect(second).toMatchObject({ status: 'success', result: { status: 'success', result: 'done b' } });
     const child = second?.result as unknown as { output_box_id: string; agent_id: string };
-    // What was told may be used: the child's output as context of the next delegation (W20).
+    // An id in an answer may be used: the output of the child becomes context of the next delegation (W20).
     const next = await submit(
       'launch_principal',
       { profile_name: 'expert', instruction: 'c', context_box_id: child.output_box_id },
@@ -269,7 +269,7 @@ describe('reuse', () => {
 
   test('many at once for one agent strand no turn', async () => {
     await h.profile('expert', [{ say: '{{instruction}}' }]);
-    // No sweep looks after them: whoever ends and whoever submits must.
+    // No sweep runs, so ends of turns and submissions must start the queued turns.
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     const first = await run('expert', '0');
     const turns = await Promise.all(
@@ -312,7 +312,7 @@ describe('a clone', () => {
       clone.agent_id,
     ]);
     expect(row).toMatchObject({ derived_from: source.agent_id });
-    // What both read is the same to the byte, but for the parent line: providers' caches hold for the clone.
+    // The shared part is the same to the byte, except for the line that names the parent: caches of providers stay valid for the clone.
     expect(promptOf(clone).slice(2, 6)).toEqual([
       ...promptOf(source, 2).slice(2),
       'assistant: answer to one',
@@ -321,12 +321,12 @@ describe('a clone', () => {
     const third = await delegate('clone', clone.agent_id, 'three');
     await end(third);
     expect(promptOf(third).filter((line) => line.startsWith('assistant calls'))).toHaveLength(2);
-    // Passed on as a box, the same history is quoted.
+    // When the same history is passed on as a box, it is quoted.
     const heir = await launch('expert', 'four', { context_box_id: clone.context_box_id });
     await end(heir);
     expect(promptOf(heir).filter((line) => line.startsWith('assistant calls'))).toHaveLength(0);
     expect(promptOf(heir).join('\n')).toContain('called look');
-    // A snapshot is a box like any other: packed again it gives the same cards in the same order.
+    // A snapshot is an ordinary box: packing it again gives the same cards in the same order.
     const { attachedCardIds } = await h.runtime.packer.packContextWithInstruction({
       projectId: 'default',
       toolSuffix: 'test',
@@ -352,7 +352,7 @@ describe('a clone', () => {
     expect(prompt.indexOf('user: boxed')).toBeLessThan(prompt.indexOf('user: one'));
   });
 
-  /** Writes an anchor to a tape, as the tape's own part will. */
+  /** Writes an anchor to a tape, as the module for tapes will. */
   async function anchor(tape: BoxId, state: JsonValue): Promise<void> {
     const id = newId<'card'>();
     await h.rows(
@@ -528,7 +528,7 @@ describe('asking an expert with history', () => {
       );
     const before = await counts();
     expect(await ask()).toMatchObject({ code: 'bad_request' });
-    // Filed under a turn, but asked by the operator, who has no tape.
+    // The request is filed under a turn, but made by the operator, which has no tape.
     expect(await ask({ parentTurnId: turn.turn_id })).toMatchObject({ code: 'bad_request' });
     expect(await counts()).toEqual(before);
   });
@@ -745,7 +745,7 @@ describe('the delegation policy of the caller’s profile', () => {
 
 describe('waiting for who waits for oneself', () => {
   beforeEach(() => {
-    // Told an agent's id, it delegates to that agent and waits; told anything else, it answers.
+    // With the id of an agent as instruction, it delegates to that agent and waits; with any other instruction, it answers.
     functions.loop = (request, { call, instruction, results }) => {
       const [how, ref] = String(instruction).split(' ');
       if (ref === undefined || ref === '') return { text: 'leaf' };
@@ -827,7 +827,7 @@ describe('waiting for who waits for oneself', () => {
     const { agent_id } = await looper();
     const parent = await delegate('reuse', agent_id, 'leaf');
     await end(parent);
-    // A child filed under no awaited turn may wait for its parent's agent.
+    // A child that is not filed under an awaited turn may wait for its parent's agent.
     const child = await launch('looper', `wait ${agent_id}`);
     expect(await end(child)).toMatchObject({ status: 'success' });
     expect((await resultsOf(child))[0]).toMatchObject({ status: 'success' });

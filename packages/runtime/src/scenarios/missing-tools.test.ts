@@ -1,4 +1,4 @@
-/** Tools that a profile names and nothing has. Source: docs/reference/profiles.md. */
+/** Tools that a profile names but that do not exist. Source: docs/reference/profiles.md. */
 import { type JsonValue, KernelError } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';

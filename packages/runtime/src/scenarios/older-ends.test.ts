@@ -1,4 +1,4 @@
-/** Rights that ends of turns write in builds of schema 15, before the migration and during a deploy. Rule: docs/explanation/security.md. */
+/** Grants that builds of schema 15 write at ends of turns, before the migration and during a deploy. Rule: docs/explanation/security.md. */
 import { readFileSync } from 'node:fs';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
@@ -15,7 +15,7 @@ const MIGRATION = readFileSync(
 
 const actor: ScriptedFunction = ({ turn }) => ({ text: String(turn.instruction) });
 
-/** As a build of schema 15 writes it: for agent $1, on tape $2, at the end of turn $3. */
+/** The statement of a build of schema 15: a grant for agent $1, on tape $2, at the end of turn $3. */
 const GRANT_OF_END = `
   insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
   select b.project_id, $1, b.id, 'read', b.head_position, 'turn:' || $3::uuid::text from boxcar.boxes b where b.id = $2
@@ -40,7 +40,7 @@ describe('builds of schema 15', () => {
     await h.worker({ sweepMs: 600_000 });
   });
   afterAll(async () => {
-    // The rest is as every build leaves it.
+    // Without these grants, the database is as every build leaves it.
     await h.rows("delete from boxcar.grants where source like 'turn:%'");
     await checkInvariants(h.database.pool);
     await h[Symbol.asyncDispose]();
@@ -58,7 +58,7 @@ describe('builds of schema 15', () => {
     return turnId;
   }
   async function agent(more: object = {}) {
-    // Without a name of its own: the cards of older builds have ids of agents.
+    // Without a name of its own, because cards of older builds have ids of agents.
     const {
       agent_id: id = '',
       name = '',
@@ -180,7 +180,7 @@ describe('builds of schema 15', () => {
     expect(await bounds()).toEqual(given);
     const theirs = await h.runtime.tape({ agent: target.name }, { as: moved.name });
     expect(JSON.stringify(await theirs.query().all())).not.toContain(SECRET);
-    // What is narrower than it was given stays so.
+    // A grant that was narrowed after it was given stays narrow.
     await widen(1);
     await migrate();
     expect(await bounds()).toEqual([[1], [1], [1], [null]]);
@@ -223,7 +223,7 @@ describe('builds of schema 15', () => {
     await migrate();
     expect(await reads()).toBe(true);
 
-    // As such a build tells it: the grant comes first.
+    // As a build of that schema notifies: the grant is written first.
     await h.rows(forget, [turnId, true]);
     await endFor(lead.id, box, turnId);
     await h.rows('update boxcar.turns set notifies = false where id = $1', [turnId]);

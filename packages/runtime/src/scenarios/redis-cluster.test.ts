@@ -14,10 +14,10 @@ import { createWorker, type Worker } from '../worker/worker.js';
 
 const SOON = { deadlineMs: 60_000 };
 const TARGETS = ['', 'gpu'];
-/** A key of the queue, so that its slot can be asked for. */
+/** A key of the queue, to determine its slot. */
 const keyOf = (queue: string): string => `${clusterPrefix('boxcar', queue)}:${queue}:meta`;
 
-/** A doorbell of its own for a target that no worker serves, so that nothing but the queue brings its rings. */
+/** A doorbell for a target that no worker serves, so that only the queue delivers its rings. */
 class Bell implements AsyncDisposable {
   readonly doorbell: BullMqDoorbell;
   readonly #target: string;
@@ -41,7 +41,7 @@ class Bell implements AsyncDisposable {
     });
   }
 
-  /** As the sweep does: rings that are lost are rung for again. */
+  /** Repeats lost rings, as the sweep does. */
   async untilHeard(rings: readonly Ring[]): Promise<void> {
     await waitFor(
       async () => {
@@ -59,7 +59,7 @@ class Bell implements AsyncDisposable {
   }
 }
 
-/** Callers and workers are runtimes of their own, so each turn is rung for. */
+/** Callers and workers are separate runtimes, so each turn needs a ring. */
 class Place {
   readonly backend: TestBackend;
   readonly caller: OpenRuntime;
@@ -121,7 +121,7 @@ class Place {
     return new Bell(this.backend, target);
   }
 
-  /** Since the last call of this method. */
+  /** The events since the last call of this method. */
   takeEvents(): string[] {
     return this.events.splice(0);
   }
@@ -144,7 +144,7 @@ describe.runIf(hasRedisCluster())('queues on a cluster of three masters', () => 
     await place.close();
   });
 
-  /** On a busy machine a queue may answer too late for a ring, which the sweep repeats: so it is tried again. */
+  /** On a busy machine a queue may answer too late for a ring, which the sweep then repeats. In that case the turns are run again. */
   const ringsArrive = (name: string, turns: number): Promise<unknown> =>
     waitFor(
       async () => {

@@ -1,6 +1,6 @@
 /**
- * Every prompt that the scenarios of the tests make is taken by every provider. With `BOXCAR_KEEP_PROMPTS` also those that other tests have
- * kept in that folder before (docs/explanation/testing.md).
+ * Every provider accepts every prompt that the test scenarios make. With `BOXCAR_KEEP_PROMPTS`, the prompts that other tests have kept in
+ * that folder are checked too (docs/explanation/testing.md).
  */
 import { waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
@@ -43,7 +43,7 @@ const SCENARIOS: readonly Scenario[] = [
   erasures,
 ];
 
-/** Runs a scenario to its end; nothing is done to disturb it. */
+/** Runs a scenario to its end, without faults. */
 async function play({ database, rescuer }: Lane, scenario: Scenario): Promise<void> {
   await scenario.drive(
     persistentClient(() => rescuer),
@@ -73,7 +73,7 @@ test('every prompt of the scenarios is taken by every provider', { timeout }, as
     await play(lane, scenario);
   }
   const distinct = distinctPrompts(prompts);
-  // What is to be seen there: else nothing is shown by it.
+  // Texts that must occur in the prompts; otherwise the test would prove nothing.
   const all = JSON.stringify(distinct);
   const expected = [
     '[Anchor created: auto_handoff',

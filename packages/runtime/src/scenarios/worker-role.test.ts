@@ -50,7 +50,10 @@ const SCENARIOS: readonly Scenario[] = [
   ...Object.values(ends),
 ];
 
-/** Of those that differ by what the kernel does, not by what is queued, a few are enough for the second kind of queue. */
+/**
+ * The other scenarios differ only in the kernel, not in the jobs that are queued. So a few scenarios are enough for the second kind of
+ * queue.
+ */
 const FEW = [
   tools,
   delegations,
@@ -61,7 +64,7 @@ const FEW = [
   ends.budgetRaised,
 ];
 
-/** What came of each as the owner. */
+/** The outcome of each scenario when it runs as the owner. */
 const calm = new Map<Scenario, Outcome>();
 
 describe.each(queueBackends())('a role with what doctor lists and no more, queues on %s', (kind) => {
@@ -78,12 +81,12 @@ describe.each(queueBackends())('a role with what doctor lists and no more, queue
     role = await testRole(database);
     pool = createPool({ connectionString: role.url, max: 2 });
     const schemas = kind === 'postgres' ? ['boxcar', 'bullmq'] : ['boxcar'];
-    // Nothing comes to it from the rights that everybody has by default.
+    // The role must not inherit any right from the default rights of all roles.
     await database.pool.query(
       [
         `revoke all on database ${database.name} from public`,
         ...schemas.map((schema) => `revoke execute on all functions in schema ${schema} from public`),
-        // Of the tests alone: a trigger that counts losses.
+        // Only for the tests: a trigger that counts losses.
         `grant insert on public.losses to ${role.name}`,
       ].join('; '),
     );

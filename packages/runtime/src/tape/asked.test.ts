@@ -1,4 +1,4 @@
-/** Readers of a tape show what its agent was asked, to those who may know. */
+/** Readers of a tape show the instructions of its agent to actors that may read them. */
 import type { CardId, ProjectId } from '@boxcar/kernel';
 import { eraseCards } from '@boxcar/store';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -132,7 +132,7 @@ test('a grant for the tape is none for what its agent was asked', async () => {
     JSON.stringify([await tape.messages(), await tape.query().all(), await linesOf(tape)]);
   expect(await all()).not.toContain('metric');
   expect(await all()).toContain('turn.started');
-  // Words that the owner's search has written are not the guest's.
+  // A guest does not find words that the owner's search has written.
   expect(await found(owned, 'metric units')).toHaveLength(1);
   expect(await found(tape, 'metric units')).toEqual([]);
   await grant(boxId);
@@ -182,7 +182,7 @@ test('costs one statement more for a page of starts, however many there are', as
     ask('delegate_async', { target_strategy: 'reuse', target_ref: agent, instruction: `question ${n}` });
   await again(0);
   const tape = await h.runtime.tape({ agent });
-  // The worker may sweep meanwhile, which reads no tape.
+  // The worker may sweep in the meantime; a sweep reads no tape.
   const cost = async (): Promise<number> =>
     (await statementsOf(h.database, async () => void (await tape.messages()))).filter((text) =>
       /tape_entries|pack_arguments/.test(text),

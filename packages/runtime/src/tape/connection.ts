@@ -1,4 +1,4 @@
-/** Where a tape reads and writes: on the pool, each append its own transaction, or within that of a primitive. */
+/** How a tape reads and writes: on the pool with a transaction for each append, or within the transaction of a primitive. */
 import {
   type AppendRequest,
   type AppendResult,
@@ -12,9 +12,9 @@ import type pg from 'pg';
 
 export interface TapeConnection {
   readonly db: Queryable;
-  /** For what has transactions of its own; none within a primitive. */
+  /** For operations with transactions of their own. Undefined within a primitive. */
   readonly pool?: pg.Pool;
-  /** Of the content of a card; default 1 MiB. */
+  /** The limit for the content of a card; default 1 MiB. */
   readonly maxCardBytes?: number | undefined;
   append(request: AppendRequest): Promise<AppendResult>;
   reset(request: ResetRequest): Promise<ResetResult>;
@@ -28,7 +28,7 @@ export const onPool = (pool: pg.Pool, maxCardBytes?: number): TapeConnection => 
   reset: (request) => resetTape(pool, request),
 });
 
-/** For a tool, whose turn may be lost, or its call's time be over, before it is done: from then on nothing is written. */
+/** The connection for a tool. When the turn is lost or the time of the call is over before the tool ends, all later writes are refused. */
 export const untilAborted = (connection: TapeConnection, signal: AbortSignal): TapeConnection => ({
   ...connection,
   append: async (request) => {

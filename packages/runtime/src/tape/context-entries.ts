@@ -1,4 +1,4 @@
-/** Context entries as entries of a tape. What clients say is in their cards, metadata too, so that it can be erased. */
+/** Converts context entries to entries of a tape. All texts of clients, including metadata, are in cards, so that they can be erased. */
 import {
   type ContextEntryInput,
   type ContextType,
@@ -11,7 +11,7 @@ import {
 import type { NewContextEntry, TapeActor } from '@boxcar/store';
 import { type EntryInput, toNewEntry } from './entry-input.js';
 
-/** JSON of a text is up to six times as long, and the metadata is beside it. */
+/** The JSON of a text is up to six times as long as the text, and the card also contains the metadata. */
 const MAX_ESCAPED = 6;
 const cardLimit = (limitBytes: number): number => limitBytes * MAX_ESCAPED + MAX_CONTEXT_METADATA_BYTES + 100;
 
@@ -24,13 +24,13 @@ function checkBytes(sizeBytes: number, limitBytes: number, field: string): void 
   });
 }
 
-/** Cards of files and tool calls are of a type of their own: the same text as a message is another entry. */
+/** Cards of files and tool calls have types of their own, so that a file and a message with the same text are different entries. */
 const CARD_TYPES: Readonly<Partial<Record<ContextType, string>>> = {
   file: 'context.file',
   tool_call: 'context.tool_call',
 };
 
-/** A text about a call is no call: it has no arguments and gets no result. So it is a message, as a file is. */
+/** A tool call of a client is only a text about a call: it has no arguments and gets no result. So it becomes a message, as a file does. */
 function inputOf({ context_type: type, content, metadata }: ContextEntryInput): EntryInput {
   const said = metadata === undefined ? content : { content, metadata };
   const meta = { context_type: type };
@@ -66,7 +66,7 @@ export function toContextEntries(
   });
 }
 
-/** An entry that the server writes: it counts as the others do. */
+/** An entry that the server writes. It counts like every other entry. */
 export const systemEntry = (content: string, metadata: JsonObject): ContextEntryInput => ({
   context_type: 'system',
   content,

@@ -1,4 +1,4 @@
-/** What callers append, as entries with cards: checked once, here. */
+/** Checks the input of appends and turns it into entries with cards. */
 
 import {
   type AgentId,
@@ -30,15 +30,15 @@ import type { AppendRequest, NewTapeEntry } from '@boxcar/store';
 import { newId } from '../lib/index.js';
 import type { AppendOptions, EntryOptions } from './tape-types.js';
 
-/** One entry to be appended: words, an anchor, an event, or a draft with its card (imported lines, calls and results). */
+/** One entry to append: a text, an anchor, an event, or a draft with its card (imported lines, calls and results). */
 export type EntryInput =
   | (EntryOptions & {
       readonly kind: 'message' | 'system' | 'error';
       /** Text, or any JSON. */
       readonly content: JsonValue;
-      /** Of a message: default `user`. */
+      /** The role of a message; default `user`. */
       readonly role?: 'user' | 'assistant';
-      /** Type of the card; the default goes by kind and role. */
+      /** The type of the card; the default depends on kind and role. */
       readonly type?: string;
       readonly metadata?: JsonObject;
     })
@@ -49,9 +49,9 @@ export type EntryInput =
 export interface EntryAuthor {
   readonly projectId: ProjectId;
   readonly actorId: AgentId;
-  /** Where the entry stands in what was asked, for errors. */
+  /** The path of the entry in the input, for errors. */
   readonly field?: string;
-  /** Of the content of a card; default 1 MiB. */
+  /** The limit for the content of a card; default 1 MiB. */
   readonly maxCardBytes?: number | undefined;
 }
 
@@ -73,7 +73,7 @@ function checkName(name: unknown, field: string): string {
 }
 
 /**
- * What an append is told besides its entries. A key is the author's own: those of others are other keys.
+ * Checks the options of an append. A key belongs to its author: equal keys of different authors are different keys.
  *
  * @throws KernelError `bad_request`.
  */
@@ -95,7 +95,7 @@ export function checkAppend(
   return { expectedHead, dedupKey: `append:${actorId}:${dedupKey}`, isNamed: true };
 }
 
-/** What stands in the entry itself is as large as a card's content at most. */
+/** A value that is stored in the entry itself may be at most as large as the content of a card. */
 function checkSize(value: JsonValue, field: string, limitBytes = MAX_CARD_BYTES): void {
   const sizeBytes = Buffer.byteLength(JSON.stringify(value));
   if (sizeBytes <= limitBytes) return;
@@ -112,8 +112,8 @@ function checkValue(value: JsonValue, field: string, limitBytes?: number): JsonV
 }
 
 /**
- * The limits of what is appended, for a draft, whose values are plain and clean. The text of the line it came from is kept beside
- * these and has a limit of its own.
+ * Checks the limits of a draft, whose values are plain and clean. The text of the imported line is stored in addition and has its own
+ * limit.
  */
 function checkDraft({ payload, anchorName, meta }: EntryDraft, limitBytes?: number): void {
   const { imported: _imported, ...said } = meta ?? {};
@@ -124,7 +124,7 @@ function checkDraft({ payload, anchorName, meta }: EntryDraft, limitBytes?: numb
       throw refuse('payload.name', `must have ${MAX_ANCHOR_NAME} characters at most.`);
 }
 
-/** In `imported` stands the line that an entry came from, and readers take it at its word: imports alone write it. */
+/** `imported` contains the line from which an entry was imported. Readers trust it, so only imports may write it. */
 function checkMeta(meta: JsonObject, field: string, limitBytes?: number): JsonObject {
   const parsed = checkValue(meta, field, limitBytes);
   if (!isJsonObject(parsed) || parsed.imported !== undefined)
@@ -138,7 +138,7 @@ function checkStep(step: number | undefined, field: string): number | null {
   throw refuse(field, 'must be the number of a step.');
 }
 
-/** A `turn.started` shows readers of the tape the context that it names: claims of turns alone write it. */
+/** A `turn.started` event shows readers of the tape the context that it names, so only claims of turns may write it. */
 function checkEvent<T>(name: T, field: string): T {
   if (name === TURN_STARTED) throw refuse(field, `${TURN_STARTED} is written by turns alone.`);
   return name;
@@ -154,7 +154,7 @@ const contentOf = (value: JsonValue): CardContent =>
 
 const TYPES = { user: CARD_TYPES.input, assistant: CARD_TYPES.thought } as const;
 
-/** Its card says the name too: a view shows an anchor it does not begin with as a card like others. */
+/** The card also contains the name, because a view shows an anchor as an ordinary card unless the view begins with it. */
 const anchorDraft = (name: string, state: JsonValue): Omit<CardDraft, 'authorId'> => ({
   type: CARD_TYPES.anchor,
   role: 'assistant',
@@ -247,7 +247,7 @@ function wordsCard(
 }
 
 /**
- * An anchor and its event, which names it alone: the state stands in the anchor's card, where it can be erased.
+ * An anchor and its event. The event contains only the name; the state is in the card of the anchor, where it can be erased.
  *
  * @throws KernelError `bad_request`, `payload_too_large`.
  */
@@ -270,7 +270,7 @@ export function toNewHandoff(
   ];
 }
 
-/** The card of the anchor that a tape begins with, when its state says more than every tape's. */
+/** The card of the first anchor of a tape, when its state has more members than the default state. */
 export const toNewBootstrap = (state: JsonObject, author: EntryAuthor): NewCard =>
   toAnchorCard(BOOTSTRAP_ANCHOR, { ...BOOTSTRAP_STATE, ...state }, author);
 
@@ -280,6 +280,6 @@ const pick = ({ meta, turnId, step }: EntryOptions): EntryOptions => ({
   ...(step === undefined ? {} : { step }),
 });
 
-/** The card of an anchor that a tape is made with. @throws KernelError `bad_request`, `payload_too_large`. */
+/** The card of an anchor that is created together with its tape. @throws KernelError `bad_request`, `payload_too_large`. */
 export const toAnchorCard = (name: string, state: JsonObject, author: EntryAuthor): NewCard =>
   buildEntryCard(anchorDraft(name, state), author);

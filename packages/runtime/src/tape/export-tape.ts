@@ -1,4 +1,7 @@
-/** A tape as the original's files have it: its lines, page by page, and what its folder says besides. Source: docs/reference/tape.md, "Files". */
+/**
+ * Exports a tape in the file format of the original: its lines, page by page, and the other facts of its folder.
+ * Source: docs/reference/tape.md, "Files".
+ */
 import {
   type BoxId,
   formatSessionGraph,
@@ -23,9 +26,9 @@ import type { OpenedTape } from './read-tape.js';
 import { tapeNotFound } from './tape-errors.js';
 
 /**
- * Entries never change and are only added: pages of the tape up to one head are the tape at that head.
+ * Entries never change and are only added, so the pages of the tape up to one head are the tape at that head.
  *
- * @throws KernelError `not_found` when the tape is purged meanwhile.
+ * @throws KernelError `not_found` when the tape is purged in the meantime.
  */
 export async function* exportLines(
   db: Queryable,
@@ -44,20 +47,23 @@ export async function* exportLines(
 }
 
 export interface TapeFolder {
-  /** Its name; for a tape without one its agent's id, else that of its box: as sessions name their parent. */
+  /**
+   * The name of the tape; for a tape without a name, the id of its agent, or else the id of its box. Sessions name their parent in the same
+   * way.
+   */
   readonly id: string;
-  /** Where it was forked from. Its lines are those of the parent too. */
+  /** The place where the tape was forked. Its lines include those of the parent. */
   readonly parent: { readonly tape: string; readonly entry: number } | null;
-  /** The incarnations before it, oldest first. */
+  /** Earlier incarnations, oldest first. */
   readonly archived: readonly {
     readonly boxId: BoxId;
     readonly archivedAt: Date;
-    /** Of an imported file: its path in the folder of the manifest, and when it was written. */
+    /** For an imported file: its path in the folder of the manifest, and when it was written. */
     readonly path?: string;
     readonly writtenAt?: Date;
     readonly parent: { readonly tape: string; readonly entry: number } | null;
   }[];
-  /** Lines of the session graph: those it was imported with, then what is known here besides. */
+  /** Lines of the session graph: first the imported lines, then the lines that only this installation knows. */
   readonly sessionGraph: string;
 }
 
@@ -79,14 +85,14 @@ function rootLine(id: string, { forkStatus, parent, createdAt }: TapeFolderFacts
   };
 }
 
-/** When it was made is the one thing that never changes: an imported line says it in its own way. */
+/** Compares all fields except the creation date. That date never changes, and an imported line may have it in another format. */
 const isKnown = (known: SessionLine | undefined, line: SessionLine): boolean =>
   known !== undefined &&
   known.parent_session_id === line.parent_session_id &&
   known.from_anchor === line.from_anchor &&
   known.status === line.status;
 
-/** A log like the tape: lines that were imported stay, and of several for one session the last counts. */
+/** The session graph is a log, as the tape is: imported lines stay, and the last of several lines for one session counts. */
 function sessionGraphOf(id: string, facts: TapeFolderFacts, sessions: readonly Session[]): string {
   const imported = facts.sessionGraph ?? '';
   const known = new Map(parseSessionGraph(imported).map((line) => [line.session_id, line]));
@@ -113,7 +119,7 @@ export async function loadFolder(db: Queryable, row: TapeRow, actor: TapeActor):
       ...(file?.written_at === undefined ? {} : { writtenAt: new Date(file.written_at) }),
       parent: file?.parent ?? null,
     })),
-    // What others made of a tape is the business of who owns it.
+    // Only the owner of a tape sees all sessions that were forked from it.
     sessionGraph: sessionGraphOf(id, facts, row.isOwn ? lineage : lineage.filter(({ name }) => name === id)),
   };
 }

@@ -31,7 +31,7 @@ const texts = async (tape: Tape): Promise<unknown[]> =>
     typeof payload.content === 'string' ? payload.content : payload.name,
   );
 
-/** An agent's tape, with a turn that is queued. */
+/** The tape of an agent with a queued turn. */
 async function busyTape(): Promise<{ readonly tape: Tape; readonly turnId: string }> {
   const agent = fresh();
   await h.runtime.submit('provision_agent', { action: 'create', agent_id: agent, profile_name: 'writer' });

@@ -60,7 +60,7 @@ describe('a forked session', () => {
     expect(orderIn(prompt, 'security', 'since then', 'look into auth', 'go')).toBe(true);
     expect(prompt).not.toMatch(/long ago|meanwhile/);
 
-    // Until it writes an anchor itself.
+    // Until the session writes an anchor itself.
     await session.tape.handoff('own', { state: { summary: 'own work' } });
     const next = await run(name, 'go on');
     await scene.h.runtime.waitForTurn(next.turn_id, { timeoutMs: 60_000 });
@@ -90,7 +90,7 @@ describe('a forked session', () => {
     expect((await promptsOf(whole.agentId))[0]).toContain('all of it');
     expect((await promptsOf(cut.agentId))[0]).not.toContain('all of it');
     expect((await promptsOf(cut.agentId))[0]).toContain('look into auth');
-    // Of a session of a session: its view is the one that its parent begins with.
+    // A session of a session: its views begin with the anchor with which its parent's views begin.
     const nested = await whole.tape.forkSession(fresh(), { intention });
     await scene.h.runtime.waitForTurn((await run(nested.name)).turn_id, { timeoutMs: 60_000 });
     expect(orderIn((await promptsOf(nested.agentId))[0] ?? '', 'all of it', 'look into auth')).toBe(true);

@@ -1,4 +1,7 @@
-/** A session forked from a tape: an agent of its own that reads on from there. Source: docs/reference/tape.md, "Sessions". */
+/**
+ * A session that is forked from a tape: an agent of its own, whose views begin at a place on that tape.
+ * Source: docs/reference/tape.md, "Sessions".
+ */
 import {
   type AgentId,
   formatTapeRef,
@@ -24,23 +27,23 @@ import type { Tape } from './tape.js';
 import type { ForkPoint } from './tape-checks.js';
 
 export interface ForkSessionOptions {
-  /** The anchor its first views begin with, the latest of this name; default: the one that views of the parent begin with. */
+  /** The anchor with which its first views begin: the latest of this name. Default: the anchor with which views of the parent begin. */
   readonly fromAnchor?: string | undefined;
-  /** What it is for: the first entry of its tape, as the anchor `intention`. */
+  /** The purpose of the session, written as the first entry of its tape, the anchor `intention`. */
   readonly intention?: Intention;
-  /** `notify_parent`: the ends of its turns are told on the parent's tape. May also be said in the intention. */
+  /** `notify_parent`: the end of each of its turns is reported on the parent's tape. The intention may contain the same option. */
   readonly triggerOnComplete?: typeof NOTIFY_PARENT;
-  /** Of its agent, by name; default: that of the agent whose tape this is, in the same version. */
+  /** The profile of its agent, by name. Default: the profile of the agent of this tape, in the same version. */
   readonly profile?: string | undefined;
   /**
-   * Until it writes an anchor itself, its views begin with `fromAnchor` (`from_fork_point`, the default), with the intention (`last_anchor`), or
-   * with the first entry of the tape (`full`).
+   * The place where its views begin until the session writes an anchor itself: `fromAnchor` (`from_fork_point`, the default), the intention
+   * (`last_anchor`), or the first entry of the tape (`full`).
    */
   readonly view?: (typeof SESSION_VIEWS)[number];
 }
 
 export interface ForkedSession {
-  /** Of the session, its tape and its agent: run it by `delegate_async` with `target_strategy: reuse`. */
+  /** The name of the session, its tape and its agent. Run the agent with `delegate_async` and `target_strategy: reuse`. */
   readonly name: string;
   readonly agentId: AgentId;
   readonly tape: Tape;
@@ -70,7 +73,7 @@ function checkTrigger({ triggerOnComplete, intention, view }: ForkSessionOptions
   return triggerOnComplete !== undefined || intention?.trigger_on_complete !== undefined;
 }
 
-/** The state of the anchor `intention`: the original's members, and where the session comes from, as a place on its own tape. */
+/** The state of the anchor `intention`: the members of the original, and the origin of the session as a place on its own tape. */
 function intentionState(
   intention: Intention,
   more: { readonly notifies: boolean; readonly from: JsonObject | null },

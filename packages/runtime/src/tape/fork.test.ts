@@ -27,7 +27,7 @@ const textOf = ({ payload }: TapeRecord): unknown =>
   typeof payload.content === 'string' ? payload.content : payload.name;
 const texts = async (tape: Tape): Promise<unknown[]> => (await tape.query().all()).map(textOf);
 
-/** Some agent's tape, with a turn queued or not. */
+/** The tape of an agent, with or without a queued turn. */
 async function agentTape(
   isBusy: boolean,
 ): Promise<{ tape: Tape; agent: string; turnId: string | undefined }> {
@@ -279,7 +279,7 @@ describe('a fork', () => {
 });
 
 describe('a fork of any history', () => {
-  /** What is written on the flat tape, and where it is forked: at any entry, at any depth. */
+  /** Entries of the flat tape, and the places where it is forked: at any entry, at any depth. */
   const histories = fc.array(
     fc.record({
       kind: fc.constantFrom('message', 'anchor', 'compaction', 'event', 'fork', 'noise'),
@@ -295,7 +295,7 @@ describe('a fork of any history', () => {
       )
     )[0];
 
-  /** A tape that says all of it, and one that was forked wherever the history says so. */
+  /** A tape with all entries, and a tape that was forked at each place that the history names. */
   async function play(history: readonly { readonly kind: string; readonly n: number }[]) {
     const flat = await h.runtime.tape(fresh());
     const root = await h.runtime.tape(fresh());
@@ -303,11 +303,11 @@ describe('a fork of any history', () => {
     const at = (): Tape => forks.at(-1)?.tape ?? root;
     for (const { kind, n: name } of history) {
       if (kind === 'fork') forks.push(await at().forkTape());
-      // What a parent goes on with is nothing to its fork.
+      // Later entries of a parent have no effect on its fork.
       else if (kind === 'noise') await forks.at(-2)?.tape.append([{ kind: 'event', name: 'noise' }]);
       else
         for (const tape of [flat, at()]) {
-          // Turns alone compact, and write to no fork that is merged.
+          // Only turns compact, and turns never write to a fork that is merged.
           if (kind === 'compaction' && forks.length === 0)
             await compact(h.database.pool, tape, { keepFrom: 2 });
           else if (kind === 'event') await tape.append([{ kind: 'event', name: `e${name}` }]);

@@ -1,4 +1,7 @@
-/** A fork in the hands of a program: a tape that is merged into the one it was forked from, or discarded. Source: docs/reference/tape.md, "Forks". */
+/**
+ * Forks for programs: a fork is a tape that is merged into the tape from which it was forked, or discarded.
+ * Source: docs/reference/tape.md, "Forks".
+ */
 import { type BoxId, isPlainName, KernelError, PLAIN_NAME, parseId } from '@boxcar/kernel';
 import {
   discardFork,
@@ -21,28 +24,31 @@ import type { ForkPoint } from './tape-checks.js';
 import { notAuthorized } from './tape-errors.js';
 
 export interface ForkOptions {
-  /** What the end of its block does: merge it (default), or discard it. */
+  /** At the end of its block the fork is merged (default) or discarded. */
   readonly mergeBack?: boolean;
   /**
-   * `discard`: only what came to its end is merged. A block of `inFork` that throws discards it then; one of `await using`
-   * merges by itself at its end, and its dispose discards what was not merged. Default `merge`, as in the original.
+   * `discard`: the fork is merged only if its block completes. A block of `inFork` that throws discards the fork. A block of `await using`
+   * must call `merge()` itself at its end; otherwise the dispose discards the fork. Default `merge`, as in the original.
    */
   readonly onError?: 'merge' | 'discard';
-  /** The turn it is made for: its next attempt gets the same fork under the same key, its end discards it. */
+  /**
+   * The turn for which the fork is made. The next attempt of the turn gets the same fork under the same key, and the end of the turn
+   * discards it.
+   */
   readonly turnId?: string;
-  /** Tells forks of one turn apart; default `fork`. For a tool: its `toolCallId`. */
+  /** Distinguishes forks of one turn; default `fork`. A tool should pass its `toolCallId`. */
   readonly key?: string;
 }
 
-/** What forks are made and ended with. */
+/** The context in which forks are made and ended. */
 export interface ForkContext {
   readonly pool: pg.Pool;
   readonly actor: TapeActor;
-  /** The tape that a box is, in the actor's hands. */
+  /** Opens the tape of a box in the name of the actor. */
   readonly open: (boxId: BoxId) => Tape;
 }
 
-/** A reset of the parent between look and lock is rare; so many in a row are not met. */
+/** The parent may be reset between the look and the lock. That is rare, and this many resets in a row are not expected. */
 const MAX_ROUNDS = 10;
 const MAX_KEY = 200;
 const MAX_FORKS = 1_000;
@@ -50,25 +56,25 @@ const MAX_FORKS = 1_000;
 const refuse = (field: string, message: string): KernelError =>
   new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });
 
-/** A fork that is to be ended, durable: whoever finds it open may go on with it (`tape.openFork`). */
+/** A durable fork that must be ended. While it is open, any process may continue it (`tape.openFork`). */
 export class TapeFork implements AsyncDisposable {
   readonly #context: ForkContext;
   readonly #tape: Tape;
   #row: ForkRow;
 
-  /** @internal By `tape.forkTape` and `tape.openFork`. */
+  /** @internal Use `tape.forkTape` and `tape.openFork`. */
   constructor(context: ForkContext, row: ForkRow) {
     this.#context = context;
     this.#row = row;
     this.#tape = context.open(row.boxId);
   }
 
-  /** What is written to: it reads as the parent did at the fork, and goes on from there. */
+  /** The tape of the fork: it contains the entries of the parent up to the fork, and takes new entries. */
   get tape(): Tape {
     return this.#tape;
   }
 
-  /** The box it was made as, which names it. */
+  /** The box with which the fork was made. It is the id of the fork, also after a reset. */
   get id(): BoxId {
     return this.#row.id;
   }
@@ -77,13 +83,14 @@ export class TapeFork implements AsyncDisposable {
     return this.#row.status;
   }
 
-  /** What its end came to; null while it is open. A fork that an earlier attempt has ended has one from the beginning. */
+  /** The result of its end. Null while the fork is open. A fork that an earlier attempt ended has a receipt from the beginning. */
   get receipt(): ForkReceipt | null {
     return this.#row.receipt;
   }
 
   /**
-   * Appends what was written in it to the parent's tape, once: later calls get the first one's receipt. A fork that was reset takes the parent's place.
+   * Appends the entries of the fork to the parent's tape, once: later calls get the first receipt. A fork that was reset replaces the
+   * parent.
    *
    * @throws KernelError `tape_busy` while a turn of the parent's agent is under way or queued: the fork stays open. `fork_closed`,
    *   `box_not_authorized`, `tape_conflict`.
@@ -111,7 +118,10 @@ export class TapeFork implements AsyncDisposable {
     });
   }
 
-  /** Ends it without the parent. Its entries stay, and nobody reads them who does not ask for this box. @throws KernelError `fork_closed` when it was merged. */
+  /**
+   * Ends the fork without changing the parent. Its entries stay, but can be read only by its box. @throws KernelError `fork_closed` when it
+   * was merged.
+   */
   async discard(): Promise<ForkReceipt> {
     await this.#readRow();
     if (this.#row.receipt === null) await this.#end(await discardFork(this.#context.pool, this.#row));
@@ -121,8 +131,8 @@ export class TapeFork implements AsyncDisposable {
   }
 
   /**
-   * Merges it, unless it is to be discarded (`mergeBack`, `onError`) or its end is known here. What somebody else discarded
-   * meanwhile is said.
+   * Merges the fork, unless it must be discarded (`mergeBack`, `onError`) or this object already knows its end. When another process has
+   * discarded the fork before the merge, the merge throws.
    *
    * @throws KernelError as `merge`.
    */
@@ -137,7 +147,7 @@ export class TapeFork implements AsyncDisposable {
     if (this.#row.receipt === null) await this.discard();
   }
 
-  /** @internal The end of a block that is known to have come to its end, or not. */
+  /** @internal Ends the fork after its block has completed or thrown. */
   async leave(hasThrown: boolean): Promise<ForkReceipt> {
     const { mergeBack, onError } = this.#row;
     return mergeBack && !(hasThrown && onError === 'discard') ? this.merge() : this.discard();
@@ -186,7 +196,7 @@ function checkOptions({ onError = 'merge', key = 'fork' }: ForkOptions): void {
     throw refuse('key', `must have 1 to ${MAX_KEY} characters, and ${PLAIN_NAME}.`);
 }
 
-/** Makes a fork of a tape at its head, or finds the one that its turn has made under the key. */
+/** Makes a fork of a tape at its head, or finds the fork that the same turn has made under the key. */
 export async function forkTape(
   context: ForkContext,
   { row, upto }: ForkPoint,
@@ -217,7 +227,7 @@ export async function forkTape(
   return new TapeFork(context, fork);
 }
 
-/** A fork of a tape by its id. @throws KernelError `not_found`, `box_not_authorized`. */
+/** A fork of a tape by its id, for an actor that may end it. @throws KernelError `not_found`, `box_not_authorized`. */
 export async function openFork(context: ForkContext, boxId: BoxId, forkId: string): Promise<TapeFork> {
   const { pool, actor } = context;
   const id = parseId<'box'>(forkId, 'fork');
@@ -228,12 +238,12 @@ export async function openFork(context: ForkContext, boxId: BoxId, forkId: strin
   return new TapeFork(context, row);
 }
 
-/** A fork as it is listed. */
+/** A fork in a list. */
 export interface ForkSummary {
   readonly fork_id: BoxId;
   readonly status: ForkStatus;
   readonly opened_by: string;
-  /** The turn it lives with; null: it is ended by hand. */
+  /** The turn with which the fork ends. Null: a program ends the fork. */
   readonly turn_id: string | null;
   readonly created_at: string;
   readonly receipt: ForkReceipt | null;
@@ -258,9 +268,10 @@ export async function listForksOf(
 }
 
 /**
- * Runs a block in a fork and ends it. A fork that an earlier attempt of the turn has ended already runs nothing: its receipt is the answer.
+ * Runs a block in a fork and ends the fork. When an earlier attempt of the turn has already ended the fork, the block does not run and the
+ * existing receipt is returned.
  *
- * @throws What the block throws, after the end of the fork; an `AggregateError` when that fails too.
+ * @throws The error of the block, after the end of the fork; an `AggregateError` when that end fails too.
  */
 export async function inFork<T>(
   fork: TapeFork,

@@ -1,4 +1,7 @@
-/** What is stored under the key of an import, and whether an import that is asked for is the same (I4, I6 and I7 of `import-tape.ts`). */
+/**
+ * The data that is stored under the key of an import, and the check whether a requested import is the same (I4, I6 and I7 of
+ * `import-tape.ts`).
+ */
 import { createHash } from 'node:crypto';
 import { type BoxId, isPlainName, KernelError, PLAIN_NAME, toName } from '@boxcar/kernel';
 import {
@@ -15,14 +18,14 @@ import { notAuthorized } from './tape-errors.js';
 
 export interface ImportedTape {
   readonly boxId: BoxId;
-  /** Nothing was imported now: another import had been made before under this key. */
+  /** True when nothing was imported now, because the key was already used for the same import. */
   readonly isRepeated: boolean;
-  /** Positions of the first and last entry that was appended. Others may have appended between them. */
+  /** Positions of the first and last appended entry. Other writers may have appended entries between them. */
   readonly first: number;
   readonly last: number;
   /** Lines of the main file. */
   readonly lines: number;
-  /** Earlier incarnations that were made. */
+  /** The number of earlier incarnations that were made. */
   readonly archived: number;
 }
 
@@ -42,9 +45,9 @@ const isAt = (row: TapeRow, address: TapeAddress): boolean => {
     : row.ownerAgentId === address.agentId;
 };
 
-/** What is stored under the key of an import. */
+/** The data that is stored under the key of an import. */
 export interface StoredImport extends Omit<ImportedTape, 'isRepeated'> {
-  /** Entries that an append has written. Absent: the import is finished. */
+  /** How many entries an append has written. Absent: the import is finished. */
   readonly written?: number;
   /** The call that wrote the last chunk of an append. */
   readonly by?: string;
@@ -52,7 +55,7 @@ export interface StoredImport extends Omit<ImportedTape, 'isRepeated'> {
 
 export const storedIn = ({ response }: KnownImport): StoredImport => response as unknown as StoredImport;
 
-/** What is stored as the hash of the lines until all of them are appended. */
+/** The value that is stored as the hash of the lines until all of them are appended. */
 export const partHashOf = (hash: string): string =>
   createHash('sha256').update(`part of ${hash}`).digest('hex');
 
@@ -66,7 +69,10 @@ export const toAnswer = (
   isRepeated: boolean,
 ): ImportedTape => ({ boxId, isRepeated, first, last, lines, archived });
 
-/** Whether the import under the key may be asked for, and is this one. @throws KernelError `idempotency_conflict`, `box_not_authorized`. */
+/**
+ * Checks that the actor may use the import under the key, and that the requested import is the same. @throws KernelError
+ * `idempotency_conflict`, `box_not_authorized`.
+ */
 export async function checkSame(
   db: Queryable,
   { actor, address, key }: Import,

@@ -24,10 +24,10 @@ import { TextSpool } from './text-spool.js';
 export interface TapeFile {
   /** Used in errors. */
   readonly name?: string;
-  /** Of an archived file: its path in the folder of the manifest, which an export gives it again, and when it was written. */
+  /** For an archived file: its path in the folder of the manifest, which an export restores, and when it was written. */
   readonly path?: string | undefined;
   readonly writtenAt?: Date | undefined;
-  /** Where its tape was forked from, by the manifest. */
+  /** The place where its tape was forked, according to the manifest. */
   readonly parent?: { readonly tape: string; readonly entry: number } | null;
   /** Starts at the first line on each call. Lines have no line ends. */
   readonly lines: () => Iterable<string> | AsyncIterable<string>;
@@ -53,7 +53,7 @@ export interface ReadChunk {
   readonly file: number;
   /** How many entries of that file precede this chunk. */
   readonly after: number;
-  /** How many entries it has. */
+  /** The number of entries in this chunk. */
   readonly entries: number;
   /** In the form that `stageEntries` expects. */
   readonly records: string;
@@ -82,7 +82,7 @@ function place(error: unknown, file: TapeFile, line?: number): unknown {
   });
 }
 
-/** Turns a failure of the source into `bad_request` with its name, so that it does not look like the loss of a connection. */
+/** Turns a failure of the source into `bad_request` with the name of the source, so that it is not mistaken for a lost connection. */
 async function* linesOf(file: TapeFile): AsyncGenerator<string, void, void> {
   try {
     yield* file.lines();
@@ -107,7 +107,7 @@ function markOf({ path, writtenAt, parent }: TapeFile): FileMark | undefined {
   return Object.keys(mark).length === 0 ? undefined : mark;
 }
 
-/** With the first entry of a file stands what its folder says of the file. */
+/** Stores the folder's facts about a file with the first entry of the file. */
 function withMark(entry: NewTapeEntry, mark: FileMark | undefined): NewTapeEntry {
   const { imported } = entry.meta ?? {};
   if (mark === undefined || imported === undefined || !isJsonObject(imported)) return entry;
@@ -116,13 +116,13 @@ function withMark(entry: NewTapeEntry, mark: FileMark | undefined): NewTapeEntry
 
 interface ReadOptions {
   readonly actor: EntryAuthor;
-  /** For the calls in the lines, in order. */
+  /** Makes ids for the calls in the lines, in order. */
   readonly newCallId: () => ToolCallId;
 }
 
 /**
- * Ids that follow from the key of an import: whoever goes on with it gives its calls the same ids, so that results find the calls which
- * were written before.
+ * Ids that are derived from the key of an import. A process that continues the import gives the calls the same ids, so that results find
+ * calls that were written before.
  */
 export function callIdsOf(...key: readonly string[]): () => ToolCallId {
   let n = 0;
@@ -130,7 +130,7 @@ export function callIdsOf(...key: readonly string[]): () => ToolCallId {
     const digest = createHash('sha256')
       .update(JSON.stringify([...key, n++]))
       .digest('hex');
-    // Version 8 of RFC 9562: made by a rule of its own.
+    // Version 8 of RFC 9562: derived by a custom rule.
     return parseId<'tool_call'>(
       `${digest.slice(0, 12)}8${digest.slice(13, 16)}8${digest.slice(17, 32)}`,
       'id',
@@ -138,7 +138,7 @@ export function callIdsOf(...key: readonly string[]): () => ToolCallId {
   };
 }
 
-/** The entries of a file's lines, chunk by chunk. */
+/** Reads the entries of a file's lines, chunk by chunk. */
 async function* chunksOf(
   file: TapeFile,
   { actor, newCallId, hash }: ReadOptions & { readonly hash: Hash | undefined },

@@ -147,7 +147,7 @@ describe('an import in progress', () => {
       reads += 1;
       for (let n = 0; n < 600; n++) {
         yield message(`${n}`);
-        // Once in the middle of a chunk, and once after a chunk is complete.
+        // Once in the middle of a chunk, and once after a complete chunk.
         if (n === 100 || n === 550) seen.push(await openTransactions());
       }
     }
@@ -274,7 +274,7 @@ describe('an import that appends', () => {
     expect(await linesOf(tape)).toHaveLength(CHUNK + 2);
     await tape.append(says('between'));
     await gate.open();
-    // Other lines do not go on with it, nor does another tape.
+    // Other lines do not continue the import, and neither does another tape.
     expect(await code(load({ box: tape.boxId }, lines().slice(1), { append: true, dedupKey }))).toBe(
       'idempotency_conflict',
     );
@@ -509,7 +509,7 @@ describe('the session graph of a tape', () => {
       box_id: copy.boxId,
     });
     expect(await sessions.getChildren(name ?? '', { projectId })).toHaveLength(1);
-    // What changes here is said behind what came along.
+    // Changes that are made here follow the imported lines.
     await sessions.setStatus(child.name, 'merged', { projectId });
     const changed = (await copy.folder()).sessionGraph;
     expect(changed.startsWith(sessionGraph)).toBe(true);
@@ -520,7 +520,7 @@ describe('the session graph of a tape', () => {
   });
 });
 
-/** The tables with a row in which a word stands. */
+/** The tables with a row that contains a word. */
 async function tablesWith(word: string): Promise<string[]> {
   const tables = await h.rows<{ name: string }>(
     "select table_name as name from information_schema.tables where table_schema = 'boxcar' and table_type = 'BASE TABLE' order by 1",

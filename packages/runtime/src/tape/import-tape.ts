@@ -45,11 +45,14 @@ import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import type { TapeTarget } from './tape-types.js';
 
 export interface ImportOptions extends Omit<TapeOptions, 'create'> {
-  /** Also after the entries of a tape that exists. */
+  /** Also appends to an existing tape, after its entries. */
   readonly append?: boolean | undefined;
-  /** Names this import in its project: the same again imports nothing and gives the first answer, other lines are `idempotency_conflict`. */
+  /**
+   * Names this import in its project. A repeated import with the same key imports nothing and returns the first answer; with other lines it
+   * is `idempotency_conflict`.
+   */
   readonly dedupKey?: string | undefined;
-  /** Told after each chunk how many lines were read, of all files. */
+  /** Called after each chunk with the number of lines read so far, over all files. */
   readonly onProgress?: (lines: number) => void;
 }
 
@@ -59,7 +62,7 @@ interface Filled {
   readonly lines: number;
 }
 
-/** Puts the entries of a file that were set aside on a tape. */
+/** Writes the staged entries of a file to a tape. */
 async function fill(
   tx: Tx,
   { boxId, file, actor }: { readonly boxId: BoxId; readonly file: number; readonly actor: TapeActor },
@@ -77,7 +80,7 @@ const nameTaken = (name: string): KernelError =>
     details: { field: 'tape', tape: name },
   });
 
-/** The incarnations of a new tape, oldest first: each but the last is archived once it is filled. */
+/** Makes the incarnations of a new tape, oldest first. Each but the last is archived after it is filled. */
 async function makeTape(
   tx: Tx,
   {
@@ -105,7 +108,7 @@ async function makeTape(
   return fill(tx, { boxId, file: main, actor }, read);
 }
 
-/** A tape that comes under the name it had is the session that it was. */
+/** A tape that is imported under its old name is recorded as the same session. */
 async function keepLineage(
   tx: Tx,
   tape: { readonly name: string; readonly boxId: BoxId; readonly projectId: ProjectId },
@@ -122,7 +125,7 @@ async function keepLineage(
   });
 }
 
-/** The tape that is meant, when there is one to append to. @throws KernelError `not_found`, `bad_request`. */
+/** The existing target tape of an append. @throws KernelError `not_found`, `bad_request`. */
 async function findExisting(
   db: Queryable,
   { address, source, isAppend, actor }: Import,
@@ -138,7 +141,7 @@ async function findExisting(
   return row.boxId;
 }
 
-/** The same for an import that may append: where it must not, `makeNew` finds the tape. */
+/** Like `findExisting`, but only when the import may append. For other imports, `makeNew` finds an existing tape. */
 const findAppended = async (db: Queryable, what: Import): Promise<BoxId | undefined> =>
   what.isAppend ? findExisting(db, what) : undefined;
 
@@ -150,16 +153,16 @@ function checkAppended({ archived = [], sessionGraph }: TapeSource): void {
   });
 }
 
-/** While a new tape was made, the key was used for another import, or the name for another tape. */
+/** While a new tape was being made, the key was used for another import, or the name for another tape. */
 class Overtaken extends Error {}
 
-/** A source that was read, and the import that it is for. */
+/** A source that has been read, with its import. */
 interface ReadImport {
   readonly what: Import;
   readonly read: ReadSource;
 }
 
-/** @param tries - What earlier tries have made, if they were committed. What this try makes is added. */
+/** @param tries - The results of earlier tries, in case they were committed. This try adds its own result. */
 async function makeNew(tx: Tx, { what, read }: ReadImport, tries: StoredImport[]): Promise<ImportedTape> {
   const { address } = what;
   const operation = operationOf(what);
@@ -176,7 +179,7 @@ async function makeNew(tx: Tx, { what, read }: ReadImport, tries: StoredImport[]
   return toAnswer(made, false);
 }
 
-/** Appends a chunk, unless the import under the key has come further. */
+/** Appends a chunk, unless the import under the key has already written more. */
 async function appendChunk(
   tx: Tx,
   { what, read }: ReadImport,
@@ -208,10 +211,10 @@ async function appendChunk(
   return after;
 }
 
-/** Codes of a tape that nobody will ever append to again: it was reset or purged, or is a fork that has ended. */
+/** Errors of a tape that can never be appended to again: it was reset or purged, or is a fork that has ended. */
 const CLOSED: ReadonlySet<string> = new Set(['tape_conflict', 'fork_closed', 'not_found']);
 
-/** Says how far an append came that has failed, and how to go on. */
+/** Adds to an error how far the failed append got, and how to continue. */
 function withProgress(error: unknown, { key }: Import, { written, boxId }: StoredImport): unknown {
   if (!(error instanceof KernelError)) return error;
   const dedupKey = key.slice(KEY.length);
@@ -226,9 +229,9 @@ function withProgress(error: unknown, { key }: Import, { written, boxId }: Store
 }
 
 /**
- * Appends chunk by chunk to a tape that exists.
+ * Appends chunk by chunk to an existing tape.
  *
- * @param to.begun - How far an earlier call came under the key.
+ * @param to.begun - The progress of an earlier call under the key.
  */
 function appendChunks(
   pool: pg.Pool,
@@ -260,7 +263,7 @@ function appendChunks(
 
 export interface ImportLimits {
   readonly maxCardBytes?: number | undefined;
-  /** For the order of imports to one tape. */
+  /** Serializes imports to one tape. */
   readonly directUrl: string;
 }
 
@@ -278,10 +281,10 @@ export async function importTape(
   } = options;
   const { actor, address } = await findAddress(pool, target, options);
   checkSessionGraph(source.sessionGraph);
-  // What a lost connection leaves in doubt is tried again under the same key.
+  // When a lost connection leaves the result in doubt, the import is tried again under the same key.
   const what: Import = { actor, address, key: `${KEY}${checkKey(dedupKey)}`, isAppend, source };
   const operation = operationOf(what);
-  // Refused before its lines are read.
+  // An impossible target is refused before the lines are read.
   if ((await findImport(pool, operation)) === undefined) await findExisting(pool, what);
   const newCallId = callIdsOf(actor.projectId, what.key);
   await using read = await ReadSource.read(source, {

@@ -80,7 +80,7 @@ describe('the end of a session that notifies its parent', () => {
     await waitFor(reading, { message: 'the parent has read the first message' });
 
     const holder = await h.database.pool.connect();
-    // On a busy machine it may wait for long.
+    // On a busy machine the transaction may have to wait for long.
     await holder.query('begin; set local idle_in_transaction_session_timeout = 0');
     await holder.query('select from boxcar.boxes where id = $1 for no key update', [tape.boxId]);
     const turnId = await told();
@@ -121,7 +121,7 @@ describe('the end of a session that notifies its parent', () => {
     expect(await promptsOf(agentId)).toHaveLength(1);
     expect((await promptsOf(agentId))[0]).toContain(message);
 
-    // Who does it again changes nothing; the parent may read what is referred to.
+    // A repeated notification changes nothing. The parent may read the referenced place.
     await sweeper().sweep();
     expect(await messages(tape)).toHaveLength(1);
     expect(await turnsOf(agentId)).toHaveLength(1);

@@ -1,4 +1,7 @@
-/** Which rights the ends of sessions need and give: to wake an agent is to give it a turn. Rule: docs/explanation/security.md. */
+/**
+ * The rights that notifications about ends of sessions need and give: to wake an agent is to give it a turn.
+ * Rule: docs/explanation/security.md.
+ */
 import { waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -28,7 +31,7 @@ const turnsOf = (agentId: string) =>
     'select id, status, parent_turn_id from boxcar.turns where agent_id = $1 order by id',
     [agentId],
   );
-/** The end of a turn was told, or it was said why not. */
+/** The end of a turn was reported, or the reason why not was logged. */
 const isDealtWith = (turnId: string) =>
   waitFor(
     async () =>
@@ -52,7 +55,7 @@ const grant = (boxId: string, grantee: string, mode: 'read' | 'append', until?: 
   submit('grant_box', { box_id: boxId, grantee, mode, ...(until === undefined ? {} : { until }) });
 const share = (agentId: string, shared: boolean) =>
   submit('provision_agent', { action: 'ensure', agent_id: agentId, profile_name: 'lead', shared });
-/** An agent that others may give turns to by a grant alone. */
+/** An agent that others may give turns to only by a grant. */
 async function unshared() {
   const lead = await scene.parent();
   await share(lead.agentId, false);
@@ -61,7 +64,7 @@ async function unshared() {
 const LATER = new Date(Date.now() + 3_600_000).toISOString();
 
 describe('an agent whose session wakes its parent', () => {
-  /** A session of an agent that has ended, and the turn that its end has started. */
+  /** A session of an agent, which has ended, and the turn that its end has started. */
   async function woken() {
     const lead = await scene.parent();
     const session = await lead.tape.forkSession(scene.fresh(), notifying);
@@ -88,7 +91,7 @@ describe('an agent whose session wakes its parent', () => {
         code: 'turn_not_authorized',
       });
     }
-    // The turn that was asked for is still its own.
+    // The agent still owns the turn that it has requested.
     expect(await submit('collect', { turn_ids: [turnId] }, { sourceAgentId: asker.agentId })).toHaveProperty(
       'batch_id',
     );
@@ -128,7 +131,7 @@ describe('a session that is to notify its parent', () => {
     await expect(
       lonely.theirs.forkSession(scene.fresh(), { ...notifying, profile: 'lonely' }),
     ).rejects.toMatchObject({ code: 'delegation_denied' });
-    // An agent may always be told of its own sessions.
+    // An agent may always be notified about its own sessions.
     const { agentId: own } = lonely;
     const tape = await scene.h.runtime.tape({ agent: own }, { as: own });
     expect(await tape.forkSession(scene.fresh(), { ...notifying, profile: 'lonely' })).toHaveProperty('name');
@@ -154,7 +157,7 @@ describe('a session that is to notify its parent', () => {
         { code: expect.stringMatching(/delegation_denied|box_not_authorized/) },
       ]);
       expect(JSON.stringify(await lead.tape.query().all())).not.toContain('obey me');
-      // With the right given back it is told again.
+      // After the right is granted again, the agent is notified again.
       await grant(lead.tape.boxId, agentId, 'append');
       await isDealtWith((await submit('delegate_async', ask, as)).turn_id ?? '');
       expect(await results(lead.tape)).toHaveLength(1);
@@ -168,7 +171,7 @@ describe('of several ends that a turn has not read', () => {
     const lead = await scene.parent();
     const sessions = [];
     for (let n = 0; n < 3; n += 1) sessions.push(await lead.tape.forkSession(scene.fresh(), notifying));
-    // One that was read before belongs to none of them.
+    // A notification that was read before belongs to none of the woken turns.
     await isDealtWith((await scene.run(sessions[0]?.name ?? '')).turn_id);
     await waitFor(async () => (await turnsOf(lead.agentId)).every(({ status }) => status === 'success'), {
       message: 'it was read',

@@ -1,4 +1,4 @@
-/** Finds a tape by what callers say, and makes one of a new name. */
+/** Finds the tape that a caller names, and makes a tape for a new name. */
 import {
   isPlainName,
   KernelError,
@@ -19,9 +19,9 @@ import type { TapeTarget } from './tape-types.js';
 export interface TapeOptions {
   /** Id or name; default `default`. */
   readonly projectId?: string | undefined;
-  /** In whose name it is used: id or name of an agent. Default: the operator, who may use every tape of the project. */
+  /** The id or name of the agent in whose name the tape is used. Default: the operator, who may use every tape of the project. */
   readonly as?: string | undefined;
-  /** Make a tape of this name when there is none (default); otherwise that is `not_found`. */
+  /** Make a tape of this name when it does not exist (default). With false, a missing tape is `not_found`. */
   readonly create?: boolean | undefined;
 }
 
@@ -43,7 +43,7 @@ async function toAddress(db: Queryable, target: TapeTarget, project: string): Pr
   return { kind: 'agent', agentId: (await findActor(db, project, target.agent)).agentId };
 }
 
-/** Which tape is meant, and in whose name. @throws KernelError `not_found` for project or agent, `bad_request`. */
+/** The address of the tape and the actor. @throws KernelError `not_found` for project or agent, `bad_request`. */
 export async function findAddress(
   db: Queryable,
   target: TapeTarget,
@@ -54,7 +54,7 @@ export async function findAddress(
 }
 
 /**
- * A tape by its name, made with its bootstrap when there is none; that of an agent; or a box that is a tape.
+ * Opens a tape by its name, which is made with its bootstrap if it does not exist; the tape of an agent; or a box that is a tape.
  *
  * @throws KernelError `not_found` for project, agent, box, or a name with `create: false`.
  */

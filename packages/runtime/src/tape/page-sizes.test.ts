@@ -47,7 +47,7 @@ beforeAll(async () => {
 
 afterAll(() => h[Symbol.asyncDispose]());
 
-/** The rows that each statement of the work brings: their sizes in bytes, and how many there are. */
+/** For each statement of the work, the number of rows that it returns and their size in bytes. */
 async function answersOf(work: () => Promise<unknown>): Promise<{ bytes: number; rows: number }[]> {
   const { pool } = h.runtime;
   const query = pool.query.bind(pool) as (...args: unknown[]) => Promise<{ rows: unknown[] }>;
@@ -84,13 +84,13 @@ test.each<[string, () => Promise<unknown>]>([
   ['an export', () => drain(tape.export())],
 ])('no statement of a reader brings more than 1 MiB, or one entry: %s', async (_what, work) => {
   const answers = await answersOf(work);
-  // An imported line comes as the card and as the text that it was.
+  // An imported line is returned both as its card and as its original text.
   for (const { bytes } of answers) expect(bytes).toBeLessThanOrEqual(1.3 * MIB);
 });
 
 test('no statement of a search writes more than 1 MiB of words, also where texts grow as they are folded', async () => {
   const growing = await h.runtime.tape('growing');
-  // 12 KB each; folded eighteen times as long.
+  // 12 KB each; eighteen times as long after folding.
   await growing.append(Array.from({ length: 40 }, (_, n) => message(`${n} ${'\ufdfa'.repeat(4_000)}`)));
   const { pool } = h.runtime;
   const query = pool.query.bind(pool) as (...args: unknown[]) => Promise<unknown>;
@@ -155,7 +155,7 @@ test('a page of anchors holds 1 MiB at most, and the next one is what is before 
   }
   expect(listed).toEqual(['session/start', ...names]);
   expect(pages).toBe(6);
-  // With a limit, the same.
+  // The same with a limit.
   const { anchors, next } = await many.anchorsPage({ limit: 2 });
   expect({ names: anchors.map(({ name }) => name), next }).toEqual({
     names: ['a10', 'a11'],
@@ -167,7 +167,7 @@ test('a page of anchors holds 1 MiB at most, and the next one is what is before 
   });
   expect(await many.anchorsPage({ before: 1 })).toEqual({ anchors: [], next: null });
   await expect(many.anchors({ before: -1 })).rejects.toMatchObject({ code: 'bad_request' });
-  // A command says how to go on, and does.
+  // A command shows how to get the next page, and that command works.
   const first = await runTapeCommand(many, ',anchors limit=500');
   const more = /^… earlier anchors: (,anchors before=\d+)\n/.exec(first.output)?.[1] ?? '';
   expect(Buffer.byteLength(JSON.stringify(first.result))).toBeLessThanOrEqual(1.1 * MIB);

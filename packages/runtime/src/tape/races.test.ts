@@ -1,4 +1,4 @@
-/** Two who do something with one tape at the same moment: both orders are right, and nothing in between. */
+/** Two operations on one tape at the same moment: both orders are correct, and no mixture of them occurs. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -31,7 +31,7 @@ const says = (content: string) => ({ kind: 'message', content }) as const;
 const wordsOf = async (tape: Tape): Promise<readonly string[]> =>
   (await tape.query().kinds('message').all()).map(({ payload }) => String(payload.content));
 
-/** The code of what was refused; undefined when it was done. */
+/** The error code of a refused operation. Undefined when the operation succeeded. */
 async function codeOf(work: Promise<unknown>): Promise<string | undefined> {
   return work.then(
     () => undefined,
@@ -46,7 +46,7 @@ test.each(ROUNDS)(
       profile_name: 'taper',
       instruction: 'go',
     })) as { readonly turn_id: string; readonly agent_id: string };
-    // At another moment each time.
+    // At a different moment in each round.
     for (let rows = 0; rows < 2 * round; rows += 1) await h.rows('select 1');
     await codeOf(h.runtime.submit('cancel', { turn_id }));
     await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
@@ -88,7 +88,7 @@ test.each(ROUNDS)(
 
 test('of two imports of one name one makes the tape; two that append come one after the other', async () => {
   const name = fresh();
-  // More than are appended at once.
+  // More lines than one append takes.
   const file = (who: string) => ({
     main: {
       lines: () =>

@@ -1,4 +1,4 @@
-/** What a tape says to somebody who reads up to a position: which positions a slice means, and the entries in it. Source: docs/reference/tape.md, "Reading". */
+/** Reads a tape up to a position: the positions of a slice, and the entries in it. Source: docs/reference/tape.md, "Reading". */
 import {
   anchorNameOf,
   anchorNotFound,
@@ -28,16 +28,16 @@ import {
 } from '@boxcar/store';
 import type { AnchorSummary, AnchorsPage, TapeInfo } from './tape-types.js';
 
-/** A tape's row, and how far it is read. */
+/** The row of a tape, and the last position to read. */
 export interface OpenedTape {
   readonly row: TapeRow;
   readonly last: number;
-  /** Who reads, when that is not all up to `last`. */
+  /** The reader, if it may not read everything up to `last`. */
   readonly within: PartReader | null;
   readonly actor: TapeActor;
 }
 
-/** A named anchor, as it was found. */
+/** A named anchor that was found. */
 export interface FoundAnchor {
   readonly name: string;
   readonly position: number;
@@ -49,7 +49,7 @@ interface Positions {
   readonly to: number;
 }
 
-/** The last anchor that is read, and how many there are. */
+/** The position of the last anchor that the reader may read, and the number of anchors. */
 export async function anchorsUpto(
   db: Queryable,
   { row, last, within }: OpenedTape,
@@ -59,14 +59,14 @@ export async function anchorsUpto(
   return countAnchors(db, row.boxId, last, within);
 }
 
-/** Where a named anchor stands: the latest, or the first of a range. @throws KernelError `not_found`. */
+/** The position of a named anchor: the latest, or the first in a range. @throws KernelError `not_found`. */
 async function locateAnchor(
   db: Queryable,
   { row, last, within }: OpenedTape,
   name: string,
   { from, edge }: { readonly from: number; readonly edge: 'first' | 'latest' } = { from: 1, edge: 'latest' },
 ): Promise<number> {
-  // No anchor has a name that Postgres could not keep; to be asked for one it would refuse, or ask for another.
+  // No anchor has a name that Postgres cannot store. With such a name, Postgres would refuse the query or search for another name.
   const position = isCleanText(name)
     ? await findAnchor(db, row.boxId, name, { from, to: last, edge, within })
     : undefined;
@@ -81,7 +81,7 @@ export async function readAnchor(db: Queryable, opened: OpenedTape, name: string
   return { name: toName(name), position, state: entry === undefined ? null : anchorState(toRecord(entry)) };
 }
 
-/** The positions of a slice, its boundary anchors left out. @throws KernelError `not_found`. */
+/** The positions of a slice, without its boundary anchors. @throws KernelError `not_found`. */
 async function resolveSlice(db: Queryable, opened: OpenedTape, slice: TapeSlice): Promise<Positions> {
   const to = opened.last;
   switch (slice.kind) {
@@ -101,13 +101,13 @@ async function resolveSlice(db: Queryable, opened: OpenedTape, slice: TapeSlice)
   }
 }
 
-/** Bytes of content that one answer of a reader holds at most, unless they are those of one entry. */
+/** The most bytes of content in one answer of a reader. A single entry may be larger. */
 const MAX_PAGE_BYTES = 1024 * 1024;
 
 /**
- * The records that a query asks for, as they are read.
+ * Yields the records of a query while they are read.
  *
- * @param after - Only what follows this position.
+ * @param after - Only records after this position.
  */
 async function* readRecords(
   db: Queryable,
@@ -135,7 +135,7 @@ async function* readRecords(
   }
 }
 
-/** The entries that a checked query asks for. @throws KernelError `not_found` for a named anchor. */
+/** All entries of a checked query. @throws KernelError `not_found` for a named anchor. */
 export async function selectEntries(
   db: Queryable,
   opened: OpenedTape,
@@ -146,7 +146,7 @@ export async function selectEntries(
   return found;
 }
 
-/** A part of what a query asks for. */
+/** One page of the result of a query. */
 export interface RecordsPage {
   readonly records: readonly TapeRecord[];
   /** The position after which the next page begins; null at the end. */
@@ -155,7 +155,7 @@ export interface RecordsPage {
 
 const sizeOf = (record: TapeRecord): number => Buffer.byteLength(JSON.stringify(record));
 
-/** As many of the entries that a checked query asks for as a page holds. @throws KernelError `not_found` for a named anchor. */
+/** The first page of entries of a checked query. @throws KernelError `not_found` for a named anchor. */
 export async function selectPage(
   db: Queryable,
   opened: OpenedTape,
@@ -164,7 +164,7 @@ export async function selectPage(
   const { limit } = query;
   const records: TapeRecord[] = [];
   let bytes = 0;
-  // With one more it is known whether others follow.
+  // One more record is read to learn whether there are others after the page.
   const reading = readRecords(db, opened, { ...query, limit: limit === null ? null : limit + 1 }, after);
   for await (const found of reading) {
     for (const record of found) {
@@ -177,7 +177,7 @@ export async function selectPage(
   return { records, next: null };
 }
 
-/** The last anchors before a position, as many as a page holds. */
+/** The last anchors before a position, at most one page. */
 export async function selectAnchors(
   db: Queryable,
   { row, last, within }: OpenedTape,
@@ -186,7 +186,7 @@ export async function selectAnchors(
   const found: AnchorSummary[] = [];
   let bytes = 0;
   const page = (next: number | null): AnchorsPage => ({ anchors: found.toReversed(), next });
-  // With one more it is known whether others precede.
+  // One more anchor is read to learn whether there are others before the page.
   const range = {
     from: 1,
     to: Math.min(last, before - 1),
@@ -208,7 +208,7 @@ export async function selectAnchors(
   return page(null);
 }
 
-/** The entries of a slice, and the anchor that it begins behind. @throws KernelError `not_found`. */
+/** The entries of a slice, and the anchor directly before them. @throws KernelError `not_found`. */
 export async function loadSlice(
   db: Queryable,
   opened: OpenedTape,
@@ -225,7 +225,7 @@ export async function loadSlice(
     : { anchor: first, entries: entries.slice(1) };
 }
 
-/** Counts what the reader may read of a tape, without loading the entries. */
+/** Counts the entries that the reader may read, without loading them. */
 export async function describeTape(db: Queryable, opened: OpenedTape): Promise<TapeInfo> {
   const { row, last, within } = opened;
   const anchors = await anchorsUpto(db, opened);

@@ -5,7 +5,7 @@ import type { TapeConnection } from './connection.js';
 import { toNewBootstrap } from './entry-input.js';
 import { notAuthorized, toAppendError } from './tape-errors.js';
 
-/** Where an archived incarnation is to be found: by its box, since its name goes on to the next one. */
+/** The reference to an archived incarnation uses its box, because the next incarnation takes over its name. */
 const archivedRef = ({ boxId, headPosition }: TapeRow, workspace: string): string =>
   formatTapeRef({
     workspace,
@@ -14,7 +14,7 @@ const archivedRef = ({ boxId, headPosition }: TapeRow, workspace: string): strin
     head: headPosition,
   });
 
-/** Begins the next incarnation of a tape. `moved`: another reset came first. @throws KernelError as `Tape.reset`. */
+/** Begins the next incarnation of a tape. `moved`: another reset was faster. @throws KernelError as `Tape.reset`. */
 export async function resetTape(
   connection: TapeConnection,
   row: TapeRow,

@@ -80,7 +80,7 @@ describe('a search', () => {
   test('is the same whether an index finds the candidates or not: letters of two halves, NUL, half a letter', async () => {
     const tape = await h.runtime.tape(fresh());
     await tape.append(messages('before 𠀀𠀁𠀂𠀃𠀄 behind', 'Straße', 'ΟΔΟΣ'));
-    // Split in the middle of a letter, no part of the word would be found.
+    // Words are not split in the middle of a character; otherwise no part of the word would be found.
     expect(await found(tape, 'behind 𠀀𠀁𠀂𠀃𠀄')).toEqual([3]);
     expect(await found(tape, 'behind 𠀀𠀁x𠀃𠀄')).toEqual([3]);
     expect(await found(tape, 'STRASSE')).toEqual([4]);
@@ -153,9 +153,9 @@ describe("a model's search", () => {
   test.each([71, 600])('finds what was said before %i answers of earlier searches', async (count) => {
     const tape = await load([line('message', { role: 'user', content: 'a lost needle' }), ...answers(count)]);
     expect(await firstLine(tape, 'needle')).toBe(`[tape.search]: 1 matches (${count} filtered)`);
-    // With typos nothing is counted: these may hold the words, or not.
+    // Near matches are not counted as filtered, because they may not contain the words.
     expect(await firstLine(tape, 'neeedle')).toBe('[tape.search]: 1 matches (0 filtered)');
-    // Programs see all of it.
+    // Programs find all entries.
     expect(await tape.search('lost needle', { limit: 500 })).toHaveLength(Math.min(count + 1, 500));
   });
 

@@ -1,6 +1,6 @@
 /**
- * Search on a tape: its words are written as far as they are missing, candidates read newest first and looked at again. All of it page by
- * page: between two pages, and between two entries that take long, other work gets its turn.
+ * Searches a tape: writes the missing words of its entries, reads candidates newest first, and checks each candidate again. The search
+ * works page by page. Between two pages, and between two entries that take long, other work of the process can run.
  */
 import { createHash } from 'node:crypto';
 import {
@@ -33,7 +33,7 @@ import { DEFAULT_MATCHES, MAX_MATCHES, type SearchOptions } from './tape-types.j
 
 export interface TapeMatch {
   readonly record: TapeRecord;
-  /** `near`: every word of the query stands in it, with a typo or in another order. */
+  /** `near`: the entry contains every word of the query, with a typo or in another order. */
   readonly match: 'exact' | 'near';
 }
 
@@ -42,7 +42,7 @@ interface SearchRange {
   readonly since: string | null;
   readonly until: string | null;
   readonly limit: number;
-  /** A tool of which no answer is a match; null: none. */
+  /** Answers of this tool never match. Null: no tool is excluded. */
   readonly answersOf: string | null;
 }
 
@@ -65,7 +65,7 @@ export function parseSearchOptions({
   };
 }
 
-/** Characters of words that a statement writes at most, and those of one entry. */
+/** A statement writes about this many characters of words at most, plus the words of one entry. */
 const MAX_PAGE_WORDS = 256 * 1024;
 
 async function writeWords(db: Queryable, { box_id: boxId, written, upto }: TapePart): Promise<void> {
@@ -82,7 +82,7 @@ async function writeWords(db: Queryable, { box_id: boxId, written, upto }: TapeP
       const words = wordsOf(toRecord(entry));
       page.push({ position: entry.position, cardId: entry.card?.id ?? null, words });
       length += words.length;
-      // Some texts grow as they are folded.
+      // Some texts become longer when they are folded.
       if (length >= MAX_PAGE_WORDS) await writePage();
       await pause();
     }
@@ -94,14 +94,14 @@ interface SearchedTape {
   readonly boxId: BoxId;
   readonly upto: number;
   readonly within: PartReader | null;
-  /** Who searches. */
+  /** The actor that searches. */
   readonly actor: TapeActor;
 }
 
-/** What a search has found, and what it must not find again. */
+/** The results of a search so far, and the data to avoid duplicates. */
 interface Findings {
   readonly positions: number[];
-  /** Digests of words: of entries that say the same the newest counts. */
+  /** Digests of words: the newest of several entries with the same words counts. */
   readonly seen: Set<string>;
   /** Positions that were left out. */
   readonly leftOut: Set<number>;
@@ -158,7 +158,7 @@ async function find(
   addAskedFrom(1);
 }
 
-/** A start of a turn whose question matches. */
+/** The start of a turn whose instruction matches. */
 interface AskedMatch {
   readonly position: number;
   readonly match: 'exact' | 'near';
@@ -166,8 +166,8 @@ interface AskedMatch {
 }
 
 /**
- * What the agent was asked is in the boxes of its turns, for whoever may read them: each search looks through it, start by start, newest
- * first.
+ * The instruction of a turn is in the context box of the turn, for readers that may read that box. Each search reads all starts of turns,
+ * newest first.
  */
 async function findAsked(
   db: Queryable,
@@ -190,7 +190,7 @@ async function findAsked(
   return found;
 }
 
-/** The entries at these positions, in the order of these. */
+/** The entries at the given positions, in the given order. */
 async function* matchesAt(
   db: Queryable,
   { boxId, actor }: SearchedTape,
@@ -204,15 +204,15 @@ async function* matchesAt(
     }));
 }
 
-/** What a search answers. */
+/** The result of a search. */
 export interface FoundMatches {
-  /** Page by page: what says the query as one piece first, then what comes near; each newest first. */
+  /** Page by page: first entries that contain the query as one piece, then near matches; each group newest first. */
   readonly pages: AsyncGenerator<readonly TapeMatch[], void, void>;
-  /** Answers of `answersOf` that say the query as one piece, of those that were come across. */
+  /** The number of excluded answers of `answersOf` that contain the query as one piece, among the entries that the search has read. */
   readonly leftOut: number;
 }
 
-/** Finds what matches the query. Contents of matches are read as their pages are taken. */
+/** Finds the matches of a query. Contents of matches are read as their pages are taken. */
 export async function searchTape(
   db: Queryable,
   tape: SearchedTape,

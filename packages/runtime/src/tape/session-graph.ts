@@ -18,17 +18,17 @@ import {
 import type pg from 'pg';
 import { findProject } from '../profile/index.js';
 
-/** A session as the original records it, with its agent and tape. */
+/** A session in the format of the original, with its agent and tape. */
 export interface SessionMetadata {
-  /** Of the session, its tape and its agent. */
+  /** The name of the session, its tape and its agent. */
   readonly session_id: string;
-  /** The parent's tape by its name, else its agent, else its box. */
+  /** The parent's tape: its name, or else its agent, or else its box. */
   readonly parent_session_id: string;
   readonly from_anchor: string | null;
   readonly created_at: string;
-  /** `active` from the beginning; what else it says is the embedder's. Only an active one tells its parent. */
+  /** Initially `active`; the embedder chooses other values. Only an active session notifies its parent. */
   readonly status: string;
-  /** Null: of an imported tape, which has no agent here. */
+  /** Null for an imported tape, which has no agent here. */
   readonly agent_id: string | null;
   readonly box_id: string;
   readonly notifies_parent: boolean;
@@ -74,7 +74,7 @@ export class SessionGraph {
     this.#pool = pool;
   }
 
-  /** Sessions of a project, the oldest first; 100 unless told, 1,000 at most. */
+  /** Sessions of a project, the oldest first. Default 100, at most 1,000. */
   async list(
     options: SessionScope & { readonly status?: string; readonly limit?: number } = {},
   ): Promise<readonly SessionMetadata[]> {
@@ -89,21 +89,24 @@ export class SessionGraph {
     return toMetadata((await this.#find(name, options)).session);
   }
 
-  /** The session that this one was forked from; null when that is a tape which is no session. @throws KernelError `not_found`. */
+  /** The session from which this session was forked. Null when the parent tape is not a session. @throws KernelError `not_found`. */
   async getParent(name: string, options: SessionScope = {}): Promise<SessionMetadata | null> {
     const { session, projectId } = await this.#find(name, options);
     const parent = await findSession(this.#pool, projectId, session.parentSessionId);
     return parent === undefined ? null : toMetadata(parent);
   }
 
-  /** The sessions that were forked from this one, or from a tape: by its name, else its agent's id, else its box's. */
+  /**
+   * The sessions that were forked from this session or tape. A tape is named by its name, or else the id of its agent, or else the id of
+   * its box.
+   */
   async getChildren(name: string, options: SessionScope = {}): Promise<readonly SessionMetadata[]> {
     const { projectId } = await findProject(this.#pool, options.projectId);
     const of = { projectId, parentSessionId: name, limit: MAX_SESSIONS };
     return (await listChildSessions(this.#pool, of)).map(toMetadata);
   }
 
-  /** The sessions that were forked from any incarnation of the tape that this box is. */
+  /** The sessions that were forked from any incarnation of the tape of this box. */
   async getChildrenOf(
     boxId: Session['boxId'],
     options: SessionScope = {},
@@ -112,7 +115,10 @@ export class SessionGraph {
     return id === undefined ? [] : this.getChildren(id, options);
   }
 
-  /** Says how a session stands. One that is not `active` no longer tells its parent. @throws KernelError `not_found`, `bad_request`. */
+  /**
+   * Sets the status of a session. A session that is not `active` no longer notifies its parent. @throws KernelError `not_found`,
+   * `bad_request`.
+   */
   async setStatus(name: string, status: string, options: SessionScope = {}): Promise<void> {
     if (
       typeof status !== 'string' ||

@@ -1,4 +1,4 @@
-/** What of a tape its actor may read and fork, and whether positions and limits can be ones. */
+/** Checks which part of a tape an actor may read and fork, and whether positions and limits are valid. */
 import { KernelError } from '@boxcar/kernel';
 import type { Queryable, TapeActor, TapeRow } from '@boxcar/store';
 import { anchorsUpto, type OpenedTape, readAnchor } from './read-tape.js';
@@ -7,7 +7,7 @@ import { MAX_ANCHORS } from './tape-types.js';
 
 export const MAX_POSITION = 2 ** 31 - 2;
 
-/** What the actor reads of the tape. @throws KernelError `box_not_authorized`. */
+/** Opens the part of the tape that the actor may read. @throws KernelError `box_not_authorized`. */
 export function openFor(row: TapeRow, actor: TapeActor): OpenedTape {
   switch (row.reads) {
     case 'all':
@@ -49,21 +49,21 @@ export function checkLimit(limit: number): number {
 
 export interface ForkPoint {
   readonly row: TapeRow;
-  /** For who may not see all: the last position, with what lies before it. */
+  /** For an actor that may not read the whole tape: the last readable position, with the anchors up to it. */
   readonly upto: { readonly position: number; readonly lastAnchor: number; readonly anchors: number } | null;
 }
 
-/** What may be forked: all, or as far as a grant says. @throws KernelError `box_not_authorized`. */
+/** The part that the actor may fork: the whole tape, or up to the position of a grant. @throws KernelError `box_not_authorized`. */
 export async function forkPointOf(db: Queryable, row: TapeRow, actor: TapeActor): Promise<ForkPoint> {
   if (row.reads === 'all') return { row, upto: null };
-  // A fork reads all of its parent up to a position.
+  // A fork contains everything of its parent up to a position, so the actor needs a grant for all of that.
   if (row.readGrant === null) throw notAuthorized(row.boxId, actor.actorId, 'fork');
   const granted = { row, last: grantedUpto(row), within: null, actor };
   const anchors = await anchorsUpto(db, granted);
   return { row, upto: { position: granted.last, lastAnchor: anchors.last, anchors: anchors.count } };
 }
 
-/** The anchor that a session begins with; null without a name. @throws KernelError `not_found`. */
+/** The anchor with which a session begins. Null without a name. @throws KernelError `not_found`. */
 export async function anchorOf(
   db: Queryable,
   { row, upto }: ForkPoint,

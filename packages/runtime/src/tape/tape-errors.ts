@@ -1,4 +1,4 @@
-/** What a program is told when a tape cannot be used as it asked. */
+/** Errors for programs that use a tape in a way that is not possible. */
 import { type AgentId, type BoxId, KernelError } from '@boxcar/kernel';
 import type { AppendResult, TapeAddress } from '@boxcar/store';
 

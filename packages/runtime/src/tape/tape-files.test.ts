@@ -23,7 +23,9 @@ afterAll(async () => {
   await h[Symbol.asyncDispose]();
 });
 
-/** As the original writes them, with gaps, without dates and with old ones, and what it does not know itself. */
+/**
+ * Lines as the original writes them: with gaps, without dates and with old dates, and with kinds that the original itself does not know.
+ */
 const LINES = [
   '{"id": 1, "kind": "anchor", "payload": {"name": "session/start", "state": {"owner": "human"}}, "meta": {}}',
   '{"id": 2, "kind": "event", "payload": {"name": "handoff", "data": {"name": "session/start", "state": {"owner": "human"}}}, "meta": {}}',
@@ -84,7 +86,7 @@ describe('a file', () => {
       { role: 'assistant', content: '[Anchor created: phase/2]: {"summary": "secret words", "n": 1.5}' },
       { role: 'assistant', content: 'So.' },
     ]);
-    // Lines without a date are of 1970.
+    // Lines without a date get the date 1970.
     const dated = await tape.query().betweenDates('2026-01-01', '2026-12-31').all();
     expect(dated.map(({ kind }) => kind)).toEqual(['message', 'tool_call', 'tool_call']);
     await tape.append([{ kind: 'message', content: 'more' }]);
@@ -99,7 +101,7 @@ describe('a file', () => {
     expect(await tape.info()).toMatchObject({ entries: 5, anchors: 0, last_anchor: null });
     expect(await tape.fromLastAnchor()).toHaveLength(5);
     expect(await linesOf(tape)).toEqual(LINES.slice(2, 5));
-    // As the context of a turn.
+    // The tape as the context of a turn.
     await h.profile('reader', [{ say: 'done' }]);
     const worker = await h.worker();
     const { context_box_id: context } = (await h.runtime.submit('launch_principal', {
@@ -130,7 +132,7 @@ describe('a file', () => {
       details: { line },
     });
     await expect(h.runtime.tape(name, { create: false })).rejects.toMatchObject({ code: 'not_found' });
-    // Into a tape that exists as little.
+    // The same lines cannot be appended to an existing tape either.
     const tape = await h.runtime.tape(name);
     await expect(load(name, lines, { append: true })).rejects.toBeInstanceOf(KernelError);
     expect((await tape.info()).entries).toBe(2);
@@ -272,7 +274,7 @@ test.each([
   ['from_anchor', 4_097, 'file'],
 ])('a session graph with a %s of %i characters is refused by its line and field', async (field, length) => {
   const name = fresh();
-  // Postgres compresses what repeats.
+  // The text must not repeat, because Postgres compresses repetitions.
   const long = Array.from({ length }, (_, at) => String.fromCharCode(0x4e00 + ((at * 7919) % 20_000))).join(
     '',
   );
@@ -365,7 +367,7 @@ describe('names are compared in NFC', () => {
       profile_name: `p-${suffix}`,
     })) as { agent_id: string };
     const session = await tape.forkSession(`s-${suffix}`, { profile: `p-${suffix}` });
-    // As builds before NFC have stored what they were given.
+    // Builds before NFC stored names as they were given.
     const old = `${nfd}-${suffix}`;
     await h.rows('update boxcar.boxes set tape_name = $1 where id = $2', [old, tape.boxId]);
     await h.rows('update boxcar.agents set name = $1 where id = $2', [old, made.agent_id]);
@@ -421,7 +423,7 @@ describe('names are compared in NFC', () => {
         code: 'agent_exists',
       });
     }
-    // Two tapes, where there are two: each by its own spelling.
+    // When there are two tapes, each is found by its own spelling.
     const other = await h.runtime.tape(`y-${suffix}`);
     await h.rows('update boxcar.boxes set tape_name = $1 where id = $2', [`${nfc}-${suffix}`, other.boxId]);
     expect((await h.runtime.tape(`${nfc}-${suffix}`)).boxId).toBe(other.boxId);
@@ -456,7 +458,7 @@ describe('names are compared in NFC', () => {
       parent_session_id: `${nfc}-p`,
       from_anchor: nfc,
     });
-    // The event is read with the state of its anchor, and with none once that is erased.
+    // The event is read with the state of its anchor, and without a state after that is erased.
     const stored = await h.rows(
       "select payload from boxcar.tape_entries where box_id = $1 and kind = 'event'",
       [tape.boxId],
@@ -469,7 +471,7 @@ test('a fork is written with its whole line, as far as its reader may read', asy
   const name = fresh();
   await load(name, LINES);
   const { boxId: parent } = await h.runtime.tape(name);
-  // In the middle of a line of two results.
+  // The fork is in the middle of a line with two results.
   const [fork] = await h.rows<{ id: string }>(
     `insert into boxcar.boxes (id, project_id, kind, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, anchor_count,
        parent_box_id, fork_position, line_boxes, line_ends, fork_status)
@@ -615,7 +617,7 @@ test('what is erased is in no line any more, and the rest of its line stays', as
     "select card_id as id from boxcar.tape_entries where box_id = $1 and (kind = 'anchor' or kind = 'tool_result') order by position",
     [tape.boxId],
   );
-  // The second result of a line of two, and the last anchor, whose event says its state again.
+  // The second result of a line with two results, and the last anchor, whose event repeats its state.
   for (const card of [cards[2]?.id, cards[3]?.id])
     await h.rows('select * from boxcar.erase_cards(array[$1]::uuid[], $2)', [card, 'asked to']);
   const lines = await linesOf(tape);

@@ -49,7 +49,7 @@ const agent = async (name: string): Promise<AgentId> => {
 };
 const grant = (tape: Tape, grantee: string, rest: object = {}) =>
   h.runtime.submit('grant_box', { box_id: tape.boxId, grantee, mode: 'append', ...rest });
-/** Has an agent work, and says how its calls ended. */
+/** Lets an agent work, and returns how its calls ended. */
 const work = async (agentId: string): Promise<readonly string[]> => {
   const { turn_id } = (await h.runtime.submit('delegate_async', {
     target_strategy: 'reuse',

@@ -1,4 +1,4 @@
-/** References to places on tapes: found, checked against the rights of who asks, and frozen. Rule: docs/reference/tape.md. */
+/** References to places on tapes: finds them, checks the rights of the actor, and freezes them. Rule: docs/reference/tape.md. */
 import {
   type AgentId,
   agentIdIn,
@@ -15,20 +15,20 @@ import {
 } from '@boxcar/kernel';
 import { findActor, findTapePlace, type Queryable, type TapePlace } from '@boxcar/store';
 
-/** A place on a tape as it stands for ever: nothing behind `head` belongs to it. */
+/** A frozen place on a tape: entries after `head` do not belong to it. */
 export interface ResolvedTapeRef {
-  /** The same place with its head. */
+  /** A reference to the same place, with its head. */
   readonly ref: string;
   readonly boxId: BoxId;
-  /** Of the entry, or of the anchor. */
+  /** The position of the entry or of the anchor. */
   readonly position: number;
-  /** The anchor that a reader of this place begins with: the last one up to `position`; 1 without one. */
+  /** The anchor with which a reader of this place begins: the last anchor up to `position`, or 1 without an anchor. */
   readonly start: number;
   readonly head: number;
   readonly isArchived: boolean;
 }
 
-/** What a resolved reference is made of. */
+/** A resolved reference and the place that was found. */
 export interface FoundPlace {
   readonly resolved: ResolvedTapeRef;
   readonly place: TapePlace;
@@ -36,9 +36,9 @@ export interface FoundPlace {
 
 interface Seeking {
   readonly projectId: ProjectId;
-  /** Whose rights count. */
+  /** The agent whose rights count. */
   readonly actorId: AgentId;
-  /** What errors call the reference. */
+  /** The name of the reference in errors. */
   readonly field: string;
 }
 
@@ -53,7 +53,10 @@ function checkReadable(place: TapePlace, { field, actorId }: Seeking): void {
   });
 }
 
-/** @throws KernelError `not_found` behind the head, `box_not_authorized` behind what the actor may read: it is not told of more. */
+/**
+ * @throws KernelError `not_found` after the head; `box_not_authorized` after the last entry that the actor may read, so that the actor does
+ *   not learn whether there are more entries.
+ */
 function checkReach(position: number, place: TapePlace, { field, actorId }: Seeking): void {
   const { box_id, head_position, last_readable } = place;
   if (position > head_position && last_readable === head_position)
@@ -74,7 +77,7 @@ const wordsOf = ({ target, head }: TapeRef) => ({
   ...(head === null ? {} : { head }),
 });
 
-/** An entry is its own head; an anchor has the head that the tape has now, and says so. */
+/** An entry without a head is its own head. Every other reference gets this head, so that it stays the same place. */
 function freeze(ref: TapeRef, head: number): string {
   const isFrozen = ref.target.kind === 'entry' && ref.head === null;
   return formatTapeRef(isFrozen ? ref : { ...ref, head });
@@ -83,8 +86,8 @@ function freeze(ref: TapeRef, head: number): string {
 /**
  * Finds the place that a reference names.
  *
- * @throws KernelError `bad_request` for what is no reference, `not_found` for workspace, tape, entry or anchor,
- * `box_not_authorized` for what the actor may not read.
+ * @throws KernelError `bad_request` for a reference that is not valid, `not_found` for workspace, tape, entry or anchor,
+ *   `box_not_authorized` for a place that the actor may not read.
  */
 export async function findTapeRef(db: Queryable, text: string, seeking: Seeking): Promise<FoundPlace> {
   const { field, projectId } = seeking;
@@ -136,7 +139,7 @@ const toResolved = (
   isArchived: place.is_archived,
 });
 
-/** The last entry of a tape that the actor knows by its id. */
+/** The last readable entry of a tape, by the id of the tape. */
 export async function findTapeHead(db: Queryable, boxId: BoxId, seeking: Seeking): Promise<FoundPlace> {
   const place = await findTapePlace(db, { tape: { id: boxId, name: boxId } }, seeking);
   if (place === undefined)
@@ -153,7 +156,7 @@ export async function findTapeHead(db: Queryable, boxId: BoxId, seeking: Seeking
 }
 
 /**
- * Finds the place that a reference names, as an agent may read it; by default the operator.
+ * Finds the place that a reference names, with the rights of an agent; by default the operator.
  *
  * @throws KernelError as `findTapeRef`; `not_found` for the project or the agent.
  */

@@ -1,4 +1,4 @@
-/** What is asked of a tape, and what it answers. */
+/** Options and answers of the operations on a tape. */
 import type { JsonObject, TurnId } from '@boxcar/kernel';
 import {
   type AnchorSelector,
@@ -10,10 +10,10 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 
-/** A tape by its name, or the one of an agent (id or name), of a session in a workspace, or a box. */
+/** A tape by its name, the tape of an agent (id or name), the tape of a session in a workspace, or a box. */
 export type TapeTarget = string | { readonly agent: string } | { readonly box: string } | SessionAddress;
 
-/** What a model, a program or a command line calls a tape: a session, the id of its box, else its name. */
+/** Interprets the tape that a model, a program or a command line names: a session, the id of a box, or else a name. */
 export function toTarget(tape: string | SessionAddress): TapeTarget {
   if (typeof tape !== 'string') return tape;
   const box = tryParseId<'box'>(tape);
@@ -21,9 +21,9 @@ export function toTarget(tape: string | SessionAddress): TapeTarget {
 }
 
 export interface AppendOptions {
-  /** The head that was read: when there is more, nothing is appended (`tape_conflict`). */
+  /** The head that the caller has read. When the tape has more entries, nothing is appended (`tape_conflict`). */
   readonly expectedHead?: number | undefined;
-  /** Names this append: the same again appends nothing and gives the same answer. */
+  /** Names this append. A repeated append with the same key appends nothing and returns the same answer. */
   readonly dedupKey?: string | undefined;
 }
 
@@ -31,21 +31,21 @@ export interface Appended {
   /** Positions of the first and last entry. */
   readonly first: number;
   readonly last: number;
-  /** True when another append had been made before under its key. */
+  /** True when the key was already used for the same append. */
   readonly isRepeated: boolean;
-  /** What to mend about the entries: they hold secrets, for example. */
+  /** Problems of the entries that should be fixed, for example secrets in them. */
   readonly warnings?: readonly string[];
 }
 
 export interface HandoffOptions extends AppendOptions, EntryOptions {
-  /** What is handed over: the view shows it first from then on. */
+  /** The state that is handed over. Later views show it first. */
   readonly state?: JsonValue;
 }
 
 export interface Handoff {
   readonly anchor: number;
   readonly event: number;
-  /** The anchor and its event, as readers get them; of a repetition those that were made first. */
+  /** The anchor and its event, in the form for readers. For a repetition, the entries of the first call. */
   readonly entries: readonly TapeRecord[];
   readonly isRepeated: boolean;
   readonly warnings?: readonly string[];
@@ -59,17 +59,17 @@ export interface AnchorSummary {
 }
 
 export interface AnchorsOptions {
-  /** Default 20, 500 at most. */
+  /** Default 20, at most 500. */
   readonly limit?: number | undefined;
   /** Only anchors before this position. Default: all. */
   readonly before?: number | undefined;
 }
 
-/** A part of the anchors of a tape. */
+/** One page of the anchors of a tape. */
 export interface AnchorsPage {
   /** In the order of the tape. */
   readonly anchors: readonly AnchorSummary[];
-  /** The position before which the next page ends; null when no anchor is before these. */
+  /** Pass it as `before` to get the next page. Null when there are no earlier anchors. */
   readonly next: number | null;
 }
 
@@ -82,31 +82,31 @@ export interface TapeInfo {
   readonly last_anchor: string | null;
   readonly last_anchor_position: number;
   readonly entries_since_last_anchor: number;
-  /** Of the last model call that was recorded near the head, by a turn or by an imported `run` event; null when there is none. */
+  /** The tokens of the last model call recorded near the head, by a turn or by an imported `run` event. Null when there is none. */
   readonly last_token_usage: number | null;
 }
 
 export interface KindsOption {
-  /** Of entries, or of imported lines. None: all. */
+  /** Kinds of entries, or of imported lines. An empty list means all kinds. */
   readonly kinds?: readonly string[];
 }
 
 export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> {
-  /** Which entries: those after the last anchor (default), after the latest of a name, or all (null). */
+  /** The entries to use: those after the last anchor (default), those after the latest anchor of a name, or all (null). */
   readonly anchor?: AnchorSelector | undefined;
-  /** Chooses or makes entries of them: for compaction, summaries, retrieval. Hidden ones are not among them. */
+  /** Chooses or rewrites the entries: for compaction, summaries, retrieval. Hidden entries are not included. */
   readonly select?: (
     records: readonly TapeRecord[],
   ) => readonly TapeRecord[] | Promise<readonly TapeRecord[]>;
 }
 
 export interface SearchOptions {
-  /** Default `message` and `tool_result`; none: all. */
+  /** Default `message` and `tool_result`; an empty list means all kinds. */
   readonly kinds?: readonly string[] | undefined;
   /** ISO dates, inclusive. */
   readonly start?: string | undefined;
   readonly end?: string | undefined;
-  /** Default 20, 500 at most. */
+  /** Default 20, at most 500. */
   readonly limit?: number | undefined;
 }
 
@@ -116,7 +116,7 @@ export const DEFAULT_ANCHORS = 20;
 export const MAX_ANCHORS = 500;
 
 export interface EntryOptions {
-  /** Said besides; `context: false` hides the entry from readers that make messages. */
+  /** Additional data. `context: false` hides the entry from readers that build messages. */
   readonly meta?: JsonObject;
   /** The turn and step that write it. */
   readonly turnId?: TurnId;

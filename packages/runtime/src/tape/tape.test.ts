@@ -13,7 +13,7 @@ const fresh = (): string => `tape-${++n}`;
 
 beforeAll(async () => {
   h = await harness();
-  // Nobody works for it: its turns stay queued.
+  // No worker serves this profile, so its turns stay queued.
   await h.profile('queued', [{ say: 'done' }]);
 });
 
@@ -134,7 +134,7 @@ describe('slices', () => {
     limit: fc.option(fc.nat(5)),
   });
 
-  /** What it answers, or says. */
+  /** The answer of the work, or its error message. */
   const ask = async (
     work: () => readonly TapeRecord[] | Promise<readonly TapeRecord[]>,
   ): Promise<unknown> => {
@@ -355,7 +355,7 @@ describe('a reset', () => {
     ]);
     expect(await old.query().all()).toEqual(before);
     await expect(old.append(messages('no'))).rejects.toMatchObject({ code: 'tape_conflict' });
-    // Who holds it by name is led on.
+    // A program that holds the tape by name uses the new incarnation.
     expect(await other.append(messages('new'))).toMatchObject({ first: 3 });
     expect(other.boxId).toBe(tape.boxId);
     await tape.reset();

@@ -1,4 +1,4 @@
-/** A tape in the hands of a program: appended to, read by slices, begun anew. Source: docs/reference/tape.md. */
+/** A tape for programs: appending, reading by slices, forking, and resetting. Source: docs/reference/tape.md. */
 import {
   type AgentId,
   type BoxId,
@@ -84,7 +84,7 @@ export class Tape {
   readonly #actor: TapeActor;
   #boxId: BoxId;
 
-  /** @internal By `runtime.tape`. */
+  /** @internal Use `runtime.tape`. */
   constructor(
     connection: TapeConnection,
     options: { readonly address: TapeAddress; readonly actor: TapeActor; readonly boxId: BoxId },
@@ -95,7 +95,7 @@ export class Tape {
     this.#boxId = options.boxId;
   }
 
-  /** The box of the incarnation that this tape was when it was last used. */
+  /** The box of the incarnation at the last use of this tape. */
   get boxId(): BoxId {
     return this.#boxId;
   }
@@ -104,14 +104,14 @@ export class Tape {
     return this.#actor.projectId;
   }
 
-  /** In whose name it is used. */
+  /** The agent in whose name the tape is used. */
   get actorId(): AgentId {
     return this.#actor.actorId;
   }
 
   /**
-   * Writes an anchor and its event, both or neither. Views begin with the anchor from then on; while calls of the
-   * agent's turn are open, behind them.
+   * Writes an anchor and its event, both or neither. Later views begin with the anchor. While calls of the agent's turn are open, views
+   * show the anchor after the results of these calls.
    *
    * @throws KernelError `box_not_authorized`, `tape_conflict`, `fork_closed`, `bad_request`.
    */
@@ -123,9 +123,9 @@ export class Tape {
   }
 
   /**
-   * Appends entries behind each other, all or none.
+   * Appends entries in the given order, all or none.
    *
-   * @throws KernelError `box_not_authorized`, `tape_conflict` with the real head, `fork_closed`, `bad_request`.
+   * @throws KernelError `box_not_authorized`, `tape_conflict` with the current head, `fork_closed`, `bad_request`.
    */
   async append(entries: readonly EntryInput[], options: AppendOptions = {}): Promise<Appended> {
     if (entries.length === 0) {
@@ -174,8 +174,8 @@ export class Tape {
   }
 
   /**
-   * The last anchors in the order of the tape, 20 unless told, 500 at most: up to 1 MiB of them, or one. The next page is that `before`
-   * the position that this one says. @throws KernelError `bad_request`.
+   * The last anchors in the order of the tape. Default 20, at most 500, and up to 1 MiB or one anchor. For the next page, pass `next` of
+   * this page as `before`. @throws KernelError `bad_request`.
    */
   async anchorsPage(options: AnchorsOptions = {}): Promise<AnchorsPage> {
     const { limit = DEFAULT_ANCHORS, before } = options;
@@ -183,7 +183,7 @@ export class Tape {
     return selectAnchors(this.#connection.db, await this.#open(), asked);
   }
 
-  /** What follows the latest anchor of a name. @throws KernelError `not_found`. */
+  /** The entries after the latest anchor of a name. @throws KernelError `not_found`. */
   async afterAnchor(name: string, options: KindsOption = {}): Promise<readonly TapeRecord[]> {
     return this.query()
       .afterAnchor(name)
@@ -191,7 +191,10 @@ export class Tape {
       .all();
   }
 
-  /** What lies between the latest anchor `start` and the first `end` behind it; up to the head without one. @throws KernelError `not_found`. */
+  /**
+   * The entries between the latest anchor `start` and the first anchor `end` after it, or up to the head without `end`. @throws KernelError
+   * `not_found`.
+   */
   async betweenAnchors(
     start: string,
     end?: string,
@@ -203,7 +206,7 @@ export class Tape {
       .all();
   }
 
-  /** What follows the last anchor; all of a tape without one. */
+  /** The entries after the last anchor, or all entries of a tape without an anchor. */
   async fromLastAnchor(options: KindsOption = {}): Promise<readonly TapeRecord[]> {
     return this.query()
       .lastAnchor()
@@ -211,19 +214,18 @@ export class Tape {
       .all();
   }
 
-  /** A query in the making: slice, then dates, text, kinds, limit. */
+  /** A query builder. The steps have this order: slice, dates, text, kinds, limit. */
   query(): TapeQueryBuilder<Promise<readonly TapeRecord[]>> {
     return buildTapeQuery(async (query) => this.select(parseTapeQuery(query)));
   }
 
-  /** The entries that a checked query asks for. @throws KernelError `not_found` for a named anchor. */
+  /** All entries of a checked query. @throws KernelError `not_found` for a named anchor. */
   async select(query: TapeQuery): Promise<readonly TapeRecord[]> {
     return selectEntries(this.#connection.db, await this.#open(), query);
   }
 
   /**
-   * The first entries that a checked query asks for: up to 1 MiB of them, or one. The next page begins `after` the position that this one
-   * says.
+   * The first entries of a checked query, up to 1 MiB or one entry. For the next page, pass `next` of this page as `after`.
    *
    * @throws KernelError `not_found` for a named anchor.
    */
@@ -236,8 +238,8 @@ export class Tape {
   }
 
   /**
-   * Entries with these words, newest first: those with all of them as one piece, then those that come near. Of entries that say
-   * the same the newest is shown. The first search of a tape writes down its words, for itself and later ones.
+   * Entries that contain the query: first those that contain it as one piece, then near matches, each newest first. Of several entries with
+   * the same words, only the newest is returned. The first search of a tape stores the words of its entries for all later searches.
    *
    * @throws KernelError `bad_request`.
    */
@@ -249,9 +251,9 @@ export class Tape {
   }
 
   /**
-   * Like {@link search}, but contents of matches are read as their pages are taken.
+   * Like {@link search}, but the contents of matches are read as their pages are taken.
    *
-   * @param options.answersOf - The name of a tool of which no answer is a match.
+   * @param options.answersOf - The name of a tool whose answers never match.
    * @throws KernelError `bad_request`.
    */
   async searchPages(
@@ -263,14 +265,14 @@ export class Tape {
     return searchTape(this.#connection.db, { boxId: row.boxId, upto: last, within, actor }, query, range);
   }
 
-  /** What is on it, without reading it. */
+  /** Counts and facts about the tape, without loading its entries. */
   async info(): Promise<TapeInfo> {
     return describeTape(this.#connection.db, await this.#open());
   }
 
   /**
-   * Chat messages of it by the original's mapping, the state of the anchor first. The prompt of a turn is another one: it is made by
-   * stricter rules, from the profile and the contexts too (docs/reference/views.md).
+   * Chat messages of the tape by the mapping of the original, the state of the anchor first. The prompt of a turn follows stricter rules,
+   * and also contains the profile and the contexts (docs/reference/views.md).
    *
    * @throws KernelError `not_found` for a named anchor.
    */
@@ -285,24 +287,25 @@ export class Tape {
   }
 
   /**
-   * Its lines as the original's files have them, each without its end, up to the head of this moment: those that were imported
-   * as they were. Read as they are taken.
+   * Yields the lines of the tape in the file format of the original, without line ends, up to the current head. Imported lines are returned
+   * unchanged. Lines are read as they are taken.
    */
   async *export(): AsyncGenerator<string, void, void> {
     const { row, ...reader } = await this.#open();
     yield* exportLines(this.#connection.db, row.boxId, reader);
   }
 
-  /** What stands beside its lines in the original's folder. Earlier incarnations that the actor may not read are left out. */
+  /** The data beside the lines in a folder of the original. Earlier incarnations that the actor may not read are left out. */
   async folder(): Promise<TapeFolder> {
     const { row } = await this.#open();
     return loadFolder(this.#connection.db, row, this.#actor);
   }
 
   /**
-   * Begins it anew: the next incarnation takes its name, or its agent; this one is archived and stays readable for those who may.
+   * Resets the tape: the next incarnation takes over its name or its agent. The current incarnation is archived, and its readers keep their
+   * rights.
    *
-   * @param options.archive - The new bootstrap says where the old one is: `archived: "tape://…"`.
+   * @param options.archive - The new bootstrap contains the place of the old incarnation: `archived: "tape://…"`.
    * @throws KernelError `tape_busy` while a turn of its agent is under way or queued, `box_not_authorized`, `tape_conflict`.
    */
   async reset(options: { readonly archive?: boolean } = {}): Promise<{ readonly archived: string | null }> {
@@ -317,8 +320,8 @@ export class Tape {
   }
 
   /**
-   * Forks it at its head, at the same cost for any number of entries. At the end of an `await using` block it is merged, unless
-   * the options say otherwise; if that cannot be, it stays open (`tape_busy`) and is ended by hand.
+   * Forks the tape at its head, at the same cost for any number of entries. The end of an `await using` block merges the fork, unless the
+   * options say otherwise. If the merge is not possible (`tape_busy`), the fork stays open and the program must end it.
    *
    * @throws KernelError `box_not_authorized`, `turn_ended`, `bad_request`.
    */
@@ -327,9 +330,9 @@ export class Tape {
   }
 
   /**
-   * Runs a block in a fork, and merges it at the end; one that throws too, unless `onError` is `discard`.
+   * Runs a block in a fork, and merges the fork at the end of the block. A block that throws is merged too, unless `onError` is `discard`.
    *
-   * @throws What the block throws; KernelError as `forkTape` and `TapeFork.merge`.
+   * @throws The error of the block; KernelError as `forkTape` and `TapeFork.merge`.
    */
   async inFork<T>(
     block: (tape: Tape) => Promise<T>,
@@ -338,20 +341,21 @@ export class Tape {
     return inFork(await this.forkTape(options), block);
   }
 
-  /** Its forks, the oldest first: those of a status, or all. */
+  /** Forks of the tape, the oldest first: all, or those with a status. */
   async forks(options: { readonly status?: ForkStatus | undefined } = {}): Promise<readonly ForkSummary[]> {
     const { row } = await this.#open();
     return listForksOf(this.#forkContext(), row.boxId, options.status ?? null);
   }
 
-  /** One of its forks, to go on with it or to end it. @throws KernelError `not_found`, `box_not_authorized`. */
+  /** Opens a fork of the tape, to continue or to end it. @throws KernelError `not_found`, `box_not_authorized`. */
   async openFork(forkId: string): Promise<TapeFork> {
     const { row } = await this.#open();
     return openFork(this.#forkContext(), row.boxId, forkId);
   }
 
   /**
-   * Forks it with an agent of its own, both of this name, that reads on from an anchor and goes its own way.
+   * Forks the tape for a new session: an agent of this name, with a tape of this name, whose views begin at an anchor. The session
+   * continues independently of this tape.
    *
    * @throws KernelError `not_found` for the anchor or profile, `agent_exists` for the name, `box_not_authorized`, `bad_request`.
    */
@@ -376,9 +380,9 @@ export class Tape {
     return forkPointOf(this.#connection.db, (await this.#open()).row, this.#actor);
   }
 
-  /** The tape as it is now. @throws KernelError `not_found`. */
+  /** The current row of the tape. @throws KernelError `not_found`. */
   async #find(): Promise<TapeRow> {
-    // After its own reset, what a box names is the incarnation that follows.
+    // A tape that was opened by its box follows its own resets to the next incarnation.
     const address =
       this.#address.kind === 'box' ? ({ kind: 'box', boxId: this.#boxId } as const) : this.#address;
     const row = await findTape(this.#connection.db, address, this.#actor);
@@ -387,12 +391,15 @@ export class Tape {
     return row;
   }
 
-  /** True when it was reset since it was looked up: its name, or its agent, has another box now. A head that was read is none of that. */
+  /**
+   * True when the tape was reset after it was looked up: its name or its agent now has another box. A head that a caller has read does not
+   * belong to that box.
+   */
   async #hasMovedFrom(before: BoxId): Promise<boolean> {
     return this.#address.kind !== 'box' && (await this.#find()).boxId !== before;
   }
 
-  /** The tape as it is now, to be read by the actor. @throws KernelError `not_found`, `box_not_authorized`. */
+  /** The current tape, opened for the actor. @throws KernelError `not_found`, `box_not_authorized`. */
   async #open(): Promise<OpenedTape> {
     return openFor(await this.#find(), this.#actor);
   }

@@ -1,4 +1,4 @@
-/** Turns that are started by the end of another turn: part of its run. */
+/** Turns that the end of another turn starts belong to the run of that turn. */
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -6,7 +6,7 @@ import { Sweeper } from '../sweep/sweeper.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 
-/** Asks its session again whenever it is told of an end. */
+/** Gives its session another turn whenever it is notified of an end. */
 const lead: ScriptedFunction = ({ turn, messages }, { call }) => {
   const [, session = ''] = /session=(\S+)/.exec(JSON.stringify(messages)) ?? [];
   if (turn.step > 1) return { text: 'asked' };
@@ -24,7 +24,7 @@ const lead: ScriptedFunction = ({ turn, messages }, { call }) => {
 describe('a turn that is started by the end of another', () => {
   let h: Harness;
   let gate: Promise<void> | undefined;
-  /** A reader at work waits for it. */
+  /** A running reader waits for this promise. */
   let reading: Promise<void> | undefined;
   let readers = 0;
   let n = 0;
@@ -58,11 +58,11 @@ describe('a turn that is started by the end of another', () => {
     await h[Symbol.asyncDispose]();
   });
 
-  /** An agent and a session forked from its tape, whose ends the agent is told of. */
+  /** An agent and a session forked from its tape. The agent is notified of the ends of the session. */
   async function pair({ profile = 'lead' } = {}) {
     const agent = `${profile}-${++n}`;
     await h.runtime.submit('provision_agent', { action: 'create', agent_id: agent, profile_name: profile });
-    // As the agent itself: it asks its own session.
+    // In the name of the agent, which gives turns to its own session.
     const tape = await h.runtime.tape({ agent }, { as: agent });
     const session = await tape.forkSession(`session-${n}`, {
       profile: 'echo',
@@ -155,7 +155,7 @@ describe('a turn that is started by the end of another', () => {
       [runId],
     );
     expect(roots).toEqual([]);
-    // What was told stays, and is not told again.
+    // Earlier notifications stay, and are not repeated.
     const before = await told();
     await sweep();
     expect(await told()).toBe(before);
@@ -207,7 +207,7 @@ describe('a turn that is started by the end of another', () => {
         'select t.parent_turn_id from boxcar.turns t join boxcar.agents a on a.id = t.agent_id where a.name = $1 and t.is_woken',
         [agent],
       );
-      // The newest of those that may.
+      // The newest of the allowed turns.
       expect(woken).toEqual(mays.slice(-1).map((id) => ({ parent_turn_id: id })));
       expect(await reasons()).toHaveLength(open === 0 ? spent : 0);
     },
@@ -283,7 +283,7 @@ describe('a turn that is started by the end of another', () => {
         (await turnsOf(runId)).every(({ status }) => status === 'success'),
       { message: 'it was told', deadlineMs: 60_000 },
     );
-    // As if nobody had seen the end of the second turn yet.
+    // As if the end of the second turn had not been noticed yet.
     const second = await start(session);
     await h.runtime.waitForTurn(second.turn_id, { timeoutMs: 60_000 });
     const other = await runOf(second.turn_id);

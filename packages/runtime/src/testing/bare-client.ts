@@ -1,6 +1,6 @@
 /**
- * A client of the queue door as anyone may write it: BullMQ, a URL, and nothing of Boxcar. It reads lines of JSON
- * `{ name, data, options? }` on stdin and writes `{ id, answer }` or `{ id, reason }` for each job that has ended.
+ * A client of the queue door that uses only BullMQ and a URL, and no code of Boxcar. It reads lines of JSON `{ name, data, options? }` on
+ * stdin and writes `{ id, answer }` or `{ id, reason }` for each job that has ended.
  *
  * argv: `redis` or `postgres`, and the URL.
  */
@@ -26,7 +26,7 @@ function openRedis(): Client {
   };
 }
 
-/** On Postgres the events of BullMQ get lost under load, so this client asks. */
+/** On Postgres, BullMQ loses events under load, so this client polls. */
 function openPostgres(): Client {
   const { Queue: PostgresQueue } = withBackend(createPostgresBackend);
   const queue = new PostgresQueue(QUEUE, { connection: { connectionString: url, max: 2 } });

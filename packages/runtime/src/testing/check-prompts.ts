@@ -4,8 +4,8 @@ import { expect } from 'vitest';
 import { TurnPrompts } from '../explain/turn-prompts.js';
 
 /**
- * Every committed step of every turn: the prompt that the rows give is the one that was sent, by its hash and, where the
- * request was recorded, word by word.
+ * For every committed step of every turn, the prompt that is rebuilt from the rows must be the prompt that was sent: by its hash and, if
+ * the request was recorded, word for word.
  */
 export async function checkPrompts(pool: pg.Pool, sent: readonly ModelRequest[] = []): Promise<void> {
   const { rows } = await pool.query<{ turn_id: TurnId; project: string; step: number; attempt: number }>(
@@ -18,7 +18,7 @@ export async function checkPrompts(pool: pg.Pool, sent: readonly ModelRequest[] 
       loaded.get(turn_id) ?? (await TurnPrompts.load(pool, turn_id, { project, allSteps: true }));
     loaded.set(turn_id, prompts);
     const explained = prompts.explain({ step, attempt });
-    // What was erased cannot be checked; that it is said, and that the rest still reads, can.
+    // A prompt with an erased card cannot be verified. The explanation must say so, and the rest must still be readable.
     if (explained.findings[0]?.code === 'card_erased') {
       expect(explained.verified).toBe(false);
       expect(explained.messages.length).toBeGreaterThan(0);
@@ -35,7 +35,7 @@ export async function checkPrompts(pool: pg.Pool, sent: readonly ModelRequest[] 
     );
     expect(explained.tools?.map(({ name }) => name)).toEqual(request.tools.map(({ name }) => name));
     for (const message of explained.messages) {
-      // What no card holds, a notice or the profile does.
+      // Text that is not from a card is from a notice or the profile.
       expect(message.cards.length > 0 || message.source === 'notice', `message ${message.index}`).toBe(true);
     }
   }

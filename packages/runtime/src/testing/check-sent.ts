@@ -1,13 +1,13 @@
 /**
- * What `explain`, `why` and `preview` say of each model call, held against the bytes that its provider received.
+ * Compares the output of `explain`, `why` and `preview` for each model call with the bytes that the provider received.
  *
- * S1  The request made of an explanation, by the adapter of the call, is the request that was sent, byte by byte.
- * S2  Every text of the bytes is found by `why`, in words of a card that the explanation names, in a fixed wording, or in a tool that it names;
- *     or its provider had attached it to an answer of which the explanation names what was attached, by its hash.
- * S3  Every card that the explanation names has a rule and a source, and is where the rows say that it is; its words are in the bytes,
+ * S1  The request that the adapter of the call makes from an explanation is the request that was sent, byte for byte.
+ * S2  `why` finds every text of the bytes: in words of a card that the explanation names, in a fixed wording, or in a tool that it names.
+ *     The only other texts are those that the provider attached to an answer; the explanation names such an attachment by its hash.
+ * S3  Every card that the explanation names has a rule and a source, and is at the place that the rows say. Its words are in the bytes,
  *     unless the explanation lists them as left out. No word of any other card is in the bytes.
- * S4  What the adapter says that it adds or changes is what it does: its fillers, placeholders, names and marks are in the bytes as often as it
- *     says, and nothing else is there that is in no message and no tool.
+ * S4  The adapter does exactly the additions and changes that it reports: its fillers, placeholders, names and marks are in the bytes as
+ *     often as it reports, and the bytes contain nothing else that is in no message and no tool.
  * S5  The messages of a preview give the bytes of the first step.
  */
 import {
@@ -37,7 +37,7 @@ export interface Previewed {
   readonly preview: PackPreview;
 }
 
-/** Words of wire formats and of adapters: no text of a prompt. */
+/** Words of wire formats and of adapters, which are not texts of a prompt. */
 const FIXED = new Set([
   'text',
   'function',
@@ -55,7 +55,7 @@ FIXED.add('function_call')
   .add('input_text')
   .add('output_text')
   .add('message');
-/** Members of bodies that hold no text of a prompt. */
+/** Members of bodies that contain no text of a prompt. */
 const NO_TEXT = new Set([
   'model',
   'role',
@@ -70,12 +70,12 @@ const NO_TEXT = new Set([
   'store',
   'stream_options',
 ]);
-/** Ids by which a result is with its call. */
+/** Ids that connect a result with its call. */
 const IDS = new Set(['id', 'call_id', 'tool_call_id', 'tool_use_id']);
-/** The words of a card stand in these as they are. */
+/** Under these rules, the words of a card are sent unchanged. */
 const OWN_WORDS: ReadonlySet<WhyPart['rule']> = new Set(['text', 'json', 'arguments', 'result']);
 
-/** An anchor's state is worded as the original tape does, with other white space. */
+/** The state of an anchor is worded as in the original tape, but with different white space. */
 const squash = (text: string): string => text.replaceAll(/\s+/g, '');
 const marksIn = (text: string): ReadonlySet<string> => new Set(text.match(MARK) ?? []);
 
@@ -89,7 +89,10 @@ function* textsIn(value: JsonValue, key = ''): Generator<string> {
   }
 }
 
-/** The message that an explanation shows; what its provider had attached is taken from what was sent, if it is what the explanation names. */
+/**
+ * The message that an explanation shows. Provider data is copied from the sent message, after a check that the explanation describes
+ * exactly this data.
+ */
 function toMessage(explained: ExplainedMessage, sent: Message | undefined): Message {
   const { role, content } = explained;
   if (role === 'tool') {
@@ -109,7 +112,7 @@ function toMessage(explained: ExplainedMessage, sent: Message | undefined): Mess
   };
 }
 
-/** The texts that providers had attached to the answers of a prompt. */
+/** The texts that providers attached to the answers in a prompt. */
 const attachedTo = (messages: readonly Message[]): ReadonlySet<string> =>
   new Set(
     messages.flatMap((message) =>
@@ -119,7 +122,7 @@ const attachedTo = (messages: readonly Message[]): ReadonlySet<string> =>
     ),
   );
 
-/** The names of tools in the form that providers take. */
+/** The names of tools in the form that providers accept. */
 const wireNames = ({ tools, messages }: StepExplanation): ReadonlySet<string> =>
   new Set(
     [...(tools ?? []), ...messages.flatMap(({ tool_calls: calls = [] }) => calls)].map(({ name }) =>
@@ -137,7 +140,7 @@ async function contentsOf(stage: SentStage, cards: readonly CardOrigin[]): Promi
   return new Map(rows.map(({ id, content }) => [id, content]));
 }
 
-/** The cards that rows have in the places that are told of them, each as a text; a forked tape has the entries of the tapes before it. */
+/** The cards at their places according to the rows, each as a text. A forked tape includes the entries of the tapes before it. */
 async function placesInRows(stage: SentStage, boxIds: readonly BoxId[]): Promise<ReadonlySet<string>> {
   const rows = await stage.h.rows<{ place: string }>(
     `select concat_ws(' ', e.card_id, b.id, e.kind, e.position) as place
@@ -153,7 +156,7 @@ async function placesInRows(stage: SentStage, boxIds: readonly BoxId[]): Promise
   return new Set([...rows.map(({ place }) => place), ...inContexts]);
 }
 
-/** The same text of what an explanation says. */
+/** The same text for a card that an explanation names. */
 function placeOf({ card_id: id, place }: CardOrigin): string {
   const { kind, box_id: boxId } = place;
   if (kind === 'profile') return `${id} ${boxId} ${place.name} ${place.version}`;
@@ -161,7 +164,7 @@ function placeOf({ card_id: id, place }: CardOrigin): string {
   return `${id} ${boxId} ${place.rule} ${place.position}`;
 }
 
-/** S2 */
+/** S2. */
 async function checkText(
   text: string,
   of: { readonly prompts: TurnPrompts; readonly explained: StepExplanation; readonly contents: Contents },
@@ -189,7 +192,7 @@ async function checkText(
 const shownIn = (explained: StepExplanation): readonly CardOrigin[] =>
   explained.messages.flatMap(({ cards }) => cards);
 
-/** S3: the marks of the cards that an explanation names, and no others. */
+/** S3: the bytes contain the marks of the cards that an explanation names, and no others. */
 function checkMarks(
   bytes: string,
   of: {
@@ -213,7 +216,7 @@ function checkMarks(
 
 const timesIn = (bytes: string, text: string): number => bytes.split(text).length - 1;
 
-/** How each filler is written, and in how many places the fixed words of adapters are. */
+/** The form in which each filler is written in the bytes. */
 const FILLERS: Readonly<Record<string, string>> = {
   '[noted]': '"[noted]"',
   skip_thought_signature_validator: '"skip_thought_signature_validator"',
@@ -237,7 +240,7 @@ function checkWire(bytes: string, wire: readonly WireNote[], seen: Set<string>):
   return new Set(wire.flatMap(({ text }) => text ?? []));
 }
 
-/** What kinds of things an explanation names. */
+/** Collects the kinds of things that an explanation names. */
 function note(seen: Set<string>, explained: StepExplanation): void {
   for (const { reason } of explained.omissions) seen.add(`omitted ${reason}`);
   for (const { notice } of explained.messages) if (notice !== null) seen.add(`notice ${notice}`);
@@ -274,7 +277,7 @@ async function checkCall(
 
   const attached = attachedTo(messages);
   const names = wireNames(explained);
-  // Without its tools an attempt has no notes.
+  // An attempt without recorded tools has no notes of the adapter.
   const wire = explained.wire ?? stage.describe({ ...request, ...rebuilt });
   expect(explained.wire === null).toBe(explained.tools === null);
   const added = checkWire(bytes, wire, stage.seen);
@@ -288,7 +291,7 @@ async function checkCall(
   checkMarks(bytes, { explained, contents: of.contents, attached });
 }
 
-/** S5: unless the preview says that the worker makes room first, or reminds the agent of it. */
+/** S5. An exception is a preview that reports that the worker will first make room, or remind the agent to do so. */
 async function checkPreview(
   stage: SentStage,
   { call, explained }: Explained,
@@ -304,7 +307,7 @@ async function checkPreview(
   if (!isTooLong) expect(await stage.render({ ...call.request, messages }), 'the preview').toBe(call.bytes);
 }
 
-/** Checks the calls of some turns that have ended. */
+/** Checks the calls of turns that have ended. */
 export async function checkSent(
   stage: SentStage,
   calls: readonly SentCall[],
@@ -318,7 +321,7 @@ export async function checkSent(
     const wasTriedAgain = calls.some(
       ({ request: { turn } }) => turn.turnId === turnId && turn.step === step && turn.attempt > attempt,
     );
-    // All steps are read at once, of each the attempt that counts.
+    // All steps are read at once, each with the attempt that counts.
     const choice = wasTriedAgain ? { step, attempt } : { allSteps: true };
     const known = wasTriedAgain ? undefined : loaded.get(turnId);
     const prompts =

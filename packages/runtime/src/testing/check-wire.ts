@@ -1,4 +1,4 @@
-/** That handoffs and requests for approval are on the wire as the shipped schemas say. */
+/** Checks that handoffs and requests for approval have the form of the shipped schemas on the wire. */
 import { toHandoffRequest, toHandoffResponse } from '@boxcar/kernel';
 import { wireErrors } from '@boxcar/kernel/testing';
 import { expect } from 'vitest';
@@ -6,7 +6,7 @@ import { ApprovalGate, DEFAULT_PROJECT } from '../approval/index.js';
 import { listHandoffPage } from '../handoff/index.js';
 import type { Runtime } from '../runtime.js';
 
-/** Reads page after page; small ones, so that each test turns some. */
+/** Reads all pages. The pages are small, so that each test reads more than one. */
 async function every<T>(
   load: (page: {
     limit: number;
@@ -22,7 +22,7 @@ async function every<T>(
   }
 }
 
-/** Checks every row of the project: requests, answers of those that have one, tickets. @returns How many handoffs and tickets there are. */
+/** Checks every row of the project: requests, existing answers and tickets. @returns The number of handoffs and tickets. */
 export async function checkWire(
   runtime: Runtime,
 ): Promise<{ readonly handoffs: number; readonly tickets: number }> {

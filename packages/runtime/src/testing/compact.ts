@@ -4,7 +4,7 @@ import type pg from 'pg';
 import { newId } from '../lib/new-id.js';
 import type { Tape } from '../tape/tape.js';
 
-/** Writes a compaction as an overflow does: the anchor, its event, the summary; views begin at `keepFrom`. */
+/** Writes a compaction as an overflow does: the anchor, its event and the summary. Views begin at `keepFrom` afterwards. */
 export async function compact(
   pool: pg.Pool,
   tape: Tape,

@@ -50,8 +50,8 @@ function sharedIds(tables: readonly Table[]): ReadonlySet<string> {
 }
 
 /**
- * A new id for each copy with the same timestamp, so that copies sort like their pattern. By XOR, because digits that were replaced by
- * the number of the copy could be those of the pattern.
+ * A new id for each copy with the same timestamp, so that copies have the same order as their pattern. The id is changed by XOR, because
+ * digits that were replaced by the number of the copy could be those of the pattern.
  */
 const idOf = (id: string, copy: number): string => {
   const digits = (Number.parseInt(id.slice(24, 29), 16) ^ copy).toString(16).padStart(5, '0');

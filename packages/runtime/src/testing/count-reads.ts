@@ -7,11 +7,11 @@ const processId = async (connection: Connection): Promise<number> =>
     .rows[0]?.pid ?? 0;
 
 /**
- * Rows and entries of indexes that `work` reads, by table. A server hears what a connection has read seconds later, or when it ends: so
- * all other connections end first, and what they read is in the count before.
+ * Rows and index entries that `work` reads, by table. The server counts the reads of a connection only seconds later, or when the
+ * connection ends. So all other connections end first, and the count before `work` includes their reads.
  *
- * @param pool - Of one connection, by which `work` reads.
- * @param spared - Connections that stay: nothing is read by them meanwhile.
+ * @param pool - A pool with one connection, which `work` uses.
+ * @param spared - Connections that stay open; they must not read anything in the meantime.
  */
 export async function readsOf(
   pool: pg.Pool,

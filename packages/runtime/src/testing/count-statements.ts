@@ -4,14 +4,14 @@ import pg from 'pg';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { Runtime } from '../runtime.js';
 
-/** What one statement was sent as: its text, transaction control included. */
+/** The text of a sent statement, including transaction control. */
 const textOf = (query: unknown): string =>
   typeof query === 'string' ? query : ((query as { text?: string } | undefined)?.text ?? '');
 
-// Whether the build still fits the database is asked every few seconds, whatever is done meanwhile.
+// Each process checks every few seconds whether the build fits the database, independent of the work.
 const isOfTheWork = (text: string): boolean => !text.includes('boxcar.schema_version');
 
-/** The statements that `work` sends to this database, on whatever connection of this process. */
+/** The statements that `work` sends to this database, on any connection of this process. */
 export async function statementsOf(
   database: Pick<TestDatabase, 'name'>,
   work: () => Promise<unknown>,
@@ -33,8 +33,8 @@ export async function statementsOf(
 }
 
 /**
- * How many statements it takes to accept a primitive. By a runtime of its own, which is closed each time: what it goes on to do
- * in the background is then counted by nobody.
+ * The number of statements to accept a primitive. A new runtime is used and closed each time, so that its later work in the background is
+ * not counted.
  */
 export async function statementsToAccept(
   database: Pick<TestDatabase, 'name' | 'pool' | 'url'>,

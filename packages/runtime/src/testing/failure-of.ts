@@ -1,6 +1,6 @@
 import { KernelError } from '@boxcar/kernel';
 
-/** What a call is refused with. @throws Error when it is not refused, and what it has thrown when that is no refusal. */
+/** The error with which a call is refused. @throws Error when the call is not refused, and the original error when it is not a refusal. */
 export async function failureOf(work: Promise<unknown>): Promise<KernelError> {
   try {
     await work;

@@ -40,8 +40,8 @@ export interface FairStage extends AsyncDisposable {
 }
 
 /**
- * @param now - Clock of the doorbell, in milliseconds. By default it stands still: rings that are some seconds old pass newer ones, so
- *   on a busy machine the order would depend on how long a test takes.
+ * @param now - Clock of the doorbell, in milliseconds. By default the clock does not advance: rings that are some seconds old pass newer
+ *   rings, so on a busy machine the order would depend on how long a test takes.
  */
 export async function openFairStage(kind: FairKind, now: () => number = () => START): Promise<FairStage> {
   const backend = kind === 'redis' || kind === 'postgres' ? await testBackend(kind) : undefined;

@@ -4,10 +4,10 @@ import type pg from 'pg';
 import { z } from 'zod';
 import type { Runtime } from '../runtime.js';
 
-/** Says what happens: `model <turn> <step> <attempt>` and `tool <name> <call>`. */
+/** Reports the progress: `model <turn> <step> <attempt>` and `tool <name> <call>`. */
 export type Print = (line: string) => void;
 
-/** Notes twice, before and after a model call that does not return at its first attempt. */
+/** Calls the tool `note` twice, before and after a model call that does not return at its first attempt. */
 const hangOnce =
   (print: Print): ScriptedFunction =>
   async ({ turn }, { call, pause, results }) => {
@@ -18,7 +18,7 @@ const hangOnce =
     return { text: JSON.stringify(results('note')) };
   };
 
-/** Stops its own process in the middle of a model call at the first attempt, and answers when it is woken. */
+/** Stops its own process in the middle of the first attempt of a model call, and answers after it is continued. */
 const stopOnce =
   (print: Print): ScriptedFunction =>
   ({ turn }, { call, results }) => {
@@ -28,7 +28,7 @@ const stopOnce =
     return { text: JSON.stringify(results('note')) };
   };
 
-/** Two calls side by side that do not return the first time; then what became of them. */
+/** Makes two calls side by side that do not return the first time; then answers with their results. */
 const holdTools =
   (print: Print): ScriptedFunction =>
   ({ turn, messages }, { call }) => {
@@ -56,7 +56,7 @@ export const createFaultyModel = (print: Print, others: Readonly<Record<string, 
     },
   });
 
-/** Where the tools write that they were run; never behind a fault. */
+/** The table in which the tools record their runs. The connection to it has no faults. */
 export const EFFECTS_TABLE = 'create table public.effects (tool_call_id uuid, name text, pid int)';
 
 export function registerFaultyTools(
@@ -64,7 +64,7 @@ export function registerFaultyTools(
   options: { readonly effects: pg.Pool; readonly print: Print },
 ): void {
   const { effects, print } = options;
-  /** Notes that a call is run; returns how often by now. */
+  /** Records a run of a call. Returns the number of runs so far. */
   const note = async (toolCallId: string, name: string): Promise<number> => {
     await effects.query('insert into public.effects (tool_call_id, name, pid) values ($1, $2, $3)', [
       toolCallId,

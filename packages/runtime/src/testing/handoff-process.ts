@@ -1,6 +1,6 @@
 /**
- * A process that serves handoffs: to OpenAI, and to a courier that must not be asked twice. It prints `ready <worker id>`, and each line
- * on stdin is the id of a ticket that it approves: `approved <ticket id>`.
+ * A process that serves handoffs: to OpenAI, and to a courier that must not be called twice. It prints `ready <worker id>`. Each line on
+ * stdin is the id of a ticket, which it approves; then it prints `approved <ticket id>`.
  *
  * argv: the JSON of `HandoffProcessOptions`.
  */
@@ -18,11 +18,11 @@ export interface HandoffProcessOptions {
   readonly databaseUrl: string;
   readonly redisUrl?: string;
   readonly worker: WorkerOptions;
-  /** As `HandoffSettings` has them. */
+  /** In the format of `HandoffSettings`. */
   readonly targets: unknown;
-  /** As `HandoffSettings` has them. */
+  /** In the format of `HandoffSettings`. */
   readonly webhooks?: HandoffSettings['webhooks'];
-  /** Where the courier is. */
+  /** The address of the courier. */
   readonly courierUrl: string;
 }
 

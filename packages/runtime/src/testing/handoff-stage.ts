@@ -1,4 +1,4 @@
-/** What tests of context_handoff share: agents with tapes to hand over, and looks at what came of it. */
+/** Shared setup for tests of context_handoff: agents with tapes to hand over, and queries for the results. */
 import {
   type AgentId,
   type BoxId,
@@ -50,7 +50,7 @@ export async function refusal(work: Promise<unknown>): Promise<KernelError> {
   return thrown as KernelError;
 }
 
-/** Opened before the first test, and closed after the last; its functions are fields, to be taken apart. */
+/** Opens before the first test and closes after the last. Its functions are fields, so that they can be destructured. */
 export function handoffStage() {
   const model: RecordingModel = recordingModel({});
   let h: Harness;
@@ -70,7 +70,7 @@ export function handoffStage() {
     return h;
   };
   const close = async (): Promise<void> => {
-    // Whatever a test did: each prompt is one that providers take, and can be built again; and the rows are whole.
+    // After every test: providers accept each prompt, each prompt can be rebuilt, and the invariants hold.
     expect(model.findings()).toEqual([]);
     await checkPrompts(h.database.pool, model.requests);
     await checkInvariants(h.database.pool);
@@ -100,7 +100,7 @@ export function handoffStage() {
         ? `assistant calls ${message.toolCalls.map(({ name }) => name).join()}`
         : `${message.role}: ${message.content}`,
     );
-  /** A tool as models were shown it. */
+  /** A tool as it was shown to models. */
   const shownTool = (name: string) =>
     model.requests.flatMap(({ tools }) => tools).find((tool) => tool.name === name);
   const grantsTo = (agentId: string, boxId: string): Promise<Grant[]> =>
@@ -125,7 +125,7 @@ export function handoffStage() {
   };
   const tape = (boxId: BoxId, as?: AgentId): Promise<Tape> =>
     h.runtime.tape({ box: boxId }, as === undefined ? {} : { as });
-  /** Writes an anchor as the tape's last entry but for its event; its position. */
+  /** Writes an anchor, followed only by its event, at the end of the tape. Returns the position of the anchor. */
   const anchor = async (boxId: BoxId, name: string, state: JsonValue): Promise<number> =>
     (await (await tape(boxId)).handoff(name, { state })).anchor;
   /** An agent with a tape to hand over. */

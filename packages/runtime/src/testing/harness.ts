@@ -24,7 +24,7 @@ export interface Harness extends AsyncDisposable {
   rows<R extends Record<string, unknown>>(text: string, values?: unknown[]): Promise<R[]>;
 }
 
-/** A runtime on a database of its own, with an in-process doorbell unless another is given. */
+/** A runtime on a database of its own, by default with an in-process doorbell. */
 export async function harness(
   options: {
     readonly doorbell?: Doorbell;
@@ -34,7 +34,7 @@ export async function harness(
     readonly approvalMs?: number | null;
     readonly handoffs?: HandoffSettings;
     readonly toolServers?: ToolServers;
-    /** Of the pool that the runtime, its workers and `rows` share (4). */
+    /** The size of the pool that the runtime, its workers and `rows` share. Default 4. */
     readonly connections?: number;
   } = {},
 ): Promise<Harness> {

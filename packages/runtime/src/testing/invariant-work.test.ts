@@ -136,8 +136,8 @@ test.each(INVARIANTS.map(({ name }) => name))(
   'the work of %s grows with the rows, not with their square',
   (name) => {
     const [few = Number.NaN, many = Number.NaN] = work.get(name) ?? [];
-    // `1_000` allows for constant parts where few rows are of a kind. `turns` allows for a plan that changes from an
-    // index to the whole table as the table grows.
+    // `1_000` allows for constant parts when there are few rows of a kind. `turns` allows for a plan that changes from an index to the
+    // whole table as the table grows.
     expect(many).toBeLessThan(Math.max(few * FACTOR * TOLERANCE, turns) + 1_000);
   },
 );

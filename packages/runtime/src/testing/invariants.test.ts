@@ -10,7 +10,7 @@ import { checkInvariants } from './invariants.js';
 
 let h: Harness;
 let worker: Worker;
-/** A connection for which no trigger and no foreign key counts. */
+/** A connection on which triggers and foreign keys are disabled. */
 let vandal: pg.Client;
 
 beforeAll(async () => {
@@ -56,7 +56,7 @@ interface Family {
   readonly child: string;
 }
 
-/** A parent that delegated with a box of its own making, and its child. */
+/** A parent that delegated with a box that it made itself, and its child. */
 async function family(profile: 'boss' | 'waiter'): Promise<Family> {
   const receipt = (await h.runtime.submit('launch_principal', {
     profile_name: profile,
@@ -88,14 +88,14 @@ test('an undisturbed run breaks none, ended or under way', async () => {
 
 test('what nobody was told of, or has read, is found once all has ended', async () => {
   const { parent } = await family('boss');
-  // No sweep tells it meanwhile.
+  // No sweep notifies in the meantime.
   for (const statement of IDLE.slice(1)) await vandal.query(statement);
   for (const [left, said] of [
     ['notifies = true', 'has ended untold'],
     ['unseen_position = 3', 'has left position 3 unread'],
   ] as const) {
     const find = async () => {
-      // A sweep may come first, which does what was left.
+      // A sweep may run first and do the remaining work.
       await vandal.query(`update boxcar.turns set ${left} where id = $1`, [parent]);
       const findings = await checkInvariants(h.database.pool).catch(({ message }: Error) => message);
       return findings?.includes(`: ${parent} ${said}`);
@@ -165,7 +165,7 @@ type Break = readonly [
   names: readonly string[],
 ];
 
-/** A batch of one turn that has ended in success, except for what `change` says. */
+/** A batch of one turn that has ended with success, except for the differences in `change`. */
 const insertBatch = (turn: string, change: string): string => `
   with made as (
     insert into boxcar.batches (id, project_id, primitive, kind, turn_ids, remaining, succeeded, failed, fail_fast, status, is_due)
@@ -181,7 +181,7 @@ const callOf = (turn: string): string =>
   `(select id from boxcar.tool_calls where turn_id = '${turn}' order by step desc limit 1)`;
 const deliverableOf = (turn: string): string =>
   `(select deliverable_card_id from boxcar.turns where id = '${turn}')`;
-/** A worker has lived long, and no sweep puts right what is broken here. */
+/** The worker has been alive for a long time, and no sweep repairs the rows that are broken here. */
 const IDLE = [
   `update boxcar.workers set started_at = now() - interval '1 hour', lease_until = now() + interval '1 hour'`,
   `update boxcar.sweeper set lease_until = now() + interval '1 hour'`,
@@ -191,7 +191,7 @@ const settleLast = (turn: string): string =>
 const waitOf = (turn: string, what: string): string =>
   `insert into boxcar.waits (turn_id, project_id, kind, due_at, detail) select id, project_id, ${what} from boxcar.turns where id = '${turn}'`;
 const setTurn = (id: string, what: string): string => `update boxcar.turns set ${what} where id = '${id}'`;
-/** Another entry at the head of a turn's tape, like the one of this card. */
+/** A further entry at the head of a turn's tape, similar to the entry of this card. */
 const appendAgain = (turn: string, card: string): string[] => [
   `update boxcar.boxes set head_position = head_position + 1 where id = ${outputOf(turn)}`,
   `insert into boxcar.tape_entries (box_id, position, kind, card_id, turn_id, author_id)
@@ -204,17 +204,17 @@ const setSegment = (turn: string, path: string, value: string): string =>
   `update boxcar.boxes set segments = jsonb_set(segments, '${path}', '${value}') where id = ${contextOf(turn)}`;
 const inheritedBy = (turn: string): string =>
   `(select (s.value->>'source')::uuid from boxcar.boxes b, jsonb_array_elements(b.segments) s(value) where b.id = ${contextOf(turn)} and s.value ? 'source')`;
-/** Nobody owns or made what the turn has inherited. */
+/** The box that the turn has inherited loses its owner and its maker. */
 const hideBox = (turn: string): string =>
   `update boxcar.boxes set maker_agent_id = null, owner_agent_id = null where id = ${inheritedBy(turn)}`;
 
-/** An account for one turn, which has been allotted so much. */
+/** An account for one turn, with this number of allotted tokens. */
 const budgetOf = (turn: string, account: string, allotted: number): string[] => [
   `insert into boxcar.budgets (id, project_id, run_id, top_depth, ${account.split(' = ')[0]}) select '${turn}', project_id, run_id, depth, ${account.split(' = ')[1]} from boxcar.turns where id = '${turn}'`,
   setTurn(turn, `budget_id = id, is_settled = false, allotted_tokens = ${allotted}, spent_tokens = 0`),
 ];
 
-/** A handoff that this turn serves, as it is while its turn runs, with one event of two; `change` says what is different. */
+/** A handoff that this turn serves, in the state of a running turn, with one of two events. `change` names the differences. */
 const handoffOf = (turn: string, change: string): string[] => {
   const id = newId();
   return [
@@ -226,7 +226,7 @@ const handoffOf = (turn: string, change: string): string[] => {
   ];
 };
 
-/** A session on the tape of this turn, with so many messages and without entries. */
+/** A session on the tape of this turn, with this number of messages and no entries. */
 const clientSessionOf = (turn: string, messages: number): string =>
   `insert into boxcar.handoff_sessions (id, project_id, session_key, tape_box_id, maker_agent_id, agent_from, retention_policy, message_count, file_count, tool_call_count, system_count, line_sessions)
    select gen_random_uuid(), project_id, 'session', output_box_id, agent_id, 'x', 'standard', ${messages}, 0, 0, 0, '{}' from boxcar.turns where id = '${turn}'`;
@@ -744,7 +744,7 @@ const BREAKS: readonly Break[] = [
     (f) => [
       `delete from boxcar.cards where id = (select thought_card_id from boxcar.steps where turn_id = '${f.parent}' and step = 1)`,
     ],
-    // The answer had no words, so it is the card of its first call.
+    // The answer had no text, so its card is the card of its first call.
     ['entry-has-card', 'one-result'],
   ],
   [
@@ -833,7 +833,7 @@ const BREAKS: readonly Break[] = [
       setTurn(f.parent, 'pending_calls = 0'),
       `insert into boxcar.waits (turn_id, project_id, kind) select id, project_id, 'retry' from boxcar.turns where id = '${f.parent}'`,
     ],
-    // Its child answers a call that is gone.
+    // Its child answers a call that no longer exists.
     ['wait-is-of-turn', 'family'],
   ],
   [
@@ -1063,7 +1063,7 @@ const BREAKS: readonly Break[] = [
   ],
 ];
 
-/** A fork of the turn's tape at its third entry, with a line that ends as told. */
+/** A fork of the turn's tape at its third entry, whose line has the given ends. */
 const forkOf = (turnId: string, ends: string): string => `
   insert into boxcar.boxes (id, project_id, kind, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, parent_box_id, fork_position, line_boxes, line_ends)
   select gen_random_uuid(), b.project_id, 'tape', b.maker_agent_id, 1, 3, 1, 1, b.id, 3, array[b.id], ${ends} from boxcar.boxes b where b.id = ${outputOf(turnId)}`;
@@ -1072,7 +1072,7 @@ const sessionOf = (turnId: string, agent: string): string => `
   insert into boxcar.sessions (id, project_id, name, agent_id, parent_box_id, parent_session_id, from_position, notifies)
   select t.output_box_id, t.project_id, t.id::text, ${agent}, t.output_box_id, 'parent', 1, false from boxcar.turns t where t.id = '${turnId}'`;
 
-/** A fork of three entries, as its box has it and as its end says. */
+/** A fork of three entries, with one status in its box and one in its end. */
 const endedForkOf = (turnId: string, boxStatus: string, status: string): string => `
   with made as (${forkOf(turnId, 'array[3]').replace('line_ends)', 'line_ends, fork_status)').replace('array[3] from', `array[3], '${boxStatus}' from`)} returning id, project_id, parent_box_id)
   insert into boxcar.forks (id, project_id, box_id, parent_box_id, opened_by, fork_key, status, merge_back, on_error, receipt, ended_at)
@@ -1084,7 +1084,7 @@ const look = async (): Promise<string[]> =>
     broken.map(({ id, what }) => `${name}: ${id} ${what}`),
   );
 
-/** One text of statements that brings all rows back to what they are now. */
+/** The text of statements that restore all rows to their current state. */
 async function keepRows(): Promise<string> {
   const tables = await h.rows<{ name: string }>(
     "select relname as name from pg_class where relnamespace = 'boxcar'::regnamespace and relkind = 'r'",
@@ -1118,10 +1118,10 @@ describe('of a run that was ended and one that is under way', () => {
       alter table boxcar.tool_calls alter deadline_at drop not null`);
     for (const profile of ['boss', 'waiter'] as const) families.set(profile, await family(profile));
     putBack = await keepRows();
-    // Nobody else changes anything from here on: its row alone goes on living.
+    // From here on, no other process changes anything. The row of the worker stays, as if it were alive.
     await worker.close();
   });
-  // The rows stay as few as they are: on a hundred families, and statistics from before them, some statements take seconds.
+  // The number of rows stays small: with a hundred families, and statistics from before them, some statements take seconds.
   beforeEach(async () => {
     await vandal.query(putBack);
   });
@@ -1142,6 +1142,6 @@ describe('of a run that was ended and one that is under way', () => {
 test('each of them is broken above', () => {
   const broken = new Set(BREAKS.flatMap(([, , , names]) => names));
   const missing = INVARIANTS.filter(({ name }) => !broken.has(name)).map(({ name }) => name);
-  // Of what has ended alone: tested above, and with what is told of handoffs.
+  // These concern only ended turns and handoffs. They are tested above, and in the tests of notifications about handoffs.
   expect(missing).toEqual(['all-ended', 'told', 'handoff-told']);
 });

@@ -2,9 +2,10 @@ import { type InvariantOptions, inspectInvariants } from '@boxcar/store/report';
 import type pg from 'pg';
 
 /**
- * Checks what must hold once all turns have ended, whatever happened meanwhile; with `isSettled: false` what holds always.
+ * Checks the invariants that must hold after all turns have ended, whatever faults occurred. With `isSettled: false`, checks only those
+ * that hold at every moment.
  *
- * @throws Error that lists everything that does not.
+ * @throws Error that lists every broken invariant.
  */
 export async function checkInvariants(pool: pg.Pool, options: InvariantOptions = {}): Promise<void> {
   const reports = await inspectInvariants(pool, { isSettled: true, ...options });

@@ -1,8 +1,8 @@
-// The module of an isolated tool: what it does is its argument.
+// The module of an isolated tool. The argument selects its behavior.
 import { pbkdf2Sync } from 'node:crypto';
 import { appendFileSync, readFileSync, writeFileSync, writeSync } from 'node:fs';
 
-/** Writes at once, as often as the pipe takes it: whoever reads it may be slow. */
+/** Writes synchronously, and retries while the pipe is full: the reader may be slow. */
 const write = (text) => {
   try {
     writeSync(1, text);

@@ -1,4 +1,7 @@
-/** The prompts that tests make, for providers to be asked with them: `BOXCAR_KEEP_PROMPTS` names the folder (docs/explanation/testing.md). */
+/**
+ * The prompts that tests make, kept so that providers can be called with them. `BOXCAR_KEEP_PROMPTS` names the folder
+ * (docs/explanation/testing.md).
+ */
 import { appendFileSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Model, ModelRequest } from '@boxcar/kernel';
@@ -8,7 +11,7 @@ export type KeptPrompt = Pick<ModelRequest, 'messages' | 'tools'>;
 // biome-ignore lint/style/noProcessEnv: a switch of the tests, which no program reads.
 const FOLDER = process.env.BOXCAR_KEEP_PROMPTS;
 
-/** Calls `keep` with each prompt before the model is asked. */
+/** Calls `keep` with each prompt before the model is called. */
 export const keepingPrompts = (model: Model, keep: (prompt: KeptPrompt) => void): Model =>
   Object.assign(Object.create(model) as Model, {
     generate: (request: ModelRequest, options: { readonly signal: AbortSignal }) => {
@@ -17,7 +20,7 @@ export const keepingPrompts = (model: Model, keep: (prompt: KeptPrompt) => void)
     },
   });
 
-/** The model itself, unless prompts are to be kept. */
+/** Returns the unchanged model when no folder for prompts is set. */
 export function keptInFolder(model: Model): Model {
   if (FOLDER === undefined) return model;
   mkdirSync(FOLDER, { recursive: true });
@@ -25,7 +28,7 @@ export function keptInFolder(model: Model): Model {
   return keepingPrompts(model, (prompt) => appendFileSync(file, `${JSON.stringify(prompt)}\n`));
 }
 
-/** What earlier runs have kept. */
+/** Prompts that earlier runs have kept. */
 export const readKeptPrompts = (): readonly KeptPrompt[] =>
   FOLDER === undefined
     ? []

@@ -1,7 +1,7 @@
 /**
- * A worker that also submits, as a process of its own, of any build: it uses only what programs that embed the runtime use.
- * Prints `ready <worker id>`, `ended <turn id> <status>` for each of its submissions, and on the line `stop` lets what it has
- * submitted end and prints `stopped`.
+ * A worker that also submits, in a separate process, of any build: it uses only the interface for programs that embed the runtime. Prints
+ * `ready <worker id>`, and `ended <turn id> <status>` for each of its submissions. On the line `stop` it waits for the end of its
+ * submissions and prints `stopped`.
  *
  * argv: the JSON of `{databaseUrl, redisUrl?}`.
  */

@@ -1,7 +1,7 @@
 /**
- * The sources of an older build, run with the libraries that are installed here. `migrations/previous-build` names its commit: the
- * newest one that landed with an older schema than this checkout's. `scripts/previous-build.mjs` checks it; docs/reference/operations.md, "Two builds
- * at once", says who writes it and when.
+ * The sources of an older build, run with the libraries that are installed here. `migrations/previous-build` names its commit: the newest
+ * commit that landed with an older schema than this checkout's. `scripts/previous-build.mjs` checks the commit;
+ * docs/reference/operations.md, "Two builds at once", describes when the file is updated and by whom.
  */
 import { execFile, execFileSync } from 'node:child_process';
 import {
@@ -26,13 +26,13 @@ const PARTS = ['packages', 'migrations', 'package.json'];
 export interface PreviousBuild extends Disposable {
   readonly commit: string;
   readonly migrationsDir: string;
-  /** Puts a program of these tests into it, so that it runs with its code. */
+  /** Copies a program of these tests into the older build, so that it runs with the code of that build. */
   place(program: URL): string;
 }
 
 const commit = readFileSync(join(ROOT, 'migrations', 'previous-build'), 'utf8').trim();
 
-/** Why there is no older build here; undefined when this checkout is a clone that has its commit. */
+/** The reason why there is no older build here. Undefined when this checkout is a clone that has its commit. */
 export function findMissingBuild(): string | undefined {
   try {
     execFileSync('git', ['-C', ROOT, 'cat-file', '-e', `${commit}^{commit}`], { stdio: 'ignore' });
@@ -67,7 +67,7 @@ export async function openPreviousBuild(): Promise<PreviousBuild> {
   };
 }
 
-/** Each library as it is installed here; packages of the workspace are those of the older build. */
+/** Links each library as it is installed here. Packages of the workspace are those of the older build. */
 function linkModules(from: string, to: string, folder: string): void {
   mkdirSync(to, { recursive: true });
   for (const entry of readdirSync(from)) {

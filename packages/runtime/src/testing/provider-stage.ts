@@ -1,4 +1,4 @@
-/** A runtime whose models are asked at a provider on loopback, and an agent that loops over tools there. */
+/** A runtime whose models call a provider on loopback, and an agent that uses tools there in a loop. */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import {
@@ -12,7 +12,7 @@ import {
 import { z } from 'zod';
 import { type Harness, harness } from './harness.js';
 
-/** Of each provider a model that attaches to its answers whatever its kind does. */
+/** For each provider, a model that attaches data to its answers. */
 export const THINKING_MODELS: Readonly<Record<Wire['provider'], string>> = {
   openai: 'openai:gpt-5',
   'openai-chat': 'openai-chat:gpt-5',
@@ -23,10 +23,10 @@ export const THINKING_MODELS: Readonly<Record<Wire['provider'], string>> = {
   'openai-compatible': 'openai-compatible:qwen-3',
 };
 
-/** The thoughts that a model had before each of its answers: marks that nothing else contains. */
+/** The thoughts of a model before each of its answers. The marks occur nowhere else. */
 export const THOUGHTS = ['attached.one.q7', 'attached.two.q7', 'attached.three.q7'];
 
-/** Two steps with calls, three calls in all, the second under an id that was used before; then the answer. */
+/** Two steps with three calls in total, the second under an id that was used before; then the answer. */
 export const LOOP: readonly ServerAnswer[] = [
   {
     text: 'I look twice.',
@@ -43,7 +43,7 @@ export const LOOP: readonly ServerAnswer[] = [
   { text: 'I have looked.', reasoning: THOUGHTS[2] ?? '' },
 ];
 
-/** The next answer of the loop follows from the calls that the prompt holds. */
+/** The next answer of the loop is derived from the calls in the prompt. */
 export const loop: Behave = ({ prompt }) => {
   const made = (prompt?.messages ?? []).filter(
     (message) => message.role === 'assistant' && message.toolCalls !== undefined,
@@ -55,15 +55,15 @@ export interface ProviderStage extends AsyncDisposable {
   readonly h: Harness;
   readonly servers: ReadonlyMap<Wire['provider'], ProviderServer>;
   readonly server: ProviderServer;
-  /** Applies a profile of that name that may call `look`. */
+  /** Applies a profile of that name with the tool `look`. */
   profile(name: string, model: string, rest?: Readonly<Record<string, unknown>>): Promise<void>;
-  /** Runs a turn of a fresh agent to its end. */
+  /** Runs a turn of a new agent to its end. */
   play(profile: string): Promise<TurnId>;
-  /** The body of the request after those `before`, as text. */
+  /** The body of the request at this index, as text. */
   sent(index: number): string;
 }
 
-/** The setting of the router that a provider is reached by. */
+/** The router setting with which a provider is reached. */
 export const SETTING = {
   openai: 'openai',
   'openai-chat': 'openai',

@@ -1,5 +1,5 @@
 /**
- * A worker as a process of its own, whose models are those of a provider on loopback. It prints `ready <worker id>`.
+ * A worker in a separate process, whose models are those of a provider on loopback. It prints `ready <worker id>`.
  *
  * argv: the JSON of `ProviderWorkerOptions`.
  */

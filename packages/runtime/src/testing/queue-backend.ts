@@ -24,28 +24,28 @@ import { clusterPrefix } from '../queue/connect-cluster.js';
 import type { QueueConnection } from '../queue/job-queue.js';
 import { migrateQueues } from '../queue/queues.js';
 
-/** The backends this run can test, and a cluster as a third one where it can be started. */
+/** The backends that this run can test, and a cluster as a third backend if it can be started. */
 export const queuePlaces = (): readonly QueuePlace[] =>
   hasRedisCluster() ? [...queueBackends(), 'cluster'] : queueBackends();
 
 export type QueuePlace = QueueBackend | 'cluster';
 
-/** A database with the queues of one kind beside it, or in it. */
+/** A database with queues of one kind, in the database or in another server. */
 export interface TestBackend extends AsyncDisposable {
   readonly kind: QueueBackend;
   readonly database: TestDatabase;
-  /** Undefined when the queues live in the database. */
+  /** Undefined when the queues are in the database. */
   readonly redis: TestRedis | undefined;
   /** Undefined unless the queues are on a cluster. */
   readonly cluster: TestRedisCluster | undefined;
   readonly connection: QueueConnection;
-  /** Fits `openRuntime`. */
+  /** Options for `openRuntime`. */
   readonly urls: { readonly databaseUrl: string; readonly redisUrl?: string };
-  /** The BullMQ queue of this name, as any client opens it; closed with the backend. */
+  /** The BullMQ queue of this name, as any client opens it. It is closed with the backend. */
   queue(name: string): Queue;
-  /** A bare BullMQ worker, as anyone runs one; closed with the backend. */
+  /** A bare BullMQ worker, without Boxcar. It is closed with the backend. */
   worker(name: string, processor: Processor, options?: BareWorkerOptions): BareWorker;
-  /** Takes one job of a queue as a worker does that dies with the job in its hands; its lock lasts for half a second. */
+  /** Takes one job of a queue like a worker that dies while it has the job. The lock of the job lasts for half a second. */
   takeAndDie(queueName: string): Promise<void>;
   close(): Promise<void>;
 }
@@ -56,7 +56,7 @@ export interface BareWorker {
   close(force?: boolean): Promise<void>;
 }
 
-/** How a client opens a queue, and what it closes afterwards. */
+/** The options with which a client opens a queue, and the connections that it closes afterwards. */
 function toOptions(name: string, connection: QueueConnection) {
   if (connection.kind === 'postgres') return { connection: { connectionString: connection.url, max: 2 } };
   const { address } = readRedisUrl(connection.url) as { address: RedisAddress };
@@ -68,7 +68,7 @@ function toOptions(name: string, connection: QueueConnection) {
   return { connection: cluster, prefix: clusterPrefix(address.name, name) };
 }
 
-/** BullMQ leaves a client open that it was given. */
+/** BullMQ does not close a client that was passed to it. */
 function closing<T extends { close(force?: boolean): Promise<void> }>(
   opened: T,
   { connection }: { readonly connection: unknown },
@@ -87,7 +87,7 @@ const toClasses = (connection: QueueConnection) =>
     (connection.kind === 'redis' ? createRedisBackend : createPostgresBackend) as typeof createRedisBackend,
   );
 
-/** The bare queue of a client that knows nothing but BullMQ and a URL. */
+/** The bare queue of a client that knows only BullMQ and a URL. */
 function openBareQueue(name: string, connection: QueueConnection): Queue {
   const classes = toClasses(connection);
   const options = toOptions(name, connection);
@@ -123,7 +123,7 @@ function openBareWorker(
   return worker;
 }
 
-/** Opens a database and the queues of the given kind, all of one's own. */
+/** Opens a new database and new queues of the given kind. */
 export async function testBackend(place: QueuePlace): Promise<TestBackend> {
   const database = await testDatabase();
   const redis = place === 'redis' ? await testRedis() : undefined;
@@ -132,7 +132,7 @@ export async function testBackend(place: QueuePlace): Promise<TestBackend> {
   if (redisUrl === undefined) await migrateQueues(database.url);
   const connection: QueueConnection =
     redisUrl === undefined ? { kind: 'postgres', url: database.url } : { kind: 'redis', url: redisUrl };
-  /** One for each name: each has connections of its own. */
+  /** One queue for each name, because each queue has connections of its own. */
   const queues = new Map<string, Queue>();
   const workers: BareWorker[] = [];
   const close = async (): Promise<void> => {
@@ -154,7 +154,7 @@ export async function testBackend(place: QueuePlace): Promise<TestBackend> {
       const known = queues.get(name);
       if (known !== undefined) return known;
       const queue = openBareQueue(name, connection);
-      // A server that a test has stopped.
+      // A test may have stopped the server.
       queue.on('error', () => undefined);
       queues.set(name, queue);
       return queue;

@@ -1,6 +1,6 @@
 import pg from 'pg';
 
-/** Passes each field that any connection of this process is answered to `note`, until it is disposed of. */
+/** Passes each field of each answer on any connection of this process to `note`, until the returned object is disposed of. */
 export function watchFields(note: (field: string) => void): Disposable {
   const { prototype } = pg.Connection as unknown as { prototype: { emit: unknown } };
   const isOwn = Object.hasOwn(prototype, 'emit');

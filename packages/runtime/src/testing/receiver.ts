@@ -1,4 +1,4 @@
-/** A receiver of callbacks: a real HTTP server on loopback that verifies what it gets. */
+/** A receiver of callbacks: a real HTTP server on loopback that verifies the requests. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { waitFor } from '@boxcar/testkit';
@@ -6,13 +6,13 @@ import { Webhook } from 'standardwebhooks';
 
 export const WEBHOOK_SECRET = `whsec_${Buffer.from('a secret of thirty-two characters').toString('base64')}`;
 
-/** What it does with a request: a status, or something of its own. */
+/** The reaction to a request: a status, or a custom function. */
 export type ReceiverBehaviour = number | ((response: ServerResponse) => void);
 
 export interface Received {
   readonly id: string;
   readonly body: Readonly<Record<string, unknown>>;
-  /** The signature is that of the secret. */
+  /** The signature was made with the secret. */
   readonly isGenuine: boolean;
   readonly path: string;
 }
@@ -21,9 +21,9 @@ export interface Receiver extends AsyncDisposable {
   readonly url: string;
   readonly port: number;
   readonly received: readonly Received[];
-  /** The next requests; after them 204. */
+  /** The reactions to the next requests. After them, every request gets 204. */
   readonly behaviours: ReceiverBehaviour[];
-  /** Waits until it has got so many. */
+  /** Waits until this many requests have arrived. */
   reached(count: number): Promise<readonly Received[]>;
 }
 

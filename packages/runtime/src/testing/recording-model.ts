@@ -1,16 +1,16 @@
 import { checkMessages, type Model, type ModelRequest } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 
-/** A model that keeps every request it was sent. */
+/** A model that records every request. */
 export interface RecordingModel extends Model {
   readonly requests: readonly ModelRequest[];
-  /** What the strictest providers would refuse, of all prompts so far. */
+  /** Problems for which the strictest providers would refuse a prompt, over all prompts so far. */
   findings(): readonly string[];
   /** The requests of one turn, in order. */
   of(turnId: string): readonly ModelRequest[];
 }
 
-/** The scripted model, recorded; `functions` are its `scripted:<name>`. */
+/** The scripted model with recording. `functions` are available as `scripted:<name>`. */
 export function recordingModel(functions: Readonly<Record<string, ScriptedFunction>> = {}): RecordingModel {
   const model = createModelRouter({ scripted: { functions } });
   const requests: ModelRequest[] = [];

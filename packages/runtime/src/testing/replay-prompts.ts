@@ -1,4 +1,4 @@
-/** Asks every provider with prompts that were made for another model. */
+/** Calls every provider with prompts that were made for another model. */
 import { type ModelRequest, parseId, sha256 } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { inOrder, openProviderServer, SERVER_KEY, WIRES } from '@boxcar/llm/testing';
@@ -15,12 +15,12 @@ const TURN: ModelRequest['turn'] = {
   instruction: null,
 };
 
-/** Equal ones once. */
+/** Returns each of several equal prompts once. */
 export const distinctPrompts = (prompts: readonly KeptPrompt[]): readonly KeptPrompt[] => [
   ...new Map(prompts.map((prompt) => [sha256(JSON.stringify(prompt)), prompt])).values(),
 ];
 
-/** What each provider has refused, with the prompt. */
+/** The refusals of each provider, with the prompt. */
 export async function replayPrompts(prompts: readonly KeptPrompt[]): Promise<readonly string[]> {
   const refused: string[] = [];
   for (const wire of WIRES) {

@@ -1,6 +1,6 @@
 import type pg from 'pg';
 
-/** Tables whose rows outlive the runs that wrote them, and why. Every other table is as a run found it once the run is purged. */
+/** Tables whose rows outlive the runs that wrote them, with the reason. Every other table is unchanged after a run and its purge. */
 export const OUTLIVES_RUNS: Readonly<Record<string, string>> = {
   api_keys: 'people make them; a purge removes those that have ended',
   policies: 'a version of an operator’s file, by which several runs may have been decided',
@@ -17,15 +17,15 @@ const COUNTED = `
   select relname as name from pg_class
   where relnamespace = 'boxcar'::regnamespace and relkind in ('r', 'p') and not relname = any ($1) order by 1`;
 
-/** Rows by table; tests name these. */
+/** Row counts by table; tests use these names. */
 type RowCounts = Readonly<
   Record<'agents' | 'boxes' | 'cards' | 'grants' | 'operations' | 'tape_entries' | 'turns', number>
 > &
   Readonly<Record<string, number>>;
 
 /**
- * Rows of each table that a primitive can write to: equal before and after what must leave nothing behind. A new table is counted
- * until `OUTLIVES_RUNS` has it.
+ * Row counts of each table that a primitive can write to. They must be equal before and after an operation that must leave nothing. A new
+ * table is counted until it is added to `OUTLIVES_RUNS`.
  */
 export async function rowCounts(pool: pg.Pool): Promise<RowCounts> {
   const tables = await pool.query<{ name: string }>(COUNTED, [Object.keys(OUTLIVES_RUNS)]);

@@ -1,4 +1,4 @@
-/** What can be done in a scene on the stage of `sent-stage.ts`, in one line each. */
+/** Operations for a scene on the stage of `sent-stage.ts`, each in one line. */
 import type { AgentId, BoxId, CardId, JsonObject, ProjectId, TurnId } from '@boxcar/kernel';
 import type { Wire } from '@boxcar/llm/testing';
 import { eraseCards } from '@boxcar/store';
@@ -13,40 +13,43 @@ interface Receipt {
   readonly agent_id: AgentId;
 }
 
-/** What a scene is made of. Turns are waited for to their end. */
+/** The operations of a scene. Every turn is awaited to its end. */
 export interface Scene extends Pick<SentStage, 'h' | 'word' | 'fresh' | 'plan'> {
-  /** The name of a profile whose model is at the provider of this scene: `lead`, `plain`, `whole`, `hasty`; `tight` and `near`, whose models take little. */
+  /**
+   * The name of a profile whose model is at the provider of this scene: `lead`, `plain`, `whole`, `hasty`; also `tight` and `near`, whose
+   * models accept only short prompts.
+   */
   profile(name: string): string;
   look(): Plan[number][number];
   call(tool: string, args: JsonObject): Plan[number][number];
-  /** A new agent that may be given turns by others. */
+  /** A new agent to which other agents may give turns. */
   agent(profile?: string): Promise<string>;
   submit(primitive: string, args: JsonObject): Promise<Receipt>;
-  /** A turn of an agent that exists, or of a session. */
+  /** A turn of an existing agent or of a session. */
   run(agent: string | JsonObject, plan?: Plan, rest?: JsonObject): Promise<Receipt>;
   clone(agent: string, plan?: Plan, rest?: JsonObject): Promise<Receipt>;
-  /** A turn of a new agent, previewed before: its first prompt must be the one that was shown. */
+  /** A turn of a new agent, with a preview before it: its first prompt must be the previewed prompt. */
   launch(profile: string, plan?: Plan, rest?: JsonObject, packing?: JsonObject): Promise<Receipt>;
   box(...types: string[]): Promise<BoxId>;
   tape(agent: string): ReturnType<Harness['runtime']['tape']>;
   /** Writes an anchor in the name of the operator. */
   anchor(agent: string, name: string): Promise<void>;
   note(agent: string): Promise<void>;
-  /** A box with one card of so many characters. */
+  /** A box with one card of this many characters. */
   long(length: number): Promise<BoxId>;
   /** A card that is a reference in the last prompt of a turn. */
   leftOut(turnId: string): Promise<string>;
-  /** Erases the cards of these types that the turns of an agent wrote or were given. */
+  /** Erases the cards of these types that the turns of an agent wrote or received. */
   erase(agent: string, ...types: string[]): Promise<void>;
-  /** Leaves out of the comparison what was sent until now, because another scene compares the same. */
+  /** Excludes all calls so far from the comparison, because another scene compares the same calls. */
   skip(): void;
-  /** Compares what was sent until now; see `check-sent.ts`. Gives the number of calls. */
+  /** Compares all calls so far; see `check-sent.ts`. Returns the number of calls. */
   check(): Promise<number>;
 }
 
 const PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 
-/** What `launch_principal` packs. */
+/** The request that `launch_principal` packs. */
 const packRequest = (sourceAgentId: string, args: JsonObject, packing: JsonObject = {}): PackRequest => ({
   projectId: 'default',
   toolSuffix: 'launch_principal',

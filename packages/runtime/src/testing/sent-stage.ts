@@ -1,7 +1,7 @@
 /**
- * Agents whose models are asked at providers on loopback, one server for each wire format, and every request as its bytes. A model does what
- * its instruction says (`plan`). All words that a scene puts in hold a mark (`w7w`) that nothing else holds, so that they are found in the
- * bytes again.
+ * Agents whose models are called at providers on loopback, one server for each wire format. Every request is recorded as bytes. A model
+ * does the steps that its instruction contains (`plan`). All words of a scene contain a mark (`w7w`) that occurs nowhere else, so that they
+ * can be found in the bytes.
  */
 import type { JsonObject, ModelRequest, WireNote } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
@@ -20,33 +20,33 @@ import { SETTING, THINKING_MODELS } from './provider-stage.js';
 
 export const MARK = /w\d+w/g;
 
-/** A model call as the runtime made it, and what of it reached the provider. */
+/** A model call of the runtime, with the bytes that reached the provider. */
 export interface SentCall {
   readonly wire: Wire['provider'];
   readonly request: ModelRequest;
   readonly bytes: string;
 }
 
-/** What a model calls in one step; then the next one, and at last it answers with a text. */
+/** For each step, the tools that a model calls. After the last step it answers with a text. */
 export type Plan = readonly (readonly (readonly [tool: string, args: JsonObject])[])[];
 
 export interface SentStage extends AsyncDisposable {
   readonly h: Harness;
-  /** The calls since it was asked last. */
+  /** The calls since the last call of this method. */
   takeCalls(): readonly SentCall[];
-  /** What kinds of things the explanations of all calls have named; `check-sent.ts` writes it. */
+  /** The kinds of things that the explanations of all calls have named. `check-sent.ts` adds to it. */
   readonly seen: Set<string>;
-  /** What the providers have refused. */
+  /** Refusals by the providers. */
   refusals(): readonly string[];
-  /** The bytes of a request to a provider, by the adapter that the runtime uses. */
+  /** The bytes of a request to a provider, made by the adapter of the runtime. */
   render(request: ModelRequest): Promise<string>;
-  /** What the adapter says that it adds to a request. */
+  /** The adapter's own report of its additions to a request. */
   describe(request: ModelRequest): readonly WireNote[];
-  /** Words that nothing else holds. */
+  /** Words that occur nowhere else. */
   word(what: string): string;
-  /** A name that nothing else has. */
+  /** A name that occurs nowhere else. */
   fresh(what: string): string;
-  /** An instruction by which a model does these steps. */
+  /** An instruction with which a model does these steps. */
   plan(steps: Plan): string;
 }
 
@@ -59,12 +59,12 @@ export async function sentStage(): Promise<SentStage> {
   let count = 0;
   const word = (what: string): string => `w${++count}w ${what}`;
   const callId = (): string => `a${String(++count).padStart(8, '0')}`;
-  /** By the mark of the instruction, which says nothing of what will be called. */
+  /** Plans by the mark in the instruction. The mark does not reveal the tools of the plan. */
   const plans = new Map<string, Plan>();
   let asked: ModelRequest | undefined;
   let calls: SentCall[] = [];
 
-  /** The step of the plan that the turn's instruction holds. */
+  /** The next step of the plan in the turn's instruction. */
   const behave: Behave = () => {
     if (asked === undefined) return { answer: { text: 'Well.' } };
     const { instruction, step, attempt } = asked.turn;
@@ -108,7 +108,7 @@ export async function sentStage(): Promise<SentStage> {
     return { wire, ...line };
   };
 
-  /** One at a time, so that the next body at the server is that of the call. */
+  /** Runs calls one at a time, so that the next body at the server belongs to the call. */
   let line = Promise.resolve();
   const alone = async <T>(work: () => Promise<T>): Promise<T> => {
     const before = line;

@@ -1,4 +1,4 @@
-/** Agents whose model says what it was asked, and sessions forked from their tapes. */
+/** Agents whose model repeats its instruction, and sessions forked from their tapes. */
 
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
@@ -11,7 +11,7 @@ export interface SceneParent {
   readonly agent: string;
   readonly agentId: string;
   readonly tape: Tape;
-  /** The same in the agent's own hands: it may give turns to the sessions that it forks. */
+  /** The same tape in the name of the agent, which may give turns to the sessions that it forks. */
   readonly own: Tape;
 }
 
@@ -20,13 +20,16 @@ export interface SessionScene extends AsyncDisposable {
   fresh(): string;
   /** An agent of the profile `lead`. */
   parent(): Promise<SceneParent>;
-  /** A turn of an agent. Instructions with a meaning: `work` waits for the gate, `mark` writes an anchor, `call <tool> <arguments>`. */
+  /**
+   * Starts a turn of an agent. Special instructions: `work` waits for the gate, `mark` writes an anchor, `call <tool> <arguments>` calls a
+   * tool.
+   */
   run(agent: string, instruction?: string): Promise<{ readonly turn_id: string }>;
-  /** The same, to its end. */
+  /** Like `run`, but waits for the end of the turn. */
   runToEnd(agent: string, instruction?: string): ReturnType<Harness['runtime']['waitForTurn']>;
   /** The prompts of an agent, newest last. */
   promptsOf(agentId: string): Promise<readonly string[]>;
-  /** Shuts the gate; what it returns opens it. */
+  /** Shuts the gate. The returned function opens it. */
   shut(): () => void;
 }
 
@@ -101,7 +104,7 @@ export async function sessionScene(): Promise<SessionScene> {
       return open;
     },
     [Symbol.asyncDispose]: async () => {
-      // Some tests look at a receipt alone, and a worker tells of an end some time after it.
+      // Some tests look only at a receipt, and a worker notifies about an end some time later.
       await waitFor(
         async () =>
           (

@@ -1,4 +1,4 @@
-/** Looks for a text wherever a database can keep one: in all columns of all tables. */
+/** Searches for a text in all columns of all tables of a database. */
 import type pg from 'pg';
 
 export interface FoundText {
@@ -8,9 +8,9 @@ export interface FoundText {
 }
 
 /**
- * One statement that looks through all tables of a schema, each read once.
+ * One statement that searches all tables of a schema and reads each table once.
  *
- * @returns A statement whose first value is a pattern of `like`.
+ * @returns A statement whose first parameter is a pattern for `like`.
  */
 export async function searchOfTables(pool: pg.Pool, schema: string): Promise<string> {
   const { rows } = await pool.query<{ part: string }>(

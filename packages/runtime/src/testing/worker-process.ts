@@ -1,6 +1,6 @@
 /**
- * A worker of the pool as a process of its own. It prints `ready <worker id>` and what its models and tools print, logs to
- * stderr, and ends on SIGTERM with `closed`.
+ * A worker of the pool in a separate process. It prints `ready <worker id>` and the output of its models and tools, logs to stderr, and
+ * ends on SIGTERM with `closed`.
  *
  * argv: the JSON of `WorkerProcessOptions`.
  */
@@ -13,18 +13,18 @@ import { createFaultyModel, registerFaultyTools } from './faulty.js';
 export interface WorkerProcessOptions {
   readonly databaseUrl: string;
   readonly redisUrl?: string;
-  /** For what the tools write. */
+  /** The database to which the tools write. */
   readonly effectsUrl: string;
   readonly worker?: WorkerOptions;
   readonly graceMs?: number;
-  /** Serves the queue door with so many slots. */
+  /** Serves the queue door with this number of slots. */
   readonly doorConcurrency?: number;
 }
 
 const options = JSON.parse(process.argv[2] ?? '{}') as WorkerProcessOptions;
 const print = (line: string): void => console.log(line);
 const effects = new pg.Pool({ connectionString: options.effectsUrl, max: 2, application_name: 'effects' });
-// The server may go away: then the tool that writes fails, not the worker.
+// The server may become unavailable. In that case the tool that writes fails, but not the worker.
 effects.on('error', () => undefined);
 
 const opened = openRuntime({

@@ -1,4 +1,4 @@
-/** What is charged after hundreds of failures, held against the books of the provider. */
+/** Compares the charges after hundreds of failures with the records of the provider. */
 import type { JsonObject, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { type Behave, type Behaviour, chatWire, openProviderServer } from '@boxcar/llm/testing';
@@ -14,7 +14,7 @@ import { createRandom } from '../../testing/soak/random.js';
 const PROGRAM = new URL('../../testing/provider-worker.ts', import.meta.url);
 /** `npm run soak -- --accounts` asks for 500. */
 const FAILURES = Number(process.env.BOXCAR_ACCOUNT_FAILURES ?? '120');
-/** Workers that are killed while they wait for an answer, and as many when it has been sent. */
+/** The number of workers that are killed while they wait for an answer, and the number that are killed after the answer has been sent. */
 const KILLS = FAILURES < 500 ? 1 : 3;
 const MAX_OPEN = 16;
 const MODEL = 'openai-compatible:counted';
@@ -25,10 +25,10 @@ type Kind = 'answer' | 'refusal' | 'cut' | 'unavailable' | 'timeout' | 'kill bef
 
 type Request = Parameters<Behave>[0];
 
-/** One call as the provider has it in its books. */
+/** One call in the records of the provider. */
 interface Entry {
   readonly kind: Kind;
-  /** What it counts, and says where it gets to say it. No two calls that it may tell of have the same input. */
+  /** The counted tokens, which the provider also reports when it gets the chance. No two reportable calls have the same input. */
   readonly input: number;
   readonly output: number;
 }
@@ -40,7 +40,9 @@ interface StepUsage extends Record<string, unknown> {
   readonly is_lost: boolean;
 }
 
-/** What the provider counts: of calls that it cannot tell of, by the bytes that it has read and written. */
+/**
+ * The tokens that the provider counts. For calls that it cannot report, the count is derived from the bytes that it has read and written.
+ */
 function countOfCall(kind: Kind, request: Request, index: number): Pick<Entry, 'input' | 'output'> {
   const read = Math.round(JSON.stringify(request.body).length / 4);
   switch (kind) {
@@ -50,7 +52,7 @@ function countOfCall(kind: Kind, request: Request, index: number): Pick<Entry, '
     case 'kill before':
       return { input: read, output: 0 };
     case 'cut':
-      // The first frame has no words, and the text comes in three.
+      // The first frame has no text, and the text is sent in three frames.
       return { input: read, output: Math.round(((TEXT.length / 3) * (FRAMES - 1)) / 4) };
     default:
       return { input: 100_000 + index, output: 50 };
@@ -73,7 +75,7 @@ test('what the provider told is charged exactly, everything else by its estimate
     await child?.kill('SIGKILL');
   };
   const killed = (): number => kills['kill before'] + kills['kill after'];
-  /** A busy machine may start a worker so late that the failures are over before it is killed. */
+  /** On a busy machine a worker may start so late that the failures are over before it is killed. */
   const isDone = (): boolean => failures >= FAILURES && killed() >= 2 * KILLS;
   const kindOf = (): Kind => {
     if (isDone()) return 'answer';
@@ -145,7 +147,7 @@ test('what the provider told is charged exactly, everything else by its estimate
       model_timeout_seconds: 0.5,
     },
   });
-  // The provider fails on purpose, and is asked all the same.
+  // The provider fails on purpose, and must still be called.
   await setProviderLimits(pool, 'openai-compatible', { breakerAfter: 0 });
   await Promise.all([start(), start()]);
 
@@ -184,17 +186,17 @@ test('what the provider told is charged exactly, everything else by its estimate
   const inBooks = new Map(books.filter(({ input }) => input >= 100_000).map((entry) => [entry.input, entry]));
   const told = exact.map(({ input }) => inBooks.get(input));
 
-  // Calls whose figures reached the worker: each once, and to the token.
+  // Calls whose usage reached the worker are each charged once, exactly.
   expect(told).not.toContain(undefined);
   expect(new Set(told).size).toBe(exact.length);
   expect(sum(exact)).toBe(sum(told.filter((entry) => entry !== undefined)));
   const isTold = new Set(told);
   for (const entry of books)
     if (entry.kind === 'answer' || entry.kind === 'refusal') {
-      // Only a worker that was killed meanwhile has not heard it.
+      // Only a worker that was killed in the meantime can miss the report.
       if (!isTold.has(entry)) expect(estimated.some(({ is_lost }) => is_lost)).toBe(true);
     } else if (entry.kind !== 'kill after') expect(isTold.has(entry), entry.kind).toBe(false);
-  // Every other call that cost something has its estimate. (A killed worker may have opened steps that it had not asked for yet.)
+  // Every other call that cost something has its estimate. (A killed worker may have opened steps whose calls it had not sent yet.)
   const untold = books.filter((entry) => !isTold.has(entry) && entry.kind !== 'unavailable');
   expect(estimated.length).toBeGreaterThanOrEqual(untold.length);
   expect(estimated.length - untold.length).toBeLessThanOrEqual(2 * KILLS * MAX_OPEN);
@@ -210,7 +212,7 @@ test('what the provider told is charged exactly, everything else by its estimate
   expect(likeCut.length).toBeGreaterThanOrEqual(
     books.filter(({ kind }) => kind === 'cut').length - 2 * KILLS * MAX_OPEN,
   );
-  // The rows of the turns and of the steps say the same, and so do the accounts.
+  // The rows of turns, steps and accounts agree.
   const [turns] = (
     await pool.query<JsonObject>(
       'select sum(spent_tokens)::int as spent, count(*)::int as n from boxcar.turns',

@@ -22,7 +22,7 @@ beforeAll(async () => {
     calls: [{ tool: 'note', arguments: { n } }],
     usage: { inputTokens: 150, outputTokens: 90 },
   });
-  // Uses more than it reserves, too.
+  // Some steps use more than they reserve.
   const script = [
     step(1),
     step(2),
@@ -36,7 +36,7 @@ beforeAll(async () => {
 });
 afterAll(() => h[Symbol.asyncDispose]());
 
-/** A turn that nobody runs, under whose budget others can be filed. */
+/** A turn without a worker, under whose budget other turns can be filed. */
 async function root(budget?: object): Promise<{ turnId: string; runId: string }> {
   const { turn_id } = (await h.runtime.submit('launch_principal', {
     profile_name: 'elsewhere',
@@ -90,7 +90,7 @@ it('spawns at once are never given more tokens than there are', async () => {
   );
   expect(row?.reserved).toBeLessThanOrEqual(1_500);
   expect(row?.allotted).toBe(row?.reserved);
-  // Another one would not have fitted.
+  // Another turn would not have fitted into the budget.
   expect(1_500 - (row?.reserved ?? 0)).toBeLessThan((row?.reserved ?? 0) / (all.accepted ?? 1) + 1);
   await checkInvariants(h.database.pool, { isSettled: false });
 });
@@ -118,7 +118,7 @@ it('children that run side by side use no more than the limit and what their las
   await using _first = await h.worker({ concurrency: 6 });
   await using _second = await h.worker({ concurrency: 6 });
   const ends = await Promise.all(children.map((id) => h.runtime.waitForTurn(id, { timeoutMs: 60_000 })));
-  // How many get through depends on who asks first: where all ask at once, perhaps none.
+  // The number of successful turns depends on the order of the reservations. When all of them reserve at once, perhaps none succeeds.
   expect(ends.filter(({ status }) => status !== 'success' && status !== 'partial')).toEqual([]);
   expect(ends.map(({ status }) => status)).toContain('partial');
   const [row] = await h.rows<{ spent: number; over: number }>(
@@ -158,7 +158,7 @@ it('a raise wakes all that wait for it, and none twice', async () => {
 it('a run without an account has a ceiling, and costs no statement for it', async () => {
   const { turnId, runId } = await root();
   const seen = await statementsOf(h.database, () => file(turnId));
-  // The statement of the submission also looks whether the run's account limits turns.
+  // The statement of the submission also checks whether the account of the run limits the number of turns.
   const others = seen.filter((text) => !text.includes('insert into boxcar.operations'));
   expect(others.filter((text) => /boxcar\.budgets|^\s*select .*from boxcar\.runs/.test(text))).toEqual([]);
   expect(await h.rows('select turn_count from boxcar.runs where id = $1', [runId])).toEqual([

@@ -1,4 +1,4 @@
-/** What accounts hold after calls that used more, or less, than was reserved for them. */
+/** The accounts after calls that used more, or less, than was reserved for them. */
 import type { JsonObject, ModelReply, ModelRequest, PriceTable, RunId, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { findProjectByRef, loadBudgets, setPrice, settleEnded, transaction } from '@boxcar/store';
@@ -14,7 +14,7 @@ const reply = (usage: ModelReply['usage']): ModelReply => ({
   finishReason: 'stop',
 });
 
-/** Profiles `paid` and `free`, whose models answer as they are told, and `boss`, which nobody works on. */
+/** Profiles `paid` and `free`, whose models give the configured answers, and `boss`, which no worker serves. */
 async function place(
   answer: (request: ModelRequest) => Promise<ModelReply>,
   prices: PriceTable = { 'mine:paid': { input: 1_000_000, output: 1_000_000 } },
@@ -117,7 +117,7 @@ test('a call that took too long is charged at the rates at which it was reserved
   await checkInvariants(h.database.pool);
 });
 
-/** The account of a turn's run, as it is shown, and as it is once the turn is settled. */
+/** The account of a turn's run, as it is shown now and as it is after the turn is settled. */
 async function accountsOf(h: Harness, turnId: TurnId) {
   const { pool } = h.database;
   const [turn] = await h.rows<{ run_id: RunId }>('select run_id from boxcar.turns where id = $1', [turnId]);

@@ -44,7 +44,7 @@ test('a limit of cost over a model without a price is refused, for a run, for a 
   const refused = { code: 'price_unknown', details: { model: 'mine:any' } };
   await expect(launch(h, LIMITED)).rejects.toMatchObject(refused);
   expect(await h.rows('select from boxcar.turns')).toEqual([]);
-  // A parent of another model, which nobody works on.
+  // A parent with another model, which no worker serves.
   await h.profile('boss', [{ say: 'never' }], { worker_target: 'nowhere' });
   const boss = async (rest: JsonObject) => {
     const receipt = await h.runtime.submit('launch_principal', {
@@ -56,7 +56,7 @@ test('a limit of cost over a model without a price is refused, for a run, for a 
   };
   await expect(launch(h, LIMITED, await boss({}))).rejects.toMatchObject(refused);
   await expect(launch(h, {}, await boss(LIMITED))).rejects.toMatchObject(refused);
-  // Without a limit of cost there is nothing to count.
+  // Without a cost limit there is nothing to count.
   expect(await end(h, await launch(h, { budget: { tokens: 1_000_000 } }))).toMatchObject({
     status: 'success',
   });
@@ -85,7 +85,7 @@ test('a model that is said to be free costs nothing, and its receipt says so', a
   expect(await end(h, turnId)).toMatchObject({ status: 'success' });
   const { spent } = await inspectTurn(h.database.pool, turnId, { project: 'default' });
   expect(spent).toMatchObject({ cost_micros: 0, free_steps: 1, unpriced_steps: 0, input_tokens: 1_000 });
-  // So says its tree, of each turn, of what is below it, and in all.
+  // The tree reports the same for each turn, for its subtree, and in total.
   const tree = await loadTree(h.database.pool, [turnId]);
   const free = { cost_micros: 0, free_steps: 1, unpriced_steps: 0 };
   expect(tree).toMatchObject({ totals: { steps: 1, ...free }, nodes: [{ ...free, subtree: free }] });

@@ -26,7 +26,7 @@ const launch = async (rest: JsonObject, parentTurnId?: TurnId): Promise<TurnId> 
   );
   return (receipt as { turn_id: TurnId }).turn_id;
 };
-/** As if its run had made so many turns. */
+/** As if the run had made this many turns. */
 const setCount = (turnId: TurnId, count: number) =>
   h.rows('update boxcar.runs r set turn_count = $2 from boxcar.turns t where t.id = $1 and r.id = t.run_id', [
     turnId,

@@ -1,4 +1,4 @@
-/** Agents with a name appear by it, to models and to people, and can be called by what was shown. */
+/** Agents with a name are shown to models and people by that name, and can be called by the name that was shown. */
 import type { TurnId } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -88,7 +88,7 @@ describe('an agent that was given a name', () => {
       'user: Parent agent: agent:ada',
       'user: read',
     ]);
-    // The name is in the manifest: the prompt is built again by it, whatever becomes of the agent.
+    // The name is in the manifest: the prompt can be rebuilt from it even after the agent is renamed.
     await h.rows("update boxcar.agents set name = 'gone' where name = 'ada'");
     try {
       const explained = (

@@ -1,4 +1,4 @@
-/** Text that Postgres cannot store is refused at every entrance, with that reason. */
+/** Text that Postgres cannot store is refused at every entrance, with an error that says so. */
 import { KernelError } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -82,7 +82,7 @@ describe.each([
     expect(error).toBeInstanceOf(KernelError);
     const { code, message } = error as KernelError;
     expect(REFUSALS).toContain(code);
-    // The field of the caller is named, not a statement.
+    // The error names the field of the caller, not a statement.
     expect(message).not.toMatch(/Postgres/);
   });
 });

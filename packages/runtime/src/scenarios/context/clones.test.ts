@@ -1,4 +1,4 @@
-/** A clone sees what its source sees now: in the same order and form, compaction included. */
+/** A clone has the same view as its source now: in the same order and form, including compaction. */
 import type { JsonValue, Message, Segment, TurnId } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
@@ -11,7 +11,7 @@ import { type RecordingModel, recordingModel } from '../../testing/recording-mod
 
 let h: Harness;
 let model: RecordingModel;
-/** What the clone expands, step by step. */
+/** The cards that the clone expands, step by step. */
 let expands: readonly string[];
 const functions: Record<string, ScriptedFunction> = {
   clone: ({ turn }, { call }) => {
@@ -76,7 +76,7 @@ const line = ({ role, content, ...rest }: Message): string =>
 const linesOf = (receipt: Receipt, at = -1): readonly string[] => messagesOf(receipt, at).map(line);
 const read = (file: string, length: number) => ({ calls: [{ tool: 'read', arguments: { file, length } }] });
 const statusOf = async (receipt: Receipt) => (await h.runtime.waitForTurn(receipt.turn_id)).status;
-/** What was packed alike reads alike, but for the line of the parent. */
+/** Equal packed content has equal text, except for the line that names the parent. */
 const historyOf = (lines: readonly string[]): readonly string[] =>
   lines.slice(1).map((text) => text.replace('[inherited] Parent', 'Parent'));
 
@@ -91,7 +91,7 @@ async function compacted(name: string, rest: object = {}): Promise<Receipt> {
   await h.profile(name, overflowing, { tools: ['read'], ...rest });
   const source = await launch(name);
   expect(await statusOf(source)).toBe('success');
-  // From here on the agent is of a version that follows the function.
+  // From here on, the agent has a version of the profile whose model is the scripted function.
   await h.runtime.applyProfile({
     name,
     instructions: `You are ${name}.`,
@@ -109,7 +109,7 @@ async function compacted(name: string, rest: object = {}): Promise<Receipt> {
 describe('a clone of an agent whose view a compaction began', () => {
   test('sees its source’s references in their order, fits, and may expand them', async () => {
     const source = await compacted('reader');
-    // What the source itself is shown now.
+    // The current view of the source itself.
     const next = await submit('delegate_async', {
       target_strategy: 'reuse',
       target_ref: source.agent_id,
@@ -137,7 +137,7 @@ describe('a clone of an agent whose view a compaction began', () => {
     expect(answers[1]?.content).toMatch(/"cards":\[\{.*Read all files\./);
     expect(answers[2]?.content).toMatch(/not_found/);
 
-    // A clone of the clone, and a later turn of it, see the same.
+    // A clone of the clone, and a later turn of that clone, have the same view.
     const second = await clone(made.agent_id, { instruction: 'once more' });
     expect(linesOf(second, 0).slice(0, seen.length)).toEqual(seen);
     expands = [String(reference)];
@@ -149,7 +149,7 @@ describe('a clone of an agent whose view a compaction began', () => {
     await end(later);
     expect(linesOf(later, 0).slice(0, seen.length)).toEqual(seen);
     expect(messagesOf(later).findLast(({ role }) => role === 'tool')?.content).toMatch(/"text":"beta beta/);
-    // Its whole history is not what it sees now.
+    // The whole history differs from the current view.
     const full = await clone(source.agent_id, { history: 'full', instruction: 'whole' });
     expect(linesOf(full, 0).join('\n')).toContain('beta '.repeat(5_000));
   });
@@ -240,7 +240,7 @@ describe('a clone of an agent whose view a compaction began', () => {
     for (const strategy of ['reuse', 'clone'] as const) {
       const answers = await answersOf(foreign.name, strategy, guest);
       expect(answers[0]).toMatch(/"text":"beta beta/);
-      // The words of the summary stand on the tape.
+      // The text of the summary is on the tape.
       expect(answers[1]).toMatch(strategy === 'reuse' ? /"text":"\[The conversation/ : /not_found/);
       expect(answers[1]).not.toContain('task.instruction');
     }
@@ -249,7 +249,7 @@ describe('a clone of an agent whose view a compaction began', () => {
     expect(reference).toMatch(/"text":"beta beta/);
     expect(summary).toMatch(/"type":"task.instruction".*Read all files\./);
 
-    // Who may read the context of a clone is not the clone.
+    // An agent that may read the context of a clone does not get the rights of the clone.
     expands = [];
     const copy = await clone(source.agent_id);
     for (const box_id of [copy.output_box_id, copy.context_box_id])
@@ -288,7 +288,7 @@ describe('a clone whose boxes name cards of its history', () => {
       'assistant: done',
     ]);
     expect(linesOf(named, 0)).toEqual([system, 'user: a note', ...history]);
-    // Stored is the first place of each card, as ever: the list of cards does not change.
+    // The box still stores each card at its first place: the list of cards does not change.
     const [box] = await h.rows<{ segments: Segment[] }>('select segments from boxcar.boxes where id = $1', [
       named.context_box_id,
     ]);
@@ -299,10 +299,10 @@ describe('a clone whose boxes name cards of its history', () => {
       { rule: 'snapshot', count: 0 },
     ]);
     for (const { skip, repeats } of repeated) expect(skip).toEqual(repeats);
-    // A tape alone names no question: that is in the history, and stays there.
+    // With only a tape as context, the question is not moved out of the history.
     const byTape = await clone(source.agent_id, { context_box_id: source.output_box_id });
     expect(linesOf(byTape, 0)).toEqual([system, ...history]);
-    // A clone of it sees what it saw.
+    // A clone of the agent has the view that the agent had.
     const second = await clone(named.agent_id);
     expect(linesOf(second, 0).slice(0, history.length + 1)).toEqual([
       system,

@@ -1,4 +1,4 @@
-/** What an agent may read of the tapes of others, tried at every door. Rule: docs/explanation/security.md. */
+/** The parts of foreign tapes that an agent may read, tested at every door. Rule: docs/explanation/security.md. */
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -10,9 +10,9 @@ const SECRET = 'xylophone';
 const OWN = 'answer-for-the-parent';
 
 const prompts = new Map<string, string>();
-/** Turns whose instruction is `work` wait for it. */
+/** Turns with the instruction `work` wait for this gate. */
 let gate: Promise<void> | undefined;
-/** Says what its instruction says, or calls what it names. */
+/** Answers with its instruction, or calls the tool that the instruction names. */
 const actor: ScriptedFunction = async ({ turn, messages }, { call }) => {
   prompts.set(turn.turnId, JSON.stringify(messages));
   if (turn.instruction === 'work') await gate;
@@ -43,7 +43,7 @@ describe('of a tape that an agent was not given', () => {
 
   const submit = (primitive: string, args: object, options: SubmitOptions = {}) =>
     h.runtime.submit(primitive, args, options) as Promise<Record<string, string>>;
-  /** A turn, to its end. */
+  /** Runs a turn to its end. */
   async function turn(agent: string, instruction: string, options: SubmitOptions = {}, more: object = {}) {
     const receipt = await submit(
       'delegate_async',
@@ -67,7 +67,7 @@ describe('of a tape that an agent was not given', () => {
     (await h.rows<{ tape_box_id: string }>('select tape_box_id from boxcar.agents where id = $1', [id]))[0]
       ?.tape_box_id ?? '';
 
-  /** An agent with a past, which another asks once; the other may read the answer. */
+  /** An agent with earlier entries, to which another agent gives one task. The other agent may read the answer. */
   async function asked() {
     const target = await agent({ shared: true });
     const parent = await agent();
@@ -101,7 +101,7 @@ describe('of a tape that an agent was not given', () => {
     const all = JSON.stringify(await theirs.query().all());
     expect(all).toContain(OWN);
     expect(all).not.toContain(SECRET);
-    // No anchor from before the range, and no state of it.
+    // Neither anchors from before the range nor their states are shown.
     expect(await theirs.anchors()).toEqual([]);
     expect(JSON.stringify(await theirs.messages())).not.toContain(SECRET);
     expect(await theirs.search(SECRET)).toEqual([]);
@@ -138,7 +138,7 @@ describe('of a tape that an agent was not given', () => {
       last_anchor_position: 0,
       entries_since_last_anchor: all.length,
     });
-    // Between what a grant shows and what the turn wrote there is more.
+    // There are other entries between the entries that the grant covers and those that the turn wrote.
     await submit('context_handoff', {
       target_ref: parent.name,
       reason: 'r',
@@ -248,11 +248,11 @@ describe('of a tape that an agent was not given', () => {
     );
     const { turn_id: turnId = '' } = await handoff(given.agent_id ?? '', last, as);
     await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
-    // The place is behind the grant: its packed context is all that is given.
+    // The place is after the end of the grant, so the target gets only the packed context.
     expect(prompts.get(turnId)).toContain(OWN);
     expect(prompts.get(turnId)).not.toContain(SECRET);
     expect(await uptoOf(given.agent_id ?? '')).toEqual([]);
-    // A place within the grant, with a head behind it.
+    // A place within the grant, with a head after the end of the grant.
     const ref = `tape://default/${box}/anchor/session%2Fstart?head=${last}`;
     const second = await submit(
       'context_handoff',
@@ -336,7 +336,7 @@ describe('of a tape that an agent was not given', () => {
       code: 'box_not_authorized',
       details: { context_box_id: own?.context_box_id },
     });
-    // Views that begin with the intention show none of them.
+    // Views that begin with the intention show no earlier contexts.
     const intention = { next_steps: 'go on', context_summary: 'see' };
     const later = await theirs.forkSession(`session-${++n}`, { intention, view: 'last_anchor' });
     const { turnId } = await turn(later.name, 'say', { sourceAgentId: reader.name });
@@ -345,7 +345,7 @@ describe('of a tape that an agent was not given', () => {
     const whole = await theirs.forkSession(`session-${++n}`);
     const second = await turn(whole.name, 'say', { sourceAgentId: reader.name });
     expect(prompts.get(second.turnId)).toContain(SECRET);
-    // The agent itself is shown them anyway.
+    // The agent itself sees them anyway.
     const self = await h.runtime.tape({ agent: target.name }, { as: target.name });
     expect(await self.forkSession(`session-${++n}`)).toMatchObject({ name: `session-${n}` });
   });
@@ -540,7 +540,7 @@ describe('of a tape that an agent was not given', () => {
 
   test('a plain name means an agent of the operator or of the caller before a profile, and that before an agent of others', async () => {
     const [squatter, caller] = [await agent(), await agent()];
-    // It takes the name before there is such a profile.
+    // The agent takes the name before a profile with that name exists.
     const taken = { action: 'create', profile_name: 'worker', agent_id: 'reviewer' };
     await submit('provision_agent', { ...taken, shared: true }, { sourceAgentId: squatter.name });
     await h.runtime.applyProfile({ name: 'reviewer', instructions: 'Review.', model: 'scripted:actor' });
@@ -559,7 +559,7 @@ describe('of a tape that an agent was not given', () => {
     expect(await handOver('reviewer', caller.name)).toMatch(/^reviewer-[0-9a-f]{12}$/);
     expect(await handOver('agent:reviewer', caller.name)).toBe('reviewer');
     expect(await handOver('reviewer', squatter.name)).toBe('reviewer');
-    // Without such a profile the name can mean the agent alone.
+    // Without a profile of this name, the name can only mean the agent.
     await submit(
       'provision_agent',
       { ...taken, agent_id: 'sole', shared: true },
@@ -580,7 +580,7 @@ describe('of a tape that an agent was not given', () => {
       code: 'agent_exists',
       details: { agent_id: taken.agent_id, owner_agent_id: squatter.id },
     });
-    // Named by its id, or as one that is there, it is meant.
+    // With its id, or with `ensure` for an existing name, the request means this agent.
     const kept = { outcome: 'unchanged', agent_id: taken.agent_id, owner_agent_id: squatter.id };
     expect(await submit('provision_agent', { ...support, agent_id: taken.agent_id })).toMatchObject(kept);
     expect(await submit('provision_agent', { action: 'ensure', agent_id: 'support' })).toMatchObject(kept);

@@ -1,4 +1,4 @@
-/** A tape that is inherited shows what its turns were asked before what they answered, to agents whose packer may read it. */
+/** An inherited tape shows the instructions of its turns before their answers, to agents whose packer may read them. */
 import type { TurnId } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { checkPrompts } from '../../testing/check-prompts.js';
@@ -73,7 +73,7 @@ describe('an inherited tape', () => {
       'user: Parent agent: agent:operator',
       'user: sum up',
     ]);
-    // An heir of that context is shown the same, and a preview says so.
+    // A turn that inherits this context gets the same messages, and a preview shows them.
     const second = await heir({ context_box_id: made.context_box_id });
     expect(promptOf(second).slice(1, 6)).toEqual(['user: sum up', ...BOTH]);
     const request = (boxes: string | readonly string[], budget: object = {}) => ({
@@ -93,7 +93,7 @@ describe('an inherited tape', () => {
     expect(prompt.messages.map(({ message: { role, content } }) => `${role}: ${content}`)).toEqual(
       promptOf(made),
     );
-    // Without a worker, whose statements would be counted too.
+    // Without a worker, whose statements would also be counted.
     const cost = async () => {
       await worker.close();
       const { length } = await statementsOf(h.database, () => h.runtime.packer.packContext(request(box)));
@@ -103,7 +103,7 @@ describe('an inherited tape', () => {
     const before = await cost();
     await Promise.all(['three?', 'four?', 'five?'].map((question) => ask(agent, question)));
     expect(await cost()).toBe(before);
-    // A budget counts what it lets in, so it lets in no questions.
+    // With a budget, the box contains only what the budget counts. The questions are not counted, so they are left out.
     const tight = await h.runtime.preview(request(box, { budget_tokens: 10_000 }));
     expect(tight.prompt.messages.map(({ message }) => message.content)).not.toContain('one?');
   });

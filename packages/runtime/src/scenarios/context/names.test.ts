@@ -1,4 +1,4 @@
-/** Names at the doors of the runtime; those that schemas check are tested in the kernel. */
+/** Names at the doors of the runtime. Names that schemas check are tested in the kernel. */
 import { expect, test } from 'vitest';
 import { harness } from '../../testing/harness.js';
 

@@ -1,4 +1,4 @@
-/** What providers attach to answers: how long it is kept, who gets it, and when it goes. */
+/** Data that providers attach to answers: how long it is kept, which provider receives it, and when it is deleted. */
 import type { CardId, ProjectId, TurnId } from '@boxcar/kernel';
 import { anthropicWire, type Behave, deepseekWire } from '@boxcar/llm/testing';
 import { eraseCards, purgeRuns } from '@boxcar/store';
@@ -21,7 +21,7 @@ const ANTHROPIC = THINKING_MODELS.anthropic;
 const DEEPSEEK = THINKING_MODELS.deepseek;
 const [FIRST = '', SECOND = '', THIRD = ''] = THOUGHTS;
 
-/** The cards that hold something attached, in the order of the tape. */
+/** The cards with attached data, in the order of the tape. */
 const attached = async (h: Harness) =>
   (
     await h.rows<{ type: string; data: string }>(
@@ -45,7 +45,7 @@ async function again(stage: ProviderStage, strategy: 'reuse' | 'clone', rest: ob
   return turn_id as TurnId;
 }
 
-/** Gives the first agent a new version of its profile, with that model and the tool `look` alone. */
+/** Gives the first agent a new version of its profile, with that model and only the tool `look`. */
 async function moveTo(stage: ProviderStage, model: string): Promise<void> {
   const [agent] = await stage.h.rows<{ id: string }>(
     'select agent_id as id from boxcar.turns order by id limit 1',
@@ -269,7 +269,7 @@ test('a step without words writes its calls alone; its reasoning and what was at
 });
 
 const pages = 6;
-/** Reads one page after the other, thinking before each. */
+/** Reads the pages one after the other, and thinks before each page. */
 const reader: Behave = ({ prompt }, index) => {
   const read = JSON.stringify(prompt?.messages ?? []).match(/seen \d/g) ?? [];
   if (index >= pages || read.length >= pages) return { answer: LOOP[2] ?? {} };

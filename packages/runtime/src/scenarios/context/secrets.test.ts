@@ -1,4 +1,6 @@
-/** No error, log line, event or result of a tool shows a secret; what a caller sends is stored, and the answer warns. */
+/**
+ * No error, log line, event or tool result shows a secret. Secrets in the input of a caller are stored, and the answer warns about them.
+ */
 import { declareSecrets, type JsonValue } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { expect, test } from 'vitest';

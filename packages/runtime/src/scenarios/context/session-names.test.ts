@@ -117,7 +117,7 @@ describe('a session by name', () => {
   });
 
   test('is made together with others in a constant number of statements, those with a tape too', async () => {
-    // Nobody works here, whose own statements would come between.
+    // There is no worker here, because its statements would interfere.
     await using h = await harness();
     await h.profile('lead', [{ say: 'never' }]);
     const tasksFor = async (count: number, isKnown: boolean) => {
@@ -298,7 +298,7 @@ describe('a session by name', () => {
       { profile_name: 'other' },
     );
 
-    // A source agent, at the door of the library and, as JSON, at the queue's.
+    // A source agent at the door of the library and, as JSON, at the door of the queue.
     const asLead = { sourceAgentId: { ...lead, workspace: '/srv/x/../demo/' } };
     const search = { name: 'phase', tape: reader };
     await expect(runtime.submit('tape.handoff', search, asLead)).rejects.toMatchObject({

@@ -50,7 +50,7 @@ test.each([
   expect(new Set(boxes).size).toBe(1);
   for (const { turnId } of made)
     expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
-  // Packing asks who may read what.
+  // Packing checks the rights of the reader.
   const read = (agentId: string): Promise<string> =>
     h.runtime.packer
       .packContextWithInstruction({

@@ -1,4 +1,4 @@
-/** Agents are told which profiles they can reach. Source: docs/reference/primitives.md. */
+/** Tool descriptions list the profiles that the agent can reach. Source: docs/reference/primitives.md. */
 import type { JsonValue, ModelRequest } from '@boxcar/kernel';
 import { beforeEach, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -37,7 +37,7 @@ async function play(profile: string): Promise<{ readonly turnId: string; readonl
 const descriptionsOf = ({ tools }: ModelRequest): Readonly<Record<string, string>> =>
   Object.fromEntries(tools.map(({ name, description }) => [name, description]));
 
-/** What a description says of profiles. */
+/** The part of a description about profiles. */
 const toldOf = (request: ModelRequest | undefined, tool: string): string | undefined =>
   request && descriptionsOf(request)[tool]?.split('\n').slice(1).join('\n');
 
@@ -102,7 +102,7 @@ test('the list is fixed at the first step of a turn, whoever runs the later ones
   expect(status).toBe('success');
   const [first, ...later] = model.of(turnId);
   expect(toldOf(first, 'ask_expert')).toBe('Profiles you can reach:\n- boss\n- worker: Works.');
-  // The third step is run after the turn was suspended: nothing of it was in memory any more.
+  // The third step runs after the turn was suspended, so no part of the description was still in memory.
   expect(later).toHaveLength(2);
   for (const request of later) expect(request.tools).toEqual(first?.tools);
   const next = await play('boss');

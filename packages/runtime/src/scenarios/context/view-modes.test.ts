@@ -1,4 +1,4 @@
-/** Where the view of a turn begins: what its submission, its session and its profile say. */
+/** The place where the view of a turn begins, as its submission, its session and its profile set it. */
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type SessionScene, sessionScene } from '../../testing/session-scene.js';
@@ -30,7 +30,7 @@ const submit = async (agent: string, instruction: string, view?: View): Promise<
   return ((await scene.h.runtime.submit('delegate_async', args)) as { turn_id: string }).turn_id;
 };
 
-/** The contents of each step's prompt of a turn that has ended, each proven to be what was sent. */
+/** The contents of each prompt of an ended turn, each checked against the prompt that was sent. */
 async function contentsOf(turnId: string): Promise<readonly (readonly string[])[]> {
   const turn = await scene.h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
   expect(turn.status).toBe('success');
@@ -59,7 +59,7 @@ const positionsOf = async (turnId: string) =>
     )
   )[0];
 
-/** An agent that has ended two phases: its turns `one` and `two`, an anchor after each. */
+/** An agent that has ended two phases: its turns `one` and `two`, each followed by an anchor. */
 async function conversation() {
   const { agent, agentId, tape } = await scene.parent();
   await run(agent, 'one');
@@ -95,7 +95,7 @@ describe('a submission', () => {
       anchor('done', '{"n": 2}'),
       ...turn('mark'),
     ]);
-    // The first step is cut by the anchor that its tool has written, so it is still seen.
+    // The anchor that the tool wrote cuts the first step in two, so the step is still visible.
     expect(second).not.toContain(answer('one'));
     expect(second.slice(-3)).toEqual([anchor('marked', '{"summary": "in the middle"}'), ...turn('mark')]);
     expect(await positionsOf(turnId)).toEqual({ anchor: 1, from: 1, format: 29 });
@@ -248,7 +248,7 @@ test('a session shows nothing of before its fork that who forked it may not read
     ) as Promise<{ turn_id: string }>;
   for (const view of ['full', { anchor: 'phase' }] as const)
     for (const source of [reader, 'operator']) await expect(go(view, source)).rejects.toMatchObject(refused);
-  // By way of the session, which the reader owns, it does not come to see more either.
+  // The reader owns the session, but cannot use it to see more.
   const own = await scene.h.runtime.tape({ agent: session.name }, { as: reader });
   await expect(own.forkSession(scene.fresh(), { view: 'full' })).rejects.toMatchObject(refused);
   for (const view of [undefined, 'last_anchor', { anchor: 'done' }] as const)
@@ -257,7 +257,7 @@ test('a session shows nothing of before its fork that who forked it may not read
   await (await scene.h.runtime.tape({ agent: session.name }, { as: session.agentId })).forkSession(
     scene.fresh(),
   );
-  // What was granted is shown.
+  // Granted contexts are shown.
   const boxes = await scene.h.rows<{ id: string }>(
     `select e.payload->'data'->>'context_box_id' as id from boxcar.tape_entries e where e.box_id = $1 and e.payload->>'name' = 'turn.started'`,
     [tape.boxId],
@@ -290,7 +290,7 @@ test('a clone of a session shows nothing of before its fork that who forked it m
     );
     return (await contentsOf(child?.id ?? ''))[0] ?? [];
   };
-  // Its maker holds the contexts of its own turns, and a session forked from it those that were shown.
+  // The reader may read the contexts of its own turns. A session that it forks from its session may read those that were shown there.
   const first = await foreign.forkSession(scene.fresh());
   await scene.runToEnd(first.name, 'since');
   const held = await scene.h.runtime.tape({ agent: first.name }, { as: reader });
@@ -302,7 +302,7 @@ test('a clone of a session shows nothing of before its fork that who forked it m
         for (const hidden of ['one', 'two']) expect(shown).not.toContain(hidden);
         expect(shown.includes(answer('one'))).toBe(history === 'full');
       }
-  // Of what was granted, and of a session of the operator, all is shown.
+  // All granted contexts are shown, and so are all contexts of a session of the operator.
   const made = await tape.forkSession(scene.fresh());
   expect(await ofItself(made.name, 'full')).toEqual(expect.arrayContaining(['one', 'two']));
   const boxes = await scene.h.rows<{ id: string }>(

@@ -1,6 +1,6 @@
 /**
- * Every text that a caller or a model can give has a mark. After all cards with marks are erased, marks are found in the places that
- * docs/reference/operations.md, "Erasure", names, and nowhere else.
+ * Every text from a caller or a model has a mark. After the erasure of all cards with marks, marks are found only in the places that
+ * docs/reference/operations.md, "Erasure", lists.
  */
 import {
   type BatchId,
@@ -31,7 +31,7 @@ const PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 
 const made = new Set<string>();
 
-/** A text that nothing else contains. */
+/** A text that occurs nowhere else. */
 function mark(name: string): string {
   made.add(name);
   return `mark.${name}.q9`;
@@ -42,9 +42,9 @@ const marksIn = (text: string): string[] => [...text.matchAll(MARK)].map(([, nam
 const NAMES = ['anchor-name', 'imported-anchor-name'];
 const EVENTS = ['event-data', 'event-name', 'imported-event'];
 
-/** Marks that stay in tables, by column, and why. */
+/** Marks that stay in tables, by column, with the reason. */
 const STAYS_IN_TABLES: Readonly<Record<string, readonly string[]>> = {
-  // Names are not content: of agents, projects, profiles, tapes, sessions, anchors, channels, types of cards.
+  // Names are not content: names of agents, projects, profiles, tapes, sessions, anchors, channels and card types.
   'agents.name': ['tape-name'],
   'boxes.tape_name': ['tape-name'],
   'sessions.name': ['tape-name'],
@@ -52,30 +52,30 @@ const STAYS_IN_TABLES: Readonly<Record<string, readonly string[]>> = {
   'turns.channel_id': ['channel'],
   'cards.type': ['card-type'],
   'sessions.status': ['session-status'],
-  // The lineage that a tape was imported with, as its file had it: names, times, statuses.
+  // The lineage of an imported tape, as in its file: names, times, statuses.
   'boxes.session_graph': ['session-graph'],
-  // What a person has said of a request is the record of the decision.
+  // A person's reason about a request is the record of the decision.
   'approvals.decision_reason': ['decision', 'handoff-decision'],
   'handoffs.error': ['handoff-decision'],
   'approvals.response': ['decision-response'],
-  // Keys are chosen by callers.
+  // Callers choose these keys.
   'handoffs.idempotency_key': ['handoff-key'],
   'operations.idempotency_key': ['key'],
   'tape_entries.dedup_key': ['dedup-key'],
-  // Metadata of cards and entries. The kernel's own names the anchor that a message is about.
+  // Metadata of cards and entries. In metadata of the kernel, the name of the anchor to which a message refers.
   'cards.metadata': ['anchor-name', 'card-metadata', 'imported-anchor-name'],
-  // Events are not cards: neither their payload goes, nor the line that they were imported from, nor the words by which they are found.
+  // Events are not cards: an erasure removes neither their payload, nor their imported line, nor their search words.
   'tape_entries.meta': ['entry-meta', 'imported-event', 'imported-meta'],
   'tape_entries.payload': [...NAMES, ...EVENTS].sort(),
   'tape_words.words': [...NAMES, ...EVENTS].sort(),
-  // What a primitive of a program answers is for that program to judge.
+  // A program decides about the answers of its own primitives.
   'operations.response': ['custom-answer'],
 };
 
-/** Marks that stay in the queues: in jobs that are not removed, and in the events of their ends, which have the results of jobs. */
+/** Marks that stay in the queues: in jobs that are not removed, and in their completion events, which contain the results of jobs. */
 const STAYS_IN_QUEUES = ['door-answer', 'door-instruction', 'key', 'queued-result'];
 
-/** Columns of texts that have no words of callers or models. A new column belongs here, or `giveEverything` puts a mark into it. */
+/** Columns of texts without words of callers or models. A new column must be listed here, or `giveEverything` must put a mark into it. */
 const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   // One of a closed list of values.
   values: [
@@ -185,7 +185,7 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   ],
   // Names of anchors, which are not content.
   anchors: ['sessions.from_anchor'],
-  // Figures, ids and rules.
+  // Numbers, ids and rules.
   figures: [
     'approvals.metadata',
     'boxes.segments',
@@ -204,9 +204,9 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   ],
   // Written by an erasure.
   erasures: ['cards.erased_reason', 'cards.placeholder', 'evidence.erased_reason'],
-  // Nothing writes it.
+  // No code writes this column.
   unused: ['agents.metadata'],
-  // Of processes and of the code that they run, not of turns.
+  // Data about processes and their code, not about turns.
   processes: [
     'schema_version.checksum',
     'schema_version.name',
@@ -218,7 +218,7 @@ const WITHOUT_WORDS: Readonly<Record<string, readonly string[]>> = {
   ],
 };
 
-/** Marks in what was logged before. */
+/** Marks that were logged before the erasure. */
 const STAYS_IN_LOG = ['retry-error'];
 
 const functions: Record<string, ScriptedFunction> = {
@@ -317,7 +317,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
 
   let collectAtDoor: (() => Promise<JsonValue>) | undefined;
 
-  /** As a program does that knows BullMQ alone. */
+  /** Submits like a program that knows only BullMQ. */
   async function submitAtDoor(name: string, data: JsonValue): Promise<JsonValue> {
     const queue = backend.queue('boxcar-primitives');
     const { id = '' } = await queue.add(name, data);
@@ -391,7 +391,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     opened.serveToolResultsDoor();
     backend.worker('boxcar-tools-outside', async () => mark('queued-result'));
 
-    // Cards of every kind of content.
+    // Cards with every kind of content.
     const contents: readonly JsonValue[] = [
       { kind: 'text', text: mark('text') },
       { kind: 'json', data: { [mark('json-key')]: mark('json') } },
@@ -406,7 +406,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
       })),
     });
 
-    // A turn with context, fields, calls here and outside.
+    // A turn with context, fields, and calls in this process and outside.
     const first = await launch(
       'worker',
       { context_box_id: box_id },
@@ -443,14 +443,14 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     await submit('collect', { turn_ids: [first.turn_id, failed.turn_id] });
     await submit('quote', {});
 
-    // Handoffs: one that a function serves, one that is denied.
+    // Handoffs: a function serves the first, and the second is denied.
     const policy = new PermissionEvaluator({
       text: "rules:\n  - condition: { tool_name: handoff, context: { target_agent: 'echo' } }\n    permission: ALWAYS\n",
     });
     const tool = new HandoffTool({ runtime, permissionEvaluator: policy });
     tool.registerAgent('echo', async (_input, { write }) => {
       write(mark('handoff-part'));
-      // The first part is written now.
+      // The first part has been written at this point.
       await new Promise((settle) => setImmediate(settle));
       return { said: mark('handoff-result') };
     });
@@ -480,7 +480,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     expect(await refusal).toContain(mark('handoff-decision'));
     await tool.close();
 
-    // A door: a turn, and a batch of it.
+    // At a door: a turn, and a batch with it.
     const { turn_id } = (await submitAtDoor('launch_principal', {
       project_id: 'default',
       arguments: { profile_name: 'door', instruction: mark('door-instruction'), wait: true },
@@ -676,7 +676,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     return found;
   }
 
-  /** Every column that can hold a text, as `table.column`. */
+  /** Every column that can contain a text, as `table.column`. */
   const textColumns = async (): Promise<string[]> =>
     (
       await rows<{ place: string }>(
@@ -726,7 +726,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     expect([...new Set(await marksInQueues())].sort()).toEqual(STAYS_IN_QUEUES);
     expect([...new Set(log.flatMap(marksIn))].sort()).toEqual(STAYS_IN_LOG);
     await checkInvariants(backend.database.pool);
-    // The same again, by another job.
+    // The same request again, by another job.
     expect(await collectAtDoor?.()).toMatchObject({ status: 'success', results: [{ summary: '(erased)' }] });
   }, 120_000);
 });

@@ -1,4 +1,4 @@
-/** Words that are read before an erasure, and answers with them that are committed after it. */
+/** Texts that are read before an erasure, and answers with these texts that are committed after it. */
 import {
   type BatchId,
   type CardId,
@@ -38,7 +38,7 @@ const idsOf = async (): Promise<readonly CardId[]> =>
 const erase = async () =>
   eraseCards(h.database.pool, await idsOf(), { projectId: PROJECT, reason: 'asked for' });
 
-/** An erasure that has done its work and is not committed. */
+/** An erasure that has written everything and is not committed. */
 async function eraseSlowly(): Promise<pg.PoolClient> {
   const client = await h.database.pool.connect();
   await client.query('begin isolation level read committed');
@@ -54,7 +54,7 @@ const waiting = (): Promise<unknown[]> =>
 const waitUntilBlocked = (n = 1): Promise<unknown> =>
   waitFor(async () => (await waiting()).length >= n, { message: `${n} statement(s) wait for a lock` });
 
-/** Transactions that write to the table wait before their commit until this is let go. */
+/** Transactions that write to the table wait before their commit until the returned function is called. */
 async function holdCommits(table: string, event: 'insert' | 'update'): Promise<() => Promise<void>> {
   await h.database.pool.query(`
     create function public.wait_before_commit() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(14); return null; end $$;
@@ -251,7 +251,7 @@ describe('the answer of a batch', () => {
       instruction: 'go',
     })) as unknown as { turn_id: TurnId };
     const [batch] = await waitForRows<{ id: BatchId }>('select id from boxcar.batches');
-    // The child ends, its batch cannot yet.
+    // The child can end, but its batch cannot yet.
     const holding = await h.database.pool.connect();
     await holding.query('begin isolation level read committed');
     await holding.query('select from boxcar.turns where id = $1 for update', [turn_id]);

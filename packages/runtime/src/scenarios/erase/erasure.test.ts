@@ -112,7 +112,7 @@ interface BatchReceipt {
   readonly turn_ids: readonly TurnId[];
 }
 
-/** A batch of two children that has ended, made from outside. */
+/** An ended batch of two children, made from outside. */
 async function fork(): Promise<BatchReceipt> {
   await h.profile('child', [{ say: 'the secret of {{instruction}}' }]);
   const tasks = ['one', 'two'].map((instruction) => ({
@@ -199,7 +199,7 @@ describe('the cards of a tape', () => {
     await h.runtime.waitForTurn(launched.turn_id, { timeoutMs: 60_000 });
     return launched;
   };
-  /** The cards that entries of the tape name, and the results of calls of its turn. */
+  /** The cards that entries of the tape refer to, and the results of the calls of its turn. */
   const cardsOf = async ({ turn_id, output_box_id }: Launched) => {
     const rows = await h.rows<{ id: CardId; is_erased: boolean }>(
       `select c.id, c.erased_at is not null as is_erased from boxcar.cards c where not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and (

@@ -1,4 +1,4 @@
-/** A purge reads what it removes and what refers to that, however much else there is. */
+/** A purge reads the rows that it removes and the rows that refer to them, however many other rows exist. */
 import { createPool, purgeRuns, purgeTapes } from '@boxcar/store';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -9,13 +9,13 @@ import { type Harness, harness } from '../../testing/harness.js';
 const COPIES = 100;
 const FACTOR = 5;
 
-/** Looked for by their time, a range of pages at a time. */
+/** Tables in which rows are found by time, in ranges of pages. */
 const BY_TIME = new Set(['runs', 'operations']);
 const A_RANGE = 1_000;
 
 let h: Harness;
 let db: pg.Client;
-/** One connection, so that what it has read is counted when it says so. */
+/** A single connection, so that its reads are counted when it reports them. */
 let pool: pg.Pool;
 let pattern: RunPattern;
 
@@ -72,7 +72,7 @@ afterAll(async () => {
   await h[Symbol.asyncDispose]();
 });
 
-/** Waits for the end of a turn, with a worker only until then: what a sweep reads is no part of a purge. */
+/** Waits for the end of a turn. The worker runs only until then, because the reads of its sweeps do not belong to the purge. */
 async function finish(turn: never): Promise<void> {
   const worker = await h.worker();
   expect(await h.runtime.waitForTurn(turn)).toMatchObject({ status: 'success' });
@@ -102,9 +102,9 @@ async function now(): Promise<Date> {
   return at;
 }
 
-/** What a purge of one run reads beside what there is by now. */
+/** The reads of a purge of one run, beside all rows that exist by now. */
 async function purgeOne(): Promise<ReadonlyMap<string, number>> {
-  // Everything of before is young.
+  // All earlier rows become too young for the purge.
   await db.query(`
     update boxcar.runs set created_at = now() + interval '1 day';
     update boxcar.turns set created_at = now() + interval '1 day', ended_at = ended_at + interval '1 day';
@@ -126,13 +126,13 @@ test('what a purge of a run reads does not grow with the rows of other runs', as
   await copyRuns(db, pattern, { first: COPIES + 1, last: FACTOR * COPIES });
   await db.query('set session_replication_role = origin');
   const grownIn = (many: ReadonlyMap<string, number>) =>
-    // Each process looks at the schema every few seconds.
+    // Each process reads the schema version every few seconds.
     [...many].filter(
       ([name, n]) =>
         name !== 'schema_version' && n > (few.get(name) ?? 0) * 1.2 + (BY_TIME.has(name) ? A_RANGE : 20),
     );
   let many = await purgeOne();
-  // A server process may report what it read up to ten seconds late: such reads are in one of the counts only.
+  // A server process may report its reads up to ten seconds late. Such reads are in only one of the counts.
   for (let tries = 1; grownIn(many).length > 0 && tries < 3; tries += 1) {
     const again = await purgeOne();
     many = new Map([...many].map(([name, n]) => [name, Math.min(n, again.get(name) ?? 0)]));
@@ -180,7 +180,7 @@ test('a purge does not read the operations between two turns of an agent', async
   })) as { turn_id: never; agent_id: string };
   await finish(turn);
   const count = 8_000;
-  // Long answers, so that they fill many of the ranges in which operations are looked for by their time.
+  // Long answers fill many of the page ranges in which operations are searched by time.
   await db.query(
     `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made, created_at)
      select gen_random_uuid(), 'other ' || n, 'x', '', json_build_object('x', repeat('x', 1500)), array[gen_random_uuid()], clock_timestamp() from generate_series(1, ${count}) n`,

@@ -1,4 +1,4 @@
-/** Tapes without runs are removed by themselves. */
+/** Tapes without runs are removed on their own. */
 import { type KeptTape, purgeTapes, type TapePurgeReport } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, expect, test } from 'vitest';
@@ -19,7 +19,7 @@ beforeEach(async () => {
   };
 });
 
-/** A moment after everything that was written before, and before everything that is written later. */
+/** A moment after everything that was written before it, and before everything that is written later. */
 async function now(): Promise<Date> {
   const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
   const at = row?.at ?? new Date(0);
@@ -50,7 +50,7 @@ test('an archived incarnation, a discarded fork and an imported tape leave nothi
   await words.reset({ archive: true });
   expect(await purge({ isDryRun: true })).toMatchObject({ removed: { tapes: 4 }, kept: [] });
   expect(await purge()).toEqual({ removed: { tapes: 4, cards: 4 }, kept: [], isStopped: false });
-  // What stays of `words` is its next incarnation, which begins with a card of its own.
+  // The next incarnation of `words` remains; it begins with a card of its own.
   const after = await rowCounts(h.database.pool);
   expect(after).toEqual({
     ...before,
@@ -114,7 +114,7 @@ test('a tape stays for what refers to it, and the report says what', async () =>
     ]),
   );
   await fork.discard();
-  // The fork goes with what it was made of.
+  // The fork is removed together with its parent.
   expect((await purge()).removed.tapes).toBe(2);
 });
 

@@ -1,4 +1,4 @@
-/** Purges at the same time, and what a purge that was killed leaves. */
+/** Simultaneous purges, and the marks that a killed purge leaves. */
 import type { BoxId, TurnId } from '@boxcar/kernel';
 import { createPool, type PurgeReport, purgeRuns } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
@@ -13,7 +13,7 @@ interface Receipt {
 }
 
 let h: Harness;
-/** Of the purges, and of those that hold them up. */
+/** For the purges, and for the transactions that hold them up. */
 let pool: pg.Pool;
 
 beforeEach(async () => {
@@ -51,7 +51,7 @@ const purge = (before: Date, options: Partial<Parameters<typeof purgeRuns>[1]> =
 const runsLeft = (): Promise<readonly { id: string }[]> =>
   h.rows<{ id: string }>('select id from boxcar.runs order by id');
 
-/** A transaction of somebody else that has run a statement, and its backend. */
+/** A transaction of another process that has run a statement, with its backend. */
 async function hold(text: string, values: unknown[] = []) {
   const client = await pool.connect();
   await client.query('begin');
@@ -59,7 +59,7 @@ async function hold(text: string, values: unknown[] = []) {
   const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
   const pid = rows[0]?.pid ?? 0;
   return {
-    /** Waits until so many wait for it, directly or after others that do. */
+    /** Waits until this many backends wait for it, directly or through other waiting backends. */
     isAwaitedBy: (count: number): Promise<unknown> =>
       waitFor(
         async () => {
@@ -81,13 +81,13 @@ async function hold(text: string, values: unknown[] = []) {
   };
 }
 const holdRun = (id: string) => hold('select from boxcar.runs where id = $1 for update', [id]);
-/** While it is held, marks are set and the barrier is not passed. */
+/** While the lock is held, a purge sets its marks but cannot pass the barrier. */
 const holdBarrier = () => hold('select pg_advisory_xact_lock_shared(7205129002)');
-/** While it is held, a purge that removes this tape is within its last statements. */
+/** While the lock is held, a purge that removes this tape is within its last statements. */
 const holdEntries = (box: BoxId) =>
   hold('select from boxcar.tape_entries where box_id = $1 for key share', [box]);
 
-/** A purge that marks, and is stopped before it looks again. */
+/** A purge that sets its marks, and is stopped before it checks again. */
 async function stoppedPurge(before: Date): Promise<{ readonly report: Promise<PurgeReport> }> {
   const barrier = await holdBarrier();
   const stop = new AbortController();
@@ -105,7 +105,7 @@ test('a purge that is stopped leaves what another one is removing as it is: noth
   const first = purge(before);
   await entries.isAwaitedBy(1);
   const { report: second } = await stoppedPurge(before);
-  // It does not wait for the other one.
+  // The second purge does not wait for the first.
   expect(await second).toMatchObject({ removed: { runs: 0 }, kept: [], isStopped: true });
   await expect(launch({ context_box_id: old.output_box_id })).rejects.toMatchObject({ code: 'not_found' });
   await entries.end();
@@ -121,7 +121,7 @@ test('a purge whose marks another one has taken over keeps the rest, and says so
   await rows.isAwaitedBy(1);
   const { report: second } = await stoppedPurge(before);
   expect(await second).toMatchObject({ isStopped: true });
-  // Nothing is marked by now.
+  // At this point, nothing is marked.
   const user = await launch({ context_box_id: old.output_box_id });
   await rows.end();
   expect(await first).toMatchObject({

@@ -97,7 +97,7 @@ const reuse = async (agent: string): Promise<Receipt> =>
     instruction: 'again',
   })) as unknown as Receipt;
 
-/** A moment after everything that was written before, and before everything that is written later. */
+/** A moment after everything that was written before it, and before everything that is written later. */
 const now = async (): Promise<Date> => {
   const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
   const at = row?.at ?? new Date(0);
@@ -117,7 +117,10 @@ async function linesOf(tape: Tape): Promise<string[]> {
 }
 const causes = (kept: readonly KeptByPurge[]): string[] => kept.map(({ cause }) => cause).sort();
 
-/** A fork of the tape's first three entries by the agent of another run, and a fork of that from before its own first entry. */
+/**
+ * A fork of the first three entries of the tape, owned by the agent of another run, and a fork of that fork at a position before its own
+ * first entry.
+ */
 async function forksOf(boxId: BoxId, by: Receipt): Promise<readonly [string, string]> {
   const fork = async (parent: string, at: number): Promise<string> => {
     const [row] = await h.rows<{ id: string }>(
@@ -132,7 +135,7 @@ async function forksOf(boxId: BoxId, by: Receipt): Promise<readonly [string, str
   return [first, await fork(first, 2)];
 }
 
-/** A transaction of somebody else, open. */
+/** An open transaction of another process. */
 async function open() {
   const client = await h.database.pool.connect();
   await client.query('begin');
@@ -150,7 +153,7 @@ const waitsFor = (pid: number): Promise<unknown> =>
     { message: 'the purge waits' },
   );
 
-/** The purge of `before`, held at the rows of a run. What `meanwhile` does happens after it has decided what goes. */
+/** The purge of `before`, stopped at the rows of a run. `meanwhile` runs after the purge has decided which rows to remove. */
 async function purgeHeldAt<T>(
   turnId: string,
   before: Date,
@@ -188,7 +191,7 @@ describe('a purge', () => {
     expect(report).toMatchObject({ removed: { runs: 2, turns: 3, agents: 3 }, kept: [], isStopped: false });
     expect(await rowCounts(h.database.pool)).toEqual(before);
     expect(await h.rows('select * from boxcar.purging')).toEqual([]);
-    // And the system goes on.
+    // The system still works after the purge.
     await play();
   });
 
@@ -204,7 +207,7 @@ describe('a purge', () => {
       ',tape.reset archive=true',
     ])
       await command(goes.agent_id, text);
-    // An agent's own, which only its key names.
+    // An operation of an agent, which is recognizable only by its key.
     await h.database.pool.query(
       `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made)
        select project_id, 'agent:' || id || ':mine', 'grant_box', '', '{"granted":true}', '{}' from boxcar.agents where id = $1`,
@@ -213,7 +216,7 @@ describe('a purge', () => {
     expect(await keys()).toHaveLength(6);
     const before = await now();
     const gone = await keys();
-    // An answer may say anything under these names.
+    // An answer may contain any values under these names.
     await h.database.pool.query(
       `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made)
        select id, 'large', 'own', '', json_build_object('agent_id', (select string_agg(md5(n::text), '') from generate_series(1, 1000) n)), '{}' from boxcar.projects`,
@@ -302,7 +305,7 @@ describe('a run stays, and the report says why,', () => {
     expect(report.kept).toEqual([
       { run_id: await runOf(old.turn_id), cause: 'segment', holder: young.context_box_id },
     ]);
-    // Together they go.
+    // Both runs are removed together.
     expect((await purge({ batchSize: 1 })).removed.runs).toBe(2);
   });
 
@@ -405,7 +408,7 @@ describe('a run stays, and the report says why,', () => {
     expect(report).toMatchObject({ removed: { runs: 0 } });
     expect(report.kept).toMatchObject([{ run_id: await runOf(old.turn_id), cause: 'fork' }]);
     expect(await read()).toEqual(words);
-    // Together they go.
+    // Both runs are removed together.
     expect((await purge({ batchSize: 1 })).removed.runs).toBe(2);
     expect(await h.rows('select from boxcar.boxes where id = any ($1)', [[fork, grandchild]])).toEqual([]);
   });
@@ -468,7 +471,7 @@ describe('a run stays, and the report says why,', () => {
     const { removed, kept } = await purge({ pageSize: 1 });
     expect(removed.runs).toBe(0);
     expect(new Set(kept.map(({ run_id }) => run_id)).size).toBe(11);
-    // Each because of its own agent, or of one that stays because of it.
+    // Each run is kept because of its own agent, or because of an agent that is kept for that reason.
     const many = kept.filter(({ cause }) => cause === 'many_runs').map(({ run_id }) => run_id);
     for (const { cause, holder } of kept)
       if (cause !== 'many_runs') expect([cause, many.includes(holder ?? '')]).toEqual(['agent', true]);
@@ -490,7 +493,7 @@ describe('a run stays, and the report says why,', () => {
 
 describe('a run stays while a tape that would go with it is younger than the cut,', () => {
   const say = { kind: 'message', content: 'a note' } as const;
-  /** A finished run, and the moment after which it changes no more. */
+  /** A finished run, and a moment after its last change. */
   async function settle(): Promise<{ readonly old: Receipt; readonly before: Date }> {
     return { old: await play('child'), before: await now() };
   }
@@ -516,7 +519,7 @@ describe('a run stays while a tape that would go with it is younger than the cut
     const report = await purge({ before });
     expect(report).toMatchObject({ removed: { runs: 0 } });
     expect(report.kept).toEqual([{ run_id: await runOf(old.turn_id), cause, holder: old.output_box_id }]);
-    // A young run of its own does not matter.
+    // A young run of another agent does not matter.
     expect(await runOf(other.turn_id)).not.toBe('none');
     expect((await purge()).removed.runs).toBe(2);
   });
@@ -624,7 +627,7 @@ describe('the result card of a call that is on no tape', () => {
     await h.profile('stayer', [{ calls: [{ tool: 'stay', arguments: {} }] }], { tools: ['stay'] });
   });
 
-  /** A turn that was canceled in its call: the call has its result card, the tape has not. */
+  /** A turn that was canceled during its call: the call has its result card, but the card is not on the tape. */
   async function playCanceled(): Promise<Receipt & { readonly card: CardId }> {
     const begun = new Promise<void>((resolve) => {
       begin = resolve;
@@ -714,7 +717,7 @@ describe('while a purge runs', () => {
     const other = await play('child');
     const grant = h.runtime.submit('grant_box', { box_id: old.output_box_id, grantee: other.agent_id });
     await expect(grant).rejects.toMatchObject(refused);
-    // A mark that ran out, of a purge that was killed, is none.
+    // An expired mark of a killed purge has no effect.
     await h.database.pool.query('update boxcar.purging set until = now()');
     await play('child', { context_box_id: old.output_box_id });
   });
@@ -723,7 +726,7 @@ describe('while a purge runs', () => {
     const old = await play('child');
     const other = await play('child');
     const { client } = await open();
-    // A tape is read before it goes, and referred to when it is gone.
+    // A tape is read before it is removed, and referred to afterwards.
     await client.query('select from boxcar.boxes where id = $1', [old.output_box_id]);
     const before = await now();
     await h.rows("update boxcar.turns set ended_at = 'infinity' where id = $1", [other.turn_id]);
@@ -844,7 +847,7 @@ describe('while a purge runs', () => {
     const before = await now();
     const card = await cardOf(contextCard, old.context_box_id);
     const { client, pid } = await open();
-    // Held after it has decided, where it removes the operations of the run.
+    // The purge is stopped after its decision, when it removes the operations of the run.
     await client.query('select from boxcar.operations for update');
     const report = purge({ before });
     await waitsFor(pid);
@@ -909,7 +912,7 @@ describe('while a purge runs', () => {
       const [report] = await purgeHeldAt(old.turn_id, await now(), make);
       const run = { run_id: await runOf(old.turn_id), cause: 'in_use', holder: expect.any(String) };
       expect(report).toMatchObject({ removed: { runs: 0 }, kept: [run] });
-      // It is what was made, or what was made with it.
+      // The holder is the new object, or an object that was made together with it.
       const [made] = await h.rows<{ made: boolean }>(
         `select exists (select from boxcar.boxes b where b.id = $1 and b.maker_agent_id = $2)
            or exists (select from boxcar.agents a where a.id = $1 and a.owner_agent_id = $2) as made`,
@@ -922,7 +925,7 @@ describe('while a purge runs', () => {
       await h.runtime.tape('shared');
       const before = await now();
       const { client, pid } = await open();
-      // Held where it removes the operations, after it has looked.
+      // The purge is stopped after its check, when it removes the operations.
       await client.query('select from boxcar.operations for update');
       const report = purge({ before });
       await waitsFor(pid);

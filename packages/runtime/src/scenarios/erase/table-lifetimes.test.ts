@@ -1,6 +1,7 @@
 /**
- * Holds each table to its end: one run writes to all tables that go with runs, and after the purge of this run they are as before. A
- * table that the run does not write to fails here: add to the run what writes to it, or name it in `OUTLIVES_RUNS`.
+ * Checks the lifetime of each table: one run writes to all tables whose rows belong to runs, and after its purge these tables are as
+ * before. A table to which the run does not write fails here: extend the run so that it writes to the table, or add the table to
+ * `OUTLIVES_RUNS`.
  */
 import { type HandoffId, ModelError, type ProjectId, type TurnId } from '@boxcar/kernel';
 import { PermissionEvaluator } from '@boxcar/policy';
@@ -68,7 +69,7 @@ afterAll(() => h[Symbol.asyncDispose]());
 
 const tablesOf = async (): Promise<string[]> => Object.keys(await rowCounts(h.database.pool)).sort();
 
-/** Notes each table that gets a row from now on. */
+/** Records each table that gets a row from now on. */
 async function noteWrites(): Promise<void> {
   await h.database.pool.query(`
     create table public.written (name text primary key);
@@ -95,7 +96,7 @@ async function finish(primitive: string, args: unknown): Promise<Receipt> {
   return receipt;
 }
 
-/** Handoffs: one that runs, one that waits and is joined by another, one that nobody approves, one that is refused. */
+/** Handoffs: the first runs, the second waits and is joined by another, the third is never approved, the fourth is refused. */
 async function handOff(): Promise<void> {
   const policy = new PermissionEvaluator({
     text: `rules:\n${[
@@ -114,7 +115,7 @@ async function handOff(): Promise<void> {
   tool.registerAgent('asker', (_input, { ask }) => ask('Well?'), { retry: 'safe' });
   tool.registerAgent('echo', async (input, { write }) => {
     write('echo');
-    // The first part is written now.
+    // The first part has been written at this point.
     await new Promise((settle) => setImmediate(settle));
     return input;
   });
@@ -145,7 +146,7 @@ async function handOff(): Promise<void> {
   await gate.approve((await ticketOf('r1')).ticket_id);
   await gate.deny((await ticketOf('r2')).ticket_id);
   expect((await ended).map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected']);
-  // Nobody listens there.
+  // No server listens at this address.
   const callback = { url: 'http://127.0.0.1:9/' };
   const push = { id: 'inbox', ...callback, token: null, scheme: null, credentials: null, version: '1.0' };
   await setPushConfig(h.database.pool, asking.handoff_id as HandoffId, push);
@@ -155,7 +156,7 @@ async function handOff(): Promise<void> {
   await tool.close();
 }
 
-/** A run that leaves a row, for a moment at least, in each table. */
+/** A run that writes a row to each table, at least for a moment. */
 async function playEverything(): Promise<void> {
   const { turn_id, agent_id } = await finish('launch_principal', {
     profile_name: 'parent',
@@ -204,7 +205,7 @@ async function playEverything(): Promise<void> {
 }
 
 test('one run writes to every table whose rows go with runs; after its purge each of them is as before', async () => {
-  // The profile of turns that functions serve is made by the first of them, and stays as profiles do.
+  // The profile for turns of functions is created by the first such turn and stays, as all profiles do.
   const tool = new HandoffTool({ runtime: h.runtime });
   tool.registerAgent('first', () => 'done');
   await tool.handoff({ source_agent: 'x', target_agent: 'first', task: 'go' });
@@ -228,12 +229,12 @@ test('the tables that outlive runs exist', async () => {
   expect(rows.map(({ name }) => name)).toEqual(expect.arrayContaining(Object.keys(OUTLIVES_RUNS)));
 });
 
-/** Tables without a `project_id`, and how their rows are found to be of a project. */
+/** Tables without a `project_id`, and the column that leads from their rows to a project. */
 const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
   handoff_events: 'handoff_id',
   handoff_messages: 'handoff_id',
   handoff_session_entries: 'session_id',
-  // Of the whole database: several projects may have the same policy.
+  // Belongs to the whole database: several projects may have the same policy.
   policies: '',
   projects: 'id',
   push_configs: 'handoff_id',
@@ -242,7 +243,7 @@ const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
   tape_entries: 'box_id',
   tape_words: 'box_id',
   turn_parts: 'turn_id',
-  // Of the whole database.
+  // These tables belong to the whole database.
   providers: '',
   schema_version: '',
   sweeper: '',

@@ -1,14 +1,14 @@
-/** Finds what costs other than expected, and writes the table anew. */
+/** Finds differences between measured and expected costs, and prints a new table. */
 import type { Cost, Rows } from './meter.js';
 
 type Costs = Readonly<Record<string, Cost>>;
 
-/** Above what was measured: pages split at different moments. */
+/** The margin above the measured value, because pages split at different moments. */
 const WAL_MARGIN = 1.15;
 const WAL_UNIT = 50;
 const SIGNS = ['+', '~', '-'] as const;
 
-/** One line for each difference; of bytes of the log only more is one. */
+/** One line for each difference. For bytes of the log, only an increase is a difference. */
 export function differences(found: Costs, expected: Costs): readonly string[] {
   const names = new Set([...Object.keys(expected), ...Object.keys(found)]);
   return [...names].flatMap((name) => {
@@ -39,7 +39,7 @@ function differencesOf(cost: Cost, wanted: Cost): readonly string[] {
   return [...counts, ...wal, ...rows, ...cold];
 }
 
-/** The table as `expected.ts` has it: in its order, and with the bounds of the log that it had, where they still fit. */
+/** Renders the table of `expected.ts`, in its order. Existing bounds of the log stay if they still fit. */
 export function renderTable(found: Costs, expected: Costs): string {
   const names = [...new Set([...Object.keys(expected), ...Object.keys(found)])];
   const lines = names.flatMap((name) => {
@@ -64,11 +64,11 @@ export function renderTable(found: Costs, expected: Costs): string {
 
 function boundOf(walBytes: number, old = 0): number {
   const bound = Math.ceil((walBytes * WAL_MARGIN) / WAL_UNIT) * WAL_UNIT;
-  // A bound that is a little high may stay; one that a cut has left far behind guards nothing.
+  // A bound that is slightly high may stay. A bound that is far too high after an improvement would detect nothing.
   return old >= walBytes && old <= bound * WAL_MARGIN ? old : bound;
 }
 
-/** Rows of several operations together. */
+/** The sum of the rows of several operations. */
 export function sumRows(all: readonly Rows[]): Rows {
   const sums = new Map<string, Map<string, number>>();
   for (const [table, change] of all.flatMap((rows) => Object.entries(rows))) {

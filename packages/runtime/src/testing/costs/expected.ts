@@ -1,6 +1,6 @@
 /**
- * What each operation costs, on a system at rest. Statements, round trips, commits that flush, rows and cold updates are exact;
- * bytes of the log are the most that may be. A failure of `costs.test.ts` prints this table anew; the reasons for the rows are in docs/reference/rows.md.
+ * The cost of each operation on an idle system. Statements, round trips, commits that flush, rows and cold updates are exact; bytes of the
+ * log are upper bounds. When `costs.test.ts` fails, it prints a new table. docs/reference/rows.md gives the reasons for the rows.
  */
 import type { Cost } from './meter.js';
 
@@ -174,7 +174,7 @@ export const EXPECTED: Readonly<Record<string, Cost>> = {
   },
 };
 
-/** Operations that write the rows of others, which docs/reference/rows.md therefore does not list. */
+/** Operations that write the same rows as other operations. docs/reference/rows.md therefore does not list them. */
 export const SAME_ROWS: Readonly<Record<string, readonly string[]>> = {
   start: ['submission', 'claim'],
   'start in process': ['submission', 'claim'],

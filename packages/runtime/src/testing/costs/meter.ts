@@ -1,11 +1,11 @@
 /**
- * Counts what a piece of work costs on a server that does nothing else: statements and round trips on the wire, commits that
- * flush the log, bytes of the log, and rows by table.
+ * Counts the cost of a piece of work on an otherwise idle server: statements and round trips on the wire, commits that flush the log, bytes
+ * of the log, and rows by table.
  *
- * C1  The log is read record by record (`pg_walinspect`), so what the server writes by itself does not count.
- * C2  A commit flushes when its transaction has written something before it. A transaction that only notifies does not.
- * C3  Rows are counted by triggers, into an unlogged table, so that counting adds nothing to the log.
- * C4  What processes do for themselves (heartbeats, the version of the schema) belongs to no operation.
+ * C1  The log is read record by record (`pg_walinspect`), so the server's own records do not count.
+ * C2  A commit flushes when its transaction has written something before it. A transaction that only notifies does not flush.
+ * C3  Triggers count rows in an unlogged table, so that counting adds nothing to the log.
+ * C4  Periodic work of processes (heartbeats, the version of the schema) belongs to no operation.
  */
 import { privatePostgres, type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
@@ -20,15 +20,15 @@ export interface Cost {
   readonly commits: number;
   readonly walBytes: number;
   readonly rows: Rows;
-  /** Updates by table that had to write new entries of all indexes (not HOT). */
+  /** Updates by table that had to write new entries in all indexes (not HOT). */
   readonly coldUpdates: Readonly<Record<string, number>>;
 }
 
-/** After so many looks in a row at a silent wire nothing is under way; a process that was held up counts as one look. */
+/** After this number of consecutive looks at a silent wire, no work is under way. A delayed process counts as one look. */
 const QUIET_LOOKS = 12;
 const LOOK_MS = 5;
 
-/** No checkpoint, vacuum or full page falls into a measurement. */
+/** Prevents checkpoints, vacuum and full page writes during a measurement. */
 const SETTINGS = [
   'set synchronous_commit = on',
   'alter system set autovacuum = off',
@@ -70,7 +70,7 @@ const CHANGES = `
   select table_name, string_agg(sign || rows, ' ' order by array_position('{+,~,-}', sign)) as change
   from (select table_name, sign, sum(rows) as rows from meter.changes group by 1, 2) c group by 1 order by 1`;
 
-/** Without what the server writes by itself, and without the marks of this file. */
+/** Leaves out records that the server writes by itself, and the marks of this file. */
 const LOG = `
   with records as (
     select xid::text as xid, resource_manager as manager, record_type as type, record_length as bytes
@@ -83,7 +83,7 @@ const LOG = `
   select count(*) filter (where xid <> '0' and is_flushed)::int as commits, coalesce(sum(bytes), 0)::int as bytes
   from transactions`;
 
-/** Block 0 of an update is where its new version is. */
+/** Block 0 of an update contains its new version. */
 const COLD_UPDATES = `
   select c.relname as table_name, count(*)::int as updates
   from pg_get_wal_block_info($1, $2) b join pg_class c on c.relfilenode = b.relfilenode
@@ -119,12 +119,12 @@ export class Meter implements AsyncDisposable {
     });
   }
 
-  /** The URL of the database, by way of the wire that is counted. */
+  /** The URL of the database through the proxy that counts. */
   get url(): string {
     return this.#proxy.url;
   }
 
-  /** What `work` costs, with all that follows of it. @param isDone - Default: something was sent. */
+  /** The cost of `work` and all its consequences. @param isDone - Default: a statement was sent. */
   async costOf(work: () => unknown, isDone = () => this.#statements().length > 0): Promise<Cost> {
     await this.#rest();
     await this.#admin.query('truncate meter.changes');
@@ -157,7 +157,7 @@ export class Meter implements AsyncDisposable {
     await waitFor(isQuiet, { message: 'nothing is under way', intervalMs: LOOK_MS });
   }
 
-  /** The end of the log; all before it is on disk. */
+  /** The end of the log. Everything before it is on disk. */
   async #position(): Promise<string> {
     const { rows } = await this.#admin.query<{ lsn: string }>('select pg_current_wal_insert_lsn() as lsn');
     await this.#admin.query("select pg_logical_emit_message(true, 'meter', '')");

@@ -1,8 +1,8 @@
-/** The operations whose costs are kept, each between two stops of the model. */
+/** The operations whose costs are recorded, each between two stops of the model. */
 import type { JsonValue } from '@boxcar/kernel';
 import type { Stage } from './stage.js';
 
-/** Of each operation; the first ones fill caches. */
+/** Repetitions of each operation. The first repetitions fill caches. */
 const REPETITIONS = 5;
 
 const call = (tool: string, args: JsonValue): JsonValue => ({ calls: [{ tool, arguments: args }] });
@@ -34,10 +34,10 @@ async function applyProfiles(stage: Stage): Promise<void> {
     await stage.profile(`forks-${children}`, [forkOf(children, 'far'), DONE], forks);
 }
 
-/** Children of the forks that are measured. */
+/** Numbers of children in the measured forks. */
 export const FORKS = [10, 40] as const;
 
-/** Submission, claim and end apart: the worker has one place, which is taken at each submission, and the queue waits. */
+/** Measures submission, claim and end separately: the worker has one slot, which is occupied at each submission, and the queue is held. */
 async function measureTurns(stage: Stage): Promise<void> {
   await stage.toModel(() => stage.submit(stage.caller, 'leaf'));
   for (let at = 0; at < REPETITIONS; at += 1) {
@@ -84,7 +84,7 @@ async function measureJoins(stage: Stage): Promise<void> {
   }
 }
 
-/** Runs them all. */
+/** Runs all operations. */
 export async function measureOperations(stage: Stage): Promise<void> {
   await applyProfiles(stage);
   await stage.withWorker(1, () => measureTurns(stage));

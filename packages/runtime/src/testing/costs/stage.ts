@@ -1,4 +1,4 @@
-/** A caller and a worker on a system at rest, whose model stops before each answer, so that one operation runs at a time. */
+/** A caller and a worker on an idle system. The model stops before each answer, so that one operation runs at a time. */
 import type { JsonValue, Model, Ring } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { createPool } from '@boxcar/store';
@@ -9,14 +9,14 @@ import { Runtime } from '../../runtime.js';
 import { createWorker } from '../../worker/worker.js';
 import type { Cost, Meter } from './meter.js';
 
-/** Nothing of the worker itself is due within a test. */
+/** No periodic work of the worker is due within a test. */
 const AT_REST = { sweepMs: 3_600_000, leaseMs: 7_200_000, heartbeatMs: 3_600_000 };
 
-/** A model whose calls wait, in the order in which they come, until each is let go. */
+/** A model whose calls wait, in the order of their arrival, until each is released. */
 class GatedModel {
   readonly #router = createModelRouter({});
   readonly #waiting: (() => void)[] = [];
-  /** So far. */
+  /** The number of calls so far. */
   calls = 0;
 
   readonly model: Model = {
@@ -35,7 +35,7 @@ class GatedModel {
   }
 }
 
-/** Keeps what is rung while it is closed. */
+/** Holds rings back while it is closed. */
 class HeldDoorbell extends InProcessDoorbell {
   isClosed = true;
   readonly #held: Ring[] = [];
@@ -91,7 +91,7 @@ export class Stage implements AsyncDisposable {
     return runtime;
   }
 
-  /** A worker for as long as `work` takes. */
+  /** Runs a worker during `work`. */
   async withWorker(concurrency: number, work: () => Promise<void>): Promise<void> {
     const worker = await createWorker(this.worker, { ...AT_REST, concurrency });
     try {
@@ -109,33 +109,33 @@ export class Stage implements AsyncDisposable {
     return runtime.submit('launch_principal', { profile_name: profile, instruction: 'Go.' });
   }
 
-  /** Lets the model give its next answer. */
+  /** Releases the next answer of the model. */
   readonly answer = (): void => this.#gate.letGo();
-  /** Lets the queue have what was rung meanwhile. */
+  /** Sends the rings that were held back. */
   readonly ring = (): Promise<void> => this.#bell.letGo();
 
-  /** The queue gets each ring at once, from now on. */
+  /** From now on, rings are sent at once. */
   ringAtOnce(): void {
     this.#bell.isClosed = false;
   }
 
-  /** Measures `work` with all that follows of it. */
+  /** Measures `work` with all its consequences. */
   async measure(name: string, work: () => unknown): Promise<void> {
     this.#keep(name, await this.#meter.costOf(work));
   }
 
-  /** `work` and all that follows of it, not measured. */
+  /** Runs `work` with all its consequences, without recording the cost. */
   async toRest(work: () => unknown): Promise<void> {
     await this.#meter.costOf(work);
   }
 
-  /** Measures from `work` until the model is called, and all that is done beside it. */
+  /** Measures from `work` until the model is called, including all work beside it. */
   async measureToModel(name: string, work: () => unknown): Promise<void> {
     const { calls } = this.#gate;
     this.#keep(name, await this.#meter.costOf(work, () => this.#gate.calls > calls));
   }
 
-  /** From `work` until the model has been called so many times more. */
+  /** Runs `work` until the model has been called this many more times. */
   async toModel(work: () => unknown, more = 1): Promise<void> {
     const calls = this.#gate.calls + more;
     await work();
@@ -148,8 +148,8 @@ export class Stage implements AsyncDisposable {
   }
 
   /**
-   * What each operation costs. Of its repetitions the one with the fewest statements and round trips, since caches that fill
-   * and packets that are split only add; bytes of the log are those in the middle, since a page that splits adds some.
+   * The cost of each operation. From its repetitions, the one with the fewest statements and round trips is used, because filling caches
+   * and split packets only add to the cost. Bytes of the log are the median, because a split page adds some.
    */
   costs(): ReadonlyMap<string, Cost> {
     return new Map([...this.#costs].map(([name, costs]) => [name, typicalOf(costs)]));
@@ -165,7 +165,7 @@ export class Stage implements AsyncDisposable {
   }
 }
 
-/** Of each table the fewest of all repetitions: an update is also cold where its page happens to be full. */
+/** The fewest updates of each table over all repetitions: an update is also cold when its page happens to be full. */
 function fewest(all: readonly Cost['coldUpdates'][]): Cost['coldUpdates'] {
   const [first = {}, ...others] = all;
   return Object.fromEntries(

@@ -22,17 +22,20 @@ export interface DoorRun {
   readonly backend: TestBackend;
   readonly scenes: Scenes;
   readonly scenario: Scenario;
-  /** How the process reaches the database, and queues that live there. Default: as the owner. */
+  /** The URL with which the process reaches the database and queues in the database. Default: as the owner. */
   readonly databaseUrl?: string;
-  /** Jobs of one key for each submission. Default 1. */
+  /** Jobs with the same key for each submission. Default 1. */
   readonly times?: number;
-  /** Stands before the queues of the doorbell and of the tools. */
+  /** Wraps the queues of the doorbell and of the tools. */
   readonly wrap?: (queues: Queues) => Queues;
   readonly beforeAnswer?: Parameters<typeof serveOutside>[2];
   readonly log?: Log;
 }
 
-/** Runs a scenario in one process that is reached by queues alone: submissions at the queue door, answers of tools at theirs. */
+/**
+ * Runs a scenario in one process that is reached only through queues: submissions use the queue door, and answers of tools use the door for
+ * results.
+ */
 export async function runAtDoors(options: DoorRun): Promise<Outcome> {
   const { backend, scenes, scenario, databaseUrl = backend.database.url, log = silentLog } = options;
   const { pool } = backend.database;
@@ -70,7 +73,7 @@ export async function runAtDoors(options: DoorRun): Promise<Outcome> {
   return concludeScene(pool, scenario, driven ?? null);
 }
 
-/** Submits at the queue door, as so many jobs under one key. */
+/** Submits at the queue door, as this number of jobs under one key. */
 function doorClient(backend: TestBackend, times: number, runtime: Runtime): Client {
   const queue = backend.queue(PRIMITIVES_QUEUE);
   let count = 0;

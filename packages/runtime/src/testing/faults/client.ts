@@ -7,7 +7,7 @@ const MAX_ATTEMPTS = 20;
 
 const DIED = new Error('the process has died');
 
-/** What comes of `work`, or not at all when the process dies. @throws Error */
+/** Settles like `work`, or not at all when the process dies. @throws Error */
 export function untilAborted<T>(work: Promise<T>, life: AbortSignal | undefined): Promise<T> {
   if (life === undefined) return work;
   return new Promise((settle, fail) => {
@@ -19,11 +19,11 @@ export function untilAborted<T>(work: Promise<T>, life: AbortSignal | undefined)
 }
 
 /**
- * Submits under the same key until there is an answer: work that was committed although its answer was lost is found by
- * the key. Other work is repeated too, and finds out by itself what is already done.
+ * Submits under the same key until there is an answer. If the work was committed and only the answer was lost, the key finds the answer.
+ * Work other than submissions is repeated too, and must itself find out what is already done.
  *
- * @param life - The life of the process that is asked: the client does not wait for a process that has died.
- * @param name - Begins the keys of its submissions: two clients with one name submit the same.
+ * @param life - The life of the process that is called: the client does not wait for a dead process.
+ * @param name - The prefix of the keys of its submissions: two clients with the same name make the same submissions.
  */
 export function persistentClient(
   stage: () => Stage | Promise<Stage>,

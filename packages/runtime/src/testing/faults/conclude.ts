@@ -5,7 +5,10 @@ import { checkInvariants } from '../invariants.js';
 import { type Outcome, readOutcome, readRepeatedEffects } from './outcome.js';
 import type { Scenario, Watcher } from './scenario.js';
 
-/** Turns, batches (one whose members have all ended may still have to be ended itself), handoffs, and ends that are to be told or sent. */
+/**
+ * Counts unfinished work: turns, batches (a batch whose members have all ended may itself still be open), handoffs, and ends whose
+ * notifications or deliveries are pending.
+ */
 export async function countUnfinished(pool: pg.Pool): Promise<number> {
   const { rows } = await pool.query<{ n: number }>(
     `select (select count(*)::int from boxcar.turns where ended_at is null)
@@ -17,7 +20,7 @@ export async function countUnfinished(pool: pg.Pool): Promise<number> {
   return rows[0]?.n ?? 0;
 }
 
-/** Looks past all faults, and tells who may not wait for ever. */
+/** Reads the rows on a connection without faults. Every wait has a deadline. */
 export const watcherOf = (pool: pg.Pool): Watcher => ({
   until: (statement) =>
     waitFor(async () => (await pool.query<Record<string, JsonValue>>(statement)).rows[0], {
@@ -27,7 +30,10 @@ export const watcherOf = (pool: pg.Pool): Watcher => ({
     }),
 });
 
-/** Checks what must hold after any fault and returns what came of it all. @throws Error naming what is broken. */
+/**
+ * Checks the conditions that must hold after any fault, and returns the outcome of the scenario. @throws Error that names the broken
+ * condition.
+ */
 export async function concludeScene(
   pool: pg.Pool,
   scenario: Scenario,
@@ -40,7 +46,7 @@ export async function concludeScene(
 }
 
 /**
- * Says what is wrong with an outcome; undefined when nothing is.
+ * Describes what is wrong with an outcome. Undefined when the outcome is right.
  *
  * @param calm - The outcome of a run without faults. A scenario with its own judge does not need it.
  * @param options.isAlive - Only a connection was lost: the outcome of every call is known, and no loss may be counted.
@@ -61,7 +67,7 @@ export function findFault(
     : `${wrong.join('\n')}\n${JSON.stringify(outcome.facts, undefined, 1)}`;
 }
 
-/** Says in what two outcomes differ; undefined when in nothing. */
+/** Describes how two outcomes differ. Undefined when they are equal. */
 function describeDifference(
   calm: Outcome,
   other: Outcome,

@@ -1,14 +1,15 @@
 /**
- * Cuts a scenario at the statements that it sends, and compares what comes of it with a run without faults.
+ * Cuts a scenario at its statements, and compares the outcome with the outcome of a run without faults.
  *
- * C1  Every statement of the run counts, from the start of the worker to its goodbye, whoever sends it: the submitter, the
- *     worker, its sweep. Each is cut before it reaches the server, and after it took effect but before anybody knows.
- * C2  `connection`: that one breaks and the process goes on. `process`: nothing of the process gets through any more; its
- *     code goes on, which is harder to survive than its death.
- * C3  Nothing is waited for that a clock decides: another worker sweeps as if it were later.
- * C4  What holds at every moment is asked at once when a process has died, and of all again when everything has ended.
- * C5  A process that survives its case is used for the next: what it sends then is what one sends that has run for a while.
- *     What only a fresh one sends is cut in a fresh one.
+ * C1  Every statement of the run counts, from the start of the worker to its end, whether the submitter, the worker or its sweep sends it.
+ *     Each is cut before it reaches the server, and after it took effect but before any process knows.
+ * C2  `connection`: only this connection breaks, and the process continues. `process`: nothing of the process reaches the server anymore.
+ *     Its code continues to run, which is harder to survive than its death.
+ * C3  No case waits for a clock: another worker sweeps as if it were later.
+ * C4  Invariants that hold at every moment are checked immediately after a process has died. All invariants are checked after everything
+ *     has ended.
+ * C5  A process that survives its case is used for the next case, so its statements are those of a process that has run for a while.
+ *     Statements that only a fresh process sends are cut in a fresh process.
  */
 import { errorText } from '@boxcar/kernel';
 import { findFault } from './conclude.js';
@@ -17,29 +18,29 @@ import type { Scenario } from './scenario.js';
 import type { Track } from './track.js';
 
 export interface CrashOptions {
-  /** Where to cut, of all that a run without faults has sent. Default: everywhere. */
+  /** Chooses the cuts from all statements of a run without faults. Default: everywhere. */
   readonly choose?: (sent: Sent) => Fault[];
-  /** A process has died there before: what is cut is the one that goes on with its work. */
+  /** Another process has died at this point before. The cuts are made in the process that continues its work. */
   readonly afterDeathAt?: (sent: Sent) => Fault;
-  /** Whose statements are cut; what only a fresh one sends is not chosen when `warm`. Default: fresh. */
+  /** The process whose statements are cut. With `warm`, statements that only a fresh process sends are not chosen. Default: fresh. */
   readonly process?: 'fresh' | 'warm';
 }
 
 export interface CrashReport {
-  /** What a run without faults sends. */
+  /** The statements of a run without faults. */
   readonly statements: readonly string[];
   readonly cases: number;
   /** Cases whose fault struck. */
   readonly struck: number;
-  /** Cases whose runs ended before the statement: it was one of those that come and go with the timing. */
+  /** Cases whose run ended before the statement was sent: such statements depend on the timing. */
   readonly absent: number;
   /** Cases that another worker had to finish. */
   readonly rescued: number;
-  /** Each names scenario, statement and moment. */
+  /** Each failure names scenario, statement and moment. */
   readonly failures: readonly string[];
 }
 
-/** @param tracks - Cases run on all of them at once. */
+/** @param tracks - Cases run on all tracks at once. */
 export async function crashEverywhere(
   scenario: Scenario,
   tracks: readonly Track[],
@@ -80,7 +81,7 @@ export async function crashEverywhere(
 function describeCase(scenario: Scenario, fault: Fault, error: unknown): string {
   const short = (text: string): string => text.replace(/\s+/g, ' ').trim().slice(0, 200);
   const { text, nth, behind } = fault.at;
-  // Commits are told from each other by what they commit.
+  // Commits are distinguished by the statements that they commit.
   const after = behind === undefined || behind === '' ? '' : ` after (${short(behind)})`;
   return `${scenario.name}: the ${fault.scope} is cut ${fault.when} time ${nth} of (${short(text)})${after}:\n${errorText(error)}`;
 }

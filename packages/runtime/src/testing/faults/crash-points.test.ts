@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { deathsAtCommits, everyFault, fewFaults, type Sent, someFaults } from './crash-points.js';
 
-/** Statements, those between `begin` and `commit` in one transaction, all on one connection. */
+/** Statements on one connection; those between `begin` and `commit` are in one transaction. */
 function sent(...statements: readonly string[]): Sent {
   let open = 0;
   let begun = 0;

@@ -1,14 +1,14 @@
 /**
- * Where to cut. All means every statement at every moment; few is what a run of the tests has time for:
+ * Chooses the cuts. The full set has every statement at every moment; the small set fits the time of a test run:
  *
- * P1  A statement that changes nothing is cut once: before or after it is the same to everybody, and so is each time of it.
- * P2  One that changes something is cut after it the first time it is met, its process alive and dead, and its process dies at
- *     the last one of each scenario if it decides what is to be done next: in a transaction that is the `commit`, which is told
- *     from others by what it commits. When it takes its leave nothing is left to do.
- *     A connection that breaks before it is as one that breaks before what was read there.
- * P3  Within a transaction nothing has happened yet, wherever its process dies: it does so once, after the last change that is new.
- *     Of what it reads one is cut, if nothing else is new.
- * P4  What an earlier scenario has cut is not cut again, but for that last death.
+ * P1  A statement that changes nothing is cut once: a cut before it is the same as a cut after it, and all its occurrences are the same.
+ * P2  A statement that changes something is cut after its first occurrence, with its process alive and dead. In addition, the process dies
+ *     at its last occurrence in each scenario, if the statement decides which work is left. In a transaction that is the `commit`; commits
+ *     are distinguished by the statements that they commit. When the process is ending, no work is left. A connection that breaks before a
+ *     change is like a connection that breaks before an earlier read.
+ * P3  Within a transaction nothing has taken effect yet, so all deaths of its process are the same: the process dies once, after the last
+ *     change that is new. If only reads are new, one of them is cut.
+ * P4  A statement that an earlier scenario has cut is not cut again, except for the last death of P2.
  */
 import type { StatementFault } from '@boxcar/testkit';
 
@@ -20,30 +20,33 @@ type Moment = Omit<StatementFault, 'at'>;
 
 const BEFORE: Moment = { scope: 'connection', when: 'before' };
 const AFTER: Moment = { scope: 'connection', when: 'after' };
-/** Only `after`: before the next one is the same moment. */
+/** Only `after`: a death before the next statement is the same moment. */
 const DEATH: Moment = { scope: 'process', when: 'after' };
 
-/** The statements of a run, each with what its connection had sent before it, and the transaction that it is part of. */
+/** The statements of a run, each with the previous statements of its connection and with its transaction. */
 export interface Sent {
   readonly statements: readonly string[];
   readonly places: readonly string[];
   readonly transactions: readonly number[];
-  /** How many come before the process takes its leave. */
+  /** The number of statements before the process begins to end. */
   readonly leaveAt: number;
 }
 
 /** A statement of a run. */
 export interface Point {
-  /** Which one of its text it is: what runs side by side changes places from run to run, and its number with it. */
+  /**
+   * The statement's text and which occurrence of that text it is. Concurrent work changes the order from run to run, and so the overall
+   * numbers of statements.
+   */
   readonly at: Fault['at'];
-  /** What it is told from others by. */
+  /** Distinguishes the point from others. */
   readonly place: string;
-  /** 0: it takes effect by itself. */
+  /** 0: the statement takes effect by itself. */
   readonly transaction: number;
-  /** It stands in a transaction, and another one commits that. */
+  /** The statement is in a transaction that another statement commits. */
   readonly isWithin: boolean;
   readonly changes: boolean;
-  /** After it something else is left to do than before: a turn, a wait or what was submitted stands differently. */
+  /** The statement changes which work is left: it changes a turn, a wait or a submission. */
   readonly isDecisive: boolean;
 }
 
@@ -74,7 +77,7 @@ export function pointsOf({ statements, places, transactions, leaveAt }: Sent): r
   });
 }
 
-/** Was it sent at all? */
+/** Whether the statement was sent at all. */
 export const isSent = (sent: Sent, { at }: Fault): boolean =>
   pointsOf(sent).some(
     (point) => point.at.text === at.text && point.at.behind === at.behind && point.at.nth === at.nth,
@@ -86,7 +89,7 @@ const cut = ({ at }: Point, moments: readonly Moment[]): Fault[] =>
 export const everyFault = (sent: Sent): Fault[] =>
   pointsOf(sent).flatMap((point) => cut(point, [BEFORE, AFTER, DEATH]));
 
-/** @param covered - What earlier scenarios have cut; gets what this one does. */
+/** @param covered - The cuts of earlier scenarios. The cuts of this scenario are added. */
 export function fewFaults(sent: Sent, covered: Set<string>): Fault[] {
   const points = pointsOf(sent);
   const fresh = points.filter(({ place }, index) => {
@@ -107,7 +110,7 @@ export function fewFaults(sent: Sent, covered: Set<string>): Fault[] {
   return points.flatMap((point) => cut(point, momentsAt(point)));
 }
 
-/** An eighth of the deaths and of the other cuts, but no fewer than two of each kind, in random order. */
+/** An eighth of the deaths and an eighth of the other cuts, but at least two of each kind, in random order. */
 export function someFaults(faults: readonly Fault[], random: () => number): Fault[] {
   const isDeath = ({ scope }: Fault): boolean => scope === 'process';
   const some = (of: readonly Fault[]): readonly Fault[] =>
@@ -122,6 +125,6 @@ export const shuffle = <T>(items: readonly T[], random: () => number): readonly 
     .sort((a, b) => a.rank - b.rank)
     .map(({ item }) => item);
 
-/** The moments after which the rows say something else and the process that made them do so is gone. */
+/** The moments after a change has been committed and its process has died. */
 export const deathsAtCommits = (sent: Sent): Fault[] =>
   pointsOf(sent).flatMap((point) => (point.isDecisive ? cut(point, [DEATH]) : []));

@@ -17,17 +17,17 @@ export interface BatchFact {
   readonly kind: string;
   readonly status: string;
   readonly closing: string | null;
-  /** How its members ended, by index. */
+  /** The statuses of its members, by index. */
   readonly members: readonly string[];
-  /** What it answered, by index; null when it has answered nobody. */
+  /** The answer, by index. Null when there is no answer. */
   readonly results: readonly { readonly status: string; readonly error?: { readonly code: string } }[] | null;
 }
 
-/** How turns and batches stand, for scenarios with more than one right outcome. */
+/** The state of turns and batches, for scenarios with more than one right outcome. */
 export interface Facts {
   readonly turns: readonly TurnFact[];
   readonly batches: readonly BatchFact[];
-  /** What `drive` returned. */
+  /** The value that `drive` returned. */
   readonly driven: JsonValue;
 }
 

@@ -3,13 +3,13 @@ import type { Cast, Scenario } from './scenario.js';
 import { Scenes } from './scenes.js';
 import { openStage, type Stage, type StageOptions } from './stage.js';
 
-/** Later than the lease of any worker under fault; no deadline of a call has passed yet. */
+/** Later than the lease of any worker under fault, and before any deadline of a call. */
 export const RECOVERY_AHEAD_MS = 60_000;
 const LONG_LEASE_MS = 3_600_000;
 
 /**
- * A database in which one case runs after the other, each on the rows of its scene alone, and beside it a process that no
- * fault touches: it finishes what the one under fault has left.
+ * A database in which cases run one after the other, each on the rows of its scene alone. A second process without faults finishes the work
+ * that the process under fault has left.
  */
 export class Lane implements AsyncDisposable {
   readonly rescuer: Stage;
@@ -40,9 +40,9 @@ export class Lane implements AsyncDisposable {
     return this.#scenes.database;
   }
 
-  /** To the rows of a scene. */
+  /** Restores the rows of a scene. */
   async reset(scenario: Scenario): Promise<void> {
-    // A worker asks once which providers have limits.
+    // A worker reads the limits of providers only once.
     if (this.#scenario !== scenario) await this.rescuer.rest();
     await this.#scenes.set(scenario, this.rescuer.runtime, [this.#workerId]);
     if (this.#scenario !== scenario) this.#workerId = (await this.rescuer.work()).id;

@@ -4,15 +4,15 @@ import { rowCounts } from '../row-counts.js';
 import { type Facts, readFacts } from './facts.js';
 import type { Scenario } from './scenario.js';
 
-/** What a scenario has brought about, without what differs from run to run: ids, times, attempts, workers. */
+/** The result of a scenario, without values that differ from run to run: ids, times, attempts, workers. */
 export interface Outcome {
-  /** Each turn as text, in an order of its own. */
+  /** Each turn as text, sorted. */
   readonly turns: readonly string[];
-  /** `turns` of a run in which no process has died: then the answer of a tool that may run once is known. */
+  /** `turns` of a run in which no process has died. In such a run, the answer of a tool that may run once is known. */
   readonly exactTurns: readonly string[];
   /** How often a turn has lost its worker, or could not be run. */
   readonly losses: number;
-  /** Rows by table, but for attempts, late answers, notes of failures, and places at providers. */
+  /** Rows by table, except attempts, late answers, notes of failures, and slots at providers. */
   readonly rows: Readonly<Record<string, number>>;
   readonly facts: Facts;
 }
@@ -27,7 +27,7 @@ interface Entry {
 }
 
 interface TurnRow {
-  /** The target of the handoff that it serves. */
+  /** The target of the handoff that the turn serves. */
   readonly serves: string | null;
   readonly head: Readonly<Record<string, JsonValue>>;
   readonly context: JsonValue;
@@ -61,11 +61,11 @@ const HANDOFFS = `
     (select json_agg(e.type order by e.seq) from boxcar.handoff_events e where e.handoff_id = h.id) as events
   from boxcar.handoffs h`;
 
-/** The time of a handoff stands in its message. */
+/** The time of a handoff is part of its message. */
 const TIME = /\d{4}-\d\d-\d\dT[\d:.]+Z/g;
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 
-/** How often something was tried stands in messages, too; ids have different lengths in tokens. */
+/** The number of attempts is part of messages, too. The length of ids in tokens varies. */
 const toText = (value: unknown): string =>
   JSON.stringify(value)
     .replace(UUID, '<id>')
@@ -74,7 +74,7 @@ const toText = (value: unknown): string =>
     .replace(/"tokens_(before|after)":\d+/g, '"tokens_$1":<n>')
     .replace(/about \d+ tokens/g, 'about <n> tokens');
 
-/** A tool that may run once only has an outcome that may be unknown; then the model is told just that. */
+/** The outcome of a tool that may run only once may be unknown; the model is told so. */
 function withoutResult(content: JsonValue, once: ReadonlySet<string>): JsonValue {
   if (!isJsonObject(content)) return content;
   const { kind, name, status, error } = content;
@@ -83,7 +83,10 @@ function withoutResult(content: JsonValue, once: ReadonlySet<string>): JsonValue
   return status === 'success' || code === 'outcome_unknown' ? { kind, name, settled: true } : content;
 }
 
-/** The same for a handoff to a function that may run once only. An attempt that a dead process had begun, or one too slow for its lease, is followed by another one: the invariants count attempts. */
+/**
+ * The same for a handoff to a function that may run only once. After an attempt of a dead process, or an attempt that was too slow for its
+ * lease, there is another attempt; the invariants count attempts.
+ */
 function describeHandoff({ head, events }: HandoffRow, once: ReadonlySet<string> | 'exactly'): string {
   const isOpen = once !== 'exactly' && once.has(String(head.target));
   return toText({
@@ -97,7 +100,7 @@ function describeHandoff({ head, events }: HandoffRow, once: ReadonlySet<string>
   });
 }
 
-/** What an observer may know of a turn that served such a function: that it has ended. */
+/** The part of the outcome that is known of a turn that served such a function: the turn has ended. */
 const withoutEnd = (head: TurnRow['head']): TurnRow['head'] => ({
   ...head,
   status: 'ended',
@@ -106,7 +109,7 @@ const withoutEnd = (head: TurnRow['head']): TurnRow['head'] => ({
   deliverable: null,
 });
 
-/** Results of calls made side by side stand in the order in which they came. */
+/** Sorts results of concurrent calls, which are on the tape in the order of their arrival. */
 function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[] {
   const lines = tape.map((entry) => ({
     isResult: entry.kind === 'tool_result',
@@ -126,8 +129,8 @@ function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[
 }
 
 /**
- * What may run once only in a scenario: its functions, tools of servers, functions that serve handoffs, and the tools that its profiles declare for external
- * workers.
+ * The names that may run only once in a scenario: its tools, tools of servers, functions that serve handoffs, and tools that its profiles
+ * declare for external workers.
  */
 function onceOnly({ tools = [], served = [], agents = [], profiles }: Scenario): string[] {
   const declared = profiles.flatMap((profile) => (isJsonObject(profile) ? (profile.tools ?? []) : []));
@@ -139,7 +142,7 @@ function onceOnly({ tools = [], served = [], agents = [], profiles }: Scenario):
 
 export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: JsonValue): Promise<Outcome> {
   const once = new Set(onceOnly(scenario));
-  // A call that hands off to such a function has its outcome.
+  // A call that hands off to such a function has the outcome of the function.
   if (scenario.agents?.some(({ retry }) => retry === 'never') === true) once.add('handoff');
   const { rows } = await pool.query<TurnRow>(TURNS);
   const { rows: handoffs } = await pool.query<HandoffRow>(HANDOFFS);
@@ -157,8 +160,9 @@ export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: Jso
       ...handoffs.map((row) => `handoff ${describeHandoff(row, unknown)}`),
     ].sort();
   const losses = await pool.query<{ n: number }>('select count(*)::int as n from public.losses');
-  // Attempts, what they have said, their lines in the logs of handoffs, notifications of what they have asked again (above, `sent`), late answers and notes of failures are what a fault adds. A place at a provider is given back after the last
-  // commit, or is removed by the next turn that looks for one, so a run can end before its last place goes.
+  // A fault adds attempts, their texts, their lines in the logs of handoffs, notifications of repeated questions (above, `sent`), late
+  // answers and notes of failures. A slot at a provider is given back after the last commit, or is removed by the next turn that looks for
+  // a slot, so a run can end before its last slot is removed.
   const {
     steps: _attempts,
     evidence: _late,
@@ -178,7 +182,7 @@ export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: Jso
   };
 }
 
-/** Calls of tools that may run once only, and did more often. */
+/** Calls of tools that may run only once but ran more often. */
 export async function readRepeatedEffects(pool: pg.Pool, scenario: Scenario): Promise<string[]> {
   const once = onceOnly(scenario);
   const { rows } = await pool.query<{ what: string }>(

@@ -2,7 +2,7 @@ import type { JsonValue } from '@boxcar/kernel';
 import type { BareWorker, TestBackend } from '../queue-backend.js';
 import type { Scenario } from './scenario.js';
 
-/** Serves the queue tools of a scenario as anyone does who knows nothing but BullMQ, until they or the backend are closed. */
+/** Serves the queue tools of a scenario with BullMQ alone, until the workers or the backend are closed. */
 export function serveOutside(
   backend: TestBackend,
   scenario: Scenario,

@@ -1,10 +1,11 @@
 /**
- * Lets two workers race for every claim and every commit, and compares what comes of it with a run of one alone.
+ * Lets two workers race for every claim and every commit, and compares the outcome with that of a run with one worker.
  *
- * A1  Every ring reaches both at the same moment: one claims, the other leaves.
- * A2  While the model answers, the turn is handed to the other worker. When that one asks the model too, both get their answer
- *     at once and commit side by side: one under the epoch that has passed, one under the epoch that counts.
- * A3  The same while a tool runs: one that may run again ends in both hands at once, one that may not in the first alone.
+ * A1  Every ring reaches both workers at the same moment: one claims the turn, the other gives up.
+ * A2  While the model answers, the turn is handed to the other worker. When that worker calls the model too, both get their answer at once
+ *     and commit side by side: one under the old epoch, one under the current epoch.
+ * A3  The same happens while a tool runs. A tool that may run again ends in both workers at once; a tool that may not ends in the first
+ *     worker only.
  */
 import type { Doorbell, DoorbellSubscription, ModelRequest, Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import { releaseTurns } from '@boxcar/store';
@@ -19,14 +20,14 @@ import { openStage, type Stage } from './stage.js';
 const SOON = { deadlineMs: 20_000 };
 
 export interface RaceReport {
-  /** Model calls and runs of tools in which the turn changed hands. */
+  /** Model calls and runs of tools during which the turn changed its worker. */
   readonly races: number;
-  /** Claims and commits that were refused because the other one was first. */
+  /** Claims and commits that were refused because the other worker was first. */
   readonly lost: number;
   readonly failures: readonly string[];
 }
 
-/** Two processes, and the database that they share with one scenario after the other. */
+/** Two processes and the database that they share, for one scenario after the other. */
 export class Race implements AsyncDisposable {
   readonly #scenes: Scenes;
   readonly #stages: readonly [Stage, Stage];
@@ -43,7 +44,7 @@ export class Race implements AsyncDisposable {
     this.#state = of.state;
   }
 
-  /** @param scenarios - All that will be raced. */
+  /** @param scenarios - All scenarios that will be raced. */
   static async open(scenarios: readonly Scenario[]): Promise<Race> {
     const scenes = await Scenes.open(await testDatabase());
     const bell = new SharedDoorbell();
@@ -82,7 +83,7 @@ export class Race implements AsyncDisposable {
       intervalMs: 5,
       ...SOON,
     });
-    // Side by side: what is in the hands of one may wait for what is in those of the other.
+    // Both rest at the same time, because the work of one process may wait for the work of the other.
     await Promise.all(stages.map((stage) => stage.rest()));
     return concludeScene(pool, scenario, driven ?? null);
   }
@@ -95,7 +96,7 @@ export class Race implements AsyncDisposable {
 
 interface RaceState {
   lost: number;
-  /** Undefined: nobody races. */
+  /** Undefined: there is no race. */
   handover: Handover | undefined;
 }
 
@@ -135,10 +136,10 @@ type StepAt = Pick<ModelRequest['turn'], 'turnId' | 'step' | 'epoch'>;
 
 const stepOf = ({ turn }: ModelRequest): string => `${turn.turnId} ${turn.step}`;
 
-/** Takes turns out of the hands of who works on them, so that two do. */
+/** Takes turns away from the worker that works on them, so that two workers do. */
 class Handover {
   races = 0;
-  /** Steps as they were answered in hands that had lost the turn. */
+  /** Steps that were answered in a worker that had lost the turn. */
   readonly #stale: StepAt[] = [];
   readonly #waiting = new Map<string, () => void>();
   readonly #met = new Set<string>();
@@ -150,7 +151,7 @@ class Handover {
     this.#bell = bell;
   }
 
-  /** The first to come with a key loses the turn, and waits until the other one has come as far, or will not come. */
+  /** The first worker that arrives with a key loses the turn, and waits until the other worker arrives or can no longer arrive. */
   async meet(
     key: string,
     turnId: TurnId,
@@ -174,7 +175,7 @@ class Handover {
     } else this.#waiting.delete(key);
   }
 
-  /** @throws Error when an answer was committed under an epoch that had passed. */
+  /** @throws Error when an answer was committed under an old epoch. */
   async checkCommits(): Promise<void> {
     const { rows } = await this.#database.pool.query<{ turn_id: string; step: number; epoch: number }>(
       'select turn_id, step, epoch from boxcar.steps where committed_at is not null',
@@ -188,7 +189,7 @@ class Handover {
       throw new Error(`committed under an epoch that had passed: ${JSON.stringify(broken)}`);
   }
 
-  /** @returns False when nobody holds the turn any more. */
+  /** @returns False when no worker holds the turn anymore. */
   async give(turnId: TurnId): Promise<boolean> {
     const { pool } = this.#database;
     const { rows } = await pool.query<{ holder_id: WorkerId | null; epoch: number }>(
@@ -204,7 +205,7 @@ class Handover {
   }
 }
 
-/** Rings at all who listen, at the same moment. */
+/** Rings all listeners at the same moment. */
 class SharedDoorbell implements Doorbell {
   readonly #listeners = new Set<(rings: readonly Ring[]) => void>();
   readonly #running = new Set<Promise<void>>();

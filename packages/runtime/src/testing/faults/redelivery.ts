@@ -1,10 +1,10 @@
 /**
- * Delivers everything twice, late and out of order, and compares what comes of it with a run where all comes once.
+ * Delivers everything twice, late and out of order, and compares the outcome with that of a run with single deliveries.
  *
- * D1  A ring, or a bell of a tool queue, is handled twice at the same moment; before each, all earlier ones of its queue come
+ * D1  A ring, or a bell of a tool queue, is handled twice at the same moment. Before each job, all earlier jobs of its queue are delivered
  *     again, the last first.
- * D2  A submission comes as two jobs of the queue door with one key; both are answered, with the same.
- * D3  A tool outside answers twice at the results door before its job returns the answer a third time.
+ * D2  A submission arrives as two jobs of the queue door with one key; both get the same answer.
+ * D3  A tool outside answers twice at the door for results before its job returns the answer a third time.
  */
 import type { JsonValue } from '@boxcar/kernel';
 import type { QueueBackend } from '@boxcar/testkit';
@@ -19,7 +19,7 @@ import type { Scenario } from './scenario.js';
 import { Scenes } from './scenes.js';
 
 export interface RedeliveryReport {
-  /** Jobs that came on their own, and deliveries on top of them. */
+  /** Regular jobs, and additional deliveries. */
   readonly jobs: number;
   readonly redelivered: number;
   readonly failures: readonly string[];
@@ -42,7 +42,7 @@ export class Redelivery implements AsyncDisposable {
     this.#calm = calm;
   }
 
-  /** @param calm - What came of scenarios where all comes once, on whatever queues. */
+  /** @param calm - Outcomes of scenarios with single deliveries, on any queues. */
   static async open(kind: QueueBackend, calm: Map<Scenario, Outcome>): Promise<Redelivery> {
     const backend = await testBackend(kind);
     return new Redelivery(backend, await Scenes.open(backend.database), calm);
@@ -93,7 +93,8 @@ function redelivering(queues: Queues, counts: Counts): Queues {
         const deliveries = [...earlier].reverse();
         earlier.push(job);
         counts.redelivered += deliveries.length + 1;
-        // Begun first and not waited for: one of them may have come before its own first time, and last as long as its turn.
+        // These deliveries start first and are not awaited, because one of them may still be in its first delivery, and may last as long as
+        // its turn.
         const late = deliveries.map((other) => processor(other, token, signal));
         const [answer] = await Promise.all([
           processor(job, token, signal),
@@ -107,7 +108,7 @@ function redelivering(queues: Queues, counts: Counts): Queues {
   };
 }
 
-/** Sends the answer of a tool to the results door, twice; the first is recorded and the second a duplicate. */
+/** Sends the answer of a tool to the door for results twice: the first is recorded, and the second is a duplicate. */
 function answerTwice(backend: TestBackend) {
   const queue = backend.queue(TOOL_RESULTS_QUEUE);
   return async (toolCallId: string, result: JsonValue): Promise<void> => {

@@ -5,7 +5,7 @@ import type { Runtime } from '../../runtime.js';
 import type { Tool } from '../../tool/tool.js';
 import type { Facts } from './facts.js';
 
-/** A submission was refused: again would not help. */
+/** A submission was refused, and a repetition would not help. */
 export class Refused extends Error {
   readonly code: string;
 
@@ -15,53 +15,53 @@ export class Refused extends Error {
   }
 }
 
-/** Submits as a program does that means it: until it has an answer, under the same key. */
+/** Submits like a persistent program: under the same key, until there is an answer. */
 export interface Client {
   /** @throws Refused */
   submit(primitive: string, args: Readonly<Record<string, JsonValue>>): Promise<JsonValue>;
-  /** Works with a runtime by other ways than primitives, until that has come to its end: `work` may be begun again. */
+  /** Works with a runtime in other ways than by primitives, until the work completes: `work` may be started again. */
   use<T>(work: (runtime: Runtime) => Promise<T>): Promise<T>;
 }
 
-/** Looks at the rows, past all faults. */
+/** Reads the rows on a connection without faults. */
 export interface Watcher {
-  /** Waits until the statement selects something: its first row. */
+  /** Waits until the statement selects something, and returns its first row. */
   until(statement: string): Promise<Readonly<Record<string, JsonValue>>>;
 }
 
 /**
- * Work to be disturbed. Whatever happens meanwhile, its outcome must be the same: so its models answer from the request alone,
- * and no answer depends on what a tool of `once` returned, of which nobody may know. Where more than one outcome is right, as
- * where something is ended while it works, it says by `judge` which ones are.
+ * Work to be disturbed. Its outcome must be the same whatever faults occur. So its models answer from the request alone, and no answer
+ * depends on the result of a tool of `once`, which may remain unknown. Where more than one outcome is right, for example when a turn is
+ * ended while it works, `judge` decides which outcomes are right.
  */
 export interface Scenario {
   readonly name: string;
-  /** As they are applied; a scripted one each, unless they say otherwise. */
+  /** The profiles as they are applied. The default model is `scripted`. */
   readonly profiles: readonly Readonly<Record<string, unknown>>[];
-  /** Models, as `scripted:<name>`. */
+  /** Models by the name in `scripted:<name>`. */
   readonly models?: Readonly<Record<string, ScriptedFunction>>;
-  /** What its tools write is counted; see `EFFECTS_TABLE`. */
+  /** Tools whose runs are counted; see `EFFECTS_TABLE`. */
   readonly tools?: readonly ScenarioTool[];
-  /** Tools of servers, each named `server.tool`. Every process has them; they are counted as `tools` are. */
+  /** Tools of servers, each named `server.tool`. Every process has them. They are counted as `tools` are. */
   readonly served?: readonly ScenarioTool[];
-  /** Functions that serve handoffs; they are counted as tools are. Where there are some, models may hand off. */
+  /** Functions that serve handoffs. They are counted as tools are. With at least one function, models may hand off. */
   readonly agents?: readonly ScenarioAgent[];
-  /** What the policy of its processes says. */
+  /** The policy of its processes. */
   readonly policy?: PermissionEvaluator;
-  /** What workers outside answer, by target; the same for the same arguments. */
+  /** The answers of workers outside, by target. They must be equal for equal arguments. */
   readonly outside?: Readonly<Record<string, (args: JsonValue) => JsonValue>>;
   /** Statements that complete its scene. */
   readonly prepare?: string;
-  /** Submits everything; need not wait for what comes of it. Its submissions are told apart by their order. */
+  /** Submits everything; need not wait for the results. Submissions are distinguished by their order. */
   drive(client: Client, watcher: Watcher): Promise<JsonValue | undefined>;
-  /** What is wrong with an outcome; without it, any difference from the run without faults is. */
+  /** Describes what is wrong with an outcome. Without it, any difference from the run without faults is wrong. */
   judge?(facts: Facts): readonly string[];
 }
 
-/** Who plays: what several scenarios need, together. */
+/** The models, tools, functions and policy that several scenarios need, together. */
 export type Cast = Pick<Scenario, 'models' | 'tools' | 'served' | 'agents' | 'policy'>;
 
-/** @throws Error when two of them mean something else by one name. */
+/** @throws Error when two scenarios use one name with different meanings. */
 export function castOf(scenarios: readonly Scenario[]): Cast {
   const models = new Map<string, ScriptedFunction>();
   const tools = new Map<string, ScenarioTool>();
@@ -90,18 +90,18 @@ export function castOf(scenarios: readonly Scenario[]): Cast {
 }
 
 export type ScenarioTool = Pick<Tool, 'name' | 'description' | 'input'> & {
-  /** `never`: once in its life, whatever happens. */
+  /** `never`: a call runs at most once, whatever faults occur. */
   readonly retry: 'safe' | 'never';
   readonly answer: (input: unknown) => JsonValue;
 };
 
 export interface ScenarioAgent {
   readonly name: string;
-  /** `never`: once for each handoff, whatever happens. */
+  /** `never`: runs at most once for each handoff, whatever faults occur. */
   readonly retry: 'safe' | 'never';
-  /** Parts of its result that it shows before it has it. */
+  /** Parts of the result that the function shows before the result is complete. */
   readonly says?: readonly string[];
-  /** Questions that it asks one after the other. It answers with the replies then. */
+  /** Questions that the function asks one after the other. Its answer is then the list of replies. */
   readonly asks?: readonly string[];
   readonly answer: (input: JsonValue) => JsonValue;
 }

@@ -1,10 +1,10 @@
-/** Calls that wait for a person: one is approved, one is refused, both in one step. */
+/** Calls that wait for a person: one is approved and one is denied, both in one step. */
 import { KernelError } from '@boxcar/kernel';
 import { z } from 'zod';
 import { ApprovalGate } from '../../approval/approval-gate.js';
 import type { Client, Scenario } from './scenario.js';
 
-/** Decides as a person does who means it: again, until it is decided. */
+/** Decides like a persistent person: repeats until the decision is made. */
 export const decide = (client: Client, ticketId: string, verb: 'approve' | 'deny') =>
   client.use(async (runtime) => {
     try {

@@ -1,4 +1,4 @@
-/** Work that is ended, stopped or held up from outside: cancel, budgets, a provider that fails. */
+/** Work that is ended, stopped or delayed from outside: cancels, budgets, a provider that fails. */
 import type { JsonValue } from '@boxcar/kernel';
 import type { Facts } from './facts.js';
 import { type Client, Refused, type Scenario } from './scenario.js';
@@ -36,7 +36,7 @@ const ask = (expert_profile: string) => ({
   calls: [{ tool: 'ask_expert', arguments: { expert_profile, question: 'why' } }],
 });
 
-/** Works until somebody stops it. */
+/** Works until it is stopped. */
 const endless = { name: 'endless', script: [{ say: 'never', delayMs: DAY_MS }] };
 
 const launch = (client: Client, rest: Readonly<Record<string, JsonValue>> = {}) =>
@@ -45,7 +45,7 @@ const launch = (client: Client, rest: Readonly<Record<string, JsonValue>> = {}) 
     readonly run_id?: string;
   }>;
 
-/** The status it answers, or the code it is refused with, and how many turns it has ended. */
+/** The answer with the status and the number of ended turns, or the code of the refusal. */
 async function cancel(client: Client, args: Readonly<Record<string, JsonValue>>): Promise<JsonValue> {
   try {
     const answer = await client.submit('cancel', args);
@@ -63,7 +63,7 @@ const isCanceled = (
 ): value is { readonly status: 'canceled'; readonly turn_count: number } =>
   typeof value === 'object' && value !== null && 'status' in value && value.status === 'canceled';
 
-/** Of a run that was canceled as a whole: every turn, and with it every batch, has ended as canceled. */
+/** For a run that was canceled as a whole: every turn, and therefore every batch, must have ended as canceled. */
 function judgeCanceledRun({ turns, batches, driven }: Facts, sizes: readonly number[]): readonly string[] {
   return [
     ...finding(isCanceled(driven), `the cancel was answered ${JSON.stringify(driven)}`),
@@ -79,7 +79,7 @@ function judgeCanceledRun({ turns, batches, driven }: Facts, sizes: readonly num
   ];
 }
 
-/** A whole tree is in flight: one works, one waits for one below that works. */
+/** A whole tree is in progress: one turn works, and another waits for a turn below it that works. */
 export const cancelTree: Scenario = {
   name: 'cancel of a run with a tree in flight',
   profiles: [boss('lead', [fork(['endless', 'middle'])]), boss('middle', [ask('endless')]), endless],
@@ -93,7 +93,7 @@ export const cancelTree: Scenario = {
   judge: (facts) => judgeCanceledRun(facts, [4]),
 };
 
-/** The cancel comes as soon as there is a run: before, while, or after the lead forks. */
+/** The cancel is submitted as soon as there is a run: before, while, or after the lead forks. */
 export const cancelRacingSpawn: Scenario = {
   name: 'cancel racing a spawn',
   profiles: [boss('lead', [fork(['endless', 'endless'])]), endless],
@@ -104,7 +104,7 @@ export const cancelRacingSpawn: Scenario = {
   judge: (facts) => judgeCanceledRun(facts, [1, 3]),
 };
 
-/** The cancel of a child comes while it ends: one of both wins, and its parent is told which. */
+/** A child is canceled while it ends: one of the two wins, and the parent is told which. */
 export const cancelRacingCompletion: Scenario = {
   name: 'cancel racing a completion',
   profiles: [
@@ -137,7 +137,7 @@ export const cancelRacingCompletion: Scenario = {
 
 const SMALL = { model_settings: { max_output_tokens: 50 } };
 
-/** All fits: what each attempt may cost is reserved, what is left goes back, and nothing is counted twice. */
+/** Everything fits: the possible cost of each attempt is reserved, the rest is given back, and nothing is counted twice. */
 export const budgetThatFits: Scenario = {
   name: 'a budget that fits',
   profiles: [
@@ -147,7 +147,7 @@ export const budgetThatFits: Scenario = {
   drive: (client) => launch(client, { budget: { tokens: 50_000, turns: 3, steps: 10, fan_out: 2 } }),
 };
 
-/** The steps are used up before the work is done: it ends as partial with what there is. */
+/** The steps are used up before the work is done: the turn ends as partial with the work so far. */
 export const budgetSpent: Scenario = {
   name: 'a budget that is spent',
   profiles: [
@@ -157,7 +157,7 @@ export const budgetSpent: Scenario = {
   drive: (client) => launch(client, { budget: { steps: 2 } }),
 };
 
-/** So tight that an attempt whose answer was lost may be one too many: whoever has none left ends as partial. */
+/** The budget is so tight that an attempt whose answer was lost may be one too many. A turn without budget ends as partial. */
 export const tightBudget: Scenario = {
   name: 'a budget with no room for lost answers',
   profiles: [
@@ -179,7 +179,7 @@ const patient = [
   { name: 'expert', script: [{ say: 'because' }] },
 ];
 
-/** The run waits for more, and gets it. */
+/** The run waits for a larger budget, and gets it. */
 export const budgetRaised: Scenario = {
   name: 'a budget that is raised when it is spent',
   profiles: patient,
@@ -190,7 +190,7 @@ export const budgetRaised: Scenario = {
   },
 };
 
-/** More is given while the run finds that it has none left. */
+/** The budget is raised while the run finds that it has none left. */
 export const raiseRacingPause: Scenario = {
   name: 'a raise racing the pause for it',
   profiles: patient,
@@ -203,7 +203,7 @@ export const raiseRacingPause: Scenario = {
 
 const SOON = { limits: { retry_base_seconds: 0.05 } };
 
-/** Too many requests at first, then an answer: the turn waits without a worker and goes on where it stood. */
+/** First there are too many requests, then there is an answer: the turn waits without a worker and continues at the same place. */
 export const retries: Scenario = {
   name: 'a model call that is tried again',
   profiles: [
@@ -224,7 +224,7 @@ export const retries: Scenario = {
   drive: (client) => launch(client),
 };
 
-/** A provider that never answers: the tries are spent, and the parent is told the provider's words. */
+/** A provider that never answers: the retries are used up, and the parent gets the provider's message. */
 export const retriesSpent: Scenario = {
   name: 'a model call that is tried again in vain',
   profiles: [
@@ -247,7 +247,7 @@ export const retriesSpent: Scenario = {
   },
 };
 
-/** A provider that takes one call at a time: the others wait for their turn without a worker. */
+/** A provider that takes one call at a time: the other turns wait without a worker. */
 export const providerRoom: Scenario = {
   name: 'a provider with room for one',
   profiles: [

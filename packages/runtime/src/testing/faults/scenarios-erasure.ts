@@ -1,4 +1,7 @@
-/** Cards are erased while others pack them, merge them, import, search and join what turns have said of them. */
+/**
+ * Cards are erased while other work packs them, merges them, imports them, searches for them and joins texts that turns have derived from
+ * them.
+ */
 import type { CardId, ProjectId } from '@boxcar/kernel';
 import { eraseCards } from '@boxcar/store';
 import type { Runtime } from '../../runtime.js';
@@ -6,13 +9,13 @@ import type { Client, Scenario, Watcher } from './scenario.js';
 
 const PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 const WORD = 'sesquipedalian';
-/** In a card that the first erasure takes and the search finds. */
+/** A word in a card that the first erasure takes and the search finds. */
 const QUOTED = 'antepenultimate';
 const ADA = { agent: 'ada' };
 
 const CARDS = `select coalesce(json_agg(c.id), '[]') as ids from boxcar.cards c where c.content::text like '%${WORD}%'`;
 
-/** Where the word is: as text of a row, by table. */
+/** The places of the word: as text of a row, by table. */
 const PLACES = `
   select coalesce(json_agg(w.place order by w.place), '[]') as places from (
     select distinct x.place from (
@@ -36,7 +39,7 @@ const PLACES = `
   ) w`;
 
 /**
- * The answer of a search is stored after the first erasure, which waits until the answer was read. A process may die meanwhile, so the
+ * The answer of a search is stored after the first erasure, which waits until the answer was read. A process may die in between, so the
  * database waits for a few seconds at most.
  */
 const LATE_ANSWERS = `
@@ -57,10 +60,10 @@ const IS_READ = `
       and l.database = (select d.oid from pg_database d where d.datname = current_database()))
     or exists (select from boxcar.operations o where o.response->>'command' = 'search')`;
 
-/** Answers that give words of erased cards again: the first erasure has found them, or they were read after it. */
+/** Answers that repeat words of erased cards. There must be none: either the first erasure found them, or they were read after it. */
 const QUOTES = `select count(*)::int as quotes from boxcar.operations o where o.response::text like '%${QUOTED}%'`;
 
-/** Erases every card that has the word now. Again it finds those that are left. */
+/** Erases every card that contains the word now. A repetition finds the remaining cards. */
 async function eraseAll(client: Client, watcher: Watcher): Promise<null> {
   return client.use(async (runtime) => {
     const { ids } = await watcher.until(CARDS);
@@ -147,7 +150,7 @@ export const erasures: Scenario = {
         instruction: `,tape.search ${WORD}`,
       }),
     ]);
-    // Before another erasure takes all answers of the project.
+    // Before another erasure removes all answers of the project.
     const { quotes = null } = await watcher.until(QUOTES);
     await eraseAll(client, watcher);
     await watcher.until(

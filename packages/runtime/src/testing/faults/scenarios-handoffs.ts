@@ -59,7 +59,7 @@ export const handoffs: Scenario = {
       wait: false,
     })) as { handoff_id: string };
     return client.use(async (runtime) => {
-      // Workers of the pool serve it, not the tool.
+      // Workers of the pool serve the handoff, not the tool.
       const tool = new HandoffTool({ runtime, concurrency: 0 });
       const { status, result } = await tool.waitForHandoff(handoff_id);
       return { status, result };
@@ -67,7 +67,7 @@ export const handoffs: Scenario = {
   },
 };
 
-/** A function that may not run again: where its process dies in the middle, nobody knows what came of it. */
+/** A function that may not run again. When its process dies during the run, the outcome is unknown. */
 export const handoffOnce: Scenario = {
   name: 'handoff to what may run once',
   policy,
@@ -78,7 +78,7 @@ export const handoffOnce: Scenario = {
   drive: (client) => client.submit('launch_principal', { profile_name: 'sender', instruction: 'go' }),
 };
 
-/** One chain comes to its end, behind an approval; the other fails, and is undone in reverse. */
+/** One chain completes, after an approval; the other fails, and its hops are undone in reverse. */
 export const handoffChains: Scenario = {
   name: 'chains of handoffs',
   policy,
@@ -127,7 +127,7 @@ export const handoffChains: Scenario = {
   },
 };
 
-/** Two questions, each answered once, whoever asks them and however often. */
+/** Two questions, each answered once, however often and in whichever process they are asked. */
 export const handoffQuestions: Scenario = {
   name: 'handoffs that ask',
   policy,
@@ -143,7 +143,8 @@ export const handoffQuestions: Scenario = {
     const answered =
       'exists (select from boxcar.handoff_messages a where a.handoff_id = q.handoff_id and a.replies_to = q.seq)';
     for (const seq of [1, 3]) {
-      // A question whose process has died is closed until another one asks it again. After a lost answer it has its reply.
+      // A question whose process has died is closed until another process asks it again. After a lost answer the question already has its
+      // reply.
       for (let isAnswered = false; !isAnswered; ) {
         await watcher.until(
           `select 1 as one from boxcar.handoff_messages q where q.seq = ${seq} and q.replies_to is null and (q.closed_at is null or ${answered})`,
@@ -169,7 +170,7 @@ export const handoffQuestions: Scenario = {
   },
 };
 
-/** Three identical requests, which come as they come: the one that leads may die, and the others still have its result. */
+/** Three identical requests, in any order: the first one that runs may die, and the others still get its result. */
 export const handoffCache: Scenario = {
   name: 'handoffs that have a cached result',
   policy,
@@ -203,7 +204,7 @@ export const handoffCache: Scenario = {
   },
 };
 
-/** A reader whose connections break goes on after the last part that it saw, whoever writes the rest. */
+/** A reader whose connections break continues after the last part that it saw, whichever process writes the rest. */
 export const handoffStreams: Scenario = {
   name: 'handoffs that are read while they are written',
   policy,
@@ -241,8 +242,8 @@ export const handoffStreams: Scenario = {
 };
 
 /**
- * A program hands off in the name of an agent. The end is sent to a receiver, which does not take it at first, and told to the agent, which
- * gets a turn for it.
+ * A program hands off in the name of an agent. The end is sent to a receiver, which refuses it at first. The agent is notified too, and
+ * gets a turn for the notification.
  */
 export const handoffEnds: Scenario = {
   name: 'handoffs whose ends are sent and told',
@@ -289,7 +290,7 @@ const caller: KeyPrincipal = {
   noteUse: undefined,
 };
 
-/** A conversation of another platform: a message, one that waits for an approval, and one that is canceled while it waits. */
+/** A conversation of another platform: messages, one of which waits for an approval, and another of which is canceled while it waits. */
 export const publicTasks: Scenario = {
   name: 'tasks that another platform gives',
   policy,
@@ -323,7 +324,7 @@ export const publicTasks: Scenario = {
   },
 };
 
-/** A task that asks, and whose giver is notified of the question and of the end by a receiver that does not take it at first. */
+/** A task that asks a question. Its caller is notified of the question and of the end through a receiver that refuses at first. */
 export const publicPushes: Scenario = {
   name: 'tasks whose giver is notified',
   policy,
@@ -358,7 +359,7 @@ export const publicPushes: Scenario = {
         `select id from boxcar.webhook_deliveries where status = 'delivered' offset ${count - 1}`,
       );
     await sent(1);
-    // A question whose process has died is closed until another one asks it again.
+    // A question whose process has died is closed until another process asks it again.
     for (let isAnswered = false; !isAnswered; ) {
       await watcher.until(
         'select 1 as one from boxcar.handoff_messages q where q.closed_at is null or q.replies_to is not null',
@@ -375,7 +376,7 @@ export const publicPushes: Scenario = {
     );
     const { received } = receiver;
     const ids = new Set(received.map(({ id }) => id));
-    // The same question is told again when another attempt has asked it, unless that was before anybody was to be notified.
+    // The same question is reported again when another attempt has asked it, unless that was before the receiver was set.
     const told = await watcher.until(
       "select count(*)::int as count from boxcar.handoff_events where type in ('handoff.question', 'handoff.completed') and (type = 'handoff.question' or handoff_id = '" +
         handoff_id +

@@ -1,4 +1,4 @@
-/** Work that is handed to several at once, and what comes back together. */
+/** Work that is given to several turns at once, and their joined results. */
 import type { JsonValue } from '@boxcar/kernel';
 import type { BatchFact, Facts } from './facts.js';
 import type { Scenario } from './scenario.js';
@@ -16,7 +16,7 @@ const fork = (targets: readonly string[], rest: Readonly<Record<string, JsonValu
   calls: [{ tool: 'fork_join', arguments: { tasks: targets.map((target) => task(target)), ...rest } }],
 });
 
-/** A profile that hands work on. */
+/** A profile that delegates work. */
 const boss = (name: string, script: readonly JsonValue[]) => ({
   name,
   tools: ['fork_join', 'collect', 'delegate_async'],
@@ -26,13 +26,13 @@ const boss = (name: string, script: readonly JsonValue[]) => ({
 
 const writer = { name: 'writer', script: [{ say: 'written for {{instruction}}' }] };
 const broken = { name: 'broken', script: [{ fail: { status: 400, message: 'no' } }] };
-/** Works until somebody stops it. */
+/** Works until it is stopped. */
 const endless = { name: 'endless', script: [{ say: 'never', delayMs: DAY_MS }] };
 
 const launchLead: Scenario['drive'] = (client) =>
   client.submit('launch_principal', { profile_name: 'lead', instruction: 'go' });
 
-/** Three at once, one of which fails: the answer says so and holds what the others made. */
+/** Three turns at once, one of which fails: the answer reports the failure and contains the results of the others. */
 export const forkJoin: Scenario = {
   name: 'fork_join',
   profiles: [
@@ -50,7 +50,7 @@ export const warmCache: Scenario = {
   drive: launchLead,
 };
 
-/** A fork_join in a fork_join, beside one of its own. */
+/** A fork_join in a fork_join, beside another fork_join of the parent. */
 export const nestedForkJoin: Scenario = {
   name: 'nested fork_join',
   profiles: [
@@ -61,7 +61,7 @@ export const nestedForkJoin: Scenario = {
   drive: launchLead,
 };
 
-/** Receipts first, and later the results: those of a batch, and one of its turns again. */
+/** Receipts first, and the results later: those of a batch, and one of its turns again. */
 export const collectLater: Scenario = {
   name: 'fork_join without waiting, and collect',
   profiles: [
@@ -78,7 +78,7 @@ export const collectLater: Scenario = {
   drive: launchLead,
 };
 
-/** What must have come of a batch whose rest was ended early, and of the lead that waited for it. */
+/** The expected state of a batch whose remaining turns were ended early, and of the lead that waited for it. */
 function judgeEarlyEnd(
   { turns, batches }: Facts,
   expected: Pick<BatchFact, 'status' | 'closing' | 'members'> & {
@@ -104,7 +104,7 @@ function judgeEarlyEnd(
   ];
 }
 
-/** The first failure ends those that would never end. */
+/** The first failure ends the turns that would never end. */
 export const failFast: Scenario = {
   name: 'fork_join with fail_fast',
   profiles: [
@@ -140,7 +140,7 @@ export const minSuccess: Scenario = {
     }),
 };
 
-/** The deadline of the batch ends who has not ended, and what stands below: here a turn that waits for one of its own. */
+/** The deadline of the batch ends the turns that are still open, and their subtrees: here a turn that waits for a turn of its own. */
 export const batchDeadline: Scenario = {
   name: 'fork_join to its deadline',
   profiles: [
@@ -161,7 +161,7 @@ export const batchDeadline: Scenario = {
         ? []
         : [`its batch is ${outer?.status}`]),
       ...(of('middle') === 'timeout' ? [] : [`the middle is ${of('middle')}`]),
-      // Whoever was late may have been later than the deadline.
+      // A slow turn may have missed the deadline.
       ...(of('writer') === 'success' || of('writer') === 'timeout' ? [] : [`the writer is ${of('writer')}`]),
       ...(of('endless') === undefined || of('endless') === 'timeout'
         ? []

@@ -1,4 +1,4 @@
-/** Work whose prompts are unlike others: inherited histories, foreign lines, empty words, names and arguments that no provider would make. */
+/** Work with unusual prompts: inherited histories, foreign lines, empty texts, and names and arguments that no provider would make. */
 import type { JsonValue } from '@boxcar/kernel';
 import { z } from 'zod';
 import type { Client, Scenario, Watcher } from './scenario.js';
@@ -11,7 +11,7 @@ const reuse = (client: Client, target_ref: string, instruction: JsonValue, rest:
     Record<string, JsonValue>
   >);
 
-/** The answer to a submission of a turn, when the turn has ended. */
+/** The answer to a submission of a turn, after the turn has ended. */
 async function ended(watcher: Watcher, receipt: Promise<JsonValue>): Promise<JsonValue> {
   const { turn_id } = z.object({ turn_id: z.string() }).parse(await receipt);
   await watcher.until(`select 1 as one from boxcar.turns where id = '${turn_id}' and ended_at is not null`);
@@ -24,7 +24,7 @@ const call = (id: string, name: string, args: string) => ({
   function: { name, arguments: args },
 });
 
-/** A tape of another program: two calls under one id, one without a result, a result without its call, an answer without words. */
+/** A tape of another program: two calls under one id, a call without a result, a result without its call, an answer without text. */
 const LINES = [
   { kind: 'anchor', payload: { name: 'session/start', state: { owner: 'human' } } },
   { kind: 'system', payload: { content: 'Be brief.' } },
@@ -143,7 +143,7 @@ export const oddPrompts: Scenario = {
     ] as const)
       await client.submit('provision_agent', { action: 'create', agent_id, profile_name });
     await ended(watcher, reuse(client, 'odd-1', 'odd-1'));
-    // The same tape again, and clones of it; one of them has no tools although its history is of calls.
+    // The same tape again, and clones of it. One of them has no tools although its history contains calls.
     await ended(watcher, reuse(client, 'odd-1', 'bare-1'));
     for (const history of ['view', 'full'])
       await ended(

@@ -1,4 +1,4 @@
-/** Tools of an MCP server, by the port: one that is run once, one that may be run again, one that waits for a person. */
+/** Tools of an MCP server, through the port: one runs once, one may run again, one waits for a person. */
 import { z } from 'zod';
 import type { Scenario } from './scenario.js';
 import { decide } from './scenarios-approvals.js';

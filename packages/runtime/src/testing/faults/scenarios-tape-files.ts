@@ -1,4 +1,4 @@
-/** Work on tapes beside the turns that write them: handoffs, a file that is imported, resets, one of them between two turns. */
+/** Work on tapes beside the turns that write them: handoffs, an imported file, and resets, one of them between two turns. */
 import type { Runtime } from '../../runtime.js';
 import type { Tape } from '../../tape/tape.js';
 import type { Scenario, Watcher } from './scenario.js';
@@ -19,12 +19,12 @@ const untilEnded = (watcher: Watcher, { turn_id: turn }: Receipt): Promise<unkno
 const importUnder = (runtime: Runtime, dedupKey: string): Promise<unknown> =>
   runtime.importTape('filed', { main: { lines: () => LINES } }, { append: true, dedupKey });
 
-/** Were nothing there in between, who names the tape then would make another. */
+/** The reset leaves no moment without a tape. In such a moment, a program that names the tape would make another tape. */
 async function resetOnce(tape: Tape): Promise<void> {
   if ((await tape.info()).incarnation === 1) await tape.reset({ archive: true });
 }
 
-/** Each tape without its ids: name, incarnation, entries, the last anchor with its state, whether it is archived. */
+/** Each tape without its ids: name, incarnation, entries, the last anchor with its state, and whether it is archived. */
 const TAPES = `
   select json_agg(json_build_array(b.tape_name, b.incarnation, b.head_position, e.anchor_name, c.content->'data'->'n', b.archived_at is not null)
     order by b.tape_name, b.incarnation)::text as tapes

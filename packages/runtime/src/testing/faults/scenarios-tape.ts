@@ -2,7 +2,7 @@ import type { Scenario } from './scenario.js';
 
 const WHY = { reason: 'help is needed', summary: 'this far' };
 
-/** A tape of its own name, as it is made by whoever names it first. */
+/** A named tape, in the form in which the first program that names it makes it. */
 const SHARED = `
   with made as (insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count)
     select '01a00000-0000-7000-8000-0000000000aa', id, 'tape', operator_agent_id, operator_agent_id, 'shared', 1, 2, 1, 1, 1 from boxcar.projects where name = 'default' returning id)
@@ -11,7 +11,7 @@ const SHARED = `
   union all
   select made.id, 2, 'event', null, 0, '{"name":"handoff","data":{"name":"session/start","state":{"owner":"human"}}}'::json, null, 'operator' from made`;
 
-/** A turn hands its tape to a fresh agent and waits; from outside a tape is handed over for good, and nobody waits. */
+/** A turn hands its tape to a new agent and waits. From outside, a tape is handed over permanently, and no caller waits. */
 export const handoffs: Scenario = {
   name: 'context_handoff',
   profiles: [

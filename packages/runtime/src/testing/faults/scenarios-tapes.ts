@@ -1,4 +1,4 @@
-/** Work on tapes by programs, each of whose steps finds out what was done of it already: handoff, fork, merge, reset, sessions. */
+/** Work on tapes by programs: handoff, fork, merge, reset, sessions. Each step finds out how much of it is already done. */
 import type { JsonValue } from '@boxcar/kernel';
 import type { Runtime } from '../../runtime.js';
 import type { TapeFork } from '../../tape/fork.js';
@@ -10,13 +10,13 @@ const ADA = { agent: 'ada' };
 
 const provision = { action: 'create', agent_id: 'ada', profile_name: 'writer' };
 
-/** The fork that is open, or one more. */
+/** The open fork, or a new one. */
 async function forkOnce(tape: Tape): Promise<TapeFork> {
   const [open] = await tape.forks({ status: 'open' });
   return open === undefined ? tape.forkTape() : tape.openFork(open.fork_id);
 }
 
-/** The words of a tape, in order, and how often it was begun anew. */
+/** The texts of a tape, in order, and how often it was reset. */
 async function wordsOf(tape: Tape): Promise<JsonValue> {
   const { incarnation } = await tape.info();
   const records = await tape.query().all();
@@ -26,14 +26,14 @@ async function wordsOf(tape: Tape): Promise<JsonValue> {
   ];
 }
 
-/** @throws Error when a tape does not say what it should. */
+/** @throws Error when a tape does not contain the expected texts. */
 function expectWords(words: JsonValue, expected: readonly JsonValue[]): null {
   if (JSON.stringify(words) !== JSON.stringify(expected))
     throw new Error(`the tape says ${JSON.stringify(words)}`);
   return null;
 }
 
-/** A fork is written to and merged, by whoever is there. */
+/** A fork is written to and merged, in any process. */
 export const forkAndMerge: Scenario = {
   name: 'a fork that is merged',
   profiles: [writer],
@@ -63,7 +63,7 @@ export const forkAndMerge: Scenario = {
   },
 };
 
-/** A fork is begun anew and takes the place of its tape; the tape after that is begun anew once more. */
+/** A fork is reset and replaces its tape; afterwards the tape is reset once more. */
 export const resetAndReplace: Scenario = {
   name: 'a fork that takes the place of its tape, and a reset',
   profiles: [writer],
@@ -96,7 +96,7 @@ export const resetAndReplace: Scenario = {
   },
 };
 
-/** A session does its turn, and its parent is told and woken. */
+/** A session completes its turn, and its parent is notified and woken. */
 export const notifyParent: Scenario = {
   name: 'a session that notifies its parent',
   profiles: [writer],

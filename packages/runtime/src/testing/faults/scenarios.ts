@@ -3,7 +3,7 @@ import type { ScriptedFunction } from '@boxcar/llm';
 import { z } from 'zod';
 import type { Scenario } from './scenario.js';
 
-/** A tool that is run once, one that may be run again, and calls of both side by side. */
+/** A tool that runs once, a tool that may run again, and calls of both side by side. */
 export const tools: Scenario = {
   name: 'tools',
   profiles: [
@@ -41,7 +41,7 @@ export const tools: Scenario = {
   drive: (client) => client.submit('launch_principal', { profile_name: 'handy', instruction: 'go' }),
 };
 
-/** A turn that asks an expert and waits, and beside it sends another off without waiting. */
+/** A turn that asks an expert and waits, and at the same time starts another turn without waiting. */
 export const delegations: Scenario = {
   name: 'delegations',
   profiles: [
@@ -68,7 +68,7 @@ export const delegations: Scenario = {
   drive: (client) => client.submit('launch_principal', { profile_name: 'lead', instruction: 'go' }),
 };
 
-/** An agent that hands off on its tape, by tool and by comma line; behind its turn people's commands, a reset among them. */
+/** An agent that hands off on its tape, by tool and by comma line; after its turn, commands of people, one of them a reset. */
 export const tapeCommands: Scenario = {
   name: 'tape commands',
   profiles: [
@@ -108,7 +108,7 @@ export const tapeCommands: Scenario = {
   },
 };
 
-/** A turn whose tools are run by workers outside, one of them once only. */
+/** A turn whose tools are run by workers outside, one of them only once. */
 export const queueTools: Scenario = {
   name: 'queue tools',
   profiles: [
@@ -136,7 +136,7 @@ export const queueTools: Scenario = {
 
 const CHARACTERS = 9_000;
 
-/** Reads twice, and takes no prompt that shows all of it. */
+/** Reads twice, and refuses every prompt that shows both results in full. */
 const narrow: ScriptedFunction = ({ messages, turn }, { call, results }) => {
   if (messages.reduce((sum, { content }) => sum + content.length, 0) > 2 * CHARACTERS)
     throw new ModelError('context_overflow', 'prompt is too long');
@@ -144,7 +144,7 @@ const narrow: ScriptedFunction = ({ messages, turn }, { call, results }) => {
   return { toolCalls: [call('leaf', { page: turn.step })] };
 };
 
-/** Two turns whose prompts grow too long: one hears so from its provider, the other by the estimate. */
+/** Two turns whose prompts grow too long: one learns it from its provider, the other from the estimate. */
 export const overflows: Scenario = {
   name: 'overflows',
   models: { narrow },

@@ -3,7 +3,7 @@ import pg from 'pg';
 import type { Runtime } from '../../runtime.js';
 import type { Scenario } from './scenario.js';
 
-/** Where the tools write that they were run; never behind a fault. */
+/** The table in which the tools record their runs. The connection to it has no faults. */
 const EFFECTS = 'create table public.effects (tool_call_id uuid, name text)';
 
 /** Each counted loss of a turn. The count in the row of the turn is cleared by the next committed step. */
@@ -13,22 +13,24 @@ const LOSSES = `
     begin insert into public.losses values (new.id); return null; end $$;
   create trigger note_loss after update of losses on boxcar.turns for each row when (new.losses > old.losses) execute function public.note_loss()`;
 
-/** What cases have left would be read by every check. Not each time: plans are made anew after it. */
+/** Rows that cases have left would slow down every check. The vacuum does not run each time, because plans are made again after it. */
 const VACUUM_EVERY = 15;
 
-/** Toolsets are written once per process and project; that they were is remembered in memory. Workers may live on. */
+/**
+ * Toolsets are written once per process and project, and the process remembers in memory that it has written them. Workers may stay alive.
+ */
 const KEPT = ['toolsets', 'schema_version', 'workers'];
 
 /**
- * A database that is put back to the rows of one scenario after the other, with its connections and their plans: a new
- * connection plans every statement anew, which costs several times what a run does.
+ * A database that is reset to the rows of one scenario after the other. Its connections and their plans stay: a new connection plans every
+ * statement again, which costs several times as much as a run.
  */
 export class Scenes implements AsyncDisposable {
   readonly database: TestDatabase;
-  /** A connection whose plans do not count: each change of the replication role throws all of them away. */
+  /** A connection whose plans do not matter: each change of the replication role discards all of them. */
   readonly #putter: pg.Client;
   readonly #names: readonly string[];
-  /** What brings back the rows that there were at first, and those of each scene. */
+  /** Statements that restore the initial rows, and those of each scene. */
   readonly #base: string;
   readonly #scenes = new Map<Scenario, string>();
   #resets = 0;
@@ -57,10 +59,10 @@ export class Scenes implements AsyncDisposable {
   }
 
   /**
-   * To the rows of a scenario before anything of it was done.
+   * Restores the rows of a scenario before any of its work.
    *
    * @param runtime - Applies its profiles the first time.
-   * @param workerIds - Those that live.
+   * @param workerIds - The workers that are alive.
    */
   async set(
     scenario: Scenario,
@@ -70,7 +72,7 @@ export class Scenes implements AsyncDisposable {
     const { pool } = this.database;
     const put = (rows: string): Promise<unknown> =>
       this.#putter.query(
-        // What must never change is changed here: rows of another life.
+        // The replica role allows changes of immutable rows: all rows are replaced here.
         `begin; set local session_replication_role = 'replica';
          delete from boxcar.workers where not id::text = any ('{${workerIds.join()}}'); ${rows}; commit`,
       );
@@ -113,7 +115,7 @@ async function tableNames({ pool }: TestDatabase): Promise<readonly string[]> {
   return rows.map(({ name }) => name);
 }
 
-/** Copies all rows, and returns the statements that bring them back. Tables keep their files, and plans stay valid. */
+/** Copies all rows, and returns the statements that restore them. Tables keep their files, and plans stay valid. */
 async function keepRows(
   { pool }: TestDatabase,
   { names, scene }: { readonly names: readonly string[]; readonly scene: string },

@@ -14,44 +14,44 @@ import { keptInFolder } from '../kept-prompts.js';
 import { WEBHOOK_SECRET } from '../receiver.js';
 import type { Cast, ScenarioTool } from './scenario.js';
 
-/** Timers that never fire in a test: who sweeps, and when, is up to the driver. */
+/** Timers that never fire in a test: the driver decides when a process sweeps. */
 const NEVER_MS = 3_600_000;
 const LOST_RING_MS = 2_000;
 
 export interface StageOptions {
   readonly databaseUrl: string;
   readonly cast: Cast;
-  /** For what the tools write, past all faults. */
+  /** The database to which the tools write, without faults. */
   readonly effects: pg.Pool;
   readonly leaseMs: number;
   readonly doorbell?: Doorbell;
   readonly toolQueue?: ToolQueue;
   readonly log?: Log;
-  /** Stands before the scripted model. */
+  /** Wraps the scripted model. */
   readonly model?: (model: Model) => Model;
   /** Runs in each tool before its effect. */
   readonly beforeTool?: (tool: ScenarioTool, call: ToolContext) => Promise<void>;
-  /** How often it sweeps by itself; by default it does not. */
+  /** How often it sweeps by itself. Default: never. */
   readonly sweepMs?: number;
-  /** How often the worker renews its lease; by default never. */
+  /** How often the worker renews its lease. Default: never. */
   readonly heartbeatMs?: number;
   readonly lostRingMs?: number;
-  /** False: every ring goes by the doorbell. */
+  /** False: every ring goes through the doorbell. */
   readonly takesOwnRings?: boolean;
 }
 
-/** A process of the pool, in this one: it submits and works. Its worker is started by `work`. */
+/** A process of the pool, simulated in this process: it submits and works. `work` starts its worker. */
 export interface Stage {
   readonly runtime: Runtime;
   work(): Promise<Worker>;
-  /** Ends its worker; `work` starts another one, in the same process. */
+  /** Ends its worker. `work` starts another worker in the same process. */
   rest(): Promise<void>;
-  /** One pass of the sweep, with the clock moved on. */
+  /** One pass of the sweep, with the clock moved forward. */
   sweep(aheadMs: number): Promise<void>;
   close(): Promise<void>;
 }
 
-/** The tool as the runtime runs it: what it does is written down, past all faults. */
+/** The tool as the runtime runs it. Each run is recorded on a connection without faults. */
 const countedTool = (
   tool: ScenarioTool,
   { effects, beforeTool }: Pick<StageOptions, 'effects' | 'beforeTool'>,
@@ -67,7 +67,7 @@ const countedTool = (
   },
 });
 
-/** The servers of the cast, as one process is connected with them. */
+/** The servers of the cast, in the form in which a process is connected to them. */
 function serversOf(options: StageOptions): ToolServers {
   const tools = (options.cast.served ?? []).map((tool) => countedTool(tool, options));
   const serverOf = ({ name }: Tool): string => name.slice(0, name.indexOf('.'));
@@ -96,7 +96,7 @@ export function openStage(options: StageOptions): Stage {
     ...(options.toolQueue === undefined ? {} : { toolQueue: options.toolQueue }),
     ...(options.log === undefined ? {} : { log: options.log }),
   });
-  // What a dead process was sending is sent by others soon.
+  // Other processes soon send the deliveries of a dead process.
   runtime.webhooks.limits = { attemptMs: 2_000, recordMs: 0 };
   for (const tool of cast.tools ?? []) runtime.registerTool(countedTool(tool, options));
   for (const { name, retry, says = [], asks = [], answer } of cast.agents ?? []) {
@@ -109,7 +109,7 @@ export function openStage(options: StageOptions): Stage {
         ]);
         for (const text of says) {
           write(text);
-          // Long enough for a part of its own.
+          // Long enough that each text becomes a part of its own.
           await new Promise((settle) => setTimeout(settle, 60));
         }
         const replies: string[] = [];
@@ -128,7 +128,7 @@ export function openStage(options: StageOptions): Stage {
   const rest = async (): Promise<void> => {
     const ending = worker;
     worker = undefined;
-    // What a fault has cut off cannot say goodbye; the rows are checked afterwards.
+    // A process that a fault has cut off cannot deregister. The rows are checked afterwards.
     await ending?.close({ graceMs: 0 }).catch(() => undefined);
   };
   const close = async (): Promise<void> => {

@@ -5,35 +5,35 @@ import type { Scenario } from './scenario.js';
 import { Track, type TrackOptions } from './track.js';
 
 /**
- * `BOXCAR_FAULTS=all`: everything is cut, however long it takes. `few`: what was not cut before. By default some of that, and others
- * in each run.
+ * `BOXCAR_FAULTS=all`: every statement is cut, however long it takes. `few`: only cuts that no earlier scenario made. By default a sample
+ * of these, different in each run.
  */
 // biome-ignore lint/style/noProcessEnv: a switch of the tests, which no program reads.
 const LEVEL = process.env.BOXCAR_FAULTS;
 const IS_THOROUGH = LEVEL === 'all';
 
 const IS_SAMPLE = LEVEL === undefined;
-/** Chooses the same cuts again: `BOXCAR_FAULTS_SEED`, which a failure prints. */
+/** The seed of the chosen cuts. `BOXCAR_FAULTS_SEED`, which a failure prints, repeats them. */
 // biome-ignore lint/style/noProcessEnv: as above.
 const SEED = Number(process.env.BOXCAR_FAULTS_SEED ?? Date.now() % 1_000_000);
 
 export const isThorough = (): boolean => IS_THOROUGH;
-/** A run makes some of the cuts, and others each time. */
+/** A run makes some of the cuts, and different ones each time. */
 export const isSample = (): boolean => IS_SAMPLE;
 
 export const faultsSeed = (): number => SEED;
 
 const firstLine = (text: string): string => text.slice(0, text.indexOf('\n'));
 
-/** Cases at once. */
+/** The number of cases at once. */
 const CONCURRENCY = 2;
 
 /** How often new cuts are chosen from another run when too few were reached. */
 const AGAIN = 2;
 
-/** The scenarios of one test file, crashed one after the other where it matters, or everywhere. */
+/** The scenarios of one test file, crashed one after the other at the chosen cuts, or everywhere. */
 export class Survival implements AsyncDisposable {
-  /** What has been cut by now. */
+  /** The cuts so far. */
   readonly covered: Set<string>;
   readonly #tracks: readonly Track[];
 
@@ -43,8 +43,8 @@ export class Survival implements AsyncDisposable {
   }
 
   /**
-   * @param scenarios - All that it will be asked for.
-   * @param options.covered - What has been cut elsewhere.
+   * @param scenarios - All scenarios that will be used.
+   * @param options.covered - Cuts that were made elsewhere.
    */
   static async open(
     scenarios: readonly Scenario[],
@@ -53,7 +53,7 @@ export class Survival implements AsyncDisposable {
     return new Survival(await Track.open(scenarios, { ...options, count: CONCURRENCY }), covered);
   }
 
-  /** What these do need not be cut again: it is in other files. */
+  /** Marks the statements of these scenarios as cut, because other files cut them. */
   async leaveOut(scenarios: readonly Scenario[]): Promise<void> {
     const choose: CrashOptions['choose'] = (sent) => {
       fewFaults(sent, this.covered);
@@ -65,9 +65,9 @@ export class Survival implements AsyncDisposable {
   }
 
   /**
-   * Crashes a scenario, and prints what was struck.
+   * Crashes a scenario, and prints the number of faults that struck.
    *
-   * @throws Error with the first failures, or when hardly anything was struck.
+   * @throws Error with the first failures, or when too few faults struck.
    */
   async survive(
     scenario: Scenario,
@@ -91,8 +91,8 @@ export class Survival implements AsyncDisposable {
     };
     const isPoor = (one: CrashReport): boolean => isThin(one) || one.struck < atLeast || one.rescued === 0;
     let report = await crash(IS_SAMPLE);
-    // The run from which the cuts were chosen may have been unusual in its outcome or its concurrency, and so may the sample: cuts
-    // are chosen again, and at last all of them are made.
+    // The run from which the cuts were chosen may have been unusual in its outcome or its concurrency, and so may the sample. So cuts are
+    // chosen again, and in the last round all of them are made.
     for (let again = 0; again < AGAIN && report.failures.length === 0 && isPoor(report); again += 1) {
       for (const track of this.#tracks) track.forget(scenario);
       report = await crash(IS_SAMPLE && again + 1 < AGAIN);
@@ -110,7 +110,7 @@ export class Survival implements AsyncDisposable {
     return report;
   }
 
-  /** What a fresh process alone sends is cut with the first scenario. */
+  /** Statements that only a fresh process sends are cut with the first scenario. */
   #process(): 'fresh' | 'warm' {
     return IS_THOROUGH || this.covered.size === 0 ? 'fresh' : 'warm';
   }
@@ -120,5 +120,5 @@ export class Survival implements AsyncDisposable {
   }
 }
 
-/** Too many of its cuts met nothing. */
+/** Too many of its cuts did not reach their statement. */
 const isThin = ({ absent, cases }: CrashReport): boolean => absent > cases / 3;

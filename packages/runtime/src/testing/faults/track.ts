@@ -12,33 +12,30 @@ import type { Outcome } from './outcome.js';
 import { type Cast, castOf, type Scenario } from './scenario.js';
 import { openStage, type Stage } from './stage.js';
 
-/** Longer than what is tried again by itself waits in between. */
+/** Longer than the pauses between automatic retries. */
 const QUIET_MS = 30;
-/** The same where rings come by a queue, which takes its time while others work on this machine. */
+/** The same when rings are sent through a queue, which is slow while this machine is busy. */
 const QUEUE_QUIET_MS = 400;
-/** No statement is under way, probably. */
+/** After this time of silence, probably no statement is under way. */
 const PAUSE_MS = 3;
-/** The worker under fault sweeps so far ahead: rings count as lost, its own lease does not. */
+/** How far ahead the worker under fault sweeps: rings count as lost, but its own lease has not expired. */
 const NEAR_MS = 20_000;
 const LEASE_MS = 30_000;
-/** The process that goes on after a death sweeps later than the dead one's lease, and its own lasts longer. */
+/** The process that continues after a death sweeps later than the end of the dead process's lease, and its own lease is longer. */
 const SECOND_LEASE_MS = 80_000;
 const SECOND_RECOVERY_AHEAD_MS = 100_000;
 const SWEEPS = 4;
-/**
- * Twice `awayMs`, the time limit for one record of a result: a process that lost a connection finishes by itself within
- * this time.
- */
+/** Twice `awayMs`, the time limit for one record of a result: a process that lost a connection finishes by itself within this time. */
 const ALIVE_MS = 10_000;
 const STARTS = 5;
 const RECOVERY = { deadlineMs: 20_000, intervalMs: 2 };
-/** What runs side by side now and then takes one statement fewer: then the case is run again. */
+/** Concurrent work sometimes sends one statement fewer. In that case the case is run again. */
 const TRIES = 3;
 
 export interface TrackOptions {
   /** For scenarios with queue tools. */
   readonly toolQueue?: ToolQueue;
-  /** How the process under fault is rung; by default within itself. The one that helps it out hears its own sweep alone. */
+  /** The doorbell of the process under fault; by default an in-process doorbell. The rescuing process reacts only to its own sweep. */
   readonly doorbell?: () => Doorbell;
 }
 
@@ -48,11 +45,11 @@ export interface Run extends Sent {
   readonly isRescued: boolean;
 }
 
-/** What one run is of. */
+/** The input of one run. */
 export interface Case {
   readonly scenario: Scenario;
   readonly fault?: Fault;
-  /** Where a first process dies, when it is the second one that is cut. */
+  /** The place where a first process dies, when the second process is cut. */
   readonly death?: Fault | undefined;
 }
 
@@ -67,9 +64,9 @@ export class Track implements AsyncDisposable {
   readonly #lane: Lane;
   readonly #cast: Cast;
   readonly #options: TrackOptions;
-  /** What a process that has run for a while sends for each scenario. */
+  /** For each scenario, the run of a process that has run for a while. */
   readonly #calm: Map<Scenario, Run>;
-  /** What need not be waited for now. */
+  /** Closings that need not be awaited now. */
   readonly #closing: Promise<void>[] = [];
   #warm: Victim | undefined;
 
@@ -83,7 +80,7 @@ export class Track implements AsyncDisposable {
     this.#calm = of.calm;
   }
 
-  /** @param scenarios - All that will be run on them. */
+  /** @param scenarios - All scenarios that will be run on the tracks. */
   static async open(
     scenarios: readonly Scenario[],
     { count, ...options }: TrackOptions & { readonly count: number },
@@ -94,7 +91,7 @@ export class Track implements AsyncDisposable {
     return Promise.all(Array.from({ length: count }, open));
   }
 
-  /** A run without faults: of a fresh process, or of one that has run for a while. */
+  /** A run without faults: of a fresh process, or of a process that has run for a while. */
   async calm(scenario: Scenario, process: 'fresh' | 'warm'): Promise<Run> {
     if (process === 'fresh') return this.#runFresh({ scenario });
     const known = this.#calm.get(scenario) ?? (await this.#runWarm({ scenario }));
@@ -102,12 +99,15 @@ export class Track implements AsyncDisposable {
     return known;
   }
 
-  /** Another run without faults records the statements again. */
+  /** The next run without faults records the statements again. */
   forget(scenario: Scenario): void {
     this.#calm.delete(scenario);
   }
 
-  /** A run that is to be struck: in a process that has run for a while when it survives and sends the statement, else in a fresh one. */
+  /**
+   * A run with a fault. It uses a process that has run for a while if that process survives the fault and sends the statement; otherwise a
+   * fresh process.
+   */
   async strike(of: Case & { readonly fault: Fault }): Promise<Run> {
     const { scenario, fault, death } = of;
     const canSurvive = fault.scope === 'connection' && death === undefined;
@@ -118,7 +118,7 @@ export class Track implements AsyncDisposable {
     }
   }
 
-  /** The second of two processes, the first of which dies. */
+  /** The run of the second of two processes, the first of which dies. */
   runAfter(scenario: Scenario, death: Fault): Promise<Run> {
     return this.#runFresh({ scenario, death });
   }
@@ -145,7 +145,7 @@ export class Track implements AsyncDisposable {
       await this.#lane.reset(of.scenario);
       victim.proxy.arm(of.fault);
       const run = await this.#play(victim, of);
-      // What it does in the background still belongs to this case.
+      // Work of the process in the background still belongs to this case.
       await waitFor(() => victim.proxy.quietMs > PAUSE_MS, {
         message: 'the process is at rest',
         intervalMs: 1,
@@ -185,7 +185,7 @@ export class Track implements AsyncDisposable {
     const current = async (): Promise<Stage> => {
       if (dead?.proxy.isDead === false) return dead.stage;
       if (!proxy.isDead) return stage;
-      // Before anybody goes on: what a retry puts right must not have been wrong in between.
+      // Before another process continues: a retry must not have to repair a broken invariant.
       examined ??= checkInvariants(database.pool, { isSettled: false });
       await examined;
       return rescuer;
@@ -197,7 +197,7 @@ export class Track implements AsyncDisposable {
       .finally(() => {
         isDriven = true;
       });
-    // Who waits for it is told; until then it is nobody's.
+    // The error is reported where `driven` is awaited. Until then it must not count as unhandled.
     driven.catch(() => undefined);
     if (dead !== undefined) {
       await waitFor(() => dead.proxy.isDead, { message: 'the first process is dead', ...RECOVERY });
@@ -224,7 +224,7 @@ export class Track implements AsyncDisposable {
       });
     }
     const answer = await driven;
-    // The goodbye is part of the run: it is cut like the rest, and must not undo anything.
+    // The end of the process is part of the run: its statements are cut like the others, and must not undo anything.
     const leaveAt = proxy.statements.length;
     if (!proxy.isDead) await untilAborted(stage.rest(), proxy.life).catch(() => undefined);
     const outcome = await concludeScene(database.pool, scenario, answer ?? null);
@@ -245,7 +245,7 @@ const isPeerWatch = (text: string): boolean => text.includes('is_lock_free');
 const pickQueue = ({ toolQueue }: TrackOptions): Pick<TrackOptions, 'toolQueue'> =>
   toolQueue === undefined ? {} : { toolQueue };
 
-/** Whoever starts a worker starts it again when it could not. */
+/** A worker that could not start is started again. */
 async function start({ stage, proxy }: Victim): Promise<void> {
   for (let attempt = 1; !proxy.isDead; attempt += 1) {
     try {
@@ -257,7 +257,7 @@ async function start({ stage, proxy }: Victim): Promise<void> {
   }
 }
 
-/** Lets the process under fault do what it can by itself, its sweep included. */
+/** Lets the process under fault do what it can by itself, including its sweep. */
 async function goOn(
   { stage, proxy }: Victim,
   {

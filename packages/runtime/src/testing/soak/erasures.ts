@@ -1,4 +1,4 @@
-/** Erases all cards of runs that have ended while others work, and looks for their words in all tables. */
+/** Erases all cards of ended runs under load, and searches all tables for their words. */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { CardId, ProjectId } from '@boxcar/kernel';
 import { eraseCards, eraseEvidence } from '@boxcar/store';
@@ -9,12 +9,12 @@ import { type Accepted, wordsIn } from './load.js';
 
 const PAUSE_MS = 100;
 const ATTEMPTS = 300;
-/** Of so many submissions one is erased. */
+/** One of this many submissions is erased. */
 const EVERY = 5;
-/** Late answers are no cards, and a worker that was stopped may keep one at any time. */
+/** Late answers are not cards, and a stopped worker may store one at any time. */
 const LATE = 'evidence.body';
 
-/** The youngest of the submissions all turns of whose run have ended. */
+/** The youngest of the submissions whose runs have ended completely. */
 const NEXT = `
   select t.id as turn_id, t.project_id from boxcar.turns t
   where t.id = any ($1::uuid[]) and not exists (select from boxcar.turns o where o.run_id = t.run_id and o.ended_at is null)
@@ -30,9 +30,9 @@ interface Ended extends pg.QueryResultRow {
 }
 
 export class Erasures {
-  /** The turns of submissions whose cards were erased, or are being erased. */
+  /** The turns of submissions whose cards have been erased, or are being erased. */
   readonly turnIds = new Set<string>();
-  /** Erased cards whose words were looked for while they were still there. */
+  /** The number of erased cards that still existed when their words were searched for. */
   checked = 0;
   readonly #words = new Map<string, ProjectId>();
   readonly #left: string[] = [];
@@ -41,8 +41,8 @@ export class Erasures {
   #search: string | undefined;
 
   /**
-   * @param pool - Erases; faults of all processes affect it.
-   * @param observer - Affected by no fault of one process.
+   * @param pool - Erases; affected by faults of all processes.
+   * @param observer - Not affected by faults of one process.
    */
   constructor(pool: pg.Pool, observer: pg.Pool) {
     this.#pool = pool;
@@ -52,7 +52,7 @@ export class Erasures {
   async run(accepted: () => readonly Accepted[], isOn: () => boolean): Promise<void> {
     while (isOn()) {
       await delay(PAUSE_MS);
-      // Of older ones nothing is left: they were purged.
+      // Older submissions have been purged.
       const chosen = accepted()
         .filter((_, n) => n % EVERY === 0)
         .slice(-200)
@@ -68,12 +68,12 @@ export class Erasures {
     const ids = rows.map(({ id }) => id);
     this.turnIds.add(turn_id);
     this.#words.set(word, project_id);
-    // As a list does that looks for the word.
+    // As a list does when it searches for the word.
     await this.#repeat(() => writeTurnWords(this.#pool, project_id, word));
-    // A second time changes nothing, so it is done until it is known to be done.
+    // A repeated erasure changes nothing, so it is repeated until its success is known.
     await this.#repeat(() => eraseCards(this.#pool, ids, { projectId: project_id, reason: 'soak' }));
     this.#left.push(...(await this.#findLeft(`%${word}%`)));
-    // A purge may have taken some of them before.
+    // A purge may have removed some of the cards before.
     const [still] = await this.#ask<{ n: number }>(ERASED, [ids]);
     this.checked += still?.n ?? 0;
   }
@@ -89,7 +89,9 @@ export class Erasures {
       );
   }
 
-  /** What was left of what was erased, then or when all has ended. Erases late answers, of which then nothing is left either. */
+  /**
+   * Words of erased cards that were found after their erasure or are found at the end. Erases late answers first, and then checks them too.
+   */
   async findLeft(): Promise<readonly string[]> {
     const late = await this.#ask<{ id: string; project_id: ProjectId; text: string }>(
       'select v.id, v.project_id, v.body::text as text from boxcar.evidence v',
@@ -116,7 +118,7 @@ export class Erasures {
     return this.#repeat(async () => (await this.#observer.query<R>(text, [...values])).rows);
   }
 
-  /** Again while the server is away. */
+  /** Repeats the work while the server is unavailable. */
   async #repeat<T>(work: () => Promise<T>): Promise<T> {
     for (let attempt = 1; ; attempt += 1) {
       try {

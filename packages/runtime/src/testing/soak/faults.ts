@@ -4,7 +4,7 @@ import { type Fleet, WORKER_LIMIT_MS } from './fleet.js';
 import type { SoakPlace } from './place.js';
 import type { Random } from './random.js';
 
-/** What a fault has to do with; it returns once it is over. */
+/** The input of a fault. A fault returns when it is over. */
 export interface Struck {
   readonly fleet: Fleet;
   readonly callers: Callers;
@@ -26,10 +26,10 @@ export interface Fault {
   readonly limitMs?: number;
 }
 
-/** Leaves time for a few things to go wrong, and is over before people give up. */
+/** Long enough for a few things to go wrong, and over before clients give up. */
 const SHORT = [200, 1_000] as const;
 
-/** What may happen to a connection, whichever server it leads to. */
+/** Faults of a connection, for any server. */
 const connectionFaults = (name: string, proxyOf: (struck: Struck) => TcpProxy | undefined) => {
   const during = (begin: (proxy: TcpProxy) => unknown): Fault => ({
     strike: async (struck) => {
@@ -68,7 +68,7 @@ const PROCESS_FAULTS: Readonly<Record<string, Fault>> = {
   'caller: all connections silent': atCaller(({ callers, random, wait }) => callers.silence(random, wait)),
 };
 
-/** The faults that this place can bear, by name. To add one, add it here. */
+/** The faults that are possible in this place, by name. Add new faults here. */
 export function faultsOf(place: SoakPlace): ReadonlyMap<string, Fault> {
   const { redis, restartPostgres } = place;
   return new Map<string, Fault>(

@@ -13,15 +13,15 @@ const QUICK: WorkerOptions = {
 };
 const STARTS = { deadlineMs: 60_000 };
 const MAX_STARTS = 10;
-/** The end of what a worker said, where it matters. */
+/** How much of the last output of a worker is shown in messages, in characters. */
 const TAIL = 1_000;
 
-/** How long other processes wait at most for a worker that is stopped or cut off. */
+/** The longest time that other processes wait for a worker that is stopped or cut off. */
 export const WORKER_LIMIT_MS = (QUICK.leaseMs ?? 0) + 2_000;
-/** Longer than the lease, and mostly longer than the limit, so that a lock that is kept is noticed. */
+/** Longer than the lease, and mostly longer than the limit, so that a lock that is held too long is noticed. */
 const STOP_MS = [WORKER_LIMIT_MS - 1_000, 2 * WORKER_LIMIT_MS] as const;
 
-/** Which connections of a worker fall silent. */
+/** The connections of a worker that are silenced. */
 export type SilentPart = 'pool' | 'direct' | 'all';
 
 const IS_PART: Readonly<Record<SilentPart, (hello: string) => boolean>> = {
@@ -58,7 +58,7 @@ export class Fleet {
     await Promise.all(Array.from({ length: count }, () => this.#startOne()));
   }
 
-  /** Starts a worker, again while it cannot start because a server is away. */
+  /** Starts a worker. Repeats the start while a server is unavailable. */
   async #startOne(): Promise<void> {
     const postgres = await tcpProxy(this.#options.databaseUrl);
     const options = { ...this.#options, databaseUrl: postgres.url };
@@ -95,7 +95,7 @@ export class Fleet {
     this.#starting.add(starting);
   }
 
-  /** Kills one without warning and starts another in the background. */
+  /** Kills a random worker without warning and starts another in the background. */
   async kill(random: Random): Promise<void> {
     const victim = this.#take(random);
     if (victim === undefined) return;
@@ -104,7 +104,7 @@ export class Fleet {
     this.#replace();
   }
 
-  /** Stops one beyond its lease, and lets it go on then. */
+  /** Stops a random worker beyond its lease, then continues it. */
   async freeze(random: Random, wait: (ms: number) => Promise<void>): Promise<void> {
     const victim = this.#take(random);
     if (victim === undefined) return;
@@ -136,7 +136,7 @@ export class Fleet {
     }
   }
 
-  /** Those that take the place of killed ones are there. */
+  /** Waits until the replacements of killed workers have started. */
   async isWhole(): Promise<void> {
     await Promise.all(this.#starting);
   }

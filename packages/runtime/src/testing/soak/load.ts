@@ -10,7 +10,7 @@ const ask = (profile: string) => ({
   arguments: { expert_profile: profile, question: '{{instruction}}' },
 });
 
-/** What is asked for, and what comes of it when no worker is lost too often. To add a kind, add it here. */
+/** The profiles of the submissions, and their results when no worker is lost too often. Add new kinds here. */
 const PROFILES: readonly Readonly<Record<string, unknown>>[] = [
   { name: 'plain', script: [{ say: 'plain {{instruction}}', delayMs: 20 }] },
   {
@@ -63,7 +63,7 @@ const PROFILES: readonly Readonly<Record<string, unknown>>[] = [
 export interface Accepted {
   readonly turnId: string;
   readonly expected: string;
-  /** What it was asked for: in everything that is said about it, and in nothing else. */
+  /** A word of the submission, which occurs in all texts about it and nowhere else. */
   readonly word: string;
 }
 
@@ -71,7 +71,7 @@ const WORD = /soak\.\d+\.said/g;
 /** The words of submissions in a text. */
 export const wordsIn = (text: string): readonly string[] => text.match(WORD) ?? [];
 
-/** Submits turn after turn, each until it is accepted, under a key of its own. */
+/** Submits turn after turn. Each submission is repeated under its own key until it is accepted. */
 export class Load {
   readonly accepted: Accepted[] = [];
   readonly #submit: (request: CallerRequest) => Promise<JsonValue>;

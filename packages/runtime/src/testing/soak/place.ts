@@ -10,21 +10,21 @@ import { migrateQueues } from '../../queue/queues.js';
 export interface SoakPlace {
   /** Migrated, and otherwise empty. */
   readonly databaseUrl: string;
-  /** Undefined when the queues live in the database. */
+  /** Undefined when the queues are in the database. */
   readonly redis: TestRedis | undefined;
-  /** Kills the server and starts it again; undefined when it is not ours. */
+  /** Kills the server and starts it again. Undefined when the soak does not own the server. */
   readonly restartPostgres: (() => Promise<void>) | undefined;
   close(): Promise<void>;
 }
 
-/** Servers of one's own, started for the soak and removed after it. */
+/** Starts servers for the soak and removes them after it. */
 export async function openPlace(queue: 'redis' | 'postgres'): Promise<SoakPlace> {
   const redis = queue === 'redis' ? await startRedis(findRedis()) : undefined;
-  // A durable one: it is killed, and must remember what it has confirmed.
+  // A durable server: it is killed, and must keep everything that it has confirmed.
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-soak-'));
   const remove = (): void => rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
   let server = await startEmbeddedPostgres({ dataDir: folder });
-  // When the process ends early, the server's own handler, which is older, stops it before.
+  // When the process ends early, the server's own exit handler, which was registered earlier, stops the server first.
   process.once('exit', remove);
   const { port } = server;
   const databaseUrl = overTcp(server.url);

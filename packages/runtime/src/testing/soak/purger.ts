@@ -1,18 +1,18 @@
-/** Purges under load: runs that have ended a while ago, and tapes that nobody writes to. */
+/** Purges under load: runs that ended a while ago, and tapes without writers. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { errorText, KernelError } from '@boxcar/kernel';
 import { purgeRuns, purgeTapes, readClock } from '@boxcar/store';
 import type pg from 'pg';
 import type { Accepted } from './load.js';
 
-/** Runs stay so long after their end. */
+/** The time that runs are kept after their end. */
 const AGE_MS = 5_000;
 const EVERY_MS = 1_000;
-/** Small, so that many batches meet the load. */
+/** Small, so that many batches run under load. */
 const BATCH_SIZE = 20;
 
 export class Purger {
-  /** Errors other than that the server was away. */
+  /** Errors, except those of an unavailable server. */
   readonly broken: string[] = [];
   /** Runs that were removed. */
   removed = 0;
@@ -20,13 +20,13 @@ export class Purger {
   readonly #checked = new Set<string>();
   readonly #findWrong: (accepted: readonly Accepted[]) => Promise<string[]>;
 
-  /** @param findWrong - What is wrong with turns that have ended: asked before they may go. */
+  /** @param findWrong - Finds problems of ended turns. It is called before these turns may be purged. */
   constructor(pool: pg.Pool, findWrong: (accepted: readonly Accepted[]) => Promise<string[]>) {
     this.#pool = pool;
     this.#findWrong = findWrong;
   }
 
-  /** Those that may still be looked at when all has ended. */
+  /** The submissions that must still be checked after everything has ended. */
   unchecked(accepted: readonly Accepted[]): readonly Accepted[] {
     return accepted.filter(({ turnId }) => !this.#checked.has(turnId));
   }

@@ -1,13 +1,13 @@
-/** Numbers that look random and come again with the same seed. */
+/** Pseudorandom numbers. The same seed gives the same numbers. */
 export interface Random {
-  /** From 0 to below 1. */
+  /** At least 0 and less than 1. */
   next(): number;
   /** From `from` to `to`, both included. */
   between(from: number, to: number): number;
   pick<T>(items: readonly T[]): T | undefined;
 }
 
-/** Mulberry32: 32 bits of state are plenty to choose faults with. */
+/** Mulberry32: 32 bits of state are enough to choose faults. */
 export function createRandom(seed: number): Random {
   let state = seed >>> 0;
   const next = (): number => {

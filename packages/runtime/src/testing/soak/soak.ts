@@ -1,12 +1,12 @@
 /**
- * Load and faults on real processes, for as long as one likes: what struck, and what held.
+ * Applies load and faults to real processes for a given time, and reports the faults and the promises that held.
  *
- * S1  Everything that was accepted ends, whatever strikes; what ended well ended with what was asked for.
- * S2  A tool that may run once ran once at most. The invariants hold. No worker ends by itself.
- * S3  While one process is killed, stopped or cut off, the others continue: turns that are submitted meanwhile end within
- *     the lease plus 2 s, or within 12 s if that process is a caller.
- * S4  All cards of ended runs are erased meanwhile. At once, and when all has ended, no table has their words.
- * S5  Runs are purged a while after their end, under this load. What they came to is checked before.
+ * S1  Every accepted turn ends, whatever faults occur. Turns that succeed have the expected result.
+ * S2  A tool that may run once runs at most once. The invariants hold. No worker ends by itself.
+ * S3  While one process is killed, stopped or cut off, the others continue: turns that are submitted in the meantime end within the lease
+ *     plus 2 s, or within 12 s if that process is a caller.
+ * S4  All cards of ended runs are erased under load. Immediately afterwards, and after everything has ended, no table contains their words.
+ * S5  Runs are purged under load, a while after their end. Their results are checked before.
  * S6  The same seed chooses the same load and the same faults; their effects depend on the machine.
  */
 import { setTimeout as delay } from 'node:timers/promises';
@@ -33,46 +33,48 @@ import { createRandom } from './random.js';
 
 const WORKERS = 3;
 const CALLERS = 2;
-/** Turns accepted and not ended that the load keeps up. */
+/** The number of open turns that the load maintains. */
 const MAX_OPEN = 60;
 const SUBMITTERS = 4;
 const PAUSES_MS = [100, 800] as const;
-/** So much longer it goes on, again and again, for an erasure that is still to come. */
+/** The time by which the soak is extended, repeatedly, while an erasure is still missing. */
 const A_WHILE_MS = 1_000;
-/** After the last fault all is well again: then nothing may take long. */
+/** After the last fault no process is disturbed anymore, so nothing may take long. */
 const END_DEADLINE_MS = 120_000;
 
 export interface SoakOptions {
   /** The longest time during which faults strike. */
   readonly seconds: number;
-  /** No more faults are started after this many turns were accepted. */
+  /** No more faults are started after this many turns have been accepted. */
   readonly turns?: number;
   readonly seed: number;
-  /** Goes on after that until the cards of a run were erased and looked for: a busy machine may not come to it before. */
+  /**
+   * After that, continues until the cards of a run have been erased and searched for, because a busy machine may not get to that in time.
+   */
   readonly untilErased?: boolean;
-  /** Told now and then, in one line, how it stands. */
+  /** Called from time to time with one line about the progress. */
   readonly progress?: (line: string) => void;
 }
 
 export interface SoakReport {
   readonly seed: number;
   readonly seconds: number;
-  /** How often each fault struck. */
+  /** How often each fault occurred. */
   readonly struck: Readonly<Record<string, number>>;
   /** The longest time of a turn that another caller submitted while one process was under fault, in milliseconds. */
   readonly longestMs: Readonly<Record<string, number>>;
   readonly accepted: number;
-  /** Submissions made again because the database was away. */
+  /** Submissions that were repeated because the database was unavailable. */
   readonly repeated: number;
   /** Runs whose cards were erased. */
   readonly erased: number;
-  /** Erased cards whose words were looked for in all tables. */
+  /** Erased cards whose words were searched for in all tables. */
   readonly checked: number;
   /** Runs that were purged. */
   readonly purged: number;
-  /** Turns that were not purged, those of children included, by how they ended. */
+  /** Turns that were not purged, including children, by status. */
   readonly ended: Readonly<Record<string, number>>;
-  /** What was promised, and what broke it; an empty list means that it held. */
+  /** The promises, each with the observations that broke it. An empty list means that the promise held. */
   readonly promises: readonly { readonly promise: string; readonly broken: readonly string[] }[];
   readonly ok: boolean;
 }
@@ -82,9 +84,9 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
   const postgres = await tcpProxy(place.databaseUrl);
   const redis = place.redis === undefined ? undefined : await tcpProxy(place.redis.url);
   const urls = { databaseUrl: postgres.url, ...(redis === undefined ? {} : { redisUrl: redis.url }) };
-  // What checks, and what the tools write, takes no way that faults stand in.
+  // Connections for checks, and for the writes of tools, are not affected by faults.
   const observer = createPool({ connectionString: place.databaseUrl, max: 2, applicationName: 'observer' });
-  // Its connection is affected by faults of all processes, and by no fault of one process.
+  // The connection of the purger is affected by faults of all processes, but not by faults of one process.
   const purging = createPool({ connectionString: place.databaseUrl, max: 2, applicationName: 'purger' });
   const purger = new Purger(purging, (accepted) => findWrong(observer, accepted, erasures.turnIds));
   const opened = openRuntime({ ...urls, model: createModelRouter({}) });
@@ -101,7 +103,7 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
   let load: Load | undefined;
   const isOn = (): boolean =>
     performance.now() < endsAt && (load?.accepted.length ?? 0) < (options.turns ?? Number.POSITIVE_INFINITY);
-  // Nothing that a fault does lasts beyond the end.
+  // No fault lasts beyond the end.
   const wait = (ms: number): Promise<void> =>
     delay(Math.max(0, Math.min(ms, endsAt - performance.now()))).then(() => undefined);
   try {
@@ -126,7 +128,7 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
       const faults = [...faultsOf(place)];
       const learnsAt = performance.now();
       await others.learn();
-      // No fault could strike until now.
+      // No fault could start until now.
       endsAt += performance.now() - learnsAt;
       while (isOn()) {
         await wait(random.between(...PAUSES_MS));
@@ -214,7 +216,7 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
   }
 }
 
-/** A worker outside, for the tools that go to a queue. */
+/** A worker outside, for the tools that use a queue. */
 function serveOutside(place: SoakPlace): { close(): Promise<void> } {
   const queues = openQueues(
     place.redis === undefined
@@ -237,7 +239,7 @@ function serveOutside(place: SoakPlace): { close(): Promise<void> } {
 const sum = (counts: Readonly<Record<string, number>>): number =>
   Object.values(counts).reduce((total, n) => total + n, 0);
 
-/** Asks again while the server is away. */
+/** Repeats the query while the server is unavailable. */
 async function ask<R extends pg.QueryResultRow>(pool: pg.Pool, text: string): Promise<R[]> {
   for (;;) {
     try {
@@ -256,7 +258,7 @@ async function countOpen(pool: pg.Pool): Promise<number> {
   return row?.n ?? 0;
 }
 
-/** The turns that have not ended, and what they wait for as far as their rows tell. */
+/** The open turns, and what they wait for according to their rows. */
 async function describeOpen(pool: pg.Pool): Promise<string[]> {
   const rows = await ask<{ what: string }>(
     pool,
@@ -287,7 +289,7 @@ async function findWrong(
     const state = states.get(turnId);
     if (state === undefined) return [`turn ${turnId} was accepted and does not exist`];
     const result = deliverableOf(state.content);
-    // It may be in the middle of being erased; whether all of it went is asked at the end.
+    // The turn may be in the middle of an erasure. A complete erasure is checked at the end.
     const isErased = erased.has(turnId) && result === '(erased)';
     return state.status === 'success' && result !== expected && !isErased
       ? [`turn ${turnId} ended with ${JSON.stringify(result)} instead of ${JSON.stringify(expected)}`]

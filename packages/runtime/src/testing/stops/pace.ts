@@ -30,7 +30,7 @@ export class Pace implements AsyncDisposable {
   async #run(): Promise<void> {
     while (this.#isOn) {
       await delay(TICK_MS);
-      // A server that a fault has taken away says nothing about the machine.
+      // A server that a fault has made unavailable says nothing about the machine.
       await this.#pool.query('select 1').catch(() => undefined);
       const now = performance.now();
       this.lostMs += Math.max(0, now - this.#tickedAt - USUAL_MS);

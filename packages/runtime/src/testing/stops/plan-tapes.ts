@@ -9,7 +9,7 @@ const ADA = 'ada';
 const ensure = (client: Client) =>
   client.submit('provision_agent', { action: 'ensure', agent_id: ADA, profile_name: 'writer' });
 
-/** A step may be refused, because the other program may have changed the tape meanwhile. */
+/** A step may be refused, because the other program may have changed the tape in the meantime. */
 async function ifPossible(work: Promise<unknown>): Promise<void> {
   try {
     await work;

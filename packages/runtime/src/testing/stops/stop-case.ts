@@ -47,7 +47,7 @@ export interface StopRun extends Sent {
   readonly heldUpMs: number;
 }
 
-/** Work that has nothing to do with the scenario, by another caller. */
+/** Work without relation to the scenario, by another caller. */
 async function standBy({ client, watcher }: Beside, lane: StopLane): Promise<void> {
   const launch = (profile_name: string) =>
     client.submit('launch_principal', { profile_name, instruction: 'go' }) as Promise<{ turn_id: string }>;
@@ -129,7 +129,7 @@ export async function runStop(
     const allowedMs = bounds === undefined ? WAKE.deadlineMs : LIMITS_MS[role] + 2 * bounds.calmMs;
     const heldUpMs = (): number =>
       performance.now() - stoppedAt - ((bounds?.pace.lostByNowMs ?? 0) - lostAtStop);
-    // C1
+    // C1.
     if (isStopped()) help();
     // The process may also stop at the work beside the scenario.
     else proxy.strike.addEventListener('abort', help, { once: true });
@@ -171,9 +171,9 @@ export async function runStop(
         `${missing.join(' and ')} did not go on within ${Math.round(allowedMs)} ms of the stop\n${await describeBlockers(pool, proxy.serverPorts)}`,
       );
     }
-    // C3
+    // C3.
     await victim.wake();
-    // A process that stops as it leaves is woken at once: the others have nothing left to do.
+    // A process that stops while it is ending is woken at once: the others have no work left.
     proxy.strike.addEventListener('abort', () => void victim.wake(), { once: true });
     await waitFor(async () => done.every(({ isDone }) => isDone) && (await isOver()), {
       message: 'everything has ended after the wake-up',

@@ -17,7 +17,7 @@ const AGAIN = 3;
 
 export interface StopOptions {
   readonly kind: QueueBackend;
-  /** Where the process runs that stops. A separate process has the profiles of a plan, but not its tools and models. */
+  /** The home of the process that stops. A separate process has the profiles of a plan, but not its tools and models. */
   readonly home?: VictimHome;
   /** Number of cases at once: a case spends nearly all of its time waiting. */
   readonly lanes: number;

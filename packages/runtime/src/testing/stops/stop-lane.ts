@@ -19,7 +19,7 @@ import { openStage, type Stage } from '../faults/stage.js';
 import { type TestBackend, testBackend } from '../queue-backend.js';
 import type { WorkerProcessOptions } from '../worker-process.js';
 
-/** Where the process runs that stops. */
+/** The home of the process that stops. */
 export type VictimHome = 'this process' | 'own process';
 
 const START_MS = 60_000;

@@ -2,7 +2,7 @@ import type { Client, Scenario, Watcher } from '../faults/scenario.js';
 import type { Stage } from '../faults/stage.js';
 import type { TestBackend } from '../queue-backend.js';
 
-/** What a healthy program may do while another process is stopped. */
+/** Operations of a healthy program while another process is stopped. */
 export interface Beside {
   readonly client: Client;
   readonly watcher: Watcher;
@@ -25,8 +25,8 @@ export interface StopPlan {
   /** Runs before the stopping process exists, so that its first sweep finds work. */
   readonly before?: (beforehand: Beforehand) => Promise<unknown>;
   /**
-   * What another caller does with the same rows while this one is stopped. The stopped caller continues the scenario after it wakes.
-   * Without `beside`, the other caller repeats the unanswered submission under the same key and continues the scenario.
+   * Work of another caller on the same rows while this caller is stopped. The stopped caller continues the scenario after it wakes. Without
+   * `beside`, the other caller repeats the unanswered submission under the same key and continues the scenario.
    */
   readonly beside?: (beside: Beside) => Promise<unknown>;
 }

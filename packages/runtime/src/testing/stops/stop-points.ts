@@ -1,10 +1,10 @@
 /**
- * Where a process is stopped.
+ * Chooses the statements at which a process is stopped.
  *
- * P1  After each statement: within a transaction the server has executed it and holds its locks, and stopping before the next
- *     statement is the same to the server. After a commit its answer is not known.
- * P2  Before each change that takes effect by itself, and before each commit: the change reaches the server when the process wakes,
- *     after others have continued.
+ * P1  After each statement: within a transaction the server has executed it and holds its locks. For the server, a stop before the next
+ *     statement is the same. After a commit, the process does not know the answer.
+ * P2  Before each change that takes effect by itself, and before each commit: the change reaches the server when the process wakes, after
+ *     others have continued.
  * P3  A process stops, or one of its connections falls silent while the process continues.
  * P4  A connection is cut after each change that has taken effect: the answer is lost, and all processes live.
  * P5  A statement that changes nothing and is in no transaction holds nothing: it is chosen once.
