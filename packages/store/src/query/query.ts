@@ -11,9 +11,9 @@ import type { Builder } from './builder.js';
 export type { Builder };
 
 /**
- * Runs one statement. Not where several are sent at once (`transactAtOnce`): it waits for drizzle to be loaded.
+ * Runs one statement. Must not be used where several statements are sent at once (`transactAtOnce`): it waits until drizzle is loaded.
  *
- * @param label - `file.what_it_does`, behind the first word of the text, as statements in SQL have it.
+ * @param label - `file.what_it_does`. It is put after the first word of the text, as in statements written in SQL.
  */
 export async function query<T>(
   db: Queryable,
@@ -37,12 +37,12 @@ export async function query<T>(
   try {
     return await write(builder);
   } catch (error) {
-    // drizzle wraps the failure in an error of its own.
+    // drizzle wraps the failure in its own error.
     throw failure ?? error;
   }
 }
 
-/** `query` for a statement that is its own transaction: retried as a whole. */
+/** `query` for a statement that is its own transaction. It is retried as a whole. */
 export const queryRetrying = <T>(
   db: Queryable,
   label: string,
