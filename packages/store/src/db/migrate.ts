@@ -37,8 +37,8 @@ const QUERY_MS = 30_000;
 /** The pauses of a running migration are shorter than a second. */
 const IDLE_SESSION_MS = 8_000;
 /**
- * How long a file or a step tries to get its locks. A statement outside a transaction waits for all transactions that are older; those of
- * a worker end after 30 s.
+ * How long a file or a step tries to get its locks. A statement outside a transaction waits for all older transactions;
+ * transactions of a worker end after 30 s.
  */
 const GIVE_WAY_MS = 300_000;
 /** A lock that was not free, a deadlock, a conflict: a repetition may succeed. */

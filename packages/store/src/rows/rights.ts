@@ -109,7 +109,7 @@ export const WRITTEN_BOXES = `
 
 /**
  * Whether agent $3 may know how turn `c` on tape `b` of project `p` ends. The agent may know it when it asked for the turn, may read
- * what the turn wrote, or may read the deliverable by a grant with a last position.
+ * the entries of the turn, or may read the deliverable by a grant with a last position.
  */
 export const KNOWS_END = `
   ((c.is_woken is not true and coalesce((select q.agent_id from boxcar.turns q where q.id = c.parent_turn_id) = $3, false)) or ${wroteFor('$3')} or ${readsAll('$3')}

@@ -75,7 +75,7 @@ function declared(all: readonly PgTable[]): string[] {
   });
 }
 
-/** The same lines from the catalogue of a migrated database. */
+/** The same lines from the catalog of a migrated database. */
 async function existing(): Promise<string[]> {
   const { rows } = await database.pool.query<{ line: string }>(`
     with t as (

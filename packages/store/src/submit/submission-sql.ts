@@ -18,7 +18,7 @@ export interface SubmissionRecords {
   readonly fences: readonly object[];
   /** The runs that the new turns of fenced submissions join, the number of these turns, and the most turns that such a run may have. */
   readonly spawns: readonly object[];
-  /** The calls of fenced submissions that wait for what the submission creates. */
+  /** The calls of fenced submissions that wait for the turns or batches of the submission. */
   readonly waits: readonly object[];
   readonly operations: readonly object[];
   readonly cards: readonly object[];

@@ -65,7 +65,7 @@ export interface ClaimedTurn {
   readonly selector: { readonly name: string; readonly version: string | null } | null;
 }
 
-/** The allotment that a turn got from its accounts, and what the turn has spent. */
+/** The allotment that a turn got from its accounts, and the amounts that the turn has spent. */
 export interface Purse {
   /** Null when only the profile limits it. */
   readonly budgetId: string | null;

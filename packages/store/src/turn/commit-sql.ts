@@ -1,5 +1,5 @@
 /**
- * The statement of a commit. There is one text for each combination of what the turns of a commit do.
+ * The statement of a commit. There is one text for each combination of changes that its turns need.
  *
  * S1  The statement changes turns under their locks, then their tapes, in the order of ids.
  * S2  The values that a part needs of a turn travel in the turn's record. So Postgres never joins two lists of a batch by comparing all

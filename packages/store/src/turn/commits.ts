@@ -71,7 +71,7 @@ const LOOK_AT_TURNS = statement(`select /* commits.look_at_turns */ ${OF_TURNS}`
 
 type LockedTurn = Row<'turns', 'id' | 'status' | 'epoch' | 'holder_id'> & { readonly is_member: boolean };
 
-/** C2, read under the lock of the turn. The same condition as in COMMIT. */
+/** C2, read under the lock of the turn. The same condition as in the statement of the commit (`commit-sql.ts`). */
 const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean =>
   turn !== undefined &&
   !isFinal(turn.status) &&

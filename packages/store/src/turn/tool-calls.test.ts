@@ -331,8 +331,7 @@ describe('an advance', () => {
       advance(low.turn),
     ]);
     await waitUntilBlocked(world.pool, { by: other.pid });
-    // It waits for the lower turn without holding the higher turn: the session that holds the lower turn may go on to lock the higher
-    // one.
+    // It waits for the lower turn without holding the higher turn, so the session that holds the lower turn can lock the higher one.
     await other.query('select from boxcar.turns where id = $1 for update nowait', [high.turn.turnId]);
     await other.query('commit');
     expect((await advanced).outcomes.map(({ outcome }) => outcome)).toEqual(['open', 'suspended']);

@@ -17,7 +17,7 @@ const NOTE_FAILURE = statement(`
   returning pg_current_xact_id()::text as transaction_id`);
 
 /**
- * What the rows tell about a failure: whether its call was the probe, and which answers other workers have reported since the first of
+ * The facts about a failure in the rows: whether its call was the probe, and which answers other workers have reported since the first of
  * the failures in a row. $2: the time of that first failure. $5: the worker that reports the failure, which knows its own answers.
  */
 const SEEN = statement(`

@@ -413,7 +413,7 @@ describe('calls per minute', () => {
     const one = await wakeProvider(world.pool, 'p', { now: moment(everyMs + 10) });
     expect(one.rings).toHaveLength(1);
     expect(one.lookAfterMs).toBeGreaterThan(everyMs - 100);
-    // The kept place has been paced already.
+    // The rate has room for the kept place.
     const callers = await claimAgain(one.rings);
     expect(outcomes(await enterProvider(world.pool, 'p', { callers, now: moment(everyMs + 20) }))).toEqual([
       'admitted',

@@ -141,7 +141,7 @@ const KNOWS = statement(`
     coalesce((select true from boxcar.workers w where ${MAY_LIVE} and w.info->'primitives'->>$1 not in ($2, '') limit 1), false) as is_other`);
 
 /**
- * What the rows of workers and doors tell about a primitive. A row counts until a minute after its lease.
+ * Looks up a primitive in the rows of workers and doors. A row counts until a minute after its lease.
  *
  * @param hash - The hash of the arguments in the caller's own version of the primitive; '' = not known.
  * @returns `isKnown`: at least one process may know the primitive. `isOther`: at least one process takes other arguments than the
