@@ -29,8 +29,8 @@ export interface BatchTry {
   readonly isPatient?: boolean;
   /**
    * True: an item whose turn or tape is locked is left out of the batch and reported, and has no effect. When several statements share
-   * a transaction, the first try waits briefly for other rows (`BATCH_LOCK_MS`) and fails. A repetition leaves out each item that needs
-   * a locked row. Default false.
+   * a transaction, the first try waits briefly for other rows (`BATCH_LOCK_MS`) and then fails. A repetition leaves out each item that
+   * needs a locked row. Default false.
    */
   readonly leavesLocked?: boolean;
 }

@@ -103,7 +103,7 @@ export interface CompactionLink {
 }
 
 /**
- * Tells whether a compaction has left out a card and links it, on the turn's tape or on the tape that the turn was cloned from.
+ * Tells whether a compaction has left out a card and links it, on the turn's tape or in the contexts that the turn got as a clone.
  * Undefined: the turn may not read the card.
  */
 export async function findCompactionLink(

@@ -47,8 +47,8 @@ export async function keepEvidence(pool: pg.Pool, items: readonly Evidence[]): P
   await runRetrying(pool, KEEP, [JSON.stringify(records)]);
 }
 
-// A call that was answered keeps its answer, and a second delivery of the same answer adds nothing. An answer is missing only when the
-// kernel wrote a status in its place.
+// A call that was answered keeps its answer, and a second delivery of the same answer adds nothing. So an answer is stored here only
+// when its call was canceled or timed out, or is pending in an ended turn.
 const KEEP_ANSWER = statement(`
   insert /* evidence.keep_answer */ into boxcar.evidence (id, project_id, turn_id, kind, step, epoch, tool_call_id, body)
   select $2, k.project_id, k.turn_id, 'result', k.step, k.epoch, k.id, $3::json
