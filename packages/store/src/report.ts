@@ -1,4 +1,4 @@
-/** `@boxcar/store/report`: what people read of the database: lists, trees, explanations, findings. Nothing that runs a turn needs it. */
+/** `@boxcar/store/report`: reads for people: lists, trees, explanations, findings. No code that runs a turn needs it. */
 export {
   type Activity,
   ActivityFeed,

@@ -70,7 +70,7 @@ test('results, commits and marks are written when the server is back; other work
       () => 'done',
       (error: { code: string }) => error.code,
     );
-  // Twice as long as a few tries need.
+  // Twice the time that a few tries need.
   expect([await plain(), await plain()]).toEqual(['database_unavailable', 'database_unavailable']);
   expect(isOver).toBe(false);
   await proxy.restore();

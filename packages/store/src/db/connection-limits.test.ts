@@ -35,7 +35,7 @@ function open(options: Partial<Parameters<typeof createPool>[0]> = {}): pg.Pool 
 }
 
 const SHORT_LEASE_MS = 1_000;
-/** How long a process with that lease may delay others. */
+/** The longest time for which a process with that lease may delay others. */
 const ALLOWED_MS = SHORT_LEASE_MS + 2_000;
 
 const settingsOf = async (db: Pick<pg.Pool, 'query'>): Promise<Record<string, string>> => {
@@ -46,7 +46,7 @@ const settingsOf = async (db: Pick<pg.Pool, 'query'>): Promise<Record<string, st
   return Object.fromEntries(rows.map(({ name, setting }) => [name, setting]));
 };
 
-/** How long another process waits for row 1, which the stopped process has locked. */
+/** The time for which another process waits for row 1, which the stopped process has locked. */
 async function waitForRow(): Promise<number> {
   const startedAt = performance.now();
   await transaction(open(), (tx) => tx.query({ text: 'update public.things set n = n + 1 where id = 1' }));
@@ -103,7 +103,7 @@ test('a connection that is being opened when a worker begins gets the limits of 
 test('behind a transaction pooler, transactions and single statements set their limits in one round trip', async () => {
   await using proxy = await statementProxy(database.url);
   const pool = open({ connectionString: proxy.url, isPooled: true });
-  /** Settings that remain in the session, which another client uses afterwards. */
+  /** Settings that stay in the session, which another client uses afterwards. */
   const ofSession = async (): Promise<Record<string, string>> => {
     const client = await checkOut(pool);
     try {
@@ -139,7 +139,7 @@ test('behind a transaction pooler, a single statement has the same limit for loc
   await stranger.query('begin; select from public.things where id = 1 for update');
   const update = 'update public.things set n = n + 1 where id = 1';
   await expect(pool.query(update)).rejects.toMatchObject({ code: '55P03' });
-  // A failed statement changes nothing, and its connection can be used again.
+  // A failed statement has no effect, and its connection can be used again.
   await expect(pool.query('select 1 / 0')).rejects.toMatchObject({ code: '22012' });
   await stranger.query('rollback');
   stranger.release();
@@ -213,7 +213,7 @@ test('a process that stops while the server writes to it loses its locks by itse
 test('no statement waits for one lock without limit, and its error says that it gave up', async () => {
   const pool = open();
   limitByLease(pool, SHORT_LEASE_MS);
-  // A session that is not the kernel's has no limit.
+  // A session of a program other than the kernel has no limit.
   const stranger = await database.pool.connect();
   await stranger.query(
     'begin; set local idle_in_transaction_session_timeout = 0; select from public.things where id = 1 for update',

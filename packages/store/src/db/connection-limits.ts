@@ -1,14 +1,13 @@
 /**
- * The settings of every connection of the kernel, so that a process that is stopped or cut off delays the others for a
- * bounded time only.
+ * The settings of every connection of the kernel. They bound the time for which a stopped or disconnected process can delay others.
  *
- * C1  The server ends a transaction that waits for its process for `idleMs`, and frees its locks.
- * C2  No statement waits for one lock longer than `lockMs`. A transaction that gave up is tried again (`retryTransient`), for
- *     longer than `idleMs`: by then the server has freed the lock of a stopped process.
+ * C1  When a transaction waits for its process for `idleMs`, the server ends the transaction and frees its locks.
+ * C2  No statement waits for one lock longer than `lockMs`. A transaction that gave up is tried again (`retryTransient`), for longer
+ *     than `idleMs`: by then the server has freed the lock of a stopped process.
  * C3  A statement runs for `statementMs` at most. Commands that need longer set their own limit.
- * C4  A lost host is noticed within about eight seconds: by keepalives while the connection is quiet, after `idleMs` when sent
- *     data is not acknowledged. The latter also ends the connection of a process that was stopped with a full receive buffer; no
- *     other limit applies while the server is writing.
+ * C4  A lost host is noticed within about eight seconds: by keepalives while the connection is quiet, or after `idleMs` when sent data
+ *     is not acknowledged. The latter also ends the connection of a process that was stopped with a full receive buffer; no other limit
+ *     applies while the server is writing.
  * C5  Facts that only this process has (the result of a tool, the reply of a model) are tried again for `awayMs` while the server
  *     accepts no connections.
  */
@@ -22,10 +21,10 @@ export interface ConnectionLimits {
   readonly awayMs: number;
 }
 
-/** For processes without a lease. Such a process may delay others by twelve seconds: `idleMs` and `lockMs`. */
+/** The limits of processes without a lease. Such a process may delay others by twelve seconds: `idleMs` and `lockMs`. */
 const COMMON: ConnectionLimits = { idleMs: 8_000, lockMs: 4_000, statementMs: 30_000, awayMs: 5_000 };
 
-/** A worker with a short lease must not delay the others longer than that lease, nor wait longer for them. */
+/** A worker with a short lease must not delay others longer than that lease, and must not wait for them longer. */
 export const limitsOf = (leaseMs?: number): ConnectionLimits =>
   leaseMs === undefined
     ? COMMON
@@ -36,7 +35,7 @@ export const limitsOf = (leaseMs?: number): ConnectionLimits =>
         awayMs: Math.min(COMMON.awayMs, Math.ceil(leaseMs * 0.5)),
       };
 
-/** The client gives up a little later than the server would: then the server has not answered at all. */
+/** The client gives up a little later than the server would. So a client that gives up has had no answer from the server at all. */
 export const SILENCE_MARGIN_MS = 2_000;
 
 /** A limit that is never reached: Node's longest timer. */
@@ -48,7 +47,7 @@ export const unlimited = <Q extends pg.QueryConfig>(query: Q): Q & { readonly qu
   query_timeout: NEVER_MS,
 });
 
-/** A caller's limit for Postgres: whole milliseconds, above 0, since 0 would mean no limit. */
+/** A caller's limit for Postgres, in whole milliseconds. It is greater than 0, since 0 would mean no limit. */
 export const statementTimeoutOf = (ms: number): number => Math.min(Math.ceil(ms), NEVER_MS);
 
 /** The limits as `set` statements, for connections that cannot set them at their start. */
@@ -76,13 +75,13 @@ export const startupOptions = ({ idleMs, lockMs, statementMs }: ConnectionLimits
 export interface DirectOptions {
   readonly connectionString: string;
   readonly applicationName: string;
-  /** How long one statement may take until the connection is given up. Infinity: no limit. */
+  /** The longest time for one statement; after it the connection is given up. Infinity: no limit. */
   readonly queryMs: number;
   /** After this time outside of transactions the server ends the session and frees its locks. Default: the server's setting. */
   readonly idleSessionMs?: number;
 }
 
-/** How long opening a connection may take. */
+/** The longest time for opening a connection. */
 export const CONNECT_MS = 10_000;
 
 /**
@@ -112,7 +111,7 @@ export function createDirectClient({
   return client;
 }
 
-/** How long closing a connection may take. */
+/** The longest time for closing a connection. */
 export const GOODBYE_MS = 1_000;
 
 /** Ends a connection, and cuts it off when the server does not answer. Never throws. */

@@ -7,10 +7,10 @@ import { transactWithin } from './lock-limit.js';
 import { createPool } from './pool.js';
 import type { Tx } from './statement.js';
 
-/** `ReadyForQuery` of an idle session, which ends what the server says at the start of one. */
+/** `ReadyForQuery` of an idle session, which ends the server's messages at the start of a session. */
 const READY = Buffer.from('5a0000000549', 'hex');
 
-/** A proxy that cuts the first session off as soon as it is ready, and hands both on in one piece. */
+/** A proxy that closes the first session as soon as it is ready, and forwards both messages in one piece. */
 async function cutOnceReady(targetUrl: string) {
   const target = new URL(targetUrl);
   let isFirst = true;
@@ -84,7 +84,7 @@ test('what is sent at once and breaks before all of it was sent leaves nothing',
     });
   await expect(send(false)).rejects.toThrow('too large to be written');
   expect((await pool.query('select n from public.sent')).rows).toEqual([]);
-  // As is what the server refuses, whatever follows it.
+  // A statement that the server refuses has the same effect, whatever statements follow it.
   const refused = transactAtOnce(pool, (tx) =>
     Promise.all([tx.query(insert(1)), tx.query({ text: 'select 1 / 0' }), tx.query(insert(2))]),
   );
@@ -155,7 +155,7 @@ describe('of statements sent together', () => {
 });
 
 describe('after a failure that a savepoint has undone', () => {
-  /** Fails, undoes the failure, and then sends a statement that fails unheard. */
+  /** Fails, undoes the failure, and then sends a statement that fails without a listener. */
   const undoneThen = async (tx: Tx, next: string): Promise<void> => {
     await tx.query({ text: 'savepoint mine' });
     await expect(tx.query({ text: 'select 1 / 0' })).rejects.toMatchObject({ code: '22012' });

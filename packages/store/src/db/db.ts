@@ -5,10 +5,10 @@ import { beginOn, queryLimited } from './pool.js';
 import { type BatchTry, type RetryOptions, retryBatch, retryTransient } from './retry.js';
 import { type Queryable, run, type Statement, type Tx } from './statement.js';
 
-// The loss of a connection that is checked out fails its statement and is also an event, which unheard ends the process.
+// The loss of a checked-out connection fails its statement and also emits an event. Without a listener, the event ends the process.
 const ignoreLoss = (): void => undefined;
 
-/** Runs a statement of outside code on a connection of the pool, by itself. @throws as in {@link toConnectionError}. */
+/** Runs one statement of outside code on a connection of the pool. @throws as in {@link toConnectionError}. */
 export async function queryOutside<R extends pg.QueryResultRow>(
   pool: pg.Pool,
   config: pg.QueryConfig,
@@ -26,8 +26,8 @@ export async function queryOutside<R extends pg.QueryResultRow>(
 }
 
 /**
- * Runs `body` in one transaction on one connection of the pool. Deadlocks, serialization failures and lost connections
- * repeat the whole of it, so `body` must be free of other effects.
+ * Runs `body` in one transaction on one connection of the pool. After a deadlock, a serialization failure or a lost connection the
+ * whole `body` is repeated, so it must have no other effects.
  *
  * @throws KernelError `database_unavailable` after the last attempt.
  */
@@ -39,7 +39,7 @@ export function transaction<T>(
   return retryTransient((attempt) => transactOnce(pool, (tx) => body(tx, attempt)), options);
 }
 
-/** Checks a connection out of a pool of `createPool`; its loss shows in its statements only. */
+/** Checks a connection out of a pool of `createPool`. The loss of the connection only fails its statements. */
 export async function checkOut(pool: pg.Pool): Promise<pg.PoolClient> {
   try {
     return await pool.connect();
@@ -48,7 +48,7 @@ export async function checkOut(pool: pg.Pool): Promise<pg.PoolClient> {
   }
 }
 
-/** A transaction for its statements, and the first failure among them that no savepoint has undone. */
+/** A transaction whose statements are watched, and the first failure among them that no savepoint has undone. */
 export interface Watched {
   readonly tx: Tx;
   /** The failure to report: the server refuses statements after a failed one as 25P02, which does not name the cause. */
@@ -64,7 +64,7 @@ export function watchFailures(client: Queryable): Watched {
         const sent = client.query<R>(config);
         sent.then(
           (answer: pg.QueryResult | readonly pg.QueryResult[]) => {
-            // `rollback to savepoint` answers like `rollback`: the transaction goes on without the failure.
+            // `rollback to savepoint` gets the same answer as `rollback`: the transaction continues without the failure.
             if ([answer].flat().some(isRolledBack)) first = undefined;
           },
           (error: unknown) => {
@@ -98,13 +98,16 @@ interface LockWait {
 }
 
 interface Settings {
-  /** Statements that set what holds in the transaction. */
+  /** Statements with settings that apply within the transaction. */
   readonly settings?: readonly string[];
-  /** Nothing is sent before the transaction has begun: connections of a caller's own pool may not take several statements at once. */
+  /**
+   * True: nothing is sent before the transaction has begun. Connections of a caller's own pool may not accept several statements at
+   * once.
+   */
   readonly waitsForBegin?: boolean;
 }
 
-/** All is set by the message that begins the transaction, so it costs nothing. A limit of 0 would mean no limit. */
+/** The message that begins the transaction contains all settings, so they cost no round trip. A limit of 0 would mean no limit. */
 const beginWithin = (pool: pg.Pool, { lockMs, settings = [] }: LockWait & Settings): string =>
   [
     beginOn(pool),
@@ -122,7 +125,7 @@ export async function transactOnce<T>(
   const watched = watchFailures(client);
   let broken: Error | undefined;
   try {
-    // Travels with the first statement; should it fail, that one fails too.
+    // Sent together with the first statement. If this fails, the first statement fails too.
     const begun = client.query(beginWithin(pool, limit));
     begun.catch(ignoreLoss);
     if (limit.waitsForBegin === true) await begun;
@@ -134,7 +137,7 @@ export async function transactOnce<T>(
     try {
       await client.query('rollback');
     } catch (failure) {
-      // The connection is gone, and the transaction with it.
+      // The connection is lost, and the transaction with it.
       broken = toError(failure);
     }
     throw toDatabaseError(watched.causeOf(error));
@@ -144,10 +147,10 @@ export async function transactOnce<T>(
 }
 
 /**
- * Reads on one snapshot: what `body` reads never mixes two states. Not repeated. The pool may be a caller's own.
+ * Reads on one snapshot, so that the reads of `body` never mix two states. Not repeated. The pool may be a caller's own.
  *
- * @param options.settings - More that holds in the transaction.
- * @param options.makesTables - It may make temporary tables, which a transaction that only reads may not.
+ * @param options.settings - More settings that apply within the transaction.
+ * @param options.makesTables - True: `body` may create temporary tables, which a read-only transaction may not.
  */
 export function readSnapshot<T>(
   pool: pg.Pool,
@@ -163,8 +166,8 @@ export function readSnapshot<T>(
 }
 
 /**
- * Runs statements that need nothing of each other's answers in one transaction and one round trip: begin, what `send` sends
- * before it first waits, and commit travel together. Repeated as a whole like `transaction`.
+ * Runs statements that need no answer of each other, in one transaction and one round trip. The begin, the statements that `send` sends
+ * before it first waits, and the commit are sent together. Repeated as a whole, like `transaction`.
  */
 export function transactAtOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): Promise<T> {
   return retryTransient(() => sendOnce(pool, send));
@@ -173,8 +176,8 @@ export function transactAtOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): 
 /**
  * `transactAtOnce` without its repetitions.
  *
- * @param options.after - Sends reads that see what was committed, in the same round trip. When they fail, the
- *   connection is closed, and nothing else comes of it.
+ * @param options.after - Sends reads that see the committed state, in the same round trip. When they fail, the connection is closed,
+ *   and their failure has no other effect.
  */
 export async function sendOnce<T>(
   pool: pg.Pool,
@@ -186,7 +189,8 @@ export async function sendOnce<T>(
   const begun = client.query(beginWithin(pool, limit));
   begun.catch(() => undefined);
   const sent = send(watched.tx);
-  // A failure on the server turns the commit into a rollback. A failure here, before everything was sent, needs our own rollback.
+  // A failure on the server turns the commit into a rollback. After a failure in this process, before all statements were sent, the
+  // transaction must be rolled back here.
   const isBroken = await hasFailed(sent);
   const committed = client.query(isBroken ? 'rollback' : 'commit');
   const [, , end, read] = await Promise.allSettled([begun, sent, committed, after?.(client)]);
@@ -202,7 +206,7 @@ export async function sendOnce<T>(
   }
 }
 
-/** Whether it has failed by now, without an answer from anywhere: ticks run when no promise has anything left to do. */
+/** Whether the promise has already failed without an answer from outside. Ticks run when no promise has any work left. */
 async function hasFailed(promise: Promise<unknown>): Promise<boolean> {
   let isRejected = false;
   promise.catch(() => {
@@ -214,7 +218,10 @@ async function hasFailed(promise: Promise<unknown>): Promise<boolean> {
 
 const toError = (thrown: unknown): Error => (thrown instanceof Error ? thrown : new Error(String(thrown)));
 
-/** Runs `body` on one connection of the pool, as a whole again when that was lost: statements it sends together share a round trip. */
+/**
+ * Runs `body` on one connection of the pool, and repeats it as a whole when the connection was lost. Statements that `body` sends
+ * together share a round trip.
+ */
 export function onConnection<T>(
   pool: pg.Pool,
   body: (db: Queryable, isRepeated: boolean) => Promise<T>,
@@ -226,7 +233,7 @@ export function onConnection<T>(
     try {
       return await body(client, isRepeated);
     } catch (error) {
-      // Statements may be on their way still: the connection goes with them.
+      // Statements may still be in progress, so the connection is closed.
       broken = toError(error);
       throw error;
     } finally {
@@ -235,7 +242,7 @@ export function onConnection<T>(
   }, options);
 }
 
-/** Like `transaction` for a single statement, which is its own transaction: retried as a whole, no begin and commit. */
+/** Like `transaction`, for a single statement that is its own transaction. It is retried as a whole, and needs no begin and commit. */
 export function runRetrying<R extends pg.QueryResultRow>(
   db: Queryable,
   prepared: Statement,

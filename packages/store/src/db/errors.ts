@@ -1,4 +1,4 @@
-/** What an error of Postgres means: which may be tried again, and which are of outside code. */
+/** The meaning of Postgres errors: which of them allow a repetition, and which come from outside code. */
 import { errorText, KernelError } from '@boxcar/kernel/base';
 import pg from 'pg';
 
@@ -12,11 +12,11 @@ const CONNECTION_CODES = new Set([
   'EHOSTUNREACH',
   'ENOENT',
 ]);
-/** Serialization failure and deadlock: the transaction left nothing and may run again. */
+/** Serialization failure and deadlock: the transaction had no effect and may run again. */
 export const RETRY_STATES = new Set(['40001', '40P01']);
 /**
- * The limits of a connection (`connection-limits.ts`) have ended a transaction: it was idle, waited too long for a lock, had a
- * statement that ran too long, or took too long as a whole.
+ * A limit of the connection (`connection-limits.ts`) has ended a transaction: it was idle, waited too long for a lock, had a statement
+ * that ran too long, or took too long as a whole.
  */
 export const LIMIT_STATES = new Set(['25P03', '55P03', '57014', '25P04']);
 /** The limits that a single row can exceed: it is locked, or the work on it takes too long. */
@@ -46,7 +46,7 @@ const isConnectionLoss = (error: unknown): boolean => {
   );
 };
 
-/** The SQLSTATE of an error of Postgres, also after `toDatabaseError`; '' when there is none. */
+/** The SQLSTATE of a Postgres error, also after `toDatabaseError`; '' for an error without a SQLSTATE. */
 export const sqlStateOf = (error: unknown): string =>
   readCode(error instanceof KernelError ? error.cause : error);
 
@@ -65,13 +65,13 @@ const isRaceLost = (error: unknown): boolean => RETRY_STATES.has(sqlStateOf(erro
 export const isOverRowLimit = (error: unknown): boolean => ROW_LIMIT_STATES.has(sqlStateOf(error));
 
 /**
- * True when the server failed as a whole: it is away or full, or the connection is lost. Any other failure of a batch can be caused
- * by one row, so each row is tried alone.
+ * True when the server failed as a whole: it is unreachable or full, or the connection is lost. A single row can cause any other
+ * failure of a batch, so each row is then tried alone.
  */
 export const isServerTrouble = (error: unknown): boolean =>
   isTransient(error) && !isOverRowLimit(error) && !RETRY_STATES.has(sqlStateOf(error));
 
-/** True when the server answers, but lacks disk or memory for the work: one of several rows may need too much of it. */
+/** True when the server answers but lacks disk or memory for the work. One of several rows may need too much. */
 export const isOutOfResources = (error: unknown): boolean => /^53(?!300)/.test(sqlStateOf(error));
 
 /** Text that no column can store, plain or in JSON: NUL, and half of a surrogate pair. */
@@ -88,8 +88,8 @@ const ofOutside = new WeakSet<object>();
 const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null;
 
 /**
- * Marks an error that outside code has thrown: whatever its code, it says nothing about the database of the kernel. An error of
- * the kernel's own statements that has passed through outside code keeps its meaning.
+ * Marks an error that outside code has thrown: whatever its code, it tells nothing about the kernel's database. An error of the
+ * kernel's own statements that has passed through outside code keeps its meaning.
  */
 export function asOutside(error: unknown): unknown {
   if (isObject(error) && !ofKernel.has(error)) ofOutside.add(error);
@@ -100,8 +100,8 @@ export function asOutside(error: unknown): unknown {
 export const isOutside = (error: unknown): boolean => isObject(error) && ofOutside.has(error);
 
 /**
- * For errors of the kernel's statements and connections. Names what the caller can act on; everything else stays as Postgres said
- * it, as do errors of outside code.
+ * Converts errors of the kernel's statements and connections. Errors that a caller can act on become `KernelError`. All other errors,
+ * and errors of outside code, stay as Postgres sent them.
  */
 export function toDatabaseError(error: unknown): unknown {
   return isOutside(error) ? error : asKernels(nameDatabaseError(error));
@@ -116,9 +116,9 @@ function asKernels(error: unknown): unknown {
 type Connection = Pick<pg.PoolClient, 'query'>;
 
 /**
- * For the error of a statement that outside code has written and sent on this connection. Only the loss of the connection, a lost
- * race and a limit of the pool are the kernel's; any other failure stays as Postgres said it. Code of the server can raise any
- * SQLSTATE, so a connection that still answers is not lost, whatever the error says.
+ * Converts the error of a statement that outside code has written and sent on this connection. Only the loss of the connection, a lost
+ * race and a limit of the pool become errors of the kernel; any other failure stays as Postgres sent it. Code on the server can raise
+ * any SQLSTATE, so a connection that still answers is not lost, whatever the error claims.
  */
 export async function toConnectionError(error: unknown, connection: Connection): Promise<unknown> {
   if (isOutside(error)) return error;
@@ -132,10 +132,10 @@ export async function toConnectionError(error: unknown, connection: Connection):
 
 const CONNECTION_ERRORS: ReadonlySet<string> = new Set(['database_unavailable', 'database_auth_failed']);
 
-/** Limits of the pool that end a statement and not its connection. */
+/** True for the limits of the pool that end a statement but not its connection. */
 const isOverStatementLimit = (error: unknown): boolean => ['55P03', '57014'].includes(sqlStateOf(error));
 
-/** Whether a connection still answers; inside a failed transaction the answer is a refusal. */
+/** Whether a connection still answers. Inside a failed transaction, the answer is a refusal. */
 async function doesAnswer(connection: Connection): Promise<boolean> {
   try {
     await connection.query('select');
@@ -145,7 +145,7 @@ async function doesAnswer(connection: Connection): Promise<boolean> {
   }
 }
 
-/** The transaction is aborted already, by an earlier statement. */
+/** An earlier statement has already aborted the transaction. */
 export const ABORTED = '25P02';
 
 function nameDatabaseError(error: unknown): unknown {

@@ -1,6 +1,6 @@
 /**
- * Imports that append to one tape come one after the other. The order is a lock of a session of its own, so it needs no transaction,
- * and ends with the process.
+ * Imports that append to one tape run one after the other. The order is kept by a lock on a separate session, so it needs no
+ * transaction and ends with the process.
  */
 import type { BoxId } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -8,12 +8,12 @@ import { createDirectClient, endClient } from './connection-limits.js';
 import { toDatabaseError } from './errors.js';
 import { retryTransient } from './retry.js';
 
-/** The server ends the session of a process that is stopped for so long, and frees its place. */
+/** After this time the server ends the session of a stopped process and frees its place. */
 const IDLE_MS = 60_000;
 const ASK_EVERY_MS = 100;
 const QUERY_MS = 10_000;
 
-/** A wait inside of `pg_advisory_lock` would hold a snapshot, which keeps vacuum from its work. */
+/** Polls for the lock. A wait inside `pg_advisory_lock` would hold a snapshot, which blocks vacuum. */
 async function takeTurn(client: pg.Client, boxId: BoxId): Promise<void> {
   for (;;) {
     const { rows } = await client.query<{ is_ours: boolean }>(
@@ -25,7 +25,7 @@ async function takeTurn(client: pg.Client, boxId: BoxId): Promise<void> {
   }
 }
 
-/** A session that has its turn. @throws KernelError `database_unavailable`. */
+/** A session that holds the lock of the tape. @throws KernelError `database_unavailable`. */
 async function openTurn(connectionString: string, boxId: BoxId): Promise<pg.Client> {
   const client = createDirectClient({
     connectionString,
@@ -44,10 +44,10 @@ async function openTurn(connectionString: string, boxId: BoxId): Promise<pg.Clie
 }
 
 /**
- * Waits until no other import appends to the tape, and then does `work`. If the session is lost, another import may begin meanwhile: the
- * entries of both are written, but may stand among each other.
+ * Waits until no other import appends to the tape, and then does `work`. If the session is lost, another import may begin at the same
+ * time. The entries of both imports are then written, but they may be interleaved.
  *
- * @param work - Calls `stay` at least once a minute.
+ * @param work - Must call `stay` at least once a minute.
  */
 export async function inImportOrder<T>(
   directUrl: string,

@@ -1,6 +1,6 @@
 /**
- * Transactions that wait only briefly for each lock. After that they fail as `55P03` and are not tried again here: a sweep looks
- * again soon, and a failed batch is split until the locked row is alone.
+ * Transactions that wait only briefly for each lock. After that they fail as `55P03` and are not tried again here: a sweep looks again
+ * soon, and a failed batch is split until the locked row is alone.
  */
 import type pg from 'pg';
 import { transaction } from './db.js';
@@ -12,27 +12,30 @@ export interface LockLimit {
   readonly lockMs?: number | undefined;
 }
 
-/** A try of work on a batch of items that may wait only briefly for each lock. */
+/** A try of work on a batch of items. It may wait only briefly for each lock. */
 export type LimitedTry = BatchTry & LockLimit;
 
-/** How long the first try of a batch that leaves locked items out waits for a row where it cannot leave out one item alone. */
+/**
+ * The longest lock wait in the first try of a batch that leaves out locked items. It applies to rows for which the try cannot leave out
+ * a single item.
+ */
 const BATCH_LOCK_MS = 50;
 
 /** The limit of that first try. */
 export const firstLimit = (leavesLocked: boolean | undefined): LockLimit =>
   leavesLocked === true ? { lockMs: BATCH_LOCK_MS } : {};
 
-/** Of a row lock in a statement for many: a locked row is left out, or waited for. */
+/** The clause for a row lock in a statement for many rows: locked rows are left out, or waited for. */
 export const skipping = (leavesLocked: boolean): string => (leavesLocked ? ' skip locked' : '');
 
-/** Limits the waits of the statements that follow in the transaction; it is sent with the first statement. */
+/** Limits the lock waits of the following statements in the transaction. It is sent with the first of them. */
 export function limitLocks(tx: Tx, { lockMs }: LockLimit): void {
   if (lockMs === undefined) return;
   // 0 would mean no limit. If this fails, the next statement of the transaction fails too.
   tx.query({ text: `set local lock_timeout = ${Math.max(Math.ceil(lockMs), 1)}` }).catch(() => undefined);
 }
 
-/** The retries of such a transaction: none for a lock. */
+/** The retry options of such a transaction: it is not retried after a lock timeout. */
 export const retriesOf = ({ lockMs }: LockLimit): RetryOptions =>
   lockMs === undefined ? {} : { ownLimit: '55P03' };
 
@@ -44,7 +47,9 @@ export const limited =
     return body(tx, ...attempt);
   };
 
-/** `transaction` with a limit for its locks. With a limit, work that takes too long is not tried again either: see above. */
+/**
+ * `transaction` with a limit for its locks. With a limit, work that takes too long is not tried again either: see the top of this file.
+ */
 export function transactWithin<T>(
   pool: pg.Pool,
   limit: LockLimit,

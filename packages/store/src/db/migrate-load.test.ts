@@ -1,4 +1,6 @@
-/** What a migration keeps from readers and writers of large tables. Rule: docs/reference/operations.md, "Two builds at once". */
+/**
+ * The delays that a migration causes for readers and writers of large tables. Rule: docs/reference/operations.md, "Two builds at once".
+ */
 import { cpSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,7 +10,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { migrate } from './migrate.js';
 import { loadMigrations } from './migrations.js';
 
-/** The newest schema whose files may do anything. */
+/** The newest schema whose files are exempt from the rule. */
 const BEFORE = 16;
 const LARGE = ['cards', 'tape_entries', 'boxes', 'turns'];
 const TAPES = 1_000;
@@ -51,7 +53,7 @@ async function fill(entriesPerTape: number): Promise<void> {
   }
 }
 
-/** The statements of a file: semicolons within quotes and bodies of functions end none. */
+/** The statements of a file. Semicolons within quotes and function bodies do not end a statement. */
 const splitSql = (sql: string): string[] =>
   (sql.match(/(?:\$\w*\$[\s\S]*?\$\w*\$|'(?:[^']|'')*'|--.*|[^;])+/g) ?? []).filter((text) =>
     /\S/.test(text.replace(/--.*/g, '')),
@@ -137,7 +139,8 @@ test('nobody waits for the build of an index while a million entries are migrate
         done += 1;
       }
   };
-  // A build that is found before and after a wait was on all the while. Builds on small tables are within files that lock others.
+  // A build that is found before and after a wait was running during the whole wait. Builds on small tables are part of files that lock
+  // other tables.
   const look = async (): Promise<void> => {
     const client = await connect();
     const findBuilds = async (): Promise<Map<string, object>> => {

@@ -195,7 +195,7 @@ describe('migrate', () => {
     await client.connect();
     return client;
   };
-  /** When the statement of the migration that waits for a lock has begun; undefined: it waits for none. */
+  /** The time at which the migration's statement that waits for a lock began; undefined when it does not wait for a lock. */
   const waitsSince = async (): Promise<string | undefined> =>
     (
       await database.pool.query<{ since: string }>(
@@ -257,7 +257,7 @@ describe('migrate', () => {
   it('goes on when the server has ended it because of a deadlock', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int); create table boxcar.b (n int);');
     await run();
-    // Only the migration looks for deadlocks, and late enough that there is one by then.
+    // Only the migration checks for deadlocks, late enough that the deadlock exists by then.
     file(
       '0002_second.sql',
       "set local lock_timeout = '1min'; set local deadlock_timeout = '2s'; alter table boxcar.a add m int; alter table boxcar.b add m int;",
@@ -267,7 +267,7 @@ describe('migrate', () => {
     await other.query('begin; insert into boxcar.b values (1)');
     const migrating = run();
     migrating.catch(() => undefined);
-    // It has the first table by then.
+    // At this point the migration holds the first table.
     await vi.waitFor(async () => expect(await waitsSince()).toBeDefined(), { timeout: 10_000, interval: 1 });
     await other.query('insert into boxcar.a values (1)');
     await other.query('commit');
@@ -339,7 +339,7 @@ create index concurrently if not exists a_n on boxcar.a
       );
       expect(rows).toHaveLength(1);
     });
-    // Others read and write meanwhile.
+    // Other sessions read and write at the same time.
     await database.pool.query('insert into boxcar.a values (102)');
     await reader.query('commit');
     reader.release();
@@ -410,12 +410,12 @@ describe('checkSchemaVersion', () => {
     await run();
     expect(await check(2, 2)).toBe(2);
     await expect(check(3, 3)).rejects.toMatchObject({ code: 'schema_outdated' });
-    // An older program goes on working on an expanded schema …
+    // An older program continues to work on an expanded schema …
     expect(await check(1, 1)).toBe(2);
     file('0003_contract.sql', '-- min_compatible: 2\nselect 1;');
     file('0004_expand.sql', '-- min_compatible: 1\nselect 1;');
     await run();
-    // … until it is contracted; a later file cannot take that back.
+    // … until the schema is contracted; a later file cannot undo that.
     expect(await check(2, 2)).toBe(4);
     await expect(check(1, 1)).rejects.toMatchObject({ code: 'schema_too_new' });
   });
@@ -478,7 +478,8 @@ describe('the shipped migrations', () => {
     const { rows } = await database.pool.query<{ turn_count: number }>(
       'select turn_count from boxcar.runs order by traceparent',
     );
-    // One turn under way; seven, one of them under way; seven that have all ended: nobody asks how many those were.
+    // Three runs: one turn, which is under way; seven turns, one of them under way; seven turns that have all ended. The turns of the
+    // last run are not counted.
     expect(rows.map((row) => row.turn_count)).toEqual([1, 7, 1]);
   });
 });

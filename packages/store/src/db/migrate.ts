@@ -2,17 +2,17 @@
  * Brings a database to the newest schema: numbered SQL files, forward only.
  *
  * M1. One process migrates at a time, under a session advisory lock that the others poll for: a session waiting inside
- *     `pg_advisory_lock` would hold a snapshot and keep vacuum from its work. The server ends the session of a process that is
- *     stopped, inside or between transactions, so that another process can continue. What the process itself waits for is bounded (M4).
- *     So the others wait without a limit of their own: a long index build must not fail a second deploy.
- * M2. Each file runs in a transaction of its own, together with its row in `boxcar.schema_version`. A file that begins with
- *     `-- transaction: none` runs statement by statement instead, and its row is written after the last one. Each of its statements may
- *     be repeated, so a run that was stopped is continued by the next. This is for what takes long on a large table but need not
- *     stop readers and writers: building indexes, validating constraints.
+ *     `pg_advisory_lock` would hold a snapshot and block vacuum. When a process is stopped, inside or between transactions, the server
+ *     ends its session, so that another process can continue. The waits of the migrating process are bounded (M4). So the other
+ *     processes wait without their own limit: a long index build must not fail a second deploy.
+ * M2. Each file runs in its own transaction, together with its row in `boxcar.schema_version`. A file that begins with
+ *     `-- transaction: none` runs statement by statement instead, and its row is written after the last statement. Each of its
+ *     statements can be repeated, so the next run continues a stopped run. This is for work that takes long on a large table but need
+ *     not stop readers and writers: building indexes, validating constraints.
  * M3. A file that was applied never changes: its checksum is compared at every run.
- * M4. A file waits for a lock for `TABLE_LOCK_MS`, because whatever asks after it waits too. Then it gives way for several times as long
- *     and tries again, for `GIVE_WAY_MS` in all. It does the same as the victim of a deadlock. Statements outside a transaction wait
- *     for locks without pauses, since nobody waits behind them.
+ * M4. A file waits for a lock for `TABLE_LOCK_MS`, because later requests for the same lock wait too. Then it pauses for several times
+ *     as long and tries again, for `GIVE_WAY_MS` in all. It does the same as the victim of a deadlock. Statements outside a transaction
+ *     wait for locks without pauses, since they do not block other requests.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { checkDuration, errorText, KernelError } from '@boxcar/kernel/base';
@@ -22,30 +22,30 @@ import { toDatabaseError } from './errors.js';
 import { loadMigrations, type Migration, REPEATABLE } from './migrations.js';
 import { readVersion, tooNew } from './schema-version.js';
 
-/** A number of our own; it only has to be the same in every version of this program. */
+/** An arbitrary number, which must be the same in every version of this program. */
 const MIGRATION_LOCK = 7_205_129_001;
 const LOCK_POLL_MS = 100;
-/** Lines about a wait come after this time, then after twice as long, up to the longest. */
+/** The first message about a wait follows after this time. The interval doubles with each message, up to the longest. */
 const FIRST_LINE_MS = 1_000;
 const LONGEST_LINE_MS = 60_000;
-/** A file may need the locks of two tables: together they stay below the 200 ms that others may wait. */
+/** A file may need the locks of two tables. Both waits together stay below the 200 ms that others may have to wait. */
 const TABLE_LOCK_MS = 80;
-/** Between two tries: others have the tables for four to eight times as long as they may have to wait. */
+/** The pause between two tries. Others can use the tables for four to eight times as long as they may have to wait. */
 const PAUSE_MS = 4 * TABLE_LOCK_MS;
-/** How long one statement may take, except the statements of the files. */
+/** The longest time for one statement, except the statements of the files. */
 const QUERY_MS = 30_000;
 /** The pauses of a running migration are shorter than a second. */
 const IDLE_SESSION_MS = 8_000;
 /**
- * How long a file or a step tries to get its locks. A statement outside a transaction waits for all transactions that are older; those of
- * a worker end after 30 s.
+ * How long a file or a step tries to get its locks. A statement outside a transaction waits for all older transactions;
+ * transactions of a worker end after 30 s.
  */
 const GIVE_WAY_MS = 300_000;
-/** A lock that was not free, a deadlock, a conflict: the same again may succeed. */
+/** A lock that was not free, a deadlock, a conflict: a repetition may succeed. */
 const CONTENDED: ReadonlySet<string | undefined> = new Set(['55P03', '40P01', '40001']);
-/** The server looks whether this process is still there, so that the lock (M1) is free soon after a kill. */
+/** How often the server checks whether this process still exists, so that the lock (M1) is free soon after a kill. */
 const CONNECTION_CHECK_MS = 5_000;
-/** As `server_version_num` says it. */
+/** In the form of `server_version_num`. */
 export const OLDEST_SERVER = 150_000;
 
 export interface MigrateOptions {
@@ -54,7 +54,7 @@ export interface MigrateOptions {
   readonly migrationsDir?: string;
   /** How long to wait for another process that is migrating, at most 30 days. Default: until it has ended. */
   readonly lockDeadlineMs?: number;
-  /** How long a file or a step tries to get its locks while others hold them. Default 300,000. */
+  /** How long a file or a step tries to get its locks while other transactions hold them. Default 300,000. */
   readonly giveWayMs?: number;
   /** How long the server may take for one statement; statements of the files have no limit. Default 30,000. */
   readonly queryMs?: number;
@@ -70,12 +70,12 @@ export interface MigrateResult {
 }
 
 /**
- * Applies what is missing. Running it again changes nothing.
+ * Applies the missing migrations. Running it again changes nothing.
  *
- * @param connectionString - Straight to Postgres: a pooler in transaction mode would lose the session lock.
- * @throws KernelError `migration_failed` when a file fails or was edited; `bad_request` for a time that is not a duration;
- * `schema_too_new` when the database has a newer schema than this program; `bad_config` for an empty database in another encoding
- * than UTF8; `database_unavailable` or `database_auth_failed` when it cannot connect.
+ * @param connectionString - A direct connection to Postgres: a pooler in transaction mode would lose the session lock.
+ * @throws KernelError `migration_failed` when a file fails or was edited; `bad_request` for a time that is not a valid duration;
+ *   `schema_too_new` when the database has a newer schema than this program; `bad_config` for an empty database in an encoding other
+ *   than UTF8; `database_unavailable` or `database_auth_failed` when it cannot connect.
  */
 export async function migrate(
   connectionString: string,
@@ -93,7 +93,7 @@ export async function migrate(
   checkDuration(queryMs, 'queryMs');
   checkDuration(idleSessionMs, 'idleSessionMs');
   const migrations = await loadMigrations(options.migrationsDir);
-  // The session and its transactions hold locks that block others: the server must end both when this process is stopped.
+  // The session and its transactions hold locks that block others, so the server must end both when this process is stopped.
   const client = createDirectClient({
     connectionString,
     applicationName: 'boxcar migrate',
@@ -125,8 +125,8 @@ async function assertServerVersion(client: pg.Client): Promise<void> {
 }
 
 /**
- * Texts are Unicode: another encoding fails at the first character that it cannot store, or accepts any bytes, like SQL_ASCII. A
- * database that was migrated before is accepted, since a refusal would not convert its rows.
+ * Texts are Unicode. A database in another encoding fails at the first character that it cannot store, or accepts any bytes, like
+ * SQL_ASCII. A database that was already migrated is accepted, since a refusal would not convert its rows.
  */
 async function assertEncoding(client: pg.Client, log: (line: string) => void): Promise<void> {
   const { rows } = await client.query<{ database: string; encoding: string }>(
@@ -147,7 +147,7 @@ async function assertEncoding(client: pg.Client, log: (line: string) => void): P
   });
 }
 
-/** Says that something is still waited for: soon, then ever more rarely. */
+/** Reports that a wait continues: soon at first, then at growing intervals. */
 function waitTeller(say: (seconds: number) => void | Promise<void>): () => Promise<void> {
   const startedAt = Date.now();
   let everyMs = FIRST_LINE_MS;
@@ -161,7 +161,7 @@ function waitTeller(say: (seconds: number) => void | Promise<void>): () => Promi
   };
 }
 
-/** What the process that migrates does: its server process and its statement, as far as this role may see it. */
+/** Describes the process that is migrating: its server process and its statement, as far as this role may see them. */
 async function describeHolder(client: pg.Client): Promise<string> {
   const { rows } = await client.query<{ pid: number; query: string }>(
     `select a.pid, left(a.query, 80) as query from pg_locks l join pg_stat_activity a using (pid)
@@ -204,7 +204,7 @@ interface Applying {
   readonly giveWayMs: number;
 }
 
-/** Does `work` again while others hold what it needs (M4). Each time that it fails, it must have left nothing behind, or be repeatable. */
+/** Repeats `work` while other transactions hold locks that it needs (M4). A failed try must have no effect, or must be repeatable. */
 async function givingWay<T>(name: string, { log, giveWayMs }: Applying, work: () => Promise<T>): Promise<T> {
   const startedAt = Date.now();
   const tell = waitTeller((seconds) => log(`${name}: gives way to other transactions, ${seconds} s`));
@@ -299,7 +299,7 @@ async function applySteps(
   }
 }
 
-/** An index whose build was stopped is left behind invalid, and `if not exists` would be content with it. */
+/** A stopped index build leaves an invalid index, and `if not exists` would accept it. */
 async function dropInvalid(client: pg.Client, index: string | undefined): Promise<void> {
   if (index === undefined) return;
   const { rows } = await client.query(
@@ -325,7 +325,7 @@ async function applyWhole(client: pg.Client, migration: Migration, applying: App
   };
   try {
     await givingWay(migration.name, applying, applyOnce);
-    // A file may have set a search path or the like for the session.
+    // A file may have changed the session, for example its search path.
     await client.query('reset all');
   } catch (error) {
     throw failure(migration, error);
@@ -336,7 +336,7 @@ function failure(migration: Migration, error: unknown): unknown {
   const isContended = error instanceof pg.DatabaseError && CONTENDED.has(error.code);
   const known = toDatabaseError(error);
   if (!isContended && known instanceof KernelError && known.code.startsWith('database_')) return known;
-  // Of a step, the position is within that step.
+  // For a step, the position is relative to that step.
   const isInFile = error instanceof pg.DatabaseError && migration.steps === undefined;
   const position = isInFile ? Number(error.position) : Number.NaN;
   const line = Number.isNaN(position) ? '' : `:${migration.sql.slice(0, position).split('\n').length}`;

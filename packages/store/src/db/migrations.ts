@@ -14,18 +14,18 @@ export interface Migration {
   /** sha256 of the text with `\n` line ends, in hex. */
   readonly checksum: string;
   /**
-   * The oldest program, by the newest migration it knows, that may run on a database that has this one. From the line
-   * `-- min_compatible: N`; without it only programs that know the migration may.
+   * The oldest program that may run on a database with this migration, as the number of the newest migration that the program knows.
+   * Read from the line `-- min_compatible: N`. Without this line, only programs that know the migration may run.
    */
   readonly minCompatible: number;
-  /** For a file that begins with `-- transaction: none`: what it runs, one by one. */
+  /** The statements of a file that begins with `-- transaction: none`. They run one by one. */
   readonly steps?: readonly string[];
 }
 
 export interface SchemaRange {
   /** The oldest schema this program can work on. */
   readonly min: number;
-  /** The newest it knows. */
+  /** The newest schema that this program knows. */
   readonly max: number;
 }
 
@@ -79,7 +79,7 @@ function splitSteps(name: string, sql: string): readonly string[] {
   return steps;
 }
 
-/** In the installed package the files lie beside the compiled code, in the repository at its top. */
+/** In the installed package the files are next to the compiled code; in the repository they are at the top level. */
 function shippedMigrationsDir(): string {
   const beside = fileURLToPath(new URL('../migrations/', import.meta.url));
   return existsSync(beside) ? beside : fileURLToPath(new URL('../../../../migrations/', import.meta.url));

@@ -1,26 +1,26 @@
 /**
- * Handlers with an open transaction, as seen by the code that they call.
+ * Tracks handlers with an open transaction in the code that they call.
  *
- * A handler that takes a second connection of the pool while it holds one can cause a deadlock: all other connections may be held
- * by handlers that wait for the same. So a pool of `createPool` refuses the second connection. A call of a handler may also start
- * work for the whole process (batches, rings, promotions, watchers); such work runs outside of the handler.
+ * A handler that takes a second connection of the pool while it holds a first one can cause a deadlock: handlers that wait for a second
+ * connection may hold all the others. So a pool of `createPool` refuses the second connection. A call of a handler may also start work
+ * for the whole process (batches, rings, promotions, watchers); such work runs outside of the handler.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { KernelError } from '@boxcar/kernel/base';
 import type pg from 'pg';
 
-/** The transaction of one handler. Keep it small: connections that were opened inside it hold a reference to it. */
+/** The transaction of one handler. Keep this object small: connections that were opened inside the handler hold a reference to it. */
 export interface HandlerScope {
   readonly pool: pg.Pool;
   readonly primitive: string;
-  /** The handler that has submitted this primitive. */
+  /** The handler that submitted this primitive. */
   readonly outer: HandlerScope | undefined;
   isOpen: boolean;
 }
 
 const scopes = new AsyncLocalStorage<HandlerScope | undefined>();
 
-/** A scope inside the one that this code runs in; its transaction is not open yet. */
+/** A new scope inside the current one. Its transaction is not open yet. */
 export const handlerScope = (pool: pg.Pool, primitive: string): HandlerScope => ({
   pool,
   primitive,
@@ -30,7 +30,7 @@ export const handlerScope = (pool: pg.Pool, primitive: string): HandlerScope => 
 
 export const insideHandler = <T>(scope: HandlerScope, work: () => T): T => scopes.run(scope, work);
 
-/** What the code of a tool or handler runs for. Its form is in the runtime (`call-scope.ts`). */
+/** The turn, handler or tool for which the current code runs. The runtime defines the type (`call-scope.ts`). */
 export const runningCode = new AsyncLocalStorage<object | undefined>();
 
 /** Runs work that does not belong to the calling handler or tool: it may take other connections. */
@@ -40,9 +40,9 @@ export function outsideHandlers<T>(work: () => T): T {
 }
 
 /**
- * Refuses a connection to code of a handler that already holds one.
+ * Throws when code of a handler that already holds a connection asks for another one.
  *
- * @param within - The scope of that code, if it is not the current one.
+ * @param within - The scope of that code, if it is not the current scope.
  * @throws KernelError `nested_connection`.
  */
 export function refuseNested(

@@ -5,17 +5,17 @@ const LONG_MS = 1_000;
 /** The shortest time between two reports. */
 const TELL_EVERY_MS = 1_000;
 
-/** A wait for a connection of a pool, or for the right to take one. */
+/** A wait for a connection of a pool, or for the permission to take a connection. */
 export interface PoolWait {
   /** By the monotonic clock. */
   readonly since: number;
-  /** The primitive whose handler waits for that right; undefined for a wait for a connection. */
+  /** The primitive whose handler waits for that permission; undefined for a wait for a connection. */
   readonly primitive: string | undefined;
 }
 
 export type ToldWaits = (waits: readonly PoolWait[]) => void;
 
-/** The waits for the connections of one pool. Has no cost while nothing waits. */
+/** The waits for the connections of one pool. No cost while nothing waits. */
 export class PoolWaits {
   /** In the order in which they began. */
   readonly #waits = new Set<PoolWait>();

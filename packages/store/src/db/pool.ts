@@ -1,6 +1,4 @@
-/**
- * The pool of a process: the planner settings, the limits of its connections, and when the server last answered on them.
- */
+/** The connection pool of a process: its planner settings, the limits of its connections, and the time of the server's last answer. */
 import { checkDuration, checkWholeNumber, parseJson } from '@boxcar/kernel/base';
 import pg from 'pg';
 import {
@@ -23,12 +21,12 @@ export interface PoolOptions {
   readonly max?: number;
   readonly applicationName?: string;
   /**
-   * True behind a transaction pooler, which accepts no settings at the start of a connection. Then the server's own planner settings
-   * apply, and each transaction sets its limits itself, in the round trip of its begin. A single statement becomes a transaction
-   * for this, still in one round trip.
+   * True for a connection through a transaction pooler, which accepts no settings at the start of a connection. Then the server's own
+   * planner settings apply, and each transaction sets its limits itself, in the round trip of its begin. A single statement becomes a
+   * transaction for this purpose, still in one round trip.
    */
   readonly isPooled?: boolean;
-  /** How long one statement may take, for commands that read or change much. Default 30,000. */
+  /** The longest time for one statement, for commands that read or change much. Default 30,000. */
   readonly statementMs?: number;
 }
 
@@ -36,14 +34,14 @@ interface PoolState {
   readonly connectionString: string;
   readonly isPooled: boolean;
   limits: ConnectionLimits;
-  /** The leases of the workers that use it. */
+  /** The leases of the workers that use the pool. */
   readonly leases: Set<{ readonly leaseMs: number }>;
   readonly clients: Set<pg.PoolClient>;
   /** When the server last answered on any connection, by the monotonic clock. */
   answeredAt: number;
-  /** How often the server has answered on a connection. */
+  /** The number of answers from the server, by connection. */
   readonly answers: WeakMap<pg.PoolClient, number>;
-  /** Since when a check has found that a connection waits for the same answer. */
+  /** The time since which a check has found a connection waiting for the same answer. */
   readonly waiting: WeakMap<pg.PoolClient, { readonly since: number; readonly answers: number }>;
 }
 
@@ -51,8 +49,8 @@ const states = new WeakMap<pg.Pool, PoolState>();
 
 /**
  * Every statement here reads by key or by a narrow index. But prepared plans are made while tables are small, when reading a whole
- * table looks cheap, and kept while the tables grow: without these settings, the turns of a fresh database took 27 ms to read a
- * context of two cards. Compiling a plan costs more than running it. So does planning again for each set of values, which Postgres
+ * table looks cheap, and they are kept while the tables grow. Without these settings, the turns of a fresh database took 27 ms to read
+ * a context of two cards. Compiling a plan costs more than running it. So does planning again for each set of values, which Postgres
  * prefers for short lists: 1.2 instead of 0.5 ms to read a small view.
  */
 const PLANNER =
@@ -60,7 +58,7 @@ const PLANNER =
 
 const optionsOf = (limits: ConnectionLimits): string => `${PLANNER} ${startupOptions(limits)}`;
 
-/** The options that a connection was opened with; those of its pool may have changed while it was being opened. */
+/** The options with which a connection was opened. The options of its pool may have changed while it was being opened. */
 const openedWith = (client: pg.PoolClient): unknown =>
   (Reflect.get(client, 'connectionParameters') as { readonly options?: unknown }).options;
 
@@ -70,7 +68,7 @@ type Connected = (
   done: (release?: unknown) => void,
 ) => void;
 
-/** A connection outlives the code that opens it: what it hears later is not traced to that code. */
+/** A connection outlives the code that opens it, so its later events must not run in the async context of that code. */
 class DetachedClient extends pg.Client {
   constructor(config?: pg.ClientConfig) {
     super(config);
@@ -80,7 +78,7 @@ class DetachedClient extends pg.Client {
   }
 }
 
-/** A pool that refuses nested connections and records waits for a connection. Its `query` takes connections by `connect`. */
+/** A pool that refuses nested connections and records waits for a connection. Its `query` takes connections through `connect`. */
 class WatchedPool extends pg.Pool {
   constructor(options: pg.PoolConfig, isPooled: boolean) {
     super(options);
@@ -125,8 +123,8 @@ class WatchedPool extends pg.Pool {
 }
 
 /**
- * How the kernel reads its rows, whatever a caller's own client does with types. Contents are read in the key order in which they were
- * written.
+ * The type parsers for rows of the kernel, independent of the type settings of a caller's own client. Contents keep the key order in
+ * which they were written.
  */
 export const ROW_TYPES: pg.CustomTypesConfig = {
   getTypeParser: (oid, format) =>
@@ -134,7 +132,7 @@ export const ROW_TYPES: pg.CustomTypesConfig = {
 };
 
 /**
- * A pool with the kernel's settings; the caller ends it. The loss of a connection, idle or in use, never ends the process.
+ * Creates a pool with the kernel's settings. The caller ends it. The loss of a connection, idle or in use, never ends the process.
  *
  * @throws KernelError `bad_request` for a `max` or `statementMs` that is not a valid number.
  */
@@ -154,7 +152,7 @@ export function createPool(options: PoolOptions): pg.Pool {
       connectionTimeoutMillis: CONNECT_MS,
       keepAlive: true,
       keepAliveInitialDelayMillis: 4_000,
-      // The server would have ended the statement earlier, so the connection is silent and is given up.
+      // The server would have ended the statement earlier. So a connection that reaches this limit is silent, and is given up.
       query_timeout: limits.statementMs + SILENCE_MARGIN_MS,
       // Statements sent together on one connection share a round trip.
       pipeline: true,
@@ -173,12 +171,12 @@ export function createPool(options: PoolOptions): pg.Pool {
     waiting: new WeakMap(),
   };
   states.set(pool, state);
-  /** The limits of connections that were opened before the limits of the pool changed. */
+  /** The limits that were sent to connections opened before the limits of the pool changed. */
   const told = new WeakMap<pg.PoolClient, ConnectionLimits>();
   // A server restart breaks idle connections; the pool replaces them on the next use.
   pool.on('error', ignoreLoss);
   pool.on('connect', (client) => {
-    // Listens from the start: one read of a new connection may contain both its readiness and its end.
+    // The listener is added at once: a single read of a new connection may contain both its readiness and its end.
     client.on('error', ignoreLoss);
     if (openedWith(client) === optionsOf(state.limits)) told.set(client, state.limits);
     state.clients.add(client);
@@ -202,9 +200,9 @@ export function createPool(options: PoolOptions): pg.Pool {
 const ignoreLoss = (): void => undefined;
 
 /**
- * Decisions are made by statements that begin after a lock; at another isolation level they would still see the rows
- * before it. Each transaction sets the level, because with a pooler a connection has the level of the server. A single
- * statement is right at any level.
+ * Decisions are made by statements that begin after a lock. At another isolation level these statements would still see the rows as
+ * they were before the lock. Each transaction sets the level itself, because a connection through a pooler has the level of the server.
+ * A single statement is correct at any level.
  */
 const BEGIN = 'begin isolation level read committed';
 
@@ -215,8 +213,8 @@ export function beginOn(pool: pg.Pool): string {
 }
 
 /**
- * Runs one statement with the limits of the pool. Behind a transaction pooler it becomes a transaction, sent in one go; elsewhere
- * the connection already has its limits.
+ * Runs one statement with the limits of the pool. Through a transaction pooler it becomes a transaction that is sent in one message;
+ * elsewhere the connection already has its limits.
  */
 export async function queryLimited<R extends pg.QueryResultRow>(
   pool: pg.Pool,
@@ -234,10 +232,10 @@ export async function queryLimited<R extends pg.QueryResultRow>(
 }
 
 /**
- * Registers a worker with this lease: the pool's limits follow the shortest lease of its workers. Does not change a pool that
+ * Registers a worker with this lease: the limits of the pool follow the shortest lease of its workers. Has no effect on a pool that
  * `createPool` did not make.
  *
- * @returns Dispose of it when the worker has ended.
+ * @returns Dispose of this object when the worker has ended.
  */
 export function limitByLease(pool: pg.Pool, leaseMs: number): Disposable {
   const state = states.get(pool);
@@ -265,16 +263,16 @@ function followLeases(pool: pg.Pool, state: PoolState): void {
 /** The limits of the transactions of this pool. */
 export const limitsOn = (pool: pg.Pool): ConnectionLimits => states.get(pool)?.limits ?? limitsOf();
 
-/** How long ago the server last answered on the pool. 0 for a pool that `createPool` did not make. */
+/** The time since the server's last answer on the pool. 0 for a pool that `createPool` did not make. */
 export function silentFor(pool: pg.Pool): number {
   const state = states.get(pool);
   return state === undefined ? 0 : performance.now() - state.answeredAt;
 }
 
-/** The id of its server process. */
+/** The id of the connection's server process. */
 const pidOf = (client: pg.PoolClient): unknown => Reflect.get(client, 'processID');
 
-/** A statement was sent on the connection and has no complete answer yet. */
+/** True when a statement was sent on the connection and has no complete answer yet. */
 const isWaiting = (client: pg.PoolClient): boolean => Reflect.get(client, 'readyForQuery') !== true;
 
 /** Connections that have waited for the same answer for `waitedMs`, counted from the first check that found the wait. */
@@ -291,12 +289,12 @@ function findLate(state: PoolState, waitedMs: number): readonly pg.PoolClient[] 
 }
 
 /**
- * Cuts off the connections that have waited for an answer for `waitedMs` although the server does nothing for them: the statement
- * or its answer was lost on the way. Long statements stay. Call it several times in `waitedMs`. It asks the server on a separate
- * connection, since all connections of the pool may be silent. Behind a transaction pooler the server's sessions are not known, and
- * no connection is cut off.
+ * Closes the connections that have waited for an answer for `waitedMs` although the server does no work for them: the statement or its
+ * answer was lost on the way. Connections with long statements stay open. Call it several times in `waitedMs`. It asks the server on a
+ * separate connection, since all connections of the pool may be silent. Through a transaction pooler the server's sessions are not
+ * known, and no connection is closed.
  *
- * @returns How many were cut off.
+ * @returns The number of closed connections.
  */
 export async function dropSilent(pool: pg.Pool, waitedMs: number): Promise<number> {
   const state = states.get(pool);
@@ -304,7 +302,7 @@ export async function dropSilent(pool: pg.Pool, waitedMs: number): Promise<numbe
   if (state === undefined || late.length === 0) return 0;
   const active = await askOwn(state.connectionString, late.map(pidOf));
   const now = performance.now();
-  // Checks working sessions again after the same time.
+  // Sessions that are working are checked again after the same time.
   for (const client of late)
     if (active.has(pidOf(client)))
       state.waiting.set(client, { since: now, answers: state.answers.get(client) ?? 0 });
@@ -315,11 +313,11 @@ export async function dropSilent(pool: pg.Pool, waitedMs: number): Promise<numbe
 }
 
 /**
- * Cuts off all connections of a pool except those that the server is working for: a long statement is not silence. Behind a
- * transaction pooler the server's sessions are not known, and all connections are cut off.
+ * Closes all connections of a pool except those that the server is working for: a long statement is not silence. Through a transaction
+ * pooler the server's sessions are not known, and all connections are closed.
  *
- * @param ask - A connection outside of the pool. @throws when it cannot be asked; then nothing was cut off.
- * @returns How many were cut off, and how many the server is working for.
+ * @param ask - A connection outside of the pool. @throws when the server cannot be asked on it; then no connection was closed.
+ * @returns The number of closed connections, and the number of connections that the server is working for.
  */
 export async function dropIdle(
   pool: pg.Pool,
@@ -357,10 +355,10 @@ async function askOwn(connectionString: string, pids: readonly unknown[]): Promi
   }
 }
 
-/** How long the server may take to answer this question. */
+/** The longest wait for the server's answer to this question. */
 const ASK_MS = 2_000;
 
-/** All connections are in use and none of them waits for the server: their users do something else. */
+/** True when all connections are in use and none of them waits for the server: their users do something else. */
 export function isExhausted(pool: pg.Pool): boolean {
   const clients = [...(states.get(pool)?.clients ?? [])];
   return (
@@ -370,14 +368,14 @@ export function isExhausted(pool: pg.Pool): boolean {
   );
 }
 
-/** Cuts off all connections of a pool: waiting statements fail as `database_unavailable`. The next use opens new connections. */
+/** Closes all connections of a pool. Waiting statements fail as `database_unavailable`. The next use opens new connections. */
 export function dropConnections(pool: pg.Pool): number {
   const clients = [...(states.get(pool)?.clients ?? [])];
   for (const client of clients) client.connection.stream.destroy();
   return clients.length;
 }
 
-/** Ends a pool. Connections that are still in use, or whose server does not answer, are cut off after `GOODBYE_MS`. */
+/** Ends a pool. Connections that are still in use, or whose server does not answer, are closed after `GOODBYE_MS`. */
 export async function endPool(pool: pg.Pool): Promise<void> {
   const ended = pool.end();
   const cut = setTimeout(() => dropConnections(pool), GOODBYE_MS);

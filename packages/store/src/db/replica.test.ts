@@ -72,7 +72,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     } finally {
       await pair.resume();
     }
-    // It is asked again with the next read.
+    // The standby is used again from the next read on.
     await vi.waitFor(async () => expect(await replica.inspect()).toEqual(READY));
     expect(await replica.read(last)).toMatchObject({ value: 'on the primary alone', from: 'replica' });
   });
@@ -134,7 +134,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
       code: 'not_found',
       message: expect.stringMatching(/^primary/),
     });
-    // Writing is no reading: the standby refuses it.
+    // A write is not a read: the standby refuses it.
     const writes = (pool: pg.Pool) => pool.query("insert into public.notes (text) values ('written')");
     expect((await replica.read(writes)).from).toBe('primary');
     expect(await replica.read(last)).toMatchObject({ value: 'written', from: 'replica' });
@@ -157,7 +157,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     expect(await foreign.read(one)).toMatchObject({ from: 'primary', replica: { state: 'other_server' } });
     await using itself = new ReadReplica({ primary, url: pair.url });
     expect(await itself.read(one)).toMatchObject({ from: 'primary', replica: { state: 'not_a_standby' } });
-    // The last test of the file: a standby that was promoted stays so.
+    // This must be the last test of the file: a promoted standby cannot become a standby again.
     expect((await replica.read(last)).from).toBe('replica');
     await pair.promote();
     await write('after the failover');

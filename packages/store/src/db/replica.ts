@@ -1,10 +1,11 @@
 /**
- * Reads on a standby (streaming replication) in place of the server that is written to.
+ * Reads on a standby (streaming replication) in place of the primary server.
  *
- * S1  What the standby answers has all that was committed before the question: the primary says how far its log is flushed, and the
- *     standby is read once it has replayed that. When it takes too long for that, the primary is read.
- * S2  Whatever fails on the standby is asked of the primary, and that answer or failure counts.
- * S3  A server that is no standby of this primary, or does not answer, is left alone for a while.
+ * S1  A read on the standby sees everything that was committed before the read began. The primary tells the position up to which its
+ *     log is flushed, and the standby is read after it has replayed the log up to this position. If this takes too long, the primary is
+ *     read.
+ * S2  A read that fails on the standby is repeated on the primary. The answer or failure of the primary counts.
+ * S3  A server that does not answer, or is not a standby of this primary, is not used for a while.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { errorText } from '@boxcar/kernel/base';
@@ -14,55 +15,55 @@ import { createPool, dropConnections, endPool } from './pool.js';
 import { run, statement } from './statement.js';
 
 /**
- * What a read replica is good for now.
+ * The current state of a read replica.
  *
- * - `ready`: it has all that the primary has.
- * - `behind`: it is a standby of the primary that lacks something.
- * - `not_a_standby`: it takes writes itself.
- * - `other_server`: it was not copied from this primary, or follows another timeline since a failover. A standby says for up to
- *   `checkpoint_timeout` after a failover that it follows the old one.
+ * - `ready`: it has everything that the primary has.
+ * - `behind`: it is a standby of the primary and lacks some of the log.
+ * - `not_a_standby`: it accepts writes itself.
+ * - `other_server`: it was not copied from this primary, or follows another timeline since a failover. For up to `checkpoint_timeout`
+ *   after a failover, a standby still reports the old timeline.
  * - `unavailable`: it does not answer.
  */
 export type ReplicaState = 'ready' | 'behind' | 'not_a_standby' | 'other_server' | 'unavailable';
 
 export interface ReplicaFacts {
   readonly state: ReplicaState;
-  /** Age of the newest transaction that it has; 0 when it has all, null when that is not known. */
+  /** The age of the newest transaction that the replica has; 0 when it has all, null when the age is not known. */
   readonly lagMs: number | null;
-  /** Bytes of the log that it has not replayed; null when that is not known. */
+  /** The bytes of the log that the replica has not replayed; null when the number is not known. */
   readonly behindBytes: number | null;
-  /** Why it is unavailable. */
+  /** The reason why the replica is unavailable. */
   readonly problem?: string;
 }
 
 export interface ReplicaRead<T> {
   readonly value: T;
-  /** `primary`: the replica lacked something, could not be asked, or failed. */
+  /** `primary`: the replica lacked some of the log, could not be asked, or failed. */
   readonly from: 'replica' | 'primary';
-  /** As found before the read. */
+  /** The state of the replica before the read. */
   readonly replica: ReplicaFacts;
 }
 
 export interface ReadReplicaOptions {
-  /** The pool of the server that is written to. The caller ends it. */
+  /** The pool of the primary. The caller ends it. */
   readonly primary: pg.Pool;
-  /** Of the standby. */
+  /** The address of the standby. */
   readonly url: string;
   readonly applicationName?: string;
   /** The largest number of connections to the standby. Default 5. */
   readonly maxConnections?: number;
-  /** Told of each read that the standby could not serve, but not of those while it is left alone. */
+  /** Called for each read that the standby could not serve, but not for reads while the standby is not used (S3). */
   readonly onPrimary?: (facts: ReplicaFacts) => void;
 }
 
-/** How long a read waits for the standby to replay what it lacks. */
+/** How long a read waits for the standby to replay the missing log. */
 const CATCH_UP_MS = 500;
 const LOOK_AGAIN_MS = 20;
-/** How long the standby may take to say how far it is. */
+/** How long the standby may take to report its position. */
 const LOOK_MS = 2_000;
-/** One statement of a read. The primary has its own limit, which is longer. */
+/** The limit for one statement of a read. The primary has its own limit, which is longer. */
 const STATEMENT_MS = 10_000;
-/** How long a standby that failed is left alone. */
+/** How long a failed standby is not used. */
 const AWAY_MS = 10_000;
 
 interface Mark {
@@ -71,7 +72,7 @@ interface Mark {
   readonly timeline: number;
 }
 
-// A file of the log begins with the timeline that is written.
+// The name of a log file begins with the timeline that is being written.
 const MARK = statement(`
   select /* replica.mark */ w.lsn::text, c.system_identifier::text as system, ('x' || left(pg_walfile_name(w.lsn), 8))::bit(32)::int as timeline
   from (select pg_current_wal_flush_lsn() as lsn) w, pg_control_system() c`);
@@ -103,12 +104,12 @@ const unavailable = (error: unknown): ReplicaFacts => ({
   problem: errorText(error),
 });
 
-/** A standby beside the server that is written to. Connects with the first read. */
+/** A standby of the primary. It connects with the first read. */
 export class ReadReplica implements AsyncDisposable {
   readonly #pool: pg.Pool;
   readonly #primary: pg.Pool;
   readonly #onPrimary: (facts: ReplicaFacts) => void;
-  /** Until when it is left alone, by the monotonic clock, and why. */
+  /** Until this time, by the monotonic clock, the standby is not used; `facts` has the reason. */
   #away: { readonly until: number; readonly facts: ReplicaFacts } | undefined;
 
   constructor({ primary, url, applicationName, maxConnections, onPrimary }: ReadReplicaOptions) {
@@ -123,9 +124,9 @@ export class ReadReplica implements AsyncDisposable {
   }
 
   /**
-   * Reads. `ask` may be called twice, with either pool, and must not write.
+   * Runs a read. `ask` may be called twice, with either pool, and must not write.
    *
-   * @throws what `ask` throws on the primary.
+   * @throws the error of `ask` on the primary.
    */
   async read<T>(ask: (pool: pg.Pool) => Promise<T>): Promise<ReplicaRead<T>> {
     if (this.#away !== undefined && performance.now() < this.#away.until)
@@ -136,7 +137,7 @@ export class ReadReplica implements AsyncDisposable {
       try {
         return { value: await ask(this.#pool), from: 'replica', replica };
       } catch (error) {
-        // Anything else is a matter of the question, and the primary says the same.
+        // Any other error is due to the query itself, and the primary fails in the same way.
         if (isServerTrouble(error)) replica = unavailable(error);
       }
     }
@@ -147,9 +148,9 @@ export class ReadReplica implements AsyncDisposable {
   }
 
   /**
-   * How far the replica is. Never throws because of the replica.
+   * Reports the state of the replica. Errors of the replica are part of the report and are never thrown.
    *
-   * @param options.waitMs - For so long it may catch up. Default 0.
+   * @param options.waitMs - The time for which the replica may catch up. Default 0.
    * @throws KernelError `database_unavailable`: the primary does not answer.
    */
   async inspect({ waitMs = 0 }: { readonly waitMs?: number } = {}): Promise<ReplicaFacts> {
@@ -185,7 +186,7 @@ export class ReadReplica implements AsyncDisposable {
     }
   }
 
-  /** Ends its connections. */
+  /** Ends the connections to the standby. */
   async close(): Promise<void> {
     await endPool(this.#pool);
   }

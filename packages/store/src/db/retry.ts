@@ -1,36 +1,36 @@
-/** Work that is done again as a whole after a lost race or connection. */
+/** Repeats work as a whole after a lost race or a lost connection. */
 import { KernelError } from '@boxcar/kernel/base';
 import type pg from 'pg';
 import { isOverRowLimit, isTransient, LIMIT_STATES, RETRY_STATES, sqlStateOf } from './errors.js';
 import { limitsOn } from './pool.js';
 
-/** How often a transaction is tried as a whole when it lost a race or its connection. */
+/** The number of tries for a transaction that lost a race or its connection. */
 const TRANSACTION_ATTEMPTS = 5;
 /**
- * How long a transaction is tried again. A lock is tried for all of this time, in which the server frees the locks of a stopped
- * process (`connection-limits.ts`).
+ * The time for which a transaction is tried again. A transaction that waits for a lock is tried for all of this time, in which the
+ * server frees the locks of a stopped process (`connection-limits.ts`).
  */
 const PATIENCE_MS = 15_000;
 
 export interface RetryOptions {
-  /** The SQLSTATE of a limit that the work itself has set: such a failure is not tried again, and is thrown as Postgres sent it. */
+  /** The SQLSTATE of a limit that the work itself has set. Such a failure is not tried again, and is thrown as Postgres sent it. */
   readonly ownLimit?: '55P03' | '57014';
-  /** False: throws at once when a row is locked or work takes too long; the caller then tries each row alone. Default true. */
+  /** False: throws at once when a row is locked or the work takes too long, so that the caller can try each row alone. Default true. */
   readonly isPatient?: boolean;
-  /** How long the work is tried again while the server accepts no connections. Absent: a few tries. */
+  /** How long the work is tried again while the server accepts no connections. Absent: only a few tries. */
   readonly awayMs?: number;
 }
 
-/** A try of work on a batch of items. */
+/** Options for one try of work on a batch of items. */
 export interface BatchTry {
-  /** An earlier try may have been committed, as part of a larger batch: the work looks for its traces first. Default false. */
+  /** An earlier try may have been committed as part of a larger batch, so the work looks for its traces first. Default false. */
   readonly isRepeated?: boolean;
   /** As in {@link RetryOptions}. */
   readonly isPatient?: boolean;
   /**
-   * True: an item whose turn or tape is locked is left out of the batch and reported, and nothing of it takes effect. Where several
-   * statements share a transaction, the first try waits for other rows briefly (`BATCH_LOCK_MS`) and fails; a repetition leaves out
-   * each item that needs a locked row. Default false.
+   * True: an item whose turn or tape is locked is left out of the batch and reported, and has no effect. When several statements share
+   * a transaction, the first try waits briefly for other rows (`BATCH_LOCK_MS`) and then fails. A repetition leaves out each item that
+   * needs a locked row. Default false.
    */
   readonly leavesLocked?: boolean;
 }
@@ -41,14 +41,14 @@ export const retryBatch = <T>(
   { isRepeated = false, ...options }: BatchTry & RetryOptions = {},
 ): Promise<T> => retryTransient((attempt) => work(isRepeated || attempt > 1), options);
 
-/** For work whose loss costs more than a wait: a result that only this process knows. */
+/** The retry options for work whose loss costs more than a wait: a result that only this process knows. */
 export const patientOn = (pool: pg.Pool): RetryOptions => ({ awayMs: limitsOn(pool).awayMs });
 
 /**
- * Runs `work` again, a few times and for a few seconds, while its errors say that it left nothing behind or that this is not known.
+ * Repeats `work` a few times, for a few seconds, while its errors show that it had no effect or that its effect is not known.
  *
- * @param work - Gets the number of the attempt, from 1. An earlier attempt may have been committed with only its answer lost: work
- *   that is not idempotent looks for its own traces first.
+ * @param work - Gets the number of the attempt, from 1. An earlier attempt may have been committed and only its answer lost. So work
+ *   that is not idempotent must look for its own traces first.
  * @throws KernelError `database_unavailable` after the last attempt.
  */
 export async function retryTransient<T>(

@@ -5,7 +5,7 @@ import { type SchemaRange, shippedSchema } from './migrations.js';
 import type { Queryable } from './statement.js';
 
 /**
- * Compares the database with what this program supports; called at the start of everything that works on it.
+ * Compares the database with the schemas that this program supports. Each program that works on the database calls this at its start.
  *
  * @param options.supported - Default: the newest migration shipped with this package, as both bounds.
  * @returns The version of the database.
@@ -38,7 +38,7 @@ export async function readVersion(client: Queryable): Promise<{ version: number;
     return { version: rows[0]?.version ?? 0, minCompatible: rows[0]?.min_compatible ?? 0 };
   } catch (error) {
     const known = toDatabaseError(error);
-    // No such table: no migration has run here.
+    // The table does not exist: no migration has run here.
     if (known instanceof KernelError && known.code === 'schema_outdated')
       return { version: 0, minCompatible: 0 };
     throw known;

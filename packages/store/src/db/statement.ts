@@ -1,4 +1,4 @@
-/** Prepared statements, and what runs them. */
+/** Prepared statements, and the connections that run them. */
 import { createHash } from 'node:crypto';
 import type pg from 'pg';
 import { toDatabaseError } from './errors.js';
@@ -18,7 +18,7 @@ export interface Statement {
   readonly text: string;
 }
 
-/** What `pg_stat_statements` and `pg_stat_activity` show a statement by: its file, and the statement in it. */
+/** The label by which `pg_stat_statements` and `pg_stat_activity` show a statement: its file, and the statement within the file. */
 const LABELED = /^\s*(?:with recursive|rollback to savepoint|[a-z]+) \/\* [\w-]+\.[\w-]+ \*\/\s/;
 
 /** @throws Error for a text without a label after its first keyword. */
@@ -28,8 +28,8 @@ export function statement(text: string): Statement {
 }
 
 /**
- * Runs a prepared statement and returns its rows; connection failures come back as `KernelError`. A client of a caller may read types in
- * another way: the kernel's statements are read as the kernel expects.
+ * Runs a prepared statement and returns its rows. Connection failures are thrown as `KernelError`. A caller's own client may parse
+ * types differently; the kernel's statements always use the kernel's parsers.
  */
 export async function run<R extends pg.QueryResultRow>(
   db: Queryable,
@@ -46,7 +46,7 @@ export async function run<R extends pg.QueryResultRow>(
 
 type ListRow = unknown[] & pg.QueryResultRow;
 
-/** `run` with each row as the list of its values, in the order in which the statement selects them. */
+/** `run`, but each row is the list of its values, in the order in which the statement selects them. */
 export async function runLists(
   db: Queryable,
   { name, text }: Statement,

@@ -45,7 +45,7 @@ const running = (n: number) =>
   Promise.all(Array.from({ length: n }, () => world.running({ profile, holder })));
 const SIZES = [1, 40];
 
-/** The cost of an operation on one thing and on many: the same, and this. */
+/** Expects that an operation costs the given number of statements, for one item and for many. */
 async function expectCost(
   expected: number,
   operation: (n: number) => Promise<(pool: pg.Pool) => Promise<unknown>>,

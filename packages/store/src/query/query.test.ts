@@ -14,7 +14,7 @@ beforeAll(async () => {
 
 afterAll(() => world[Symbol.asyncDispose]());
 
-/** The statements that are sent through a connection. */
+/** Records the statements that are sent through a connection. */
 function watch(db: Queryable): Queryable & { readonly sent: pg.QueryConfig[] } {
   const sent: pg.QueryConfig[] = [];
   return {

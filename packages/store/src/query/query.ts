@@ -1,9 +1,9 @@
 /**
- * Ordinary statements, written with drizzle's query builder. When to take it and when to write SQL: docs/explanation/database-access.md.
+ * Ordinary statements, written with drizzle's query builder. When to use it and when to write SQL: docs/explanation/database-access.md.
  *
- * Q1  A statement goes through the connection that it is given, as those of `run` do: prepared under a name of its text, its values read
- *     as the kernel reads them, its failures named alike.
- * Q2  drizzle is loaded by the first statement: the start of a worker, its turns, and `boxcar health` do without.
+ * Q1  A statement runs on the given connection in the same way as a statement of `run`: it is prepared under a name derived from its text,
+ *     its values are parsed by the kernel's parsers, and its failures become the same errors.
+ * Q2  The first statement loads drizzle: the start of a worker, its turns, and `boxcar health` do not need it.
  */
 import { type Queryable, retryTransient, run, runLists, statement } from '../db/index.js';
 import type { Builder } from './builder.js';
@@ -11,9 +11,9 @@ import type { Builder } from './builder.js';
 export type { Builder };
 
 /**
- * Runs one statement. Not where several are sent at once (`transactAtOnce`): it waits for drizzle to be loaded.
+ * Runs one statement. Must not be used where several statements are sent at once (`transactAtOnce`): it waits until drizzle is loaded.
  *
- * @param label - `file.what_it_does`, behind the first word of the text, as statements in SQL have it.
+ * @param label - `file.what_it_does`. It is put after the first word of the text, as in statements written in SQL.
  */
 export async function query<T>(
   db: Queryable,
@@ -37,12 +37,12 @@ export async function query<T>(
   try {
     return await write(builder);
   } catch (error) {
-    // drizzle wraps the failure in an error of its own.
+    // drizzle wraps the failure in its own error.
     throw failure ?? error;
   }
 }
 
-/** `query` for a statement that is its own transaction: retried as a whole. */
+/** `query` for a statement that is its own transaction. It is retried as a whole. */
 export const queryRetrying = <T>(
   db: Queryable,
   label: string,

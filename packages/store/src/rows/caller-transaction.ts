@@ -1,16 +1,18 @@
 /**
  * The transaction of a caller, in which the kernel writes a submission or a packing.
  *
- * X1  It is the caller's: the kernel neither commits it nor ends its connection. A savepoint undoes what a refusal has left.
- * X2  Nothing is announced before its end. The end is seen on the connection: the server says with each answer whether a transaction
- *     is open. What is then in the rows was committed; where the end is not seen, the sweep finds the turns.
- * X3  One submission at a time: of two that are mixed on one connection the savepoint of one would undo the other.
+ * X1  The transaction belongs to the caller: the kernel neither commits it nor ends its connection. A savepoint undoes the writes of a
+ *     refused submission.
+ * X2  Nothing is announced before the transaction ends. The kernel detects the end on the connection: with each answer the server tells
+ *     whether a transaction is open. Rows that exist after the end were committed. If the end is not detected, the sweep finds the
+ *     turns.
+ * X3  Only one submission at a time: when two submissions are mixed on one connection, the savepoint of one would undo the other.
  */
 import { KernelError } from '@boxcar/kernel';
 import pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 
-/** A drizzle transaction of node-postgres, as far as it is needed. */
+/** The parts of a node-postgres drizzle transaction that are needed here. */
 interface DrizzleTransaction {
   readonly _: { readonly session: unknown };
 }
@@ -25,9 +27,9 @@ const refuse = (why: string): KernelError =>
   new KernelError('bad_request', { message: `tx: ${why}.`, details: { field: 'tx' } });
 
 /**
- * What runs the statements of `tx`.
+ * The object that runs the statements of `tx`.
  *
- * @throws KernelError `bad_request` for a pool, whose statements belong to no transaction, and for anything else.
+ * @throws KernelError `bad_request` for a pool, whose statements belong to no transaction, and for any other unsuitable value.
  */
 export function toQueryable(tx: CallerTx): Queryable {
   const session =
@@ -46,13 +48,13 @@ const LIMIT_LOCKS = statement(
   `select /* caller-transaction.limit_locks */ set_config('lock_timeout', $1, true)`,
 );
 
-/** Connections, or clients that hide theirs, on which a submission is under way. */
+/** Connections with a submission in progress. Clients that hide their connection represent it. */
 const busy = new WeakSet<object>();
 
 const connectionOf = (db: Queryable): object =>
   'connection' in db && typeof db.connection === 'object' && db.connection !== null ? db.connection : db;
 
-/** Statements of a caller's transaction, between a savepoint and its release. */
+/** The statements of a caller's transaction between a savepoint and its release. */
 export class CallerTransaction {
   readonly db: Queryable;
   readonly #lockTimeout: string;
@@ -63,9 +65,9 @@ export class CallerTransaction {
   }
 
   /**
-   * @param options.lockMs - How long a statement waits for a lock, unless the caller has set a limit.
-   * @throws KernelError `bad_request` when there is no transaction, one in which the kernel cannot write, or one in which a submission is
-   * under way.
+   * @param options.lockMs - The longest wait of a statement for a lock, unless the caller has set a limit.
+   * @throws KernelError `bad_request` when there is no transaction, when the kernel cannot write in it, or when a submission is already
+   *   in progress in it.
    */
   static async enter(tx: CallerTx, options: { readonly lockMs: number }): Promise<CallerTransaction> {
     const db = toQueryable(tx);
@@ -111,7 +113,7 @@ export class CallerTransaction {
     return own;
   }
 
-  /** Keeps what was written, until the caller commits. */
+  /** Keeps the writes until the caller commits. */
   async keep(): Promise<void> {
     try {
       await run(this.db, LIMIT_LOCKS, [this.#lockTimeout]);
@@ -121,7 +123,7 @@ export class CallerTransaction {
     }
   }
 
-  /** Undoes what was written; the caller can go on in its transaction. */
+  /** Undoes the writes. The caller can continue in its transaction. */
   async undo(): Promise<void> {
     try {
       await this.db.query({ text: 'rollback to savepoint boxcar_submission' });
@@ -132,10 +134,10 @@ export class CallerTransaction {
   }
 }
 
-/** By connection: what is done at the end of its transaction. */
+/** The callbacks for the end of a transaction, by connection. */
 const waiting = new WeakMap<object, (() => void)[]>();
 
-/** Calls `work` once the transaction has ended or its connection is lost. Does nothing where a client does not show that. */
+/** Calls `work` when the transaction has ended or its connection is lost. Has no effect if the client does not show its connection. */
 export function afterTransaction(db: Queryable, work: () => void): void {
   const connection = connectionOf(db);
   if (connection === db || !('on' in connection)) return;

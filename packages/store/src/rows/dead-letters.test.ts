@@ -106,7 +106,7 @@ test('a row that was given up stays so, with its cause, whatever fails later', a
       maxTries === undefined ? {} : { maxTries },
     );
   await note('canceled: by its operator', 1);
-  // As the release of a row that refuses it, the watchdog and a failed claim do.
+  // The release of a failing row, the watchdog and a failed claim note failures in these ways.
   expect(await note('internal_error: poison')).toMatchObject({ isDead: true });
   expect(await note('internal_error: poison', 10)).toMatchObject({ isDead: true });
   expect(await listDeadLetters(world.pool, 10)).toMatchObject([

@@ -1,6 +1,6 @@
 /**
- * Rows that a sweep could not handle, and turns that could not be run. Each is tried again with a growing back-off, and given up
- * after some tries, so that a row that can never be handled does not block the others or fill the log.
+ * Rows that a sweep could not handle, and turns that could not be run. Each of them is tried again with a growing back-off, and given
+ * up after some tries. So a row that can never be handled does not block the others or fill the log.
  */
 
 import { checkWholeNumber, type ProjectId, type TurnId } from '@boxcar/kernel';
@@ -10,9 +10,9 @@ import type { SweepKind } from '../kinds/row-kinds.js';
 import { query, queryRetrying } from '../query/query.js';
 import type { Row } from '../schema/index.js';
 
-/** Tries until a row is left alone. */
+/** The number of tries after which a row is given up. */
 export const MAX_TRIES = 5;
-/** A row that was to be tried again so long ago, and has not failed since, is in order. */
+/** A row has recovered when this time has passed since its next try was due, and it has not failed again. */
 const SETTLED_AFTER = "interval '1 minute'";
 /** Longer than the queue and the start of new processes need to deliver a job again. */
 const JOB_SETTLED_AFTER = "interval '1 day'";
@@ -20,20 +20,20 @@ const JOB_SETTLED_AFTER = "interval '1 day'";
 /**
  * True for rows that a search leaves out.
  *
- * @param kind - Of the search.
+ * @param kind - The kind of the search.
  * @param id - The column with the row's id.
  * @param now - The clock of the search.
  */
 export const notSetAside = (kind: SweepKind, id: string, now = 'now()'): string =>
   `not exists (select from boxcar.sweep_failures f where f.kind = '${kind}' and f.row_id = ${id} and (f.is_dead or f.next_try_at > ${now}))`;
 
-/** Kinds as SQL lists them. */
+/** The kinds as a list in SQL. */
 export const listOf = (kinds: readonly SweepKind[]): string => kinds.map((kind) => `'${kind}'`).join(', ');
 
 /** The kinds of failed ends of turns. */
 export const UNENDED: readonly SweepKind[] = ['turn_ends', 'overdue_turns'];
 
-/** A note of `turn_runs` ends with its step. Other notes, and notes of older builds, name no step. */
+/** A note of `turn_runs` ends with the turn's step. Other notes, and notes of older builds, name no step. */
 const STEP = "' [(]at step ([0-9]+)[)]$'";
 
 /** The cause in a note, without the step. */
@@ -42,7 +42,7 @@ export const causeIn = (note: string): string => note.replace(/ \(at step \d+\)$
 /** True for a note `f` about the current step of a turn `t`. */
 export const IS_OF_STEP = `coalesce(substring(f.last_error from ${STEP}), (t.step_count + 1)::text) = (t.step_count + 1)::text`;
 
-/** True for turns `t` that may be run now: runs at this step have not failed too recently, and the turn was not given up. */
+/** True for turns `t` that may be run now: runs at this step have not failed recently, and the turn was not given up. */
 export const mayRun = (now = 'now()'): string =>
   `not exists (select from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or (f.next_try_at > ${now} and ${IS_OF_STEP})))`;
 
@@ -51,8 +51,8 @@ export const NOT_GIVEN_UP =
   "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and f.is_dead) is not true";
 
 /**
- * A note that may be deleted. A run may take longer than the time for which notes are kept, so a note stays while its turn is at
- * that step.
+ * True for a note that may be deleted. A run may take longer than the time for which notes are kept, so a note stays while its turn is
+ * at the same step.
  *
  * @param now - The clock of the search.
  */
@@ -60,7 +60,7 @@ export const settledFailure = (now = 'now()'): string =>
   `not f.is_dead and f.next_try_at < ${now} - case when f.kind = 'blocked_jobs' then ${JOB_SETTLED_AFTER} else ${SETTLED_AFTER} end
     and (f.kind <> 'turn_runs' or not exists (select from boxcar.turns t where t.id = f.row_id and t.ended_at is null and ${IS_OF_STEP}))`;
 
-/** The cause in a dead letter of the row `id`: its end was given up, and will not be reached. */
+/** The cause in a dead letter of the row `id`: the row's end was given up and will never happen. */
 export const lostCause = (id: string, kinds: readonly SweepKind[]): string =>
   `(select f.last_error from boxcar.sweep_failures f where f.kind in (${listOf(kinds)}) and f.row_id = ${id} and f.is_dead limit 1)`;
 
@@ -72,12 +72,12 @@ export interface SweepFailure {
 }
 
 const IS_SAME_STEP = `substring(f.last_error from ${STEP}) is not distinct from substring(excluded.last_error from ${STEP})`;
-/** `$7`: an earlier try got no answer. If its note exists, the failure is counted already. */
+/** `$7`: an earlier try got no answer. If its note exists, the failure has already been counted. */
 const IS_NOTED =
   '$7::boolean and f.last_error = excluded.last_error and f.next_try_at > coalesce($1::timestamptz, now())';
 const COUNT = `case when ${IS_SAME_STEP} then f.attempts + case when ${IS_NOTED} then 0 else 1 end else 1 end`;
 
-/** `$1`: the clock of tests, `$2` to `$7`: kind, row, project, error, tries, whether it may be noted already. */
+/** `$1`: the clock of tests, `$2` to `$7`: kind, row, project, error, tries, whether it may already be noted. */
 export const NOTE_TEXT = `
   insert /* dead-letters.note */ into boxcar.sweep_failures as f (kind, row_id, project_id, attempts, last_error, next_try_at, is_dead)
   select $2, $3::uuid, coalesce($4::uuid, t.project_id), 1, $5 || case when $2 = 'turn_runs' and t.id is not null then ' (at step ' || t.step_count + 1 || ')' else '' end,
@@ -93,7 +93,7 @@ export interface NoteOptions {
   readonly now?: Date | undefined;
   /** The row is given up after this many failures. Default 5. */
   readonly maxTries?: number;
-  /** The same note may exist: an earlier try got no answer. */
+  /** True when the same note may exist: an earlier try got no answer. */
   readonly isRepeated?: boolean;
 }
 
@@ -103,9 +103,9 @@ export interface NotedFailure {
 }
 
 /**
- * Notes that a row could not be handled, and when it is tried again: after 2, 4, 8 and 16 seconds, doubling up to `maxTries`. A turn
- * that could not be run is noted with its step; the count begins again at the next step. A row that was given up stays so, with the
- * cause of that time, whatever fails later: a turn that could not be canceled must not run again.
+ * Records that a row could not be handled, and when it is tried again: after 2, 4, 8 and 16 seconds, doubling up to `maxTries`. For a
+ * turn that could not be run, the note names its step; the count begins again at the next step. A row that was given up stays given up,
+ * with its original cause, whatever fails later: a turn that could not be canceled must not run again.
  */
 export function noteSweepFailure(
   pool: pg.Pool,
@@ -126,7 +126,7 @@ export async function noteWithin(
     failure.kind,
     failure.rowId,
     failure.projectId,
-    // What Postgres says may quote what it was given.
+    // The message of Postgres may quote its input.
     failure.error.replaceAll('\u0000', ' ').slice(0, 2_000),
     options.maxTries ?? MAX_TRIES,
     options.isRepeated ?? false,
@@ -134,7 +134,7 @@ export async function noteWithin(
   return { attempts: row?.attempts ?? 0, isDead: row?.is_dead === true };
 }
 
-// The release and its note are of one moment. A note of an earlier run was due before the claim of this run.
+// A release and its note have the same time. The next try of an earlier run's note was due before this run was claimed.
 const NOTED = statement(`
   select /* dead-letters.noted */ f.attempts, f.is_dead from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
   where t.id = $1 and t.status = 'dispatched' and t.epoch = $2 and f.next_try_at > t.dispatched_at`);
@@ -152,14 +152,14 @@ const FIND_BLOCKED = statement(`
   select /* dead-letters.find_blocked */ f.attempts, f.last_error as cause, greatest(extract(epoch from f.next_try_at - now()) * 1000, 0)::float8 as wait_ms
   from boxcar.sweep_failures f where f.kind = 'blocked_jobs' and f.row_id = $1`);
 
-/** How often a job has held the event loop of its worker, why, and after how long it may run again. */
+/** How often a job has blocked the event loop of its worker, the cause, and the time until it may run again. */
 export interface BlockedJob extends pg.QueryResultRow {
   readonly attempts: number;
   readonly cause: string;
   readonly wait_ms: number;
 }
 
-/** The note about a job that has held the event loop of a worker. @param noteId - A UUID made of the job. */
+/** The note about a job that has blocked the event loop of a worker. @param noteId - A UUID derived from the job. */
 export async function findBlockedJob(db: Queryable, noteId: string): Promise<BlockedJob | undefined> {
   const [row] = await run<BlockedJob>(db, FIND_BLOCKED, [noteId]);
   return row;
@@ -169,7 +169,7 @@ const FORGET = statement(
   `delete /* dead-letters.forget */ from boxcar.sweep_failures f where ${settledFailure('coalesce($1::timestamptz, now())')}`,
 );
 
-/** Forgets rows that were handled since. */
+/** Deletes the notes about rows that have been handled since. */
 export async function forgetSettledFailures(
   pool: pg.Pool,
   options: { readonly now?: Date } = {},
@@ -183,13 +183,13 @@ export interface DeadLetter {
   readonly project_id: ProjectId | null;
   readonly attempts: number;
   readonly last_error: string;
-  /** False: it is tried again. */
+  /** False while the row is tried again. */
   readonly is_dead: boolean;
   readonly first_failed_at: Date;
 }
 
 /**
- * Rows that sweeps have failed on, those that were given up first.
+ * Rows that sweeps have failed on. Rows that were given up are first.
  *
  * @throws KernelError `bad_request` for a limit that is not a whole number of at least 1.
  */
@@ -217,13 +217,13 @@ const REVIVE = statement(`
   from unnest($1::text[], $2::uuid[]) as d(kind, row_id) where f.kind = d.kind and f.row_id = d.row_id`);
 
 /**
- * Lets the sweeps try again what they have given up.
+ * Makes the sweeps try again the rows that they have given up.
  *
- * @returns How many rows.
+ * @returns The number of rows.
  */
 export async function retryDeadLetters(pool: pg.Pool): Promise<number> {
-  // Found first, so that a repetition after a lost answer changes and reports the same rows.
-  // A turn whose end could not be written must end, because its waiters have been answered: its end is tried again, not its run.
+  // The rows are found first, so that a repetition after a lost answer changes and reports the same rows. A turn whose end could not be
+  // written must end, because its waiters have been answered: its end is tried again, not its run.
   const dead = await queryRetrying(
     pool,
     'dead-letters.find_dead',

@@ -1,15 +1,15 @@
 /**
- * What this build knows of the schema: its newest migration, its tables, and what the role of a worker must be allowed on each. A new
- * table has a line here. Tests compare this file with the migrations and with the statements of the store.
+ * The schema as this build knows it: its newest migration, its tables, and the rights that the role of a worker needs on each table.
+ * Each new table needs a line here. Tests compare this file with the migrations and with the statements of the store.
  */
 
 /** The newest migration that this build knows. */
 export const SCHEMA_VERSION = 44;
 
-/** As GRANT spells it. `update (id)` lets a role lock a row and change nothing of it. */
+/** In the spelling of GRANT. `update (id)` lets a role lock a row without changing it. */
 type TableRight = 'insert' | 'update' | 'update (id)' | 'delete';
 
-/** What is needed on each table of the schema `boxcar` beside `select`. */
+/** The rights that are needed on each table of the schema `boxcar` in addition to `select`. */
 export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   agents: ['insert', 'update'],
   api_keys: ['insert', 'update'],
@@ -50,7 +50,7 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   workers: ['insert', 'update', 'delete'],
 };
 
-/** The other tables of the schema `boxcar`, and why no right on them is needed. */
+/** The other tables of the schema `boxcar`, and the reason why no right on them is needed. */
 export const NOT_FOR_WORKERS: Readonly<Record<string, string>> = {
   purging: 'purge writes it; the trigger that reads it runs as its owner',
   unsealed: 'erase_cards and purge_boxes write it; the trigger that reads it runs as its owner',

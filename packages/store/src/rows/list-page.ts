@@ -1,40 +1,40 @@
 /**
  * Lists of a project, newest first: one statement for a page, whatever the size of the tables.
  *
- * L1  Pages are cut by (created_at, id) along an index (`0032_lists.sql`). Each set of filters has a statement of its own, planned for its
- *     values: one project, agent or profile may have a hundred thousand times as many turns as another.
- * L2  Rows are chosen first. Cards and names are read of rows that are shown, and of no others.
- * L3  A text that no index finds is looked for in the newest `SCANNED` rows; the answer says where that ended.
+ * L1  Pages are cut by (created_at, id) along an index (`0032_lists.sql`). Each set of filters has its own statement, which is planned
+ *     for its values: one project, agent or profile may have a hundred thousand times as many turns as another.
+ * L2  Rows are chosen first. Cards and names are read only for the rows that are shown.
+ * L3  A text that no index finds is searched in the newest `SCANNED` rows. The answer tells where the search ended.
  */
 import type { ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, statement, transaction } from '../db/index.js';
 
-/** Rows that are read at most to find a text without an index. */
+/** The most rows that are read to find a text without an index. */
 export const SCANNED = 20_000;
 
-/** A place in a list: what follows is older. */
+/** A place in a list. The following rows are older. */
 export interface ListPlace {
   /** ISO 8601, to the microsecond. */
   readonly at: string;
   readonly id: string;
 }
 
-/** What all lists take. */
+/** The parameters of all lists. */
 export interface ListScope {
   readonly projectId: ProjectId;
-  /** How many rows at most. */
+  /** The most rows of a page. */
   readonly limit: number;
-  /** The last row of the page before. */
+  /** The last row of the previous page. */
   readonly after: ListPlace | undefined;
   readonly since: Date | undefined;
 }
 
 export interface ListPage<T> {
   readonly rows: readonly T[];
-  /** Where the next page begins; undefined: there is no more. */
+  /** The beginning of the next page; undefined when the list has no more rows. */
   readonly next: ListPlace | undefined;
-  /** The text was looked for without an index up to this moment, and there are older rows. */
+  /** The time up to which the text was searched without an index, when older rows exist. */
   readonly scannedTo: Date | undefined;
 }
 
@@ -47,13 +47,13 @@ export class Values {
   }
 }
 
-/** Of projects there is no project. */
+/** A list of projects has no `projectId`. */
 type WindowScope = Omit<ListScope, 'projectId'> & { readonly projectId?: ProjectId };
 
-/** The values that each list has, as SQL. A value is added when it is asked for, since a statement must use all it has. */
+/** The values that each list has, as SQL. A value is added when it is first used, since a statement must use all of its parameters. */
 export class Window {
   readonly limit: string;
-  /** One row more than is shown: whether there is a next page. */
+  /** One row more than is shown, which tells whether there is a next page. */
   readonly more: string;
   readonly #values: Values;
   readonly #scope: WindowScope;
@@ -77,8 +77,8 @@ export class Window {
   }
 
   /**
-   * SQL conditions of whether a row is part of what follows. They compare rows, because Postgres expects next to nothing of a time between
-   * two bounds, and then reads all of it to sort it.
+   * SQL conditions for the rows of the rest of the list. They compare whole rows: for a time between two bounds Postgres expects almost
+   * no rows, and then reads all of them to sort them.
    */
   bounds(alias: string): readonly string[] {
     const { after, since } = this.#scope;
@@ -97,14 +97,14 @@ export class Window {
 const LEAST_ID = '00000000-0000-0000-0000-000000000000';
 
 /**
- * SQL of a column having a value, for a list that is ordered by the column first. Of `=` Postgres knows that the order is that of the
- * time alone, and takes an index of other rows too, through all of which it may go for a few that fit.
+ * SQL that requires a value of a column, for a list that is ordered by this column first. With `=` Postgres infers that the order is by
+ * time alone. Then it may choose an index that also contains other rows, and go through all of them to find a few matches.
  */
 export const onlyBy = (column: string, value: string): string => `${column} between ${value} and ${value}`;
 
 export const newestFirst = (alias: string): string => `${alias}.created_at desc, ${alias}.id desc`;
 
-/** SQL of no scan, for {@link loadPage}. */
+/** SQL for no scan, for {@link loadPage}. */
 export const NO_SCAN = 'scan as (select null::timestamptz as created_at, null::uuid as id where false)';
 
 const MICROS = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"';
@@ -121,10 +121,10 @@ interface PageRow extends pg.QueryResultRow {
 /**
  * Reads a page.
  *
- * @param of.ctes - SQL of `page` (`created_at` and `id` of one row more than is shown) and `scan` (the last row that was looked at, if
- *   there are more).
- * @param of.columns - SQL of what is shown of a row `k`.
- * @param of.joins - SQL of what belongs to it.
+ * @param of.ctes - SQL of `page` (`created_at` and `id`, with one row more than is shown) and `scan` (the last row that the search
+ *   read, if there are more).
+ * @param of.columns - SQL of the columns that are shown of a row `k`.
+ * @param of.joins - SQL of the joins that these columns need.
  */
 export async function loadPage<T extends object>(
   pool: pg.Pool,
@@ -156,5 +156,5 @@ export async function loadPage<T extends object>(
   };
 }
 
-/** A pattern of `like` for what has a text in it. */
+/** The `like` pattern for values that contain a text. */
 export const toPattern = (text: string): string => `%${text.replace(/[\\%_]/g, '\\$&')}%`;

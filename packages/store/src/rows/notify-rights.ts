@@ -1,6 +1,7 @@
 /**
- * Whether the ends of a session's turns may be told on a tape, and give its agent turns. To wake an agent is to give it a turn, so the
- * maker of the session needs what giving turns needs, each time. Rule: docs/explanation/security.md, "Turns that nobody asked for".
+ * Whether the ends of a session's turns may be reported on a tape, and give the tape's agent turns. Waking an agent gives it a turn. So
+ * the maker of the session needs the rights for giving turns, each time. Rule: docs/explanation/security.md, "Turns that nobody asked
+ * for".
  */
 import {
   type AgentId,
@@ -16,7 +17,7 @@ import { type Queryable, run, statement } from '../db/index.js';
 import type { Outer, Row } from '../schema/index.js';
 import { grantOf, OWNS } from './rights.js';
 
-/** The maker of a session, and a tape that it is to be told on. */
+/** The maker of a session, and a tape on which its ends are reported. */
 export interface NotifyRight {
   readonly projectId: ProjectId;
   readonly boxId: BoxId;
@@ -43,8 +44,8 @@ type FactsRow = Outer<Row<'agents', 'owner_agent_id', { agent_id: 'id' }>> &
   };
 
 /**
- * Why the maker of a session may not have its ends told there; undefined when it may: it may append to the tape and, where that is the
- * tape of another agent, may give this agent turns.
+ * The reason why the ends of a maker's session may not be reported on the tape; undefined when they may. The maker must be allowed to
+ * append to the tape and, if it is the tape of another agent, to give this agent turns.
  */
 export async function findNotifyRefusal(
   db: Queryable,
@@ -82,7 +83,10 @@ const MAKER = statement(`
     select h.source_agent_id, 2 from boxcar.handoffs h where h.turn_id = $1 and h.notifies) m
   order by m.rank limit 1`);
 
-/** The maker of the session that a turn belongs to, or of the handoff that it served and that is to be told; undefined for other turns. */
+/**
+ * The maker of the session that a turn belongs to, or of the handoff that the turn served and whose end must be reported; undefined for
+ * other turns.
+ */
 export async function findSessionMaker(db: Queryable, turnId: TurnId): Promise<AgentId | undefined> {
   const [row] = await run<{ id: AgentId | null }>(db, MAKER, [turnId]);
   return row?.id ?? undefined;

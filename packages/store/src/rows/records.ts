@@ -1,4 +1,4 @@
-/** How drafts of the kernel travel to Postgres: one JSON parameter per table, read by json_to_recordset. */
+/** How the kernel's drafts are sent to Postgres: one JSON parameter per table, read by json_to_recordset. */
 import {
   type Card,
   type CardContent,
@@ -39,13 +39,13 @@ export const cardRecord = (card: NewCard): Record<string, unknown> => ({
 export const CARD_READ =
   'c.id as card_id, c.type as card_type, c.role as card_role, coalesce(c.content, c.placeholder) as card_content, c.metadata as card_metadata, c.author_id as card_author_id, c.tool_call_id as card_tool_call_id';
 
-/** The same with what a provider attached, for views alone: other readers never load it. */
+/** The same with the data that a provider attached. Only views load these data. */
 export const VIEWED_CARD_READ = `${CARD_READ}, c.provider_data as card_provider_data`;
 
-/** The bytes of a card of a view, as they come along; compressed ones are not unpacked for it. */
+/** The bytes of a view's card as they are sent. Compressed values are not unpacked to measure them. */
 export const VIEWED_CARD_BYTES = 'c.size_bytes + coalesce(pg_column_size(c.provider_data), 0)';
 
-/** The same of a card of a context, a leaf `l` of it: nothing that was attached is shown to an agent that did not get the answer. */
+/** The same for a card of a context, a leaf `l` of it. Data that a provider attached are shown only to the agent that got the answer. */
 export const PACKED_CARD_READ = `${CARD_READ}, case when l."native" then c.provider_data end as card_provider_data`;
 export const PACKED_CARD_BYTES =
   'c.size_bytes + case when l."native" then coalesce(pg_column_size(c.provider_data), 0) else 0 end';
@@ -54,7 +54,7 @@ export interface CardRow {
   readonly card_id: Card['id'] | null;
   readonly card_type: string;
   readonly card_role: Role | null;
-  /** After erasure what stands in its place. */
+  /** After erasure, the placeholder. */
   readonly card_content: CardContent | null;
   readonly card_metadata: JsonObject;
   readonly card_author_id: string;

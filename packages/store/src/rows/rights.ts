@@ -1,24 +1,24 @@
 /**
- * Who may read what: the one place where it is said, as SQL. Rule: docs/explanation/security.md.
+ * The rights to read, as SQL: the only place that defines which agent may read which box. Rule: docs/explanation/security.md.
  *
- * A box `b` of project `p` is read by agent $3
+ * Agent $3 may read a box `b` of project `p`
  *
- * R1  whole, when the agent owns or made it, is the operator, or it is the agent's own profile;
- * R2  as far as a grant says that has not expired;
- * R3  a tape at the positions that ended turns wrote which turns of the agent have asked for, or whose end the agent was told. This
- *     follows from the rows of the turns: nobody writes it, takes it back or passes it on.
+ * R1  as a whole, when the agent owns or made it, is the operator, or it is the agent's own profile;
+ * R2  as far as a grant allows that has not expired;
+ * R3  when it is a tape, at the positions written by ended turns that turns of the agent have asked for, or whose end was reported to
+ *     the agent. This follows from the rows of the turns: no grant is written, taken back or passed on for it.
  */
 
 import { type AgentId, type BoxId, ENTRY_KINDS } from '@boxcar/kernel';
 
 /**
- * The grant of `agent` on a box, whether it has expired or not, as a condition on the grant `g`. Ends of turns wrote grants once, and
- * older builds still do: these are ignored.
+ * The grant of `agent` on a box, expired or not, as a condition on the grant `g`. Ends of turns used to write grants, and older builds
+ * still do: these grants are ignored.
  */
 const wasGranted = (mode: 'read' | 'append', agent: string, box = 'b.id'): string =>
   `g.agent_id = ${agent} and g.box_id = ${box} and g.mode = '${mode}' and g.source not like 'turn:%'`;
 
-/** The same, as it is when the statement begins: a transaction, a caller's above all, may be older than the end of a right. */
+/** The same, as it is when the statement begins: a transaction, especially a caller's, may be older than the end of a right. */
 const isGranted = (mode: 'read' | 'append', agent: string, box = 'b.id'): string =>
   `${wasGranted(mode, agent, box)} and (g.expires_at is null or g.expires_at > statement_timestamp())`;
 
@@ -35,7 +35,7 @@ export const OWNS = owns('$3');
 const holds = (agent: string): string =>
   `(${owns(agent)} or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = ${agent} and f.box_id = b.id))`;
 
-/** Whether `agent` may read all of box `b` of project `p`, what is appended later included. */
+/** Whether `agent` may read all of box `b` of project `p`, including later entries. */
 export const readsAll = (agent: string): string => `
   (${holds(agent)} or exists (select from boxcar.grants g where ${isGranted('read', agent)} and g.upto_position is null))`;
 
@@ -46,8 +46,8 @@ export const wroteFor = (agent: string): string => `
 
 const KINDS = `'{${ENTRY_KINDS.join(',')}}'`;
 
-// The entries of a turn stand between its start and the start of the next one: a tape has one turn at a time. A turn that ended
-// before it began has left entries of that moment.
+// The entries of a turn are between its start and the start of the next turn: a tape has one turn at a time. A turn that ended before
+// it began has entries with the time of its end.
 const writtenFor = (agent: string): string => `
   (select range_agg(int4range(w.position, w.position, '[]'))
     from boxcar.turns c
@@ -67,15 +67,15 @@ const readableOf = (agent: string, isGrant: string): string => `
       + coalesce(case when b.kind = 'tape' then ${writtenFor(agent)} end, '{}')
   end`;
 
-/** The positions of box `b` that agent $3 may read, as an int4multirange; empty = none. For a sealed box all or none. */
+/** The positions of box `b` that agent $3 may read, as an int4multirange; empty = none. For a sealed box, all or none. */
 export const READABLE = readableOf('$3', isGranted('read', '$3'));
 
-/** The positions of box `b` that `agent` may read, or could until its grant expired. */
+/** The positions of box `b` that `agent` may read, or could read until its grant expired. */
 export const onceReadable = (agent: string): string => readableOf(agent, wasGranted('read', agent));
 
 /**
- * Whether `agent`, who does not hold tape `box`, may read entry `e` of it (R2, R3). Costs a few look-ups by key for each entry, however
- * long the tape is.
+ * Whether `agent`, which is not a holder of tape `box`, may read entry `e` of it (R2, R3). Costs a few look-ups by key for each entry,
+ * however long the tape is.
  */
 export const readsEntry = (e: string, box: string, agent: string): string => `
   (exists (select from boxcar.grants g where ${isGranted('read', agent, box)} and (g.upto_position is null or g.upto_position >= ${e}.position))
@@ -88,14 +88,14 @@ export const readsEntry = (e: string, box: string, agent: string): string => `
 const READS_PART = `
   exists (select from boxcar.turns c where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('$3')})`;
 
-/** How agent $3 reads box `b`: `all`, `part` (R3), `upto` (the end of a grant) or `none`. Reads no entry. */
+/** How agent $3 may read box `b`: `all`, `part` (R3), `upto` (the end of a grant) or `none`. Reads no entries. */
 export const READS = `
   case when ${readsAll('$3')} then 'all' when ${READS_PART} then 'part' when ${grantOf('read')} is not null then 'upto' else 'none' end`;
 
-/** `is_own` (R1) and `granted` (R2). Fails closed: no row, no right; to append is not to read. */
+/** `is_own` (R1) and `granted` (R2). Fails closed: without a row there is no right. A right to append is not a right to read. */
 export const HELD = `${holds('$3')} as is_own, ${grantOf('read')} as granted`;
 
-/** The same, and `readable` (all): reads the turns and entries of the whole tape for R3. */
+/** The same, and `readable` (all rules). For R3 it reads the turns and entries of the whole tape. */
 export const ACCESS = `${HELD}, ${READABLE} as readable`;
 
 /** The boxes that agent $3 may read a part of by R3. */
@@ -108,17 +108,17 @@ export const WRITTEN_BOXES = `
   select c.output_box_id from boxcar.turns c where c.told_agent_id = $3`;
 
 /**
- * Whether agent $3 may know how turn `c` on tape `b` of project `p` ends: it asked for the turn, may read what the turn wrote, or may
- * read the deliverable by a grant that ends somewhere.
+ * Whether agent $3 may know how turn `c` on tape `b` of project `p` ends. The agent may know it when it asked for the turn, may read
+ * the entries of the turn, or may read the deliverable by a grant with a last position.
  */
 export const KNOWS_END = `
   ((c.is_woken is not true and coalesce((select q.agent_id from boxcar.turns q where q.id = c.parent_turn_id) = $3, false)) or ${wroteFor('$3')} or ${readsAll('$3')}
     or exists (select from boxcar.grants g join boxcar.tape_entries e on e.box_id = b.id and e.position <= g.upto_position
       where ${isGranted('read', '$3')} and e.position >= coalesce(c.start_position, 1) and e.turn_id = c.id and e.card_id = c.deliverable_card_id))`;
 
-/** Whose rights decide about the entries of a tape one by one. */
+/** The agent whose rights decide about each entry of a tape. */
 export interface PartReader {
   readonly agentId: AgentId;
-  /** The tape that is read, whichever boxes its entries are in. */
+  /** The tape that is read. Its entries may be in other boxes. */
   readonly boxId: BoxId;
 }

@@ -1,6 +1,6 @@
 /**
- * Hints of turns that have just been dispatched: a notice of the submission's own commit, to one worker. Each turn has its job in the queue
- * beside it, so a hint that is lost, or that its worker has no place for, costs nothing but time.
+ * Hints about turns that have just been dispatched: the submission's own commit sends a notice to one worker. Each turn also has a job
+ * in the queue. So a hint that is lost, or for which its worker has no free slot, only costs time.
  */
 import { type Ring, tryParseId, type WorkerId } from '@boxcar/kernel';
 
@@ -9,10 +9,10 @@ const PREFIX = 'boxcar_rung_';
 /** The channel of one worker. */
 export const rungChannel = (workerId: WorkerId): string => `${PREFIX}${workerId.replaceAll('-', '')}`;
 
-/** SQL of the same, from the id of a row `w`. */
+/** The same as SQL, from the id of a row `w`. */
 export const RUNG_CHANNEL = `'${PREFIX}' || replace(w.id::text, '-', '')`;
 
-/** SQL of what is told of turn `d` at its first epoch. */
+/** SQL of the payload about turn `d` at its first epoch. */
 export const RUNG_PAYLOAD = "d.id || ' 1 ' || d.worker_target";
 
 /** @returns Undefined if the payload is not a hint. Any role may send a notice, and only a turn at its first epoch has a hint. */

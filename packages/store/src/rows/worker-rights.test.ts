@@ -41,7 +41,7 @@ test('no table of the schema has a sequence, whose use would be a right of its o
   expect(rows).toEqual([]);
 });
 
-/** Files whose statements the role of a worker need not send. */
+/** Files with statements that the role of a worker need not send. */
 const NOT_SENT = new Set([
   'erasure.ts',
   'migrate.ts',
@@ -52,7 +52,7 @@ const NOT_SENT = new Set([
   'purge-plan.ts',
 ]);
 
-/** By the names that statements of the query builder have for them. */
+/** Table names, by their names in statements of the query builder. */
 const tableNames = new Map(Object.entries(tables).map(([name, table]) => [name, getTableName(table)]));
 
 test('the list has what the statements of the store change, and nothing more', () => {

@@ -1,7 +1,7 @@
 /**
- * What a database role must be allowed for processes that submit and work: workers, doors, programs and the command line, except
- * `migrate`, `erase` and `purge`. The list is in `known-schema.ts`: `boxcar doctor` compares a role with it, and
- * `boxcar migrate --grant-worker` grants it.
+ * The rights of the database role of processes that submit and work: workers, doors, programs and the command line, except `migrate`,
+ * `erase` and `purge`. The list is in `known-schema.ts`. `boxcar doctor` compares a role with it, and `boxcar migrate --grant-worker`
+ * grants it.
  */
 import { KernelError } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -20,13 +20,13 @@ const WORKER_FUNCTIONS = ['is_lock_free'];
 
 interface Right {
   readonly right: string;
-  /** `table boxcar.turns`, quoted as SQL needs it. */
+  /** `table boxcar.turns`, quoted for SQL. */
   readonly target: string;
 }
 
-// BullMQ makes a sequence for the ids of a queue when jobs are first added to it in bulk, so the role must be able to make one. Such a
-// sequence belongs to the role that made it, and nothing here uses it: jobs of ours have ids of their own.
-// $1: the role; null: the role of this connection. $2: rights on tables. $3: functions. $4: whether the queues live in this database.
+// BullMQ creates a sequence for the ids of a queue when jobs are first added to it in bulk, so the role must be able to create one.
+// Such a sequence belongs to the role that created it, and this program does not use it: its jobs have their own ids.
+// $1: the role; null: the role of this connection. $2: rights on tables. $3: functions. $4: whether this database has the queues.
 const MISSING = statement(`
   with /* worker-rights.missing */ role as (select r.oid from pg_roles r where r.rolname = coalesce($1::text, current_user::text)),
   space as (select n.oid, n.nspname, n.nspowner from pg_namespace n where n.nspname = 'boxcar' or ($4 and n.nspname = 'bullmq')),
@@ -68,9 +68,9 @@ const toText = ({ right, target }: Right): string =>
   `${right} on ${target.replace(/^(table|sequence) /, '')}`;
 
 /**
- * What the role of this connection lacks: `update on boxcar.turns`.
+ * The rights that the role of this connection lacks, such as `update on boxcar.turns`.
  *
- * @param options.hasQueues - Whether the queues live in this database too.
+ * @param options.hasQueues - Whether this database also has the queues.
  */
 export const readMissingRights = async (
   db: Queryable,
@@ -78,10 +78,10 @@ export const readMissingRights = async (
 ): Promise<readonly string[]> => (await findMissing(db, null, options.hasQueues)).map(toText);
 
 /**
- * Grants a role what it lacks for work on this database, its queues included. A second call changes nothing.
+ * Grants a role the rights that it lacks for work on this database, including its queues. A second call changes nothing.
  *
- * @param connectionString - As the owner of the tables, which is the role that migrates.
- * @returns What was granted.
+ * @param connectionString - A connection as the owner of the tables, which is the role that migrates.
+ * @returns The rights that were granted.
  * @throws KernelError `not_found` for an unknown role, `database_forbidden` for a connection that may not grant.
  */
 export async function grantWorkerRights(connectionString: string, role: string): Promise<readonly string[]> {
@@ -107,7 +107,7 @@ export async function grantWorkerRights(connectionString: string, role: string):
     await client.query(
       `begin; ${missing.map(({ right, target }) => `grant ${right} on ${target} to ${quoted}`).join('; ')}; commit`,
     );
-    // Postgres only warns a role that may grant some of a target's rights and not this one.
+    // Postgres only warns when a role may grant some of a target's rights but not this one.
     const left = await findMissing(client, role, true);
     if (left.length > 0)
       throw forbidden(role, `${left.slice(0, 5).map(toText).join(', ')} could not be granted`);

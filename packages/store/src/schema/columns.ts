@@ -1,8 +1,8 @@
-/** The types of columns that drizzle does not have, or has otherwise. */
+/** Column types that drizzle does not have, or handles differently. */
 import { sql } from 'drizzle-orm';
 import { customType, pgSchema } from 'drizzle-orm/pg-core';
 
-// Values of JSON come from the driver parsed; drizzle's own types would parse a string that is one of them again.
+// The driver parses JSON values. drizzle's own types would parse a value that is a string a second time.
 export const json = customType<{ data: unknown; driverData: string }>({
   dataType: () => 'json',
   toDriver: (value) => JSON.stringify(value),
@@ -13,7 +13,8 @@ export const jsonb = customType<{ data: unknown; driverData: string }>({
 });
 export const bytea = customType<{ data: Buffer }>({ dataType: () => 'bytea' });
 export const xid8 = customType<{ data: string }>({ dataType: () => 'xid8' });
-// The driver writes and reads times; drizzle's own type would write the years before 1 and after 9999 as Postgres does not read them.
+// The driver writes and reads times. drizzle's own type would write years before 1 and after 9999 in a form that Postgres does not
+// accept.
 export const time = customType<{ data: Date }>({ dataType: () => 'timestamp with time zone' });
 export const createdAt = () => time('created_at').notNull().default(sql`now()`);
 

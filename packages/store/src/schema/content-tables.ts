@@ -1,4 +1,4 @@
-/** What is said and to whom: projects, cards, boxes and tapes, profiles, agents and rights. */
+/** The tables of contents and their readers: projects, cards, boxes and tapes, profiles, agents and rights. */
 import type {
   AgentId,
   BoxId,
@@ -25,7 +25,7 @@ export const schemaVersion = boxcar.table('schema_version', {
   name: text('name').notNull(),
   /** sha256 of the migration's text, in hex. */
   checksum: text('checksum').notNull(),
-  /** The oldest program, by the newest migration it knows, that may run on this schema. */
+  /** The oldest program that may run on this schema, as the number of the newest migration that it knows. */
   minCompatible: integer('min_compatible').notNull(),
   appliedAt: time('applied_at').notNull().default(sql`now()`),
 });
@@ -35,10 +35,10 @@ export const projects = boxcar.table('projects', {
   name: text('name').notNull().unique(),
   limits: jsonb('limits').$type<ProjectLimits>().notNull().default({}),
   operatorAgentId: uuid('operator_agent_id').$type<AgentId>().notNull(),
-  /** The anchor card that every tape of the project begins with. */
+  /** The anchor card at the beginning of every tape of the project. */
   bootstrapCardId: uuid('bootstrap_card_id').$type<CardId>().notNull(),
   createdAt: createdAt(),
-  /** How often cards of it were erased: who has kept what it read before reads it again. */
+  /** The number of erasures of cards in the project. A process with cached reads reads again after the number has changed. */
   erasures: integer('erasures').notNull().default(0),
   archivedAt: time('archived_at'),
 });
@@ -47,38 +47,41 @@ export const cards = boxcar.table('cards', {
   id: uuid('id').$type<CardId>().primaryKey(),
   projectId: uuid('project_id').$type<ProjectId>().notNull(),
   type: text('type').notNull(),
-  /** What a model sees; null = user. */
+  /** The role that a model sees; null = user. */
   role: text('role').$type<Role>(),
-  /** `json`, not `jsonb`: the writer's key order and bytes survive. Null only after erasure. */
+  /** `json`, not `jsonb`: the writer's key order and bytes are preserved. Null only after erasure. */
   content: json('content').$type<CardContent>(),
   /** sha256 of the RFC 8785 form of the content. */
   contentHash: bytea('content_hash').notNull(),
   sizeBytes: integer('size_bytes').notNull(),
   tokenEstimate: integer('token_estimate').notNull(),
   metadata: jsonb('metadata').$type<JsonObject>().notNull().default({}),
-  /** An agent id, the name of a primitive, or `kernel`: for audit, never shown to a model. */
+  /** An agent id, the name of a primitive, or `kernel`. For audit; never shown to a model. */
   authorId: text('author_id').notNull(),
   toolCallId: uuid('tool_call_id').$type<ToolCallId>(),
   createdAt: createdAt(),
   erasedAt: time('erased_at'),
   erasedReason: text('erased_reason'),
-  /** What readers are shown after erasure: content of the same kind without its words. */
+  /** The content that readers see after erasure: content of the same kind without its words. */
   placeholder: json('placeholder').$type<CardContent>(),
-  /** What a provider attached to the answer: read by views alone, gone with any card of its step. `json`: its bytes survive. */
+  /**
+   * Data that a provider attached to the answer. Only views read them. They are removed with any card of the step. `json`: the bytes
+   * are preserved.
+   */
   providerData: json('provider_data').$type<ProviderData>(),
 });
 
-/** Written by the functions of erasure and purge, within one transaction each. */
+/** Written only by the functions of erasure and purge, each within one transaction. */
 export const unsealed = boxcar.table('unsealed', {
   xact: xid8('xact').primaryKey(),
   allows: text('allows').$type<'erase' | 'purge'>().notNull(),
 });
 
-/** Boxes that a purge is about to remove: nothing new may refer to them. */
+/** Boxes that a purge is about to remove. New rows must not refer to them. */
 export const purging = boxcar.table('purging', {
   boxId: uuid('box_id').$type<BoxId>().primaryKey(),
   until: time('until').notNull(),
-  /** The purge that has set the mark last. */
+  /** The purge that set the mark last. */
   purgeId: uuid('purge_id'),
 });
 
@@ -86,43 +89,43 @@ export const boxes = boxcar.table('boxes', {
   id: uuid('id').$type<BoxId>().primaryKey(),
   projectId: uuid('project_id').$type<ProjectId>().notNull(),
   kind: text('kind').$type<'context' | 'tape'>().notNull(),
-  /** Whose context or tape it is; may read it without a grant, as the maker may. */
+  /** The agent that owns the context or tape. Owner and maker may read it without a grant. */
   ownerAgentId: uuid('owner_agent_id').$type<AgentId>(),
   makerAgentId: uuid('maker_agent_id').$type<AgentId>(),
   createdAt: createdAt(),
-  /** Context: the cards made for this box; the others are named by its segments. */
+  /** Context: the cards made for this box; the segments name the other cards. */
   cardIds: uuid('card_ids').array().$type<CardId[]>(),
   /** Context: the token estimate of each of `cardIds`. */
   cardTokens: integer('card_tokens').array(),
-  /** Context: what the box is made of, in order; this is its manifest. */
+  /** Context: the parts of the box, in order; this is its manifest. */
   segments: jsonb('segments').$type<Segment[]>(),
-  /** Context: cards in all, those of the segments included. */
+  /** Context: the number of all cards, including those of the segments. */
   cardCount: integer('card_count'),
-  /** Context: tokens in all. */
+  /** Context: the number of all tokens. */
   tokenEstimate: integer('token_estimate'),
   tapeName: text('tape_name'),
-  /** Tape: raised by each reset, which archives the one before. */
+  /** Tape: raised by each reset, which archives the previous incarnation. */
   incarnation: integer('incarnation'),
-  /** Tape: position of the last entry. Its row lock makes positions gapless. */
+  /** Tape: the position of the last entry. The lock of this row makes positions gapless. */
   headPosition: integer('head_position'),
   lastAnchorPosition: integer('last_anchor_position'),
-  /** Tape: where a view begins to read: the last anchor, or the first entry of the step that was open then. */
+  /** Tape: the position at which a view begins to read: the last anchor, or the first entry of the step that was open at that time. */
   viewPosition: integer('view_position'),
-  /** Tape: what it was forked from, up to `forkPosition`. */
+  /** Tape: the box that this tape was forked from, up to `forkPosition`. */
   parentBoxId: uuid('parent_box_id').$type<BoxId>(),
   forkPosition: integer('fork_position'),
   archivedAt: time('archived_at'),
-  /** Tape: anchors up to the head, those of its line included; null = the one it began with alone. */
+  /** Tape: the number of anchors up to the head, including those of its line; null = only the first anchor. */
   anchorCount: integer('anchor_count'),
-  /** Tape: the anchor a view begins with; null = the last one. */
+  /** Tape: the anchor that a view begins with; null = the last anchor. */
   viewAnchorPosition: integer('view_anchor_position'),
-  /** Fork: the boxes its line runs through before its own entries, and the last position read of each (visible/ancestry.ts). */
+  /** Fork: the boxes of its line, which are read before its own entries, and the last position to read in each (visible/ancestry.ts). */
   lineBoxes: uuid('line_boxes').array().$type<readonly BoxId[]>(),
   lineEnds: integer('line_ends').array(),
   forkStatus: text('fork_status').$type<'open' | 'merged' | 'discarded'>(),
-  /** Tape: the incarnation that a reset put this one in the place of. */
+  /** Tape: the incarnation that a reset replaced by this one. */
   previousBoxId: uuid('previous_box_id').$type<BoxId>(),
-  /** Tape: the lines of the session graph that it was imported with. */
+  /** Tape: the lines of the session graph with which it was imported. */
   sessionGraph: text('session_graph'),
 });
 
@@ -132,9 +135,9 @@ export const tapeEntries = boxcar.table(
     boxId: uuid('box_id').$type<BoxId>().notNull(),
     position: integer('position').notNull(),
     kind: text('kind').$type<EntryKind>().notNull(),
-    /** Null for events alone. */
+    /** Null only for events. */
     cardId: uuid('card_id').$type<CardId>(),
-    /** The card's token estimate, so that packing a range needs no look at the cards. */
+    /** The card's token estimate, so that packing a range need not read the cards. */
     tokens: integer('tokens').notNull().default(0),
     /** Events only: `{ name, data }`. */
     payload: json('payload').$type<{ readonly name: string; readonly data: JsonValue }>(),
@@ -142,7 +145,7 @@ export const tapeEntries = boxcar.table(
     turnId: uuid('turn_id').$type<TurnId>(),
     step: integer('step'),
     authorId: text('author_id').notNull(),
-    /** Append, merge or import the same thing once. */
+    /** Makes an append, merge or import of the same item happen only once. */
     dedupKey: text('dedup_key'),
     meta: jsonb('meta').$type<JsonObject>(),
     createdAt: createdAt(),
@@ -153,11 +156,11 @@ export const tapeEntries = boxcar.table(
 export const tapeWords = boxcar.table(
   'tape_words',
   {
-    /** A tape; at position 0 a turn, with the words of its instruction. */
+    /** A tape. At position 0 a turn, with the words of its instruction. */
     boxId: uuid('box_id').$type<BoxId | TurnId>().notNull(),
     position: integer('position').notNull(),
     cardId: uuid('card_id').$type<CardId>(),
-    /** Folded; null: erased meanwhile, or a turn without an instruction. */
+    /** Case-folded. Null for text that was erased in the meantime, and for a turn without an instruction. */
     words: text('words'),
   },
   (table) => [primaryKey({ columns: [table.boxId, table.position] })],
@@ -178,7 +181,7 @@ export const profiles = boxcar.table(
     maxSteps: integer('max_steps').notNull(),
     isCurrent: boolean('is_current').notNull(),
     createdAt: createdAt(),
-    /** `limits.tokens`: of one turn. */
+    /** `limits.tokens`, the limit of one turn. */
     maxTokens: bigint('max_tokens', { mode: 'number' }),
     view: text('view').$type<'full'>(),
     selector: text('selector'),
@@ -192,15 +195,15 @@ export const agents = boxcar.table(
     id: uuid('id').$type<AgentId>().primaryKey(),
     projectId: uuid('project_id').$type<ProjectId>().notNull(),
     name: text('name').notNull(),
-    /** Null for the operator alone: it acts for callers that are no agent and has no model. */
+    /** Null only for the operator: it acts for callers that are not agents, and has no model. */
     profileId: uuid('profile_id').$type<ProfileId>(),
     ownerAgentId: uuid('owner_agent_id').$type<AgentId>(),
-    /** The agent whose view a clone began with. */
+    /** The agent whose view the clone began with. */
     derivedFrom: uuid('derived_from').$type<AgentId>(),
     tapeBoxId: uuid('tape_box_id').$type<BoxId>(),
     metadata: jsonb('metadata').$type<JsonObject>().notNull().default({}),
     createdAt: createdAt(),
-    /** Anyone whose policy reaches its profile may give it turns. */
+    /** True when any agent whose policy reaches the agent's profile may give it turns. */
     isShared: boolean('is_shared'),
   },
   (table) => [unique().on(table.projectId, table.name)],
@@ -213,9 +216,9 @@ export const grants = boxcar.table(
     agentId: uuid('agent_id').$type<AgentId>().notNull(),
     boxId: uuid('box_id').$type<BoxId>().notNull(),
     mode: text('mode').$type<'read' | 'append'>().notNull(),
-    /** The last readable position of a tape; null = all, also what comes later. */
+    /** The last readable position of a tape. Null: all positions, including later ones. */
     uptoPosition: integer('upto_position'),
-    /** Who gave it: an agent id, `turn:<id>` when a child's end did, or `card:<id>` of a handoff. */
+    /** The source of the grant: an agent id, `turn:<id>` for the end of a child, or `card:<id>` of a handoff. */
     source: text('source').notNull(),
     expiresAt: time('expires_at'),
     createdAt: createdAt(),
@@ -223,16 +226,16 @@ export const grants = boxcar.table(
   (table) => [primaryKey({ columns: [table.agentId, table.boxId, table.mode] })],
 );
 
-/** Forks that are to be merged or discarded; a session's fork is none of these. */
+/** Forks that will be merged or discarded. The fork of a session is not stored here. */
 export const forks = boxcar.table('forks', {
-  /** The box it was made as. */
+  /** The box as which the fork was made. */
   id: uuid('id').$type<BoxId>().primaryKey(),
   projectId: uuid('project_id').$type<ProjectId>().notNull(),
-  /** The box it is now: another one after a reset within it. */
+  /** The current box of the fork. It changes when the tape is reset. */
   boxId: uuid('box_id').$type<BoxId>().notNull(),
   parentBoxId: uuid('parent_box_id').$type<BoxId>().notNull(),
   openedBy: uuid('opened_by').$type<AgentId>().notNull(),
-  /** The turn it was opened for; it lives no longer than that. */
+  /** The turn for which the fork was opened. The fork ends with this turn. */
   turnId: uuid('turn_id').$type<TurnId>(),
   forkKey: text('fork_key').notNull(),
   status: text('status').$type<'open' | 'merged' | 'discarded'>().notNull(),
@@ -243,18 +246,18 @@ export const forks = boxcar.table('forks', {
   endedAt: time('ended_at'),
 });
 
-/** Forks with an agent of their own, and imported ones without; their lineage. */
+/** Forks with their own agent, and imported tapes without an agent, with their lineage. */
 export const sessions = boxcar.table(
   'sessions',
   {
-    /** The box its tape began as. */
+    /** The box as which the session's tape began. */
     id: uuid('id').$type<BoxId>().primaryKey(),
     projectId: uuid('project_id').$type<ProjectId>().notNull(),
     name: text('name').notNull(),
-    /** Null: of an imported tape. */
+    /** Null for an imported tape. */
     agentId: uuid('agent_id').$type<AgentId>().unique(),
     parentBoxId: uuid('parent_box_id').$type<BoxId>(),
-    /** The parent's tape: its name, else its agent, else its box. */
+    /** The parent's tape: its name, otherwise its agent, otherwise its box. */
     parentSessionId: text('parent_session_id').notNull(),
     fromAnchor: text('from_anchor'),
     fromPosition: integer('from_position').notNull(),

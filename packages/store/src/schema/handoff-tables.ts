@@ -27,9 +27,9 @@ export const handoffs = boxcar.table('handoffs', {
   projectId: uuid('project_id').$type<ProjectId>().notNull(),
   createdAt: time('created_at').notNull().default(sql`now()`),
   endedAt: time('ended_at'),
-  /** As far as it was recorded: while a turn serves it, the turn says more. */
+  /** The last recorded phase. While a turn serves the handoff, the turn has the current state. */
   phase: text('phase').$type<HandoffPhase>().notNull(),
-  /** From outside any text of the caller. */
+  /** For a handoff from outside, any text of the caller. */
   sourceAgent: text('source_agent').notNull(),
   sourceAgentId: uuid('source_agent_id').$type<AgentId>().notNull(),
   targetAgent: text('target_agent').notNull(),
@@ -37,78 +37,78 @@ export const handoffs = boxcar.table('handoffs', {
   /** Any text of the caller. */
   runId: text('run_id'),
   parentTurnId: uuid('parent_turn_id').$type<TurnId>(),
-  /** The call of a turn that asked for it. */
+  /** The call of a turn that asked for the handoff. */
   toolCallId: uuid('tool_call_id').$type<ToolCallId>(),
   isAwaited: boolean('is_awaited').notNull().default(false),
   contextBoxId: uuid('context_box_id').$type<BoxId>().notNull(),
   taskCardId: uuid('task_card_id').$type<CardId>().notNull(),
   contextCardId: uuid('context_card_id').$type<CardId>(),
   payloadCardId: uuid('payload_card_id').$type<CardId>(),
-  /** Who may serve it; null: the target's own worker pool. */
+  /** The workers that may serve the handoff; null: the worker pool of the target. */
   workerTarget: text('worker_target'),
   turnId: uuid('turn_id').$type<TurnId>(),
   ticketId: uuid('ticket_id').$type<TicketId>(),
-  /** The identical handoff whose result it has. */
+  /** The identical handoff whose result this handoff waits for or has. */
   joinedTo: uuid('joined_to').$type<HandoffId>(),
   rootHandoffId: uuid('root_handoff_id').$type<HandoffId>().notNull(),
   parentHandoffId: uuid('parent_handoff_id').$type<HandoffId>(),
   depth: integer('depth').notNull().default(0),
-  /** What the policy said: level, rule, version and trace. */
+  /** The decision of the policy: level, rule, version and trace. */
   decision: jsonb('decision').$type<JsonObject>(),
-  /** Of an end without a turn. */
+  /** Set for an end without a turn. */
   error: jsonb('error').$type<ErrorBody>(),
   timeoutMs: bigint('timeout_ms', { mode: 'number' }).notNull(),
   /** Set when the first attempt begins. */
   deadlineAt: time('deadline_at'),
   retry: jsonb('retry').$type<JsonObject>().notNull(),
   attempts: integer('attempts').notNull().default(0),
-  /** An attempt was begun, and nothing is known of its end. */
+  /** An attempt was begun, and its end is not known. */
   isAttemptOpen: boolean('is_attempt_open').notNull().default(false),
   idempotencyKey: text('idempotency_key'),
   requestHash: text('request_hash').notNull(),
-  /** The public profile that another platform has called; null: it did not come this way. */
+  /** The public profile that another platform has called; null for handoffs without such a call. */
   publicAgent: text('public_agent'),
-  /** By which the caller knows tasks that belong together. */
+  /** The caller's name for tasks that belong together. */
   conversation: text('conversation'),
-  /** The caller's name of the message. */
+  /** The caller's name for the message. */
   messageId: text('message_id'),
-  /** The agent of the conversation, made with its first turn. */
+  /** The agent of the conversation, which is made with the first turn. */
   servingAgentId: uuid('serving_agent_id').$type<AgentId>(),
   /** The task at the other platform that has asked in the open attempt. */
   remoteTask: text('remote_task'),
   eventCount: integer('event_count').notNull().default(0),
-  /** A chain has hops; compensate: undoes a hop. */
+  /** A chain has hops. `compensate` undoes a hop. */
   mode: text('mode').$type<HandoffMode>().notNull().default('handoff'),
-  /** Its place in its chain, and of a compensation that of the hop. */
+  /** The position in the chain; for a compensation, the position of its hop. */
   hop: integer('hop'),
-  /** The hop that it undoes. */
+  /** The hop that the compensation undoes. */
   compensates: uuid('compensates').$type<HandoffId>(),
-  /** Hash of what makes handoffs identical; only of those that may be answered from the cache. */
+  /** The hash of the values that make handoffs identical. Set only for handoffs that may be answered from the cache. */
   cacheKey: text('cache_key'),
-  /** How old a result may be. */
+  /** The greatest age of a cached result. */
   cacheSeconds: integer('cache_seconds'),
-  /** The handoff whose result it has. */
+  /** The handoff whose result this handoff has. */
   cachedFrom: uuid('cached_from').$type<HandoffId>(),
-  /** It is carried out, and identical ones wait for its result. */
+  /** The handoff is carried out, and identical handoffs wait for its result. */
   isLeading: boolean('is_leading').notNull().default(false),
-  /** It waits for a reply since then, and its time does not run. */
+  /** The time since which the handoff waits for a reply. Its own time limit does not run meanwhile. */
   askingSince: time('asking_since'),
-  /** Where its end is sent to; null: nowhere. */
+  /** The URL to which the end is sent; null when it is not sent. */
   callbackUrl: text('callback_url'),
-  /** The agent on whose tape its end is told; null: none. */
+  /** The agent on whose tape the end is reported; null when it is not reported. */
   toldAgentId: uuid('told_agent_id').$type<AgentId>(),
-  /** True: its end is to be told to that agent; false: it was told, or may not be. */
+  /** True: the end must be reported to that agent. False: it was reported, or may not be. */
   notifies: boolean('notifies'),
   /** The session that is handed on. */
   sessionId: uuid('session_id').$type<HandoffSessionId>(),
   sessionRequest: text('session_request').$type<HandoffRequestType>(),
-  /** Up to where the target reads the tape of the session; null: it was not handed on yet. */
+  /** The last position of the session's tape that the target reads; null while the session has not been handed on. */
   sessionHead: integer('session_head'),
-  /** Of a handoff that no turn has served. */
+  /** Set for a handoff that no turn has served. */
   resultCardId: uuid('result_card_id').$type<CardId>(),
 });
 
-/** What happened to a handoff, in order; no words of its task or result. */
+/** The events of a handoff, in order, without words of its task or result. */
 export const handoffEvents = boxcar.table(
   'handoff_events',
   {
@@ -128,16 +128,16 @@ export const handoffMessages = boxcar.table(
     handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
     seq: integer('seq').notNull(),
     cardId: uuid('card_id').$type<CardId>().notNull(),
-    /** Of a question: the same one, asked again by another attempt, has the same. */
+    /** For a question. A question that another attempt asks again has the same key. */
     askKey: text('ask_key'),
     expiresAt: time('expires_at'),
-    /** Of a question: it was answered, its time is over, or the attempt that asked it has ended. */
+    /** For a question. The time at which it was answered, its time was over, or the attempt that asked it ended. */
     closedAt: time('closed_at'),
     repliesTo: integer('replies_to'),
-    /** Who replied. */
+    /** The author of the reply. */
     author: text('author'),
     createdAt: time('created_at').notNull().default(sql`now()`),
-    /** Of a reply by another platform: the same message is the same reply. */
+    /** For a reply by another platform: the same message is the same reply. */
     replyKey: text('reply_key').unique(),
   },
   (table) => [
@@ -147,31 +147,34 @@ export const handoffMessages = boxcar.table(
   ],
 );
 
-/** Events that are sent to receivers outside; the body is read when it is sent. A trigger makes them. */
+/** Events that are sent to outside receivers. A trigger creates the rows. The body is read when the event is sent. */
 export const webhookDeliveries = boxcar.table(
   'webhook_deliveries',
   {
-    /** The id of the event, the same in all attempts. */
+    /** The id of the event, which is the same in all attempts. */
     id: uuid('id').$type<DeliveryId>().primaryKey().default(sql`gen_random_uuid()`),
     projectId: uuid('project_id').$type<ProjectId>().notNull(),
     handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
-    /** Whose log has the event: the handoff, or one below it that asks. */
+    /** The handoff whose log has the event: the handoff itself, or a handoff below it that asks. */
     eventHandoffId: uuid('event_handoff_id').$type<HandoffId>().notNull(),
-    /** The event in that log. */
+    /** The number of the event in that log. */
     eventSeq: integer('event_seq').notNull(),
-    /** Of a push notification: who is notified. Null: the callback of the handoff. */
+    /** For a push notification: the receiver's configuration. Null: the callback of the handoff. */
     pushConfig: text('push_config'),
     url: text('url').notNull(),
-    /** Of the url, with its port. */
+    /** The host of the URL, with its port. */
     host: text('host').notNull(),
     status: text('status').$type<DeliveryStatus>().notNull().default('pending'),
     attempts: integer('attempts').notNull().default(0),
-    /** Since it was made, or since a person has had it sent again. */
+    /** Failures since the delivery was created, or since a person had it sent again. */
     failures: integer('failures').notNull().default(0),
-    /** When it may be sent next; while it is sent, when others may send it if nothing is heard of it. */
+    /**
+     * The time from which the event may be sent. While a process sends it: the time from which another process may, if the first one
+     * reports nothing.
+     */
     nextAt: time('next_at').notNull().default(sql`now()`),
     giveUpAt: time('give_up_at').notNull().default(sql`now() + interval '24 hours'`),
-    /** The process that sends it now. */
+    /** The process that is sending the event. */
     holderId: uuid('holder_id'),
     lastStatus: integer('last_status'),
     lastError: text('last_error'),
@@ -181,37 +184,37 @@ export const webhookDeliveries = boxcar.table(
   (table) => [unique().on(table.eventHandoffId, table.eventSeq, table.pushConfig).nullsNotDistinct()],
 );
 
-/** Who is notified of the questions and the end of a task that another platform has given. */
+/** The receivers of notifications about the questions and the end of a task from another platform. */
 export const pushConfigs = boxcar.table(
   'push_configs',
   {
     handoffId: uuid('handoff_id').$type<HandoffId>().notNull(),
-    /** The caller's name of it. */
+    /** The caller's name for the configuration. */
     id: text('id').notNull(),
     url: text('url').notNull(),
-    /** Sent along, so that the receiver knows whose notification it is. */
+    /** Sent with each notification, so that the receiver can identify its origin. */
     token: text('token'),
-    /** Of the header authorization, with `credentials`. */
+    /** The scheme of the header authorization, used with `credentials`. */
     scheme: text('scheme'),
     credentials: text('credentials'),
-    /** Of the protocol in which the notification is written. */
+    /** The version of the protocol in which the notification is written. */
     version: text('version').notNull(),
     createdAt: time('created_at').notNull().default(sql`now()`),
   },
   (table) => [primaryKey({ columns: [table.handoffId, table.id] })],
 );
 
-/** The text of a turn while it is written. */
+/** The text of a turn while it is being written. */
 export const turnParts = boxcar.table(
   'turn_parts',
   {
     turnId: uuid('turn_id').$type<TurnId>().notNull(),
     seq: integer('seq').notNull(),
-    /** One answer of a model or one attempt at a platform: its epoch and its number. */
+    /** One answer of a model, or one attempt at a platform: the epoch and the number. */
     round: text('round').notNull(),
-    /** Within the round; number 0 voids what rounds before have said. */
+    /** The number within the round. Number 0 voids the text of earlier rounds. */
     n: integer('n').notNull(),
-    /** Null: what rounds before have said is void; empty after erasure. */
+    /** Null voids the text of earlier rounds; empty after erasure. */
     text: text('text'),
     createdAt: time('created_at').notNull().default(sql`now()`),
   },

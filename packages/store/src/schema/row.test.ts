@@ -16,7 +16,7 @@ afterAll(() => database.close());
 
 const ID = '01890a5d-ac96-774b-bcce-b302099a8057';
 
-/** Of each type of the schema a value as SQL, and what is read of it. */
+/** For each type of the schema, a value as SQL and the value that is read. */
 const VALUES: Readonly<Record<string, readonly [sql: string, read: unknown]>> = {
   uuid: [`'${ID}'::uuid`, ID],
   'uuid[]': [`array['${ID}']::uuid[]`, [ID]],

@@ -1,4 +1,4 @@
-/** The types of rows, from the tables: of statements that are written in SQL, whose results no compiler sees. */
+/** The types of rows, derived from the tables. They are for statements written in SQL, whose results no compiler checks. */
 import type * as tables from './schema.js';
 
 type Tables = typeof tables;
@@ -13,7 +13,10 @@ interface Described {
   };
 }
 
-/** What the driver makes of a column: of a `bigint` text, which holds every number; else what the table says. */
+/**
+ * The type that the driver returns for a column. A `bigint` is a text, which holds every number; other columns have the type of the
+ * table.
+ */
 type Read<Column extends Described> =
   | (Column['_']['columnType'] extends 'PgBigInt53' ? string : Column['_']['data'])
   | (Column['_']['notNull'] extends true ? never : null);
@@ -28,9 +31,9 @@ export type Columns<Name extends TableName> = {
 };
 
 /**
- * What a statement selects of a table.
+ * The columns of a table that a statement selects.
  *
- * @typeParam As - Columns that it selects under other names, by these: `{ turn_id: 'id' }`.
+ * @typeParam As - Columns that are selected under other names: `{ turn_id: 'id' }`.
  */
 export type Row<
   Name extends TableName,
@@ -38,5 +41,5 @@ export type Row<
   As extends Readonly<Record<string, keyof Columns<Name>>> = Record<never, never>,
 > = Pick<Columns<Name>, Selected> & { readonly [Key in keyof As]: Columns<Name>[As[Key]] };
 
-/** A row that an outer join may not find. */
+/** A row of an outer join that may have no match. */
 export type Outer<R> = { readonly [Key in keyof R]: R[Key] | null };

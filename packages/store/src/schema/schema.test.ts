@@ -75,7 +75,7 @@ function declared(all: readonly PgTable[]): string[] {
   });
 }
 
-/** The same lines from the catalogue of a migrated database. */
+/** The same lines from the catalog of a migrated database. */
 async function existing(): Promise<string[]> {
   const { rows } = await database.pool.query<{ line: string }>(`
     with t as (
@@ -148,24 +148,24 @@ it('what the package exports of a row has the types of its columns', () => {
   expectTypeOf<Columns<'turns'>>().toExtend<Shown<CommitRow, 'turns'>>();
   expectTypeOf<Columns<'turns'>>().toExtend<Shown<CommittedRow, 'turns'>>();
   expectTypeOf<Columns<'waits'>>().toExtend<Shown<Waiter, 'waits'>>();
-  // Null in the table means the default, which the line shows.
+  // Null in the table stands for the default, which the line shows.
   type Provider = Omit<Shown<ProviderLine, 'providers'>, 'breaker_after'>;
   expectTypeOf<Columns<'providers'>>().toExtend<Provider>();
-  // Times in milliseconds, and the default in the place of null.
+  // Times are in milliseconds, and the default replaces null.
   type Locked = Pick<LockedProvider, 'max_concurrent' | 'requests_per_minute' | 'failures' | 'openings'>;
   expectTypeOf<Columns<'providers'>>().toExtend<Locked>();
-  // As texts: hashes in hex, and a time to the microsecond.
+  // As texts: hashes in hex, and a time with microseconds.
   type Step = Omit<Shown<StepLine, 'steps'>, 'prompt_hash'>;
   expectTypeOf<Columns<'steps'>>().toExtend<Step>();
   expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<Omit<PendingCall, 'guard_hash'>, 'toolCalls'>>();
   expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<Omit<EarlierCall, 'guard_hash'>, 'toolCalls'>>();
   expectTypeOf<Columns<'toolCalls'>>().toExtend<Shown<Omit<OverdueCall, 'deadline_at'>, 'toolCalls'>>();
-  // Never null in the rows that these are about: tapes, and attempts that failed.
+  // Never null in the rows that these types describe: tapes, and attempts that failed.
   expectTypeOf<Columns<'boxes'>>().toExtend<Shown<Omit<ListedTape, 'incarnation'>, 'boxes'>>();
   expectTypeOf<Columns<'boxes'>>().toExtend<Shown<Omit<TapePlace, 'head_position'>, 'boxes'>>();
   expectTypeOf<Columns<'steps'>>().toExtend<Shown<Omit<FailedAttempt, 'error'>, 'steps'>>();
 
-  // The comparison sees a column of another type, and one that may be null.
+  // The comparison detects a column of another type, and a column that may be null.
   expectTypeOf<Columns<'batches'>>().not.toExtend<Shown<{ id: number }, 'batches'>>();
   expectTypeOf<Columns<'batches'>>().not.toExtend<Shown<{ run_id: RunId }, 'batches'>>();
 });

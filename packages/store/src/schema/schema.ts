@@ -1,7 +1,7 @@
 /**
- * The tables as drizzle sees them: for the statements of its query builder (`query/`), and for the types of rows (`row.ts`). The
- * migrations make the schema; this file follows them, and a test compares names, types, nullability, defaults and keys with the
- * catalogue in both directions. Checks, indexes and triggers are in the migrations alone.
+ * The tables in the form of drizzle, for the statements of its query builder (`query/`) and for the types of rows (`row.ts`). The
+ * migrations create the schema, and this file follows them. A test compares names, types, nullability, defaults and keys with the
+ * catalog in both directions. Checks, indexes and triggers are only in the migrations.
  */
 export * from './content-tables.js';
 export * from './handoff-tables.js';

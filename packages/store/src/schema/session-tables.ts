@@ -1,4 +1,4 @@
-/** Sessions of clients that hand their context on, and their entries. */
+/** Sessions of clients that hand on their context, and the entries of these sessions. */
 import type {
   AgentId,
   BoxId,
@@ -17,19 +17,19 @@ export const handoffSessions = boxcar.table(
   {
     id: uuid('id').$type<HandoffSessionId>().primaryKey(),
     projectId: uuid('project_id').$type<ProjectId>().notNull(),
-    /** The client's name of it. */
+    /** The client's name for the session. */
     sessionKey: text('session_key').notNull(),
     tapeBoxId: uuid('tape_box_id').$type<BoxId>().notNull().unique(),
-    /** Who has registered it: an agent, or the operator. */
+    /** The agent that registered the session, or the operator. */
     makerAgentId: uuid('maker_agent_id').$type<AgentId>().notNull(),
-    /** Whose session it is, as the client says. */
+    /** The agent of the session, as the client names it. */
     agentFrom: text('agent_from').notNull(),
-    /** Whom it was handed to last. */
+    /** The agent to which the session was last handed. */
     agentTo: text('agent_to'),
-    /** Expired is not stored. */
+    /** The status `expired` is not stored. */
     status: text('status').$type<StoredSessionStatus>().notNull().default('active'),
     retentionPolicy: text('retention_policy').$type<RetentionPolicy>().notNull(),
-    /** With those of the sessions that it goes on from, as the other counts. */
+    /** This and the other counts include the sessions that this session continues. */
     messageCount: integer('message_count').notNull(),
     fileCount: integer('file_count').notNull(),
     toolCallCount: integer('tool_call_count').notNull(),
@@ -37,11 +37,11 @@ export const handoffSessions = boxcar.table(
     createdAt: createdAt(),
     lastWriteAt: time('last_write_at').notNull().default(sql`now()`),
     endedAt: time('ended_at'),
-    /** The last position of its tape that counts, once it is completed. */
+    /** The last valid position of the tape, once the session is completed. */
     frozenHead: integer('frozen_head'),
-    /** The completed session that it goes on from. */
+    /** The completed session that this session continues. */
     continues: uuid('continues').$type<HandoffSessionId>(),
-    /** That session, and those before it, oldest first. */
+    /** The continued session and the sessions before it, oldest first. */
     lineSessions: uuid('line_sessions').$type<HandoffSessionId>().array().notNull(),
   },
   (table) => [unique().on(table.projectId, table.sessionKey)],
@@ -51,12 +51,12 @@ export const handoffSessionEntries = boxcar.table(
   'handoff_session_entries',
   {
     sessionId: uuid('session_id').$type<HandoffSessionId>().notNull(),
-    /** Without gaps; goes on from the session before. */
+    /** Without gaps; continues the numbers of the previous session. */
     sequenceNumber: integer('sequence_number').notNull(),
-    /** On the tape of the session. */
+    /** The position on the tape of the session. */
     position: integer('position').notNull(),
     type: text('type').$type<ContextType>().notNull(),
-    /** Up to this entry, as the other counts. */
+    /** This and the other counts include all entries up to this one. */
     messageCount: integer('message_count').notNull(),
     fileCount: integer('file_count').notNull(),
     toolCallCount: integer('tool_call_count').notNull(),

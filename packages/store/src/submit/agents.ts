@@ -1,4 +1,4 @@
-/** Agents that are made and kept by name, apart from any turn. */
+/** Agents that are created and kept by name, apart from any turn. */
 import { type AgentId, type ProfileId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
 import { query } from '../query/query.js';
@@ -10,10 +10,10 @@ const NAMES = statement(
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 
-/** Whether an author may be an agent: others are tools, primitives and the kernel. */
+/** Whether an author may be an agent. Other authors are tools, primitives and the kernel. */
 export const mayBeAgent = (id: string): boolean => UUID.test(id);
 
-/** The names of a project's agents by id; ids that are of no agent are left out. */
+/** The names of a project's agents by id. Ids that belong to no agent are left out. */
 export async function loadAgentNames(
   db: Queryable,
   projectId: ProjectId,
@@ -25,7 +25,7 @@ export async function loadAgentNames(
   return new Map(rows.map((row) => [row.id, row.name]));
 }
 
-// One after the other, in the order of the array.
+// The locks are taken one after the other, in the order of the array.
 const LOCK_AGENT_NAMES = statement(
   'select /* agents.lock_agent_names */ count(pg_advisory_xact_lock(hashtextextended(u.key, 8))) from unnest($1::text[]) as u(key)',
 );
@@ -35,12 +35,15 @@ const HAVE_NAMES = statement(`
       and not exists (select from boxcar.projects p where p.id = $1 and p.operator_agent_id = $3) as is_profile
   from json_to_recordset($2::json) as x(name text, spellings text[])`);
 
-/** `taken`: an agent has the name already, the operator included. `profile`: it is the name of a profile, which only the operator gives to an agent. */
+/**
+ * `taken`: an agent, or the operator, already has the name. `profile`: the name belongs to a profile; only the operator may give such a
+ * name to an agent.
+ */
 export type NameTaking = 'free' | 'taken' | 'profile';
 
 /**
- * Takes names for agents that this transaction will write, in two statements; another transaction that wants one of them waits for the end of this one. Names
- * that are taken together by several callers must be in the same order for all of them.
+ * Takes names for agents that this transaction will write, in two statements. Another transaction that wants one of these names waits
+ * for the end of this one. Callers that take several names together must all use the same order.
  */
 export async function takeAgentNames(
   tx: Queryable,
@@ -48,7 +51,7 @@ export async function takeAgentNames(
   names: readonly string[],
 ): Promise<ReadonlyMap<string, NameTaking>> {
   await run(tx, LOCK_AGENT_NAMES, [names.map((name) => `${projectId}/${name}`)]);
-  // A statement of its own: the one that waited for the lock still sees what was before.
+  // A separate statement: the statement that waited for the lock still sees the state before the wait.
   const records = names.map((name) => ({ name, spellings: spellingsOf(name) }));
   const rows = await run<{ name: string; is_taken: boolean; is_profile: boolean }>(tx, HAVE_NAMES, [
     projectId,
@@ -70,8 +73,8 @@ export async function takeAgentName(
 }
 
 /**
- * Changes an agent. With another version of its profile, later turns use that version; turns that exist keep the one they were
- * accepted with.
+ * Changes an agent. When the agent gets another version of its profile, later turns use that version. Existing turns keep the version
+ * with which they were accepted.
  */
 export async function changeAgent(
   tx: Queryable,

@@ -16,7 +16,7 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 import { type ProfileDbRow, type ProfileRow, toProfileRow } from './profile-versions.js';
 
-/** A turn on the caller's path to the root, nearest first. */
+/** A turn on the caller's path to the root. The nearest turn is first. */
 export interface ChainLink {
   readonly turn_id: TurnId;
   readonly agent_id: AgentId;
@@ -24,7 +24,7 @@ export interface ChainLink {
   readonly is_awaited: boolean;
 }
 
-/** What a project sets for itself; checked where it is used, since rows may have been changed by hand. */
+/** The limits that a project sets. They are checked where they are used, since rows may have been changed by hand. */
 interface ProjectLimits extends Omit<KernelLimits, 'run_budget' | 'prices'> {
   readonly run_budget?: unknown;
 }
@@ -38,20 +38,20 @@ export interface FirstOperation {
 
 export interface CallerFacts {
   readonly projectId: ProjectId;
-  /** Of its row: another one after each change. */
+  /** The version of the project's row, which differs after each change. */
   readonly projectVersion: string;
   readonly limits: ProjectLimits;
   readonly operatorId: AgentId;
-  /** How often cards of the project were erased. */
+  /** The number of erasures of cards in the project. */
   readonly erasures: number;
-  /** It takes no new submissions. */
+  /** True when the project accepts no new submissions. */
   readonly isArchived: boolean;
-  /** The agent in whose name the submission comes; undefined = the named one does not exist. */
+  /** The agent in whose name the submission is made; undefined when the named agent does not exist. */
   readonly source:
     | {
         readonly agentId: AgentId;
         readonly name: string;
-        /** Of its row: another one after each change. */
+        /** The version of the agent's row, which differs after each change. */
         readonly version: string;
         readonly isOperator: boolean;
         readonly policy: DelegationPolicy | undefined;
@@ -59,14 +59,14 @@ export interface CallerFacts {
     | undefined;
   /** The key as it is stored. */
   readonly key: string;
-  /** The first answer given under this key, if any. */
+  /** The first answer given under this key, if there is one. */
   readonly operation: FirstOperation | undefined;
   /**
-   * What stands under the key of an agent without its name, where older builds wrote: it is this agent's only if the request is
-   * the same, which names the agent.
+   * The operation under an agent's key without the agent's name, where older builds wrote it. It belongs to this agent only if the
+   * request is the same: the request names the agent.
    */
   readonly unnamed: FirstOperation | undefined;
-  /** The current versions of the profiles that were asked for, by name. */
+  /** The current versions of the requested profiles, by name. */
   readonly profiles: ReadonlyMap<string, ProfileRow>;
   readonly parent:
     | {
@@ -76,7 +76,7 @@ export interface CallerFacts {
         readonly channelId: string;
         readonly status: TurnStatus;
         readonly depth: number;
-        /** The account it stands under. */
+        /** The account above the turn. */
         readonly budgetId: string | null;
         readonly priority: number;
         readonly contextBoxId: BoxId;
@@ -86,7 +86,7 @@ export interface CallerFacts {
     | undefined;
 }
 
-/** Its parent waits for turn `t`: for itself, or for a batch it is of. */
+/** The parent of turn `t` waits for it: for the turn itself, or for a batch that has it as a member. */
 const IS_AWAITED = `t.is_awaited or (t.batch_ids is not null and exists (
         select from boxcar.batches b where b.id = any (t.batch_ids) and b.turn_id = t.parent_turn_id and b.tool_call_id is not null and b.status = 'running')) as is_awaited`;
 
@@ -105,11 +105,11 @@ const PARENT_COLUMNS = `
       (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
          from chain c join boxcar.agents a on a.id = c.agent_id) as chain`;
 
-/** The keys that an agent chooses are its own. Those of the operator, and of the kernel, have no such beginning. */
+/** Separates the keys that an agent chooses from those of other agents. Keys of the operator and of the kernel have no such prefix. */
 const AGENT_KEYS = 'agent:';
 
-// One row per caller. Everything hangs on keys handed in, so each part is a look-up of its own (`lateral`), and a part that
-// was not asked for finds nothing at once.
+// One row per caller. All parts depend on keys in the parameters, so each part is a separate look-up (`lateral`), and a part that was
+// not requested ends at once without a row.
 const openingsText = (hasParents: boolean): string => `
   select /* callers.openings */ r.n::int as n, o.*
   from rows from (json_to_recordset($1) as (project text, project_id uuid, source_id uuid, source_names text[], parent_turn_id uuid, keys text[], own_keys text[], profile_names text[]))
@@ -136,7 +136,7 @@ const openingsText = (hasParents: boolean): string => `
     from p
   ) o`;
 
-// Who submits from outside has no caller to look up, and Postgres nothing to prepare for one.
+// Submissions from outside have no caller to look up. Their statement omits these parts, so Postgres has nothing to prepare for them.
 const OPENINGS = statement(openingsText(false));
 const CALLED_OPENINGS = statement(openingsText(true));
 
@@ -181,19 +181,19 @@ interface CallerRow extends pg.QueryResultRow {
 }
 
 export interface CallerRequest {
-  /** Id or name. */
+  /** The id or the name of the project. */
   readonly project: string;
   readonly sourceAgentId?: AgentId | undefined;
   readonly sourceAgentName?: string | undefined;
   readonly idempotencyKey: string;
-  /** The caller has chosen the key. */
+  /** True when the caller has chosen the key. */
   readonly isOwnKey?: boolean | undefined;
   readonly parentTurnId?: TurnId | undefined;
-  /** Profiles whose current versions are wanted as well. */
+  /** Profiles whose current versions are also needed. */
   readonly profileNames: readonly string[];
 }
 
-/** Requests of one caller, which differ in their keys only. */
+/** Requests of one caller, which differ only in their keys. */
 interface CallerGroup {
   readonly record: Readonly<Record<string, unknown>>;
   readonly keys: string[];
@@ -225,9 +225,9 @@ function groupByCaller(requests: readonly CallerRequest[]): {
 }
 
 /**
- * Everything about their callers that submissions need, in one statement.
+ * Loads all facts about their callers that submissions need, in one statement.
  *
- * @returns One opening per request, in order; undefined = no such project.
+ * @returns One result per request, in order; undefined when the project does not exist.
  */
 export async function loadCallers(
   db: Queryable,

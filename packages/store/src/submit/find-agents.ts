@@ -12,7 +12,10 @@ const FIND_ACTOR = statement(`
   where p.id = $1 or p.name = $2
   order by (p.id = $1) desc, (a.id = $3) desc, array_position($4::text[], a.name) limit 1`);
 
-/** A project and one of its agents, each by id or name; undefined = no such project, `agentId` null = no such agent. */
+/**
+ * A project and one of its agents, each by id or name. Undefined when the project does not exist; `agentId` is null when the agent does
+ * not exist.
+ */
 export async function findActor(
   db: Queryable,
   ref: {
@@ -53,15 +56,15 @@ export interface AgentRow {
   readonly agentId: AgentId;
   readonly name: string;
   readonly tapeBoxId: BoxId;
-  /** The version the agent was made with; agents keep theirs. */
+  /** The profile version with which the agent was made. An agent keeps its version. */
   readonly profile: ProfileRow;
-  /** Who made it. */
+  /** The agent that made this agent. */
   readonly ownerAgentId: AgentId | null;
-  /** The operator made it. */
+  /** True when the operator made the agent. */
   readonly isOperatorMade: boolean;
-  /** Anyone whose policy reaches its profile may give it turns. */
+  /** True when any agent whose policy reaches the agent's profile may give it turns. */
   readonly isShared: boolean;
-  /** The actor may append to its tape without end. */
+  /** True when the actor may append to the agent's tape without a time limit. */
   readonly mayAppend: boolean;
 }
 
@@ -95,7 +98,7 @@ const FIND_AGENT = statement(`
   where a.project_id = $1 and (a.id = $2 or a.name = any ($3::text[]))
   order by (a.id = $2) desc, array_position($3::text[], a.name) limit 1`);
 
-/** An agent by id or name, with its profile; the operator is none. */
+/** An agent by id or name, with its profile. The operator is never found, because it has no profile. */
 export async function findAgent(
   db: Queryable,
   { projectId, actorId }: LoadBoxesOptions,
@@ -110,17 +113,17 @@ export async function findAgent(
   return row && toAgentRow(row);
 }
 
-// No key update: rows that refer to the agents (grants, turns of others) are written meanwhile.
+// `no key update`, so that other transactions can write rows that refer to the agents (grants, turns of other agents) in the meantime.
 const LOCK_AGENTS = statement(`
   with /* find-agents.lock_agents */ r as (select id from boxcar.runs where id = $2 for no key update)
   select a.id, a.tape_box_id from boxcar.agents a
   where a.id = any ($1::uuid[]) and ($2::uuid is null or (select count(*) from r) > 0) order by a.id for no key update of a`);
 
 /**
- * Serialises queue-or-dispatch decisions about agents; they are locked by id. Turns below another one are filed under the lock
- * of their run, which comes first.
+ * Serializes the decisions whether turns of agents are queued or dispatched. The agents are locked by id. When turns are added below
+ * another turn, the lock of their run is taken first.
  *
- * @returns The tapes of those that exist and have one.
+ * @returns The tapes of the agents that exist and have a tape.
  */
 export async function lockAgents(
   tx: Queryable,
@@ -136,7 +139,7 @@ const FIND_AGENTS = statement(`
   from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
   where a.project_id = $1 and (a.id = any ($2::uuid[]) or a.name = any ($3::text[]))`);
 
-/** Agents by ids and names, in no order; what does not exist is left out. */
+/** Agents by ids and names, in no order. Missing agents are left out. */
 export async function findAgents(
   db: Queryable,
   { projectId, actorId }: LoadBoxesOptions,

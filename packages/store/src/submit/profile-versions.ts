@@ -1,4 +1,4 @@
-/** Versions of profiles: found by name or number, and made. */
+/** Finds versions of profiles by name or number, and creates them. */
 import {
   type BoxId,
   type Profile,
@@ -11,7 +11,7 @@ import {
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 
-/** A profile as delegation needs it. */
+/** The facts about a profile that delegation needs. */
 export interface ProfileRow {
   readonly profileId: ProfileId;
   readonly name: string;
@@ -20,11 +20,11 @@ export interface ProfileRow {
   readonly tags: readonly string[];
   readonly workerTarget: string;
   readonly maxSteps: number;
-  /** True when its turns have a token limit of their own. */
+  /** True when the profile's turns have their own token limit. */
   readonly isCapped: boolean;
-  /** True when views of its turns show the whole tape. */
+  /** True when views of the profile's turns show the whole tape. */
   readonly isFullView: boolean;
-  /** The selector that makes the prompts of its turns. */
+  /** The selector that makes the prompts of the profile's turns. */
   readonly selector: string | null;
 }
 
@@ -60,7 +60,7 @@ export const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
 const FIND_PROFILES = statement(`
   select /* profile-versions.find_profiles */ ${PROFILE_COLUMNS} from boxcar.profiles f where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
 
-/** Of what is stored by name, what each given name means, whatever its spelling. */
+/** Finds the stored value for each given name, in any spelling of the name. */
 export function byGivenName<T>(
   names: readonly string[],
   stored: ReadonlyMap<string, T>,
@@ -113,7 +113,7 @@ export async function hasProfile(
   return (await run(db, HAS_PROFILE, [profileId, projectId])).length > 0;
 }
 
-// The old versions give way first: of one name one version is current.
+// The old versions lose `is_current` first: only one version of a name is current.
 const INSERT_PROFILES = statement(`
   with /* profile-versions.insert_profiles */ wanted as materialized (
     select x.* from json_to_recordset($2) as x(id uuid, name text, box_id uuid, card_id uuid, tags text[], worker_target text, max_steps int, max_tokens bigint, view text, selector text)
@@ -137,9 +137,9 @@ export interface NewProfile {
 }
 
 /**
- * Makes profiles the current versions of their names; their boxes and cards must be written in the same transaction. One statement.
+ * Makes profiles the current versions of their names, in one statement. Their boxes and cards must be written in the same transaction.
  *
- * @param profiles - Each of another name.
+ * @param profiles - Each must have a different name.
  * @returns The new version of each name.
  */
 export async function insertProfiles(
@@ -170,7 +170,7 @@ const CURRENT_PROFILES = statement(`
   select /* profile-versions.current_profiles */ ${PROFILE_COLUMNS}, encode(c.content_hash, 'hex') as content_hash
   from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
 
-/** The current versions of these names with the hash of their content, for "new version on change". */
+/** The current versions of these names with the hash of their content, which decide whether a change makes a new version. */
 export async function findProfileHashes(
   db: Queryable,
   projectId: ProjectId,
@@ -184,7 +184,7 @@ const LOCK_PROFILE_NAMES = statement(
   'select /* profile-versions.lock_profile_names */ pg_advisory_xact_lock(hashtextextended(n, 7)) from unnest($1::text[]) as n',
 );
 
-/** Serialises versions of profile names until the transaction ends, in one order for all that ask. */
+/** Serializes changes to the versions of profile names until the transaction ends. All callers lock the names in the same order. */
 export async function lockProfileNames(
   tx: Queryable,
   projectId: ProjectId,

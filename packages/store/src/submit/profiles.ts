@@ -1,4 +1,4 @@
-/** Profiles as people and programs manage them: lists, single versions, their contents. Delegation reads `profile-versions.ts`. */
+/** Profiles as people and programs manage them: lists, single versions, and their contents. Delegation reads `profile-versions.ts`. */
 import type { BoxId, JsonValue, ProfileId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
@@ -12,9 +12,9 @@ export interface ProfileLine extends pg.QueryResultRow {
   readonly model: string;
   readonly tags: readonly string[];
   readonly worker_target: string;
-  /** Agents of any version. */
+  /** The number of agents, of any version. */
   readonly agents: number;
-  /** Agents that are still of an older version. */
+  /** The number of agents that still have an older version. */
   readonly agents_behind: number;
   readonly applied_at: Date;
   readonly profile_id: ProfileId;
@@ -37,7 +37,7 @@ const LIST_PROFILES = statement(`
   where f.project_id = $1 and f.is_current and ($2::text is null or $2 = any (f.tags))
   order by f.name`);
 
-/** The current profiles of a project by name, or those of them with a tag. One statement; it counts the project's agents. */
+/** The current profiles of a project by name, or only those with a tag. One statement, which also counts the project's agents. */
 export function listProfiles(
   db: Queryable,
   projectId: ProjectId,
@@ -56,7 +56,7 @@ export interface StoredProfile extends pg.QueryResultRow {
   readonly applied_at: Date;
   readonly profile_id: ProfileId;
   readonly profile_box_id: BoxId;
-  /** As it was parsed when it was applied; null after erasure. */
+  /** The content as it was parsed when the profile was applied; null after erasure. */
   readonly content: JsonValue | null;
 }
 
@@ -83,7 +83,7 @@ export function loadStoredProfiles(
   ]);
 }
 
-/** All versions of a profile; none when there is no such profile. */
+/** All versions of a profile; empty when the profile does not exist. */
 export const findVersionIds = async (
   db: Queryable,
   projectId: ProjectId,

@@ -58,9 +58,9 @@ export interface ProjectLine {
   readonly name: string;
   readonly limits: ProjectLimits;
   readonly created_at: Date;
-  /** Since when it takes no new submissions. */
+  /** The time since which the project accepts no new submissions. */
   readonly archived_at: Date | null;
-  /** Turns in the window or in a worker's hands: what `max_concurrent` counts. */
+  /** Turns that are in the window or that a worker holds: `max_concurrent` limits their number. */
   readonly active: number;
   readonly suspended: number;
 }
@@ -68,13 +68,13 @@ export interface ProjectLine {
 export interface ProjectFilters extends Omit<ListScope, 'projectId'> {
   /** A part of the name. */
   readonly text?: string | undefined;
-  /** False: only those that take submissions; true: only archived ones. */
+  /** False: only projects that accept submissions; true: only archived projects. */
   readonly isArchived?: boolean | undefined;
 }
 
 const COLUMNS = 'p.id as project_id, p.name, p.limits, p.created_at, p.archived_at';
 
-/** A page of projects, newest first. Their turns are counted from the indexes of what has not ended, of those that are shown. */
+/** A page of projects, newest first. The turns of the shown projects are counted from the indexes of unfinished turns. */
 export function listProjects(pool: pg.Pool, filters: ProjectFilters): Promise<ListPage<ProjectLine>> {
   const values = new Values();
   const window = new Window(values, filters);
@@ -101,7 +101,7 @@ export function listProjects(pool: pg.Pool, filters: ProjectFilters): Promise<Li
 export interface ProjectReport extends ProjectLine {
   /** Turns that wait for a place in the window. */
   readonly queued: number;
-  /** Profiles, each counted once whatever its versions. */
+  /** The number of profiles. All versions of a profile count as one. */
   readonly profiles: number;
 }
 
@@ -157,7 +157,7 @@ export interface NewProject {
   readonly bootstrapCardId: CardId;
 }
 
-/** Makes a project with its operator. One statement. @returns False: there is one of this name. */
+/** Creates a project with its operator, in one statement. @returns False when a project with this name exists. */
 export async function createProject(pool: pg.Pool, project: NewProject): Promise<boolean> {
   const { id, name, limits, operatorAgentId, bootstrapCardId } = project;
   const values = [id, name, JSON.stringify(limits), operatorAgentId, bootstrapCardId];
@@ -165,8 +165,8 @@ export async function createProject(pool: pg.Pool, project: NewProject): Promise
 }
 
 /**
- * Archives a project, or takes it back. A submission that is accepted after this is refused; one that is being committed at this moment is
- * accepted before.
+ * Archives a project, or makes it active again. Submissions after the archiving are refused. A submission that is being committed at
+ * this moment still counts as accepted before it.
  */
 export async function archiveProject(
   pool: pg.Pool,
@@ -182,7 +182,7 @@ export async function archiveProject(
   return loadProject(pool, projectId);
 }
 
-/** Changes the named limits of a project; null removes one, what is not named stays. */
+/** Changes the named limits of a project. Null removes a limit; limits that are not named stay. */
 export async function setProjectLimits(
   pool: pg.Pool,
   projectId: ProjectId,
@@ -221,12 +221,12 @@ export async function setPrice(
   if (rows.length === 0) throw noProject(projectId);
 }
 
-/** A model that the current profiles of a project name. */
+/** A model that a current profile of a project names. */
 export interface UsedModel {
   readonly project: string;
   readonly model: string;
   readonly profiles: readonly string[];
-  /** The project's own prices, as they stand there. */
+  /** The project's own prices, as they are stored there. */
   readonly prices: unknown;
 }
 

@@ -1,4 +1,4 @@
-/** What a submission writes, row by row. */
+/** The rows that a submission writes. */
 import type {
   AgentId,
   BatchId,
@@ -46,7 +46,7 @@ export interface NewAgent {
   readonly ownerAgentId: AgentId;
   readonly derivedFrom: AgentId | null;
   readonly tapeBoxId: BoxId;
-  /** Anyone whose policy reaches its profile may give it turns. */
+  /** True when any agent whose policy reaches the new agent's profile may give it turns. */
   readonly isShared?: boolean;
 }
 
@@ -54,7 +54,7 @@ export interface NewRun {
   readonly id: RunId;
   readonly projectId: ProjectId;
   readonly rootTurnId: TurnId;
-  /** Turns that it begins with; default 1. */
+  /** The number of turns that the run begins with; default 1. */
   readonly turnCount?: number;
   readonly traceparent: string | null;
 }
@@ -76,36 +76,39 @@ export interface NewTurn {
   readonly outputBoxId: BoxId;
   readonly workerTarget: string;
   readonly deadlineMs: number | null;
-  /** True: started by the end of its parent turn. */
+  /** True when the end of the parent turn started this turn. */
   readonly isWoken?: boolean;
-  /** True: a call of its parent waits for it, so its deadline is not later than its parent's. */
+  /** True when a call of the parent waits for the turn. Then the turn's deadline is not later than the parent's. */
   readonly isWaitedFor?: boolean;
   readonly traceparent: string | null;
-  /** True for an agent that exists already: it may have a turn in hand, so its row must be locked before this write. */
+  /** True for an existing agent. It may have a turn under way, so its row must be locked before this write. */
   readonly isReuse: boolean;
-  /** The nearest account and what it has reserved for the turn; absent: none. */
+  /** The nearest account, followed by the amounts that it has reserved for the turn. Absent when there is no account. */
   readonly budgetId?: string;
   readonly allottedTokens?: number | null;
   readonly allottedCost?: number | null;
   readonly allottedSteps?: number | null;
-  /** The end of the account's time: the turn has no later one. */
+  /** The end of the account's time. The turn's deadline is not later. */
   readonly budgetDeadlineAt?: string | null;
-  /** True: what it spends is kept in its row. */
+  /** True when the turn's row counts its spending. */
   readonly isMetered?: boolean;
-  /** The batch that waits for it from the beginning. */
+  /** The batches that wait for the turn from the beginning. */
   readonly batchIds?: readonly BatchId[];
-  /** −100 to 100, the higher the sooner, within its project; default 0. */
+  /** −100 to 100 within the project, default 0. Turns with a higher priority are served sooner. */
   readonly priority?: number;
-  /** The migration that a build must know to read it; default: this build's format. */
+  /** The migration that a build must know to read the turn. Default: the format of this build. */
   readonly format?: number;
-  /** Where its view begins; absent: as its tape says. */
+  /** The beginning of the turn's view. Absent: the view begins where the tape's state says. */
   readonly ownViewAnchor?: number;
   readonly ownViewPosition?: number;
-  /** What makes its prompts; absent: nothing but its view. */
+  /** The selector that makes the turn's prompts. Absent: the prompts show the turn's view only. */
   readonly selector?: string;
-  /** True: its end is told, also where no session asks for it. */
+  /** True when the end of the turn is reported even if no session asks for it. */
   readonly isTold?: boolean;
-  /** The turn whose first model call it waits for, to share its prompt cache; its own id: the others wait for it. */
+  /**
+   * The turn whose first model call this turn waits for, to share its prompt cache. The turn's own id means that the others wait for
+   * it.
+   */
   readonly warmTurnId?: TurnId;
 }
 
@@ -118,7 +121,7 @@ export interface NewBatch {
   readonly primitive: string;
   readonly kind: BatchKind;
   readonly turnIds: readonly TurnId[];
-  /** Of members that have ended already; new ones have not. */
+  /** The counters include members that have already ended, and no new members. */
   readonly remaining: number;
   readonly succeeded: number;
   readonly failed: number;
@@ -132,7 +135,7 @@ export interface NewGrant {
   readonly agentId: AgentId;
   readonly boxId: BoxId;
   readonly mode: 'read' | 'append';
-  /** The last readable position of a tape; null = all, also what comes later. */
+  /** The last readable position of a tape. Null: all positions, including later ones. */
   readonly uptoPosition: number | null;
   readonly source: string;
   readonly expiresAt: string | null;
@@ -147,43 +150,46 @@ export interface NewOperation {
   readonly awaitedTurnId: TurnId | null;
   readonly awaitedBatchId?: BatchId | null;
   readonly doorJobId: string | null;
-  /** Not of a turn: refused while its project is archived. */
+  /** True when no turn made the submission. It is refused while its project is archived. */
   readonly isOutside?: boolean;
-  /** What decided it was read earlier: refused unless it is still so. */
+  /** The facts that decided the submission, which were read earlier. The submission is refused unless they still hold. */
   readonly seen?: SeenCaller | undefined;
 }
 
-/** Versions of rows are their `xmin`: another one after each change of the row. */
+/** Versions of rows are their `xmin`, which differs after each change of the row. */
 export interface SeenCaller {
   readonly projectVersion: string;
   readonly sourceId: AgentId;
   readonly sourceVersion: string;
-  /** Current versions of their profiles. */
+  /** The profile versions that must still be current. */
   readonly profileIds: readonly ProfileId[];
 }
 
-/** The calling turn must still be running at this epoch in this worker's hands, or, without these, must not have ended. */
+/**
+ * The calling turn must still be running at this epoch and be held by this worker. Without these two values, the turn must not have
+ * ended.
+ */
 export interface Fence {
   readonly turnId: TurnId;
   readonly epoch: number | null;
   readonly holderId: WorkerId | null;
-  /** True: the turn must have ended; its end starts the new turns. */
+  /** True: the turn must have ended, because its end starts the new turns. */
   readonly isEnded?: boolean;
-  /** The run of the new turns below it, whose lock comes first; null when there are none. */
+  /** The run of the new turns below the turn; its lock is taken first. Null when there are no new turns. */
   readonly spawnRunId?: RunId | null;
-  /** How many turns that run may have, unless its own account limits them; absent or null: no limit. */
+  /** The most turns that the run may have, unless the run's own account limits them. Absent or null: no limit. */
   readonly maxRunTurns?: number | null;
 }
 
-/** The call of the fenced turn waits for what the submission makes, for so long. */
+/** The call of the fenced turn that waits for the result of the submission, and the longest wait. */
 export interface CallWait {
   readonly toolCallId: ToolCallId;
-  /** Null: it waits for a turn, which names its call itself. */
+  /** Null when the call waits for a turn: the turn itself names its call. */
   readonly batchId: BatchId | null;
   readonly deadlineMs: number;
 }
 
-/** The account of a new run or capped subtree, with what its first turn has been given. */
+/** The account of a new run or capped subtree, with the amounts that its first turn has got. */
 export interface NewBudget {
   readonly id: RunId | TurnId;
   readonly projectId: ProjectId;
@@ -191,7 +197,7 @@ export interface NewBudget {
   readonly parentId: string | null;
   readonly topDepth: number;
   readonly limits: BudgetLimits;
-  /** From now to the end of its time; null: as the parent's. */
+  /** The seconds from now to the end of the account's time. Null: the same end as the parent's. */
   readonly seconds: number | null;
   readonly parentDeadlineAt: string | null;
   readonly tokensReserved: number;
@@ -225,12 +231,12 @@ export interface NewHandoff {
   readonly parentHandoffId: HandoffId | null;
   readonly depth: number;
   readonly mode: HandoffMode;
-  /** Of a hop and of its compensation. */
+  /** Set for a hop and its compensation. */
   readonly hop: number | null;
   readonly compensates: HandoffId | null;
-  /** The handoff whose result it has from the beginning. */
+  /** The handoff whose result this handoff has from the beginning. */
   readonly cachedFrom: HandoffId | null;
-  /** Of one that identical ones may be answered with. */
+  /** Set for a handoff whose result may answer identical handoffs. */
   readonly cacheKey: string | null;
   readonly cacheSeconds: number | null;
   readonly decision: JsonObject | null;
@@ -239,25 +245,25 @@ export interface NewHandoff {
   readonly retry: JsonObject;
   readonly idempotencyKey: string | null;
   readonly requestHash: string;
-  /** Where its end is sent to; null: nowhere. */
+  /** The URL to which the end is sent; null when it is not sent. */
   readonly callbackUrl: string | null;
-  /** The agent on whose tape its end is told; null: none. */
+  /** The agent on whose tape the end is reported; null when it is not reported. */
   readonly toldAgentId: AgentId | null;
-  /** True with such an agent, else null. */
+  /** True together with such an agent, otherwise null. */
   readonly notifies: true | null;
-  /** Of a task that another platform gives; else all of them are null. */
+  /** This and the next fields are set for a task from another platform; otherwise all of them are null. */
   readonly publicAgent: string | null;
   readonly conversation: string | null;
   readonly messageId: string | null;
   readonly servingAgentId: AgentId | null;
-  /** The session that is handed on, and how; null: none is. */
+  /** The session that is handed on, and the form in which it is handed on; null when no session is. */
   readonly sessionId: HandoffSessionId | null;
   readonly sessionRequest: HandoffRequestType | null;
   readonly sessionHead: number | null;
   readonly events: readonly { readonly type: string; readonly data: JsonObject }[];
 }
 
-/** Everything a primitive writes, gathered before the one statement. */
+/** Everything that a primitive writes, collected for the one statement. */
 export interface Submission {
   readonly cards: NewCard[];
   readonly contextBoxes: NewContextBox[];

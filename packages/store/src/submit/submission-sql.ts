@@ -11,14 +11,14 @@ import {
 } from '../rows/index.js';
 import { ringPriorityOf, UNDER_WAY, underWayOf } from './ring-priority.js';
 
-// Times count from the statement: a transaction of a caller may have begun long before.
+// Times count from the statement, because the transaction of a caller may have begun long before.
 
-/** The records of a write by table; each says in `item` which submission it belongs to. */
+/** The records of a write by table. The field `item` of each record tells which submission it belongs to. */
 export interface SubmissionRecords {
   readonly fences: readonly object[];
-  /** The runs that the new turns of fenced submissions join, how many they are, and how many such a run may have. */
+  /** The runs that the new turns of fenced submissions join, the number of these turns, and the most turns that such a run may have. */
   readonly spawns: readonly object[];
-  /** The calls of fenced submissions that wait for what those make. */
+  /** The calls of fenced submissions that wait for the turns or batches of the submission. */
   readonly waits: readonly object[];
   readonly operations: readonly object[];
   readonly cards: readonly object[];
@@ -48,8 +48,9 @@ const TURN_NAMES = TURN_COLUMNS.replace(
 );
 
 /**
- * Room in the window of each target among the new turns; what no living worker can read takes none. The limit keeps the
- * planner from reading a whole backlog to answer whether there is one, and the order from looking for it in that of other targets.
+ * The room in the window of each target of the new turns. Turns that no living worker can read take no room. The limit keeps the
+ * planner from reading a whole backlog to find out whether there is one. The order keeps it from searching the backlog of other
+ * targets.
  */
 const ROOM = `
   select g.worker_target, p.newest,
@@ -61,26 +62,26 @@ const ROOM = `
     where w.lease_until > statement_timestamp() and w.targets @> array[g.worker_target] offset 0) p cross join lateral (
     select count(*) as waiting from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target and t.format <= p.newest offset 0) d`;
 
-/** The first turn of a project with no turn under way may exceed the window, unless turns of the project are queued before it. */
+/** The first turn of a project without a turn under way may exceed the window, unless other turns of the project are already queued. */
 const HAS_NO_QUEUE = `(select true from boxcar.turns t where t.status = 'queued' and t.worker_target = n.worker_target and t.project_id = n.project_id
           order by t.worker_target, t.project_id limit 1) is null`;
 
 const HAS_TURN = `(select true from boxcar.turns t where t.agent_id = n.agent_id and t.status in ('dispatched', 'running', 'suspended') limit 1) is not null
   or (select true from boxcar.turns t where t.agent_id = n.agent_id and t.status = 'queued' limit 1) is not null`;
 
-// The holder of a box may widen and narrow what others hold; an agent that was only given a right cannot take anything from another
-// agent. Readers ignore the grants of ends, so these are replaced.
+// The holder of a box may widen and narrow the rights of others. An agent that only has a granted right cannot reduce the right of
+// another agent. Readers ignore the grants that ends of turns wrote, so these are replaced.
 const IS_WIDER = `((excluded.upto_position is null or grants.upto_position <= excluded.upto_position)
           and (excluded.expires_at is null or grants.expires_at <= excluded.expires_at))`;
 const IS_BY_OWNER = `exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
           where b.id = excluded.box_id and excluded.source in (b.owner_agent_id::text, b.maker_agent_id::text, p.operator_agent_id::text))`;
 
-/** What was seen of the caller of submission `x` is what there is. */
+/** True when the caller of submission `x` has not changed since it was read. */
 const IS_AS_SEEN = `(select p.xmin::text = x.seen_project from boxcar.projects p where p.id = x.project_id)
         and (select a.xmin::text = x.seen_source_version from boxcar.agents a where a.id = x.seen_source)
         and (select count(*) from boxcar.profiles f where f.id = any (x.seen_profiles) and f.is_current) = cardinality(x.seen_profiles)`;
 
-/** One of the workers that may have a place for turn `d`, another one for each turn. */
+/** One of the workers that may have a free slot for turn `d`. The choice differs from turn to turn. */
 const HINT = `select pg_notify(${RUNG_CHANNEL}, ${RUNG_PAYLOAD})
       from decided d cross join lateral (
         select w.id from boxcar.workers w
@@ -90,15 +91,15 @@ const HINT = `select pg_notify(${RUNG_CHANNEL}, ${RUNG_PAYLOAD})
 
 interface TextKind {
   readonly isOne: boolean;
-  /** Some submission was decided by what was seen of its caller earlier. */
+  /** True when facts that were read earlier about the caller decided at least one submission. */
   readonly hasSeen: boolean;
-  /** A worker is told of the turn by the commit. */
+  /** True when the commit notifies a worker of the turn. */
   readonly hints: boolean;
 }
 
 const statements = new Map<string, Statement>();
 
-/** The statement that writes these records: one text per combination of tables, so that a connection prepares each once. */
+/** The statement that writes these records. There is one text per combination of tables, so that a connection prepares each text once. */
 export function prepareSubmission(
   records: SubmissionRecords,
   { hints }: Pick<TextKind, 'hints'>,
@@ -115,7 +116,7 @@ export function prepareSubmission(
   return { prepared, values: present.map((rows: readonly object[]) => JSON.stringify(rows)) };
 }
 
-/** One turn, and what decides whether it is written: then no list has to be matched with another one. */
+/** True for a single turn with at most one operation and one fence: then the statement never has to match one list with another. */
 const isOneTurn = ({ turns, operations, fences }: SubmissionRecords): boolean =>
   turns.length === 1 && operations.length <= 1 && fences.length <= 1;
 
@@ -128,16 +129,16 @@ function buildText(records: SubmissionRecords, { isOne, hasSeen, hints }: TextKi
   const from = (name: keyof SubmissionRecords, columns: string): string =>
     `json_to_recordset($${present.indexOf(name) + 1}) as x(${columns})`;
   const isGated = has('fences') || has('operations');
-  // Hashed, because `is true` keeps it from becoming a join, which would go through both lists for every row.
+  // Hashed: `is true` keeps the condition from becoming a join, which would go through both lists for every row.
   const accept = isOne ? '(select true from accepted)' : '(x.item in (select item from accepted)) is true';
   const gate = isGated ? `where ${accept}` : '';
   const ctes: string[] = [];
 
   if (has('fences')) {
     if (has('spawns')) {
-      // Before the caller's turn, and read by it: what ends a tree has the run's lock, so either the fence sees the end or
-      // the end sees the new turns.
-      // A run whose own account limits its turns is counted there.
+      // The run is locked before the caller's turn, whose fence reads this part. A transaction that ends a tree also locks the run, so
+      // either the fence sees the end, or the end sees the new turns. If the run's own account limits its turns, the account counts
+      // them.
       ctes.push(`spawn_runs as materialized (select r.id, case when (select b.limits ? 'turns' from boxcar.budgets b where b.id = r.id) is true then null else r.turn_count end as turn_count from boxcar.runs r
         where r.id = any (array(select x.run_id from ${from('spawns', SPAWN_COLUMNS)})) order by r.id for no key update)`);
     }
@@ -155,7 +156,7 @@ function buildText(records: SubmissionRecords, { isOne, hasSeen, hints }: TextKi
   }
   const held = has('waits') ? 'open_calls' : 'fence';
   if (has('operations')) {
-    // `is true` keeps the look at each project one by its key.
+    // `is true` makes Postgres look up each project by its key.
     ctes.push(`closed as materialized (select x.item from ${from('operations', OPERATION_COLUMNS)}
       where (x.is_outside and exists (select from boxcar.projects p where p.id = x.project_id and p.archived_at is not null)) is true)`);
     if (hasSeen)
@@ -278,7 +279,7 @@ function buildText(records: SubmissionRecords, { isOne, hasSeen, hints }: TextKi
   const closed = has('operations') ? '(select json_agg(item) from closed)' : 'null::json';
   const stale = hasSeen ? '(select json_agg(item) from stale)' : 'null::json';
   const accepted = isGated ? '(select json_agg(item) from accepted)' : 'null::json';
-  // Reads the values that `turns` has written; a join with its result would go through both lists.
+  // Reads the values that `turns` has written. A join with its result would go through both lists.
   const turns = has('turns')
     ? `(select coalesce(json_agg(json_build_object('turn_id', d.id, 'status', case when d.is_ready then 'dispatched' else 'queued' end,
         'epoch', case when d.is_ready then 1 else 0 end, 'worker_target', d.worker_target, 'priority', d.ring_priority)), '[]') from decided d)`

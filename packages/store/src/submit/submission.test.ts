@@ -65,7 +65,7 @@ const write = (
   options: Omit<SubmissionItem, 'submission'> = {},
   db: Parameters<typeof writeSubmission>[0] = world.pool,
 ) =>
-  // Outside of a transaction it is repeated, as its callers do; a transaction is repeated as a whole.
+  // Outside of a transaction the write is repeated, as its callers do. A transaction is repeated as a whole.
   db === world.pool
     ? retryTransient(() => writeSubmission(db, submission, options))
     : writeSubmission(db, submission, options);
@@ -426,7 +426,7 @@ describe('an agent that works', () => {
     const child = await world.running({ profile, holder, parent });
     await using submitting = await begin(world.pool);
     await lockAgents(submitting, [parent.agentId]);
-    // The end of a child grants its parent's agent the tape; it must not wait for the submission, which waits for turns.
+    // The end of a child grants the tape to its parent's agent. It must not wait for the submission, which waits for turns.
     const ended = await commitSteps(world.pool, [await world.commit(child, { end: 'success' })]);
     expect(ended.outcomes).toMatchObject([{ outcome: 'committed' }]);
     await submitting.query('rollback');

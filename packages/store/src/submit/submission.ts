@@ -1,15 +1,17 @@
 /**
- * The one write of a submission: everything that a primitive makes, in a single statement.
+ * The one write of a submission: a single statement writes everything that a primitive makes.
  *
- * It owns: idempotency (the operation row decides whether anything is written), the fence of the calling turn, and the
- * decision whether a new turn is dispatched at once or queued.
+ * This file owns idempotency (the operation row decides whether anything is written), the fence of the calling turn, and the decision
+ * whether a new turn is dispatched at once or queued.
  *
  * S1  A second submission under the same key writes nothing.
- * S2  A turn that has ended or changed hands cannot submit. New turns below it are filed under the lock of their run, which
- *     an end of the whole tree takes as well: no turn is filed below one that was canceled.
- * S3  A turn is dispatched only while the window of its target has room and none is queued before it. One of a project with
- *     `max_concurrent` is queued: promotion, which goes one at a time, counts exactly. A turn that waits for another's prompt cache is queued too.
- * S4  A call that waits for what is submitted gets its deadline here; one that has been answered meanwhile undoes all of it.
+ * S2  A turn that has ended or has another holder cannot submit. New turns below it are added under the lock of their run. The end of a
+ *     whole tree takes the same lock, so no turn is added below a canceled turn.
+ * S3  A turn is dispatched only while the window of its target has room and no turn is queued before it. A turn of a project with
+ *     `max_concurrent` is queued: only one promotion at a time works, so it counts exactly. A turn that waits for the prompt cache of
+ *     another turn is also queued.
+ * S4  A call that waits for the result of the submission gets its deadline here. If the call has been answered in the meantime, nothing
+ *     is written.
  */
 import type { BatchId, Ring, TurnId, TurnStatus } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -27,11 +29,11 @@ import { prepareSubmission } from './submission-sql.js';
 
 export interface SubmittedTurn {
   readonly turn_id: TurnId;
-  /** `queued` or `dispatched` when it has just been submitted. */
+  /** `queued` or `dispatched` for a turn that has just been submitted. */
   readonly status: TurnStatus;
   readonly epoch: number;
   readonly worker_target: string;
-  /** The priority of its ring; missing where its submission was read back. */
+  /** The priority of its ring; absent when the submission was read back. */
   readonly priority?: number;
 }
 
@@ -41,12 +43,12 @@ export type SubmissionResult =
       readonly turns: readonly SubmittedTurn[];
     }
   /**
-   * Nothing was written: the key was used before or the fence no longer holds; or its project is archived, its run has no room for
-   * these turns, its call has been answered, or its caller is not as it was seen.
+   * Nothing was written. The key was used before, or the fence no longer holds. `because` names the other reasons: the project is
+   * archived, the run has no room for these turns, the call has been answered, or the caller has changed since it was read.
    */
   | { readonly outcome: 'refused'; readonly because?: 'archived' | 'full' | 'answered' | 'stale' };
 
-/** A submission with what decides whether it is written. */
+/** A submission with the facts that decide whether it is written. */
 export interface SubmissionItem {
   readonly submission: Submission;
   readonly operation?: NewOperation;
@@ -64,7 +66,7 @@ function columnOf(property: string): string {
   return column;
 }
 
-/** The record of a row: its properties under the names of their columns. */
+/** The record of a row: its properties, under the names of the columns. */
 function snake(row: object): Record<string, unknown> {
   const record: Record<string, unknown> = {};
   for (const [property, value] of Object.entries(row)) record[columnOf(property)] = value;
@@ -101,7 +103,7 @@ const withSeen = ({ seen, ...operation }: NewOperation): object =>
         seenProfiles: seen.profileIds,
       };
 
-/** The rows that an operation records as made: batches of new turns, and new turns outside of these batches. */
+/** The ids that an operation records as made: batches of new turns, and new turns outside of these batches. */
 function listMade({ turns, batches }: Submission): readonly (TurnId | BatchId)[] {
   const single = new Set<TurnId>(turns.map(({ id }) => id));
   const made = batches.filter(({ turnIds }) => turnIds.length > 0 && turnIds.every((id) => single.has(id)));
@@ -119,16 +121,16 @@ const distinctGrants = (submission: Submission): readonly NewGrant[] => [
 interface WrittenRow extends pg.QueryResultRow {
   readonly accepted: number[] | null;
   readonly turns: SubmittedTurn[];
-  /** Items whose run is full, and whose call is not open any more. */
+  /** Items whose run is full, and items whose call is no longer open. */
   readonly full: number[] | null;
   readonly answered: number[] | null;
-  /** Items that their archived project does not take. */
+  /** Items that were refused because their project is archived. */
   readonly closed: number[] | null;
-  /** Items whose caller is not as it was seen. */
+  /** Items whose caller has changed since it was read. */
   readonly stale: number[] | null;
 }
 
-/** Of several items under one key only the first can be accepted. */
+/** Only the first of several items under one key can be accepted. */
 function isRepeated(items: readonly SubmissionItem[], index: number): boolean {
   const operation = items[index]?.operation;
   if (operation === undefined) return false;
@@ -142,11 +144,11 @@ function isRepeated(items: readonly SubmissionItem[], index: number): boolean {
 }
 
 /**
- * Writes submissions in one statement: each wholly or not at all. Either all carry an operation or none does, and likewise
- * a fence and a wait. Rule: docs/reference/primitives.md, "Accepting".
+ * Writes submissions in one statement. Each submission is written as a whole or not at all. Either all of them carry an operation or
+ * none does; the same holds for a fence and for a wait. Rule: docs/reference/primitives.md, "Accepting".
  *
- * @param options.hints - A worker is told of a single turn by the commit, before its ring arrives. Default: false.
- * @returns One result per item: `refused` when its key exists already or its fence no longer holds.
+ * @param options.hints - True: the commit notifies a worker of a single turn before its ring arrives. Default: false.
+ * @returns One result per item: `refused` when its key already exists or its fence no longer holds.
  */
 export async function writeSubmissions(
   db: Queryable,
@@ -247,7 +249,7 @@ export async function writeSubmission(
 const SUBMITTED = statement(`
   select /* submission.submitted */ t.id as turn_id, t.status, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[])`);
 
-/** Which of these turns exist. */
+/** Returns those of the turns that exist. */
 export async function findSubmitted(
   db: Queryable,
   turnIds: readonly TurnId[],

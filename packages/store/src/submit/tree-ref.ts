@@ -1,11 +1,11 @@
-/** What an id at the command line names: a run, a turn or a batch, by the id or a beginning of it. */
+/** Resolves an id from the command line. The id, or the beginning of an id, names a run, a turn or a batch. */
 import { type BatchId, KernelError, type RunId, type TurnId, tryParseId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 
 const MIN_PREFIX = 8;
 
-/** The least and the greatest id that begin so; undefined where none can. */
+/** The smallest and the greatest id with this beginning; undefined when no id can have it. */
 const rangeOf = (ref: string): (string | undefined)[] =>
   ['0', 'f'].map((fill) => tryParseId<'turn'>(ref.toLowerCase().replaceAll('-', '').padEnd(32, fill)));
 
@@ -19,10 +19,10 @@ const FIND = statement(`
     ) found) as turn_ids`);
 
 /**
- * The turn that a run or turn id names: a run stands for its root turn.
+ * Finds the turn that a run or turn id names. The id of a run stands for its root turn.
  *
- * @param ref - The id, or at least the first eight digits of it.
- * @throws KernelError `not_found`; `bad_request` when it is no id, or fits several turns.
+ * @param ref - The id, or at least its first eight digits.
+ * @throws KernelError `not_found`; `bad_request` when `ref` is not a valid id or fits several turns.
  */
 export async function findTreeRoot(
   db: Queryable,
@@ -71,7 +71,7 @@ const RUN = statement(
 );
 
 /**
- * What a run or turn id names: the turn, which is the first root of a run, and the run if its id begins so too.
+ * Finds the turn that a run or turn id names (for a run its first root), and the run if an id of a run begins in this way too.
  *
  * @throws KernelError as `findTreeRoot`.
  */
@@ -85,7 +85,7 @@ export async function findNamed(
   return { turnId, runId: found?.id };
 }
 
-/** What a tree is of. */
+/** The object whose tree is shown. */
 export type TreeOf =
   | { readonly kind: 'run'; readonly id: RunId }
   | { readonly kind: 'turn'; readonly id: TurnId }
@@ -105,7 +105,7 @@ const FIND_TREES = statement(`
       (select 'batch', b.id, b.turn_ids, b.kind = 'collect' from boxcar.batches b where b.project_id = (select id from p) and b.id between $3 and $4 order by b.id limit 4)
     ) f) as found`);
 
-// Turns that a collect has joined may be of several runs, and one may be below another.
+// Turns that a collect has joined may be of several runs, and one of them may be below another.
 const JOINED = statement(`
   with recursive /* tree-ref.joined */ above as (
     select t.id as turn_id, t.parent_turn_id as id from boxcar.turns t where t.id = any ($1::uuid[])
@@ -128,11 +128,12 @@ async function findJoined(db: Queryable, { id, turn_ids: turnIds }: FoundTree): 
 }
 
 /**
- * The tree that an id names, and its roots: all roots of a run, a turn itself, the turns of a batch. A beginning that a run shares with its
- * only root means the run.
+ * Finds the tree that an id names, and its roots: all roots of a run, a turn itself, or the turns of a batch. A beginning that fits a
+ * run and its only root means the run.
  *
- * @param ref - The id, or at least the first eight digits of it.
- * @throws KernelError `not_found`; `bad_request` when it is no id, fits several, or names a batch of turns of several runs.
+ * @param ref - The id, or at least its first eight digits.
+ * @throws KernelError `not_found`; `bad_request` when `ref` is not a valid id, fits several ids, or names a batch with turns of several
+ *   runs.
  */
 export async function findTree(
   db: Queryable,
@@ -184,7 +185,8 @@ const NEXT_TO = statement(`
   ) n`);
 
 /**
- * The ids of turns, runs and batches before and after each of these: a beginning that tells an id from them tells it from all. One statement.
+ * The neighbors of each id among the ids of turns, runs and batches. A beginning that distinguishes an id from its neighbors
+ * distinguishes it from all ids. One statement.
  */
 export async function findIdsNextTo(db: Queryable, ids: readonly string[]): Promise<readonly string[]> {
   if (ids.length === 0) return [];

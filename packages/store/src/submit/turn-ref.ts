@@ -17,7 +17,7 @@ const MIN_PREFIX = 8;
 
 const digitsOf = (ref: string): string => ref.toLowerCase().replaceAll('-', '');
 
-/** The least and the greatest id that begin with these digits. */
+/** The smallest and the greatest id that begin with these digits. */
 const rangeOf = (digits: string): (string | undefined)[] =>
   ['0', 'f'].map((fill) => tryParseId(digits.padEnd(32, fill)));
 
@@ -48,7 +48,7 @@ interface Found<K extends string> {
 const FIND_RUNS = statement(`
   select /* turn-ref.find_runs */ r.id, r.root_turn_id from boxcar.runs r where r.project_id = $1 and r.id between $2 and $3 limit 2`);
 
-/** Names the first turn of the run that was given in place of a turn. @throws KernelError `not_found`. */
+/** Throws an error that names the first turn when `ref` is a run in place of a turn. @throws KernelError `not_found`. */
 async function refuseRun(db: Queryable, ref: string, projectId: ProjectId): Promise<void> {
   const rows = await run<{ id: RunId; root_turn_id: TurnId }>(db, FIND_RUNS, [
     projectId,
@@ -104,10 +104,11 @@ async function findByBeginning<K extends keyof typeof FIND>(
 }
 
 /**
- * A turn of a project by its id, with dashes or as 32 hex digits, or by a beginning of it of at least eight digits.
+ * Finds a turn of a project by its id, with dashes or as 32 hex digits, or by the beginning of its id (at least eight digits).
  *
- * @param project - Id or name; a turn of another project is not found.
- * @throws KernelError `not_found`, which names the first turn when `ref` is a run; `bad_request` when `ref` is no id, or fits several turns.
+ * @param project - The id or the name. A turn of another project is not found.
+ * @throws KernelError `not_found`, which names the first turn when `ref` is a run; `bad_request` when `ref` is not a valid id or fits
+ *   several turns.
  */
 export async function findTurnId(
   db: Queryable,
@@ -118,11 +119,11 @@ export async function findTurnId(
   return { turnId: id, projectId };
 }
 
-/** A box of a project, as `findTurnId` finds a turn. One statement, and none for a whole id. */
+/** Finds a box of a project in the way `findTurnId` finds a turn. One statement; none for a complete id. */
 export const findBoxId = async (db: Queryable, ref: string, project: string): Promise<BoxId> =>
   tryParseId<'box'>(ref) ?? (await findByBeginning(db, ref, { kind: 'box', project })).id;
 
-/** An approval ticket of a project, as `findTurnId` finds a turn. */
+/** Finds an approval ticket of a project in the way `findTurnId` finds a turn. */
 export async function findTicketId(
   db: Queryable,
   ref: string,
@@ -132,7 +133,7 @@ export async function findTicketId(
   return { ticketId: id, projectId };
 }
 
-/** A handoff of a project, as `findTurnId` finds a turn. */
+/** Finds a handoff of a project in the way `findTurnId` finds a turn. */
 export async function findHandoffId(
   db: Queryable,
   ref: string,
@@ -142,7 +143,7 @@ export async function findHandoffId(
   return { handoffId: id, projectId };
 }
 
-/** A delivery of a project, as `findTurnId` finds a turn. */
+/** Finds a delivery of a project in the way `findTurnId` finds a turn. */
 export async function findDeliveryId(
   db: Queryable,
   ref: string,
@@ -152,7 +153,7 @@ export async function findDeliveryId(
   return { deliveryId: id, projectId };
 }
 
-/** A key of the HTTP frame of a project, as `findTurnId` finds a turn. */
+/** Finds a key of the HTTP frame of a project in the way `findTurnId` finds a turn. */
 export async function findKeyId(
   db: Queryable,
   ref: string,
@@ -172,9 +173,9 @@ const FIND_EITHER = statement(`
   order by f.id`);
 
 /**
- * A turn or a run of a project, by its id or by a beginning of it of at least eight digits.
+ * Finds a turn or a run of a project by its id, or by the beginning of its id (at least eight digits).
  *
- * @throws KernelError `not_found`; `bad_request` when `ref` is no id, or fits several.
+ * @throws KernelError `not_found`; `bad_request` when `ref` is not a valid id or fits several ids.
  */
 export async function findTurnOrRun(
   db: Queryable,
@@ -221,7 +222,10 @@ const BOXES_NEXT_TO = statement(`
     (select x.id from boxcar.boxes x where x.id > u.id order by x.id limit 1)
   ) n`);
 
-/** The ids of boxes before and after each of these: a beginning that tells an id from them tells it from all. One statement. */
+/**
+ * The neighbors of each id among the ids of boxes. A beginning that distinguishes an id from its neighbors distinguishes it from all
+ * ids. One statement.
+ */
 export async function findBoxIdsNextTo(db: Queryable, ids: readonly string[]): Promise<readonly string[]> {
   if (ids.length === 0) return [];
   return (await run<{ id: string }>(db, BOXES_NEXT_TO, [ids])).map((row) => row.id);

@@ -54,7 +54,7 @@ const newBatch = (turns: readonly TestTurn[], rest: Partial<NewBatch> = {}): New
   deadlineMs: null,
   ...rest,
 });
-/** Joins turns as collect does it: what has ended under their locks counts as ended. */
+/** Joins turns as `collect` does: turns that have ended under their locks count as ended. */
 const joined = async (turns: readonly TestTurn[], rest: Partial<NewBatch> = {}): Promise<BatchId> => {
   const batch = newBatch(turns, rest);
   await transaction(world.pool, async (tx) => {
@@ -110,7 +110,7 @@ describe('the ends of members', () => {
     expect((await end(turns[2], 'timeout')).dueBatchIds.toSorted()).toEqual([enough, fast].toSorted());
     await closeBatch(world.pool, enough, 'min_success');
     await closeBatch(world.pool, fast, 'fail_fast');
-    // From here on only the last end matters, and the first reason stands.
+    // From here on only the last end matters, and the first reason is kept.
     await closeBatch(world.pool, fast, 'deadline');
     expect(await look(fast)).toMatchObject({ closing: 'fail_fast', isDue: true });
     expect((await end(turns[3], 'canceled')).dueBatchIds.toSorted()).toEqual([enough, fast].toSorted());

@@ -1,12 +1,13 @@
 /**
- * Batches: turns joined into one answer.
+ * Batches: turns whose ends are joined into one answer.
  *
- * B1  An end and the counters of the batches that wait for it are one statement (`LOWER_BATCHES`, part of the commit), begun
- *     after the turn was locked; what an end makes due is read from that UPDATE's RETURNING.
- * B2  Who adds a batch to a turn that exists holds the turn's lock, so an end either sees the batch or was seen.
+ * B1  One statement ends a turn and lowers the counters of the batches that wait for it (`LOWER_BATCHES`, part of the commit). It
+ *     begins after the turn was locked. The RETURNING of its UPDATE tells which batches the end makes due.
+ * B2  A transaction that adds a batch to an existing turn holds the turn's lock. So an end either sees the batch, or was seen by that
+ *     transaction.
  * B3  A batch gets its final status once, under its lock, together with the result of the call that waits for it.
  *
- * The decisions are the kernel's (`join.ts`); lock order as everywhere: turns, tapes, batches, tool calls, each by id.
+ * The kernel makes the decisions (`join.ts`). Lock order as everywhere: turns, tapes, batches, tool calls, each by id.
  */
 import type {
   AgentId,
@@ -30,8 +31,9 @@ import { holdErasures } from '../erase/erasure.js';
 import { KNOWS_END, lostCause } from '../rows/index.js';
 
 /**
- * Part of the commit of ends, after its part `up`: lowers the batches of the turns that end, each once however many of its
- * members end here. `lowered.is_due`: whoever commits this finishes the batch. Left out where the locked turns have none.
+ * Part of the commit of ends, after its part `up`: lowers the counters of the batches of the turns that end. Each batch is updated
+ * once, however many of its members end here. The process that commits finishes the batches with `lowered.is_due`. The part is left out
+ * when no batch waits for the locked turns.
  */
 export const LOWER_BATCHES = `, lows as (
     select u.batch_id, count(*)::int as n, (count(*) filter (where up.status = 'success'))::int as ok,
@@ -57,7 +59,7 @@ const LOCK_BATCHES = statement(`
   select t.id from boxcar.turns t
   where t.id = any ($1::uuid[]) and exists (select from boxcar.batches b where b.id = any (t.batch_ids) and (b.id in (select id from free)) is not true)`);
 
-/** Locks the batches that wait for turns. @returns The turns of which others have locked a batch. */
+/** Locks the batches that wait for turns. @returns The turns with a batch that another transaction has locked. */
 export async function lockBatchesOf(tx: Tx, turnIds: readonly TurnId[]): Promise<ReadonlySet<TurnId>> {
   const rows = turnIds.length === 0 ? [] : await run<{ id: TurnId }>(tx, LOCK_BATCHES, [turnIds]);
   return new Set(rows.map((row) => row.id));
@@ -70,7 +72,7 @@ const CLOSE_OF = statement(`
   )
   update boxcar.batches b set closing = 'cancel', is_due = true from lk where b.id = lk.id returning b.id`);
 
-/** The turns have ended while calls of theirs were open: nobody waits for their batches any more. */
+/** Closes the batches of turns that ended while their calls were open: no call waits for these batches anymore. */
 export async function closeBatchesOf(tx: Tx, turnIds: readonly TurnId[]): Promise<readonly BatchId[]> {
   return (await run<{ id: BatchId }>(tx, CLOSE_OF, [turnIds])).map((row) => row.id);
 }
@@ -93,9 +95,9 @@ export interface BatchRow extends pg.QueryResultRow {
   readonly status: BatchStatus;
   readonly closing: Closing | null;
   readonly is_overdue: boolean;
-  /** What it came to, where no call was answered. */
+  /** The result of the batch when no call waited for it. */
   readonly answer: JsonValue;
-  /** Why its end was given up; null otherwise. */
+  /** The cause why its end was given up; null otherwise. */
   readonly lost_cause: string | null;
 }
 
@@ -107,7 +109,7 @@ const LOAD = statement(
   `select /* batches.load */ ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[])`,
 );
 
-/** Where batches stand. */
+/** Loads the current state of batches. */
 export function loadBatches(
   db: Queryable,
   batchIds: readonly BatchId[],
@@ -116,7 +118,7 @@ export function loadBatches(
   return run<BatchRow>(db, LOAD, [batchIds, options.now ?? null]);
 }
 
-// Of what is shown in part, part is read: the deliverables of a wide batch together can be larger than the memory of a worker.
+// A large content is read in part only: the deliverables of a wide batch together can be larger than the memory of a worker.
 const MEMBERS = statement(`
   select /* batches.members */ t.id as turn_id, t.status, t.agent_id, t.output_box_id, t.error,
     case when c.content is null or c.size_bytes <= 8 * $2::int then coalesce(c.content, c.placeholder) end as content,
@@ -129,13 +131,13 @@ export interface MemberRow extends pg.QueryResultRow {
   readonly agent_id: AgentId;
   readonly output_box_id: BoxId;
   readonly error: ErrorBody | null;
-  /** The deliverable's content where it is small. */
+  /** The content of the deliverable when it is small. */
   readonly content: JsonValue;
-  /** The text of a large one, as far as it is shown and a character more; null of a small one. */
+  /** The beginning of a large deliverable's text: the characters that are shown and one more. Null for a small deliverable. */
   readonly beginning: string | null;
 }
 
-/** How members stand, and what they delivered, of which `limit` characters are shown. */
+/** Loads the status of members and their deliverables, of which `limit` characters are shown. */
 export function loadMembers(db: Queryable, turnIds: readonly TurnId[], limit: number): Promise<MemberRow[]> {
   return run<MemberRow>(db, MEMBERS, [turnIds, limit]);
 }
@@ -146,7 +148,7 @@ const LOCK = statement(
 );
 
 /**
- * A batch under its lock, and its turn's before. Sent together, before anything is waited for.
+ * Locks the turn of a batch, then the batch, and returns the batch. The statements are sent together, before any answer is awaited.
  *
  * @param options.holdsErasures - The project in which words of members are read and stored under these locks.
  */
@@ -156,7 +158,7 @@ export async function lockBatch(
   options: { readonly now?: Date; readonly holdsErasures?: ProjectId } = {},
 ): Promise<BatchRow | undefined> {
   const locking = batch.turn_id === null ? undefined : run(tx, LOCK_OWNER, [batch.turn_id]);
-  // Before the batch: an erasure that has this lock may want the batch.
+  // Before the batch: an erasure that holds this lock may need the batch.
   const holding = options.holdsErasures === undefined ? undefined : holdErasures(tx, options.holdsErasures);
   const [[row]] = await Promise.all([
     run<BatchRow>(tx, LOCK, [[batch.id], options.now ?? null]),
@@ -167,8 +169,8 @@ export async function lockBatch(
 }
 
 /**
- * True for a turn `t` that a running batch other than `$2` waits for. The batch was made from outside, or for an unfinished turn
- * that is not in `$1`.
+ * True for a turn `t` that a running batch other than `$2` waits for. The batch was made from outside, or by an unfinished turn that is
+ * not in `$1`.
  */
 const IS_WANTED = `exists (
     select from boxcar.batches b where b.id = any (t.batch_ids) and b.id is distinct from $2::uuid and b.status = 'running' and b.closing is null
@@ -190,7 +192,7 @@ export async function findWantedMembers(
 const CLOSE = statement(`
   update /* batches.close */ boxcar.batches set closing = $2, is_due = true where id = $1 and status = 'running' and closing is null`);
 
-/** Its members are ended from now on; it stays due until that is done. The first reason stands. */
+/** Closes a batch: its members are ended from now on, and the batch stays due until they have ended. The first reason is kept. */
 export async function closeBatch(db: Queryable, batchId: BatchId, closing: Closing): Promise<void> {
   await run(db, CLOSE, [batchId, closing]);
 }
@@ -201,7 +203,10 @@ const END = statement(`
   )
   select pg_notify('boxcar_ended', up.id::text) from up where $5`);
 
-/** Its final status; `answer` where no call is answered, which is announced. The caller holds its lock (B3). */
+/**
+ * Gives a batch its final status. `answer` is set when no call waits for the batch, and is announced. The caller holds the batch's lock
+ * (B3).
+ */
 export async function endBatch(
   tx: Tx,
   batchId: BatchId,
@@ -222,7 +227,10 @@ export async function endBatch(
 
 const DETACH = statement('update /* batches.detach */ boxcar.batches set tool_call_id = null where id = $1');
 
-/** Its call does not wait for it any more. The caller holds its lock, and settles the call in the same transaction. */
+/**
+ * Detaches a batch from its call, which no longer waits for it. The caller holds the batch's lock and settles the call in the same
+ * transaction.
+ */
 export async function detachBatch(tx: Tx, batchId: BatchId): Promise<void> {
   await run(tx, DETACH, [batchId]);
 }
@@ -236,11 +244,11 @@ export interface JoinableTurn extends pg.QueryResultRow {
   readonly turn_id: TurnId;
   readonly run_id: RunId;
   readonly output_box_id: string;
-  /** The actor's own children, and turns whose tape it may read: to their end. */
+  /** True for the actor's own children, and for turns whose tape the actor may read up to their end. */
   readonly is_readable: boolean;
 }
 
-/** Those of the turns that exist in the project, and whether the actor may know how they end. */
+/** Returns the turns that exist in the project, and whether the actor may know how they end. */
 export function findJoinable(
   db: Queryable,
   turnIds: readonly TurnId[],
@@ -249,7 +257,7 @@ export function findJoinable(
   return run<JoinableTurn>(db, JOINABLE, [turnIds, options.projectId, options.actorId]);
 }
 
-// From a turn to those it waits for: the turns its open calls await, and the members of the batches they await.
+// From a turn to the turns it waits for: those that its open calls await, and the members of the batches that its calls await.
 const WAITS_FOR = statement(`
   with recursive /* batches.waits_for */ waits as (
     select u.id from unnest($1::uuid[]) as u(id)
@@ -265,7 +273,7 @@ const WAITS_FOR = statement(`
     cross join lateral (select x.* from boxcar.turns x where x.id = w.id offset 0) t join boxcar.agents a on a.id = t.agent_id
   where w.id = any ($2::uuid[]) limit 1`);
 
-/** The first of `turnIds` that these turns wait for, directly or over others, or that is among them. */
+/** The first of `turnIds` that is one of the awaited turns, or that they wait for directly or through other turns. */
 export async function findWaitCycle(
   db: Queryable,
   awaited: readonly TurnId[],
@@ -284,7 +292,7 @@ const LOCK_MEMBERS = statement(
   'select /* batches.lock_members */ id, status from boxcar.turns where id = any ($1::uuid[]) order by id for update',
 );
 
-/** Turns under their locks: an end is either seen here or comes later. */
+/** Locks turns and returns their status: an end is either seen here or happens later. */
 export async function lockMembers(
   tx: Tx,
   turnIds: readonly TurnId[],

@@ -1,4 +1,4 @@
-/** Statements on tables that have grown: what they read is what they are about, not what there is. */
+/** Statements on large tables read only the rows that they concern. */
 import type { ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -15,9 +15,9 @@ const N = 20_000;
 const LITTLE = 500;
 
 let world: World;
-/** One connection, so that what it has read is counted when it says so. */
+/** One connection, so that its reads are counted when it reports them. */
 let pool: pg.Pool;
-/** Of a target without a queue. */
+/** A profile of a target without a queue. */
 let profile: TestProfile;
 let holder: WorkerId;
 
@@ -75,7 +75,7 @@ test('a turn whose last result comes in goes on without a look at the others', a
 
 test('the results of thousands of calls take no longer each than those of a few', async () => {
   const n = 3_000;
-  // By this connection: what another one reads is counted when that finds the time, perhaps in the middle of a later test.
+  // On this connection: the reads of another connection are counted later, perhaps in the middle of a later test.
   const { rows: calls } = await pool.query<{ id: ToolCallId; turn_id: TurnId }>(
     "select id, turn_id from boxcar.tool_calls where name = 'look' order by id limit $1",
     [n],
@@ -88,7 +88,7 @@ test('the results of thousands of calls take no longer each than those of a few'
     recorded = await recordResults(pool, results);
   });
   expect(recorded).toMatchObject({ rings: { length: n }, duplicates: [] });
-  // A separate search through all of them for each result would read thousands of rows per search.
+  // A separate search through all calls for each result would read thousands of rows per search.
   expect(reads).toBeLessThan(n * 20);
 });
 

@@ -5,20 +5,20 @@ export interface CallSettlement {
   readonly turnId: TurnId;
   readonly status: 'success' | 'failed' | 'timeout' | 'canceled';
   readonly card: NewCard;
-  /** Given: it counts only while the call has this deadline still, as Postgres writes it. */
+  /** When set, the settlement counts only while the call still has this deadline, in the text form of Postgres. */
   readonly deadlineAt?: string;
-  /** Given: it counts only if this turn has ended with this deliverable. */
+  /** When set, the settlement counts only if this turn has ended with this deliverable. */
   readonly ifEnded?: { readonly turnId: TurnId; readonly deliverableCardId: CardId };
 }
 
 export interface SettledTurns {
   /** Turns that were resumed. */
   readonly rings: readonly Ring[];
-  /** Calls that had a result already. */
+  /** Calls that already had a result. */
   readonly duplicates: readonly ToolCallId[];
 }
 
-/** A turn in its worker's hands whose own calls have all been run. */
+/** A turn that its worker holds, whose own calls have all been run. */
 export interface Advance {
   readonly turnId: TurnId;
   readonly epoch: number;
@@ -31,12 +31,12 @@ export type AdvanceOutcome =
   | {
       readonly outcome: 'open';
       readonly attempt: number;
-      /** The head of the tape before the results; null when other entries may stand among them. */
+      /** The head of the tape before the results; null when other entries may be between the results. */
       readonly basePosition: number | null;
     }
-  /** Calls are still out; the turn is suspended and in nobody's hands. */
+  /** Calls are still out. The turn is suspended and has no holder. */
   | { readonly outcome: 'suspended' }
   | { readonly outcome: 'fenced' };
 
-/** How long after its commit a call is first looked for in its queue; until then its job speaks for itself. */
+/** The time from the commit of a call to the first look for its job in the queue. Until then the job is assumed to be there. */
 export const FIRST_LOOK = "interval '2 seconds'";

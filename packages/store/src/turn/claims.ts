@@ -1,8 +1,8 @@
 /**
- * The claim of a turn: who runs it, from where on, with what.
+ * The claim of a turn: which worker runs it, from which position, with which values.
  *
- * C1  A claim wins only on `dispatched` at its epoch, and leaves the epoch as it is. Whatever has led a worker to it, the row says for which
- *     target it is.
+ * C1  A claim wins only on `dispatched` at its epoch, and does not change the epoch. The row alone says which target the turn is for,
+ *     whatever led a worker to it.
  */
 
 import type {
@@ -47,27 +47,27 @@ export interface ClaimedTurn {
   readonly stepCount: number;
   readonly emptyReplies: number;
   readonly pendingCalls: number;
-  /** Claims since the last committed step, this one included. */
+  /** Claims since the last committed step, including this one. */
   readonly attempt: number;
-  /** Model calls of the step that failed and are tried again. */
+  /** Failed model calls of this step that are tried again. */
   readonly retries: number;
-  /** Workers it has lost since. */
+  /** Workers that the turn has lost since the last committed step. */
   readonly losses: number;
-  /** Its siblings wait for its first model call (warm-cache.ts). */
+  /** Its siblings wait for its first model call (`warm-cache.ts`). */
   readonly warmsCache: boolean;
-  /** Batches wait for it. */
+  /** True when batches wait for the turn. */
   readonly isMember: boolean;
-  /** It serves a handoff that may be answered from the cache. */
+  /** True when the turn serves a handoff that may be answered from the cache. */
   readonly mayBeCached: boolean;
-  /** Null when nothing limits what it spends. */
+  /** Null when nothing limits the turn's spending. */
   readonly purse: Purse | null;
-  /** What makes its prompts; its version is null until its first step. */
+  /** The selector that makes the turn's prompts. The version is null until the first step. */
   readonly selector: { readonly name: string; readonly version: string | null } | null;
 }
 
-/** What a turn has been given by its accounts, and what it has spent. */
+/** The allotment that a turn got from its accounts, and the amounts that the turn has spent. */
 export interface Purse {
-  /** Null: only the profile limits it. */
+  /** Null when only the profile limits it. */
   readonly budgetId: string | null;
   readonly allotment: Allotment;
   readonly spentTokens: number;
@@ -76,7 +76,7 @@ export interface Purse {
 
 export type ClaimOutcome =
   | { readonly outcome: 'claimed'; readonly turn: ClaimedTurn }
-  /** `isLocked`: only because the row of the turn or of its tape is locked, for a claim that leaves such turns out. */
+  /** `isLocked`: stale only because the row of the turn or of its tape is locked. Only a claim that leaves out locked turns reports it. */
   | { readonly outcome: 'stale'; readonly isLocked?: true };
 
 const claimedColumns = (
@@ -87,7 +87,7 @@ const claimedColumns = (
     ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8, ${of}.selector, ${of}.selector_version,
     ${of}.primitive in (${[...HANDOFF_PRIMITIVES].map((name) => `'${name}'`).join(', ')}) and exists (select from boxcar.handoffs h where h.turn_id = ${of}.id and h.cache_key is not null) as may_be_cached`;
 
-// Each part reads the one before it, so that no two lists of a batch are joined by going through both.
+// Each part reads the part before it, so that Postgres never joins two lists of a batch by comparing all their pairs.
 const isOfTargets = (targets: string): string =>
   `(${targets}::text[] is null or t.worker_target = any (${targets}))`;
 
@@ -128,12 +128,12 @@ const claimText = (leavesLocked: boolean): string => `
 export const CLAIM = statement(claimText(false));
 const CLAIM_UNLOCKED = statement(claimText(true));
 
-// A turn that is still as its ring says was left out because a row was locked.
+// A turn that still has the status and epoch of its ring was left out because a row was locked.
 const STILL_DISPATCHED = statement(
   `select /* claims.still_dispatched */ t.id, t.epoch from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched' and ${isOfTargets('$2')}`,
 );
 
-// This holder has turns at this epoch from two claims: the one just made, and an earlier try whose answer was lost.
+// Two claims can give this holder turns at this epoch: the claim that was just made, and an earlier try whose answer was lost.
 const CLAIMED = statement(`
   select /* claims.claimed */ ${claimedColumns('t')} from json_to_recordset($1) as w(turn_id uuid, epoch int)
     cross join lateral (select * from boxcar.turns t where t.id = w.turn_id offset 0) t
@@ -174,11 +174,11 @@ const toPurse = (row: ClaimRow): Purse | null =>
       };
 
 /**
- * Takes dispatched turns for a worker; opens the next step of those that wait for no call.
+ * Claims dispatched turns for a worker, and opens the next step of the turns that wait for no call.
  *
- * @param build - Whose worker it is: a turn that it cannot read is `stale` for it, and what it takes is of its format from then on.
- * @returns One outcome per ring, in order. A ring whose epoch has passed is `stale`: a value, not an error. A claim that has won
- *   reports `claimed`, also when its first answer was lost. So nothing else may claim or run a turn for this holder meanwhile.
+ * @param build - The build of the worker. A turn that this build cannot read is `stale`. A claimed turn gets the format of this build.
+ * @returns One outcome per ring, in order. A ring with an old epoch is `stale`: a value, not an error. A claim that has won reports
+ *   `claimed`, also when its first answer was lost. So nothing else may claim or run a turn for this holder in the meantime.
  */
 export function claim(
   pool: pg.Pool,
@@ -189,7 +189,7 @@ export function claim(
   return retryTransient((attempt) => claimOnce(pool, rings, { holderId, build, isRepeated: attempt > 1 }));
 }
 
-/** The epochs of those that are dispatched. */
+/** The epochs of the turns that are still dispatched. */
 async function findDispatched(
   db: Queryable,
   items: readonly { readonly turn_id: TurnId }[],
@@ -202,7 +202,7 @@ async function findDispatched(
   return new Map(rows.map((row) => [row.id, row.epoch]));
 }
 
-/** `claim` on one connection; the caller handles its loss. `isRepeated`: an earlier try of this claim may have won. */
+/** `claim` on one connection. The caller handles the loss of the connection. `isRepeated`: an earlier try of this claim may have won. */
 export async function claimOnce(
   db: Queryable,
   rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
@@ -212,13 +212,13 @@ export async function claimOnce(
     readonly isRepeated: boolean;
     /** Turns of other targets are `stale`. Default: all targets. */
     readonly targets?: readonly string[] | undefined;
-    /** As in `BatchTry`. `silently`: what is left out is `stale` like any other, for one more statement less. */
+    /** As in `BatchTry`. With `silently`, a turn that is left out is `stale` like any other, which saves one statement. */
     readonly leavesLocked?: boolean | 'silently' | undefined;
   },
 ): Promise<readonly ClaimOutcome[]> {
   const { holderId, build = THIS_BUILD, isRepeated, targets, leavesLocked = false } = options;
   const wanted = [
-    // By turn and epoch: an old ring must not stand in the place of the one that counts.
+    // Keyed by turn and epoch, so that an old ring cannot replace the current ring of the same turn.
     ...new Map(
       rings.map(({ turnId, epoch }) => [`${turnId}-${epoch}`, { turn_id: turnId, epoch }] as const),
     ).values(),
@@ -235,7 +235,8 @@ export async function claimOnce(
   const missing = leavesLocked === true ? wanted.filter((item) => !claimed.has(item.turn_id)) : [];
   const locked =
     missing.length === 0 ? new Map<TurnId, number>() : await findDispatched(db, missing, targets);
-  // This statement begins after an earlier try that was still running: the claim has waited for it, or its turns were found dispatched.
+  // This statement begins after an earlier try that was still running: the claim waited for that try, or found its turns still
+  // dispatched.
   if (isRepeated)
     for (const row of await run<ClaimRow>(db, CLAIMED, [JSON.stringify(wanted), holderId]))
       claimed.set(row.id, row);
@@ -243,7 +244,7 @@ export async function claimOnce(
     const row = claimed.get(ring.turnId);
     if (row === undefined || row.epoch !== ring.epoch)
       return { outcome: 'stale', ...(locked.get(ring.turnId) === ring.epoch ? { isLocked: true } : {}) };
-    // A ring that came twice in one batch wins once.
+    // A ring that is twice in one batch wins once.
     claimed.delete(ring.turnId);
     return {
       outcome: 'claimed',

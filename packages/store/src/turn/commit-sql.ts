@@ -1,10 +1,11 @@
 /**
- * The statement of a commit: one text for each combination of what its turns do.
+ * The statement of a commit. There is one text for each combination of changes that its turns need.
  *
- * S1  Turns are changed under their locks, then their tapes, in the order of ids.
- * S2  What a part needs of a turn travels inside its record, so that no two lists of a batch are joined by going through both.
- * S3  A turn that commits alone needs neither lists nor an order of locks: its values are parameters. The change of its row is its lock, unless
- *     it must be left as it is when its row or its tape is locked.
+ * S1  The statement changes turns under their locks, then their tapes, in the order of ids.
+ * S2  The values that a part needs of a turn travel in the turn's record. So Postgres never joins two lists of a batch by comparing all
+ *     their pairs.
+ * S3  A turn that commits alone needs neither lists nor an order of locks: its values are parameters. The UPDATE of its row is its
+ *     lock, unless a turn whose row or tape is locked must be left out.
  */
 
 import type { BatchId, TurnId } from '@boxcar/kernel';
@@ -17,12 +18,12 @@ import { LOWER_BATCHES } from './batches.js';
 import { FIRST_LOOK } from './call-types.js';
 import type { StepCommit } from './step-commit.js';
 
-/** Ended turns are announced here by the commit that ends them, as comma-separated ids. A hint only: the rows decide. */
+/** A commit announces the turns that it ends here, as comma-separated ids. The notice is only a hint: the rows decide. */
 export const ENDED_CHANNEL = 'boxcar_ended';
 /** A NOTIFY payload must stay below 8,000 bytes, or it aborts its transaction. */
 const IDS_PER_NOTICE = 200;
 
-/** What is written of one turn, by column of its record. */
+/** The values that a commit writes about one turn, by column of the turn's record. */
 const COLUMNS = [
   ['turn_id', 'uuid'],
   ['epoch', 'int'],
@@ -56,15 +57,15 @@ type Column = (typeof COLUMNS)[number][0];
 const TYPE_OF: ReadonlyMap<Column, string> = new Map(COLUMNS);
 type CommitRecord = Readonly<Record<Column, unknown>>;
 
-/** Where the parts of a commit find what they write. */
+/** The place from which the parts of a commit read the values that they write. */
 interface Source {
-  /** The list that they read: turns whose tapes have been moved, with `base`. */
+  /** The list that the parts read. With `base`, it holds turns whose tapes have been moved. */
   readonly list: string;
   value(column: Column): string;
 }
 
 const OF_MANY: Source = { list: 'hd', value: (column) => `hd.${column}` };
-/** Each column that the text of a statement asks for is a parameter, in the order in which it asks. */
+/** Each column that the text of a statement uses becomes a parameter, in the order of first use. */
 function ofOne(asked: Column[]): Source {
   const value = (column: Column): string => {
     const at = asked.indexOf(column);
@@ -122,7 +123,7 @@ const NOTICES_PART = `, notices as (
     from (select up.id, row_number() over () as n from up where up.ended_at is not null) e group by e.n / ${IDS_PER_NOTICE}
   )`;
 
-// Only who is in nobody's hands can wait.
+// Only a turn without a holder can have a wait.
 const WAITS_PART = `, unwaited as (
     delete from boxcar.waits w using up where w.turn_id = up.id and up.ended_at is not null
   )`;
@@ -135,21 +136,22 @@ const ENDS_COLUMNS = `
 
 interface CommitParts {
   readonly hasCalls: boolean;
-  /** Some turn ends. */
+  /** At least one turn ends. */
   readonly hasEnds: boolean;
-  /** Some turn goes on at once with its next step. */
+  /** At least one turn continues at once with its next step. */
   readonly hasNext: boolean;
-  /** Some turn ends that nobody holds. */
+  /** At least one turn without a holder ends. */
   readonly hasUnheld: boolean;
-  /** Several turns of one agent, whose ends stand on one tape, one behind the other. */
+  /** Several turns of one agent: their entries follow each other on one tape. */
   readonly hasShared: boolean;
   /** One turn (S3). */
   readonly isAlone: boolean;
-  /** More turns than a micro-batch has: the transaction has locked them by an earlier statement. */
+  /** More turns than a micro-batch has: an earlier statement of the transaction has locked them. */
   readonly isLarge: boolean;
   /**
-   * Do batches wait for turns that end? `unknown`: those for which one does are left as they are. A batch that came while this
-   * statement waited for the turn's lock is not in its snapshot, so it can be lowered only by a statement begun after the lock.
+   * Whether batches wait for turns that end. With `unknown`, ending turns of a batch are left as they are. The snapshot of this
+   * statement does not contain a batch that was added while the statement waited for the turn's lock. Only a statement that begins
+   * after the lock can lower such a batch.
    */
   readonly batches: 'unknown' | 'none' | 'some';
   /** Turns whose row or tape is locked are left as they are. */
@@ -169,7 +171,7 @@ const lockPart = ({
     order by t.id for update of t${skipping(leavesLocked)}
   )`;
 
-// To look for each turn in a list of all took a third of the time at 1,000 turns.
+// A look-up of each turn in a list of all turns took a third of the time at 1,000 turns.
 const LARGE_LK_PART = `lk as materialized (
     select t.output_box_id, ${heldView('t')}, d.* from d cross join lateral (
       select x.output_box_id, x.own_view_anchor, x.own_view_position, x.start_position from boxcar.turns x
@@ -188,7 +190,7 @@ const headsPart = (leavesLocked: boolean): string => `heads as (
     returning heads.*, b.head_position, b.head_position - heads.entry_count as base, ${heldViewPosition('heads', 'b')} as view_position
   )`;
 
-// A row is updated once by a statement, so a tape that several turns end on is moved by the sum of their entries.
+// A statement updates a row only once, so a tape with the entries of several turns is moved by the sum of those entries.
 const sharedHeadsPart = (leavesLocked: boolean): string => `tapes as (
     select b.id from boxcar.boxes b where b.id in (select lk.output_box_id from lk) order by b.id for no key update of b${skipping(leavesLocked)}
   ),
@@ -233,7 +235,7 @@ function oneTurn(source: Source, parts: CommitParts): string {
   )`;
 }
 
-/** The tape of a turn, when neither is locked by others. */
+/** Locks a turn, then its tape, if no other session has locked either of them. */
 const lockedFirst = (fence: string): string => `lk as (
     select t.output_box_id from boxcar.turns t where ${fence} for update of t skip locked
   ),
@@ -264,7 +266,7 @@ function makeStatement(parts: CommitParts): CommitStatement {
 
 const commitStatements = new Map<string, CommitStatement>();
 
-/** One text per combination of parts: what a batch has no use for is not even opened by Postgres. */
+/** One text per combination of parts: Postgres does not even open tables that a batch does not need. */
 function commitStatement(parts: CommitParts): CommitStatement {
   const key = Object.values(parts).join(' ');
   const made = commitStatements.get(key) ?? makeStatement(parts);
@@ -281,11 +283,11 @@ export interface CommitRow extends pg.QueryResultRow {
   has_notice: boolean;
   due_batch_ids: BatchId[] | null;
   has_open_calls: boolean;
-  /** Set only for a commit that was made before. */
+  /** Set only for a commit that an earlier try made. */
   has_left?: boolean;
 }
 
-/** Commits beyond a micro-batch come by `commitWithin` alone, which locks their turns before. */
+/** Larger commits always use `commitWithin`, which locks their turns in an earlier statement. */
 export const LARGE = 100;
 
 /** The statement that commits these steps, with its values. */

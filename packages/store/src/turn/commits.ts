@@ -1,9 +1,10 @@
 /**
- * The commit of a step, and the end of a turn with it.
+ * The commit of a step, and the end of a turn together with it.
  *
- * C2  A commit writes only while the turn is `running` at its epoch in its holder's hands (or, for the sweep, as it saw it).
+ * C2  A commit writes only while the turn is `running` at its epoch and held by its holder (or, for the sweep, unchanged since the
+ *     sweep read it).
  * C3  Tape positions are taken under the lock of the tape's head row, so they are gapless.
- * C4  Turns are locked before tapes, tapes before tool calls, each class in id order, whatever the batch.
+ * C4  Turns are locked before tapes, and tapes before tool calls, each in id order, whatever the batch contains.
  */
 
 import { type BatchId, isFinal, type TurnId } from '@boxcar/kernel';
@@ -38,28 +39,28 @@ export type CommitOutcome =
       /** The head of the tape before this commit's entries. */
       readonly basePosition: number | null;
     }
-  /** It was committed; since then the turn has ended or another worker has taken it. */
+  /** The commit was made. Since then the turn has ended, or another worker has taken it. */
   | { readonly outcome: 'left' }
-  /** The turn is in other hands or has ended: nothing of this commit took effect. */
+  /** The turn has another holder or has ended: nothing of this commit took effect. */
   | { readonly outcome: 'fenced' };
 
 export interface CommitResult extends SettledTurns {
   readonly outcomes: readonly CommitOutcome[];
   /**
-   * Targets where a turn ended: there may be room for queued turns now. Whoever ends a turn and whoever queues one look
-   * after their own commit (`promote`), so the later of the two sees both.
+   * Targets where a turn ended, so there may be room for queued turns. A process that ends a turn and a process that queues a turn both
+   * call `promote` after their own commit, so the later call sees both changes.
    */
   readonly backlogTargets: readonly string[];
   readonly endedTurnIds: readonly TurnId[];
   /** Ended turns that a job at the queue door waits for. */
   readonly doorTurnIds: readonly TurnId[];
-  /** Batches that these ends have made due: they are to be finished now (`finishBatches`), else the sweep finds them. */
+  /** Batches that these ends have made due. The caller finishes them now (`finishBatches`), or the sweep does so later. */
   readonly dueBatchIds: readonly BatchId[];
-  /** Ended turns of which something is to be told (`sessions.ts`): now, else the sweep finds them. */
+  /** Ended turns with notices to deliver (`sessions.ts`). The caller delivers them now, or the sweep does so later. */
   readonly noticeTurnIds: readonly TurnId[];
-  /** Fenced only because a row was locked, when the commits were to leave such turns out: to be tried again. */
+  /** Turns that are fenced only because a row was locked, when locked turns are to be left out. The caller tries them again. */
   readonly lockedTurnIds: readonly TurnId[];
-  /** Of the turns that were to be taken along, one for each; undefined when the commits were made without them. */
+  /** One outcome for each turn of `along`; undefined when the commits were made without these turns. */
   readonly claims?: readonly ViewedClaim[];
 }
 
@@ -70,7 +71,7 @@ const LOOK_AT_TURNS = statement(`select /* commits.look_at_turns */ ${OF_TURNS}`
 
 type LockedTurn = Row<'turns', 'id' | 'status' | 'epoch' | 'holder_id'> & { readonly is_member: boolean };
 
-/** C2, read under the lock of the turn: the same condition as in COMMIT. */
+/** C2, read under the lock of the turn. The same condition as in the statement of the commit (`commit-sql.ts`). */
 const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean =>
   turn !== undefined &&
   !isFinal(turn.status) &&
@@ -79,13 +80,13 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
   (commit.holderId === null || turn.status === 'running');
 
 /**
- * Commits steps and ends of turns. A commit without calls and without an end opens the next step; an end settles the call
- * that awaits it, grants the parent the output box, and may resume the parent: all in one transaction and, unless something
- * must be decided between, in one round trip. In its first try it also takes the turns of `along` that the ends resume.
+ * Commits steps and ends of turns. A commit without calls and without an end opens the next step. An end settles the call that awaits
+ * the turn, grants the parent the output box, and may resume the parent. All of this is one transaction and, unless something must be
+ * decided in between, one round trip. The first try also claims the turns of `along` that the ends resume.
  *
- * A commit that was made before returns the result of that time, also when the answer was lost. A turn with open calls is ended by
- * `commitWithin`, together with the turns that it waits for. With a limit for locks it works like a repetition. With `leavesLocked` a
- * commit that needs a locked row is fenced and reported in `lockedTurnIds`, or, in a first try, fails all commits as `55P03`.
+ * A commit that was already made returns the result of that time, also when its answer was lost. `commitWithin` ends a turn with open
+ * calls, together with the turns that it waits for. With a limit for locks the function works like a repetition. With `leavesLocked`, a
+ * commit that needs a locked row is fenced and reported in `lockedTurnIds`, or, in a first try, makes all commits fail as `55P03`.
  */
 export function commitSteps(
   pool: pg.Pool,
@@ -99,7 +100,7 @@ export function commitSteps(
       try {
         return await commitFirst(pool, commits, { leavesLocked: options.leavesLocked, along });
       } catch (error) {
-        // A turn that cannot be taken along does not hold up the commit.
+        // A failure to claim the turns of `along` must not delay the commit.
         if (!isTaken(error) && (along === undefined || isTransient(error))) throw error;
         return transactOnce(pool, commitAgain(commits, options), firstLimit(options.leavesLocked));
       }
@@ -122,14 +123,14 @@ async function commitFirst(
   const result = await commitAtOnce(pool, commits, { leavesLocked, along });
   const fenced = commits.filter((_commit, index) => result.outcomes[index]?.outcome === 'fenced');
   const locked = leavesLocked && fenced.length > 0 ? await findLocked(pool, fenced) : [];
-  // In other hands, or joined since its worker took it: the locks tell.
+  // The turn has another holder, or joined a batch after its worker took it: a look under the lock decides.
   const left = fenced.filter((commit) => commit.end !== null && !locked.includes(commit.turnId));
   const whole = { ...result, lockedTurnIds: locked };
   if (left.length === 0) return whole;
   return merge(commits, whole, { of: left, ...(await decide(left)) });
 }
 
-/** The turns of fenced commits that are still in the hands of their holder. Those that were joined meanwhile are left to the locks. */
+/** The turns of fenced commits that their holder still holds. Turns that joined a batch in the meantime are decided under their locks. */
 async function findLocked(pool: pg.Pool, fenced: readonly StepCommit[]): Promise<TurnId[]> {
   const rows = await run<LockedTurn>(pool, LOOK_AT_TURNS, [fenced.map(({ turnId }) => turnId)]);
   const turns = new Map(rows.map((turn) => [turn.id, turn]));
@@ -140,12 +141,12 @@ async function findLocked(pool: pg.Pool, fenced: readonly StepCommit[]): Promise
   });
 }
 
-/** An id of a commit is in use by the same commit: its first try was still running, or was part of another batch. */
+/** True when the ids of a commit are in use by the same commit: its first try was still running, or was part of another batch. */
 const isTaken = (error: unknown): boolean =>
   error instanceof Error && 'code' in error && error.code === '23505';
 
 /**
- * `commitWithin` after a try whose answer was lost: commits of that try return the result of that time.
+ * `commitWithin` after a try whose answer was lost: commits that the try made return the result of that time.
  *
  * @param options.leavesLocked - Commits that need a locked row are left out.
  */
@@ -185,7 +186,7 @@ export const commitAgain =
     };
   };
 
-/** The result of all commits, when some of them were committed after the others. */
+/** Joins the results when some commits were made after the others. */
 function merge(
   commits: readonly StepCommit[],
   result: CommitResult,
@@ -208,12 +209,12 @@ function merge(
 }
 
 /**
- * Parts of the work depend on rows that are read first: results that are valid only with their commit, ends of parent and
- * child.
+ * True when parts of the work depend on rows that must be read first: results that are valid only with their commit, or ends of a
+ * parent and its child.
  */
 function mustDecide(commits: readonly StepCommit[]): boolean {
   const ids = new Set(commits.map((commit) => commit.turnId));
-  // A row is changed once by a statement, and a parent may be one of those that commit.
+  // A statement changes a row only once, and the parent may be one of the turns that commit.
   const isOfOneFamily = ({ settles }: TurnEnding): boolean => settles !== null && ids.has(settles.turnId);
   return (
     commits.length > LARGE ||
@@ -221,7 +222,9 @@ function mustDecide(commits: readonly StepCommit[]): boolean {
   );
 }
 
-/** In one statement where nobody waits for the ends; else with the locks before it and the results after it, sent together. */
+/**
+ * Uses one statement when nothing waits for the ends. Otherwise it sends the locks, the commit and the results together, in this order.
+ */
 async function commitAtOnce(
   pool: pg.Pool,
   commits: readonly StepCommit[],
@@ -253,15 +256,15 @@ async function commitAtOnce(
   return claiming === undefined ? result : { ...result, claims: await claiming.outcomes() };
 }
 
-/** The turns that commits lock: children and parents together, by id, so that two ends of one family never wait in a circle. */
+/** The turns that commits lock: children and parents together, by id, so that two ends of one family cannot deadlock. */
 const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
   commits.flatMap((commit) => [commit.turnId, ...(commit.end?.settles ? [commit.end.settles.turnId] : [])]);
 
 /**
- * The same as part of the caller's transaction. Turns that end each other's waiting calls are locked before, all at once.
+ * The same as {@link commitSteps}, as part of the caller's transaction. Turns that end each other's waiting calls are locked first, all
+ * at once.
  *
- * @param options.leavesLocked - As for `commitSteps`; for a batch of turns that have nothing to do with each other. For a repetition
- *   the caller has locked the turns.
+ * @param options.leavesLocked - As for `commitSteps`, for a batch of unrelated turns. For a repetition the caller has locked the turns.
  */
 export const commitWithin =
   (
@@ -274,7 +277,7 @@ export const commitWithin =
     const open = leavesLocked ? given.filter((commit) => isFenceOpen(commit, turns.get(commit.turnId))) : [];
     const lockedTurnIds = await (isRepeated ? findHeldUp(tx, open) : findTapeless(tx, open));
     const commits = given.filter(({ turnId }) => !lockedTurnIds.includes(turnId));
-    // Results that belong to a commit fall with it: a stale `submit_result` must not look answered to the next holder.
+    // Results are recorded only if their commit is: a stale `submit_result` must not look answered to the next holder.
     const results = commits.flatMap((commit) =>
       isFenceOpen(commit, turns.get(commit.turnId)) ? commit.results : [],
     );
@@ -292,7 +295,7 @@ export const commitWithin =
     };
   };
 
-/** Locks the tapes of commits. Returns the turns whose tapes others have locked. */
+/** Locks the tapes of commits. Returns the turns whose tapes other transactions have locked. */
 async function findTapeless(tx: Tx, commits: readonly StepCommit[]): Promise<readonly TurnId[]> {
   return [
     ...(await lockTapes(
@@ -302,7 +305,10 @@ async function findTapeless(tx: Tx, commits: readonly StepCommit[]): Promise<rea
   ];
 }
 
-/** Locks all that commits need besides their turns: their tapes, those of the parents, and batches. Returns the turns of which others have locked some. */
+/**
+ * Locks all rows that commits need apart from their turns: their tapes, the parents' tapes, and batches. Returns the turns for which
+ * other transactions have locked one of these rows.
+ */
 async function findHeldUp(tx: Tx, commits: readonly StepCommit[]): Promise<readonly TurnId[]> {
   const locked = await lockTapes(tx, familyOf(commits));
   const ends = commits.filter(({ end }) => end !== null).map(({ turnId }) => turnId);

@@ -1,10 +1,16 @@
-/** What is read of the compactions of a turn's tape, and of what they no longer show. Line-aware: a fork reads those of its line. */
+/**
+ * Reads the compactions of a turn's tape and the cards that they have left out. Follows fork lines: a fork reads the compactions of its
+ * line.
+ */
 import type { CardId, JsonObject, Profile, TurnId } from '@boxcar/kernel';
 import { LEAVES, SHOWN_SEGMENTS } from '../box/index.js';
 import { type Queryable, run, statement } from '../db/index.js';
 import { entriesOf, hiddenContext, isLent, viewPositionOf } from '../visible/index.js';
 
-/** The anchors of a name, `$n`, that the tape `b` reads, a fork's line included; the kind as it stands in the index. */
+/**
+ * The anchors named `$n` that the tape `b` reads, including those of a fork's line. The condition on the kind has the form that the
+ * index uses.
+ */
 const anchorsOf = (name: string): string =>
   entriesOf('b', {
     from: '1',
@@ -16,7 +22,7 @@ const ANCHORS_OF_TURN = statement(`
   select /* compactions.anchors_of_turn */ count(*)::int as n from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
   where t.id = $1 and e.turn_id = t.id and a.author_id = 'kernel'`);
 
-/** How many anchors of a name the kernel has written for a turn: its agent may have used the name, too. */
+/** Counts the anchors of a name that the kernel has written for a turn. The turn's agent may have used the same name. */
 export async function countAnchorsOfTurn(db: Queryable, turnId: TurnId, anchorName: string): Promise<number> {
   const [row] = await run<{ n: number }>(db, ANCHORS_OF_TURN, [turnId, anchorName]);
   return row?.n ?? 0;
@@ -26,7 +32,7 @@ const ANCHOR_OF_TURN = statement(`
   select /* compactions.anchor_of_turn */ a.metadata from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
   where t.id = $1 and e.turn_id = t.id and a.author_id = 'kernel' order by e.position desc limit 1`);
 
-/** The metadata of the anchor of a name that the kernel has written for a turn last. */
+/** The metadata of the last anchor of a name that the kernel has written for a turn. */
 export async function findAnchorOfTurn(
   db: Queryable,
   turnId: TurnId,
@@ -42,17 +48,19 @@ const LAST_THOUGHT = statement(`
   where t.id = $1 and e.turn_id = t.id and e.kind = 'message' and c.type = 'agent.thought' and c.content->>'text' ~ '\\S'
   order by e.position desc limit 1`);
 
-/** The last words of a turn, whether its prompts still show them or not; null when it said nothing. */
+/** The last words of a turn, also when its prompts no longer show them; null when it said nothing. */
 export async function findLastWords(db: Queryable, turnId: TurnId): Promise<string | null> {
   const [row] = await run<{ text: string }>(db, LAST_THOUGHT, [turnId]);
   return row?.text ?? null;
 }
 
-// Of a session, an anchor from before its fork may stand for contexts which who forked it may not read: while there is one, it links cards of entries alone.
+// In a session, an anchor from before the fork may summarize contexts that the forking agent may not read. While such a context exists,
+// the anchor links only cards of entries.
 const SEES_ALL = `(case when held.fork_position is null then true
       else ${hiddenContext('held', { from: '1', to: 'held.fork_position', maker: 'coalesce(held_by.owner_agent_id, t.agent_id)' })} is null end)`;
 
-// What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else. Anchors of others may say what they like.
+// Finds the cards that the kernel's compactions of the turn's tape refer to, their summary, and the cards that the summary lists.
+// Anchors of other authors are ignored: their metadata can claim anything.
 const LINKED = statement(`
   select /* compactions.linked */ p.content->'data' as profile, s.id is not distinct from $2::uuid and shown.is_shown as is_summary
   from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.boxes b on b.id = t.output_box_id
@@ -65,7 +73,8 @@ const LINKED = statement(`
     and (shown.is_shown or exists (select from ${entriesOf('b', { from: '1', to: 'b.fork_position', where: 'o.card_id = $2::uuid' })} listed)))
   order by is_summary desc limit 1`);
 
-// The same of what the turn was given as a clone: cards that its contexts show as references, and summaries with what they stand for.
+// The same for the contexts that the turn got as a clone: cards that these contexts show as references, and summaries with the cards
+// they list.
 const GIVEN = statement(`
   with /* compactions.given */ shown as (
     select t.context_box_id as box_id, false as is_lent from boxcar.turns t where t.id = $1
@@ -85,15 +94,18 @@ const GIVEN = statement(`
   from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id cross join link k
   where t.id = $1 order by 2 desc limit 1`);
 
-/** By what a turn may read a card that it is not shown. */
+/** The reason why a turn may read a card that its prompts do not show. */
 export interface CompactionLink {
-  /** Of the turn. */
+  /** The profile of the turn. */
   readonly profile: Profile;
-  /** The card stands for those that it lists. */
+  /** True when the card is a summary of the cards that it lists. */
   readonly isSummary: boolean;
 }
 
-/** Whether a card is one that a compaction has left out and links, of the turn's tape or of whom it was cloned from; undefined: the turn may not read it. */
+/**
+ * Tells whether a compaction has left out a card and links it, on the turn's tape or in the contexts that the turn got as a clone.
+ * Undefined: the turn may not read the card.
+ */
 export async function findCompactionLink(
   db: Queryable,
   turnId: TurnId,

@@ -1,6 +1,6 @@
 /**
- * Answers that arrived too late: by then their turn had ended, or another worker held it. They are kept with their cost,
- * and never applied. Source: docs/reference/turns.md, "Evidence".
+ * Answers that arrived too late: their turn had ended, or another worker held it. They are stored with their cost, and never applied.
+ * Source: docs/reference/turns.md, "Evidence".
  */
 import type { JsonValue, ProjectId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -15,7 +15,7 @@ export interface Evidence {
   readonly step: number;
   /** Null for a result. */
   readonly attempt: number | null;
-  /** Under which the work was begun. */
+  /** The epoch under which the work was begun. */
   readonly epoch: number;
   readonly holderId: WorkerId;
   readonly toolCallId: ToolCallId | null;
@@ -29,7 +29,7 @@ const KEEP = statement(`
   from json_to_recordset($1) as x(id uuid, project_id uuid, turn_id uuid, kind text, step int, attempt int, epoch int, holder_id uuid, tool_call_id uuid, body text, usage jsonb)
   on conflict do nothing`);
 
-/** Keeps what a worker brought too late. The same again changes nothing. */
+/** Stores the late answers of a worker. Storing the same answer again changes nothing. */
 export async function keepEvidence(pool: pg.Pool, items: readonly Evidence[]): Promise<void> {
   const records = items.map((item) => ({
     id: item.id,
@@ -47,8 +47,8 @@ export async function keepEvidence(pool: pg.Pool, items: readonly Evidence[]): P
   await runRetrying(pool, KEEP, [JSON.stringify(records)]);
 }
 
-// A call that was answered keeps its answer, and the same answer by a second way says nothing new. Only what the kernel put
-// in the place of an answer leaves one out.
+// A call that was answered keeps its answer, and a second delivery of the same answer adds nothing. So an answer is stored here only
+// when its call was canceled or timed out, or is pending in an ended turn.
 const KEEP_ANSWER = statement(`
   insert /* evidence.keep_answer */ into boxcar.evidence (id, project_id, turn_id, kind, step, epoch, tool_call_id, body)
   select $2, k.project_id, k.turn_id, 'result', k.step, k.epoch, k.id, $3::json
@@ -56,7 +56,7 @@ const KEEP_ANSWER = statement(`
     or (k.status = 'pending' and exists (select from boxcar.turns t where t.id = k.turn_id and t.ended_at is not null)))
   on conflict do nothing`);
 
-/** Keeps what a worker outside answered after its call had been canceled, or had run out of time. */
+/** Stores the answer of an outside worker that arrived after its call had been canceled or had timed out. */
 export async function keepLateAnswer(
   db: Queryable,
   answer: { readonly toolCallId: ToolCallId; readonly id: string; readonly body: JsonValue },

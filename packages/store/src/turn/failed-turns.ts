@@ -2,9 +2,9 @@
  * Turns that cannot be claimed, loaded, run, rung, taken over, woken or ended, and the waiters of such turns. The failures are rows
  * (`dead-letters.ts`), so all workers share the same counts and back-off.
  *
- * F1  The sweep ends a turn as `failed`, with the noted cause, when one of these actions has been given up. A step that a worker
+ * F1  When one of these actions has been given up, the sweep ends the turn as `failed`, with the noted cause. A step that a worker
  *     commits in the meantime does not change this: no claim takes such a turn.
- * F2  When the end itself cannot be written, the turn stays open, and its waiters are answered in its place.
+ * F2  When the end itself cannot be written, the turn stays open, and its waiters get an answer in place of the turn's end.
  */
 import type { BatchId, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -13,7 +13,7 @@ import { IS_OF_STEP, listOf, notSetAside, UNENDED } from '../rows/index.js';
 import { ENDABLE, type EndableTurn, type SweepClock } from './sweep-turns.js';
 
 const NOW = 'coalesce($1::timestamptz, now())';
-/** A turn whose letter has one of these kinds never continues. */
+/** A turn with a dead letter of one of these kinds never continues. */
 const STOPPED = listOf(['turn_runs', 'lost_rings', 'dead_leases', 'due_waits']);
 
 /** Dead letters of turns that have not ended. */
@@ -57,7 +57,7 @@ const FIND_ENDABLE = statement(
   `select /* failed-turns.find_endable */ ${ENDABLE} from boxcar.turns t where t.id = $1 and t.ended_at is null`,
 );
 
-/** The facts of a turn that an end from outside needs; undefined when it has ended. */
+/** The facts that another process needs to end a turn; undefined when the turn has ended. */
 export async function findEndable(db: Queryable, turnId: TurnId): Promise<EndableTurn | undefined> {
   return (await run<EndableTurn>(db, FIND_ENDABLE, [turnId]))[0];
 }
@@ -93,11 +93,11 @@ const UNENDED_MEMBERS = statement(`
 
 export interface UnendedMember {
   readonly cause: string;
-  /** False: the sweep still tries to end it. */
+  /** False while the sweep still tries to end the turn. */
   readonly isDead: boolean;
 }
 
-/** Which of the turns could not be ended so far, and why. */
+/** The turns that could not be ended so far, with the causes. */
 export async function findUnendedMembers(
   db: Queryable,
   turnIds: readonly TurnId[],
@@ -112,7 +112,7 @@ const CAUSES = statement(`
   select /* failed-turns.causes */ t.id as turn_id, f.last_error from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
   where t.id = any ($1::uuid[]) and ${IS_OF_STEP}`);
 
-/** The noted causes of the last failed runs of these turns at their current step. */
+/** The recorded causes of the last failed runs of these turns at their current step. */
 export async function findRunFailures(
   db: Queryable,
   turnIds: readonly TurnId[],

@@ -30,7 +30,7 @@ const finish = (turn: TestTurn, calls: readonly ToolCallId[], change: Partial<Ad
   ...change,
 });
 
-/** All that a step's results may change. */
+/** All rows that the results of a step may change. */
 const stateOf = async (turn: TestTurn) => ({
   turn: await world.row(turn),
   tape: await world.tape(turn),

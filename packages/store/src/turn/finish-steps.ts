@@ -1,8 +1,8 @@
 /**
- * The short way from a step's calls to the next step: for a worker that holds all their results.
+ * The short way from a step's calls to the next step, for a worker that holds all their results.
  *
- * One statement instead of a transaction of two (`advanceTurns`), because nothing has to be found out after the lock: that no
- * call has been answered by someone else is what `pending_calls`, read from the locked row, says.
+ * One statement replaces the transaction of two (`advanceTurns`), because nothing has to be read after the lock: `pending_calls` in the
+ * locked row shows that no other process has answered a call.
  */
 
 import type { TurnId } from '@boxcar/kernel';
@@ -28,7 +28,7 @@ import type { Advance } from './call-types.js';
 import { findAdvanced, lockTurns } from './first-tries.js';
 import { hasStatus } from './turns.js';
 
-/** Only turns of which no call is locked. */
+/** Only turns without a locked call. */
 const FREE_CALLS = ` cross join lateral (
       select count(*) as n from (
         select k.id from boxcar.tool_calls k where k.id = any (heads.call_ids) and k.turn_id = heads.turn_id order by k.id for update of k skip locked) c
@@ -82,16 +82,17 @@ type FinishRow = Row<'turns', 'attempt', { turn_id: 'id' }> & { readonly base: n
 
 export interface FinishedStep {
   readonly attempt: number;
-  /** The head of the tape before the results; null when it is no longer known. */
+  /** The head of the tape before the results; null when it is not known anymore. */
   readonly basePosition: number | null;
 }
 
 /**
- * Records the results of steps and opens the next ones, in one statement. Results that were recorded before return the outcome of that time.
- * With a limit for locks it works like a repetition. With `leavesLocked` a turn is missing if its row, its tape or one of the calls is locked.
+ * Records the results of steps and opens the next ones, in one statement. Results that were already recorded return the outcome of that
+ * time. With a limit for locks the function works like a repetition. With `leavesLocked`, the answer lacks a turn whose row, tape or
+ * call is locked.
  *
- * @param steps - The results of each are those of all calls of its open step, in call order.
- * @returns By turn. A turn that is missing is in other hands or has an answered call: `advanceTurns` tells which.
+ * @param steps - The results of each step must cover all calls of the turn's open step, in call order.
+ * @returns The outcomes by turn. A missing turn has another holder or an answered call: `advanceTurns` tells which.
  */
 export function finishSteps(
   pool: pg.Pool,
@@ -132,7 +133,7 @@ async function finishOnce(
   return new Map(rows.map((row) => [row.turn_id, { attempt: row.attempt, basePosition: row.base }] as const));
 }
 
-/** Of steps that were not finished with `leavesLocked`, the turns that were left out because a row was locked: nothing has answered their calls. */
+/** After `finishSteps` with `leavesLocked`: the turns that were left out because a row was locked. Nothing has answered their calls. */
 export async function findLockedSteps(
   pool: pg.Pool,
   steps: readonly Advance[],

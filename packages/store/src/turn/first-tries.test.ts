@@ -44,7 +44,7 @@ interface Scene {
   readonly turns: readonly TestTurn[];
 }
 
-/** The facts that a transition may change about turns, without ids. */
+/** The facts about turns that a transition may change, without ids. */
 const stateOf = async (turns: readonly TestTurn[]) =>
   Promise.all(
     turns.map(async (turn) => {
@@ -61,8 +61,8 @@ const stateOf = async (turns: readonly TestTurn[]) =>
   );
 
 /**
- * Repeats a transition, and cuts the connection after each of its statements in turn: the server has executed the statement, and its
- * answer is lost. Answer and rows must be those of a run without faults.
+ * Repeats a transition, and cuts the connection after each of its statements in turn. The server has executed the statement, and its
+ * answer is lost. Answer and rows must equal those of a run without faults.
  */
 async function cutAfterEach(prepare: () => Promise<Scene>): Promise<void> {
   const whole = await prepare();
@@ -86,7 +86,7 @@ const running = (): Promise<TestTurn> => world.running({ profile, holder });
 const names = (ids: readonly string[], turns: readonly TestTurn[]): number[] =>
   ids.map((id) => turns.findIndex(({ turnId }) => turnId === id));
 
-/** A commit's result without ids, and without facts that are unknown after a lost answer. */
+/** The result of a commit without ids, and without facts that are unknown after a lost answer. */
 const plainCommit = (result: CommitResult, turns: readonly TestTurn[]) => ({
   ...result,
   outcomes: result.outcomes.map(({ outcome }) => outcome),
@@ -326,7 +326,7 @@ describe('a wait whose answer was lost', () => {
     proxy.arm({ at: { text: 'commit', nth: 1 }, when: 'after', scope: 'connection', effect: 'silence' });
     const entering = enter(pool, callerOf(second));
     await waitFor(() => proxy.strike.aborted, { message: 'the wait is committed, the answer lost' });
-    // The place comes free: the turn that waits is woken, at the next epoch.
+    // A place becomes free: the waiting turn is woken, at the next epoch.
     const woken = await leaveProvider(world.pool, 'one', { turns: [callerOf(first)], hasProved: false });
     expect(woken.rings).toMatchObject([{ turnId: second.turnId, epoch: 2 }]);
     const other = await world.worker();
@@ -437,7 +437,7 @@ test('a release whose answer was lost returns its note', async () => {
   const [held, noted, taken] = [await running(), await running(), await running()];
   const other = await world.worker();
   proxy.arm();
-  // A release that was refused returns no note of an earlier run.
+  // A refused release must not return a note of an earlier run.
   for (const turn of [noted, taken]) {
     await noteSweepFailure(world.pool, { ...failure, rowId: turn.turnId });
     await world.pool.query(

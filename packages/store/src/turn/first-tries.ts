@@ -1,11 +1,10 @@
 /**
- * Finds the work of an earlier try whose answer was lost with its connection. A repetition looks here first, and returns the answer
- * of the first try.
+ * Finds the work of an earlier try whose answer was lost with its connection. A repetition looks here first, and returns the answer of
+ * the first try.
  *
- * F1  The search runs under the lock of the turns, in statements that begin after it: an earlier try that was running has ended.
- * F2  It looks for rows that only that try can have written: a step by its turn, attempt, epoch and holder, an end by its deliverable,
- *     a result by its card, a wait by the epoch at which its turn was suspended
- *     (waits for room at a provider: providers.ts).
+ * F1  The search runs under the lock of the turns, in statements that begin after it. So an earlier try that was running has ended.
+ * F2  It looks for rows that only that try can have written: a step by its turn, attempt, epoch and holder; an end by its deliverable;
+ *     a result by its card; a wait by the epoch at which its turn was suspended (waits for room at a provider: `providers.ts`).
  * F3  The rings of all turns that are dispatched are returned again: rings are hints.
  */
 import type { BatchId, CardId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
@@ -25,9 +24,9 @@ const EXISTING = statement(
 );
 
 /**
- * F1.
+ * F1. Locks turns.
  *
- * @param options.leavesLocked - Turns that are locked are left out. An earlier try that is still running has them locked.
+ * @param options.leavesLocked - Leaves out locked turns. An earlier try that is still running holds the lock of its turns.
  * @returns The turns that were left out.
  */
 export async function lockTurns(
@@ -49,7 +48,7 @@ const LOCK_TAPES = statement(`
   )
   select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and (t.output_box_id in (select id from tapes)) is not true`);
 
-/** Locks the tapes of turns. @returns The turns whose tapes others have locked. */
+/** Locks the tapes of turns. @returns The turns whose tapes other transactions have locked. */
 export async function lockTapes(tx: Tx, turnIds: readonly TurnId[]): Promise<ReadonlySet<TurnId>> {
   const rows = turnIds.length === 0 ? [] : await run<{ id: TurnId }>(tx, LOCK_TAPES, [turnIds]);
   return new Set(rows.map((row) => row.id));
@@ -59,13 +58,13 @@ const DISPATCHED = statement(
   "select /* first-tries.dispatched */ t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched'",
 );
 
-/** F3. */
+/** F3. The rings of those turns that are dispatched. */
 export async function findRings(db: Queryable, turnIds: readonly TurnId[]): Promise<readonly Ring[]> {
   const rows = turnIds.length === 0 ? [] : await run<RingRow>(db, DISPATCHED, [turnIds]);
   return rows.map(toRing);
 }
 
-// A step has left when this worker no longer holds its turn: the worker stops as after a fenced commit, but its reply counts.
+// `has_left`: this worker no longer holds the turn of the step. The worker stops as after a fenced commit, but its reply counts.
 const COMMITTED = statement(`
   with /* first-tries.committed */ d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, step int, attempt int, deliverable_card_id uuid))
   select t.id as turn_id, t.worker_target, d.deliverable_card_id is not null as is_ended,
@@ -89,7 +88,7 @@ export interface CommittedRow extends pg.QueryResultRow {
   readonly has_left: boolean;
 }
 
-/** The commits that have been made, with the facts that their result reports. */
+/** Returns the commits that an earlier try made, with the facts that their result reports. */
 export function findCommitted(tx: Tx, commits: readonly StepCommit[]): Promise<CommittedRow[]> {
   const records = commits.map(({ turnId, epoch, holderId, step, end }) => ({
     turn_id: turnId,
@@ -116,7 +115,7 @@ type AdvancedRow = Row<'turns', 'attempt', { turn_id: 'id' }> & {
   readonly has_left: boolean;
 };
 
-/** The steps whose results have been recorded, with their outcome. Only the holder opens a step or suspends its turn. */
+/** Returns the steps whose results are already recorded, with their outcome. Only the holder opens a step or suspends its turn. */
 export async function findAdvanced(
   tx: Tx,
   advances: readonly Advance[],
@@ -140,7 +139,7 @@ const RECORDED = statement(
   'select /* first-tries.recorded */ k.result_card_id as card_id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.result_card_id = any ($2::uuid[])',
 );
 
-/** The result cards that have been recorded. */
+/** Returns the result cards that are already recorded. */
 export async function findRecorded(
   tx: Tx,
   settlements: readonly CallSettlement[],
@@ -153,7 +152,7 @@ export async function findRecorded(
   return new Set(rows.map((row) => row.card_id));
 }
 
-/** The outcome of a result that has been recorded, with the ring of its turn. */
+/** The outcome of a result that is already recorded, with the ring of its turn. */
 export async function findSettled(tx: Tx, settlement: CallSettlement): Promise<SettledTurns | undefined> {
   const recorded = await findRecorded(tx, [settlement]);
   if (!recorded.has(settlement.card.id)) return undefined;
@@ -165,7 +164,7 @@ const SUSPENDED = statement(`
     join boxcar.waits w on w.turn_id = t.id and w.kind = $3
   where t.id = any ($2::uuid[]) and t.status = 'suspended'`);
 
-/** The turns that their holders at these epochs have suspended with a wait of this kind. */
+/** Returns the turns that their holders, at these epochs, have suspended with a wait of this kind. */
 export async function findSuspended(
   tx: Tx,
   kind: 'retry' | 'budget' | 'selector',

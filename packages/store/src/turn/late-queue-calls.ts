@@ -1,4 +1,4 @@
-/** Calls that wait for workers outside, for `boxcar doctor` to ask whether anybody takes them. */
+/** Calls that wait for outside workers. `boxcar doctor` reads them to find queues without a worker. */
 import type { ToolCallId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
@@ -8,10 +8,10 @@ const SAMPLE = 20;
 
 export interface LateTarget extends pg.QueryResultRow {
   readonly target: string;
-  /** Counted up to 10,000 of all targets. */
+  /** The number of late calls, counted up to 10,000 of all targets. */
   readonly count: number;
   readonly oldest_at: Date;
-  /** The oldest of them. */
+  /** The oldest late calls. */
   readonly ids: readonly ToolCallId[];
 }
 
@@ -21,7 +21,7 @@ const LATE = statement(`
     where k.status = 'pending' and k.target is not null and k.created_at < now() - $1 * interval '1 millisecond' limit ${COUNT_LIMIT}) p
   group by p.target order by 3 limit 100`);
 
-/** Queues of tools with calls that have waited for longer than `lateMs`. */
+/** Queues of tools with calls that have waited longer than `lateMs`. */
 export function findLateTargets(db: Queryable, lateMs: number): Promise<LateTarget[]> {
   return run<LateTarget>(db, LATE, [lateMs]);
 }

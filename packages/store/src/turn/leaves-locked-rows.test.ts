@@ -1,6 +1,6 @@
 /**
- * Every row that a batch of a worker locks: while another session has it locked, the others of the batch are done. A worker tries a batch
- * once, and once more if a lock has stopped it.
+ * Tests each row that a batch of a worker locks: while another session holds the lock of one row, the other items of the batch are
+ * done. A worker tries a batch once, and once more if a lock has stopped it.
  */
 import type { BatchId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -31,7 +31,7 @@ beforeAll(async () => {
 
 afterAll(() => world[Symbol.asyncDispose]());
 
-/** Selects the rows of a turn's surroundings; $1 is the turn. */
+/** Selects the rows around a turn; $1 is the turn. */
 const ROWS = {
   turn: 'select from boxcar.turns where id = $1',
   tape: 'select from boxcar.boxes where id = (select output_box_id from boxcar.turns where id = $1)',
@@ -55,7 +55,7 @@ const ROWS = {
 };
 type Row = keyof typeof ROWS;
 
-/** Turns of runs of their own, each with an account. */
+/** Gives a turn the account of its run. */
 async function withBudget(turn: TestTurn): Promise<TestTurn> {
   await world.rows(
     `insert into boxcar.budgets (id, project_id, run_id, top_depth, limits) values ($1, $2, $1, 0, '{"tokens": 100000}') on conflict do nothing`,
@@ -69,14 +69,14 @@ async function withBudget(turn: TestTurn): Promise<TestTurn> {
 }
 const running = async (): Promise<TestTurn> => withBudget(await world.running({ profile, holder }));
 
-/** What became of each item: done, or left out. */
+/** The outcome of each item: done, or left out. */
 interface Result {
   readonly done: readonly boolean[];
   readonly locked: readonly TurnId[];
 }
 
 interface Operation<I> {
-  /** Rows that exist here, and whose lock leaves the item out. A lock of any other row is not noticed. */
+  /** The rows that exist here and whose lock leaves the item out. The lock of any other row has no effect. */
   readonly needs: readonly Row[];
   readonly make: () => Promise<{ readonly item: I; readonly turnId: TurnId }>;
   readonly run: (items: readonly I[], attempt: LimitedTry) => Promise<Result>;
@@ -280,7 +280,7 @@ describe.each(Object.entries(OPERATIONS))('%s', (_name, of) => {
     const items = made.map(({ item }) => item);
     await using elsewhere = await begin(world.pool);
     await elsewhere.query(`${ROWS[row]} for update`, [turnId]);
-    // The connection waits four seconds for a lock, and the work fails after that: what waits is not done.
+    // The connection waits four seconds for a lock, and then the work fails. So an item that waits is not done.
     const done = await tryBatch(of, items);
     expect(done).toEqual([!of.needs.includes(row), true, true, true]);
     await elsewhere.query('rollback');

@@ -1,4 +1,4 @@
-/** Batches that leave out turns whose row or tape another session has locked: the others are done while the lock is held. */
+/** Batches that leave out turns whose row or tape another session has locked: the other turns are done while the lock is held. */
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

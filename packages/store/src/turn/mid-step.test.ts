@@ -19,7 +19,7 @@ beforeEach(async () => {
   turn = await world.running({ profile: await world.profile(`writer ${known?.n}`), holder });
 });
 
-/** A handoff behind the bootstrap and the turn's start, at position 4. */
+/** A handoff at position 4, after the bootstrap and the start of the turn. */
 function handoff(rest: Partial<MidStep> = {}): MidStep {
   return {
     turnId: turn.turnId,
@@ -69,7 +69,7 @@ test('a failed attempt is closed with its error, and the next is open on the new
     { attempt: 1, from_position: 1, to_position: 3, code: 'context_overflow' },
     { attempt: 2, from_position: 3, to_position: 5, code: null },
   ]);
-  // Sent again, when its answer was lost.
+  // A repetition after a lost answer.
   expect(await writeMidStep(world.pool, item)).toEqual({ outcome: 'written', attempt: 2 });
   expect(await attempts()).toHaveLength(2);
   expect(await tapeRow()).toMatchObject({ head_position: 5, anchor_count: 2 });
@@ -107,7 +107,7 @@ test('a tape that has grown is written to as the caller then says, once', async 
   const written = { head_position: 5, last_anchor_position: 4, view_position: 3, anchor_count: 2 };
   expect(await tapeRow()).toEqual(written);
   expect(await attempts()).toEqual([{ attempt: 1, from_position: 3, to_position: 5, code: null }]);
-  // Sent again, when its answer was lost.
+  // A repetition after a lost answer.
   expect(await writeMidStep(world.pool, late)).toEqual({ outcome: 'written', attempt: 1 });
   expect(await tapeRow()).toEqual(written);
   expect(asked).toEqual([1, 4]);

@@ -1,9 +1,10 @@
 /**
- * What the worker of a turn writes to its tape while a step is open, before its model call or after one that failed: a
- * notice, or a handoff of the kernel's own. All of it or nothing, under the turn's fence.
+ * Entries that the worker of a turn writes to its tape while a step is open, before its model call or after a failed one: a notice, or
+ * a handoff of the kernel's own. All entries are written or none, under the turn's fence.
  *
- * M1  Nothing is written when the tape has grown since the caller read it, unless the caller says what to write then (`ifGrown`).
- * M2  The same again changes nothing: it is known by its first card.
+ * M1  Nothing is written when the tape has grown since the caller read it, unless the caller provides entries for this case
+ *     (`ifGrown`).
+ * M2  A repetition changes nothing: the first card of the entries identifies it.
  */
 
 import type { BoxId, EntryKind, JsonValue, NewCard, TurnId, WorkerId } from '@boxcar/kernel';
@@ -26,25 +27,25 @@ export interface MidStep {
   readonly turnId: TurnId;
   readonly epoch: number;
   readonly holderId: WorkerId;
-  /** The head of the tape as the caller has read it. */
+  /** The head of the tape as the caller read it. */
   readonly headPosition: number;
   readonly entries: readonly MidStepEntry[];
-  /** Given: the first entry is an anchor, and views begin here; null: with it. */
+  /** When given, the first entry is an anchor, and views begin at this position; null: views begin at the anchor. */
   readonly viewFrom?: number | null;
   /**
-   * What is written when others have appended meanwhile, with cards of the same ids. The tape is locked while this is asked. Absent:
-   * nothing.
+   * Returns the entries to write when others have appended in the meantime, with cards of the same ids. The tape is locked during this
+   * call. Absent: nothing is written in this case.
    *
-   * @param lastAnchorPosition - Of the tape as it is now.
+   * @param lastAnchorPosition - The position of the last anchor on the tape as it is now.
    */
   readonly ifGrown?: ((lastAnchorPosition: number) => Pick<MidStep, 'entries' | 'viewFrom'>) | undefined;
-  /** The attempt whose call has failed: it is closed with its error, and the next one is open. */
+  /** The attempt whose call failed. It is closed with its error, and the next attempt is opened. */
   readonly failed?: NonNullable<StepCommit['step']> & Pick<StepCommit, 'spent'>;
 }
 
 export type MidStepOutcome =
   | { readonly outcome: 'written'; readonly attempt: number }
-  /** Others have written to the tape: read it again. */
+  /** Other entries were written to the tape: read the tape again. */
   | { readonly outcome: 'moved' }
   | { readonly outcome: 'fenced' };
 
@@ -54,7 +55,7 @@ const LOCK = statement(`
 
 type LockRow = Row<'turns', 'output_box_id' | 'agent_id' | 'attempt', { step: 'step_count' }>;
 
-// The tape's row is locked by its update. Begun after the turn was locked, so it sees what an earlier try has written.
+// The UPDATE of the tape's row locks it. The statement begins after the turn was locked, so it sees the writes of an earlier try.
 const APPEND = statement(`
   with /* mid-step.append */ hd as (
     update boxcar.boxes b set head_position = b.head_position + $3,
@@ -89,7 +90,7 @@ interface HeadRow {
 const MOVE_STEP = statement(`
   update /* mid-step.move_step */ boxcar.steps s set from_position = $4, to_position = $5 where s.turn_id = $1 and s.step = $2 and s.attempt = $3`);
 
-// An attempt that is closed already was closed by an earlier try of this.
+// If the attempt is already closed, an earlier try of this transaction closed it.
 const NEXT_ATTEMPT = statement(`
   with /* mid-step.next_attempt */ closed as (
     update boxcar.steps s set model = $6, prompt_hash = decode($7, 'hex'), toolset_hash = decode($8, 'hex'), manifest = $9::jsonb,
@@ -138,7 +139,7 @@ const LOCK_TAPE = statement(
   'select /* mid-step.lock_tape */ head_position, last_anchor_position from boxcar.boxes where id = $1 for no key update',
 );
 
-/** The item as it is written to the tape that it finds. */
+/** The item, adjusted to the current state of the tape. */
 async function placeOn(tx: Tx, boxId: BoxId, item: MidStep): Promise<MidStep> {
   if (item.ifGrown === undefined) return item;
   const [tape] = await run<{ head_position: number; last_anchor_position: number }>(tx, LOCK_TAPE, [boxId]);
@@ -157,7 +158,7 @@ const recordsOf = ({ entries }: MidStep): string =>
     })),
   );
 
-/** Appends to the tape of a turn between the opening of a step and its commit. The first entry has a card. */
+/** Appends to the tape of a turn between the opening of a step and its commit. The first entry must have a card. */
 export function writeMidStep(pool: pg.Pool, item: MidStep): Promise<MidStepOutcome> {
   const { turnId, epoch, holderId } = item;
   return transaction(pool, async (tx): Promise<MidStepOutcome> => {

@@ -1,4 +1,4 @@
-/** The calls of a turn: open ones, and those of a step with their results. */
+/** The calls of a turn: its open calls, and the calls of a step with their results. */
 import type { JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
@@ -21,22 +21,22 @@ export interface PendingCall extends pg.QueryResultRow {
   readonly name: string;
   readonly arguments: JsonValue;
   readonly route: CallRouteKind;
-  /** Whose queue it goes to; null unless the route is `queue`. */
+  /** The target whose queue the call goes to; null unless the route is `queue`. */
   readonly target: string | null;
   readonly retry: 'safe' | 'never';
   readonly epoch: number;
-  /** Null: not guarded. */
+  /** Null when the call is not guarded. */
   readonly guard_hash: string | null;
   readonly remaining_ms: number;
   /** A child turn or a batch exists whose end will be the result. */
   readonly is_awaiting: boolean;
-  /** An approval was asked for. */
+  /** True when an approval was requested. */
   readonly has_ticket: boolean;
-  /** Its job is in the queue, or is sent by the next look. */
+  /** True when the call's job is in the queue, or the next look sends it. */
   readonly is_out: boolean;
 }
 
-/** The calls of a turn that have no result yet, in call order. */
+/** The unanswered calls of a turn, in call order. */
 export async function loadPendingCalls(db: Queryable, turnId: TurnId): Promise<PendingCall[]> {
   const rows = await run<PendingCall>(db, PENDING, [turnId]);
   return rows.map((row) => ({ ...row, remaining_ms: Number(row.remaining_ms) }));
@@ -50,7 +50,7 @@ const SUCCEEDED = `k.status = 'success'
 const HAS_SUCCEEDED = statement(`
   select /* pending-calls.has_succeeded */ exists (select from boxcar.tool_calls k where k.turn_id = $1 and k.name = any ($2::text[]) and ${SUCCEEDED}) as has_succeeded`);
 
-/** Whether a call of one of these tools has succeeded in the turn. */
+/** Whether a call of one of these tools succeeded in the turn. */
 export async function hasSucceeded(
   db: Queryable,
   turnId: TurnId,

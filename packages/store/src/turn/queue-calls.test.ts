@@ -18,10 +18,10 @@ beforeEach(async () => {
   return () => world[Symbol.asyncDispose]();
 });
 
-/** A moment so many seconds from now: the clock of these tests. */
+/** A time in the given number of seconds from now: the clock of these tests. */
 const later = (seconds: number): { now: Date } => ({ now: new Date(Date.now() + seconds * 1_000) });
 
-/** A turn with calls that workers outside answer, still in its worker's hands. */
+/** A turn that its worker still holds, with calls that outside workers answer. */
 async function out(n: number, timeoutMs = 600_000): Promise<{ turn: TestTurn; ids: ToolCallId[] }> {
   const turn = await world.running({ profile, holder });
   const ids = Array.from({ length: n }, () => newId<'tool_call'>());
@@ -39,7 +39,7 @@ async function out(n: number, timeoutMs = 600_000): Promise<{ turn: TestTurn; id
 const due = async (seconds: number, limit = 100): Promise<ToolCallId[]> =>
   (await findDueCalls(world.pool, { ...later(seconds), limit })).map((call) => call.id);
 
-/** Seconds until the next look; null when there is none. */
+/** Seconds until the next look; null when no look is due. */
 async function nextLook(id: ToolCallId): Promise<number | null> {
   const { rows } = await world.pool.query<{ seconds: string | null }>(
     'select extract(epoch from look_at - now()) as seconds from boxcar.tool_calls where id = $1',
@@ -112,7 +112,7 @@ test('the older a call the rarer the looks, with one more shortly before its dea
 test('a backlog of slow calls does not keep the others from their look', async () => {
   const slow = await out(30);
   for (const id of slow.ids) await age(id, 1_000);
-  // Looked at in batches of ten: those seen go to the end.
+  // Ten looks at a time: calls that were looked at move to the end.
   const seen: ToolCallId[] = [];
   for (let pass = 0; pass < 3; pass++) {
     const batch = await due(3, 10);

@@ -1,6 +1,6 @@
 /**
- * Calls that workers outside answer through a queue: what the rows know of them, and when to ask the queue again.
- * `look_at` is that moment; null = nothing more to be learnt there, only an answer or the deadline ends the call.
+ * Calls that outside workers answer through a queue: their state in the rows, and the time of the next look at the queue. `look_at` is
+ * that time. Null means that the queue has nothing more to tell: only an answer or the deadline ends the call.
  */
 import { randomInt } from 'node:crypto';
 import type { JsonValue, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
@@ -31,9 +31,9 @@ export interface QueueCall extends pg.QueryResultRow {
   readonly target: string | null;
   readonly retry: 'safe' | 'never';
   readonly status: CallSettlement['status'] | 'pending';
-  /** Its job was in the queue, or may have been; set only for calls that must not be sent twice. */
+  /** True when the call's job was in the queue, or may have been. Set only for calls that must not be sent twice. */
   readonly is_sent: boolean;
-  /** The turn that waits for it has ended. */
+  /** True when the turn that waits for the call has ended. */
   readonly is_over: boolean;
 }
 
@@ -43,7 +43,7 @@ const QUEUE_CALL = `
 
 const CALLS = statement(`${QUEUE_CALL} where k.id = any ($1::uuid[])`);
 
-/** Calls by id, of whatever route and status. */
+/** Loads calls by id, of any route and status. */
 export function loadQueueCalls(db: Queryable, ids: readonly ToolCallId[]): Promise<QueueCall[]> {
   return run<QueueCall>(db, CALLS, [ids]);
 }
@@ -51,7 +51,7 @@ export function loadQueueCalls(db: Queryable, ids: readonly ToolCallId[]): Promi
 const DUE = statement(`
   ${QUEUE_CALL} where k.look_at <= coalesce($1::timestamptz, now()) and k.look_at is not null and k.status = 'pending' order by k.look_at limit $2`);
 
-/** Calls whose job is due for a look, those that have waited longest for one first. */
+/** Calls that are due for a look at their job. The calls that have waited longest for a look are first. */
 export function findDueCalls(pool: pg.Pool, options: SweepClock & { limit: number }): Promise<QueueCall[]> {
   return runRetrying<QueueCall>(pool, DUE, [options.now ?? null, options.limit]);
 }
@@ -60,7 +60,7 @@ const ARGUMENTS = statement(
   'select /* queue-calls.arguments */ k.id, k.arguments from boxcar.tool_calls k where k.id = any ($1::uuid[])',
 );
 
-/** The arguments of calls whose job has to be made again. */
+/** Loads the arguments of calls whose job must be created again. */
 export async function loadArguments(
   db: Queryable,
   ids: readonly ToolCallId[],
@@ -69,8 +69,8 @@ export async function loadArguments(
   return new Map(rows.map((row) => [row.id, row.arguments]));
 }
 
-// The older a call, the rarer the looks: a backlog of slow calls must not take them from the others. Shortly before its
-// deadline there is one more, so that an answer whose bell was lost is not missed.
+// The interval between looks grows with the age of a call, so that a backlog of slow calls does not delay the looks at other calls. One
+// more look shortly before the deadline finds an answer whose bell was lost.
 const NOTE = statement(`
   with /* queue-calls.note */ lk as (
     select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k skip locked
@@ -84,9 +84,9 @@ const NOTE = statement(`
   from lk where k.id = lk.id returning k.id`);
 
 /**
- * Notes the result of a look: `restIds` need no further look; `sentIds` must not be sent twice and have their job in the queue.
+ * Records the result of a look. `restIds` need no further look. `sentIds` must not be sent twice and have their job in the queue.
  *
- * @returns The calls that were noted. A call that another session has locked is not noted, and stays due.
+ * @returns The calls that were recorded. A call that another session has locked is not recorded, and stays due.
  */
 export async function noteLooks(
   pool: pg.Pool,
@@ -112,11 +112,14 @@ const MARKED = statement(`
   select /* queue-calls.marked */ k.id from unnest($1::uuid[], $2::int[]) as m(id, signature) cross join lateral (
     select * from boxcar.tool_calls k where k.id = m.id and k.status = 'pending' and (extract(microseconds from k.sent_at)::int % 1000000) = m.signature offset 0) k`);
 
-/** Identifies the maker of a mark, in case the answer is lost: the fraction of the second in `sent_at`, in microseconds. */
+/**
+ * Identifies the process that made a mark, in case the answer is lost. The identity is the fraction of the second in `sent_at`, in
+ * microseconds.
+ */
 export interface SendMark {
   readonly id: ToolCallId;
   readonly signature: number;
-  /** The mark may exist already: an earlier try got no answer. */
+  /** The mark may already exist: an earlier try got no answer. */
   readonly mayExist: boolean;
 }
 
@@ -165,12 +168,12 @@ const HASTEN = statement(`
   )
   update boxcar.tool_calls k set look_at = now() from lk where k.id = lk.id`);
 
-/** Turns that ended with calls still out: their jobs are looked after at the next sweep. */
+/** Makes the calls of ended turns due for a look, so that the next sweep handles their jobs. */
 export async function hastenLooks(pool: pg.Pool, turnIds: readonly TurnId[]): Promise<void> {
   if (turnIds.length > 0) await runRetrying(pool, HASTEN, [turnIds]);
 }
 
-/** The same as part of the transaction that ends them. */
+/** The same as {@link hastenLooks}, in the transaction that ends the turns. */
 export async function hastenLooksWithin(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
   await run(tx, HASTEN, [turnIds]);
 }

@@ -2,7 +2,7 @@ import type { ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';
 
-/** A call that was made before, in this turn or in one on its way to the root. */
+/** An earlier call, of this turn or of a turn on its path to the root. */
 export interface EarlierCall extends pg.QueryResultRow {
   readonly guard_hash: string;
   readonly turn_id: TurnId;
@@ -10,7 +10,7 @@ export interface EarlierCall extends pg.QueryResultRow {
   readonly tool_call_id: ToolCallId;
 }
 
-// By the index of calls of a turn; the guard has none of its own.
+// Uses the index of the calls of a turn; the guard has no index of its own.
 const REPEATS = statement(`
   with recursive /* repeats.repeats */ chain as (
     select id, parent_turn_id from boxcar.turns where id = $1
@@ -23,7 +23,7 @@ const REPEATS = statement(`
       and (k.turn_id <> $1 or k.step < $2) offset 0) k
   order by k.id desc`);
 
-/** Calls with these hashes that came before this step, the earliest of each. */
+/** The earliest call before this step for each of these hashes. */
 export async function findRepeats(
   pool: pg.Pool,
   of: { readonly turnId: TurnId; readonly step: number; readonly hashes: readonly string[] },

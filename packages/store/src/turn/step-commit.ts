@@ -27,15 +27,15 @@ export interface NewToolCall {
   readonly name: string;
   readonly arguments: JsonValue;
   readonly route: CallRouteKind;
-  /** Whose queue it goes to; null unless the route is `queue`. */
+  /** The target whose queue the call goes to; null unless the route is `queue`. */
   readonly target: string | null;
   readonly retry: 'safe' | 'never';
   readonly timeoutMs: number;
-  /** What the call is, for the loop guard; absent: not guarded. */
+  /** Identifies the call for the loop guard. Absent: the call is not guarded. */
   readonly guardHash?: string;
-  /** It may have to wait for an approval: no sweep sends its job before it has begun. */
+  /** True when the call may have to wait for an approval: no sweep sends its job before the call has begun. */
   readonly isGated?: boolean;
-  /** Its result, when it is known before the commit: the commit that writes the call ends the turn. */
+  /** The result, when it is known before the commit: the commit that writes the call also ends the turn. */
   readonly answer?: { readonly status: CallSettlement['status']; readonly cardId: CardId };
 }
 
@@ -43,7 +43,7 @@ export interface TurnEnding {
   readonly status: FinalStatus;
   readonly deliverableCardId: CardId;
   readonly error: ErrorBody | null;
-  /** The result of the call that awaits this turn, if one does. */
+  /** The result of the call that awaits this turn, if there is such a call. */
   readonly settles: {
     readonly toolCallId: ToolCallId;
     readonly turnId: TurnId;
@@ -52,23 +52,23 @@ export interface TurnEnding {
   } | null;
 }
 
-/** What one commit writes about one turn. */
+/** The changes that one commit makes to one turn. */
 export interface StepCommit {
   readonly turnId: TurnId;
   readonly projectId: ProjectId;
   readonly agentId: AgentId;
   readonly epoch: number;
-  /** True when batches were known to wait for it as it was taken; then its end takes the locks at once. */
+  /** True when the claim of the turn found batches that wait for it. Then the end takes the locks at once. */
   readonly isMember?: boolean;
-  /** Who must hold it; null = the sweep, which ends turns nobody holds. */
+  /** The worker that must hold the turn; null for the sweep, which ends turns without a holder. */
   readonly holderId: WorkerId | null;
-  /** The step this commit closes; null when it closes none (an end between steps). */
+  /** The step that this commit closes; null for an end between steps. */
   readonly step: {
     readonly step: number;
     readonly attempt: number;
     readonly model: string;
     readonly promptHash: string;
-    /** Names the row of boxcar.toolsets with the tools that were offered. */
+    /** The hash of the row in boxcar.toolsets with the tools that were offered. */
     readonly toolsetHash: string;
     readonly manifest: JsonValue;
     /** The card that holds the answer: the thought, the deliverable, or the first call of an answer without words. */
@@ -78,13 +78,13 @@ export interface StepCommit {
     readonly modelMs: number;
     readonly error: ErrorBody | null;
   } | null;
-  /** What the step used, for a turn whose row keeps it. */
+  /** The tokens and cost of the step, for a turn whose row counts them. */
   readonly spent?: { readonly tokens: number; readonly costMicros: number } | undefined;
   readonly cards: readonly NewCard[];
   readonly entries: readonly NewEntry[];
   readonly calls: readonly NewToolCall[];
   readonly emptyReplies: number;
-  /** Results of this turn's own calls, recorded first. */
+  /** Results of this turn's own calls. They are recorded first. */
   readonly results: readonly CallSettlement[];
   readonly end: TurnEnding | null;
 }

@@ -23,7 +23,7 @@ beforeEach(async () => {
   return () => world[Symbol.asyncDispose]();
 });
 
-/** Files a turn below `parent`, by the parent's own call or from outside. */
+/** Adds a turn below `parent`, by a call of the parent or from outside. */
 function spawn(
   parent: TestTurn,
   by: 'call' | 'outside',
@@ -40,7 +40,7 @@ function spawn(
   return { turn, result: db === world.pool ? retryTransient(write) : write() };
 }
 
-/** Ends the subtree as a cancel does. */
+/** Ends the subtree in the way a cancel does. */
 async function end(tx: Parameters<typeof lockSubtrees>[0], root: TestTurn): Promise<TurnId[]> {
   const open = await lockSubtrees(tx, root.runId, { rootTurnIds: [root.turnId] });
   const ends = await Promise.all(

@@ -1,10 +1,10 @@
 /**
- * What an end of many turns at once reads and locks: the turns below some turn, whoever made them.
+ * Reads and locks the turns that end together: the turns below a given turn, whatever created them.
  *
- * B1  The run's row is locked first. Whoever files a turn under a turn locks it too (`writeSubmissions`), so the tree
- *     that is read after the lock is whole, and stays so.
- * B2  The tree is read by a statement begun after that lock, its turns again under their own locks.
- * B3  Turns with other waiters are found by a statement that begins after those locks: a join holds the lock of the turns it joins.
+ * B1  The run's row is locked first. A transaction that adds a turn below another turn also locks it (`writeSubmissions`). So the tree
+ *     that is read after the lock is complete, and stays complete.
+ * B2  A statement that begins after that lock reads the tree. The turns are read again under their own locks.
+ * B3  A statement that begins after those locks finds the turns with other waiters: a join holds the lock of the turns it joins.
  */
 
 import {
@@ -37,7 +37,7 @@ const IS_CANCELED = statement(`
   select exists (select from above where status = 'canceled')
     or exists (select from boxcar.runs r where r.id = (select a.run_id from above a where a.id = $1) and r.canceled_at is not null) as is_canceled`);
 
-/** Whether a turn, one above it, or its run was canceled. A cancel holds the lock of the run: the caller has it too. */
+/** Whether a turn, a turn above it, or its run was canceled. A cancel holds the lock of the run, so the caller must hold it too. */
 export async function isCanceled(tx: Tx, turnId: TurnId): Promise<boolean> {
   const [row] = await run<{ is_canceled: boolean }>(tx, IS_CANCELED, [turnId]);
   return row?.is_canceled === true;
@@ -47,12 +47,12 @@ const HAS_NOTICES = statement(`
   select /* subtrees.has_notices */ from boxcar.turns t where t.ended_at is not null and (t.notifies or t.unseen_position is not null) and (t.run_id = $1
     or exists (select from (${UNREAD_CAUSES}) c where c.run_id = $1)) limit 1`);
 
-/** Whether an end in this run may still start a turn. */
+/** Whether the end of a turn in this run can still start another turn. */
 export async function hasDueNotices(tx: Tx, runId: RunId): Promise<boolean> {
   return (await run(tx, HAS_NOTICES, [runId])).length > 0;
 }
 
-// Includes turns below ended turns, since these can continue without it. `above_id` is the next unfinished turn above.
+// Includes turns below ended turns, since these can continue after that end. `above_id` is the next unfinished turn above.
 const below = (roots: string): string => `
   with recursive /* subtrees.below */ tree as (
     select r.id, r.ended_at, null::uuid as above_id from (${roots}) r
@@ -83,12 +83,13 @@ export interface OpenTurn extends EndableTurn {
 }
 
 /**
- * Locks the run, then its unfinished turns below and including `rootTurnIds`, with the turns that wait for the roots. A run may
+ * Locks the run, then its unfinished turns (`rootTurnIds` and all turns below them) and the turns that wait for the roots. A run may
  * have several roots.
  *
- * @param options.rootTurnIds - Absent: every turn that carries the run's id, and no turn is started in it any more.
+ * @param options.rootTurnIds - Absent: every unfinished turn of the run. The run is marked as canceled, so no turn can start in it
+ *   anymore.
  * @param options.alsoLock - Turns that the transaction will lock later anyway.
- * @param options.areRootsOpen - What a root that has ended left behind stays as it is.
+ * @param options.areRootsOpen - True: turns below a root that has already ended stay as they are.
  * @param options.sparesWanted - Turns below the roots continue if a turn that does not end here waits for them (B3).
  * @returns The unfinished turns of the subtrees, by id.
  */
@@ -124,8 +125,8 @@ const WAITERS = statement(`
     and (b.turn_id is null or exists (select from boxcar.turns w where w.id = b.turn_id and w.ended_at is null))`);
 
 /**
- * B3. Returns the locked turns that end together with `ends`, which end in any case. A turn continues, with everything below it,
- * when it is a member of a batch whose waiting turn does not end here.
+ * B3. Returns the locked turns that end together with `ends`. The turns in `ends` always end. A member of a batch continues, with every
+ * turn below it, when the batch's waiting turn does not end here.
  */
 async function spareWanted(
   tx: Tx,
@@ -154,7 +155,7 @@ async function spareWanted(
   }
 }
 
-// The turns that the open calls of a turn await, with everything below them. The commit of the end closes batches that such calls
+// The turns that the open calls of a turn await, with all turns below them. The commit of the end closes the batches that such calls
 // await (`closeBatchesOf`).
 const AWAITED = statement(
   below(`select t.id, t.ended_at from boxcar.tool_calls k
@@ -162,17 +163,18 @@ const AWAITED = statement(
     where k.turn_id = $1 and k.status = 'pending' and t.ended_at is null`),
 );
 
-/** A turn to be ended, as it was read without a lock. */
+/** A turn that is about to end, as it was read without a lock. */
 export type SeenTurn = Pick<
   EndableTurn,
   'turn_id' | 'run_id' | 'epoch' | 'holder_id' | 'is_awaited' | 'parent_turn_id'
 >;
 
 /**
- * Locks the run, then a turn to be ended, the unfinished turns that only this turn waits for with everything below them, and the
- * turn that waits for it. Awaited turns with other waiters continue (B3).
+ * Locks the run, then the turn that is about to end, the unfinished turns that only this turn waits for with all turns below them, and
+ * the turn that waits for it. Awaited turns with other waiters continue (B3).
  *
- * @returns The other turns that end with it; undefined when it has ended or changed hands since it was read: then nothing is to do.
+ * @returns The other turns that end with this turn. Undefined when the turn has ended or changed its holder since it was read: then the
+ *   caller has nothing to do.
  */
 export async function lockAwaited(tx: Tx, seen: SeenTurn): Promise<readonly OpenTurn[] | undefined> {
   await run(tx, LOCK_RUN, [seen.run_id]);
@@ -201,16 +203,19 @@ export interface OpenCallRow extends pg.QueryResultRow {
   readonly route: CallRouteKind;
   /** The target whose queue it was sent to; null unless the route is `queue`. */
   readonly target: string | null;
-  /** It waits for an approval. */
+  /** True when the call waits for an approval. */
   readonly is_asked: boolean;
 }
 
-/** The calls without a result of turns that have been ended in this transaction. */
+/** The unanswered calls of turns that this transaction has ended. */
 export function loadOpenCalls(tx: Tx, turnIds: readonly TurnId[]): Promise<OpenCallRow[]> {
   return run<OpenCallRow>(tx, OPEN_CALLS, [turnIds]);
 }
 
-/** Turns that were ended in their holder's hands are announced here, as comma-separated ids. A hint: heartbeats find out too. */
+/**
+ * Turns that ended while a worker held them are announced here, as comma-separated ids. A notice is a hint: heartbeats find these turns
+ * too.
+ */
 export const CANCELED_CHANNEL = 'boxcar_canceled';
 /** A NOTIFY payload must stay below 8,000 bytes, or it aborts its transaction. */
 const IDS_PER_NOTICE = 200;
@@ -219,7 +224,7 @@ const NOTIFY = statement(`
   select /* subtrees.notify */ pg_notify('${CANCELED_CHANNEL}', string_agg(u.id, ','))
   from unnest($1::text[]) with ordinality as u(id, n) group by (u.n - 1) / ${IDS_PER_NOTICE}`);
 
-/** Tells the workers, once this transaction has committed, that these turns are no longer theirs. */
+/** Tells the workers, once this transaction has committed, that they no longer hold these turns. */
 export async function notifyCanceled(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
   if (turnIds.length > 0) await run(tx, NOTIFY, [turnIds]);
 }
@@ -228,11 +233,11 @@ export async function notifyCanceled(tx: Tx, turnIds: readonly TurnId[]): Promis
 export interface SubtreeRoot {
   readonly turnId: TurnId;
   readonly runId: RunId;
-  /** The agents of the turns that asked for it, directly or over others. */
+  /** The agents of the turns that asked for this turn, directly or through other turns. */
   readonly ancestorAgentIds: readonly AgentId[];
 }
 
-// A turn that was started by the end of its parent was asked for by nobody: no agent above it has a right to it.
+// No turn asked for a turn that the end of its parent started, so no agent above it has a right to it.
 const FIND_ROOT = statement(`
   with recursive /* subtrees.find_root */ root as (
     select t.id, t.run_id, t.parent_turn_id, t.is_woken from boxcar.turns t
@@ -247,7 +252,7 @@ const FIND_ROOT = statement(`
   )
   select r.id, r.run_id, array(select a.agent_id from above a) as ancestors from root r`);
 
-/** Finds the turn that a cancel names, by its id or its run's; undefined = this project has none. */
+/** Finds the turn that a cancel names, by the id of the turn or of its run. Undefined when the project has no such turn. */
 export async function findSubtreeRoot(
   db: Queryable,
   projectId: ProjectId,

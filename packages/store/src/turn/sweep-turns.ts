@@ -1,9 +1,9 @@
-/** The facts of a turn that an end from outside needs: the result of the sweep's searches. */
+/** The facts about a turn that another process needs to end it: the result of the sweep's searches. */
 import type { AgentId, BoxId, ProjectId, RunId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 
 export interface SweepClock {
-  /** Clock for tests; Postgres's own when omitted. */
+  /** A clock for tests; the default is the clock of Postgres. */
   readonly now?: Date;
 }
 

@@ -40,7 +40,7 @@ const suspend = async (turn: TestTurn): Promise<void> => {
   expect(outcomes).toEqual([{ outcome: 'suspended' }]);
 };
 const ring = (turn: TestTurn, epoch = 2) => ({ turnId: turn.turnId, epoch, workerTarget: '' });
-/** Every answer on the tape, in its order. */
+/** Every answer on the tape, in the order of the tape. */
 const answers = async (turn: TestTurn): Promise<string[]> =>
   (await world.tape(turn)).filter((words) => words.startsWith('result'));
 const openSteps = (turn: TestTurn) =>
@@ -331,7 +331,7 @@ describe('an advance', () => {
       advance(low.turn),
     ]);
     await waitUntilBlocked(world.pool, { by: other.pid });
-    // It waits for the lower turn without holding the higher one: whoever holds the lower may go on to the higher.
+    // It waits for the lower turn without holding the higher turn, so the session that holds the lower turn can lock the higher one.
     await other.query('select from boxcar.turns where id = $1 for update nowait', [high.turn.turnId]);
     await other.query('commit');
     expect((await advanced).outcomes.map(({ outcome }) => outcome)).toEqual(['open', 'suspended']);
@@ -402,7 +402,7 @@ test('results that are the victim of a deadlock are recorded all the same', asyn
   const { turn, a } = await callsOf(2);
   await suspend(turn);
   await using other = await begin(world.pool);
-  // The other transaction checks for deadlocks later than the results do, so the results are the victim.
+  // The other transaction checks for deadlocks later than the results do, so the results' transaction is the victim.
   await other.query("set local deadlock_timeout = '60s'");
   await other.query('select from boxcar.tool_calls where id = $1 for update', [a]);
   const watched = watchErrors(world.pool);

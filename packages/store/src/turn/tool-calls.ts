@@ -1,11 +1,11 @@
 /**
- * Tool calls: results by compare-and-set, and what follows when the last one is in.
+ * Tool calls: results by compare-and-set, and the resumption of the turn after the last result.
  *
- * R1  The first result of a call wins; later ones are reported as duplicates and change nothing.
+ * R1  The first result of a call wins. Later results are reported as duplicates and change nothing.
  * R2  Whether calls are still out is read from `turns.pending_calls` in the UPDATE that lowers it, never from a sub-select.
- * R3  The transaction that lowers it to zero appends all results of the step to the tape, in call order, and resumes the turn.
- *     By a statement of its own (ADVANCE), begun after the lock, which learns from a setting of the transaction which turns
- *     those are: so both travel together.
+ * R3  The transaction that lowers `pending_calls` to zero appends all results of the step to the tape, in call order, and resumes the
+ *     turn. A separate statement (ADVANCE) does this; it begins after the lock. A setting of the transaction tells ADVANCE which turns
+ *     are complete, so both statements can be sent together.
  */
 
 import type { Ring, ToolCallId, TurnId } from '@boxcar/kernel';
@@ -33,11 +33,12 @@ import { findAdvanced, findRecorded, findRings, lockTapes, lockTurns } from './f
 import { hasStatus } from './turns.js';
 
 export interface RecordedTurns extends SettledTurns {
-  /** Turns whose results were left out because a row was locked, when they were to be left out: to be tried again. */
+  /** Turns whose results were left out because a row was locked, when locked turns are to be left out. The caller tries them again. */
   readonly lockedTurnIds: readonly TurnId[];
 }
 
-// Each call is locked and read by its key, after the turns: to look for each of many in a list of all took two minutes for 6,000.
+// Each call is locked and read by its key, after the turns. Looking up each call in a list of all calls took two minutes for 6,000
+// calls.
 const RECORD = statement(`
   with /* tool-calls.record */ r as (
     select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, due_at timestamptz, ended_id uuid, deliverable_id uuid, ${CARD_COLUMNS})
@@ -65,8 +66,8 @@ const RECORD = statement(`
   select (select coalesce(json_agg(id), '[]') from won) as won, set_config('boxcar.complete',
     (select coalesce(array_agg(id), '{}')::text from lowered where pending_calls = 0 and status in ('dispatched', 'running', 'suspended')), true)`);
 
-// `complete`: what RECORD has completed in this transaction; where it was not sent, nothing. $2 holds all turns that may be meant,
-// because turns that are asked for in two ways are found by no index.
+// `complete`: the turns that RECORD has completed in this transaction; empty when RECORD was not sent. $2 holds all turns that may be
+// meant, because no index finds turns by a condition with two alternatives.
 const advanceText = (leavesLocked: boolean): string => `
   with /* tool-calls.advance */ holders as (select * from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)),
   complete as materialized (select unnest(nullif(current_setting('boxcar.complete', true), '')::uuid[]) as id),
@@ -110,7 +111,7 @@ const advanceText = (leavesLocked: boolean): string => `
   )
   select up.id as turn_id, up.epoch, up.status, up.worker_target, up.attempt, up.is_held, up.old_status from up`;
 const ADVANCE = statement(advanceText(false));
-/** For turns that record nothing. */
+/** For turns that record no results. */
 const ADVANCE_UNLOCKED = statement(advanceText(true));
 
 const HELD = statement(`
@@ -127,7 +128,7 @@ type AdvanceRow = Row<
   readonly is_held: boolean;
 };
 
-/** `turnIds` are locked first, all at once and by id; among them the turns of the settlements. */
+/** Records results. `turnIds` are locked first, all at once and by id; they include the turns of the settlements. */
 async function record(
   tx: Queryable,
   settlements: readonly CallSettlement[],
@@ -152,7 +153,7 @@ const ringsOf = (rows: readonly AdvanceRow[]): Ring[] =>
     .filter((row) => row.status === 'dispatched' && row.old_status === 'suspended')
     .map((row) => ({ turnId: row.turn_id, epoch: row.epoch, workerTarget: row.worker_target }));
 
-/** Keeps one settlement per call; two of one call in a batch are a duplicate like any other. */
+/** Keeps one settlement per call. A second settlement of the same call in a batch is a duplicate like any other. */
 function distinct(settlements: readonly CallSettlement[]): {
   first: CallSettlement[];
   repeated: ToolCallId[];
@@ -167,8 +168,8 @@ function distinct(settlements: readonly CallSettlement[]): {
 }
 
 /**
- * Records results inside the caller's transaction; turns whose last call this was are resumed. Two statements, sent together
- * before anything is waited for.
+ * Records results inside the caller's transaction, and resumes the turns that have no open calls left. The two statements are sent
+ * together, before any answer is awaited.
  */
 export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
   const { first, repeated } = distinct(settlements);
@@ -186,9 +187,9 @@ export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]
 }
 
 /**
- * Records results from anyone entitled, before, during or after the suspend of their turn, without its epoch.
+ * Records results before, during or after the suspension of their turn. The epoch of the turn is not needed.
  *
- * @returns Rings of the turns that were resumed, and the calls that had a result already.
+ * @returns The rings of the turns that were resumed, and the calls that already had a result.
  */
 export function recordResults(
   pool: pg.Pool,
@@ -226,7 +227,7 @@ const settleAgain =
     return { rings: [...rings, ...rest.rings], duplicates: rest.duplicates, lockedTurnIds: [...locked] };
   };
 
-/** Locks turns, and their tapes if locked ones are left out. @returns The turns that were left out. */
+/** Locks turns, and also their tapes if locked turns are left out. @returns The turns that were left out. */
 async function lockWithTapes(
   tx: Tx,
   turnIds: readonly TurnId[],
@@ -246,14 +247,14 @@ async function lockWithTapes(
 export interface AdvancedTurns {
   readonly outcomes: readonly AdvanceOutcome[];
   readonly rings: readonly Ring[];
-  /** Fenced only because a row was locked, when such turns were to be left out: to be tried again. */
+  /** Turns that are fenced only because a row was locked, when locked turns are to be left out. The caller tries them again. */
   readonly lockedTurnIds: readonly TurnId[];
 }
 
 /**
- * Records a worker's results and either opens the next step or suspends the turn: in one statement where there are no results,
- * else in one transaction of two. Work that was done before returns the outcome of that time. With a limit for locks it works like a
- * repetition.
+ * Records a worker's results and either opens the next step or suspends the turn. Without results this is one statement; otherwise it
+ * is one transaction of two statements. Work that was already done returns the outcome of that time. With a limit for locks the
+ * function works like a repetition.
  */
 export function advanceTurns(
   pool: pg.Pool,
@@ -292,7 +293,7 @@ async function suspendTurns(
 
 /**
  * @param db - Must be a transaction when there are results.
- * @param options.leavesLocked - Locked turns are fenced; only where there are no results.
+ * @param options.leavesLocked - Locked turns are fenced. Allowed only without results.
  */
 async function advanceWithin(
   db: Queryable,

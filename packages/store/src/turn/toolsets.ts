@@ -6,7 +6,7 @@ import type { OfferedTool } from '../kinds/row-kinds.js';
 const WRITE_TOOLSET = statement(`
   insert /* toolsets.write_toolset */ into boxcar.toolsets (project_id, hash, schemas) values ($1, decode($2, 'hex'), $3::json) on conflict do nothing`);
 
-/** Keeps a list of tool schemas under its hash; a list that is there already stays as it is. */
+/** Stores a list of tool schemas under its hash. A list that is already stored does not change. */
 export async function writeToolset(
   pool: pg.Pool,
   toolset: {
@@ -28,7 +28,7 @@ export async function writeToolset(
 const LOAD_TOOLSETS = statement(`
   select /* toolsets.load_toolsets */ encode(hash, 'hex') as hash, schemas from boxcar.toolsets where project_id = $1 and hash = any ($2::bytea[])`);
 
-/** The lists with these hashes, as far as the project has them. */
+/** The lists with these hashes that the project has. */
 export async function loadToolsets(
   db: Queryable,
   projectId: ProjectId,
@@ -49,7 +49,7 @@ const FIND_TOLD = statement(`
   ) first cross join lateral json_array_elements(first.schemas) e
   where e.value->'profiles' is not null limit 1`);
 
-/** What the first prompt of a turn told of the profiles that it may reach; undefined when no prompt of it has been kept yet. */
+/** The profiles that the first prompt of a turn offered to it; undefined while no prompt of the turn is stored. */
 export async function findToldProfiles(
   db: Queryable,
   projectId: ProjectId,

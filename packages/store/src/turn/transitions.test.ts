@@ -1,7 +1,7 @@
 /**
- * Runs every statement that writes the status of a turn, or raises its epoch, on turns of every status, and compares what it did with the
- * table of transitions. A trigger records it under the statement's label (`select /* claims.claim *\/ …`). A statement that is in the
- * sources and is not run here fails by its label.
+ * Runs every statement that writes the status of a turn, or raises its epoch, on turns of every status, and compares the changes with
+ * the table of transitions. A trigger records each change under the label of the statement (`select /* claims.claim *\/ …`). A
+ * statement in the sources that is not run here fails by its label.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -34,7 +34,7 @@ import { commitSteps } from './commits.js';
 import { advanceTurns, recordResults } from './tool-calls.js';
 import { releaseTurns } from './turns.js';
 
-/** What each statement may do. */
+/** The transitions that each statement may make. */
 const STATEMENTS: Readonly<Record<string, readonly TransitionCause[]>> = {
   'submission-sql.build': ['submit'],
   'promote.promote': ['promote'],
@@ -134,7 +134,7 @@ async function readyForResult(): Promise<Ready> {
   return { turn, act: () => recordResults(world.pool, [world.result(turn, call)]) };
 }
 
-/** One turn calls a provider that takes one call at a time; another is about to. */
+/** A turn calls a provider that takes one call at a time; another turn is about to call it. */
 async function readyForProvider(): Promise<Ready & { readonly leave: () => Promise<unknown> }> {
   const name = newId<'run'>();
   await setProviderLimits(world.pool, name, { maxConcurrent: 1 });
@@ -204,7 +204,7 @@ async function readyToTake(): Promise<Ready> {
   return { turn, act: () => takeForSelectors(world.pool, mine, 1) };
 }
 
-/** A turn serves a handoff, and the attempt of an adapter has failed. */
+/** A turn serves a handoff, and an adapter's attempt has failed. */
 async function readyToRetryHandoff(): Promise<Ready> {
   const turn = await running();
   const held = await heldOf(turn);
@@ -225,7 +225,7 @@ async function readyToRetryHandoff(): Promise<Ready> {
   return { turn, act: () => retryAttempt(world.pool, failed) };
 }
 
-/** A call waits for an approval, which it has now. */
+/** A call waits for an approval that was given. */
 async function readyForApproval(): Promise<Ready> {
   const turn = await running();
   const [call] = await world.call(turn, 1);
@@ -245,7 +245,7 @@ async function readyToRelease(): Promise<Ready> {
   return { turn, act: () => world.release(holder, [turn]) };
 }
 
-/** All turns of a worker that leaves. */
+/** All turns of a worker that is leaving. */
 async function readyToLeave(): Promise<Ready> {
   const leaving = await world.worker();
   const turn = await world.running({ profile, holder: leaving });
@@ -264,7 +264,7 @@ async function readyToReplace(): Promise<Ready> {
   return { turn, act: () => world.pool.query(BLOCKED_WORKER.release, [[blocked], turn.turnId, false]) };
 }
 
-/** Ends a turn, alone or beside another one: each is a statement of its own. */
+/** Ends a turn, alone or together with another turn. These are two different statements. */
 async function readyToEnd(
   make: () => Promise<TestTurn>,
   { end, isAlone }: { readonly end: FinalStatus; readonly isAlone: boolean },
@@ -317,7 +317,7 @@ const setStatus = ({ turnId }: TestTurn, status: TurnStatus): Promise<unknown> =
     [turnId, status, isFinal(status)],
   );
 
-/** What the statements did: label, status before and after. */
+/** The recorded changes: label, status before, status after. */
 async function noted(): Promise<readonly string[]> {
   const rows = await world.rows<{ label: string; from: string | null; to: string }>(
     'select * from public.transitions where label is not null',
@@ -336,15 +336,15 @@ const allowed = (): readonly string[] => {
 
 const ROOT = join(import.meta.dirname, '..', '..', '..', '..');
 const SOURCES = readdirSync(join(ROOT, 'packages')).map((name) => join(ROOT, 'packages', name, 'src'));
-/** Statements in SQL, with a label or without, and those of the query builder. */
+/** Matches statements in SQL, with or without a label, and statements of the query builder. */
 const WRITES =
   /\b(update|insert into)\s+(?:\/\* (\S+) \*\/\s+)?boxcar\.turns\b|\borm\s*\.(update|insert)\(\s*([^)]*?)\s*\)/g;
 const OTHER_TABLES = new Set(Object.keys(tables).filter((name) => name !== 'turns'));
-/** True unless the name is that of another table: a name that was made up may mean the table of turns. */
+/** False only for the name of another table: a computed name may mean the table of turns. */
 const mayBeTurns = (argument: string): boolean => !OTHER_TABLES.has(argument.replace(/^tables\./, ''));
 const LABELS = /\/\* ([\w.-]+\.[\w-]+) \*\/|\bquery(?:Retrying)?\(\s*\w+,\s*'([^']*)'/g;
 
-/** What ends a list of columns to set, outside of brackets. */
+/** The end of a list of columns to set, outside of brackets. */
 const SET_ENDS = /(?<!distinct )\bfrom\b|\b(?:where|returning)\b|[;`]/y;
 
 /** The text up to the end of the list of columns to set. */
@@ -370,7 +370,7 @@ function writersIn(text: string): readonly { readonly label: string | undefined 
       const set = untilSetEnds(text.slice(index + found.length));
       if (isUpdate && !/\b(?:status|epoch)(?:\s*=|\b *[:,}])/.test(set)) return [];
       if (own !== undefined) return [{ label: own }];
-      // Parts of a text that is put together come before its beginning, which has the label.
+      // In a composed text the parts come before its beginning, which has the label.
       const label = labels.findLast((one) => one.index < index) ?? labels[0];
       return [{ label: label?.[1] ?? label?.[2] }];
     },
@@ -442,7 +442,8 @@ test('each does what the table of transitions allows it, and together they do al
 });
 
 test('none does anything else to a turn whose status has changed before it', async () => {
-  // Without these, a statement could rely on a holder or a time that only some statuses have; its own condition is tested here.
+  // With these constraints, a statement could rely on a holder or a time that only some statuses have. The statement's own condition is
+  // tested here.
   await world.pool.query(`truncate public.transitions;
     alter table boxcar.turns drop constraint turns_check, drop constraint turns_check1, drop constraint turns_check2, drop constraint turns_check3`);
   const lone = [true, false].map((isAlone) => () => readyToEnd(running, { end: 'success', isAlone }));
@@ -451,7 +452,7 @@ test('none does anything else to a turn whose status has changed before it', asy
       const { turn, act } = await ready();
       await setStatus(turn, status);
       await act();
-      // A turn that is left in the queue would keep the next ones there.
+      // A turn that stays in the queue would keep the next turns there.
       await setStatus(turn, 'canceled');
     }
   const may = new Set(allowed());

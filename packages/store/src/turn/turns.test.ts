@@ -34,7 +34,7 @@ const steps = (turn: TestTurn) =>
     to_position: number;
     committed_at: Date | null;
   }>('select * from boxcar.steps where turn_id = $1 order by step, attempt', [turn.turnId]);
-/** Everything a stale worker could have left behind. */
+/** All rows that a stale worker could have left. */
 const traces = async (): Promise<Record<string, number>> =>
   Object.fromEntries(
     await Promise.all(
@@ -267,7 +267,7 @@ describe('a commit of a step', () => {
   test('that is fenced keeps its results to itself', async () => {
     const turn = await world.running({ profile, holder });
     const [callId] = (await world.call(turn, 1)) as [ToolCallId];
-    // A stale worker's submit_result: an accepted answer beside an end that never came would end nothing, for ever.
+    // The `submit_result` of a stale worker: an accepted answer without the end of its turn would never end anything.
     const late = await world.commit(turn, {
       step: 'none',
       end: 'success',
@@ -482,7 +482,7 @@ describe('ends of siblings at once', () => {
 });
 
 describe('an agent’s next turn is never left behind', () => {
-  /** A submission of a turn for the agent of `turn`, held open. */
+  /** Submits a turn for the agent of `turn` in an open transaction. */
   async function submitNext(turn: TestTurn, tx: Parameters<typeof writeSubmission>[0]): Promise<TestTurn> {
     const { turn: next, submission } = world.draft({ profile, reuse: turn });
     await lockAgents(tx, [turn.agentId]);
@@ -498,7 +498,7 @@ describe('an agent’s next turn is never left behind', () => {
     for (const target of ended.backlogTargets) expect(await promote(world.pool, target)).toEqual([]);
     await submitting.query('commit');
     expect(await world.statusOf(next)).toBe('queued');
-    // The submission looks after its own commit.
+    // The submission looks for queued turns after its own commit.
     expect(await promote(world.pool, '')).toEqual([
       { turnId: next.turnId, epoch: 1, workerTarget: '', priority: 0 },
     ]);
@@ -514,7 +514,7 @@ describe('an agent’s next turn is never left behind', () => {
     expect(await world.statusOf(next)).toBe('queued');
     expect(await promote(world.pool, '')).toEqual([]);
     held.release();
-    // The end looks after its commit, although it saw no queued turn when it was written.
+    // The end looks for queued turns after its commit, although it saw none when it was written.
     const { backlogTargets } = await ending;
     expect(backlogTargets).toEqual(['']);
     expect(await promote(world.pool, '')).toEqual([

@@ -1,4 +1,4 @@
-/** Where turns stand, and how they are handed back. */
+/** The states of turns, and how workers hand turns back. */
 import type {
   AgentId,
   BoxId,
@@ -25,8 +25,9 @@ import {
 } from '../rows/index.js';
 
 /**
- * The status of turns `t` that are found by their ids. With constants Postgres could choose the partial indexes of all open turns,
- * and does so when few turns were under way at the last ANALYZE: then each statement reads all turns that are under way now.
+ * The condition on the status of turns `t` that are found by their ids. With constants Postgres could choose the partial indexes of all
+ * open turns. It does so when few turns were under way at the last ANALYZE, and then each statement reads all turns that are under way
+ * now.
  */
 export const hasStatus = (...statuses: readonly TurnStatus[]): string =>
   statuses.length === 1
@@ -52,16 +53,16 @@ export interface TurnState extends pg.QueryResultRow {
   readonly error: ErrorBody | null;
   /** The deliverable's content once the turn has ended. */
   readonly content: JsonValue | null;
-  /** Why its end was given up; null = it has ended, or will. */
+  /** The cause why its end was given up; null when the turn has ended or will end. */
   readonly lost_cause: string | null;
 }
 
-/** Where turns stand, and what they delivered. */
+/** Loads the states of turns and their deliverables. */
 export function loadTurnStates(db: Queryable, turnIds: readonly TurnId[]): Promise<TurnState[]> {
   return run<TurnState>(db, TURN_ENDS, [turnIds]);
 }
 
-// The next holder runs `never` calls only of its own epoch, so a call that was not begun gets the epoch at which the turn continues.
+// The next holder runs `never` calls only of its own epoch. So a call that was not begun gets the epoch at which the turn continues.
 const releaseText = (which: string, locking: string): string => `
   with /* turns.release */ lk as (select t.id, t.epoch, t.pending_calls from boxcar.turns t ${which} order by t.id for update of t ${locking}),
   unbegun as (
@@ -87,7 +88,7 @@ const releases = (locking: string) => ({
 const RELEASE = releases('');
 const RELEASE_FREE = releases('skip locked');
 
-/** A turn as its holder knows it: at another epoch it is not the same claim. */
+/** A turn as its holder knows it. The same turn at another epoch is another claim. */
 export type HeldAt = Pick<Ring, 'turnId' | 'epoch'>;
 
 export interface RingRow extends pg.QueryResultRow {
@@ -103,10 +104,10 @@ export const toRing = (row: RingRow): Ring => ({
 });
 
 /**
- * Hands back a turn that could not be run, and notes why, in one transaction, so that no worker claims it in between.
+ * Hands back a turn that could not be run, and notes the cause. Both are one transaction, so that no worker claims the turn in between.
  *
  * @param options.epoch - The epoch of this worker's claim.
- * @param options.isLoss - Counts as a lost worker.
+ * @param options.isLoss - The release counts as a lost worker.
  * @param options.begunIds - As in `releaseTurns`.
  * @returns The note; undefined when this worker no longer holds the turn.
  */
@@ -130,15 +131,15 @@ export function releaseNoted(
 }
 
 /**
- * Hands turns back, so that other workers can claim them. Repeating it after a lost answer is safe: if this worker has claimed a turn
+ * Hands turns back, so that other workers can claim them. A repetition after a lost answer is safe: if this worker has claimed a turn
  * again in between, the turn is at another epoch.
  *
- * @param turns - Each with the epoch of its claim. Null: all turns of a worker that makes no more claims.
- * @param options.isLoss - Counts as a lost worker.
- * @param options.skipsLocked - A turn whose row is locked is not waited for, and stays with this worker.
- * @param options.format - Only builds that know this migration can read them, as it turned out.
- * @param options.begunIds - All calls of these turns that were begun and must not be run twice. The next holder runs the other
- *   calls. Absent: not known, so the next holder runs none of the calls that must not be run twice.
+ * @param turns - The turns, each with the epoch of its claim. Null: all turns of a worker that makes no more claims.
+ * @param options.isLoss - The release counts as a lost worker.
+ * @param options.skipsLocked - The release does not wait for a locked row: such a turn stays with this worker.
+ * @param options.format - Only builds that know this migration can read these turns, as this worker has found out.
+ * @param options.begunIds - All calls of these turns that were begun and must not be run twice. The next holder runs the other calls.
+ *   Absent when this is not known: the next holder then runs none of the calls that must not be run twice.
  */
 export async function releaseTurns(
   pool: pg.Pool,

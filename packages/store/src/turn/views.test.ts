@@ -40,7 +40,7 @@ describe('a claim with its view', () => {
 
   test('sees what the claim itself wrote, also on a pool that sends one statement at a time', async () => {
     const pool = new pg.Pool({ connectionString: world.pool.options.connectionString });
-    // Its connection may see the end of the test's database.
+    // The connection may outlive the database of the test.
     pool.on('connect', (client) => client.on('error', () => undefined)).on('error', () => undefined);
     const turn = await world.submit({ profile });
     const [claim] = await claimWithViews(pool, [await ringOf(turn)], { holderId, maxViewBytes: LARGE });
@@ -77,7 +77,7 @@ describe('a claim with its view', () => {
   });
 
   describe('of a tape that is known', () => {
-    /** A turn that has ended, a second one on its tape, and what its reader knows of the first. */
+    /** A turn that has ended, a second turn on its tape, and the part of the tape that the reader knows. */
     async function conversation() {
       const first = await world.running({ profile, holder: holderId });
       await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);

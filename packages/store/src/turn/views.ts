@@ -44,7 +44,7 @@ const ENTRY_ROWS = `
 
 const ENTRIES = statement(`${ENTRY_ROWS} where t.id = any ($1::uuid[]) order by t.id, e.position`);
 
-// What is too large is neither sent nor detoasted: the sum is taken over the sizes.
+// A view that is too large is neither sent nor detoasted: the sum is taken over the sizes.
 const THIN_ENTRIES = statement(`
   select /* views.thin_entries */ v.* from (
     select r.*, sum(r.size_bytes) over (partition by r.turn_id) as total_bytes
@@ -63,19 +63,19 @@ type EntryRow = CardRow &
   };
 
 /**
- * The rows of a view: tape entries from where it must begin, and the cards of every context box it shows. Of a tape that its
- * reader knows a part of, the rest: then the first entry stands behind `from`.
+ * The rows of a view: the tape entries from the beginning of the view, and the cards of every context box that the view shows. When the
+ * reader already knows a part of the tape, only the rest: then the position of the first entry is greater than `from`.
  */
 export interface LoadedView {
-  /** Where the view begins on the tape. */
+  /** The position on the tape at which the view begins. */
   readonly from: number;
   readonly entries: readonly TapeEntry[];
-  /** The anchor it begins with: the last one, or the one that a fork's first views begin with. */
+  /** The position of the anchor that the view begins with: the last anchor, or the anchor that the first views of a fork begin with. */
   readonly lastAnchorPosition: number;
-  /** What had been erased in the project when it was read, as a count. */
+  /** The project's count of erasures at the time of the read. */
   readonly erasures: number;
   readonly contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]>;
-  /** Of the contents of all its cards. */
+  /** The size of the contents of all its cards, in bytes. */
   readonly sizeBytes: number;
 }
 
@@ -136,10 +136,10 @@ function joinView(
 type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId'>;
 
 /**
- * Loads the views of turns in two statements, however many turns, boxes and cards.
+ * Loads the views of turns in two statements, however many turns, boxes and cards there are.
  *
- * @param known - What the caller has of their tapes, by tape: of these only the rest is read, as far as it still counts.
- * @returns By turn; a turn without a tape has none.
+ * @param known - The parts of the tapes that the caller has, by tape. A part that is still valid is not read again.
+ * @returns The views by turn. A turn without a tape has no view.
  */
 export async function loadViews(
   db: Queryable,
@@ -164,18 +164,21 @@ export type ViewedClaim =
   | {
       readonly outcome: 'claimed';
       readonly turn: ClaimedTurn;
-      /** The rows of its view, or the rest of those that were known; undefined when they are too many to come along. */
+      /**
+       * The rows of the turn's view, or the rest when the caller knows a part. Undefined when they are too many to be sent with the
+       * claim.
+       */
       readonly view: LoadedView | undefined;
     }
   | Exclude<ClaimOutcome, { readonly outcome: 'claimed' }>;
 
 /**
- * Takes dispatched turns and reads their views in one round trip: the claim and the tapes sent together on one connection, each
- * its own transaction, so that the second sees what the first has written; the contexts beside them. A view of which more than `maxViewBytes`
- * would have to be read, of tapes or of contexts, is left out.
+ * Claims dispatched turns and reads their views in one round trip. The claim and the read of the tapes are sent together on one
+ * connection, each in its own transaction, so that the read sees the claim's writes. Another connection reads the contexts at the same
+ * time. A view is left out when more than `maxViewBytes` of tapes or of contexts would have to be read.
  *
  * @param options.known - As for {@link loadViews}.
- * @param options.try - With a limit for locks it works like a repetition, and leaves out the views.
+ * @param options.try - With a limit for locks the claim works like a repetition, and leaves out the views.
  */
 export async function claimWithViews(
   pool: pg.Pool,
@@ -220,12 +223,12 @@ export async function claimWithViews(
       isRepeated,
       leavesLocked: attempt.leavesLocked,
     });
-    // What was claimed is claimed: a view that cannot be read fails its own turn, when that loads it apart.
+    // The claims are final. A view that cannot be read fails only its own turn, when the turn loads it separately.
     const viewing = run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]).catch(
       () => [],
     );
-    // Sealed boxes do not change, so another connection can read them during the claim. This connection does not wait for the other:
-    // in a busy pool each would wait for the other.
+    // Sealed boxes do not change, so another connection can read them during the claim. This connection does not wait for the other
+    // one: in a busy pool, two claims could wait for each other's connections.
     reading ??= expandShown(pool, turnIds, { known, maxTokens });
     reading.catch(() => undefined);
     return { outcomes: await claiming, entries: await viewing };
@@ -251,7 +254,7 @@ function joinClaims(
   });
 }
 
-/** Turns that the same transaction dispatches, and who takes them. */
+/** Turns that the same transaction dispatches, and the worker that claims them. */
 export interface ClaimAlong {
   readonly rings: readonly Pick<Ring, 'turnId' | 'epoch'>[];
   readonly holderId: WorkerId;
@@ -262,8 +265,8 @@ export interface ClaimAlong {
 }
 
 /**
- * A claim in the transaction that dispatches its turns. It never waits: a turn that goes on a tape which others have locked is left out, and
- * rung.
+ * A claim in the transaction that dispatches its turns. It never waits for a lock: a turn whose tape is locked by another transaction
+ * is left out and rung.
  */
 export class AlongClaim {
   readonly #of: ClaimAlong;
@@ -275,7 +278,7 @@ export class AlongClaim {
     this.#of = of;
   }
 
-  /** Sends it, behind what dispatches its turns. */
+  /** Sends the claim after the statements that dispatch its turns. */
   claim(tx: Tx): Promise<unknown> {
     this.#claiming = claimOnce(tx, this.#of.rings, {
       ...this.#of,
@@ -285,7 +288,7 @@ export class AlongClaim {
     return this.#claiming;
   }
 
-  /** Reads the views behind the commit. What cannot be read is read by whoever runs the turn. */
+  /** Reads the views after the commit. The process that runs a turn reads a view that cannot be read here. */
   async read(db: Queryable): Promise<void> {
     const { rings, maxViewBytes } = this.#of;
     const turnIds = rings.map(({ turnId }) => turnId);
@@ -314,7 +317,7 @@ const PRICED_PROFILE_CARDS = statement(`
   select /* views.priced_profile_cards */ f.id as profile_id, c.content->'data' as profile, p.limits->'prices' as prices
   from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
 
-/** Profile versions by id, each with its project's prices as they stand there now. */
+/** Profile versions by id, each with the current prices of its project. */
 export async function loadPricedProfiles(
   db: Queryable,
   profileIds: readonly ProfileId[],
@@ -327,7 +330,7 @@ export async function loadPricedProfiles(
   return new Map(rows.map((row) => [row.profile_id, row]));
 }
 
-/** Profile versions by id; they never change, so callers may keep them. */
+/** Profile versions by id. Versions never change, so callers may cache them. */
 export async function loadProfiles(
   db: Queryable,
   profileIds: readonly ProfileId[],

@@ -1,24 +1,25 @@
 /**
- * Children that share a prompt cache (`warm_cache` of `fork_join`): one starts first, and the others stay queued until its first model call has come to
- * something. The provider then writes the shared prefix once, and the others read it.
+ * Children that share a prompt cache (`warm_cache` of `fork_join`): the first child starts alone, and the others stay queued until its
+ * first model call has an outcome. The provider then writes the shared prefix once, and the others read it.
  *
- * W1  Whether a turn is held back is derived from the row of the first child and from the clock, wherever somebody asks. Nothing releases the others, so
- *     nothing can be lost with a process.
- * W2  Once let in, always let in: the columns that are read only grow, and no final status changes.
- * W3  Who moves the first child looks at the queue afterwards (`promote`), else a sweep does.
+ * W1  Each reader derives from the row of the first child and from the clock whether a turn is held back. No process has to release the
+ *     other children, so a lost process cannot leave them held back.
+ * W2  A turn that was let in is never held back again: the columns that are read only grow, and a final status never changes.
+ * W3  The process that changes the first child looks at the queue afterwards (`promote`), or else a sweep does.
  */
 import type { TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';
 
-/** How long a turn is held back at most. */
+/** The longest time for which a turn is held back. */
 const LONGEST = "interval '10 seconds'";
 
 export const heldBackUntil = (turn: string): string => `${turn}.created_at + ${LONGEST}`;
 
 /**
- * True while a queued turn is held back. The first child holds the others back while it is in its first attempt at its first step: a suspended turn, also
- * one that was suspended and continues, one that was handed back, taken over or tried again has another status, epoch or attempt.
+ * True while a queued turn is held back. The first child holds the others back during its first attempt at its first step. Another
+ * status, epoch or attempt ends this. A child has one of these after it was suspended (also when it continues), handed back, taken
+ * over, or tried again.
  */
 export const isHeldBack = (
   turn: string,
@@ -31,7 +32,7 @@ const TARGETS = statement(`
     cross join lateral (select x.worker_target, x.status, x.warm_turn_id from boxcar.turns x where x.id = m.id offset 0) t
   where f.id = $1 and t.status = 'queued' and t.warm_turn_id = f.id`);
 
-/** The targets of the queued turns that wait, or waited, for this one. */
+/** The targets of the queued turns that wait or waited for this turn. */
 export async function findWarmedTargets(pool: pg.Pool, turnId: TurnId): Promise<readonly string[]> {
   return (await runRetrying<{ worker_target: string }>(pool, TARGETS, [turnId])).map(
     (row) => row.worker_target,

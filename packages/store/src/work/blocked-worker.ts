@@ -1,25 +1,25 @@
 /**
- * What the watchdog of a worker whose event loop is held sends on a connection of its own. Texts, because its thread shares no module
- * with the process.
+ * The statements that the watchdog of a worker with a blocked event loop sends on its own connection. They are plain texts, because the
+ * watchdog's thread shares no module with the process.
  */
 import { MAX_TRIES, NOTE_TEXT } from '../rows/index.js';
 import { hasStatus } from '../turn/index.js';
 
 export interface BlockedWorkerTexts {
   /**
-   * `$1`: the workers of the process. `$2`: the turn that is charged with a loss, or null; all are charged when no worker of `$1`
-   * holds it. `$3`: all are charged. Gives the ids of the turns that are handed back.
+   * `$1`: the workers of the process. `$2`: the turn that is charged with a loss, or null; all turns are charged when no worker of `$1`
+   * holds it. `$3`: all turns are charged. Returns the ids of the turns that are handed back.
    */
   readonly release: string;
   /** `$1` to `$7`: null, `turn_runs` or `blocked_jobs`, the turn or the note id of the job, null, the cause, the tries, false. */
   readonly note: string;
-  /** Of a turn. */
+  /** The limit for a turn. */
   readonly maxTries: number;
-  /** Of a job, whose note never becomes a dead letter: the queue door counts its tries. */
+  /** The limit for a job. The note of a job never becomes a dead letter: the queue door counts the job's tries. */
   readonly maxJobTries: number;
 }
 
-// Calls that must not run twice are not run by the next holder: which of them were begun is known to the held loop alone.
+// The next holder does not run calls that must not run twice: only the blocked loop knows which of them were begun.
 export const BLOCKED_WORKER: BlockedWorkerTexts = {
   release: `
   with /* blocked-worker.release */ lk as (

@@ -1,4 +1,4 @@
-/** Who enters the window when more is queued than it holds: projects by turns, however long the queue of one is. */
+/** The turns that enter the window when it cannot hold all queued turns: projects take turns, however long one queue is. */
 import type { ProjectId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { setProjectLimits } from '../submit/projects.js';
@@ -16,7 +16,7 @@ beforeEach(async () => {
   return () => world[Symbol.asyncDispose]();
 });
 
-/** Queued turns of a project, each of an agent of its own; only what promotion looks at is real. */
+/** Adds queued turns of a project, each of its own agent. Only the columns that promotion reads have real values. */
 async function queue(projectId: ProjectId, count: number, target = ''): Promise<void> {
   await world.pool.query(
     `insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, depth, primitive, status, epoch, max_steps, context_box_id, output_box_id, worker_target)
@@ -77,7 +77,7 @@ describe('projects are served by turns', () => {
     ['a window for all of them', 10, 200],
   ])('through %s', async (_name, concurrency, rounds) => {
     const ids = await projects(10);
-    // The first has been there for long; its turns are the oldest.
+    // The first project has been there for long; its turns are the oldest.
     await queue(ids[0] as ProjectId, 500);
     for (const id of ids.slice(1)) await queue(id, 40);
     await world.worker({ concurrency });
@@ -126,7 +126,7 @@ test('promotion reads what there is room for, not the 100,000 that are queued', 
   const few = await read();
   for (const id of ids) await queue(id, 9_900);
   const many = await read();
-  // Deeper trees, but as many look-ups.
+  // The trees are deeper, but the number of look-ups is the same.
   expect(many).toBeLessThan(few * 3);
   expect(many).toBeLessThan(1_000);
 });
@@ -135,7 +135,7 @@ test('promotion asks for each candidate whether its agent is free, and goes thro
   const [id = DEFAULT_PROJECT] = await projects(1);
   await queue(id, 500);
   await world.worker({ concurrency: 10 });
-  // As the last ANALYZE knew it: hardly anything is under way.
+  // The state at the last ANALYZE: hardly any turn is under way.
   await world.pool.query('vacuum analyze boxcar.turns');
   await queue(id, 3_000, 'elsewhere');
   await world.pool.query("update boxcar.turns set status = 'suspended' where worker_target = 'elsewhere'");

@@ -15,7 +15,7 @@ beforeEach(async () => {
 
 const LEASE = { leaseMs: 60_000, hasLock: true };
 
-/** A connection of its own. */
+/** A separate connection. */
 async function session(): Promise<pg.Client & AsyncDisposable> {
   const client = new pg.Client({ connectionString: world.database.url });
   client.on('error', () => undefined);
@@ -23,7 +23,7 @@ async function session(): Promise<pg.Client & AsyncDisposable> {
   return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() });
 }
 
-/** A worker that holds its lock on a session, and has said so since `watcher` connected. */
+/** A worker that holds its lock on a session, and has confirmed it since `watcher` connected. */
 async function locked(options: { readonly leaseMs?: number } = {}) {
   const id = await world.worker(options);
   const client = await session();
@@ -41,7 +41,7 @@ test('each watches the next living one in the circle of ids, the last the first,
   const peers: unknown[] = [];
   for (const id of ids) peers.push(await watchPeer(watcher, id, { waitMs: 1 }));
   expect(peers).toEqual(ids.map((_id, n) => ({ outcome: 'free', peerId: ids[(n + 1) % 50] })));
-  // Those that leave, and those whose lease is over, are passed over.
+  // Workers that leave, and workers whose lease is over, are passed over.
   const [first, second, third, fourth] = ids as [WorkerId, WorkerId, WorkerId, WorkerId];
   await removeWorker(world.pool, second);
   await renewLease(world.pool, third, { leaseMs: 0, hasLock: true });
@@ -63,7 +63,7 @@ test('a lock that is held is waited for, and got at the moment its session ends'
   await waitUntilBlocked(world.pool);
   await client.end();
   expect(await watching).toEqual({ outcome: 'free', peerId: id });
-  // Nothing is left behind that would keep the owner from its lock.
+  // Nothing remains that would keep the owner from its lock.
   await using again = await session();
   const { rows } = await again.query(
     'select pg_try_advisory_lock(lock_key) as is_mine from boxcar.workers where id = $1',

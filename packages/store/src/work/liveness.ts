@@ -1,14 +1,14 @@
 /**
- * Who lives, seen by a peer: each worker waits for the session lock of one other, on a connection of its own. Getting the
- * lock is a suspicion, no proof; the lease decides.
+ * Detects dead workers through a peer: each worker waits for the session lock of one other worker, on its own connection. A free lock
+ * is only a suspicion; the lease decides.
  *
- * L1  A worker is watched while its row says that it holds its lock (`locked_at`), and has said so since the connection of the
- *     watcher began: whatever ends all sessions of the server at once, a restart or a crash, ends the watcher's too, so a
- *     lock that came free by that convicts nobody.
- * L2  A suspect whose row has changed since the suspicion, by a renewal, a lock taken again or a goodbye, is none.
- * L3  Of several watchers one ends the lease.
- * L4  A watcher asks a worker that has not said so since the watcher's connection began, and the worker says it by a renewal within
- *     milliseconds. So a watcher need not wait for the next heartbeat of its new peer.
+ * L1  A worker is watched while its row says that it holds its lock (`locked_at`), and has said so since the watcher's connection
+ *     began. A restart or crash that ends all sessions of the server also ends the watcher's session. So a lock that became free in
+ *     this way convicts no worker.
+ * L2  A suspicion is dropped when the suspect's row has changed since: by a renewal, a lock that was taken again, or a goodbye.
+ * L3  Only one of several watchers ends the lease.
+ * L4  A watcher asks a worker that has not confirmed its lock since the watcher's connection began. The worker confirms it by a renewal
+ *     within milliseconds. So a watcher need not wait for the next heartbeat of its new peer.
  */
 import { tryParseId, type WorkerId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
@@ -17,14 +17,14 @@ const SAID_LOCKED = 'w.locked_at > (select a.backend_start from pg_stat_get_acti
 
 const ASK = statement('select /* liveness.ask */ true as is_there');
 
-/** A statement whose only purpose is an answer of the server. */
+/** A statement whose only purpose is to get an answer from the server. */
 export async function askServer(db: Queryable): Promise<void> {
   await run(db, ASK, []);
 }
 
 /**
- * Notices between workers, on their direct connections: `joined <id>`, so that its predecessor in the circle watches it at once, and
- * `beat <id>`, by which a watcher asks a worker to say that it holds its lock (L4).
+ * Notices between workers, on their direct connections. `joined <id>` tells the worker's predecessor in the circle to watch it at once.
+ * By `beat <id>` a watcher asks a worker to confirm that it holds its lock (L4).
  */
 export const WORKERS_CHANNEL = 'boxcar_workers';
 
@@ -43,12 +43,12 @@ export function parseWorkerNotice(payload: string): WorkerNotice | undefined {
 
 const JOIN = statement(`select /* liveness.join */ pg_notify('${WORKERS_CHANNEL}', 'joined ' || $1::uuid)`);
 
-/** Announces a worker that has its lock again, so that it is watched; `registerWorker` does this by itself. */
+/** Announces that a worker has its lock again, so that another worker watches it. `registerWorker` does this on its own. */
 export async function announceWorker(db: Queryable, workerId: WorkerId): Promise<void> {
   await run(db, JOIN, [workerId]);
 }
 
-// The subquery chooses one row before the lock is waited for.
+// The subquery chooses one row before the statement waits for the lock.
 const WATCH = statement(`
   select /* liveness.watch */ p.id, case when p.said then boxcar.is_lock_free(p.lock_key, $2) end as is_free,
     case when not p.said then pg_notify('${WORKERS_CHANNEL}', 'beat ' || p.id)::text end as asked
@@ -61,10 +61,10 @@ const WATCH = statement(`
 /**
  * Waits for the lock of the next living worker in the circle of ids.
  *
- * @param db - A connection that nobody else uses; the statement occupies it while it waits.
+ * @param db - A connection with no other user: the statement occupies it while it waits.
  * @param options.without - Workers to pass over.
- * @returns `held`: the peer kept its lock all the time. `free`: its lock was free. `asked`: it has not said that it holds its lock since
- * this connection began, and was asked to, without waiting. `none`: there is no worker to watch.
+ * @returns `held`: the peer kept its lock during the whole wait. `free`: its lock was free. `asked`: the peer has not confirmed its
+ *   lock since this connection began; it was asked to, without a wait. `none`: there is no worker to watch.
  */
 export async function watchPeer(
   db: Queryable,
@@ -82,19 +82,19 @@ export async function watchPeer(
 
 const INTERRUPT = statement('select /* liveness.interrupt */ pg_cancel_backend($1)');
 
-/** Ends the wait of a watching connection, whose statement fails with 57014. Does nothing to an idle connection. */
+/** Ends the wait of a watching connection: its statement fails with 57014. Has no effect on an idle connection. */
 export async function interruptWatch(db: Queryable, processId: number): Promise<void> {
   await run(db, INTERRUPT, [processId]);
 }
 
-/** When a worker last said that it holds its lock: what a refutation changes. */
+/** The time at which a worker last confirmed that it holds its lock. A change of this time refutes a suspicion. */
 export type LockSign = string & { readonly __lockSign: never };
 
-// As text: a date of JavaScript would lose the microseconds.
+// As text: a JavaScript date would lose the microseconds.
 const READ_SIGN = statement(`
   select /* liveness.read_sign */ w.locked_at::text as sign from boxcar.workers w where w.id = $1 and w.lease_until > now() and ${SAID_LOCKED}`);
 
-/** On the connection of {@link watchPeer}. Undefined: there is nothing to suspect any more. */
+/** Sent on the connection of {@link watchPeer}. Undefined when the suspicion no longer applies. */
 export async function readLockSign(db: Queryable, peerId: WorkerId): Promise<LockSign | undefined> {
   const [row] = await run<{ sign: LockSign }>(db, READ_SIGN, [peerId]);
   return row?.sign;
@@ -106,9 +106,9 @@ const END_LEASE = statement(`
   returning w.id`);
 
 /**
- * Ends the lease of a suspect that has not stirred since: its turns may be taken over.
+ * Ends the lease of a suspect whose row has not changed since the suspicion, so that its turns can be taken over.
  *
- * @returns False: it has refuted the suspicion, or somebody else was faster.
+ * @returns False when the suspect has refuted the suspicion, or another watcher was faster.
  */
 export async function endLease(db: Queryable, peerId: WorkerId, sign: LockSign): Promise<boolean> {
   return (await run(db, END_LEASE, [peerId, sign])).length > 0;

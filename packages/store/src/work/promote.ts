@@ -7,36 +7,38 @@ import type { Row } from '../schema/index.js';
 import { ringPriority } from '../submit/index.js';
 import { hasStatus, isHeldBack, toRing } from '../turn/index.js';
 
-// The order keeps the planner from looking among the queued turns of other targets. `exists` would forget it.
+// The order keeps the planner from searching the queued turns of other targets. Inside `exists` Postgres would drop the order.
 const HAS_QUEUED = statement(`
   select /* promote.has_queued */ (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = $1 order by t.worker_target, t.project_id limit 1) is not null as has_queued`);
 
-// Where a project has a limit, promoters of different targets count it one after the other.
+// When a project has a limit, promoters of different targets take turns to count it.
 const TAKE_TURN = statement(`
   select /* promote.take_turn */ pg_advisory_xact_lock(hashtextextended('boxcar:promote:' || $1, 0)),
     (select pg_advisory_xact_lock(hashtextextended('boxcar:limited', 0)) from boxcar.projects where limits ? 'max_concurrent' limit 1)`);
 
-// A probe for each turn: as an anti-join it goes through all turns under way for each queued one, where there were few at the
-// last ANALYZE. `is not true`: of `is null` Postgres expects so little that it reads and sorts the whole queue.
+// A probe for each turn. As an anti-join, Postgres would go through all turns under way for each queued turn, if there were few at the
+// last ANALYZE. `is not true`: for `is null` Postgres expects so few rows that it reads and sorts the whole queue.
 const IS_IDLE =
   "(select true from boxcar.turns a where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended') limit 1) is not true";
 
-/** An earlier turn of its agent is queued. A turn whose end was given up does not block others. */
+/** True when an earlier turn of the same agent is queued. A turn whose end was given up does not block others. */
 const IS_BEHIND = `(select true from boxcar.turns o where o.agent_id = t.agent_id and o.status = 'queued' and o.id < t.id
     and ${lostCause('o.id', ['turn_ends'])} is null limit 1)`;
 
-/** Its promotion has not failed recently: such a turn must not take the place of others. */
+/** True unless the promotion of the turn failed recently: such a turn must not take the place of others. */
 const IS_IN_ORDER =
   "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or f.next_try_at > now()) limit 1) is not true";
 
 /**
- * The turns that enter next. A project with fewer turns under way at this target precedes a project with more turns.
- * Projects with equally many take turns, after the project that was served last, so that a window smaller than the number
- * of projects serves all of them. Of each project at most as many turns are read as would give it the same number as the
- * others ($2 times that number, when others did not use their share), so the work depends on the room, not on the length
- * of the queue. A project with no turn under way enters with one turn even when there is no room: its ring precedes those
- * of projects with more turns (`ring-priority.ts`). Turns that no live worker can read stay queued and take no room, and so do turns that wait for
- * the prompt cache of another (`warm-cache.ts`).
+ * Selects the turns that enter the window next. A project with fewer turns under way at this target precedes a project with more.
+ * Projects with the same number take turns, starting after the project that was served last, so that a window smaller than the number
+ * of projects serves all of them. For each project the statement reads at most as many turns as would give it the same number as the
+ * others ($2 times that number when other projects did not use their share). So the work depends on the room, not on the length of the
+ * queue.
+ *
+ * A project without a turn under way enters with one turn even when there is no room: its ring precedes those of projects with more
+ * turns (`ring-priority.ts`). Two kinds of turns stay queued and take no room: turns that no live worker can read, and turns that wait
+ * for the prompt cache of another turn (`warm-cache.ts`).
  */
 export const CANDIDATES = statement(`
   with recursive /* promote.candidates */ room as materialized (
@@ -91,7 +93,8 @@ export const CANDIDATES = statement(`
   )
   select r.id, r.agent_id, r.priority, (select free from room) as free from ranked r where r.place <= (select free from room) or r.is_first order by r.place`);
 
-// Locked agents and turns are skipped and delay no others: the process that holds the lock promotes after its commit, or the sweep.
+// Locked agents and turns are skipped and do not delay others: the process that holds the lock promotes them after its commit, or else
+// the sweep does.
 const LOCK_AGENTS = statement(`
   with /* promote.lock_agents */ lk as materialized (select id from boxcar.agents where id = any ($1::uuid[]) order by id for no key update skip locked)
   select a.id from boxcar.agents a where a.id = any ($1::uuid[]) and a.id not in (select lk.id from lk)`);
@@ -102,7 +105,10 @@ export const PROMOTE = statement(`
   from lk where t.id = lk.id and ${IS_IDLE}
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
-/** How often promotion asks for what projects left of their shares; the last round asks each for all of the room. */
+/**
+ * The rounds in which promotion distributes the shares that projects did not use; in the last round each project may take all of the
+ * room.
+ */
 const SHARES = [1, 8, 1_000_000];
 
 type Candidate = Row<'turns', 'id' | 'agent_id'> & {
@@ -112,12 +118,12 @@ type Candidate = Row<'turns', 'id' | 'agent_id'> & {
 };
 
 /**
- * Fills the window of a target from its queue: projects by turns, within a project by priority, then age; the oldest queued
- * turn of an agent that has none in hand; of a project with `max_concurrent` no more than it allows. An empty queue costs one
- * statement.
+ * Fills the window of a target from its queue. Projects take turns; within a project, the order is by priority, then by age. Only the
+ * oldest queued turn of an agent enters, and only if the agent has no turn under way. A project with `max_concurrent` gets no more
+ * turns than it allows. An empty queue costs one statement.
  *
- * One promoter per target at a time. The others wait their turn and then look again: one that left instead would leave
- * behind what it had just queued, unseen by the promoter before it, whose look was older.
+ * Only one promoter per target works at a time. The others wait and then look again. A promoter that left without this look could leave
+ * a turn queued: the turn that it had just queued was not visible to the promoter before it, which looked earlier.
  */
 export async function promote(pool: pg.Pool, workerTarget: string): Promise<readonly Ring[]> {
   const [queue] = await runRetrying<{ has_queued: boolean }>(pool, HAS_QUEUED, [workerTarget]);
@@ -127,7 +133,7 @@ export async function promote(pool: pg.Pool, workerTarget: string): Promise<read
   } catch (error) {
     if (isServerTrouble(error)) throw error;
   }
-  // A row that cannot be written must not block the others.
+  // One row that cannot be written must not block the others.
   const failures = new Map<string, string>();
   const rings = await transaction(pool, (tx) => {
     failures.clear();
@@ -171,7 +177,7 @@ const promoteAll: Promotion = async (tx, ids) =>
 const SAVEPOINT = statement('savepoint /* promote.savepoint */ one_turn');
 const UNDO = statement('rollback to savepoint /* promote.undo */ one_turn');
 
-/** Promotes each turn alone, and notes failures in `failures` by turn id, as `code: message`. */
+/** Promotes each turn alone, and records failures in `failures` by turn id, as `code: message`. */
 async function promoteEach(
   tx: Tx,
   ids: readonly string[],

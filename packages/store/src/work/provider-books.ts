@@ -13,16 +13,16 @@ import { notSetAside } from '../rows/index.js';
 
 /** $1: the clock of tests. */
 export const CLOCK = 'coalesce($1::timestamptz, clock_timestamp())';
-/** Of a place `s` and its turn `t`: a call under way. */
+/** True when a place `s` with its turn `t` is a call under way. */
 export const IS_CALLING = `(t.status = 'running' and not s.is_kept and s.queued_at is null and s.epoch = t.epoch
     and t.holder_id in (select w.id from boxcar.workers w where w.lease_until > ${CLOCK}))`;
-/** The turn was woken and has not called yet: its position is known. Older builds write `is_kept` in place of `queued_at`. */
+/** The turn was woken and has not called yet, so its position in line is known. Older builds write `is_kept` in place of `queued_at`. */
 const IS_COMING = "((s.is_kept or s.queued_at is not null) and t.status in ('dispatched', 'running'))";
 export const IS_KEPT = `(${IS_COMING} and s.taken_at > ${CLOCK} - interval '10 seconds')`;
 
 const ms = (column: string): string => `(extract(epoch from ${column}) * 1000)::float8`;
 
-// The time is that after the wait for the lock: calls are paid for as of it.
+// The time is taken after the wait for the lock: calls are paced from that time on.
 const LOCK = statement(`
   with /* provider-books.lock */ p as materialized (select * from boxcar.providers where name = $2 for update)
   select ${ms(CLOCK)} as now, max_concurrent, requests_per_minute, coalesce(breaker_after, ${DEFAULT_BREAKER_AFTER}) as breaker_after,
@@ -47,8 +47,8 @@ export const lock = async (
   now: Date | undefined,
 ): Promise<LockedProvider | undefined> => (await run<LockedProvider>(tx, LOCK, [now ?? null, name]))[0];
 
-// Places that no longer count are removed by the first who counts, under the lock: a turn that comes back cannot revive one. The
-// position of a turn that has not come yet remains.
+// The first process that counts removes the places that no longer count, under the lock. So a turn that returns cannot revive such a
+// place. The position of a turn that has not yet arrived remains.
 const COUNT = statement(`
   with /* provider-books.count */ s as materialized (
     select s.turn_id, s.is_probe and s.taken_at > ${CLOCK} - ${PROBE_MS} * interval '1 millisecond' as is_probe, coalesce(s.queued_at, s.taken_at) as queued_at,
@@ -79,15 +79,15 @@ const COUNT = statement(`
 /** A caller that holds its turn (B4). */
 export interface LineMember extends Asking {
   readonly turnId: TurnId;
-  /** It has a place of an earlier call. */
+  /** True when the turn has a place of an earlier call. */
   readonly isCalling: boolean;
-  /** It has not waited before. */
+  /** True when the turn has not waited before. */
   readonly isNew: boolean;
 }
 
 export interface Books {
   readonly state: ProviderState;
-  /** The callers, the one that came first is first; those that have not waited are last, in no order. */
+  /** The callers in the order in which they arrived. Callers that have not waited are last, in no order. */
   readonly line: readonly LineMember[];
   readonly hasWaiting: boolean;
 }
@@ -100,7 +100,7 @@ interface CountRow extends pg.QueryResultRow {
   has_waiting: boolean;
 }
 
-/** A statement of its own, begun after the row was locked. `state.kept` counts places of turns that are not among the callers. */
+/** A separate statement, which begins after the row was locked. `state.kept` counts the places of turns that are not among the callers. */
 export async function count(
   tx: Tx,
   name: string,
@@ -130,7 +130,7 @@ export async function count(
 }
 
 export const at = (n: string): string => `to_timestamp(${n}::float8 / 1000)`;
-// A place that was passed on to an earlier turn ($5 of them, the last in line first) is not kept any more.
+// A place is no longer kept after it was passed on to an earlier turn. $5 places are passed on, the last in line first.
 const BOOK = statement(`
   with /* provider-books.book */ passed as (
     update boxcar.provider_slots s set taken_at = '-infinity' from (
@@ -149,7 +149,7 @@ const BOOK = statement(`
 interface Place {
   readonly turn_id: TurnId;
   readonly epoch: number;
-  /** Null: of a call. */
+  /** Null for a call. */
   readonly queued_at: string | null;
   readonly is_probe: boolean;
 }
@@ -163,7 +163,7 @@ export async function book(
   await run(tx, BOOK, [now, name, pacedUntil, JSON.stringify(places), passedOn]);
 }
 
-/** A turn at an open step that is about to call its model. */
+/** A turn with an open step that is about to call its model. */
 export interface Caller {
   readonly turnId: TurnId;
   readonly epoch: number;

@@ -1,4 +1,4 @@
-/** Failures of providers, as the rows count them. Rules: kernel/model/provider.ts. */
+/** Failures of providers, as the rows count them. Rules: `kernel/model/provider.ts`. */
 import { noteFailure } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, statement, transaction } from '../db/index.js';
@@ -8,7 +8,7 @@ const KNOW = statement(
   'insert /* provider-failures.know */ into boxcar.providers (name) values ($1) on conflict do nothing',
 );
 
-// A call that tried before the pause says nothing about the time after it.
+// The failure of a call that began before the pause says nothing about the time after it.
 const NOTE_FAILURE = statement(`
   with /* provider-failures.note_failure */ tried as (
     update boxcar.provider_slots set is_probe = false where provider = $1 and is_probe and $6::boolean
@@ -17,8 +17,8 @@ const NOTE_FAILURE = statement(`
   returning pg_current_xact_id()::text as transaction_id`);
 
 /**
- * What the rows know of a failure: whether its call was the one that tries, and what other workers have told of their answers since
- * the first of the failures in a row. $2: that moment. $5: the worker that tells of the failure, which knows its own answers.
+ * The facts about a failure in the rows: whether its call was the probe, and which answers other workers have reported since the first of
+ * the failures in a row. $2: the time of that first failure. $5: the worker that reports the failure, which knows its own answers.
  */
 const SEEN = statement(`
   select /* provider-failures.seen */ exists (select from boxcar.provider_slots s where s.turn_id = $3 and s.epoch = $4 and s.provider = $1 and s.is_probe) as is_probe,
@@ -31,12 +31,12 @@ const HAS_COMMITTED = statement(
 );
 
 /**
- * Writes down that a provider failed. Its row does not tell whose failures it counts, so a repetition asks the server whether
- * the transaction of the try before was committed.
+ * Records the failure of a provider. The provider's row does not tell whose failures it counts. So a repetition asks the server whether
+ * the transaction of the previous try was committed.
  *
- * @param seen.hasSucceeded - The worker that tells has had an answer since the failure that it told of before.
- * @param seen.caller - Whose call failed.
- * @returns When its calls go on, in milliseconds from now; null = they may go on at once.
+ * @param seen.hasSucceeded - True when the reporting worker has had an answer since the last failure that it reported.
+ * @param seen.caller - The caller whose call failed.
+ * @returns The time until calls continue, in milliseconds from now; null when they may continue at once.
  */
 export function noteProviderFailure(
   pool: pg.Pool,
@@ -54,7 +54,7 @@ export function noteProviderFailure(
     if (row === undefined) return { closedForMs: null };
     const { now, failures, openings, open_until: openUntil, breaker_after: breakerAfter } = row;
     const closedFor = (until: number | null) => ({ closedForMs: until === null ? null : until - now });
-    // The row is locked, so that try has ended.
+    // The row is locked, so the previous try has ended.
     if (earlierId !== undefined) {
       const [found] = await run<{ has_committed: boolean | null }>(tx, HAS_COMMITTED, [earlierId]);
       if (found?.has_committed === true) return closedFor(openUntil);

@@ -1,4 +1,4 @@
-/** The limits of providers: set, read, listed. */
+/** Sets, reads and lists the limits of providers. */
 import {
   checkWholeNumber,
   DEFAULT_BREAKER_AFTER,
@@ -13,14 +13,15 @@ import { notSetAside } from '../rows/index.js';
 import { IS_CALLING, IS_KEPT } from './provider-books.js';
 
 export interface ProviderLimits {
-  /** Null = not limited; undefined = as it is. */
+  /** Null removes the limit; undefined leaves it as it is. */
   readonly maxConcurrent?: number | null | undefined;
   readonly requestsPerMinute?: number | null | undefined;
-  /** Failures in a row after which its calls wait; 0 = never; null = the default. */
+  /** The number of failures in a row after which calls wait; 0 = never; null = the default. */
   readonly breakerAfter?: number | null | undefined;
 }
 
-// Without a breaker there is no pause. The turn that has waited longest makes the next sweep look at the provider: there may be room now.
+// Without a breaker there is no pause. The wait of the turn that has waited longest becomes due, so that the next sweep looks at the
+// provider: there may be room now.
 const SET = statement(`
   with /* provider-limits.set */ p as (
     insert into boxcar.providers as p (name, max_concurrent, requests_per_minute, breaker_after) values ($1, $2, $3, $4)
@@ -66,7 +67,8 @@ function checkLimits(name: string, limits: ProviderLimits): void {
 }
 
 /**
- * Sets the given fields and leaves the others. Workers see the change at their next heartbeat; turns that wait, by the next sweep.
+ * Sets the given fields and leaves the others. Workers see the change at their next heartbeat. The next sweep applies it to waiting
+ * turns.
  *
  * @throws KernelError `bad_request` naming a limit that is not a whole number from 1 (`breakerAfter`: 0) to 1,000,000.
  */
@@ -84,7 +86,7 @@ export async function setProviderLimits(pool: pg.Pool, name: string, limits: Pro
   ]);
 }
 
-/** A provider `p` whose calls have to ask for room. */
+/** True for a provider `p` whose calls must ask for room. */
 export const IS_GATED =
   '(p.max_concurrent is not null or p.requests_per_minute is not null or p.open_until is not null)';
 
@@ -92,7 +94,7 @@ const GATED = statement(
   `select /* provider-limits.gated */ p.name from boxcar.providers p where ${IS_GATED}`,
 );
 
-/** Providers whose calls have to ask for room. */
+/** Providers whose calls must ask for room. */
 export async function findGatedProviders(pool: pg.Pool): Promise<readonly string[]> {
   return (await runRetrying<{ name: string }>(pool, GATED, [])).map((row) => row.name);
 }
@@ -104,7 +106,7 @@ export interface ProviderLine extends pg.QueryResultRow {
   readonly breaker_after: number;
   readonly failures: number;
   readonly open_until: Date | null;
-  /** Calls under way, and places kept for turns that were woken. */
+  /** Calls under way, and places that are kept for woken turns. */
   readonly in_use: number;
   /** Turns that wait for room. */
   readonly waiting: number;
@@ -116,7 +118,7 @@ const LIST = statement(`
     (select count(*)::int from boxcar.waits w where w.provider = p.name) as waiting
   from boxcar.providers p order by p.name`);
 
-/** Providers with limits or failures. */
+/** Lists the providers with limits or failures. */
 export function listProviders(pool: pg.Pool, options: { readonly now?: Date } = {}): Promise<ProviderLine[]> {
   return runRetrying<ProviderLine>(pool, LIST, [options.now ?? null]);
 }

@@ -22,7 +22,7 @@ let world: World;
 let profile: TestProfile;
 let holder: WorkerId;
 
-/** These rows are of turns alone, without what else a submission writes. */
+/** These rows are of turns alone, without the other rows that a submission writes. */
 const OF_WAITS = new Set(['waits-with-cause', 'wait-is-of-turn', 'epochs']);
 
 beforeEach(async () => {
@@ -67,7 +67,7 @@ const claimAgain = async (rings: readonly Ring[], by = holder): Promise<Caller[]
         ]
       : [],
   );
-/** Keeps the row of a turn locked, as a transaction of somebody else does. */
+/** Keeps the row of a turn locked, as another transaction would. */
 async function lockTurn(turn: TestTurn): Promise<AsyncDisposable & { unlock(): Promise<void> }> {
   const client = await world.pool.connect();
   await client.query('begin');
@@ -188,13 +188,13 @@ describe('calls at once', () => {
     expect(lookAfterMs).toBeGreaterThan(0);
     if (newcomer === undefined) throw new Error('no turn');
     expect(outcomes(await enter([newcomer]))).toEqual(['waiting']);
-    // Their places are kept for them.
+    // Their places are kept.
     const again = await claimAgain(rings);
     expect(outcomes(await enterProvider(world.pool, 'p', { callers: again }))).toEqual(
       again.map(() => 'admitted'),
     );
     expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3, waiting: 2 }]);
-    // There is room, and nobody has been woken for it yet.
+    // There is room, but no turn has been woken for it yet.
     await setProviderLimits(world.pool, 'p', { maxConcurrent: 4 });
     expect(outcomes(await enter(await running(1)))).toEqual(['waiting']);
     expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual(idsOf(later.slice(2)));
@@ -219,7 +219,7 @@ describe('calls at once', () => {
     expect((await wakeProvider(world.pool, 'p')).rings).toEqual([]);
     await world.pool.query('update boxcar.workers set lease_until = now() where id = $1', [killed]);
     expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual(idsOf(waiting));
-    // A lease that comes back finds its places given away.
+    // A worker whose lease comes back finds that its places were given away.
     await renewLease(world.pool, killed, { leaseMs: 60_000, hasLock: true });
     expect(await listProviders(world.pool)).toMatchObject([{ in_use: 2 }]);
   });
@@ -257,7 +257,7 @@ describe('calls at once', () => {
     await world.pool.query('update boxcar.workers set lease_until = now() where id = $1', [lapsed]);
     const [next] = await claimAgain(await takeOver(world.pool, { maxLosses: 10, limit: 10 }));
     if (next === undefined) throw new Error('not taken over');
-    // The place of the old holder counts no longer, although the turn is held again.
+    // The place of the old holder no longer counts, although the turn is held again.
     expect(await listProviders(world.pool)).toMatchObject([{ in_use: 0 }]);
     expect(outcomes(await enterProvider(world.pool, 'p', { callers: [next] }))).toEqual(['admitted']);
     await renewLease(world.pool, lapsed, { leaseMs: 60_000, hasLock: true });
@@ -334,10 +334,10 @@ describe('calls at once', () => {
       { message: 'it waits for its turn' },
     );
     const startedAt = performance.now();
-    // One place for each: whichever of the two asks first.
+    // One place for each, whichever of the two asks first.
     await leave(first.slice(0, 2));
     expect(outcomes(await enter([next]))).toEqual(['admitted']);
-    // Less than one limit of the connection.
+    // Less than one lock limit of the connection.
     expect(performance.now() - startedAt).toBeLessThan(3_000);
     await row.unlock();
     expect(outcomes(await refused)).toEqual(['admitted']);
@@ -413,7 +413,7 @@ describe('calls per minute', () => {
     const one = await wakeProvider(world.pool, 'p', { now: moment(everyMs + 10) });
     expect(one.rings).toHaveLength(1);
     expect(one.lookAfterMs).toBeGreaterThan(everyMs - 100);
-    // The place that is kept is paid for.
+    // The rate has room for the kept place.
     const callers = await claimAgain(one.rings);
     expect(outcomes(await enterProvider(world.pool, 'p', { callers, now: moment(everyMs + 20) }))).toEqual([
       'admitted',
@@ -506,7 +506,7 @@ describe('a place that was kept', () => {
     const start = new Date();
     const turns = await running(12);
     expect((await enter(turns, start)).filter(({ outcome }) => outcome === 'admitted')).toHaveLength(1);
-    // Each turn is claimed 12 seconds after it was woken: its place is kept for 10.
+    // Each turn is claimed 12 seconds after it was woken, but its place is kept for 10 seconds only.
     const called: number[] = [];
     const coming: { caller: Caller; at: number }[] = [];
     for (let ms = 0; ms <= 90_000; ms += 1_000) {
@@ -521,7 +521,7 @@ describe('a place that was kept', () => {
       const { rings } = await wakeProvider(world.pool, 'p', { now });
       for (const caller of await claimAgain(rings)) coming.push({ caller, at: ms + 12_000 });
     }
-    // After the first 18 seconds there is no pause as long as a place is kept.
+    // After the first 18 seconds, no pause is as long as a place is kept.
     expect(called.length).toBeGreaterThanOrEqual(9);
     for (const [index, ms] of called.entries())
       if (index > 0) expect(ms - (called[index - 1] ?? 0)).toBeGreaterThanOrEqual(6_000);
@@ -535,7 +535,7 @@ describe('a place that was kept', () => {
     await enter([next]);
     const [ringed] = await claimAgain((await leave([calling])).rings);
     if (ringed === undefined) throw new Error('not woken');
-    // Its place goes to the next, which calls.
+    // Its place is passed on to the next turn, which calls.
     const passed = await claimAgain((await wakeProvider(world.pool, 'p', { now: at(11) })).rings);
     expect(idsOf(passed)).toEqual([next.turnId]);
     expect(await enterAs(passed, at(11))).toEqual(['admitted']);
@@ -574,7 +574,7 @@ describe('a call that tries a failing provider', () => {
       now: at(12),
     });
     expect(idsOf(rings)).toEqual(idsOf(turns.slice(1, 2)));
-    // The turn that has the right now is canceled before it calls.
+    // The turn that may call now is canceled before it calls.
     const woken = turns[1] as TestTurn;
     await commitSteps(world.pool, [
       await world.commit(woken, { step: 'none', end: 'canceled', holder: null }),

@@ -1,17 +1,17 @@
 /**
- * The books of providers: who calls now, who waits for room, and whether the provider works (kernel/model/provider.ts decides).
+ * The books of providers: the calls under way, the turns that wait for room, and whether the provider works (`kernel/model/provider.ts`
+ * decides).
  *
- * B1  Whatever reads and changes a provider's books locks its row first, so admissions are exact over all workers.
- *     It is locked before turns: nobody who has a turn locked asks for it.
- * B2  A place counts while the worker that holds its turn has its lease, or, kept for a turn that was woken, for ten seconds:
- *     what a killed worker had is free with its lease, and no timer is needed.
- * B3  Waiting turns are woken with a place of their own, oldest first; locked turns are passed over for now. Other turns find no
- *     room while a turn waits. A turn that finds no room is suspended under the same lock, so that no place becomes free in
- *     between, unseen. The sweep sets aside a turn that cannot be woken, so that it does not keep other turns waiting.
- *     A turn that was woken keeps its position until it calls: if it comes late, it waits again where it was, or takes a place
- *     that is kept for a turn after it.
- * B4  Only a worker that holds its turn is admitted, and a place counts only at the epoch at which it was taken. So a worker that
- *     has lost its turn does not take or overwrite the place of the next holder. (A kept place belongs to the holder of the turn.)
+ * B1  Each statement that reads and changes a provider's books locks the provider's row first, so admissions are exact over all
+ *     workers. The row is locked before turns: no transaction that has locked a turn asks for it.
+ * B2  A place counts while the worker that holds its turn has its lease. A place that is kept for a woken turn counts for ten seconds.
+ *     So the places of a killed worker become free with its lease, and no timer is needed.
+ * B3  Waiting turns are woken with their own place, oldest first; locked turns are passed over for now. Other turns find no room while
+ *     a turn waits. A turn that finds no room is suspended under the same lock, so that no place can become free unnoticed in between.
+ *     The sweep sets aside a turn that cannot be woken, so that it does not keep other turns waiting. A woken turn keeps its position
+ *     until it calls: if it is late, it waits again at this position, or takes a place that is kept for a later turn.
+ * B4  Only a worker that holds its turn is admitted, and a place counts only at the epoch at which it was taken. So a worker that has
+ *     lost its turn does not take or overwrite the place of the next holder. (A kept place belongs to the holder of the turn.)
  */
 import {
   beginCalls,
@@ -55,8 +55,8 @@ export type GateAnswer =
   | { readonly outcome: 'waiting'; readonly lookAfterMs: number }
   | { readonly outcome: 'fenced' };
 
-// Nothing was asked: the attempt is taken back, and opened again when the turn is. A turn that was woken before waits at its first
-// position; the others after all, in the order in which they ask.
+// The model was not called, so the attempt is removed and opened again when the turn continues. A turn that was woken before waits at
+// its first position. The other turns wait after all of these, in the order in which they ask.
 const WAIT = statement(`
   with /* providers.wait */ want as (
     select * from rows from (json_to_recordset($2) as (turn_id uuid, epoch int, holder_id uuid, step int, attempt int)) with ordinality
@@ -76,7 +76,10 @@ const WAIT = statement(`
   from lk left join was on was.turn_id = lk.id and was.provider = $1
   returning turn_id`);
 
-/** How long a provider's row stays locked for the lock of a turn. The whole request is tried again after that. */
+/**
+ * The longest time for which a provider's row stays locked while the statement waits for the lock of a turn. After that the whole
+ * request is tried again.
+ */
 const TURN_LOCK_MS = 200;
 
 async function suspend(
@@ -97,7 +100,7 @@ async function suspend(
   return new Set(rows.map((row) => row.turn_id));
 }
 
-// Only a wait takes an attempt back: after a takeover its row remains. The wait may be over since, or its turn at an end.
+// Only a wait removes an attempt: a takeover leaves its row. By now the wait may be over, or its turn may have ended.
 const DECIDED = statement(`
   select /* providers.decided */ x.turn_id, exists (select from boxcar.provider_slots s where s.turn_id = x.turn_id and s.epoch = x.epoch and s.provider = $1 and not s.is_kept and s.queued_at is null) as is_placed,
     not exists (select from boxcar.steps s
@@ -112,7 +115,7 @@ interface Decisions {
 /**
  * The decisions of an earlier try of the same request, whose answer was lost. The provider is locked, so that try has ended.
  *
- * @param held - The callers that hold their turns: of these, none waits.
+ * @param held - The callers that hold their turns: none of these turns waits.
  */
 async function findDecisions(
   tx: Tx,
@@ -133,8 +136,8 @@ async function findDecisions(
 const NOTHING_DECIDED: Decisions = { admitted: new Set(), waited: new Set() };
 
 /**
- * Asks for room for one call of each turn. Who finds none is suspended, in the order of `callers`. A constant number of
- * statements.
+ * Asks for room for one call of each turn. Turns without room are suspended, in the order of `callers`. The number of statements is
+ * constant.
  */
 export function enterProvider(
   pool: pg.Pool,
@@ -158,7 +161,7 @@ export function enterProvider(
         ...undecided.filter(({ isNew }) => !isNew),
         ...undecided.filter(({ isNew }) => isNew).toSorted((a, b) => indexOf(a) - indexOf(b)),
       ];
-      // What a turn has of its own comes on top: a place of an earlier call is there already.
+      // A turn's own place does not count against it: the place of an earlier call is already in `state.inUse`.
       const inUse = state.inUse - asking.filter(({ isCalling }) => isCalling).length;
       const { calls, isProbe } = findRoom({ ...state, inUse, kept: 0 });
       const placed = chooseCallers(asking, calls);
@@ -196,11 +199,11 @@ export function enterProvider(
   );
 }
 
-/** Turns woken by one pass; the rest follows with the next. */
+/** The most turns that one pass wakes; the next pass wakes the rest. */
 const WAKE_LIMIT = 200;
-/** So many locked turns do not keep the turns after them from their room. */
+/** The number of locked turns that a pass can skip without keeping later turns from their room. */
 const SPARE_WAITERS = 16;
-/** When a turn that could not be woken is looked at again. */
+/** The time until the next look at a turn that could not be woken. */
 const LOCKED_AGAIN_MS = 500;
 
 const WAITERS = statement(`
@@ -213,7 +216,7 @@ export interface Waiter extends pg.QueryResultRow {
   readonly project_id: ProjectId;
 }
 
-/** Who has waited longest for a provider. */
+/** The turns that have waited longest for a provider. */
 export function findProviderWaiters(
   pool: pg.Pool,
   name: string,
@@ -236,11 +239,11 @@ const WAKE = statement(`
 
 export interface Woken {
   readonly rings: readonly Ring[];
-  /** When those that still wait should be looked at; null = nobody waits. */
+  /** The time until the next look at the turns that still wait; null when no turn waits. */
   readonly lookAfterMs: number | null;
 }
 
-/** Gives the room to the turns that have waited longest. A turn that is locked is passed over, and looked at again soon. */
+/** Gives the room to the turns that have waited longest. A locked turn is passed over, and looked at again soon. */
 async function wake(
   tx: Tx,
   name: string,
@@ -267,7 +270,7 @@ async function wake(
   const rings = rows.map(toRing);
   const hasPassedOver = rows.length < Math.min(wanted, waiters.length);
   if (hasPassedOver) return { rings, lookAfterMs: LOCKED_AGAIN_MS };
-  // Fewer than there was room for: nobody else waits.
+  // There were fewer waiters than room, so no other turn waits.
   if (waiters.length < wanted) return { rings, lookAfterMs: null };
   const after = findRoom({ ...books.state, kept: books.state.kept + rows.length });
   return { rings, lookAfterMs: Math.max(after.lookAt - books.state.now, 0) };
@@ -284,10 +287,10 @@ const FORGET_FAILURES = statement(
 const NOTHING: Woken = { rings: [], lookAfterMs: null };
 
 /**
- * Gives places back and passes them on.
+ * Gives places back and passes them on to waiting turns.
  *
- * @param options.hasProved - A call that was there to try has been answered.
- * @param options.hasAnswered - Any call has been answered: failures before it no longer count.
+ * @param options.hasProved - True when a probe has been answered.
+ * @param options.hasAnswered - True when any call has been answered: failures before it no longer count.
  */
 export function leaveProvider(
   pool: pg.Pool,
@@ -297,7 +300,7 @@ export function leaveProvider(
     readonly hasProved: boolean;
     readonly hasAnswered?: boolean;
     readonly now?: Date | undefined;
-    /** Nobody else is woken. */
+    /** When given, no other turn is woken. */
     readonly wakeOnly?: readonly TurnId[] | undefined;
   } & LockLimit,
 ): Promise<Woken> {
@@ -315,7 +318,7 @@ export function leaveProvider(
   });
 }
 
-/** Looks whether those who wait for a provider can go on: time has passed, or a place came free with its worker. */
+/** Checks whether turns that wait for a provider can continue: time has passed, or a dead worker's place became free. */
 export function wakeProvider(
   pool: pg.Pool,
   name: string,
@@ -327,7 +330,7 @@ export function wakeProvider(
 const OVERDUE_PROVIDERS = statement(`
   select /* providers.overdue_providers */ w.provider from boxcar.waits w where w.due_at <= coalesce($1::timestamptz, now()) and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'coalesce($1::timestamptz, now())')} group by w.provider`);
 
-/** Providers for whose room someone waits, past the time at which he should look. */
+/** Providers with waiting turns whose next look is overdue. */
 export async function findOverdueProviders(
   pool: pg.Pool,
   options: { readonly now?: Date } = {},

@@ -1,10 +1,11 @@
 /**
- * Turns whose worker lacks their selector wait for a worker that has it. Rules of waits: waits.ts; docs/reference/views.md, "Selectors".
+ * Turns whose worker lacks their selector wait for a worker that has it. Rules of waits: `waits.ts`; docs/reference/views.md,
+ * "Selectors".
  *
- * L1  Such a turn is not rung: the workers that have its selector take it from the rows with their sweeps, and with their slots as these become
- *     free while more such turns wait. So it does not come back to a worker without the selector.
- * L2  While a worker has it and no free slot for it, that worker puts off the end of the wait. So the end comes when no such worker has
- *     lived for that long.
+ * L1  Such a turn is not rung. The workers that have its selector take it from the rows in their sweeps, and whenever a slot becomes
+ *     free while more such turns wait. So the turn does not return to a worker without the selector.
+ * L2  While a worker has the selector but no free slot, that worker postpones the end of the wait. So the wait ends only when no such
+ *     worker has lived for that long.
  */
 import type { ProjectId, Ring, SelectorRef, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -21,9 +22,9 @@ import {
 } from '../turn/index.js';
 import { wakeText } from './waits.js';
 
-/** How long a turn waits when no worker that lives has its selector. */
+/** How long a turn waits when no living worker has its selector. */
 export const SELECTOR_PATIENCE_MS = 60_000;
-/** The end of a wait is not put off again within this time. */
+/** The end of a wait is not postponed again within this time. */
 const PUT_OFF_AGAIN_MS = 2_000;
 const END = `clock_timestamp() + ${SELECTOR_PATIENCE_MS} * interval '1 millisecond'`;
 
@@ -37,7 +38,10 @@ const FIX = statement(`
   update /* selector-waits.fix */ boxcar.turns t set selector_version = coalesce(t.selector_version, $4)
   where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' returning t.selector_version`);
 
-/** Fixes the version for the turn, unless it is fixed. @returns The version that counts; undefined when the turn has another holder. */
+/**
+ * Fixes the selector's version for the turn, unless it is already fixed. @returns The valid version; undefined when the turn has
+ * another holder.
+ */
 export async function fixSelector(pool: pg.Pool, held: Held, version: string): Promise<string | undefined> {
   const { turnId, epoch, holderId } = held;
   const [row] = await runRetrying<{ selector_version: string }>(pool, FIX, [
@@ -49,7 +53,7 @@ export async function fixSelector(pool: pg.Pool, held: Held, version: string): P
   return row?.selector_version;
 }
 
-// Nothing was asked: the attempt is taken back, and opened again when the turn is.
+// The model was not called, so the attempt is removed and opened again when the turn continues.
 const WAIT = statement(`
   with /* selector-waits.wait */ lk as (
     select t.id, t.project_id, t.step_count, t.attempt, t.selector, t.selector_version from boxcar.turns t
@@ -98,9 +102,9 @@ export interface SelectorHolder {
 const valuesOf = ({ targets, selectors }: SelectorHolder): unknown[] => [targets, JSON.stringify(selectors)];
 
 /**
- * Wakes turns that wait for selectors that the caller has, the oldest first, for the caller to claim. It is not to ring them.
+ * Wakes turns that wait for the caller's selectors, the oldest first. The caller claims these turns itself and must not ring them.
  *
- * @param limit - How many it has room for; the others wait on.
+ * @param limit - The number of turns that the caller has room for; the others continue to wait.
  */
 export async function takeForSelectors(
   pool: pg.Pool,
@@ -113,7 +117,7 @@ export async function takeForSelectors(
   );
 }
 
-/** Puts off the end of the waits for selectors that the caller has and has no room for (L2). */
+/** Postpones the end of the waits for the caller's selectors for which the caller has no room (L2). */
 export async function putOffSelectorWaits(pool: pg.Pool, holder: SelectorHolder): Promise<void> {
   await runRetrying(pool, PUT_OFF, valuesOf(holder));
 }
@@ -130,7 +134,7 @@ const UNSELECTED = statement(`
     and ${notSetAside('due_waits', 't.id', 'coalesce($1::timestamptz, now())')}
   order by w.due_at limit $2`);
 
-/** Turns for whose selector no worker has come. */
+/** Turns whose wait for a selector ended without a worker that has it. */
 export function findUnselected(
   pool: pg.Pool,
   options: SweepClock & { readonly limit: number },

@@ -10,9 +10,9 @@ const RING =
 const AS_RING = 't.id as turn_id, t.epoch, t.worker_target, t.project_id';
 const CAN_RING = `t.format <= t.oldest_build and ${RINGABLE}`;
 
-// Turns of a target without a worker wait with or without a ring, and are passed over. Turns that some workers of a target cannot
-// read are passed over too: their rings might meet such a worker again and again, so the other workers look for these turns in the
-// rows. `looked` reads one page of the index, and the page is filtered afterwards.
+// Two kinds of turns are passed over. Turns of a target without a worker wait with or without a ring. Turns that some workers of a
+// target cannot read might meet such a worker again and again, so the other workers look for these turns in the rows. `looked` reads
+// one page of the index, and the page is filtered afterwards.
 const STALE_RINGS = statement(`
   with recursive /* stale-rings.stale_rings */ targets as (
     (select t.worker_target from boxcar.turns t where t.status = 'dispatched' order by t.worker_target limit 1)
@@ -62,7 +62,7 @@ const STALE_RINGS = statement(`
 
 /** A ring that may be lost. */
 export interface StaleRing extends Ring {
-  /** It is the oldest of its target, or of a project that has no turn running: other rings may no longer pass it. */
+  /** True for the oldest ring of its target, or of a project without a running turn: other rings may no longer pass it. */
   readonly isNext: boolean;
 }
 
@@ -72,7 +72,7 @@ export interface RingPlace {
   readonly dispatchedAt: string;
   readonly priority: number;
   readonly turnId: TurnId;
-  /** The projects whose rings at this target have been met: their oldest ring is before this place. */
+  /** The projects whose rings at this target the search has met: their oldest ring is before this place. */
   readonly projectIds: readonly ProjectId[];
 }
 
@@ -86,10 +86,10 @@ interface PlaceRow {
 }
 
 /**
- * Turns that were dispatched a while ago and are not claimed, although all live workers can read them: their ring may be lost. The
- * oldest ring of each target, then `limit` rings after a place.
+ * Finds turns that were dispatched a while ago and are not claimed, although all live workers can read them: their ring may be lost.
+ * Returns the oldest ring of each target, then `limit` rings after a place.
  *
- * @returns `next`: where the next search begins; absent: this one has seen the last ring.
+ * @returns `next`: the start of the next search; absent when this search has seen the last ring.
  */
 export async function findStaleRings(
   pool: pg.Pool,
@@ -122,7 +122,7 @@ export async function findStaleRings(
   };
 }
 
-// A call of the epoch at which its turn was dispatched was not begun by any worker, and still is not.
+// No worker has begun a call that has the epoch at which its turn was dispatched. This must stay true at the new epoch.
 const UNBEGUN = "k.status = 'pending' and k.epoch = lk.epoch and k.retry = 'never' and k.route = 'function'";
 const RING_AGAIN = statement(`
   with /* stale-rings.ring_again */ want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
@@ -143,8 +143,8 @@ const RING_AGAIN = statement(`
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
 /**
- * Raises the epoch of dispatched turns, so that the new rings have unused job ids. Turns that are locked, or a call of
- * which is, are left to the next sweep.
+ * Raises the epoch of dispatched turns, so that the new rings have unused job ids. A turn that is locked, or that has a locked call, is
+ * left to the next sweep.
  */
 export async function ringAgain(pool: pg.Pool, rings: readonly Ring[]): Promise<readonly Ring[]> {
   const wanted = rings.map((ring) => ({ turn_id: ring.turnId, epoch: ring.epoch }));

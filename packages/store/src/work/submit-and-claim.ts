@@ -4,7 +4,7 @@ import { type SubmissionItem, type SubmissionResult, writeSubmissions } from '..
 import { AlongClaim, type ClaimAlong, type ViewedClaim } from '../turn/index.js';
 
 /**
- * Writes submissions and takes some of their turns, in one transaction and round trip. Not repeated.
+ * Writes submissions and claims some of their turns, in one transaction and one round trip. Not repeated.
  *
  * @returns One result per submission, and one claim per ring of `along`.
  */

@@ -33,7 +33,7 @@ beforeEach(async () => {
   return () => world[Symbol.asyncDispose]();
 });
 
-/** A moment so many seconds from now: the clock of these tests. */
+/** A time in the given number of seconds from now: the clock of these tests. */
 const later = (seconds: number): { now: Date } => ({ now: new Date(Date.now() + seconds * 1_000) });
 const limit = 100;
 const NOTHING = {

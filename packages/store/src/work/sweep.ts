@@ -1,6 +1,6 @@
 /**
- * What the sweep looks for: rows that nobody will touch unless somebody looks. Each search is an index probe on rows that
- * are overdue, so an idle database answers from a handful of empty index pages.
+ * The searches of the sweep: rows that no process would touch without it. Each search is an index probe on overdue rows, so in an idle
+ * database it reads only a few empty index pages.
  */
 import { randomUUID } from 'node:crypto';
 import type { BatchId, ProjectId, Ring, ToolCallId, TurnId } from '@boxcar/kernel';
@@ -23,11 +23,11 @@ import { LONG_DEAD } from './workers.js';
 export const NOW = 'coalesce($1::timestamptz, now())';
 export const FIRST_ID = '00000000-0000-0000-0000-000000000000';
 
-/** Running turns `t` that nobody holds. */
+/** True for running turns `t` without a living holder. */
 const UNHELD = `not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${NOW}) and ${notSetAside('dead_leases', 't.id', NOW)}`;
 const DEAD = `t.status = 'running' and ${UNHELD}`;
 const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadline_at is not null and ${notSetAside('overdue_turns', 't.id', NOW)}`;
-// One that waits for a batch ends with it.
+// A call that waits for a batch ends with the batch.
 const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending' and k.batch_id is null and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
 const DUE_LOOK = `k.look_at <= ${NOW} and k.look_at is not null and k.status = 'pending'`;
 const DUE_WAIT = `w.due_at <= ${NOW} and w.due_at is not null and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
@@ -36,18 +36,18 @@ const BATCH_IN_ORDER = notSetAside('due_batches', 'b.id', NOW);
 const DUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.is_due and ${BATCH_IN_ORDER}`;
 const OVERDUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.deadline_at <= ${NOW} and ${BATCH_IN_ORDER}`;
 
-// A turn that was handed back because it could not be run is rung only when its back-off is over.
+// A turn that was handed back because it could not be run is rung only after its back-off.
 export const RINGABLE = `${notSetAside('lost_rings', 't.id', NOW)} and ${mayRun(NOW)}`;
 
-/** True for a ticket `a` of a call that was decided a while ago, and that nothing has acted on.  */
+/** True for the ticket `a` of a call that was decided a while ago, and that no process has acted on. */
 export const IS_LEFT = `a.tool_call_id is not null and a.consumed_at is null and a.voided_at is null and a.status <> 'pending'
     and a.resolved_at < ${NOW} - interval '2 seconds'`;
 
-/** True for a handoff `h` that nobody waits for any more: the turn that asked has ended, or the call that waits for it has its answer. */
+/** True for a handoff `h` that nothing waits for anymore: the turn that asked has ended, or the call that waits for it has its answer. */
 export const IS_ORPHAN = `(h.parent_turn_id is not null and (exists (select from boxcar.turns p where p.id = h.parent_turn_id and p.ended_at is not null)
     or (h.is_awaited and h.tool_call_id is not null and not exists (select from boxcar.tool_calls k where k.id = h.tool_call_id and k.status = 'pending'))))`;
 
-/** True for a handoff `h` that waits for a ticket `a` which was decided a while ago, or that nobody waits for any more. */
+/** True for a handoff `h` that waits for a ticket `a` which was decided a while ago, or that nothing waits for anymore. */
 export const IS_LEFT_HANDOFF = `h.ended_at is null and h.phase = 'awaiting_approval' and (a.resolved_at < ${NOW} - interval '2 seconds' or a.voided_at is not null or ${IS_ORPHAN})`;
 
 const PROBE = statement(`
@@ -80,35 +80,35 @@ export interface SweepFindings {
   readonly dead_leases: boolean;
   readonly overdue_turns: boolean;
   readonly overdue_calls: boolean;
-  /** Calls in the hands of workers outside, whose job is to be looked into. */
+  /** Calls of outside workers whose job is due for a look. */
   readonly due_looks: boolean;
-  /** Turns that wait for a moment which has come, or for a budget. */
+  /** Turns that wait for a time that has come, or for a budget. */
   readonly due_waits: boolean;
-  /** Batches to be ended, or past their deadline. */
+  /** Batches that must be ended, or that are past their deadline. */
   readonly due_batches: boolean;
   readonly queued: boolean;
-  /** Jobs at the queue door wait: the turns or batches of some may have ended. */
+  /** Jobs wait at the queue door: the turns or batches of some may have ended. */
   readonly waiting_doors: boolean;
   readonly dead_workers: boolean;
-  /** Rows that once could not be handled, and were since. */
+  /** Rows that could not be handled earlier, and have been handled since. */
   readonly settled_failures: boolean;
-  /** Awaited turns that have stood in a queue for long: their waits may be a circle. */
+  /** Awaited turns that have been queued for long: their waits may form a cycle. */
   readonly long_waits: boolean;
   /** Turns that were given up and have not been ended. */
   readonly failed_turns: boolean;
   /** Calls or batches that wait for a turn or batch that could not be ended. */
   readonly lost_turns: boolean;
-  /** Ends of sessions' turns that are to be told. */
+  /** Ends of turns of sessions that must be reported. */
   readonly notices: boolean;
-  /** Ends of handoffs that are to be told to the agents that asked. */
+  /** Ends of handoffs that must be reported to the agents that asked. */
   readonly handoff_notices: boolean;
-  /** Events that are to be sent to receivers outside. */
+  /** Events that must be sent to outside receivers. */
   readonly webhooks: boolean;
   /** Open forks whose turn has ended. */
   readonly left_forks: boolean;
-  /** Turns wait for a worker with their selector. */
+  /** Turns that wait for a worker with their selector. */
   readonly selector_waits: boolean;
-  /** Requests whose time is over, or decided ones that nothing has acted on. */
+  /** Requests for approval that have expired, or that were decided and not acted on. */
   readonly approvals: boolean;
 }
 
@@ -135,7 +135,7 @@ const NOTHING: SweepFindings = {
   approvals: false,
 };
 
-/** Is there anything to do? One statement, the whole cost of an idle sweep. */
+/** Checks whether there is anything to do. An idle sweep costs only this one statement. */
 export async function probe(
   db: Queryable,
   options: SweepClock & { readonly lostRingMs: number },
@@ -155,9 +155,9 @@ const STEP_DOWN = statement(
 );
 
 /**
- * Runs `body` if no other process sweeps at this moment; false = another process does. A sweeper that dies or is stopped delays
- * the others by its lease at most. When a sweep outlasts its lease, a second sweep may run at the same time; this is safe, since
- * the first sweep to lock a row takes it.
+ * Runs `body` if no other process sweeps at this moment; false when another process does. A sweeper that dies or is stopped delays the
+ * others by its lease at most. When a sweep outlasts its lease, a second sweep may run at the same time. This is safe, since the first
+ * sweep to lock a row takes it.
  */
 export async function elected(pool: pg.Pool, leaseMs: number, body: () => Promise<void>): Promise<boolean> {
   const me = randomUUID();
@@ -174,7 +174,7 @@ const DEAD_TURNS = statement(
   `select /* sweep.dead_turns */ t.id as turn_id, t.project_id from boxcar.turns t where ${DEAD} and t.losses < $2 - 1 order by t.id limit $3`,
 );
 
-/** The turns that {@link takeOver} takes. */
+/** Finds the turns that {@link takeOver} takes. */
 export function findDeadTurns(
   pool: pg.Pool,
   options: SweepClock & { maxLosses: number; limit: number },
@@ -191,10 +191,10 @@ const TAKE_OVER = statement(`
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
 /**
- * Takes turns from holders whose lease has passed; they continue from their last committed step.
+ * Takes turns from holders whose lease has ended. The turns continue from their last committed step.
  *
- * @param options.maxLosses - So many lost workers at the same step are the end of a turn.
- * @param options.turnIds - Only these. Default: all that {@link findDeadTurns} finds.
+ * @param options.maxLosses - The number of workers lost at the same step that ends a turn.
+ * @param options.turnIds - Only these turns. Default: all that {@link findDeadTurns} finds.
  */
 export async function takeOver(
   pool: pg.Pool,
@@ -211,17 +211,17 @@ export async function takeOver(
 }
 
 export interface OverdueTurn extends EndableTurn {
-  /** The account that governs it when that account's time is over; null = it is not. */
+  /** The account that governs the turn, when the time of that account is over; otherwise null. */
   readonly over_budget_id: string | null;
 }
 
-// A waiting turn is older than the turns it waits for and may have their deadline: it ends first, and its call is not answered.
+// A waiting turn is older than the turns it waits for, and may have the same deadline. So it ends first, and its call is not answered.
 const OVERDUE_TURNS = statement(
   `select /* sweep.overdue_turns */ ${ENDABLE}, (select b.id from boxcar.budgets b where b.id = t.budget_id and b.deadline_at <= ${NOW}) as over_budget_id
   from boxcar.turns t where ${OVERDUE_TURN} order by t.deadline_at, t.id limit $2`,
 );
 
-/** Turns past their deadline, in whatever status that is not final. */
+/** Turns past their deadline, in any status that is not final. */
 export function findOverdueTurns(
   pool: pg.Pool,
   options: SweepClock & { limit: number },
@@ -250,10 +250,10 @@ export interface OverdueCall extends pg.QueryResultRow {
   readonly turn_id: TurnId;
   readonly project_id: ProjectId;
   readonly name: string;
-  /** Whose queue its job is in; null when it has none. */
+  /** The target whose queue has the call's job; null when the call has no job. */
   readonly target: string | null;
   readonly is_awaiting: boolean;
-  /** As Postgres writes it: its answer counts only while this is its deadline. */
+  /** In the text form of Postgres. An answer to the call counts only while the call has this deadline. */
   readonly deadline_at: string;
 }
 
@@ -262,7 +262,7 @@ const OVERDUE_CALLS = statement(`
     exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) as is_awaiting
   from boxcar.tool_calls k where ${OVERDUE_CALL} order by k.deadline_at limit $2`);
 
-/** Calls without a result past their deadline. */
+/** Unanswered calls past their deadline. */
 export function findOverdueCalls(
   pool: pg.Pool,
   options: SweepClock & { limit: number },
@@ -273,7 +273,7 @@ export function findOverdueCalls(
 const FIND_DUE_BATCHES = statement(`
   select /* sweep.find_due_batches */ * from (${DUE_BATCHES} order by b.id limit $2) u union (${OVERDUE_BATCHES} order by b.deadline_at limit $2)`);
 
-/** Batches that are to be ended or have passed their deadline. */
+/** Batches that must be ended, or that are past their deadline. */
 export async function findDueBatches(
   pool: pg.Pool,
   options: SweepClock & { limit: number },

@@ -1,30 +1,30 @@
-/** Waits that may be circles: what the sweep reads, for `findWaitCycles` of the kernel to judge. */
+/** Reads waits that may form cycles. `findWaitCycles` of the kernel decides. */
 import type { BatchId, ProjectId, ToolCallId, TurnId, WaitingTurn } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';
 import { notSetAside } from '../rows/index.js';
 import type { SweepClock } from '../turn/index.js';
 
-/** Younger waits are left alone: what is a circle now is one then, and nearly all waits are over by then. */
+/** Younger waits are left alone: a cycle still exists after this time, and nearly all other waits are over by then. */
 const OLD = "interval '5 seconds'";
 /** Turns read in one pass. */
 const READ_LIMIT = 5_000;
 
 const HAND = "('dispatched', 'running', 'suspended')";
 
-/** A turn that others wait for has stood in a queue for long. Oldest first, so the first look at the index decides. */
+/** True for an awaited turn that has been queued for long. The oldest is first, so the first index entry decides. */
 const longWait = (now: string): string =>
   `q.status = 'queued' and (q.is_awaited or q.batch_ids is not null) and q.created_at <= ${now} - ${OLD}`;
-/** A turn has waited for others' turns for long. */
+/** True for a batch through which a turn has waited for other turns for long. */
 const longCollect = (now: string): string =>
   `b.status = 'running' and b.kind = 'collect' and b.tool_call_id is not null and b.created_at <= ${now} - ${OLD}`;
 
-/** True when there is something to look at. */
+/** True when there are long waits to look at. */
 export const hasLongWaits = (now: string): string =>
   `(exists (select from boxcar.turns q where ${longWait(now)}) or exists (select from boxcar.batches b where ${longCollect(now)}))`;
 
-// Of a batch only members that wait themselves, and none of one that can do without them: of min_success of them enough others may
-// still succeed. What waits for its window alone ends every way.
+// Only members that wait themselves. A batch that can succeed without its waiting members has none: enough other members may still
+// reach `min_success`. A turn that only waits for its window always gets to run.
 const BLOCKED_MEMBERS = `
   select c.id from boxcar.batches b cross join lateral unnest(b.turn_ids) as u(id)
     cross join lateral (select x.id, x.agent_id, x.status from boxcar.turns x where x.id = u.id and x.ended_at is null offset 0) c
@@ -32,7 +32,7 @@ const BLOCKED_MEMBERS = `
     and case c.status when 'suspended' then exists (select from boxcar.tool_calls o where o.turn_id = c.id and o.status = 'pending' and o.route = 'primitive')
       when 'queued' then exists (select from boxcar.turns h where h.agent_id = c.agent_id and h.status in ${HAND}) else false end`;
 
-/** The turns that the open calls of turn `turn` wait for, with the calls. */
+/** The turns that the open calls of turn `turn` wait for, with these calls. */
 const awaited = (turn: string): string => `
   select k.id as call_id, k.name, k.created_at as since, null::uuid as batch_id, c.id as turn_id
   from boxcar.tool_calls k join boxcar.turns c on c.parent_tool_call_id = k.id and c.is_awaited
@@ -42,8 +42,8 @@ const awaited = (turn: string): string => `
   from boxcar.tool_calls k cross join lateral (${BLOCKED_MEMBERS} offset 0) m
   where k.turn_id = ${turn} and k.status = 'pending' and k.batch_id is not null`;
 
-// A circle leaves the tree of its run through the queue of an agent, or through a turn that is collected: there it is looked for.
-// Both kinds of starts have ids that rise with time, and are gone through together.
+// A cycle leaves the tree of its run through the queue of an agent, or through a turn that is collected. So the search starts at these
+// two places. The ids of both kinds of starts rise with time, and the search goes through them together.
 const READ = statement(`
   with recursive /* wait-cycles.read */ starts as (
     select s.id, s.waiter_id from (
@@ -94,11 +94,11 @@ interface ReadRow extends pg.QueryResultRow {
 const FROM_THE_START = '00000000-0000-0000-0000-000000000000';
 
 /**
- * Turns that have waited long, and what they wait for, to the end of each chain.
+ * Loads turns that have waited long and the turns that they wait for, to the end of each chain.
  *
- * @param options.after - Where the last look ended, so that many waits are gone through a part at a time.
- * @param options.limit - Queued turns and batches to start from.
- * @returns The turns, and where to go on; undefined: from the start.
+ * @param options.after - The end of the last look, so that many waits are searched in parts.
+ * @param options.limit - The number of queued turns and batches to start from.
+ * @returns The turns, and the place where the next look continues; undefined when it begins again at the start.
  */
 export async function loadLongWaits(
   pool: pg.Pool,

@@ -24,7 +24,7 @@ export function findJobsWaitingFor(db: Queryable, ids: readonly (TurnId | BatchI
   return run<WaitingJob>(db, JOBS_OF, [ids]);
 }
 
-// As many may wait as turns are queued, and of nearly all nothing has ended: a pass looks at a part of them.
+// There may be as many waiting jobs as queued turns, and nearly all of their turns have not ended. So a pass looks at a part of them.
 const answerableOf = (column: string, table: string): Statement =>
   statement(`
   with /* waiting-jobs.answerable */ looked as materialized (
@@ -43,9 +43,9 @@ const ANSWERABLE = {
 } as const;
 
 /**
- * Jobs at the queue door whose turn or batch ended a while ago and that have not been answered, among the `limit` after one.
+ * Unanswered jobs at the queue door whose turn or batch ended a while ago, among the next `limit` jobs after a given place.
  *
- * @returns `next`: where the next look begins; undefined: this one saw the last.
+ * @returns `next`: the start of the next look; undefined when this look has seen the last job.
  */
 export async function findAnswerableJobs(
   pool: pg.Pool,
@@ -65,7 +65,10 @@ const RECORD = statement(`
   from boxcar.operations o where o.project_id = $1 and o.idempotency_key = $2 and o.door_job_id is distinct from $4
   on conflict (project_id, idempotency_key) do update set door_job_id = excluded.door_job_id`);
 
-/** Another job waits for the turn or batch of an operation: it gets a record of its own, under `own_key`. Once is enough. */
+/**
+ * Records another job that waits for the turn or batch of an operation, under its own key `own_key`. Recording the same job again
+ * changes nothing.
+ */
 export async function recordWaitingJob(
   db: Queryable,
   job: { project_id: ProjectId; idempotency_key: string; own_key: string; job_id: string },
@@ -91,13 +94,13 @@ const REMOVE_MANY = statement(`
   )
   update boxcar.operations o set door_job_id = null from lk where o.project_id = lk.project_id and o.idempotency_key = lk.idempotency_key`);
 
-/** The same for many jobs. Those that are locked at this moment stay. */
+/** The same for many jobs. Jobs that are locked at this moment stay. */
 export async function removeWaitingJobs(pool: pg.Pool, jobs: readonly WaitingJob[]): Promise<void> {
   const records = jobs.map(({ awaited_id, job_id }) => ({ awaited_id, job_id }));
   await runRetrying(pool, REMOVE_MANY, [JSON.stringify(records)]);
 }
 
-/** The job has its answer, or is gone. */
+/** Removes a job that has its answer or no longer exists. */
 export async function removeWaitingJob(db: Queryable, job: WaitingJob): Promise<void> {
   await run(db, REMOVE, [job.project_id, job.awaited_id, job.job_id]);
 }

@@ -21,7 +21,7 @@ beforeEach(async () => {
 const SECOND = 1_000;
 const later = (seconds: number) => ({ now: new Date(Date.now() + seconds * SECOND), limit: 100 });
 
-/** Says that the model call of the open step failed, and waits a minute for the next. */
+/** Reports that the model call of the open step failed. The next call is a minute later. */
 async function fail(turn: TestTurn, options: { holder?: WorkerId; epoch?: number } = {}): Promise<boolean> {
   const { step } = await world.commit(turn);
   const row = await world.row(turn);
@@ -146,7 +146,7 @@ describe('a wake', () => {
     await other.query('select from boxcar.turns where id = $1 for update', [turn.turnId]);
     const ending = commitSteps(world.pool, [end]);
     await waitUntilBlocked(world.pool, { by: other.pid });
-    // What somebody has in hand is left for the next look.
+    // A turn that another session has locked is left for the next look.
     expect(await wakeDue(world.pool, later(61))).toEqual([]);
     await other.query('commit');
     expect((await ending).outcomes).toMatchObject([{ outcome: 'committed' }]);

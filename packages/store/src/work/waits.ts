@@ -1,10 +1,10 @@
 /**
- * Turns that wait for something else than a call: a moment, room at a provider, a budget, a decision.
+ * Turns that wait for something other than a call: a time, room at a provider, a budget, a decision.
  *
- * V1  A wait row belongs to a suspended turn without open calls, and such a turn has one: both are written together.
- * V2  Whoever wakes a turn deletes its wait in the same statement, under the turn's lock, so it is woken once.
- * V3  A wait for room at a provider ends only by the provider's own books (providers.ts), in their order; a wait for a selector by a
- *     worker that has it (selector-waits.ts).
+ * V1  A wait row belongs to a suspended turn without open calls, and each such turn has a wait row: both are written together.
+ * V2  The statement that wakes a turn also deletes its wait, under the turn's lock. So a turn is woken once.
+ * V3  Only the provider's own books (`providers.ts`) end a wait for room at a provider, in their order. Only a worker that has the
+ *     selector ends a wait for a selector (`selector-waits.ts`).
  */
 
 import type { ErrorBody, JsonObject, ProjectId, Ring, TurnId, WorkerId } from '@boxcar/kernel';
@@ -15,12 +15,12 @@ import { notSetAside } from '../rows/index.js';
 import type { StepCommit } from '../turn/index.js';
 import { findSuspended, hasStatus, lockTurns, toRing } from '../turn/index.js';
 
-/** A wait for people to look at. */
+/** A wait, in a form for people. */
 export interface WaitLine {
   readonly kind: WaitKind;
-  /** When it is looked at again; null = someone else wakes it. */
+  /** The time of the next look; null when something else wakes the turn. */
   readonly due_at: string | null;
-  /** Whose room it waits for. */
+  /** The provider whose room the turn waits for. */
   readonly provider: string | null;
   readonly detail: JsonObject;
 }
@@ -45,8 +45,8 @@ const RETRY_LATER = statement(`
   returning turn_id`);
 
 /**
- * Suspends a turn whose model call failed, until the call is made again. Closes the attempt with its error, and leaves no other
- * trace. When the turn has another holder, it does nothing and returns false. A repetition returns true when an earlier try has
+ * Suspends a turn whose model call failed, until the call is made again. Closes the attempt with its error, and leaves no other trace.
+ * When the turn has another holder, the function does nothing and returns false. A repetition returns true when an earlier try has
  * suspended the turn.
  */
 export async function retryLater(
@@ -56,10 +56,10 @@ export async function retryLater(
     readonly epoch: number;
     readonly holderId: WorkerId;
     readonly step: NonNullable<StepCommit['step']>;
-    /** What the call is charged with, for a turn whose row keeps it. */
+    /** The charge for the call, for a turn whose row counts its spending. */
     readonly spent?: StepCommit['spent'];
     readonly delayMs: number;
-    /** What is shown of the wait. */
+    /** The details of the wait that are shown. */
     readonly detail: JsonObject;
   },
 ): Promise<boolean> {
@@ -94,12 +94,13 @@ export async function retryLater(
   );
 }
 
-/** A build from before the waits ends a turn and leaves its wait behind; nobody else touches it any more. `ids`: an array. */
+/** A build that does not know waits ends a turn and leaves its wait row, which no other process would remove. `ids`: an array. */
 export const strayWaits = (ids: string): string => `strays as (
     delete from boxcar.waits w using boxcar.turns t where w.turn_id = any (${ids}) and t.id = w.turn_id and t.ended_at is not null
   )`;
 
-// The turn first, then its wait: as an end does. A wait that was ended meanwhile is not in `gone`, whatever `lk` saw.
+// The turn is locked before its wait is deleted, in the same order as at an end. If another transaction has deleted the wait in the
+// meantime, it is not in `gone`, although `lk` has the turn.
 export const wakeText = (which: string): string => `
   with /* waits.wake */ due as materialized (select array(${which}) as ids),
   ${strayWaits('(select ids from due)::uuid[]')},
@@ -118,7 +119,7 @@ const DUE_WAITS = statement(
   `select /* waits.due_waits */ w.turn_id, w.project_id ${DUE} order by w.due_at limit $2`,
 );
 
-/** The turns that {@link wakeDue} would wake. */
+/** Finds the turns that {@link wakeDue} would wake. */
 export function findDueWaits(
   pool: pg.Pool,
   options: { readonly now?: Date; readonly limit: number },
@@ -135,9 +136,9 @@ const WAKE_DUE = statement(
 type RingRow = Parameters<typeof toRing>[0];
 
 /**
- * Wakes turns whose time has come.
+ * Wakes turns whose wait is due.
  *
- * @param options.turnIds - Only these.
+ * @param options.turnIds - Only these turns.
  */
 export async function wakeDue(
   pool: pg.Pool,
@@ -152,7 +153,7 @@ const WAKE_RETRIES = statement(
     select t.id from boxcar.turns t join boxcar.waits w on w.turn_id = t.id where t.id = x.turn_id and t.epoch = x.epoch and w.kind = 'retry' offset 0) t`),
 );
 
-/** Wakes turns that wait to try again since the epochs named, for one who measured the time himself. */
+/** Wakes turns that have waited for their retry since the given epochs. The caller has measured the time itself. */
 export async function wakeRetries(
   pool: pg.Pool,
   waiting: readonly Pick<Ring, 'turnId' | 'epoch'>[],

@@ -17,7 +17,7 @@ import { wakeRetries } from './waits.js';
 /** Turns of the window that a statement does not change. */
 const WINDOW = 5_000;
 const ENDED = 20_000;
-/** More than a statement about {@link BATCH} turns reads, and far less than the window. */
+/** More rows than a statement about {@link BATCH} turns reads, and far fewer than the window has. */
 const LITTLE = 1_000;
 const BATCH = 20;
 
@@ -165,7 +165,7 @@ test('a page of the old rings of a large window is read without the rest of the 
     await insertTurns(2, WINDOW, { status: "'dispatched'", dispatched_at, worker_target: "'b'" });
     await insertTurns(4, WINDOW, { status: "'dispatched'", dispatched_at, worker_target: "'far'" });
     await insertTurns(5, WINDOW, { status: "'dispatched'", dispatched_at, worker_target: "'n' || n % 3" });
-    // Index entries of the rows that were deleted would be read.
+    // Otherwise index entries of the deleted rows would be read.
     await world.rows('vacuum boxcar.turns');
     await world.worker({ targets: ['b', 'n0', 'n1', 'n2'] });
     const now = new Date(Date.now() + 60_000);
@@ -185,7 +185,7 @@ test('a page of the old rings of a large window is read without the rest of the 
       } while (after !== undefined);
     }
     expect(found.size).toBe(2 * WINDOW);
-    // The oldest of each target, and one page of one target: not a page of each.
+    // The oldest turn of each target, and one page of one target: not a page of each target.
     expect(Math.max(...reads)).toBeLessThan(LITTLE / 2);
   } finally {
     await world.rows('delete from boxcar.turns where ended_at is null');

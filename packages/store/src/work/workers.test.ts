@@ -94,7 +94,7 @@ describe('the queue of a target', () => {
     expect(await world.statusOf(turn)).toBe('queued');
     const next = promoted();
     await waitUntilBlocked(world.pool, { by: first.pid });
-    // Whatever the first one saw, this turn was not yet there: nobody else would look for it.
+    // The first one looked before this turn was there: no other process would look for the turn.
     await first.query('commit');
     expect(await next).toEqual([turn.turnId]);
   });

@@ -9,13 +9,13 @@ import { IS_GATED } from './provider-limits.js';
 
 export interface NewWorker {
   readonly id: WorkerId;
-  /** Key of the session advisory lock the worker's direct connection holds while it lives. */
+  /** The key of the session advisory lock that the worker's direct connection holds while the worker lives. */
   readonly lockKey: string;
   readonly targets: readonly string[];
   readonly concurrency: number;
   readonly leaseMs: number;
   readonly info: WorkerInfo;
-  /** The newest migration that its build knows; default: this build's. */
+  /** The newest migration that the worker's build knows. Default: the migration of this build. */
   readonly schemaVersion?: number;
 }
 
@@ -27,7 +27,7 @@ const REGISTER = statement(`
   )
   select pg_notify('${WORKERS_CHANNEL}', 'joined ' || id) from joined`);
 
-/** The worker must already hold its lock. The other workers are notified, so that one of them watches it. */
+/** Registers a worker. The worker must already hold its lock. The other workers are notified, so that one of them watches it. */
 export async function registerWorker(db: Queryable, worker: NewWorker): Promise<void> {
   await run(db, REGISTER, [
     worker.id,
@@ -40,7 +40,7 @@ export async function registerWorker(db: Queryable, worker: NewWorker): Promise<
   ]);
 }
 
-/** The row `alias` is a worker's: a door has no targets. */
+/** True when the row `alias` is a worker's row: a door has no targets. */
 export const isWorker = (alias: string): string => `${alias}.targets <> '{}'`;
 
 const RENEW = statement(`
@@ -52,19 +52,19 @@ const RENEW = statement(`
     exists (select from boxcar.workers o where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version) as has_older,
     exists (select from boxcar.workers o where o.lease_until > now() and o.id <> u.id and ${isWorker('o')}) as has_peers`);
 
-/** @property isGivenUp - It may only be ended: what its worker still runs for it is stopped. */
+/** @property isGivenUp - The turn may only be ended: the worker stops the work that it still does for it. */
 export type HeldNow = HeldAt & { readonly isGivenUp: boolean };
 
 export interface Renewal {
-  /** The turns that the rows say it holds. */
+  /** The turns that the worker holds according to the rows. */
   readonly held: readonly HeldNow[];
-  /** Providers of models whose calls have to ask for room first. */
+  /** Providers of models whose calls must ask for room first. */
   readonly gated: readonly string[];
-  /** The oldest build that may work on this database. */
+  /** The oldest build that can work on this database. */
   readonly minCompatible: number;
-  /** Workers of older builds serve its targets as well. */
+  /** True when workers of older builds serve the worker's targets as well. */
   readonly hasOlder: boolean;
-  /** Others live, whatever they serve. */
+  /** True when other workers live, whatever they serve. */
   readonly hasPeers: boolean;
 }
 
@@ -77,11 +77,11 @@ interface RenewalRow extends pg.QueryResultRow {
 }
 
 /**
- * Renews the lease of a worker and with it of every turn it holds.
+ * Renews the lease of a worker, and with it the lease of every turn it holds.
  *
- * @param options.hasLock - False: its session lock is gone for now, and only its lease speaks for it.
- * @param options.answers - Providers that have answered since the renewal before, and how many milliseconds ago the last time.
- * @returns Undefined = its row is gone and its turns with it.
+ * @param options.hasLock - False: the worker has lost its session lock for now, and only its lease shows that it lives.
+ * @param options.answers - Providers that have answered since the last renewal, and how many milliseconds ago the last answer was.
+ * @returns Undefined when the worker's row is gone, and its turns with it.
  */
 export async function renewLease(
   db: Queryable,
@@ -108,14 +108,14 @@ const GIVE_UP = statement(
   'update /* workers.give_up */ boxcar.workers set lease_until = now(), locked_at = null where id = $1',
 );
 
-/** Ends the lease of a worker that can no longer commit: the sweep of any other worker takes its turns over. */
+/** Ends the lease of a worker that can no longer commit. The sweep of any other worker takes over its turns. */
 export async function giveUpLease(db: Queryable, workerId: WorkerId): Promise<void> {
   await run(db, GIVE_UP, [workerId]);
 }
 
 export interface NewDoor {
   readonly id: WorkerId;
-  /** Unlike that of any worker; it locks nothing. */
+  /** Different from the key of any worker; the door locks nothing. */
   readonly lockKey: string;
   readonly leaseMs: number;
   readonly info: WorkerInfo;
@@ -127,24 +127,25 @@ const ANNOUNCE_DOOR = statement(`
   values ($1, $2, now() + $3 * interval '1 millisecond', '{}', 1, $4, $5)
   on conflict (id) do update set lease_until = excluded.lease_until, info = excluded.info`);
 
-/** Says that a door lives and which primitives it knows, for `leaseMs`. `removeWorker` takes it back. */
+/** Announces that a door lives and which primitives it knows, for `leaseMs`. `removeWorker` withdraws the announcement. */
 export async function announceDoor(db: Queryable, door: NewDoor): Promise<void> {
   const { id, lockKey, leaseMs, info, schemaVersion } = door;
   await run(db, ANNOUNCE_DOOR, [id, lockKey, leaseMs, JSON.stringify(info), schemaVersion]);
 }
 
-// A worker of an older build does not say what it knows. A row whose lease has just lapsed may be of a process that is slow for a
-// moment or is started again: a submission must not be refused for that.
+// The row of a worker of an older build does not list its primitives. A row whose lease has just ended may belong to a process that is
+// slow for a moment or is restarting: a submission must not be refused for that.
 const MAY_LIVE = "w.lease_until > now() - interval '1 minute'";
 const KNOWS = statement(`
   select /* workers.knows */ exists (select from boxcar.workers w where ${MAY_LIVE} and (w.info->'primitives' is null or w.info->'primitives' ? $1)) as is_known,
     coalesce((select true from boxcar.workers w where ${MAY_LIVE} and w.info->'primitives'->>$1 not in ($2, '') limit 1), false) as is_other`);
 
 /**
- * What workers and doors say of a primitive that live, or did a minute ago.
+ * Looks up a primitive in the rows of workers and doors. A row counts until a minute after its lease.
  *
- * @param hash - Of the arguments that the caller's own version of it takes; '' = not known.
- * @returns `isKnown`: one may know it. `isOther`: one takes other arguments than the caller.
+ * @param hash - The hash of the arguments in the caller's own version of the primitive; '' = not known.
+ * @returns `isKnown`: at least one process may know the primitive. `isOther`: at least one process takes other arguments than the
+ *   caller.
  */
 export async function lookUpPrimitive(
   db: Queryable,
@@ -161,13 +162,16 @@ export async function removeWorker(db: Queryable, workerId: WorkerId): Promise<v
   await run(db, REMOVE, [workerId]);
 }
 
-/** The rest of a worker `w` that died a day ago: while it holds a turn, the row says who lost it. $1: the clock of tests. */
+/**
+ * True for the row of a worker `w` that died a day ago. While the worker still holds a turn, its row is kept: it identifies the worker
+ * that lost the turn. $1: the clock of tests.
+ */
 export const LONG_DEAD = `w.lease_until < coalesce($1::timestamptz, now()) - interval '1 day'
   and not exists (select from boxcar.turns t where t.holder_id = w.id and t.status = 'running')`;
 
 const PURGE = statement(`delete /* workers.purge */ from boxcar.workers w where ${LONG_DEAD} returning w.id`);
 
-/** Removes the rows that killed workers have left behind. */
+/** Removes the rows that killed workers have left. */
 export async function purgeDeadWorkers(
   pool: pg.Pool,
   options: { readonly now?: Date } = {},
@@ -175,7 +179,8 @@ export async function purgeDeadWorkers(
   return (await runRetrying<{ id: WorkerId }>(pool, PURGE, [options.now ?? null])).map((row) => row.id);
 }
 
-// Ordered by how many turns of the project are before a turn, then by fewer waiting; with $5 the oldest of each target is first.
+// Ordered by the number of turns of the same project before a turn, then by the fewer waiting turns. With $5 the oldest turn of each
+// target is first.
 const READY = statement(`
   with /* workers.ready */ running as materialized (
     select o.worker_target, o.project_id, count(*)::int as n
@@ -196,11 +201,11 @@ const READY = statement(`
     r.waiting, r.dispatched_at, r.turn_id limit $2`);
 
 /**
- * Dispatched turns straight from the rows, for when no doorbell can be heard.
+ * Dispatched turns, read from the rows. Used when doorbells cannot be heard.
  *
- * @param options.schemaVersion - Only those that this build can read; default: this one.
+ * @param options.schemaVersion - Only turns that a build with this migration can read. Default: this build.
  * @param options.isOldestFirst - The oldest turn of each target is first, before the turns of projects with fewer turns.
- * @param options.isOnlyNewer - Only those that some living worker of their target cannot read.
+ * @param options.isOnlyNewer - Only turns that at least one living worker of their target cannot read.
  * @param options.exceptIds - Turns that are left out.
  */
 export async function findReady(
