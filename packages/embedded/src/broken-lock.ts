@@ -12,7 +12,10 @@ import {
 } from './postmaster.js';
 import { describeProcess } from './process.js';
 
-/** A lock file that names no process is removed after this time if no server is found; the deadline applies when a server is found. */
+/**
+ * A lock file that names no process is removed after the first time if no server is found, and reported after the second time if a server
+ * is found.
+ */
 const BROKEN_LOCK_QUIET_MS = 500;
 const BROKEN_LOCK_DEADLINE_MS = 10_000;
 

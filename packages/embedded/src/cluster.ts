@@ -25,11 +25,11 @@ import { usersOf } from './users.js';
  *
  * ```
  * <folder>/cluster/data       the Postgres data folder, owned by the account that runs the server
- * <folder>/cluster/password   of the superuser `boxcar`, readable by the owner of the folder alone
- * <folder>/app-password       of the role `boxcar_app`, which owns the database; likewise
+ * <folder>/cluster/password   of the superuser `boxcar`, readable only by the owner of the folder
+ * <folder>/app-password       of the role `boxcar_app`, which owns the database; also readable only by the owner
  * <folder>/socket             the server's Unix socket; only the account that runs the server may enter
  * <folder>/port               the port of the last start, tried first by the next
- * <folder>/server.log         what the server says
+ * <folder>/server.log         the output of the server
  * <folder>/users, leaving     see users.ts
  * <folder>/.cluster-<id>      a cluster that the process of this id (users.ts) is making
  * <folder>/ephemeral          marks the folder of a temporary server

@@ -45,7 +45,7 @@ afterAll(async () => {
 /** Makes a program process 1 of a separate PID namespace, as in a container. */
 const IN_CONTAINER = ['unshare', '--pid', '--fork', '--mount-proc'];
 
-/** A command: starts or joins the server, prints what it has found, and then leaves or is ended by Ctrl-C. */
+/** A command: starts or joins the server, prints the result, and then leaves or is ended by Ctrl-C. */
 async function command(
   keepMs: number | undefined,
   end: 'leaves' | 'Ctrl-C' = 'leaves',

@@ -1,6 +1,6 @@
 /**
  * Connections to the embedded server. They use a Unix socket in a folder that only the account of the server may enter. So a program that
- * takes the port of a dead server never receives a password. On Windows there are no such sockets here, and connections use the port.
+ * takes the port of a dead server never receives a password. On Windows, connections use the port instead.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';

@@ -849,7 +849,7 @@ async function hold(
 
 /**
  * Copies this package and its dependencies to `checkout`, in the layout of a package manager: links stay links, and only reachable
- * packages are there. The copy belongs to the plain user, who could not read a checkout in root's home.
+ * packages are there. The copy belongs to the plain user, because that user could not read a checkout in root's home.
  */
 async function copyCheckout(): Promise<void> {
   for (const folder of [checkout, join(home, 'plain')]) await mkdir(folder, { recursive: true });

@@ -55,7 +55,7 @@ export interface EmbeddedPostgresOptions {
 export interface EmbeddedPostgres extends AsyncDisposable {
   /** Connection string of the database `boxcar`, password included, as the role that owns it. */
   readonly url: string;
-  /** The same URL, because there is no pooler. */
+  /** The same URL, because connections use no pooler. */
   readonly directUrl: string;
   /** The same database as the superuser of the server: for tests and tools only. */
   readonly adminUrl: string;

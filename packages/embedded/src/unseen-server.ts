@@ -25,7 +25,7 @@ export function mayAnswer(folder: string, { port, hasSocket }: Postmaster): Prom
     };
     probe.setTimeout(CONNECT_DEADLINE_MS, () => end(true));
     probe.once('connect', () => end(true));
-    // Only a free port, a missing socket, or a socket without a listener proves that there is no server.
+    // Only a free port, a missing socket, or a socket without a listener proves that no server runs.
     probe.once('error', (error) => end(!['ECONNREFUSED', 'ENOENT'].includes(codeOf(error) ?? '')));
   });
 }

@@ -1,12 +1,12 @@
 /**
  * The users of a server. Several processes may share a server; the last one to leave stops it.
  *
- * There is no lock, because the lock of a process that was killed with -9 could only be broken by guessing. Instead each side writes
- * before it looks:
+ * This protocol needs no lock, because the lock of a process that was killed with -9 could only be broken by guessing. Instead each side
+ * writes before it looks:
  *
  * U1. A process joins by writing `users/<id>`. It then waits, for a bounded time, until every live `leaving/<id>` is removed.
  * U2. A process leaves by removing its `users/<id>`, writing `leaving/<id>`, and then looking for other users. It stops the server only
- *     when there are none, and removes `leaving/<id>` last.
+ *     when it finds no other user, and removes `leaving/<id>` last.
  *
  * In any order of events, the joining process sees the leaving one or the leaving process sees the joining one. Any process removes the
  * files of dead processes that it finds. An id contains the start time of its process, so that a reused process id does not revive it. It

@@ -30,7 +30,7 @@ export interface Config {
   readonly databaseUrl: string | undefined;
   /** A connection without a transaction pooler. Default: `databaseUrl`. */
   readonly directUrl: string | undefined;
-  /** A standby of `databaseUrl`, for lists and reports. Undefined: there is no standby. */
+  /** A standby of `databaseUrl`, for lists and reports. Undefined: all reads use `databaseUrl`. */
   readonly readUrl: string | undefined;
   /** Undefined: the queues are in the database. */
   readonly redisUrl: string | undefined;
@@ -52,7 +52,7 @@ export interface Config {
   readonly graceMs: number;
   /** The time limit for the handler of a primitive that is called outside of a turn. */
   readonly handlerTimeoutMs: number;
-  /** How long a request waits for its approval; null: there is no approval gate. */
+  /** How long a request waits for its approval; null: the approval gate is off. */
   readonly approvalMs: number | null;
   /** The model that summarizes sessions that are handed on. Undefined: sessions are not summarized. */
   readonly summaryModel: string | undefined;
@@ -62,15 +62,15 @@ export interface Config {
   readonly models: ModelSettings;
   /** Size limits for input; a missing limit has its default. */
   readonly limits: PackLimits;
-  /** The file of the policy for tool calls and handoffs; undefined: there is no policy. */
+  /** The file of the policy for tool calls and handoffs; undefined: tool calls and handoffs have no policy. */
   readonly policyFile: string | undefined;
   /** The name of this installation in policies. */
   readonly environment: string;
   /** Whether models and doors may hand off. */
   readonly handoffEnabled: boolean;
-  /** The file of the agents and models of other platforms; undefined: there are none. */
+  /** The file of the agents and models of other platforms; undefined: no targets. */
   readonly targetsFile: string | undefined;
-  /** The file of the MCP servers whose tools profiles may name; undefined: there are none. */
+  /** The file of the MCP servers whose tools profiles may name; undefined: no servers. */
   readonly mcpServersFile: string | undefined;
   /** The issuer of tokens for `/mcp`, which are accepted in addition to keys; undefined: only keys are accepted. */
   readonly oauth: { readonly issuer: string; readonly audience: string | undefined } | undefined;

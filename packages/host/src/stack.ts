@@ -79,7 +79,7 @@ export async function migrateServer(
   return result;
 }
 
-/** @throws KernelError `schema_outdated` naming what is missing; its advice is `boxcar migrate`. */
+/** @throws KernelError `schema_outdated` naming the missing migrations; its advice is `boxcar migrate`. */
 async function checkSchema(
   pool: ReturnType<typeof createPool>,
   config: Pick<Config, 'redisUrl'>,

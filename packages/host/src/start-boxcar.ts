@@ -7,7 +7,7 @@
  * S2  At SIGINT, SIGTERM and SIGHUP the workers stop, and the process exits with the code that a shell expects (130, 143, 129). The exit
  *     also leaves the embedded server, even while that server is still being started. A second signal ends the process at once. The
  *     runtime stays open until then, so that no wait of the program fails in between.
- * S3  With `handleSignals: false` there are no signal listeners: the program decides when to close. Other listeners do not count as a
+ * S3  With `handleSignals: false` no signal listener is installed: the program decides when to close. Other listeners do not count as a
  *     decision, since libraries that clean up at a signal (signal-exit) also listen and leave the exit to other code.
  */
 import { constants } from 'node:os';
@@ -31,7 +31,7 @@ export interface StartOptions {
   readonly redisUrl?: string;
   /** False: a database that is given by URL must already be migrated. Default true. */
   readonly migrate?: boolean;
-  /** False: the program decides what a signal does, and calls `close`. Default true: SIGINT, SIGTERM and SIGHUP end the process. */
+  /** False: the program handles signals itself, and calls `close`. Default true: SIGINT, SIGTERM and SIGHUP end the process. */
   readonly handleSignals?: boolean;
   /** Replaces the models below. */
   readonly model?: Model;
