@@ -88,7 +88,7 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
     const pair: Pair = { inner, outer, isToBreak: false, hello: undefined };
     pairs.add(pair);
     const end = (): void => {
-      // A connection that was given half a message is no longer in `pairs`, and ends by itself.
+      // A connection that was given half a message was removed from `pairs`, and ends by itself.
       if (!pairs.delete(pair)) return;
       inner.destroy();
       outer.destroy();

@@ -244,7 +244,7 @@ export interface ShownAs {
   readonly native: boolean;
   /** Shown as a reference to its text. */
   readonly isReference: boolean;
-  /** The reader may read the card, or the cards that it stands for, with `expand`. */
+  /** The reader may read the card, or the cards that it replaces, with `expand`. */
   readonly isExpandable: boolean;
 }
 

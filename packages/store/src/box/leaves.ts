@@ -22,8 +22,8 @@ export const SHOWN_SEGMENTS = segmentsOf(
 
 /**
  * The cards of the segments in `seg`, by leaf: own cards, cards of another sealed box, cards of a tape, and cards of the tapes from which
- * that tape was forked. There is no recursion, because a segment never points to a segment. `offset 0` keeps each leaf a look-up by key:
- * the planner does not know the number of segments of a box, and would rather read all boxes.
+ * that tape was forked. The query needs no recursion, because a segment never points to a segment. `offset 0` keeps each leaf a look-up by
+ * key: the planner does not know the number of segments of a box, and would rather read all boxes.
  */
 export const LEAVES = `
   select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens, null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat, 0 as part

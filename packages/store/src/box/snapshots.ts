@@ -55,7 +55,7 @@ const SNAPSHOTS = statement(`
 
 export interface SnapshotEntry extends pg.QueryResultRow {
   readonly tape_id: BoxId;
-  /** False: the actor may not see the view of this agent; then there are no entries. */
+  /** False: the actor may not see the view of this agent, so the result has no entries. */
   readonly is_readable: boolean;
   /** The actor launched this agent. */
   readonly is_ward: boolean | null;
@@ -74,7 +74,7 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly compaction?: {
     readonly metadata: JsonObject;
     readonly is_by_kernel: boolean;
-    /** For a session: the anchor may stand for a context that the agent which forked the session may not read. */
+    /** For a session: the anchor may replace a context that the agent which forked the session may not read. */
     readonly is_hidden: boolean;
     /** The turn in progress wrote the anchor, so it also says which parts of the turn's context are shown. */
     readonly is_of_open_turn: boolean;
