@@ -42,7 +42,7 @@ export interface SessionPackage extends pg.QueryResultRow {
   /** The context as packed for the request; null after erasure. */
   readonly context: JsonObject | null;
   readonly created_at: Date;
-  /** Whether the actor is the agent for which the package was made. The operator and the requesting agent follow. */
+  /** Whether the actor is the agent for which the package was made; below, whether it is the operator or the requesting agent. */
   readonly is_target: boolean;
   readonly is_operator: boolean;
   readonly is_source: boolean;
