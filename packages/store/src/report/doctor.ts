@@ -206,7 +206,7 @@ export interface DirectFacts {
 const NOTICE_MS = 2_000;
 
 /**
- * Tests the properties that a direct connection must have. Behind a pooler that reassigns sessions between transactions, none of them
+ * Tests the properties that a direct connection must have. Through a pooler that reassigns sessions between transactions, none of them
  * holds.
  *
  * @throws KernelError `database_unavailable`, `database_auth_failed`.

@@ -258,7 +258,7 @@ class Simulation {
   async #cancel(): Promise<void> {
     const ids = [...this.#open];
     const turn = this.#turns.get(ids[this.#random(0, ids.length - 1)] as TurnId);
-    // A woken turn that has not arrived yet.
+    // A turn that has not arrived yet is not canceled.
     if (turn === undefined || (turn.holder === undefined && !turn.isWaiting)) return;
     const call = this.#calls.get(turn.id);
     this.#note(call === undefined ? 'cancel' : call.isProbe ? 'cancel of a try' : 'cancel of a call');
