@@ -169,7 +169,7 @@ export async function openCluster(
   };
 }
 
-/** Creates the folder of the socket. Each start also sets its mode, since a folder of an earlier version has none. */
+/** Creates the folder of the socket and sets its mode, at each start: a cluster of an earlier version does not have the folder. */
 async function openSocketFolder(folder: string): Promise<string | undefined> {
   if (process.platform === 'win32') return undefined;
   const socketDir = join(folder, 'socket');

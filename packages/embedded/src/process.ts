@@ -2,7 +2,7 @@ import { type SpawnOptions, spawn, spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { basename } from 'node:path';
 
-/** Postgres refuses to run as root, so root starts it as `nobody`, which exists on every machine. */
+/** Postgres refuses to run as root, so root starts it as `nobody`, which adds no user to the machine. */
 const NOBODY = process.platform === 'darwin' ? 4_294_967_294 : 65_534;
 
 export function isRoot(): boolean {

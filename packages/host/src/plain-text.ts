@@ -3,7 +3,7 @@
  * change colors.
  */
 
-// biome-ignore lint/suspicious/noControlCharactersInRegex: these characters must be removed. Joiners stay: scripts and emoji need them.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is to be kept out. Joiners stay: scripts and emoji need them.
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\p{Bidi_Control}]/gu;
 
 /** Keeps line breaks and tabs, and shows every other control character as a space. */
@@ -15,7 +15,7 @@ export const toLine = (text: string): string => toPlain(text).replace(/\s+/g, ' 
 const NO_WIDTH = /^(?:\p{M}|[\u200b-\u200d])$/u;
 const WIDE =
   /^[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]$/u;
-// biome-ignore lint/suspicious/noControlCharactersInRegex: a quick test for the common case.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the common case, told apart quickly.
 const ASCII = /^[\u0000-\u007f]*$/;
 
 const columnsOf = (character: string): number =>

@@ -62,7 +62,6 @@ export async function openLocalKey(
       writeKeptKey(path, { key_id: id, key: text, project: name, project_id: projectId });
       return { keyId: id, key: text, path, isNew: true };
     });
-  // The old key is revoked and committed before its file is replaced. After the replacement, no file names the key, so it could not be
-  // revoked.
+  // The old key is revoked and committed before its file is replaced, because after the replacement nothing names the old key any more.
   for (let key = await open(); ; key = await open()) if (key !== undefined) return key;
 }

@@ -275,7 +275,10 @@ export const toShownAs = (row: ShownColumns): ShownAs => ({
   isExpandable: row.is_reference === true || row.is_summary === true,
 });
 
-/** Rows in stored order, each card once. A card that is part of a history is shown there, and not where it is listed or was a request. */
+/**
+ * Rows in stored order, each card where it is shown: a card that is part of a history is shown there, and not where it is listed or was a
+ * request.
+ */
 export function inShownPlace<R extends ShownColumns>(rows: readonly R[]): readonly R[] {
   const keyOf = ({ box_id, card_id }: R): string => `${box_id} ${card_id}`;
   const isAsked = ({ part }: R): boolean => part > 0;

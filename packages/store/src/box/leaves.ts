@@ -56,14 +56,14 @@ export const PACKED_CARDS = `(
 export const startOf = (e: string): string => `(${e}.payload->'data'->>'context_box_id')::uuid`;
 export const IS_START = "o.kind = 'event' and o.payload->>'name' = 'turn.started'";
 
-/** The number of request cards of turns that the sealed box `b` shows in addition to the cards that it lists. */
+/** The number of cards with requests to turns that the sealed box `b` shows in addition to the cards that it lists. */
 export const ASKED_COUNT = `(
     select count(*) from jsonb_array_elements(b.segments) g(value) cross join lateral jsonb_array_elements_text(g.value->'asked') a(position)
       cross join lateral ${entryAt("(g.value->>'source')::uuid", 'a.position::int')} e
       cross join lateral (select x.card_ids, x.card_tokens, x.segments from boxcar.boxes x where x.id = ${startOf('e')} and x.kind = 'context' offset 0) q
       cross join lateral ${PACKED_CARDS} u)`;
 
-/** The leaves and the request cards of turns, at the positions of their starts. */
+/** The leaves, and the cards with requests to turns at the positions of the turns' starts. */
 export const SHOWN_LEAVES = `${LEAVES}
   union all
   select g.box_id, g.ord, g.rule, g.source, null::boolean, a.position, u.card_id, u.tokens, false, false, false, u.part

@@ -75,7 +75,7 @@ const SAID = statement(`
     coalesce(bool_or(p.text = ''), false) or exists (select from boxcar.turns t join boxcar.cards d on d.id = t.deliverable_card_id where t.id = $1 and d.content is null) as is_erased
   from boxcar.turn_parts p where p.turn_id = $1`);
 
-/** The sum of the parts of a turn. After the end of the turn, only erasure changes it. */
+/** The combined parts of a turn. After the end of the turn, only erasure changes them. */
 export interface Said {
   /** The number of the last part. */
   readonly seq: number;

@@ -1,6 +1,6 @@
 /**
- * The requests of agents: the cards that were packed for a turn, for readers of its tape. The tape contains only the start of the turn,
- * which names the context box.
+ * Reads the requests that agents received: the cards that were packed for a turn, for readers of its tape. The tape contains only the
+ * start of the turn, which names the context box.
  *
  * A1  A reader of the tape sees the text of a context box only with a right to read that box: a grant for a tape does not cover its
  *     contexts.

@@ -2,7 +2,7 @@
  * Reports the end of a session's turn: on the tape from which the session was forked, and to that tape's agent. When that tape was a fork
  * and has been merged since, the report goes to the tape into which it was merged.
  *
- * N1  The end of a turn itself makes the notice due (`turns.notifies` of an ended turn), so at no moment can the notice be lost.
+ * N1  The end of a turn itself makes the notice due (`turns.notifies` of an ended turn), so the notice can never be lost.
  * N2  The message is appended once, under a key of the turn, in a separate transaction: agent, turns, tape are locked in this order. When
  *     the tape is locked, the maker of the session must have the right to append to it; otherwise the notice is not sent.
  * N3  A turn of the parent's agent that is then in progress or queued must read the message. When that turn ends without having read so

@@ -39,7 +39,7 @@ export const entriesOf = (b: string, range: LineRange): string => `(
     union all
     select * from ${lineEntriesOf(b, range)} of_line)`;
 
-/** Like `entriesOf`, for the first (or last) entries that fulfil a condition: each segment is read only up to `limit`. */
+/** Like `entriesOf`, for the first (or last) entries that fulfill a condition: each segment is read only up to `limit`. */
 export const edgeEntriesOf = (
   b: string,
   { from, to, where = 'true' }: LineRange,
@@ -75,7 +75,7 @@ export const viewStartAt = (id: string, anchor: string): string => `
     coalesce((select case when c.author_id = 'kernel' then (c.metadata->'compaction'->>'keep_from')::int end from ${entryAt(id, anchor)} at join boxcar.cards c on c.id = at.card_id), ${anchor})`;
 
 /**
- * A subselect of the position of the last anchor of the tape whose row is `b`, up to a position, among the anchors that fulfil a
+ * A subselect of the position of the last anchor of the tape whose row is `b`, up to a position, among the anchors that fulfill a
  * condition.
  */
 export const lastAnchorOf = (b: string, upto: string, where = 'true'): string => `
