@@ -278,7 +278,7 @@ export class HttpFrame {
     const isStillAllowed = (): Promise<boolean> => this.#isStillAllowed(request, route);
     const call = this.#callOf(route, request, { env, seen });
     const response = await route.handle({ ...call, principal, isStillAllowed });
-    // No client reads the body of a HEAD answer, so a stream of events would never end.
+    // No client reads the body of a HEAD answer, so a stream of events would never learn that it must end.
     if (request.method === 'HEAD') await response.body?.cancel();
     return response;
   }

@@ -55,7 +55,7 @@ export async function listHandoffSessions(
   return rows.map((row) => ({ ...toSession(row), placeAt: row.place_at }));
 }
 
-/** The limit for counting a list. */
+/** Sessions of a list are counted up to this number. */
 const MAX_COUNTED = 10_000;
 
 const COUNT = statement(`

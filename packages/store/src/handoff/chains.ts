@@ -108,7 +108,7 @@ const MATTER = statement(matterOf('matter', 'c.id = $1'));
 
 /**
  * @param of.hop - The hop whose request is wanted; null: no request.
- * @param of.resultOf - The hop whose result is wanted; null: the last hop with a result.
+ * @param of.resultOf - The hop whose result is wanted; null: the last hop.
  */
 export async function findChainMatter(
   db: Queryable,

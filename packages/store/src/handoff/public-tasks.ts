@@ -135,7 +135,7 @@ export async function listPublicTasks(
   return rows.map((row) => ({ ...toTask(row), place_at: row.place_at }));
 }
 
-/** The limit for counting a list. */
+/** Tasks of a list are counted up to this number. */
 const MAX_COUNTED_TASKS = 10_000;
 
 const COUNT = statement(

@@ -3,7 +3,7 @@ import type { ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';
 
-/** The limit for counting each number. */
+/** Each number is counted up to this limit. */
 const MAX_COUNTED = 10_000;
 
 export interface ProjectNumber extends pg.QueryResultRow {
