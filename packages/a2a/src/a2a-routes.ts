@@ -1,9 +1,9 @@
 /**
- * Public agents over HTTP: card and JSON-RPC of each, on the frame.
+ * Public agents over HTTP: the card and the JSON-RPC endpoint of each agent, mounted on the frame.
  *
- * R1  Both need a key: the name of an agent is one of its project. What is wrong with key or name is told by the frame (401, 403, 404), what
- *     is wrong with a message by the protocol.
- * R2  Everything that is open is a connection. What it shows is read from rows, so any process answers any request.
+ * R1  Both need a key, because the name of an agent is unique only within a project. The frame reports a wrong key or name (401, 403,
+ *     404); the protocol reports an error in a message.
+ * R2  Open connections are the only state of the server. Every answer is read from rows, so any process can answer any request.
  * Rule: docs/reference/a2a.md.
  */
 import { A2A_VERSION_HEADER } from '@a2a-js/sdk';
@@ -23,15 +23,15 @@ const PARSE_ERROR = -32700;
 const INTERNAL_ERROR = -32603;
 
 export interface A2ARoutesOptions {
-  /** Where other platforms reach the server, such as `https://agents.example`. Default: the address of each request. */
+  /** The address of the server for other platforms, such as `https://agents.example`. Default: the address of each request. */
   readonly publicUrl?: string | undefined;
-  /** How long a message that asks for its end waits for it. Default: five minutes. */
+  /** How long a message that asks to wait for the end of its task waits for it. Default: five minutes. */
   readonly waitMs?: number | undefined;
 }
 
 type Envelope = object;
 
-/** `1.0.2` is 1.0. A request without a version is of 0.3. */
+/** The protocol version of a request. `1.0.2` counts as 1.0. A request without a version uses protocol 0.3. */
 function versionOf({ headers }: Request): string {
   const given = headers.get(A2A_VERSION_HEADER)?.trim() ?? '';
   if (given === '') return LEGACY_VERSION;
@@ -46,19 +46,19 @@ const reply = (value: unknown): Response =>
 const isStream = (answer: Envelope): answer is AsyncGenerator<Envelope, void> =>
   Symbol.asyncIterator in answer;
 
-/** The id of a request, where it has one. */
+/** The id of a JSON-RPC request, or null without one. */
 const idIn = (body: JsonValue): string | number | null => {
   const id = isJsonObject(body) ? body.id : null;
   return typeof id === 'string' || typeof id === 'number' ? id : null;
 };
 
-/** An error in the form of a protocol version. */
+/** Converts an error to the form of a protocol version. */
 const mapError = (error: unknown, version: string): unknown =>
   isLegacy(version)
     ? LegacyJsonRpcTransportHandler.mapToLegacyJSONRPCError(error)
     : JsonRpcTransportHandler.mapToJSONRPCError(error);
 
-/** The SDK reads parameters before it calls the handler: what fails there does not have the form of the protocol. */
+/** The SDK reads the parameters before it calls the handler. An error at that point does not have the form of the protocol. */
 const isUnreadable = (answer: Envelope, handler: RequestHandler): boolean => {
   const { error } = answer as { error?: { code?: unknown } };
   return error?.code === INTERNAL_ERROR && !handler.isReached;
@@ -76,7 +76,7 @@ class Exchange {
     this.#endWith(call.signal);
   }
 
-  /** @throws KernelError what the frame answers. */
+  /** @throws KernelError for failures that the frame answers. */
   async answer(door: AgentDoor, of: { readonly url: string; readonly waitMs: number }): Promise<Response> {
     let id: JsonValue = null;
     const { log, closing } = this.#call;
@@ -121,14 +121,14 @@ class Exchange {
       throw new ContentTypeNotSupportedError({ message: `The body must be ${JSON_TYPE}.` });
   }
 
-  /** Undefined: the body is not JSON. */
+  /** Undefined when the body is not JSON. */
   async #read(): Promise<JsonValue | undefined> {
     try {
       return await this.#call.json();
     } catch (error) {
       if (!(error instanceof KernelError) || error.code !== 'bad_request') throw error;
       if (error.details.field === 'body') return undefined;
-      // It is JSON, with something in it that no row can keep.
+      // The body is JSON, but contains a value that cannot be stored in a row.
       throw malformed(error.problem);
     }
   }
@@ -141,7 +141,7 @@ class Exchange {
     return { jsonrpc: '2.0', id, error };
   }
 
-  /** What fails before the first event is answered as an error, and no stream begins. */
+  /** An error before the first event is sent as a plain error answer, without a stream. */
   async #stream(answer: AsyncGenerator<Envelope, void>, id: JsonValue): Promise<Response> {
     const first = await answer.next();
     return this.#call.events(({ signal }) => {
@@ -160,12 +160,12 @@ class Exchange {
       yield { event: 'error', data: this.#error(error, of.id) };
     } finally {
       this.#ending.abort();
-      // A reader that is dropped between two events leaves the source in the middle of its work.
+      // When a reader is dropped between two events, its source is still running and must be ended.
       await answer.return();
     }
   }
 
-  /** Nobody reads the answer any more. */
+  /** Ends the exchange when the client no longer waits for the answer. */
   #endWith(signal: AbortSignal): void {
     if (signal.aborted) this.#ending.abort();
     signal.addEventListener('abort', () => this.#ending.abort(), { once: true });
@@ -174,7 +174,7 @@ class Exchange {
 
 class NotJson extends Error {}
 
-/** The routes of all public agents, to be mounted. */
+/** The routes of all public agents, for the frame to mount. */
 export function a2aRoutes(runtime: HandoffRuntime, options: A2ARoutesOptions = {}): readonly Route[] {
   const { waitMs = WAIT_MS } = options;
   const base = options.publicUrl === undefined ? undefined : readPublicUrl(options.publicUrl);

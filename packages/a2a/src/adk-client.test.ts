@@ -1,6 +1,6 @@
 /**
- * The remote agent of the ADK as a client, which `node scripts/install-adk.mjs <folder>` installs. Without BOXCAR_ADK_DIR this case is left
- * out, except where all backends are required.
+ * Tests with the remote agent of the ADK as the client. `node scripts/install-adk.mjs <folder>` installs it. Without BOXCAR_ADK_DIR this
+ * case is skipped, except where all backends are required.
  */
 import { execFile } from 'node:child_process';
 import { cpSync, existsSync, mkdtempSync, rmSync } from 'node:fs';

@@ -1,18 +1,18 @@
-/** The card of a public agent: what other platforms know of it. Nothing of its instructions, tools and model is in it. */
+/** The card of a public agent, which describes it to other platforms. It contains nothing of the agent's instructions, tools and model. */
 import { A2A_PROTOCOL_VERSION, AgentCard } from '@a2a-js/sdk';
 import { JSON_TYPE, TEXT_TYPE } from '@boxcar/adapters/a2a';
 import type { PublicAgent } from '@boxcar/store';
 
 export const LEGACY_VERSION = '0.3';
-/** As cards of that protocol name it. */
+/** The version that cards of protocol 0.3 name. */
 const LEGACY_CARD_VERSION = '0.3.0';
 const BINDING = 'JSONRPC';
 const MODES = [TEXT_TYPE, JSON_TYPE];
 
 export interface CardFacts {
-  /** Of the agent, where messages are sent. */
+  /** The address of the agent, to which messages are sent. */
   readonly url: string;
-  /** Whether it sends push notifications. */
+  /** Whether the agent sends push notifications. */
   readonly pushes: boolean;
 }
 
@@ -59,11 +59,11 @@ export function cardOf(
   };
 }
 
-/** The card on the wire of protocol 1.0. */
+/** The card as JSON of protocol 1.0. */
 export const cardJson = (agent: PublicAgent, facts: CardFacts): unknown =>
   AgentCard.toJSON(cardOf(agent, facts));
 
-/** The card on the wire of protocol 0.3. It names the interfaces of 1.0 as well, for peers that speak both. */
+/** The card as JSON of protocol 0.3. It also names the interfaces of 1.0, for peers that speak both protocols. */
 export function legacyCardJson(
   { name, version, description, tags }: PublicAgent,
   { url, pushes }: CardFacts,

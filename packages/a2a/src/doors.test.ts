@@ -1,4 +1,4 @@
-/** Who reaches public agents, with what, and what is said to everybody else. */
+/** Which keys reach which public agents, and how all other requests are refused. */
 import { TaskState } from '@a2a-js/sdk';
 import { ApprovalGate, createKey, revokeKey } from '@boxcar/runtime';
 import { waitFor } from '@boxcar/testkit';
@@ -165,7 +165,7 @@ describe('keys', () => {
       "select distinct t.agent_id from boxcar.handoffs h join boxcar.turns t on t.id = h.turn_id where h.conversation = 'same'",
     );
     expect(agents.rowCount).toBe(4);
-    // The key of another agent is a key to the tasks of that agent, not to those of a project's key of the same name.
+    // An agent's key reaches the tasks of that agent. It does not reach the tasks of a project key with the same name.
     const again = await stage.key({ name: 'desk' });
     expect(
       (await (await stage.client('echo', again)).getTask({ tenant: '', id: tasks[0]?.id ?? '' })).id,
@@ -510,7 +510,7 @@ describe('bad input', () => {
     );
     const client = await poor.client('echo', await poor.key({ projectId: project }));
     const refused = client.sendMessage(request('x'));
-    // The message is as it should be: it may be sent again when there is room.
+    // The message itself is valid: the client may send it again when the budget allows it.
     await expect(refused).rejects.toMatchObject({ envelopeCode: -32603 });
     await expect(refused).rejects.toThrow(/^(?!.*(gpt-unpriced|boxcar prices|Budget 0)).*$/s);
   });

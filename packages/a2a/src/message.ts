@@ -1,4 +1,4 @@
-/** What a message asks of an agent. Rule: docs/reference/a2a.md, "Messages". */
+/** Reads the request that a message makes to an agent. Rule: docs/reference/a2a.md, "Messages". */
 import { type Message, type Part, Role, type SendMessageRequest } from '@a2a-js/sdk';
 import { type A2AError, ContentTypeNotSupportedError } from '@a2a-js/sdk/errors';
 import { DATA_TASK } from '@boxcar/adapters/a2a';
@@ -8,7 +8,7 @@ import { malformed } from './errors.js';
 
 const MAX_NAME = 500;
 
-// What the SDK translates from protocol 0.3 may have any type.
+// Values that the SDK translates from protocol 0.3 may have any type.
 export const isText = (value: unknown): value is string => typeof value === 'string';
 
 export function checkName(name: string, field: string): string {
@@ -30,7 +30,7 @@ function readData(value: unknown): JsonValue {
   }
 }
 
-/** The words of all parts, in their order, and the data of all others. */
+/** The texts of all text parts, in order, and the data of all other parts. */
 function readParts(parts: readonly Part[]): {
   readonly texts: readonly string[];
   readonly data: JsonValue[];
@@ -55,7 +55,7 @@ function readParts(parts: readonly Part[]): {
   return { texts, data };
 }
 
-/** The message of a request. @throws A2AError for a request that has none, and for what this agent does not do. */
+/** The message of a request. @throws A2AError when the message is missing, or asks for a feature that this agent does not have. */
 export function messageOf({ message }: SendMessageRequest): Message {
   if (message === undefined) throw malformed('message: is missing.');
   if (!isText(message.taskId)) throw malformed('message.taskId: must be a text.');
@@ -63,7 +63,7 @@ export function messageOf({ message }: SendMessageRequest): Message {
   return message;
 }
 
-/** The words of a reply: its texts, and its data as JSON. @throws A2AError for a message without any. */
+/** The content of a reply: its texts, and its data as JSON. @throws A2AError when the message has neither. */
 export function readReply(message: Message): PublicReply {
   const messageId = checkName(message.messageId, 'message.messageId');
   const { texts, data } = readParts(message.parts);
@@ -71,7 +71,7 @@ export function readReply(message: Message): PublicReply {
   return { messageId, text: [...texts, ...data.map((value) => JSON.stringify(value))].join('\n\n') };
 }
 
-/** @throws A2AError for a message that asks for nothing, or has what this agent does not take. */
+/** @throws A2AError when the message has no content, or has content that this agent does not accept. */
 export function readMessage(message: Message): PublicMessage {
   const messageId = checkName(message.messageId, 'message.messageId');
   const { contextId } = message;

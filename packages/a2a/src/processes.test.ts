@@ -1,4 +1,4 @@
-/** Tasks outlive the processes that they were given to, and two installations hand work to each other. */
+/** Tasks outlive the processes that accepted them, and two installations hand work to each other. */
 import { TaskState } from '@a2a-js/sdk';
 import type { ScriptedFunction } from '@boxcar/llm';
 import { HandoffTool, type HandoffToolOptions } from '@boxcar/runtime';
@@ -46,7 +46,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     );
     const joined = elsewhere.resubscribeTask({ tenant: '', id });
     expect((await joined.next()).value?.payload?.$case).toBe('task');
-    // The client cannot know that its message has arrived: it sends it again, and it is the same task.
+    // The client cannot know that its message has arrived. It sends the message again and gets the same task.
     const again = elsewhere.sendMessage(request('go', { messageId: 'm', contextId: 'c' }));
     said.open();
     expect(taskOf(await again).id).toBe(id);

@@ -1,4 +1,4 @@
-/** Push notifications: asked for by the official SDK's client, sent to a receiver that checks what it gets. */
+/** Push notifications: the client of the official SDK requests them, and a receiver checks each one that it gets. */
 import { type SendMessageRequest, type TaskPushNotificationConfig, TaskState } from '@a2a-js/sdk';
 import { type AgentFunction, HandoffTool } from '@boxcar/runtime';
 import { purgeRuns } from '@boxcar/store';
@@ -54,7 +54,7 @@ const configOf = (
   ...rest,
 });
 
-/** A message with a configuration, which does not wait. */
+/** A message with a push configuration that does not wait for the end of its task. */
 function notified(words: string, config: TaskPushNotificationConfig, rest: object = {}): SendMessageRequest {
   const message = request(words, { returnImmediately: true, ...rest });
   return {
@@ -63,7 +63,7 @@ function notified(words: string, config: TaskPushNotificationConfig, rest: objec
   };
 }
 
-/** The state as the notification has it, in both protocols. */
+/** The state of the task in a notification, in either protocol. */
 function stateIn(pushed: Pushed, version: Version): unknown {
   if (version === '1.0') return taskIn(pushed)?.status?.state;
   const { kind, status } = pushed.body as { kind: string; status: { state: string } };
@@ -191,7 +191,7 @@ test('a notification that is not taken is sent again under its id, and given up 
   });
 });
 
-/** A task of the porter whose question its receiver does not take. */
+/** A task of the porter with a question. Its receiver refuses all notifications. */
 async function untaken(receiver: PushReceiver): Promise<string> {
   receiver.statuses.push(...Array.from({ length: 200 }, () => 503));
   const porter = await stage.client('porter', key);
@@ -270,7 +270,7 @@ test('each of two questions at the same time is sent when it is its turn', async
   const [first] = await receiver.reached(1);
   await delivered(1);
   const told = (await tool.messages(asked)).find(({ text }) => text === (first && asks(first)));
-  // A person of the installation answers it, so no answer of the protocol names the other one.
+  // The reply is written inside the installation, so no reply over the protocol refers to the other question.
   await tool.reply(asked, 'yes', { question: told?.seq });
   await receiver.reached(2);
   expect(receiver.pushed.map(asks).toSorted()).toEqual(['One?', 'Two?']);

@@ -1,12 +1,12 @@
-/** Configurations of push notifications, as they come and go. Rule: docs/reference/a2a.md, "Push notifications". */
+/** Reads and writes configurations of push notifications. Rule: docs/reference/a2a.md, "Push notifications". */
 import type { TaskPushNotificationConfig } from '@a2a-js/sdk';
 import type { PushRequest } from '@boxcar/runtime';
 import { malformed } from './errors.js';
 import { checkName, isText } from './message.js';
 
-/** As long as that of a callback. */
+/** The same limit as for the URL of a callback. */
 const MAX_URL = 2_000;
-/** What a header may carry. */
+/** The characters that are allowed in a header. */
 const VALUE = /^[\x21-\x7e](?:[\x20-\x7e]{0,4094}[\x21-\x7e])?$/;
 const SCHEME = /^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$/;
 
@@ -19,7 +19,7 @@ function readValue(
   throw malformed(`${field}: must be what a header may carry.`);
 }
 
-/** @throws A2AError for what does not have the form of the protocol. The address is not judged yet. */
+/** Checks only the form; the address is not judged here. @throws A2AError when the form of the protocol is not met. */
 export function readPush(
   { id, url, token, authentication }: TaskPushNotificationConfig,
   version: string,
@@ -40,7 +40,7 @@ export function readPush(
   };
 }
 
-/** As its caller has given it. */
+/** The configuration as its caller sent it. */
 export const toPush = (
   taskId: string,
   { id, url, token, scheme, credentials }: Omit<PushRequest, 'id'> & { readonly id: string },

@@ -1,4 +1,4 @@
-/** Tasks that wait for input: what a function asks below a public agent, and the messages that answer it. */
+/** Tasks that wait for input: functions below a public agent ask questions, and messages answer them. */
 import { type StreamResponse, type Task, TaskState } from '@a2a-js/sdk';
 import type { AgentFunction } from '@boxcar/runtime';
 import { waitFor } from '@boxcar/testkit';
@@ -133,7 +133,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
       async () => stateOf(await porter.getTask(ask(taskId))) === TaskState.TASK_STATE_WORKING || undefined,
       { message: 'nothing is asked any more' },
     );
-    // The answer that is repeated after the next one is found too.
+    // A repeated answer is recognized even after a later answer.
     await porter.sendMessage(request('first', { ...answer.message, returnImmediately: true }));
     go.open();
     const result = String(resultOf(taskOf(await second)));

@@ -1,4 +1,4 @@
-/** The methods of the protocol, on the rows of tasks. The SDK's transports translate both protocol versions into these calls. */
+/** The methods of the protocol, on the rows of tasks. The SDK's transports translate calls of both protocol versions into these methods. */
 import {
   type AgentCard,
   type CancelTaskRequest,
@@ -37,15 +37,15 @@ const PAGE = 50;
 const MAX_PAGE = 100;
 
 export interface RequestOptions {
-  /** Where the agent is reached. */
+  /** The address of the agent. */
   readonly url: string;
-  /** Of the protocol of the request. */
+  /** The protocol version of the request. */
   readonly version: string;
-  /** Of a message that waits for its end. */
+  /** The limit for a message that waits for the end of its task. */
   readonly waitMs: number;
-  /** Fires when nobody waits for the answer any more. */
+  /** Fires when the client no longer waits for the answer. */
   readonly signal: AbortSignal;
-  /** Fires when the server stops: what waits is answered as it is. */
+  /** Fires when the server stops: waiting requests are then answered with the present state. */
   readonly closing: AbortSignal;
   readonly log: Log;
 }
@@ -64,7 +64,7 @@ function readTime(text: string | undefined): Date | undefined {
   if (text === undefined || text === '') return undefined;
   const time = new Date(text);
   const year = time.getUTCFullYear();
-  // No task is older or younger, and Postgres knows no year 0.
+  // All tasks are within this range, and Postgres has no year 0.
   if (year >= 1 && year <= 9999) return time;
   throw malformed('statusTimestampAfter: must be a time.');
 }
@@ -86,7 +86,7 @@ export class RequestHandler implements A2ARequestHandler {
     this.#options = options;
   }
 
-  /** A method was called: the SDK could read its parameters. */
+  /** True after the SDK has called a method, so it could read the parameters. */
   get isReached(): boolean {
     return this.#isReached;
   }
@@ -212,14 +212,17 @@ export class RequestHandler implements A2ARequestHandler {
       });
   }
 
-  /** @throws A2AError; KernelError `bad_request` for an address that nothing may be sent to. */
+  /** @throws A2AError; KernelError `bad_request` for an address to which sending is not allowed. */
   async #checkPush(config: TaskPushNotificationConfig): Promise<PushRequest> {
     this.#checkOffer();
     const push = readPush(config, this.#options.version);
     return { ...push, url: await this.#door.pushes.check(push.url, 'pushNotificationConfig.url') };
   }
 
-  /** What is wrong with a configuration is told before the message becomes a task or an answer. Sent again, the message finds its task, and sets it then. */
+  /**
+   * Checks the configuration before the message becomes a task or a reply. When the message is sent again, it finds its task and sets the
+   * configuration then.
+   */
   async #send(request: SendMessageRequest): Promise<PublicTask> {
     const message = messageOf(request);
     const config = request.configuration?.taskPushNotificationConfig;
@@ -231,7 +234,7 @@ export class RequestHandler implements A2ARequestHandler {
     return task;
   }
 
-  /** A message to a task answers what the task asks. @throws A2AError for a task that asks nothing. */
+  /** A message to a task answers the question of that task. @throws A2AError when the task has no open question. */
   async #reply(message: Message, push: PushRequest | undefined): Promise<PublicTask> {
     const { taskId, contextId } = message;
     const reply = readReply(message);
@@ -247,14 +250,14 @@ export class RequestHandler implements A2ARequestHandler {
   }
 
   async #load(id: string): Promise<PublicTask> {
-    // What the SDK translates from protocol 0.3 may have any type.
+    // Values that the SDK translates from protocol 0.3 may have any type.
     if (typeof id !== 'string' || id.trim() === '') throw malformed('id: must be that of a task.');
     const task = await this.#door.get(id);
     if (task === undefined) throw noTask(id);
     return task;
   }
 
-  /** The task at its end, or as it is when the time is over. */
+  /** Returns the task at its end, or its present state after the time limit. */
   async #wait(task: PublicTask): Promise<PublicTask> {
     const { waitMs: timeoutMs, signal, closing, log } = this.#options;
     log('debug', 'a2a.waits', { handoff_id: task.handoff_id });

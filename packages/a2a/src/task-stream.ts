@@ -1,10 +1,11 @@
 /**
- * A task as it goes on: first the task, then what changes, in order.
+ * Streams a task: first the task itself, then each change, in order.
  *
- * S1  Everything that the task says comes from its rows, from the first word: a reader that joins late gets all of it.
- * S2  What an agent has said may turn out void. The next piece of the result then takes the place of those before (`append: false`).
- * S3  The last piece says that it is the last one, if only with an empty text: some clients keep nothing of a result that goes on.
- * S4  The last event has the state at the end. A question ends the stream too: whoever answers it begins another one.
+ * S1  Everything in the stream is read from the rows of the task, from the beginning. So a reader that joins late gets all of it.
+ * S2  Output that an agent has already sent can become void. The next piece of the result then replaces the earlier pieces (`append:
+ *     false`).
+ * S3  The last piece is marked as the last one, even when its text is empty: some clients discard a result that is never marked complete.
+ * S4  The last event has the final state. A question ends the stream too: the client that answers it opens a new stream.
  */
 import { type StreamResponse, TaskState } from '@a2a-js/sdk';
 import { resultArtifact, resultPart, stateOf, statusOf, textPart, toTask } from '@boxcar/adapters/a2a';
@@ -16,13 +17,13 @@ type Payload = NonNullable<StreamResponse['payload']>;
 
 const eventOf = (payload: Payload): StreamResponse => ({ payload });
 
-/** What the reader has been told. */
+/** The state of the reader after all events that the stream has sent so far. */
 class Told {
   readonly #ids: { readonly taskId: string; readonly contextId: string };
   #isWorking: boolean;
-  /** There is a result that pieces are added to. */
+  /** The reader has a result to which pieces can be appended. */
   #hasPieces = false;
-  /** The reader holds pieces that are void. */
+  /** The reader has pieces that have become void. */
   #hasVoid = false;
 
   constructor(task: PublicTask) {
@@ -82,7 +83,7 @@ export interface FollowOptions {
   readonly asked: PublicTask['question'];
 }
 
-/** Ends with the task or with a question, or quietly when the signal fires. */
+/** Ends with the task or with a question; when the signal fires, it ends without an error. */
 export async function* followTask(
   door: AgentDoor,
   task: PublicTask,

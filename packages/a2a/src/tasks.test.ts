@@ -1,4 +1,4 @@
-/** Agents as clients of the official SDK use them, in both protocols. */
+/** Agents as seen by clients of the official SDK, in both protocols. */
 import { type StreamResponse, TaskState } from '@a2a-js/sdk';
 import type { ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
@@ -29,7 +29,7 @@ async function all(stream: AsyncIterable<StreamResponse>): Promise<NonNullable<S
   return events;
 }
 
-/** What a reader of artifact updates holds at the end. */
+/** The text that a reader of artifact updates has at the end. */
 function textOf(events: readonly NonNullable<StreamResponse['payload']>[]): string {
   let text = '';
   for (const event of events)

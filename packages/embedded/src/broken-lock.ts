@@ -1,4 +1,4 @@
-/** Lock files that do not lead to a server (L1, postmaster.ts): of dead processes, and without any process. */
+/** Handles lock files that do not lead to a server (L1, postmaster.ts): files of dead processes, and files that name no process. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError } from '@boxcar/kernel/base';
 import {
@@ -12,20 +12,26 @@ import {
 } from './postmaster.js';
 import { describeProcess } from './process.js';
 
-/** A lock file that names no process is removed after this time without a server, or reported after this time with a server. */
+/**
+ * A lock file that names no process is removed after the first time if no server is found, and reported after the second time if a server
+ * is found.
+ */
 const BROKEN_LOCK_QUIET_MS = 500;
 const BROKEN_LOCK_DEADLINE_MS = 10_000;
 
-/** Postgres itself ignores the file of a dead process, but not one whose id belongs to another process by now. */
+/** Removes the lock file of a dead process. Postgres itself ignores such a file, but not when another process has the same id by now. */
 export function removeStaleLock(dataDir: string, log: (line: string) => void): void {
   const stale = lockHolder(dataDir);
-  // Since the check of the loop, the file may belong to a server.
+  // A server may have taken the file since the check of the loop.
   if (stale === undefined || runningPostmaster(dataDir) !== undefined) return;
   if (removeLockFile(dataDir, namesProcess(stale.pid)))
     log(`process ${stale.pid} is not the server it was; removed its lock file`);
 }
 
-/** Removes a lock file that names no process if no server is found on the folder; otherwise throws an error that names both. */
+/**
+ * Handles a lock file that names no process. Removes it if no server is found on the folder; otherwise throws an error that names the file
+ * and the server.
+ */
 export async function dealWithBrokenLock(
   dataDir: string,
   sinceMs: number,

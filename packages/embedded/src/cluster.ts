@@ -25,11 +25,11 @@ import { usersOf } from './users.js';
  *
  * ```
  * <folder>/cluster/data       the Postgres data folder, owned by the account that runs the server
- * <folder>/cluster/password   of the superuser `boxcar`, readable by the owner of the folder alone
- * <folder>/app-password       of the role `boxcar_app`, which owns the database; likewise
+ * <folder>/cluster/password   of the superuser `boxcar`, readable only by the owner of the folder
+ * <folder>/app-password       of the role `boxcar_app`, which owns the database; also readable only by the owner
  * <folder>/socket             the server's Unix socket; only the account that runs the server may enter
  * <folder>/port               the port of the last start, tried first by the next
- * <folder>/server.log         what the server says
+ * <folder>/server.log         the output of the server
  * <folder>/users, leaving     see users.ts
  * <folder>/.cluster-<id>      a cluster that the process of this id (users.ts) is making
  * <folder>/ephemeral          marks the folder of a temporary server
@@ -41,11 +41,11 @@ export interface Cluster {
   /** Undefined on Windows. */
   readonly socketDir: string | undefined;
   readonly adminPassword: string;
-  /** Of the application's role. */
+  /** The password of the application's role. */
   readonly password: string;
 }
 
-/** The superuser, which initdb makes. Only what needs one uses it. */
+/** The superuser, which initdb creates. Only code that needs a superuser uses it. */
 export const ADMIN_ROLE = 'boxcar';
 /** The role of the application. */
 export const ROLE = 'boxcar_app';
@@ -53,15 +53,15 @@ export const ROLE = 'boxcar_app';
 /** The longest path of a Unix socket: 104 bytes with the closing NUL on macOS, 108 on Linux. */
 const LONGEST_SOCKET_PATH = 103;
 
-/** initdb takes a few seconds; on a slow disk, where it flushes each file, a minute or two. */
+/** initdb takes a few seconds. On a slow disk it takes a minute or two, because it flushes each file. */
 const INITDB_LIMIT_MS = 300_000;
 
-/** A file in each temporary folder: only a folder with it is ever removed unasked. */
+/** A file in each temporary folder: only a folder with this file is ever removed automatically. */
 export const EPHEMERAL_MARK = 'ephemeral';
 
 const OURS: ReadonlySet<string> = new Set(['users', 'cluster', 'native', EPHEMERAL_MARK]);
 
-/** Makes the folder, and refuses one that the server's account could not reach. */
+/** Creates the folder. Refuses a folder that the server's account could not reach. */
 export async function prepareFolder(folder: string): Promise<void> {
   try {
     const created = await mkdir(folder, { recursive: true, mode: 0o700 });
@@ -84,8 +84,8 @@ export async function prepareFolder(folder: string): Promise<void> {
 }
 
 /**
- * Root's server runs as another account, which must pass through our folders but need not list them. The mode of a
- * folder that was there before and holds other things is left alone.
+ * Root's server runs as another account, which must pass through these folders but need not list them. When the folder existed before and
+ * contains other things, its mode is not changed.
  */
 async function letPass(folder: string, created: string | undefined): Promise<void> {
   if (created === undefined) {
@@ -97,13 +97,13 @@ async function letPass(folder: string, created: string | undefined): Promise<voi
     await chmod(current, 0o711);
 }
 
-/** Another process may have made the folder this moment and be about to open it. */
+/** Waits briefly, because another process may have created the folder at this moment and may be about to open it. */
 async function stillClosed(folder: string): Promise<string | undefined> {
   for (let attempt = 0; attempt < 20 && closedAncestor(folder) !== undefined; attempt++) await delay(50);
   return closedAncestor(folder);
 }
 
-/** The nearest folder on the way to `path` that other users cannot enter. */
+/** The nearest folder on the path to `path` that other users cannot enter. */
 export function closedAncestor(path: string): string | undefined {
   for (let current = path; current !== parse(current).root; current = dirname(current)) {
     if (existsSync(current) && (statSync(current).mode & 0o001) === 0) return current;
@@ -113,7 +113,7 @@ export function closedAncestor(path: string): string | undefined {
 
 interface ClusterOptions {
   readonly isDurable: boolean;
-  /** Of the process, by users.ts; it has joined. */
+  /** The id of the process, by users.ts. The process must have joined. */
   readonly id: string;
 }
 
@@ -127,14 +127,14 @@ async function removeDeadDrafts(folder: string): Promise<void> {
   const drafts = (await readdir(folder)).filter((name) => name.startsWith(DRAFT_PREFIX));
   if (drafts.length === 0) return;
   const users = usersOf(folder);
-  // An initdb that has outlived its parent may still write there; then a later start removes the rest.
+  // An initdb that has outlived its parent may still write to its draft. A later start then removes the remaining files.
   for (const draft of drafts.filter((name) => !users.has(name.slice(DRAFT_PREFIX.length))))
     await rm(join(folder, draft), { recursive: true, force: true }).catch(() => {});
 }
 
 /**
- * Opens the cluster of `folder`, creating it first when there is none. It is built beside its place and renamed, so
- * that of several processes one wins and the others use its cluster, password included.
+ * Opens the cluster of `folder`, and creates it first when it is missing. A new cluster is built next to its final place and then renamed.
+ * So when several processes create it, one wins, and the others use its cluster, password included.
  */
 export async function openCluster(
   folder: string,
@@ -145,7 +145,7 @@ export async function openCluster(
   await removeDeadDrafts(folder);
   if (!existsSync(place)) await createCluster(folder, place, native, options);
 
-  // A link in the path may be changed while the server runs.
+  // Resolved now, because a link in the path may be changed while the server runs.
   const dataDir = await realpath(join(place, 'data'));
   const major = (await readFile(join(dataDir, 'PG_VERSION'), 'utf8')).trim();
   if (major !== native.major) {
@@ -169,7 +169,7 @@ export async function openCluster(
   };
 }
 
-/** Each start sees to the mode of the folder; one of an earlier version has none. */
+/** Creates the folder of the socket and sets its mode, at each start: a cluster of an earlier version does not have the folder. */
 async function openSocketFolder(folder: string): Promise<string | undefined> {
   if (process.platform === 'win32') return undefined;
   const socketDir = join(folder, 'socket');
@@ -186,7 +186,7 @@ async function openSocketFolder(folder: string): Promise<string | undefined> {
   return socketDir;
 }
 
-/** The password of the application's role. Of several processes that make one, one wins. */
+/** The password of the application's role. When several processes make a password, one wins. */
 async function keepPassword(folder: string): Promise<string> {
   const file = join(folder, 'app-password');
   if (!existsSync(file)) {
@@ -236,10 +236,10 @@ async function createCluster(
         `--username=${ADMIN_ROLE}`,
         `--pwfile=${passwordFile}`,
         '--auth=scram-sha-256',
-        // The password is random; iterations, which slow down guessing of poor ones, would only slow each connection.
+        // The password is random. Iterations slow down the guessing of weak passwords; here they would only slow each connection.
         '--set=scram_iterations=1',
         '--encoding=UTF8',
-        // Only Linux is sure to know this locale; elsewhere Postgres brings its own.
+        // Only Linux is sure to have this locale; elsewhere Postgres has a built-in one.
         ...(process.platform === 'linux'
           ? ['--locale=C.UTF-8']
           : ['--locale=C', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']),
@@ -256,7 +256,7 @@ async function createCluster(
     if (account) chownSync(passwordFile, process.getuid?.() ?? 0, process.getgid?.() ?? 0);
     await rename(draft, place);
   } catch (error) {
-    // The other side of a race has put its cluster there; ours is thrown away.
+    // Another process has put its cluster there first; this draft is discarded.
     if (!existsSync(place)) throw error;
   } finally {
     await rm(draft, { recursive: true, force: true });

@@ -11,7 +11,7 @@ afterEach(() => {
 test.runIf(process.platform === 'linux')(
   'the data folder is below the home of the account, whatever is no absolute path in the environment',
   () => {
-    // Root's server keeps its data in a system folder.
+    // The server of root keeps its data in a system folder.
     vi.spyOn(process, 'getuid').mockReturnValue(1000);
     const ofAccount = join(userInfo().homedir, '.local', 'share', 'boxcar');
     expect(isAbsolute(ofAccount)).toBe(true);

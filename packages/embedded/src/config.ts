@@ -6,10 +6,10 @@ import { isRoot } from './process.js';
 /**
  * The folder that holds everything Boxcar keeps on this machine: clusters and, where needed, a copy of the binaries.
  *
- * `BOXCAR_DATA_DIR` overrides it. Root uses a system folder, because the server runs as `nobody`, which cannot enter
- * root's home; everybody else uses the data folder of their account. It is not the cache folder: rows are the truth,
- * and cache cleaners delete what they find. A variable with a path that is not absolute (`HOME=''`, `XDG_DATA_HOME=data`) is
- * ignored: the folder would depend on where a command is run.
+ * `BOXCAR_DATA_DIR` overrides it. Root uses a system folder, because the server runs as `nobody`, which cannot enter root's home. All
+ * other users use the data folder of their account. The cache folder is not used, because the rows are the only copy of the data, and
+ * cache cleaners delete files. A variable whose path is not absolute (`HOME=''`, `XDG_DATA_HOME=data`) is ignored, because the folder
+ * would depend on where a command is run.
  *
  * @throws KernelError `bad_config` when the account has no home.
  */
@@ -29,7 +29,7 @@ export function dataHome(): string {
 
 const absolute = (path = ''): string | undefined => (isAbsolute(path) ? path : undefined);
 
-/** `HOME`, or what the system says when that is no place of its own. */
+/** `HOME`, or the home that the system reports when `HOME` is not an absolute path. */
 function accountHome(): string {
   const home = absolute(homedir()) ?? absolute(userInfo().homedir);
   if (home !== undefined) return home;
@@ -39,7 +39,9 @@ function accountHome(): string {
   });
 }
 
-/** What the server's own processes get to see: nothing of ours but the search path, so no stray PG* setting. */
+/**
+ * The environment of the server's processes. It contains only the search path of this process, so that no stray PG* setting has an effect.
+ */
 export function serverEnvironment(): NodeJS.ProcessEnv {
   const { PATH, SystemRoot } = process.env;
   return { TZ: 'UTC', LC_MESSAGES: 'C', PATH, SystemRoot };

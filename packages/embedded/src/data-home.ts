@@ -1,2 +1,2 @@
-/** Where Boxcar keeps what it keeps on this machine, for programs that need no server. */
+/** The folder of Boxcar's data on this machine, for programs that need no server. */
 export { dataHome } from './config.js';

@@ -32,7 +32,7 @@ test('data is deleted when nobody uses it, and never under somebody who does', a
     await server.stop();
   }
   await deleteEmbeddedData({ dataDir });
-  // There is nothing any more, which is no error.
+  // Deleting missing data is not an error.
   await deleteEmbeddedData({ dataDir });
   await using fresh = await startEmbeddedPostgres({ dataDir });
   expect(await query(fresh.url, "select to_regclass('kept') as found")).toEqual([{ found: null }]);

@@ -1,4 +1,4 @@
-/** Temporary folders of servers for tests, and what killed test runs left of them. */
+/** Temporary folders of servers for tests, and the removal of those that killed test runs have left. */
 
 import { lstatSync, mkdtempSync, writeFileSync } from 'node:fs';
 import { readdir, rm } from 'node:fs/promises';
@@ -13,7 +13,7 @@ import { hasUsers } from './users.js';
 
 const EPHEMERAL_PREFIX = 'boxcar-postgres-';
 
-/** A temporary folder that the server's account can enter, wherever TMPDIR points. */
+/** A temporary folder that the server's account can enter, independent of TMPDIR. */
 function ephemeralHome(): string {
   return (
     [tmpdir(), '/tmp', '/var/tmp'].find((home) => !isRoot() || closedAncestor(home) === undefined) ?? tmpdir()
@@ -26,7 +26,9 @@ export function makeEphemeralFolder(): string {
   return folder;
 }
 
-/** Whether a folder is one that `makeEphemeralFolder` made for this account, long enough ago for its process to have joined. */
+/**
+ * Whether `makeEphemeralFolder` made this folder for this account, long enough ago for its process to have joined, and no process uses it.
+ */
 function isLeftBehind(folder: string): boolean {
   const account = process.getuid?.();
   const [stats, mark] = [folder, join(folder, EPHEMERAL_MARK)].map((path) =>
@@ -43,8 +45,8 @@ function isLeftBehind(folder: string): boolean {
 }
 
 /**
- * Stops and removes what a killed test run left behind. Everybody may write to the folder where that lies: names are not trusted, links are
- * not followed, and whatever goes wrong with one of them keeps neither the others nor the start.
+ * Stops and removes the servers that killed test runs have left. All accounts may write to the parent folder, so names are not trusted and
+ * links are not followed. A failure with one folder does not stop the others or the start.
  */
 export async function sweepEphemeral(log: (line: string) => void): Promise<void> {
   const home = ephemeralHome();

@@ -8,7 +8,7 @@ export function isFree(port: number): Promise<boolean> {
   });
 }
 
-/** A port of the loopback interface that nobody listens on now; another process may take it before the caller does. */
+/** A free port of the loopback interface. Another process may take the port before the caller does. */
 export function freePort(): Promise<number> {
   return new Promise((settle, fail) => {
     const probe = createServer();

@@ -42,10 +42,10 @@ afterAll(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-/** Makes a program process 1 of a PID namespace of its own, as in a container. */
+/** Makes a program process 1 of a separate PID namespace, as in a container. */
 const IN_CONTAINER = ['unshare', '--pid', '--fork', '--mount-proc'];
 
-/** A command: starts or joins the server, says what it has found, and leaves, or is ended by Ctrl-C. */
+/** A command: starts or joins the server, prints the result, and then leaves or is ended by Ctrl-C. */
 async function command(
   keepMs: number | undefined,
   end: 'leaves' | 'Ctrl-C' = 'leaves',
@@ -69,7 +69,7 @@ async function command(
   let said = '';
   for await (const chunk of child.stdout) {
     said += String(chunk);
-    // To its whole group, as a terminal does.
+    // A terminal sends the signal to the whole process group.
     if (end === 'Ctrl-C' && child.pid !== undefined) process.kill(-child.pid, 'SIGINT');
   }
   expect(await closed).toEqual([end === 'leaves' ? 0 : 130, null]);
@@ -84,14 +84,17 @@ async function until(isSo: () => boolean, what: string): Promise<void> {
   }
 }
 
-/** Whether a keeper runs its program: SIGHUP is the last that it listens for, and node itself catches the others. Known on Linux only. */
+/**
+ * Whether a keeper runs its program. SIGHUP is the last signal for which it installs a listener, and node itself catches the others. Known
+ * on Linux only.
+ */
 function isListening(keeper: number): boolean {
   if (process.platform !== 'linux') return true;
   const caught = /^SigCgt:\s*(\w+)$/m.exec(readFileSync(`/proc/${keeper}/status`, 'utf8'))?.[1] ?? '0';
   return (BigInt(`0x${caught}`) & 1n) === 1n;
 }
 
-/** A keeper as a command starts it. */
+/** Starts a keeper in the same way as a command does. */
 const startKeeper = (of: { folder: string; pid: number; start: string }): ChildProcess =>
   spawn(
     process.execPath,
@@ -104,7 +107,7 @@ it('keeps the server for the next command, through Ctrl-C and a kill -9 of the k
   expect(first.adopted).toBe(false);
   const [keeper, ...others] = keepersOf(folder);
   expect([isAlive(first.pid), others]).toEqual([true, []]);
-  // Two at once share it, and the keeper.
+  // The two commands and the keeper share the server.
   expect(await Promise.all([command(A_MINUTE), command(A_MINUTE, 'Ctrl-C')])).toEqual([
     { pid: first.pid, adopted: true },
     { pid: first.pid, adopted: true },

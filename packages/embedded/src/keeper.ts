@@ -1,5 +1,5 @@
 /** The program of a keeper (keep.ts): `keeper.js <folder> <process id of the server> <its start>`. */
-// Heard before anything else is loaded: a keeper that a signal ends unheard leaves its server running.
+// Installed before any other module is loaded: a keeper that dies of a signal without a listener leaves its server running.
 const stop = new AbortController();
 for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => stop.abort());
 
@@ -21,7 +21,7 @@ if (membership !== undefined && existsSync(users))
     const running = runningPostmaster(join(folder, 'cluster', 'data'));
     if (running !== undefined) await stopServer(running.pid);
   });
-// Its folder was deleted under it. The process id may belong to another process by now.
+// The folder was deleted while the server ran. The process id may belong to another process by now.
 else if (startOf(server) === serverStart && commandOf(server)?.includes('postgres') === true)
   await stopServer(server);
 

@@ -1,4 +1,4 @@
-/** The programs of one Postgres release that the server's account can run. */
+/** The programs of one Postgres release, in a place where the server's account can run them. */
 export interface NativePostgres {
   readonly initdb: string;
   readonly postgres: string;

@@ -12,9 +12,9 @@ import { isRoot, run, serverAccount } from './process.js';
 /**
  * Finds the binaries that npm installed for this machine and makes them runnable.
  *
- * They are used in place where that works. It does not when links are missing and cannot be made (a read-only tree),
- * or when the server's account cannot enter the folder (root, with the checkout below a closed home): then they are
- * copied once, to a folder named by version, which several processes may do at the same time.
+ * The binaries are used in place where possible. That is not possible when links are missing and cannot be made (a read-only tree), or
+ * when the server's account cannot enter the folder (root, with the checkout below a closed home). Then they are copied once, to a folder
+ * named by version. Several processes may copy at the same time.
  */
 export async function prepareNative(): Promise<NativePostgres> {
   const { packageDir, platform, version } = locate();
@@ -64,7 +64,7 @@ function programs(native: string, version: string): NativePostgres {
 /** How long a program may take to print its version. */
 const ATTEMPT_LIMIT_MS = 60_000;
 
-/** Tries rather than computes: file modes, access lists and missing libraries all show in the attempt. */
+/** Tries to run the programs. File modes, access lists and missing libraries need not be checked one by one. */
 async function isRunnable(native: string): Promise<boolean> {
   const { postgres, initdb } = programs(native, '');
   const options = { env: serverEnvironment(), cwd: '/', limitMs: ATTEMPT_LIMIT_MS, ...serverAccount() };
@@ -73,8 +73,8 @@ async function isRunnable(native: string): Promise<boolean> {
 }
 
 /**
- * Creates the links between library versions, which an npm tarball cannot carry; the package's own install script does
- * it too, but scripts may be off.
+ * Creates the links between library versions, which an npm tarball cannot contain. The install script of the package creates them too, but
+ * scripts may be off.
  *
  * @returns False when a link is missing and could not be made.
  */
@@ -88,26 +88,26 @@ async function linkLibraries(packageDir: string): Promise<boolean> {
     try {
       await symlink(relative(dirname(target), source), path);
     } catch {
-      // Another process may have made it in between; whoever finds it absent cannot use this folder.
+      // Another process may have made the link meanwhile. If the link is still missing, the folder cannot be used.
       if (!lstatSync(path, { throwIfNoEntry: false })) return false;
     }
   }
   return true;
 }
 
-/** Copies beside the target and renames: the target is there completely or not at all. */
+/** Copies to a draft next to the target and renames it, so that the target is complete or absent. */
 async function copyOnce(packageDir: string, target: string): Promise<void> {
   const parent = dirname(target);
   const draft = join(parent, `.${basename(target)}-${randomBytes(6).toString('hex')}`);
   await prepareFolder(parent);
   try {
-    // A package of its own shape, so that links, which are relative to it, can be made there as well.
+    // The draft has the layout of the package, so that the links, which are relative to the package, can be made there as well.
     await cp(join(packageDir, 'native'), join(draft, 'native'), { recursive: true, verbatimSymlinks: true });
     await linkLibraries(draft);
     await openToOthers(join(draft, 'native'));
     await rename(join(draft, 'native'), target);
   } catch (cause) {
-    // The loser of a race finds the winner's copy in place, which is just as good.
+    // The loser of a race uses the winner's copy, which is identical.
     if (!existsSync(target)) {
       throw new KernelError('database_unavailable', {
         message: `The embedded Postgres could not be copied to ${target}; set BOXCAR_DATA_DIR to a folder that can be written, or DATABASE_URL.`,
@@ -129,7 +129,7 @@ async function openToOthers(folder: string): Promise<void> {
   }
 }
 
-/** Programs that somebody else could replace are not run. */
+/** Refuses programs that another account could replace. */
 function assertOwned(folder: string): void {
   const uid = process.getuid?.();
   if (uid === undefined) return;

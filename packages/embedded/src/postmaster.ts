@@ -1,10 +1,9 @@
 /**
- * Recognises the server of a data folder, by any path that leads to the folder.
+ * Recognizes the server of a data folder, by any path that leads to the folder.
  *
- * L1. A lock file is removed only when it is known that its process does not serve this folder; in doubt the file stays. A process
- *     that is not visible proves nothing: it may be in another PID namespace (a container), and here its id may belong to another
- *     process.
- * L2. A folder is identified by device and inode: a link, a bind mount and the real path are one folder.
+ * L1. A lock file is removed only when it is known that its process does not serve this folder. In doubt the file stays. A process that is
+ *     not visible proves nothing: it may be in another PID namespace (a container), and its id may belong to another process here.
+ * L2. A folder is identified by device and inode: a link, a bind mount and the real path are the same folder.
  */
 import { readFileSync, renameSync, rmSync, statSync } from 'node:fs';
 import { isAbsolute, join } from 'node:path';
@@ -13,10 +12,10 @@ import { argumentsOf, codeOf, commandOf, isAlive, listProcesses } from './proces
 export interface Postmaster {
   readonly pid: number;
   readonly port: number;
-  /** False for the server of a version of Boxcar that had none: it listens on TCP alone. */
+  /** False for a server of an earlier version of Boxcar, which listens on TCP only. */
   readonly hasSocket: boolean;
   readonly status: string;
-  /** Its System V shared memory segment; undefined before it has one. */
+  /** The System V shared memory segment of the server; undefined before the server has one. */
   readonly memory: { readonly key: string; readonly id: string } | undefined;
 }
 
@@ -52,7 +51,9 @@ function readPostmaster(dataDir: string): Postmaster | undefined {
   return text === undefined ? undefined : parseLockFile(text);
 }
 
-/** The lock file, if no visible process serves this folder under its id: the server has died, or is not visible from here. */
+/**
+ * The lock file, if no visible process serves this folder under the id in the file. Then the server has died or is not visible from here.
+ */
 export function unseenPostmaster(dataDir: string): Postmaster | undefined {
   const postmaster = readPostmaster(dataDir);
   if (postmaster === undefined) return undefined;
@@ -79,7 +80,7 @@ export function lockHolder(dataDir: string): Postmaster | undefined {
   return postmaster && isAlive(postmaster.pid) ? postmaster : undefined;
 }
 
-/** The server of this data folder when one runs, in whatever state. */
+/** The running server of this data folder, in any state. */
 export function runningPostmaster(dataDir: string): Postmaster | undefined {
   const holder = lockHolder(dataDir);
   return holder && mayServe(holder.pid, dataDir) ? holder : undefined;
@@ -125,7 +126,7 @@ function isSameFolder(one: string, other: string): boolean | undefined {
   }
 }
 
-/** A live Postgres process that works on this folder, whatever the lock file says; rather the server than one of its children. */
+/** A live Postgres process that works on this folder, independent of the lock file. The server is preferred over its children. */
 export function findServer(dataDir: string): number | undefined {
   const pids = listProcesses().filter(
     (pid) =>
@@ -143,7 +144,7 @@ export function removeLockFile(dataDir: string, isTheOne: (text: string) => bool
   const lockFile = lockFileOf(dataDir);
   const aside = `${lockFile}.removed-${process.pid}`;
   try {
-    // Moves the file before it reads it: a server that has started since the check gets its file back.
+    // Moves the file before reading it: when a server has started since the check, the file is moved back.
     renameSync(lockFile, aside);
   } catch (error) {
     if (codeOf(error) === 'ENOENT') return false;

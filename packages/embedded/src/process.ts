@@ -2,7 +2,7 @@ import { type SpawnOptions, spawn, spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { basename } from 'node:path';
 
-/** Postgres refuses to run as root, so root starts it as `nobody`: that adds no user to the machine. */
+/** Postgres refuses to run as root, so root starts it as `nobody`, which adds no user to the machine. */
 const NOBODY = process.platform === 'darwin' ? 4_294_967_294 : 65_534;
 
 export function isRoot(): boolean {
@@ -14,7 +14,7 @@ export function serverAccount(): { uid: number; gid: number } | undefined {
   return isRoot() ? { uid: NOBODY, gid: NOBODY } : undefined;
 }
 
-/** Whether a process of this id runs. A zombie does not: in a container nobody may ever collect it. */
+/** Whether a process of this id runs. A zombie counts as ended, because in a container it may never be reaped. */
 export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0);
@@ -24,12 +24,12 @@ export function isAlive(pid: number): boolean {
   return statOf(pid)?.state !== 'Z';
 }
 
-/** When the process started, in a form that only serves comparison; tells a reused id from the old one. */
+/** The start time of a process, in a form that can only be compared. It tells a reused process id from the old one. */
 export function startOf(pid: number): string {
   return statOf(pid)?.start ?? '0';
 }
 
-/** The PID namespace of this process. Ids of another namespace mean nothing here. Empty on systems without namespaces. */
+/** The PID namespace of this process. Ids of another namespace have no meaning here. Empty on systems without namespaces. */
 export function pidNamespace(): string {
   try {
     return /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '';
@@ -38,7 +38,7 @@ export function pidNamespace(): string {
   }
 }
 
-/** The command line of a running process, or `undefined` where the system does not tell. */
+/** The command line of a running process, or `undefined` where the system does not report it. */
 export function commandOf(pid: number): string | undefined {
   if (process.platform === 'linux') return argumentsOf(pid)?.join(' ').trim();
   if (process.platform === 'win32') return undefined;
@@ -46,7 +46,7 @@ export function commandOf(pid: number): string | undefined {
   return ps.status === 0 ? ps.stdout.trim() : undefined;
 }
 
-/** The command line as words; outside Linux an argument with blanks becomes several words. */
+/** The command line as words. Outside Linux, an argument that contains blanks becomes several words. */
 export function argumentsOf(pid: number): readonly string[] | undefined {
   if (process.platform !== 'linux') return commandOf(pid)?.split(/\s+/);
   try {
@@ -56,7 +56,7 @@ export function argumentsOf(pid: number): readonly string[] | undefined {
   }
 }
 
-/** A process for messages: its id and the beginning of its command line. */
+/** The description of a process in messages: its id and the beginning of its command line. */
 export function describeProcess(pid: number): string {
   const command = commandOf(pid);
   return command === undefined || command === ''
@@ -74,8 +74,8 @@ export function listProcesses(): readonly number[] {
 }
 
 /**
- * Runs a program to its end, or for `limitMs` at most; it is killed when this process exits before. If it cannot be started or does not end, `code` is null and the last line of
- * the output is the reason.
+ * Runs a program to its end, or for at most `limitMs`. It is killed when this process exits earlier. If the program cannot be started or
+ * does not end, `code` is null and the last line of the output is the reason.
  */
 export async function run(
   file: string,
@@ -89,7 +89,7 @@ export async function run(
     process.once('exit', kill);
     const limit = setTimeout(() => {
       kill();
-      // Its child processes may keep its output open.
+      // Child processes of the program may keep its output open.
       child.stdout?.destroy();
       child.stderr?.destroy();
       settle({ code: null, output: `${output}\n${basename(file)} did not end within ${limitMs / 1_000} s` });
@@ -125,7 +125,7 @@ function statOf(pid: number): { state: string; start: string } | undefined {
   } catch {
     return undefined;
   }
-  // The second field is the command in brackets and may itself hold blanks and brackets.
+  // The second field is the command in brackets, and may itself contain blanks and brackets.
   const fields = line.slice(line.lastIndexOf(')') + 2).split(' ');
   return { state: fields[0] ?? '', start: fields[19] ?? '0' };
 }

@@ -1,6 +1,6 @@
 /**
- * The roles and the database of a server. The application owns its database and is no superuser: who gets hold of its connection can
- * neither read files of the machine nor run programs on it.
+ * The roles and the database of a server. The application's role owns its database and is not a superuser. So an attacker who takes over
+ * its connection can neither read files of the machine nor run programs on it.
  */
 import type pg from 'pg';
 import { type Cluster, ROLE } from './cluster.js';
@@ -9,9 +9,10 @@ import { adminOf, sayGoodbye } from './server-client.js';
 export const DATABASE = 'boxcar';
 
 /**
- * Makes the role and the database where they are missing. Of two processes one makes them; the other fails, and finds them at its next try.
+ * Creates the role and the database where they are missing. When two processes do this at once, one creates them; the other fails, and
+ * finds them at its next try.
  *
- * @throws what the server says.
+ * @throws The error of the server.
  */
 export async function prepareDatabase(cluster: Cluster, port: number): Promise<void> {
   const admin = adminOf(cluster, port, 'postgres');
@@ -31,7 +32,7 @@ export async function prepareDatabase(cluster: Cluster, port: number): Promise<v
   }
 }
 
-// What extensions own stays theirs; sequences of columns and types of tables follow their tables; what has an owner already is left.
+// Objects of extensions keep their owner. Sequences of columns and types of tables follow their tables.
 const HAND_OVER = `
 do $$
 declare statement text;
@@ -55,7 +56,10 @@ begin
   execute 'alter database ${DATABASE} owner to ${ROLE}';
 end $$`;
 
-/** A database of an earlier version belongs to the superuser. One statement: it is handed over whole or not at all. */
+/**
+ * Hands over a database of an earlier version, which belongs to the superuser. It is one statement, so the handover is complete or has no
+ * effect.
+ */
 async function handOver(cluster: Cluster, port: number): Promise<void> {
   const admin: pg.Client = adminOf(cluster, port, DATABASE);
   try {

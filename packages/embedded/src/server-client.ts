@@ -1,6 +1,6 @@
 /**
- * Connections to the embedded server. They go through a Unix socket in a folder that only the account of the server may enter: whoever
- * takes the port of a server that has died is never sent a password. Windows has no such sockets here; there they go to the port.
+ * Connections to the embedded server. They use a Unix socket in a folder that only the account of the server may enter. So a program that
+ * takes the port of a dead server never receives a password. On Windows, connections use the port instead.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
@@ -11,7 +11,7 @@ const CONNECT_DEADLINE_MS = 2_000;
 /** How long one query may take. */
 const ASK_DEADLINE_MS = 10_000;
 
-/** Who connects: the superuser of the server, or the role that owns the database and nothing else. */
+/** The account of a connection: the superuser of the server, or the role that only owns the database. */
 export type Account = 'admin' | 'application';
 
 export function connectionString(
@@ -35,6 +35,6 @@ export function adminOf(cluster: Cluster, port: number, database: string): pg.Cl
   return client;
 }
 
-/** Closes the connection. Does not wait longer than a second, since a stopped server never answers. */
+/** Closes the connection. Waits at most a second, since a stopped server never answers. */
 export const sayGoodbye = (client: pg.Client): Promise<unknown> =>
   Promise.race([client.end().catch(() => {}), delay(1_000, undefined, { ref: false })]);

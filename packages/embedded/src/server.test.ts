@@ -44,7 +44,7 @@ const repository = fileURLToPath(new URL('../../../', import.meta.url));
 const isRoot = process.getuid?.() === 0;
 const PLAIN_USER = 65_534;
 
-/** Everything of this file lies below one folder, which the plain user can enter. */
+/** All files of these tests are below one folder, which the plain user can enter. */
 const scratch = mkdtempSync(join(isRoot ? '/tmp' : tmpdir(), 'boxcar-embedded-test-'));
 const home = join(scratch, 'home');
 const checkout = join(home, 'checkout');
@@ -102,7 +102,7 @@ describe('one process', () => {
     const dataDir = newFolder();
     const first = await start({ dataDir });
     await sql(first.url, 'create table t (n int)', 'insert into t values (1)');
-    // An open connection is a child that keeps the server's memory for a while after its death.
+    // An open connection is a child process that keeps the server's memory for a while after its death.
     const lingering = new pg.Client({ connectionString: first.url });
     lingering.on('error', () => {});
     await lingering.connect();
@@ -192,7 +192,7 @@ describe('one process', () => {
     await killed;
     const [dead = ''] = drafts();
     expect(dead).not.toBe('');
-    // Its initdb outlives it for a moment, and writes to the draft.
+    // The initdb of the dead process outlives it for a moment, and writes to the draft.
     await until(
       () => findServer(join(dataDir, dead, 'data')) === undefined && !isMaking(dead),
       'initdb has ended',
@@ -221,7 +221,7 @@ describe('one process', () => {
   });
 });
 
-/** Whether a process that was told of this draft runs. */
+/** Whether a process runs that has this draft in its command line. */
 const isMaking = (draft: string): boolean =>
   listProcesses().some((pid) => commandOf(pid)?.includes(draft) === true);
 
@@ -259,7 +259,7 @@ describe('who connects', () => {
         expect(decodeURIComponent(new URL(url).hostname)).toBe(socketDir);
       const stats = await lstat(socketDir);
       expect([stats.mode & 0o777, stats.uid]).toEqual([0o700, isRoot ? PLAIN_USER : process.getuid?.()]);
-      // An older start may have left it open.
+      // An older start may have left the folder open to other accounts.
       await server.stop({ keepData: true });
       chmodSync(socketDir, 0o777);
       const again = await start({ ephemeral: true, dataDir: server.dataDir });
@@ -276,7 +276,7 @@ describe('who connects', () => {
       await sql(server.url, 'create table t (n int)');
       await kill(server);
       const heard: Buffer[] = [];
-      // Asks for the password in clear text, as such a program would.
+      // Asks for the password in clear text, as a malicious program would.
       const thief = createServer((socket) => {
         socket.on('error', () => undefined).on('data', (chunk) => heard.push(chunk));
         socket.write(Buffer.from([0x52, 0, 0, 0, 8, 0, 0, 0, 3]));
@@ -309,7 +309,7 @@ describe('who connects', () => {
 });
 
 describe('a folder of an earlier version', () => {
-  /** As it was: one role, a superuser, owned everything. */
+  /** The state before the change: a single role, a superuser, owned everything. */
   const makeOld = async (dataDir: string): Promise<EmbeddedPostgres> => {
     const server = await start({ dataDir });
     await sql(
@@ -376,7 +376,7 @@ describe('a folder of an earlier version', () => {
       );
       const user = spawn('sleep', ['60']);
       children.add(user);
-      // The 22nd field of its status is when it started.
+      // The 22nd field of the process status is the start time.
       const started = readFileSync(`/proc/${user.pid}/stat`, 'utf8').split(') ')[1]?.split(' ')[19];
       const mark = join(dataDir, 'users', `${user.pid}.${started}.1`);
       await writeFile(mark, '');
@@ -406,7 +406,7 @@ describe('the sweep of what killed runs left behind', () => {
     if (before === undefined) delete process.env.TMPDIR;
     else process.env.TMPDIR = before;
   });
-  /** A folder with something in it, an hour old. */
+  /** A folder that contains a file and is an hour old. */
   const make = async (path: string, marked: 'marked' | 'unmarked'): Promise<string> => {
     await mkdir(path);
     await writeFile(join(path, 'precious'), '');
@@ -429,7 +429,7 @@ describe('the sweep of what killed runs left behind', () => {
       await symlink(join(ours, 'precious'), join(linked, 'ephemeral'));
       await utimes(linked, old, old);
       kept.push(linked);
-      // Its lock file cannot be read: what goes wrong with one keeps neither the others nor the start.
+      // The lock file of this folder cannot be read. A failure with one folder does not stop the others or the start.
       const broken = await make(at('broken'), 'marked');
       await mkdir(join(broken, 'cluster', 'data', 'postmaster.pid'), { recursive: true });
       await utimes(broken, old, old);
@@ -438,7 +438,7 @@ describe('the sweep of what killed runs left behind', () => {
         chownSync(others, PLAIN_USER, PLAIN_USER);
         kept.push(others);
       }
-      // Its owner may be about to join.
+      // The owner of this folder may be about to join.
       const fresh = await make(at('fresh'), 'marked');
       await utimes(fresh, new Date(), new Date());
       kept.push(fresh);
@@ -593,7 +593,7 @@ describe('the owner of a lock file', () => {
     }
     expect(await sql(first.url, 'select 1 as n')).toEqual([{ n: 1 }]);
 
-    // The mark of a user in another namespace cannot be checked: it stays, and does not keep this process from stopping the server.
+    // The mark of a user in another namespace cannot be checked. The mark stays, and this process still stops the server.
     const mark = join(dataDir, 'users', '4194305.1.1.1');
     await writeFile(mark, '');
     await (await start({ dataDir })).stop();
@@ -642,7 +642,7 @@ describe('the owner of a lock file', () => {
   it('a start waits a bounded time for a process that hangs while it leaves, and names it', async () => {
     const dataDir = newFolder();
     const leaver = await hold({ dataDir });
-    // A server that does not react delays the process that leaves. That process is then stopped too.
+    // A server that does not react delays the leaving process, which is then stopped as well.
     process.kill(leaver.pid, 'SIGSTOP');
     leaver.process.stdin?.write('stop');
     await until(() => readdirSync(join(dataDir, 'leaving')).length > 0, 'the process leaves');
@@ -686,7 +686,7 @@ describe('accounts and places', () => {
     const dataHome = newFolder();
     const child = await hold({}, { env: { BOXCAR_DATA_DIR: dataHome } });
     expect(await sql(child.url, 'select 1 as n')).toEqual([{ n: 1 }]);
-    // Only root's server is somebody else, who has to be given a copy of the programs.
+    // Only root's server runs as another account, which needs its own copy of the programs.
     expect(existsSync(join(dataHome, 'native'))).toBe(isRoot);
     await child.end('stop');
   });
@@ -727,7 +727,7 @@ describe('accounts and places', () => {
   });
 });
 
-/** Nobody but the account of this process can enter the checkout any more. */
+/** From here on only the account of this process can enter the checkout. */
 function closeHome(): void {
   if (isRoot) chownSync(home, 0, 0);
   chmodSync(home, 0o700);
@@ -805,12 +805,12 @@ interface Held {
   end(how: 'stop' | 'exit'): Promise<void>;
 }
 
-/** Runs the launcher in a process of its own, from the copied checkout. */
+/** Runs the launcher in a separate process, from the copied checkout. */
 async function hold(
   options: EmbeddedPostgresOptions,
   how: { plainUser?: boolean; env?: NodeJS.ProcessEnv } = {},
 ): Promise<Held> {
-  // The user changes inside the process, so that it does not matter where the node program itself lies.
+  // The process itself changes its user, so that the location of the node program does not matter.
   const become = `data:text/javascript,process.setgroups([]);process.setgid(${PLAIN_USER});process.setuid(${PLAIN_USER});`;
   const child = spawn(
     process.execPath,
@@ -848,8 +848,8 @@ async function hold(
 }
 
 /**
- * Copies this package with what it needs to `checkout`, as a package manager lays it out: links stay links, and only the
- * packages that can be reached are there. It belongs to the plain user, who could not read a checkout in root's home.
+ * Copies this package and its dependencies to `checkout`, in the layout of a package manager: links stay links, and only reachable
+ * packages are there. The copy belongs to the plain user, because that user could not read a checkout in root's home.
  */
 async function copyCheckout(): Promise<void> {
   for (const folder of [checkout, join(home, 'plain')]) await mkdir(folder, { recursive: true });
@@ -864,7 +864,7 @@ async function copyCheckout(): Promise<void> {
       await cp(path, join(checkout, place), { verbatimSymlinks: true });
       const target = realpathSync(path);
       if (relative(repository, target).startsWith('node_modules')) {
-        // `.pnpm/<id>/node_modules/<name>`: the package and, beside it, links to what it depends on.
+        // `.pnpm/<id>/node_modules/<name>`: the package, next to links to its dependencies.
         const [store, , id] = relative(repository, target).split(/[\\/]/);
         if (id) await copy(join(repository, store ?? '', '.pnpm', id));
       } else {
@@ -895,7 +895,7 @@ for await (const command of process.stdin) {
   if (isRoot) await give(home);
 }
 
-/** Hands a folder and all in it to the plain user; root may use it all the same. */
+/** Gives a folder and its content to the plain user; root can still use it. */
 async function give(path: string): Promise<void> {
   const stats = await lstat(path);
   if (stats.isSymbolicLink()) return;

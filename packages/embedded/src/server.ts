@@ -1,12 +1,13 @@
 /**
  * Starts, shares and stops a real Postgres server.
  *
- * E1. At most one server runs on a data folder: Postgres's own lock file decides, never ours. A start that loses adopts.
- * E2. A server found running on our data folder is adopted, whoever started it, also after a kill -9 of that process.
- * E3. The last process to leave stops the server (users.ts); a keeper (keep.ts) may be that process. It is in a session of its own, so a Ctrl-C meant for us does
- *     not take it away before we have finished.
- * E4. What a kill -9 of the server leaves behind (lock file, memory still held by its children for about 2 s) is waited
- *     out, never an error.
+ * E1. At most one server runs on a data folder. The lock file of Postgres decides this; Boxcar has no lock of its own. A start that loses
+ *     adopts the server.
+ * E2. A server that already runs on the data folder is adopted, whichever process started it, also after a kill -9 of that process.
+ * E3. The last process to leave stops the server (users.ts); a keeper (keep.ts) may be that process. The server is in a separate session,
+ *     so a Ctrl-C meant for this process does not end the server too early.
+ * E4. A kill -9 of the server leaves a lock file, and memory that its children still hold for about 2 s. A start waits until they are gone
+ *     and never fails because of them.
  */
 import { existsSync, rmSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
@@ -31,32 +32,32 @@ import { LEAVE_DEADLINE_MS, Membership } from './users.js';
 const START_DEADLINE_MS = 60_000;
 
 export interface EmbeddedPostgresOptions {
-  /** Folder of this server, created when absent. Default: `defaultDataDir()`, or a fresh temporary one when ephemeral. */
+  /** Folder of this server, created when absent. Default: `defaultDataDir()`, or a new temporary folder when ephemeral. */
   readonly dataDir?: string | undefined;
-  /** Port on 127.0.0.1. Default: the one used last time when it is free, else any free one. */
+  /** Port on 127.0.0.1. Default: the port of the last start when it is free, otherwise any free port. */
   readonly port?: number | undefined;
-  /** Told in one line what happens. A `warn` says that something which was asked for is not done. */
+  /** Receives one line for each event. The level `warn` means that a requested action is not done. */
   readonly log?: ((line: string, level: 'info' | 'warn') => void) | undefined;
-  /** For tests: nothing is flushed to disk, nothing is vacuumed or analyzed unasked, and the folder is removed on stop. */
+  /** For tests: nothing is flushed to disk, nothing is vacuumed or analyzed automatically, and the folder is removed on stop. */
   readonly ephemeral?: boolean | undefined;
   /**
-   * How long the server is kept after its last user has left, by a process of its own, for commands that follow one another. The last time
-   * that a process has asked for counts; 0 ends the keeping that another process has begun. Default: this process changes nothing, and a
-   * server that it has started is not kept. Has no effect on an ephemeral server.
+   * How long a separate process keeps the server after its last user has left, for commands that follow one another. The last time that a
+   * process has requested counts; 0 ends the keeping that another process has begun. Default: this process changes nothing, and a server
+   * that it has started is not kept. Has no effect on an ephemeral server.
    */
   readonly keepMs?: number | undefined;
   /** How long to wait for a process that is leaving the server, at most 30 days. Default 30,000. */
   readonly leaveDeadlineMs?: number | undefined;
-  /** How long the server may take until it lets this process in, at most 30 days. Default 60,000. */
+  /** How long the server may take to accept this process, at most 30 days. Default 60,000. */
   readonly startDeadlineMs?: number | undefined;
 }
 
 export interface EmbeddedPostgres extends AsyncDisposable {
   /** Connection string of the database `boxcar`, password included, as the role that owns it. */
   readonly url: string;
-  /** The same: no pooler stands in between. */
+  /** The same URL, because connections use no pooler. */
   readonly directUrl: string;
-  /** The same database as the superuser of the server: for tests and tools alone. */
+  /** The same database as the superuser of the server: for tests and tools only. */
   readonly adminUrl: string;
   readonly dataDir: string;
   readonly port: number;
@@ -65,9 +66,9 @@ export interface EmbeddedPostgres extends AsyncDisposable {
   /** True when the server was already running. */
   readonly adopted: boolean;
   /**
-   * Leaves the server; the last process to do so stops it. May be called twice. Also happens when the process exits.
+   * Leaves the server; the last process to leave stops it. May be called twice. Also happens when the process exits.
    *
-   * @param options.keepData - Leave the folder of an ephemeral server where it is, to look into it later.
+   * @param options.keepData - Keep the folder of an ephemeral server for later inspection.
    */
   stop(options?: { readonly keepData?: boolean }): Promise<void>;
 }
@@ -80,11 +81,11 @@ export function defaultDataDir(): string {
 /**
  * Starts the Postgres server that comes with npm, or joins the one already running on the same folder.
  *
- * Connections go through a Unix socket in a folder of its own. It listens on 127.0.0.1 too, for tools, and wants a password everywhere.
+ * Connections use a Unix socket in a separate folder. The server also listens on 127.0.0.1, for tools, and requires a password everywhere.
  *
  * @throws KernelError `bad_config` for a folder that cannot be used, `port_in_use` for a requested port that is taken,
- * `database_unavailable` when the server does not start or is not visible from here, `database_in_use` when a process hangs while
- * it leaves the server.
+ * `database_unavailable` when the server does not start or is not visible from here, `database_in_use` when a process hangs while it
+ * leaves the server.
  */
 export async function startEmbeddedPostgres(
   options: EmbeddedPostgresOptions = {},
@@ -101,7 +102,7 @@ export async function startEmbeddedPostgres(
   const folder = resolve(options.dataDir ?? (ephemeral ? makeEphemeralFolder() : defaultDataDir()));
   await prepareFolder(folder);
   const membership = Membership.join(folder);
-  // From here on, since a process can also end while it starts a server.
+  // Registered here, because the process can also end while it starts a server.
   const onExit = () => {
     membership.leaveNow(() => {
       const dataDir = join(folder, 'cluster', 'data');
@@ -175,11 +176,11 @@ export async function startEmbeddedPostgres(
 }
 
 /**
- * Deletes the data of a server for good; the next start begins with an empty one. The last process to leave may do so, under
- * the same rule by which it stops the server, so nobody's data goes away under them.
+ * Deletes the data of a server permanently; the next start begins with an empty server. The last process to leave may do so, under the
+ * same rule by which it stops the server, so no process loses data that it uses.
  *
- * @throws KernelError `database_in_use` when another process uses the server, or hangs while it leaves; `database_unavailable` when
- * a server works on the folder that cannot be stopped, because its lock file is unusable or the server is not visible from here.
+ * @throws KernelError `database_in_use` when another process uses the server, or hangs while it leaves; `database_unavailable` when a
+ * server works on the folder that cannot be stopped, because its lock file is unusable or the server is not visible from here.
  */
 export async function deleteEmbeddedData(
   options: Pick<EmbeddedPostgresOptions, 'dataDir' | 'leaveDeadlineMs'> = {},
@@ -216,7 +217,7 @@ function isServing(pid: number, dataDir: string): boolean {
   return runningPostmaster(dataDir)?.pid === pid;
 }
 
-/** The children of a killed server end shortly after it. */
+/** Waits for the end of a process: the children of a killed server end shortly after it. */
 async function hasEnded(pid: number): Promise<boolean> {
   const deadline = Date.now() + STOP_DEADLINE_MS;
   while (isAlive(pid)) {

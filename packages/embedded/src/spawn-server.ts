@@ -1,4 +1,4 @@
-/** Starts the process of a server. It is in a session of its own (E3, server.ts) and writes to the log in its folder. */
+/** Starts the process of a server. The server is in a separate session (E3, server.ts) and writes to the log in its folder. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, openSync, readFileSync, statSync } from 'node:fs';
 import { rename } from 'node:fs/promises';
@@ -39,9 +39,10 @@ export async function spawnServer(
           full_page_writes: 'off',
           wal_level: 'minimal',
           max_wal_senders: 0,
-          // Several test files at once open dozens of connections each, and connections that were cut off end seconds later.
+          // Several concurrent test files open dozens of connections each, and connections that were cut off end seconds later.
           max_connections: 500,
-          // Seen while its tables are empty between two tests, a database is planned for as empty, whatever comes.
+          // If autovacuum analyzed a database between two tests, while its tables are empty, Postgres would plan later queries for empty
+          // tables.
           autovacuum: 'off',
         }
       : {}),

@@ -1,4 +1,4 @@
-/** Finds a server on a data folder that lets this process in, or starts one (E1, E2 and E4, server.ts). */
+/** Finds a server on a data folder that accepts this process, or starts a server (E1, E2 and E4, server.ts). */
 import type { ChildProcess } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
@@ -34,7 +34,7 @@ interface StartOptions {
   readonly isAlone: () => boolean;
 }
 
-/** Tries until a server runs on the data folder that lets us in: ours, or that of another process. */
+/** Tries until a server runs on the data folder and accepts this process: a new server, or the server of another process. */
 export async function startOrAdopt(
   cluster: Cluster,
   native: NativePostgres,
@@ -44,7 +44,7 @@ export async function startOrAdopt(
   let spawned: { child: ChildProcess; logOffset: number; port: number } | undefined;
   let port = options.port ?? (await readPort(cluster.folder));
   let brokenSince: number | undefined;
-  /** What the server said last. */
+  /** The last refusal of the server. */
   let refusal: Error | undefined;
   while (Date.now() < deadline) {
     const running = runningPostmaster(cluster.dataDir);
@@ -119,7 +119,10 @@ export async function startOrAdopt(
   });
 }
 
-/** Sees to it that our role and our database exist. Else says why: a server that is starting lets nobody in yet. */
+/**
+ * Ensures that the role and the database exist. Otherwise returns the reason, for example that a starting server accepts no connections
+ * yet.
+ */
 async function findRefusal(cluster: Cluster, { port }: Postmaster): Promise<Error | undefined> {
   try {
     await prepareDatabase(cluster, port);
@@ -141,8 +144,8 @@ async function findRefusal(cluster: Cluster, { port }: Postmaster): Promise<Erro
 const isUp = ({ status }: Postmaster): boolean => status === 'ready';
 
 /**
- * A server that an earlier version of Boxcar has started listens on TCP alone, and is not spoken to. It is stopped where no process uses
- * it any more; then the next try starts it anew.
+ * Stops a server that an earlier version of Boxcar has started. Such a server listens only on TCP, and this version does not connect to
+ * it. It is stopped when no process uses it any more; the next try then starts a new server.
  *
  * @throws KernelError `database_in_use` while another process uses it.
  */

@@ -1,11 +1,11 @@
-/** Stops the server process: as gently as it allows. */
+/** Stops the server process, as gently as it allows. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { codeOf, isAlive } from './process.js';
 
 export const STOP_DEADLINE_MS = 20_000;
 
 export async function stopServer(pid: number): Promise<void> {
-  // Fast shutdown; then without the last checkpoint, which the next start repairs; then by force, likewise.
+  // First a fast shutdown; then one without the last checkpoint, which the next start repairs; then by force, with the same repair.
   for (const [signal, patienceMs] of [
     ['SIGINT', STOP_DEADLINE_MS],
     ['SIGQUIT', 3_000],
@@ -20,7 +20,7 @@ export async function stopServer(pid: number): Promise<void> {
   }
 }
 
-/** The same inside an exit handler, where only blocking is possible; briefly, so that a newcomer finds a clear state. */
+/** The same inside an exit handler, where the process can only block. The wait is short, so that a joining process finds a clear state. */
 export function stopServerNow(pid: number, signal: NodeJS.Signals): void {
   if (!signalServer(pid, signal)) return;
   const clock = new Int32Array(new SharedArrayBuffer(4));

@@ -1,4 +1,4 @@
-/** Servers that are not visible under the process id of their lock file, but may still be alive (L1). */
+/** Handles servers that are not visible under the process id of their lock file, but may still be alive (L1). */
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { KernelError } from '@boxcar/kernel/base';
@@ -9,8 +9,8 @@ import { codeOf } from './process.js';
 const CONNECT_DEADLINE_MS = 2_000;
 
 /**
- * Whether anything listens where the server of a lock file did: at its socket in this folder, or at the port of a server that had no
- * socket. Nothing is sent, since a program of another account may have taken that port. A program that does not answer, or is starting or
+ * Whether a program listens at the address of the lock file's server: at its socket in this folder, or at the port of a server without a
+ * socket. Nothing is sent, since a program of another account may have taken the port. A program that does not answer, or is starting or
  * stopping, may also be that server.
  */
 export function mayAnswer(folder: string, { port, hasSocket }: Postmaster): Promise<boolean> {
@@ -25,7 +25,7 @@ export function mayAnswer(folder: string, { port, hasSocket }: Postmaster): Prom
     };
     probe.setTimeout(CONNECT_DEADLINE_MS, () => end(true));
     probe.once('connect', () => end(true));
-    // Only a free port, or a socket that is not there or that nobody listens to, proves that there is no server.
+    // Only a free port, a missing socket, or a socket without a listener proves that no server runs.
     probe.once('error', (error) => end(!['ECONNREFUSED', 'ENOENT'].includes(codeOf(error) ?? '')));
   });
 }

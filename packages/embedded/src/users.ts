@@ -1,16 +1,16 @@
 /**
- * Who uses a server. Several processes may share one; the last to leave stops it.
+ * The users of a server. Several processes may share a server; the last one to leave stops it.
  *
- * There is no lock, because a lock held by a process killed with -9 must be broken by guessing. Instead each side writes
- * before it looks:
+ * This protocol needs no lock, because the lock of a process that was killed with -9 could only be broken by guessing. Instead each side
+ * writes before it looks:
  *
- * U1. A process joins by writing `users/<id>`, then waits, for a bounded time, until every live `leaving/<id>` is removed.
- * U2. A process leaves by removing its `users/<id>`, writing `leaving/<id>`, then looking for other users; it stops the
- *     server only when there are none, and removes `leaving/<id>` last.
+ * U1. A process joins by writing `users/<id>`. It then waits, for a bounded time, until every live `leaving/<id>` is removed.
+ * U2. A process leaves by removing its `users/<id>`, writing `leaving/<id>`, and then looking for other users. It stops the server only
+ *     when it finds no other user, and removes `leaving/<id>` last.
  *
- * Whatever the order, the joiner sees the leaver or the leaver sees the joiner. Any process removes the files of dead processes
- * that it finds. An id contains the start time of its process, so that a reused process id does not revive it. It also contains the
- * PID namespace: outside of that namespace it is unknown whether the process lives, and its files are left alone.
+ * In any order of events, the joining process sees the leaving one or the leaving process sees the joining one. Any process removes the
+ * files of dead processes that it finds. An id contains the start time of its process, so that a reused process id does not revive it. It
+ * also contains the PID namespace: processes outside of that namespace cannot tell whether the process lives, and leave its files alone.
  */
 import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -22,14 +22,14 @@ import { describeProcess, isAlive, pidNamespace, startOf } from './process.js';
 export const LEAVE_DEADLINE_MS = 30_000;
 const SAY_AFTER_MS = 1_000;
 
-/** The end of the ids of keepers. */
+/** The end of a keeper's id. */
 const KEEPER = 'keeper';
 
 let handles = 0;
 
 export class Membership {
   readonly #folder: string;
-  /** Unique among the processes of this machine, also in time. */
+  /** Unique among all past and present processes of this machine. */
   readonly id: string;
 
   private constructor(folder: string, id: string) {
@@ -37,13 +37,13 @@ export class Membership {
     this.id = id;
   }
 
-  /** U1, its first half; call `othersHaveLeft` before looking for a running server. */
+  /** The first half of U1. Call `othersHaveLeft` before looking for a running server. */
   static join(folder: string): Membership {
     handles += 1;
     return Membership.#write(folder, `${process.pid}.${startOf(process.pid)}.${handles}.${pidNamespace()}`);
   }
 
-  /** The same for a keeper (keep.ts), by itself or by the process that has started it. */
+  /** The same for a keeper (keep.ts). The keeper or the process that has started it makes this call. */
   static joinKeeper(folder: string, pid: number): Membership {
     return Membership.#write(folder, `${pid}.${startOf(pid)}.0.${pidNamespace()}.${KEEPER}`);
   }
@@ -84,14 +84,14 @@ export class Membership {
     }
   }
 
-  /** Whether no other process uses the server, as far as can be seen from here. */
+  /** Whether no other process uses the server, as far as this process can see. */
   isAlone(): boolean {
     return readIds(this.#folder, 'users').every(
       (id) => id === this.id || (isVisible(id) && !liveIds(this.#folder, 'users').includes(id)),
     );
   }
 
-  /** Leaves for good. When nobody else is left, `stopServer` runs before a newcomer may start one. */
+  /** Leaves permanently. When no other users remain, `stopServer` runs before a joining process may start a server. */
   async leave(stopServer: () => Promise<void>): Promise<void> {
     if (this.#beginLeaving()) {
       try {
@@ -111,7 +111,7 @@ export class Membership {
   }
 
   #beginLeaving(): boolean {
-    // Deleted under it: nobody else can find the server.
+    // The folder was deleted, so no other process can find the server.
     if (!existsSync(this.#folder)) return true;
     rmSync(join(this.#folder, 'users', this.id), { force: true });
     writeFileSync(join(this.#folder, 'leaving', this.id), '', { mode: 0o600 });
@@ -125,7 +125,7 @@ export class Membership {
   }
 }
 
-/** The ids in use: of live processes, and of those that are not visible from here. */
+/** The ids in use: ids of live processes, and ids of processes that are not visible from here. */
 export function usersOf(folder: string): ReadonlySet<string> {
   const unseen = readIds(folder, 'users').filter((id) => !isVisible(id));
   return new Set([...unseen, ...liveIds(folder, 'users')]);

@@ -1,4 +1,4 @@
-/** What a program needs from its first line: the environment, stray calls, plain text. It loads next to nothing. */
+/** The parts that a program needs from its first line: the environment, stray calls, plain text. This module loads almost nothing else. */
 export {
   childEnvironment,
   declareEnvironmentSecrets,

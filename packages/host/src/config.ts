@@ -1,4 +1,4 @@
-/** The settings of a process, from its environment: read once, every problem reported together, frozen. */
+/** The settings of a process, from its environment. They are read once and frozen; all problems are reported together. */
 import {
   errorText,
   findingsOf,
@@ -28,68 +28,70 @@ export { isIssuerUrl, isLoopbackUrl } from './issuer-url.js';
 export interface Config {
   /** Undefined: the embedded Postgres of this account. */
   readonly databaseUrl: string | undefined;
-  /** Where no transaction pooler stands in between. Default: `databaseUrl`. */
+  /** A connection without a transaction pooler. Default: `databaseUrl`. */
   readonly directUrl: string | undefined;
-  /** A standby of `databaseUrl`, for lists and reports; undefined: none. */
+  /** A standby of `databaseUrl`, for lists and reports. Undefined: all reads use `databaseUrl`. */
   readonly readUrl: string | undefined;
-  /** Undefined: the queues live in the database. */
+  /** Undefined: the queues are in the database. */
   readonly redisUrl: string | undefined;
-  /** Port of the embedded Postgres. Default: the one of last time, else any free one. */
+  /** Port of the embedded Postgres. Default: the port of the last start, otherwise any free port. */
   readonly embeddedPort: number | undefined;
-  /** How long the embedded Postgres is kept after the last command. Undefined: a minute by commands, not at all by a library. */
+  /**
+   * How long the embedded Postgres is kept after the last command. Undefined: commands keep it for a minute, a library does not keep it.
+   */
   readonly embeddedKeepMs: number | undefined;
   /** Undefined: `info` for a worker, `warn` for everything else. */
   readonly logLevel: LogLevel | undefined;
   readonly project: string;
   readonly plugins: readonly string[];
-  /** Turns at once. */
+  /** The maximum number of concurrent turns. */
   readonly concurrency: number;
   readonly workerTargets: readonly string[];
   readonly leaseMs: number;
   /** How long a worker may take to stop, running turns included. */
   readonly graceMs: number;
-  /** How long the handler of a primitive that no turn calls may take. */
+  /** The time limit for the handler of a primitive that is called outside of a turn. */
   readonly handlerTimeoutMs: number;
-  /** How long a request waits for its approval; null: there is no gate. */
+  /** How long a request waits for its approval; null: the approval gate is off. */
   readonly approvalMs: number | null;
-  /** Undefined: no model summarizes sessions that are handed on. */
+  /** The model that summarizes sessions that are handed on. Undefined: sessions are not summarized. */
   readonly summaryModel: string | undefined;
   /** How long a starting process waits for a database that cannot be reached. */
   readonly databaseWaitMs: number;
-  /** Keys and addresses of the model providers; a turn that needs a missing one ends with its name. */
+  /** Keys and addresses of the model providers. A turn that needs a missing setting fails with an error that names it. */
   readonly models: ModelSettings;
-  /** Sizes of what is accepted; what is not set has its default. */
+  /** Size limits for input; a missing limit has its default. */
   readonly limits: PackLimits;
-  /** The policy for tool calls and handoffs; undefined: none. */
+  /** The file of the policy for tool calls and handoffs; undefined: tool calls and handoffs have no policy. */
   readonly policyFile: string | undefined;
-  /** What policies call this installation. */
+  /** The name of this installation in policies. */
   readonly environment: string;
-  /** Models and doors may hand off. */
+  /** Whether models and doors may hand off. */
   readonly handoffEnabled: boolean;
-  /** The agents and models of other platforms; undefined: none. */
+  /** The file of the agents and models of other platforms; undefined: no targets. */
   readonly targetsFile: string | undefined;
-  /** The MCP servers whose tools profiles may name; undefined: none. */
+  /** The file of the MCP servers whose tools profiles may name; undefined: no servers. */
   readonly mcpServersFile: string | undefined;
-  /** Who gives tokens for `/mcp`, beside keys; undefined: nobody. */
+  /** The issuer of tokens for `/mcp`, which are accepted in addition to keys; undefined: only keys are accepted. */
   readonly oauth: { readonly issuer: string; readonly audience: string | undefined } | undefined;
-  /** How callbacks are signed and sent; undefined: there are none. */
+  /** How callbacks are signed and sent; undefined: callbacks are off. */
   readonly webhooks: WebhookSettings | undefined;
-  /** For commands that ask a server; undefined: the key that the server has left on this machine. */
+  /** The key for commands that ask a server. Undefined: the key that the server has left on this machine. */
   readonly apiKey: string | undefined;
-  /** Prices of models, before the built-in ones. */
+  /** Prices of models, which override the built-in prices. */
   readonly prices: PriceTable | undefined;
 }
 
 const urlOf = (kind: string, protocols: readonly string[]) =>
   z
     .string()
-    // The value itself may hold a password and is not repeated.
+    // The message does not repeat the value, which may contain a password.
     .refine(
       (text) => URL.canParse(text) && protocols.includes(new URL(text).protocol),
       `must be a ${kind} URL`,
     );
 
-/** The problem does not repeat the value, which may hold a password. */
+/** The message does not repeat the value, which may contain a password. */
 const redisUrl = z.string().superRefine((text, context) => {
   const { problem } = readRedisUrl(text);
   if (problem !== undefined) context.addIssue({ code: 'custom', message: problem });
@@ -116,7 +118,7 @@ const AGE_MS = new Map([
   ['w', 7 * 86_400_000],
 ]);
 
-/** The single settings, for flags that override them. */
+/** The schemas of single settings, for flags that override them. */
 export const settingSchemas = {
   concurrency: wholeNumber(1, 1_000),
   leaseMs: wholeNumber(500, 600_000),
@@ -146,14 +148,14 @@ export const settingSchemas = {
       'must be more than 0 and at most 43200 minutes (30 days)',
     ),
   yesNo: z.enum(['true', 'false'], 'must be true or false').transform((word) => word === 'true'),
-  /** Which numbers are accepted is for the receiver to say. */
+  /** The receiver of the number checks its range. */
   number: z
     .string()
     .regex(/^-?\d+(\.\d+)?$/, 'must be a number')
     .transform(Number),
-  /** 30 days at most. */
+  /** At most 30 days. */
   graceSeconds: wholeNumber(0, 2_592_000),
-  /** 0: any free one. */
+  /** 0: any free port. */
   port: wholeNumber(0, 65_535),
   pid: wholeNumber(1, 2 ** 31),
   turns: wholeNumber(1, 10_000_000),
@@ -166,7 +168,7 @@ export const settingSchemas = {
     .transform((text) => Number(text.slice(0, -1)) * (AGE_MS.get(text.slice(-1)) ?? 0)),
 } as const;
 
-/** A JSON file, read with the environment that names it. */
+/** A JSON file, read together with the environment that names it. */
 const pricesFile = z.string().transform((path, context): PriceTable => {
   const refuse = (message: string): never => {
     context.addIssue({ code: 'custom', message });
@@ -183,7 +185,7 @@ const pricesFile = z.string().transform((path, context): PriceTable => {
   return refuse(findingWords(findingsOf(parsed.error)).replace(/\.$/, ''));
 });
 
-/** Base64 after its prefix, or any text. The value itself is not repeated. */
+/** Base64 after its prefix, or any text. The message does not repeat the value. */
 const webhookSecret = z
   .string()
   .trim()
@@ -256,7 +258,7 @@ const environmentSchema = z
   .refine((env) => env.DATABASE_DIRECT_URL === undefined || env.DATABASE_URL !== undefined, {
     path: ['DATABASE_DIRECT_URL'],
     message: 'needs DATABASE_URL beside it',
-    // Reported together with whatever else is wrong.
+    // Reported together with all other problems.
     when: () => true,
   })
   .refine((env) => env.DATABASE_READ_URL === undefined || env.DATABASE_URL !== undefined, {
@@ -270,7 +272,7 @@ const environmentSchema = z
     when: () => true,
   });
 
-/** A URL with this password, whatever its characters, unless it has one of its own. */
+/** Adds the password, which may contain any characters, to a URL without a password. */
 function withPassword(url: string | undefined, password: string | undefined): string | undefined {
   if (url === undefined || password === undefined) return url;
   if (!URL.canParse(url)) return withClusterPassword(url, password);
@@ -283,7 +285,7 @@ function withPassword(url: string | undefined, password: string | undefined): st
 const isSet = (entry: [string, string | undefined]): boolean => entry[1] !== undefined && entry[1] !== '';
 
 /**
- * Reads the environment; a variable that is set to nothing counts as unset.
+ * Reads the environment. An empty variable counts as unset.
  *
  * @throws KernelError `bad_config` naming every wrong variable.
  */

@@ -8,14 +8,14 @@ const PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 1_000;
 
 export interface DatabaseWait {
-  /** How long to wait for the database; 0 = not at all. */
+  /** How long to wait for the database; 0: no wait. */
   readonly waitMs: number;
   readonly log: Log;
 }
 
 /**
- * Runs the first work on a database, again while the database cannot be reached, and logs once that it waits. A refused password
- * or a missing database fails at once.
+ * Runs the first work on a database, and repeats it while the database cannot be reached. Logs the wait once. A refused password or a
+ * missing database fails at once.
  *
  * @throws The last error of `work`: `database_unavailable` when the time is up.
  */

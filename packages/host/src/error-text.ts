@@ -1,14 +1,14 @@
-/** Errors in words. An error whose advice points at its details is printed with them. */
+/** Errors as text. When the advice of an error refers to its details, the details are printed too. */
 import { ERROR_CATALOGUE, type ErrorBody, type ErrorCode } from '@boxcar/kernel/base';
 import { cut, toLine } from './plain-text.js';
 
 const MAX_VALUE = 1_000;
 
-/** False for codes that only another build knows. */
+/** False for codes that this build does not know. */
 const namesDetails = (code: string): boolean =>
   Object.hasOwn(ERROR_CATALOGUE, code) && ERROR_CATALOGUE[code as ErrorCode].namesDetails;
 
-/** The details that the advice of the error's code points at, as `name: value`. */
+/** The details to which the advice of the error's code refers, as `name: value`. */
 export function detailsOf({ code, details }: ErrorBody): readonly string[] {
   if (details === undefined || !namesDetails(code)) return [];
   return Object.entries(details).map(([name, value]) => {
@@ -17,7 +17,7 @@ export function detailsOf({ code, details }: ErrorBody): readonly string[] {
   });
 }
 
-/** `code: message (name: value; …)`, for where an error has one line. */
+/** `code: message (name: value; …)`, for places where an error takes one line. */
 export function errorLine(error: ErrorBody): string {
   const details = detailsOf(error);
   return `${error.code}: ${error.message}${details.length === 0 ? '' : ` (${details.join('; ')})`}`;

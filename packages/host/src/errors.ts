@@ -1,3 +1,3 @@
-/** Errors in words, and on stderr. */
+/** Errors as text, and on stderr. */
 export { detailsOf, errorLine } from './error-text.js';
 export { describeError, reportError } from './report-error.js';

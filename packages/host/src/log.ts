@@ -3,7 +3,7 @@ import { createLog, type Log, type LogLevel, writeLogLine } from '@boxcar/runtim
 import { toLine } from './plain-text.js';
 
 const RANK: Readonly<Record<LogLevel, number>> = { debug: 0, info: 1, warn: 2, error: 3 };
-/** While Redis or Postgres is away the same failure comes several times a second. */
+/** While Redis or Postgres is unreachable, the same failure occurs several times a second. */
 const REPEAT_MS = 30_000;
 
 function describe(value: unknown): string {
@@ -21,7 +21,7 @@ function createHumanLog(level: LogLevel): Log {
   };
 }
 
-/** Says a warning that repeats itself word for word once in a while, and then how often it came. */
+/** Logs a repeated identical warning at most once per interval, with the number of its repetitions. */
 function withoutRepeats(log: Log): Log {
   const seen = new Map<string, { at: number; count: number }>();
   return (level, event, fields = {}) => {
@@ -42,7 +42,7 @@ function withoutRepeats(log: Log): Log {
   };
 }
 
-/** The log of a process: JSON lines for machines, short lines for people; stdout stays for answers. */
+/** The log of a process: JSON lines for machines, short lines for people. It uses stderr, because stdout is for answers. */
 export function createProcessLog(level: LogLevel, options: { readonly isJson: boolean }): Log {
   return withoutRepeats(options.isJson ? createLog(level) : createHumanLog(level));
 }

@@ -1,4 +1,4 @@
-/** What the environment says of MCP servers reaches the agents, or stops the start. */
+/** MCP servers from the environment reach the agents, or a wrong setting stops the start. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

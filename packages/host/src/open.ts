@@ -1,3 +1,3 @@
-/** The server, and what a process opens on it. What a case needs is loaded in that case. */
+/** The server, and the connections that a process opens to it. Packages that only some cases need are loaded by those cases. */
 export { type DatabaseWait, untilReachable } from './database-wait.js';
 export { migrateServer, openServer, openStack, type Server, type Stack, type StackOptions } from './stack.js';

@@ -1,4 +1,7 @@
-/** Text as others wrote it, made fit for one line of a log, an error or a terminal: no character of it may move the cursor, ring or recolour. */
+/**
+ * Makes text from outside safe for one line of a log, an error or a terminal: its characters cannot move the cursor, ring the bell or
+ * change colors.
+ */
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is to be kept out. Joiners stay: scripts and emoji need them.
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\p{Bidi_Control}]/gu;
@@ -18,7 +21,7 @@ const ASCII = /^[\u0000-\u007f]*$/;
 const columnsOf = (character: string): number =>
   NO_WIDTH.test(character) ? 0 : WIDE.test(character) ? 2 : 1;
 
-/** Columns of a terminal that a line takes. */
+/** The number of terminal columns that a line takes. */
 export const widthOf = (text: string): number =>
   ASCII.test(text) ? text.length : [...text].reduce((sum, character) => sum + columnsOf(character), 0);
 

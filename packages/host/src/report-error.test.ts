@@ -7,7 +7,7 @@ const CONTROLS = /[^\P{Cc}\n]|\u202e/u;
 
 afterEach(() => vi.restoreAllMocks());
 
-/** What the report of an error writes to stderr. */
+/** The text that the report of an error writes to stderr. */
 function written(error: unknown, how: { readonly withStack: boolean; readonly isJson?: boolean }): string {
   let text = '';
   vi.spyOn(process.stderr, 'write').mockImplementation((chunk) => {

@@ -9,7 +9,7 @@ interface Finding {
   readonly message: string;
 }
 
-/** Findings with a place of their own get a line each; everything else is one line. */
+/** The findings that have a place, which get a line each; all other errors take one line. */
 const findingsOf = ({ details }: ErrorBody): readonly Finding[] => {
   const findings = details?.findings;
   return Array.isArray(findings)
@@ -19,7 +19,7 @@ const findingsOf = ({ details }: ErrorBody): readonly Finding[] => {
     : [];
 };
 
-/** Of an error and its causes, each once. */
+/** The stacks of an error and its causes, each once. */
 const stackOf = (error: unknown): string[] => {
   const errors = new Set<Error>();
   for (let cause = error; cause instanceof Error && !errors.has(cause); cause = cause.cause)
@@ -27,11 +27,11 @@ const stackOf = (error: unknown): string[] => {
   return [...errors].map(({ stack, message }) => stack ?? message);
 };
 
-/** Error details may have values of any type. */
+/** Details of errors may have values of any type. */
 const writable = (_key: string, value: unknown): unknown =>
   typeof value === 'bigint' ? String(value) : value;
 
-/** `<code>: message`, and the details that it points at below; or a line for each finding that has a place. */
+/** `<code>: message`, followed by the details to which the advice refers; or a line for each finding that has a place. */
 export function describeError(body: ErrorBody): string[] {
   const findings = findingsOf(body);
   return findings.length > 0
@@ -39,7 +39,7 @@ export function describeError(body: ErrorBody): string[] {
     : [`${body.code}: ${toLine(body.message)}`, ...detailsOf(body).map((line) => `  ${line}`)];
 }
 
-/** `boxcar: <code>: message` on stderr, or one JSON object; stacks of it and its causes only when asked for. */
+/** Writes `boxcar: <code>: message` to stderr, or one JSON object. The stacks of the error and its causes are added only on request. */
 export function reportError(
   thrown: unknown,
   options: {

@@ -1,6 +1,6 @@
 /**
- * What a process runs on: the server it was told of or the embedded one, its schema, pool, queues and models. The packages that a case
- * needs are loaded in that case: most commands read rows, and a health check starts every few seconds.
+ * The stack of a process: the configured or the embedded server, its schema, pool, queues and models. Packages that only some cases need
+ * are loaded by those cases, because most commands only read rows, and a health check starts every few seconds.
  */
 
 import type { Targets } from '@boxcar/adapters/targets';
@@ -29,7 +29,7 @@ export interface Server extends AsyncDisposable {
 type ServerConfig = Pick<Config, 'databaseUrl' | 'directUrl' | 'embeddedPort' | 'embeddedKeepMs'>;
 
 /**
- * The Postgres of `DATABASE_URL`, else the embedded one, started or joined. Nothing is migrated.
+ * The Postgres of `DATABASE_URL`; without that setting the embedded one, which is started or joined. Runs no migrations.
  *
  * @throws KernelError `port_in_use`, `bad_config` or `database_unavailable` when the embedded one does not start.
  */
@@ -60,7 +60,7 @@ export async function openServer(config: ServerConfig, log: Log): Promise<Server
   };
 }
 
-/** Brings our schema and BullMQ's to the newest version. Running it again changes nothing. */
+/** Migrates the schemas of Boxcar and BullMQ to the newest version. A repeated run has no effect. */
 export async function migrateServer(
   server: Pick<Server, 'directUrl'>,
   wait: DatabaseWait,
@@ -79,7 +79,7 @@ export async function migrateServer(
   return result;
 }
 
-/** @throws KernelError `schema_outdated` naming what is missing; the way out is `boxcar migrate`. */
+/** @throws KernelError `schema_outdated` naming the missing migrations; its advice is `boxcar migrate`. */
 async function checkSchema(
   pool: ReturnType<typeof createPool>,
   config: Pick<Config, 'redisUrl'>,
@@ -107,7 +107,7 @@ async function openPolicy(config: Config, log: Log): Promise<PermissionEvaluator
   });
 }
 
-/** The policy as far as the program needs it. Null: its file is broken, and the program works in spite of it. */
+/** The policy that the program needs. Null when the file of the policy is not valid and the program can work without it. */
 async function policyOf(
   config: Config,
   { policy, log }: { readonly policy: StackOptions['policy']; readonly log: Log },
@@ -123,7 +123,7 @@ async function policyOf(
 }
 
 /**
- * The targets of `BOXCAR_TARGETS_FILE`; undefined without it. The adapters themselves are loaded by the first handoff that needs one.
+ * The targets of `BOXCAR_TARGETS_FILE`; undefined without it. The first handoff that needs an adapter loads it.
  *
  * @throws KernelError `bad_config`: a program does not start with targets that it cannot read.
  */
@@ -134,7 +134,7 @@ async function openTargets({ targetsFile }: Pick<Config, 'targetsFile'>): Promis
 }
 
 /**
- * The servers of `BOXCAR_MCP_SERVERS`; undefined without it. None of them is started before a turn needs it.
+ * The servers of `BOXCAR_MCP_SERVERS`; undefined without it. A server is started when a turn first needs it.
  *
  * @throws KernelError `bad_config`: a program does not start with servers that it cannot read.
  */
@@ -144,7 +144,7 @@ async function openToolServers({ mcpServersFile }: Config, log: Log): Promise<Mc
   return new McpServers(readServersFile(mcpServersFile), { env: processEnvironment(), log });
 }
 
-/** @throws KernelError `bad_config`: a program does not start with exceptions for addresses that are none. */
+/** @throws KernelError `bad_config`: a program does not start when the exceptions for private addresses are not valid. */
 async function openWebhooks({ webhooks }: Pick<Config, 'webhooks'>): Promise<WebhookSettings | undefined> {
   if (webhooks?.allowPrivate === undefined || webhooks.allowPrivate.length === 0) return webhooks;
   const { AddressRules } = await import('@boxcar/adapters/wire');
@@ -154,16 +154,17 @@ async function openWebhooks({ webhooks }: Pick<Config, 'webhooks'>): Promise<Web
 
 export interface StackOptions {
   readonly log?: Log;
-  /** In place of the router over the models below. */
+  /** Replaces the router over `models`. */
   readonly model?: Model;
-  /** Models beside `scripted`, and the functions behind `scripted:<name>`. */
+  /** Models in addition to `scripted`, and the functions of `scripted:<name>`. */
   readonly models?: ModelRouterOptions;
   /**
-   * False: this program runs no calls, so it works without the policy, also when its file is broken. `decides`: so it does too, but it
-   * asks the policy again before it begins a handoff that was approved; with a broken file it leaves that to workers.
+   * False: the program runs no calls, so it works without the policy, and also when the policy file is not valid. `decides`: the same, but
+   * the program asks the policy again before it begins an approved handoff. When the file is not valid, it leaves such handoffs to
+   * workers.
    */
   readonly policy?: false | 'decides';
-  /** Migrates also a server that was given by URL. The embedded one is always migrated. */
+  /** Migrates a server that was given by URL too. The embedded server is always migrated. */
   readonly migrate?: boolean;
 }
 
@@ -174,10 +175,11 @@ export interface Stack extends OpenRuntime {
 }
 
 /**
- * Opens all that a runtime needs, as the configuration says. Closing it also leaves the embedded Postgres.
+ * Opens everything that a runtime needs, according to the configuration. Closing the stack also leaves the embedded Postgres. Does not
+ * contact Redis: without Redis, work continues from the rows.
  *
- * @throws KernelError `schema_outdated` when a server that is not embedded lacks a migration, and the cause when the database
- * cannot be reached within the wait. Does not contact Redis: without it, work continues from the rows.
+ * @throws KernelError `schema_outdated` when a server that is not embedded lacks a migration, and the cause when the database cannot be
+ * reached within the wait.
  */
 export async function openStack(config: Config, options: StackOptions = {}): Promise<Stack> {
   let log = options.log ?? silentLog;
@@ -192,7 +194,7 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       await opened?.close();
       await toolServers?.close();
     } finally {
-      // Connections that still say goodbye to a server that is stopped are nobody's news.
+      // Connections may report errors while the server stops. Such errors are not logged.
       log = silentLog;
       await server.close();
     }

@@ -1,4 +1,4 @@
-/** One call opens all that a program needs, and what it has opened is closed: by the program, or by Ctrl-C. */
+/** One call opens everything that a program needs. The program or Ctrl-C closes all of it again. */
 import { chmodSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -12,11 +12,11 @@ const PROGRAM = new URL('./testing/own-program.ts', import.meta.url);
 const STARTING = new URL('./testing/starting-program.ts', import.meta.url);
 const folder = mkdtempSync(join(tmpdir(), 'boxcar-program-'));
 const dataDir = join(folder, 'postgres-18');
-// The account of root's server has to enter it.
+// The account that runs root's server must be able to enter the folder.
 chmodSync(folder, 0o755);
 afterEach(() => vi.unstubAllEnvs());
 afterAll(async () => {
-  // A program that was killed has left its server.
+  // A program that was killed has left its server running.
   await deleteEmbeddedData({ dataDir });
   rmSync(folder, { recursive: true, force: true });
 });
@@ -47,7 +47,7 @@ it('migrates a database, runs turns in this process, and closes what it has open
   expect(answer).toMatchObject({ status: 'success', result: 'Done.' });
   expect(listeners()).toEqual(before.map((n) => n + 1));
   const closing = boxcar.close();
-  // Nothing would stop it.
+  // A worker that is started now would never be stopped.
   await expect(boxcar.startWorker()).rejects.toMatchObject({ code: 'internal_error' });
   await closing;
   await boxcar[Symbol.asyncDispose]();
@@ -56,7 +56,7 @@ it('migrates a database, runs turns in this process, and closes what it has open
     database.pool.query(
       'select (select count(*)::int from boxcar.workers) as workers, (select count(*)::int from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and usename is not null) as clients',
     );
-  // The server forgets a connection a moment after it has ended.
+  // The server removes a connection from its list shortly after the connection has ended.
   await waitFor(async () => (await left()).rows[0]?.clients === database.pool.totalCount - 1, {
     message: 'no connection is left',
   });

@@ -1,12 +1,14 @@
 /**
- * One call for a program of its own: database, schema, queues, models and workers, and their end in the right order.
+ * One call opens everything that a separate program needs: database, schema, queues, models and workers. It also ends them in the right
+ * order.
  *
- * S1  What it has opened, `close` closes: first the workers, which hand their turns back, then queues and connections, then the embedded server.
- * S2  At SIGINT, SIGTERM and SIGHUP the workers stop and the process exits as a shell expects (130, 143, 129), which leaves the embedded
- *     server, also one that is still being started. A second signal ends it at once. The runtime stays open until then, so that no wait
- *     of the program fails in between.
- * S3  With `handleSignals: false` it listens for none: the program decides, and closes. Whether others listen does not matter, since
- *     libraries that clean up at a signal (signal-exit) listen too and leave the end to somebody else.
+ * S1  `close` closes everything that the call has opened: first the workers, which hand their turns back, then queues and connections,
+ *     then the embedded server.
+ * S2  At SIGINT, SIGTERM and SIGHUP the workers stop, and the process exits with the code that a shell expects (130, 143, 129). The exit
+ *     also leaves the embedded server, even while that server is still being started. A second signal ends the process at once. The
+ *     runtime stays open until then, so that no wait of the program fails in between.
+ * S3  With `handleSignals: false` no signal listener is installed: the program decides when to close. Other listeners do not count as a
+ *     decision, since libraries that clean up at a signal (signal-exit) also listen and leave the exit to other code.
  */
 import { constants } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -21,30 +23,30 @@ import { openStack, type Stack } from './stack.js';
 export interface StartOptions {
   /** Default: `DATABASE_URL`, else the embedded Postgres of this account. */
   readonly databaseUrl?: string;
-  /** The same database without a transaction pooler in between. Default: `databaseUrl`, else `DATABASE_DIRECT_URL`. */
+  /** The same database without a transaction pooler. Default: `databaseUrl`, else `DATABASE_DIRECT_URL`. */
   readonly directUrl?: string;
-  /** A standby of it, for lists. Default: `DATABASE_READ_URL`, unless `databaseUrl` is given. */
+  /** A standby of the database, for lists. Default: `DATABASE_READ_URL`, unless `databaseUrl` is given. */
   readonly readUrl?: string;
-  /** Default: `REDIS_URL`. Without it, or when it is empty, the queues live in Postgres. */
+  /** Default: `REDIS_URL`. Without it, or when it is empty, the queues are in Postgres. */
   readonly redisUrl?: string;
-  /** False: a database that is given by URL must be migrated already. Default true. */
+  /** False: a database that is given by URL must already be migrated. Default true. */
   readonly migrate?: boolean;
-  /** False: the program decides what a signal does, and calls `close`. Default true: SIGINT, SIGTERM and SIGHUP end the process. */
+  /** False: the program handles signals itself, and calls `close`. Default true: SIGINT, SIGTERM and SIGHUP end the process. */
   readonly handleSignals?: boolean;
-  /** In place of the models below. */
+  /** Replaces the models below. */
   readonly model?: Model;
-  /** The functions of `scripted:<name>`, adapters of your own, and providers in place of those of the environment. */
+  /** The functions of `scripted:<name>`, custom adapters, and providers that replace those of the environment. */
   readonly models?: ModelRouterOptions;
-  /** Default: warnings and errors on stderr, or what `BOXCAR_LOG_LEVEL` says. */
+  /** Default: warnings and errors on stderr; `BOXCAR_LOG_LEVEL` changes the level. */
   readonly log?: Log;
 }
 
-/** A runtime with all that it was started with. */
+/** A runtime with everything that was opened for it. */
 export interface Boxcar extends Stack {
-  /** Fires when the process is asked to stop by a signal; never with `handleSignals: false`. */
+  /** Fires when a signal asks the process to stop; never with `handleSignals: false`. */
   readonly stopping: AbortSignal;
   /**
-   * Runs turns in this process, until `close`. Register handlers and tools before. Defaults are those of the environment
+   * Runs turns in this process, until `close`. Register handlers and tools first. The defaults are those of the environment
    * (`BOXCAR_CONCURRENCY`, `BOXCAR_WORKER_TARGETS`, `BOXCAR_LEASE_MS`, `BOXCAR_GRACE_MS`).
    */
   startWorker(options?: WorkerOptions): Promise<Worker>;
@@ -53,7 +55,7 @@ export interface Boxcar extends Stack {
 interface Opened {
   readonly stopping: AbortController;
   stopWorkers(): Promise<void>;
-  /** Says why the workers did not stop. */
+  /** Reports why the workers did not stop. */
   report(error: unknown): void;
 }
 
@@ -84,10 +86,11 @@ function forgetSignals(one: Opened): void {
 }
 
 /**
- * Opens the database of `databaseUrl`, of `DATABASE_URL` or the embedded one, migrates it, and opens the runtime on it. All other
- * settings are those of the environment (`boxcar --help`).
+ * Opens the database of `databaseUrl`, of `DATABASE_URL` or the embedded one, migrates it, and opens the runtime on it. All other settings
+ * are those of the environment (`boxcar --help`).
  *
- * @throws KernelError `bad_config` naming every wrong setting; `database_unavailable`, `schema_outdated`; what the embedded server throws.
+ * @throws KernelError `bad_config` naming every wrong setting; `database_unavailable`, `schema_outdated`; all errors of the embedded
+ * server.
  */
 export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
   const {
@@ -100,7 +103,7 @@ export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
     ...stackOptions
   } = options;
   const env = childEnvironment({
-    // The direct connection and the standby of another database are of no use.
+    // The environment's direct connection and standby belong to another database.
     ...(databaseUrl === undefined
       ? {}
       : { DATABASE_URL: databaseUrl, DATABASE_DIRECT_URL: undefined, DATABASE_READ_URL: undefined }),
@@ -115,7 +118,7 @@ export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
   const one: Opened = {
     stopping: new AbortController(),
     stopWorkers: async () => {
-      // A worker that is being started on a server that does not answer is closed if it ever starts.
+      // A worker whose start waits for an unresponsive server is closed later, when its start completes.
       const closing = [...workers].map((worker) => worker.then((started) => started.close()));
       const starting = [...workers].map((worker) =>
         Promise.race([worker, delay(START_LIMIT_MS, undefined, { ref: false })]),
@@ -141,7 +144,7 @@ export async function startBoxcar(options: StartOptions = {}): Promise<Boxcar> {
   }
   let closing: Promise<void> | undefined;
   const end = async (): Promise<void> => {
-    // A worker that is started from now on would not be stopped.
+    // From here on the runtime refuses new workers, because they would not be stopped.
     stack.runtime.beginClose();
     try {
       await one.stopWorkers();

@@ -1,2 +1,2 @@
-/** The errors of tool calls that nothing caught. What loads the runtime says where they go; without it there are no such calls. */
+/** Handles uncaught errors of tool calls. The code that loads the runtime sets `fail`; without the runtime no such calls occur. */
 export const strayCalls: { fail(error: unknown): boolean } = { fail: () => false };

@@ -1,4 +1,4 @@
-/** What the environment says of handoffs reaches the runtime, or stops the start. */
+/** Handoff settings from the environment reach the runtime, or a wrong setting stops the start. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-/** Who sends a request, and whether it may. */
+/** Finds the principal of a request, and checks its permission. */
 import { KernelError, type Scope } from '@boxcar/kernel';
 import { authenticateKey, type KeyPrincipal } from '@boxcar/runtime';
 import type pg from 'pg';
@@ -10,13 +10,13 @@ const BEARER = /^bearer +(\S+)$/i;
 const keyTextIn = (headers: Headers): string | undefined =>
   BEARER.exec(headers.get('authorization') ?? '')?.[1];
 
-/** A signed token. No key has a dot. */
+/** The form of a signed token. Keys never contain a dot. */
 const TOKEN = /^[\w-]+\.[\w-]+\.[\w-]*$/;
 
 /**
- * What else the answer says to a client that has no valid key.
+ * Additional headers of the answer to a client without a valid key.
  *
- * @param metadataUrl - Where it reads which issuer gives tokens, at routes that accept them.
+ * @param metadataUrl - Where the client reads which issuer gives tokens, at routes that accept them.
  */
 export function challengeFor(error: unknown, metadataUrl?: string): Readonly<Record<string, string>> {
   const why = reasonIn(error);
@@ -36,12 +36,12 @@ function reasonIn(error: unknown): string | undefined {
 
 export interface Asked extends Pick<Binding, 'isLoopback'> {
   readonly scope: Scope;
-  /** Undefined: keys alone are accepted. */
+  /** Undefined: only keys are accepted. */
   readonly tokens: TokenDoor | undefined;
 }
 
 /**
- * The principal of a request. It is not told what is wrong with a key.
+ * The principal of a request. The error does not say why a key was refused.
  *
  * @throws KernelError `unauthorized`, `permission_denied`; `issuer_unavailable`, `database_unavailable`.
  */

@@ -1,4 +1,4 @@
-/** Bodies of requests, up to a limit. */
+/** Reads the bodies of requests, up to a limit. */
 import { type JsonValue, KernelError, parseJsonValue } from '@boxcar/kernel';
 
 const tooLarge = (limitBytes: number): KernelError =>
@@ -8,12 +8,12 @@ const tooLarge = (limitBytes: number): KernelError =>
     details: { limit_bytes: limitBytes },
   });
 
-/** Refuses a body by the length that its request names, before any of it is read. @throws KernelError `payload_too_large`. */
+/** Checks the content-length before any of the body is read. @throws KernelError `payload_too_large`. */
 export function checkLength(headers: Headers, limitBytes: number): void {
   if (Number(headers.get('content-length') ?? 0) > limitBytes) throw tooLarge(limitBytes);
 }
 
-/** Counts what arrives: a body in chunks names no length. */
+/** Counts the bytes that arrive, because a chunked body has no content-length. */
 const limiter = (limitBytes: number): TransformStream<Uint8Array, Uint8Array> => {
   let size = 0;
   return new TransformStream({
@@ -25,7 +25,7 @@ const limiter = (limitBytes: number): TransformStream<Uint8Array, Uint8Array> =>
   });
 };
 
-/** The request with a body that ends in `payload_too_large` beyond the limit. */
+/** Wraps the request so that reading its body beyond the limit fails with `payload_too_large`. */
 export function limitBody(request: Request, limitBytes: number): Request {
   if (request.body === null || request.method === 'GET' || request.method === 'HEAD') return request;
   return new Request(request.url, {
@@ -40,7 +40,7 @@ export function limitBody(request: Request, limitBytes: number): Request {
 const notJson = (why: string): KernelError =>
   new KernelError('bad_request', { message: `body: ${why}.`, details: { field: 'body' } });
 
-/** @throws KernelError `bad_request` for what is not JSON in UTF-8; `payload_too_large`. */
+/** @throws KernelError `bad_request` when the body is not JSON in UTF-8; `payload_too_large`. */
 export async function readJson(request: Request): Promise<JsonValue> {
   const bytes = await request.arrayBuffer();
   let value: unknown;

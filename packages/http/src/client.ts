@@ -1,4 +1,4 @@
-/** How programs of this machine ask a server: the command line, without a database. */
+/** A client for programs on the same machine: the command line uses it to ask a server, without a database. */
 import { ERROR_CATALOGUE, type ErrorCode, errorText, KernelError } from '@boxcar/kernel/base';
 import { z } from 'zod';
 import { keyOfServer } from './local-state.js';
@@ -6,7 +6,7 @@ import { isLoopbackAddress } from './loopback.js';
 
 const ANSWER_MS = 30_000;
 
-/** @throws KernelError `bad_request` for what is not the address of a server. */
+/** @throws KernelError `bad_request` when the text is not the address of a server. */
 export function readServerUrl(text: string): URL {
   const url = URL.canParse(text) ? new URL(text) : undefined;
   const isPlain = url !== undefined && url.username === '' && url.search === '' && url.hash === '';
@@ -17,7 +17,7 @@ export function readServerUrl(text: string): URL {
   });
 }
 
-/** Where a name may lead on this machine. Another account may listen on the same port of another of its addresses. */
+/** The loopback addresses that a name may mean. On another of these addresses, another account may listen on the same port. */
 function loopbacksOf({ protocol, hostname }: URL): readonly string[] {
   if (protocol !== 'http:') return [];
   if (hostname === 'localhost') return ['127.0.0.1', '[::1]'];
@@ -25,8 +25,8 @@ function loopbacksOf({ protocol, hostname }: URL): readonly string[] {
 }
 
 /**
- * The key that a server of this account has left for its clients, and the address of that server: there it is sent, and nowhere else. Undefined:
- * no server of this account has announced itself where the address leads.
+ * The key that a server of this account has left for its clients, and the address of that server. The key must be sent only to that
+ * address. Undefined when no server of this account has announced itself at the address.
  */
 export function localAccessFor(
   url: URL,
@@ -57,7 +57,7 @@ const unavailable = (url: URL, why: string, cause?: unknown): KernelError =>
     cause,
   });
 
-/** The failure that a server reports, as it was thrown there. */
+/** Rebuilds the error that the server threw. */
 function toError(url: URL, status: number, body: unknown): KernelError {
   const parsed = problemSchema.safeParse(body);
   if (!parsed.success || !isCode(parsed.data.code))
@@ -73,12 +73,12 @@ function toError(url: URL, status: number, body: unknown): KernelError {
 export interface ServerRequest {
   readonly path: string;
   readonly query?: Readonly<Record<string, string | number | undefined>>;
-  /** With a body it is a POST. */
+  /** A request with a body is a POST. */
   readonly body?: unknown;
 }
 
 /**
- * Asks a server. It is not asked again.
+ * Sends one request to a server, without retries.
  *
  * @throws KernelError as the server reports it; `server_unavailable`.
  */
@@ -94,7 +94,7 @@ export async function askServer<Answer>(
   try {
     response = await fetch(target, {
       method: body === undefined ? 'GET' : 'POST',
-      // The key is for this server alone.
+      // A redirect would send the key to another server.
       redirect: 'manual',
       signal: AbortSignal.timeout(ANSWER_MS),
       headers: {

@@ -1,4 +1,4 @@
-/** Streams of events: where a reader goes on, what a slow one costs, and when they end. */
+/** Streams of events: where a reader resumes, the cost of a slow reader, and the end of a stream. */
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { revokeKey } from '@boxcar/runtime';
@@ -10,7 +10,7 @@ import { bearer, openStage, type Stage } from './testing/stage.js';
 let stage: Stage;
 let key: string;
 let source: EventSource;
-/** What the source was asked for, and how it ended. */
+/** Records the calls of the source, and how it ended. */
 const seen = { given: 0, ended: 0, from: [] as (string | undefined)[] };
 
 let signals: AbortSignal[] = [];
@@ -97,7 +97,7 @@ test('a silent stream says that it is alive, and ends when the client goes', asy
   await ended();
 });
 
-/** A reader that takes the headers, and then nothing. */
+/** A reader that reads the headers, and then nothing more. */
 async function deafReader(): Promise<Socket> {
   const socket = connect(stage.port, '127.0.0.1');
   socket.on('error', () => undefined);
@@ -110,7 +110,7 @@ test('a reader that never reads is dropped, and the source is asked for no more 
   source = endless('x'.repeat(65_536));
   const socket = await deafReader();
   await ended();
-  // All that the system keeps for a connection is some megabytes.
+  // The buffers of the operating system for a connection hold only some megabytes.
   expect(seen.given).toBeLessThan(1_000);
   expect(stage.log.map(({ event }) => event)).toContain('http.reader_dropped');
   socket.destroy();
@@ -132,13 +132,13 @@ test('a client that leaves while its key is looked at leaves no source behind', 
   const gone = once(socket, 'close');
   socket.destroy();
   await gone;
-  // The server hears of it before it answers the next client.
+  // By the time the server answers the next client, it has noticed the closed connection.
   await fetch(`${stage.url}/healthz`);
   await db.query('rollback');
   db.release();
   await waitFor(() => Promise.resolve(signals.length === 1), { message: 'the stream' });
   expect(signals.map(({ aborted }) => aborted)).toEqual([true]);
-  // Whatever has begun has ended, also after all that was to come has come.
+  // After `close`, every source that has begun has also ended.
   await stage.frame.close({ graceMs: 60_000 });
   expect([seen.from.length, seen.ended]).toEqual([0, 0]);
 });

@@ -1,23 +1,24 @@
 /**
  * Server-sent events.
  *
- * E1  A reader sets the pace: nothing is asked of the source while an event waits for the reader, so one event at most is held in memory.
- * E2  A reader that takes nothing for a while is dropped. It comes back with the id of the last event that it has read.
- * E3  It ends when its source ends, the client is gone, the frame closes, or the key of its request is no longer valid.
+ * E1  The reader sets the pace: the source is not asked for the next event while an event waits for the reader. So at most one event is in
+ *     memory.
+ * E2  A reader that takes nothing for a while is dropped. It reconnects with the id of the last event that it has read.
+ * E3  A stream ends when its source ends, the client disconnects, the frame closes, or its key becomes invalid.
  */
 import { isCleanText, KernelError } from '@boxcar/kernel';
 
 export interface ServerEvent {
-  /** What a reader that comes back sends as `last-event-id`. */
+  /** A reconnecting reader sends this id as `last-event-id`. */
   readonly id?: string | undefined;
   readonly event?: string | undefined;
   readonly data: unknown;
 }
 
 /**
- * Makes the events after the last one that the reader has seen.
+ * Produces the events after the last one that the reader has seen.
  *
- * @param of.signal - Fires when nobody waits for them any more.
+ * @param of.signal - Fires when no reader waits for the events any more.
  */
 export type EventSource = (of: {
   readonly lastEventId: string | undefined;
@@ -25,30 +26,30 @@ export type EventSource = (of: {
 }) => AsyncIterable<ServerEvent>;
 
 export interface EventStreamLimits {
-  /** How often a silent stream says that it is alive, and whether its key is still valid is looked at. */
+  /** The interval of heartbeats on a silent stream, and of the checks that its key is still valid. */
   readonly heartbeatMs: number;
-  /** How long a reader may take nothing. */
+  /** How long a reader may take nothing before it is dropped. */
   readonly stallMs: number;
 }
 
 interface EventStreamOptions extends EventStreamLimits {
   readonly lastEventId: string | undefined;
-  /** The client is gone; the frame closes. */
+  /** Fire when the client has disconnected or the frame closes. */
   readonly signals: readonly AbortSignal[];
   readonly isAllowed: () => Promise<boolean>;
   /** Cuts the connection. */
   readonly drop: () => void;
-  /** Its source has failed. */
+  /** Called when the source fails. */
   readonly onError: (error: unknown) => void;
 }
 
 const HEARTBEAT = ': \n\n';
 const encoder = new TextEncoder();
-/** JSON has no line ends of its own. */
+/** JSON contains no line breaks. */
 const toText = ({ id, event, data }: ServerEvent): string =>
   `${id === undefined ? '' : `id: ${id}\n`}${event === undefined ? '' : `event: ${event}\n`}data: ${JSON.stringify(data)}\n\n`;
 
-/** @throws KernelError `bad_request` for an id that no event has. */
+/** @throws KernelError `bad_request` for an id that no event can have. */
 export function readLastEventId(headers: Headers): string | undefined {
   const id = headers.get('last-event-id') ?? undefined;
   if (id === undefined || id === '') return undefined;
@@ -83,7 +84,7 @@ class EventStream {
     this.#events = source({ lastEventId, signal: this.#ending.signal })[Symbol.asyncIterator]();
   }
 
-  /** The reader has taken everything so far. */
+  /** Called when the reader has taken everything so far. */
   async pull(controller: ReadableStreamDefaultController<Uint8Array>): Promise<void> {
     clearTimeout(this.#stall);
     const step = await this.#step();
@@ -105,7 +106,7 @@ class EventStream {
   async #step(): Promise<Step> {
     const { heartbeatMs, isAllowed, onError } = this.#options;
     let timer: NodeJS.Timeout | undefined;
-    // A client may have gone before there was a stream: its source is never begun.
+    // The client may disconnect before the stream exists. Then its source is never begun.
     if (this.#ending.signal.aborted) return 'ended';
     try {
       if (performance.now() - this.#checkedAt >= heartbeatMs) {
@@ -120,7 +121,7 @@ class EventStream {
       if (typeof step === 'object') this.#next = undefined;
       return step;
     } catch (error) {
-      // The reader comes back for the rest.
+      // The stream ends here; the reader reconnects for the remaining events.
       if (!this.#ending.signal.aborted) onError(error);
       return 'ended';
     } finally {
@@ -134,7 +135,7 @@ class EventStream {
     if (this.#ending.signal.aborted) return;
     this.#ending.abort();
     this.#next?.catch(() => undefined);
-    // A source that waits listens to its signal; whatever it says now is for nobody.
+    // A waiting source listens to its signal. Its later events and errors are ignored.
     Promise.resolve(this.#events.return?.()).catch(() => undefined);
   };
 }
@@ -144,7 +145,7 @@ export const eventStreamResponse = (source: EventSource, options: EventStreamOpt
     headers: {
       'content-type': 'text/event-stream; charset=utf-8',
       'cache-control': 'no-store',
-      // Proxies that collect answers would hold events back.
+      // Proxies that buffer answers would delay the events.
       'x-accel-buffering': 'no',
     },
   });

@@ -1,4 +1,4 @@
-/** What every request meets before its route does. */
+/** The checks that every request passes before its route. */
 import { once } from 'node:events';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { connect } from 'node:net';
@@ -102,7 +102,7 @@ async function send(
 const post = (headers: Readonly<Record<string, string>>, ...chunks: string[]) =>
   send('/echo', headers, { method: 'POST', chunks });
 
-/** Each mounted route with values in its path. */
+/** The path of each mounted route, with values for its parameters. */
 const paths = (): readonly (readonly [Route, string])[] =>
   stage.frame.routes.map((route) => [
     route,

@@ -1,11 +1,13 @@
 /**
- * The HTTP frame: whatever speaks HTTP is mounted on it. Each request passes these checks, in this order, before its route sees it.
+ * The HTTP frame, on which all HTTP routes are mounted. Each request passes these checks, in this order, before its route is called.
  *
- * F1  It gets an id, which is in each of its log lines and in its answer.
- * F2  Host and origin: pages of the web do not reach this server unless they are allowed to.
- * F3  A body that is larger than the limit is refused by its length; one without a length ends at the limit, once its key is known.
- * F4  The key, read from its row, and its scope. Some routes accept tokens of an issuer too. Each route has a scope; few are public.
- * F5  Every error is answered as problem details. What is not known by a code says `internal_error` and no more.
+ * F1  The request gets an id, which is in each of its log lines and in its answer.
+ * F2  Host and origin: web pages cannot use this server unless they are allowed to.
+ * F3  A body whose content-length is above the limit is refused. A body without a length is cut off at the limit, after its key was
+ *     checked.
+ * F4  The key, read from its row, and its scope. Some routes also accept tokens of an issuer. Each route has a scope; few routes are
+ *     public.
+ * F5  Every error is answered as problem details. An error without a known code is answered as `internal_error`, without any details.
  * Rule: docs/reference/http.md.
  */
 import { KernelError } from '@boxcar/kernel';
@@ -46,13 +48,13 @@ const GRACE_MS = 10_000;
 
 export interface HttpFrameOptions extends Partial<ServerLimits>, Partial<EventStreamLimits> {
   readonly runtime: Pick<Runtime, 'pool'>;
-  /** An address or a name of this machine. Default: 127.0.0.1. */
+  /** An address or a host name of this machine. Default: 127.0.0.1. */
   readonly host?: string | undefined;
-  /** 0: any free one. */
+  /** 0: any free port. */
   readonly port: number;
-  /** Names by which clients reach it, beside its own address. */
+  /** Names under which clients reach the server, in addition to its own address. */
   readonly allowedHosts?: readonly string[] | undefined;
-  /** Pages that may use it. Default: none. */
+  /** The origins of web pages that may use the server. Default: none. */
   readonly allowedOrigins?: readonly string[] | undefined;
   /** Default: 1 MiB. */
   readonly bodyLimitBytes?: number | undefined;
@@ -60,7 +62,7 @@ export interface HttpFrameOptions extends Partial<ServerLimits>, Partial<EventSt
 }
 
 export interface HttpAddress {
-  /** With its port, without a slash at the end. */
+  /** With the port, without a trailing slash. */
   readonly url: string;
   readonly port: number;
   readonly isLoopback: boolean;
@@ -96,7 +98,7 @@ export class HttpFrame {
   #binding: Binding | undefined;
   #close: Promise<void> | undefined;
 
-  /** @throws KernelError `bad_config` for hosts and origins that are none. */
+  /** @throws KernelError `bad_config` for hosts and origins that are not valid. */
   constructor(options: HttpFrameOptions) {
     this.#options = options;
     this.#log = options.log ?? silentLog;
@@ -116,12 +118,15 @@ export class HttpFrame {
     this.mount([HEALTH]);
   }
 
-  /** All that are mounted. */
+  /** All mounted routes. */
   get routes(): readonly Route[] {
     return this.#routes;
   }
 
-  /** @throws KernelError `bad_config` for a route without a scope, for one that is mounted already, and once the frame listens. */
+  /**
+   * @throws KernelError `bad_config` for a route without a scope, for a route that is already mounted, and after the frame has begun to
+   * listen.
+   */
   mount(routes: readonly Route[]): this {
     for (const route of routes) {
       checkRoute(route);
@@ -138,7 +143,7 @@ export class HttpFrame {
   }
 
   /**
-   * Begins to answer. On an address that other machines reach there must be a key, or a route that accepts tokens.
+   * Begins to answer requests. When other machines can reach the address, there must be a key or a route that accepts tokens.
    *
    * @throws KernelError `bad_config`, `port_in_use`; `database_unavailable`.
    */
@@ -159,7 +164,7 @@ export class HttpFrame {
   }
 
   /**
-   * Takes no new requests, ends the streams of events, waits for the other requests and cuts those that take longer.
+   * Refuses new requests, ends the event streams, and waits for the other requests. Requests that take longer than `graceMs` are cut off.
    *
    * @param options.graceMs - Default: 10 s.
    */
@@ -178,7 +183,7 @@ export class HttpFrame {
     return takesTokens || (await hasUsableKey(this.#options.runtime.pool));
   }
 
-  /** A server that is closed while it starts would listen with nobody to close it. */
+  /** A server that is closed while it starts must not listen, because nothing would close it again. */
   #checkOpen(): void {
     if (!this.#closing.signal.aborted) return;
     throw new KernelError('bad_config', {
@@ -212,7 +217,7 @@ export class HttpFrame {
     return app;
   }
 
-  /** F1, F2, and the answer whatever happens. */
+  /** F1, F2, and the answer, also when the request fails. */
   async #answer(request: Request, env: HttpBindings): Promise<Response> {
     const requestId = requestIdOf(request.headers.get('x-request-id') ?? undefined);
     const seen: Seen = {
@@ -273,7 +278,7 @@ export class HttpFrame {
     const isStillAllowed = (): Promise<boolean> => this.#isStillAllowed(request, route);
     const call = this.#callOf(route, request, { env, seen });
     const response = await route.handle({ ...call, principal, isStillAllowed });
-    // Nobody reads the body: a stream of events would never learn of its end.
+    // No client reads the body of a HEAD answer, so a stream of events would never learn that it must end.
     if (request.method === 'HEAD') await response.body?.cancel();
     return response;
   }
@@ -287,7 +292,7 @@ export class HttpFrame {
     return authenticate(this.#options.runtime.pool, headers, { scope, isLoopback, tokens });
   }
 
-  /** A database or an issuer that is away ends no stream. */
+  /** An unreachable database or issuer does not end a stream. */
   async #isStillAllowed(request: Request, route: ClosedRoute): Promise<boolean> {
     try {
       await this.#authenticate(request, route);
@@ -353,7 +358,7 @@ export class HttpFrame {
     });
   }
 
-  /** The query may hold what belongs in no log. */
+  /** Logs the path without the query, which may contain private values. */
   #note(request: Request, status: number, { log, startedAt, principal }: Seen): void {
     log('info', 'http.request', {
       method: request.method,
@@ -365,7 +370,7 @@ export class HttpFrame {
   }
 }
 
-/** The headers of an answer that a route has fetched cannot be changed. */
+/** Makes a copy, because the headers of an answer that a route has fetched are immutable. */
 function withHeaders(response: Response, more: Readonly<Record<string, string>>): Response {
   const { status, statusText } = response;
   const headers = new Headers(response.headers);
@@ -381,7 +386,7 @@ const isPreflight = ({ method, headers }: Request, { origin }: Seen): boolean =>
 const isRefusal = (error: unknown): boolean =>
   error instanceof KernelError && ['unauthorized', 'permission_denied'].includes(error.code);
 
-/** The address is known, and its methods are others. */
+/** The path exists, but not with this method. */
 class NotAllowed extends Error {
   readonly allowed: readonly string[];
 

@@ -1,11 +1,11 @@
 /**
- * Which requests a server answers at all. A page of the web can reach a server of this machine by a name that leads there (DNS rebinding),
- * and can send requests whose answers it does not see. Both are refused before anything else is looked at.
+ * Decides which requests a server answers at all. A web page can reach a server on this machine under a name that resolves to it (DNS
+ * rebinding), and can send requests whose answers it cannot read. Both are refused before any other check.
  */
 import { KernelError } from '@boxcar/kernel/base';
 import { type Binding, isLoopbackAddress, plainAddress } from './loopback.js';
 
-/** The name in `name`, `name:port` or `[address]:port`, as URLs spell it; undefined: it is none. */
+/** The name in `name`, `name:port` or `[address]:port`, in the spelling of URLs. Undefined when the text is not valid. */
 function nameIn(host: string): string | undefined {
   if (/[/?#@\\\s]/.test(host) || !URL.canParse(`http://${host}`)) return undefined;
   const { hostname } = new URL(`http://${host}`);
@@ -68,15 +68,15 @@ function isOwn(
   return name === own || name === `[${own}]`;
 }
 
-/** What a browser says of the page that sends a request: other programs send no such headers. */
+/** The headers by which a browser describes the page that sends a request. Other programs do not send them. */
 export interface BrowserHeaders {
   readonly origin: string | undefined;
-  /** `sec-fetch-site`: pages may send some requests without an origin. */
+  /** `sec-fetch-site`, because pages can send some requests without an origin. */
   readonly fetchSite: string | undefined;
 }
 
 /**
- * @returns The origin of a page that may read the answer; undefined: it is not the request of a page.
+ * @returns The origin of a page that may read the answer; undefined when no page sent the request.
  * @throws KernelError `origin_denied`.
  */
 export function checkOrigin(
@@ -90,14 +90,14 @@ export function checkOrigin(
   return undefined;
 }
 
-/** What a browser is told, so that its page may read the answer. */
+/** The headers with which a browser lets the page read the answer. */
 export const corsHeaders = (origin: string): Readonly<Record<string, string>> => ({
   'access-control-allow-origin': origin,
   'access-control-expose-headers': 'x-request-id, www-authenticate, allow, retry-after, mcp-session-id',
   vary: 'origin',
 });
 
-/** The answer to the question of a browser before it sends a request. */
+/** The headers of the answer to a preflight request. */
 export const preflightHeaders = (): Readonly<Record<string, string>> => ({
   'access-control-allow-methods': 'GET, POST, PUT, PATCH, DELETE',
   'access-control-allow-headers':

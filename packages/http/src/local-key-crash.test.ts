@@ -1,4 +1,4 @@
-/** Starts of a server that die, or lose a connection, at each statement that sees to the local key. */
+/** Server starts that die, or lose a connection, at each statement that concerns the local key. */
 import { chmodSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -29,13 +29,13 @@ afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const start = (): Promise<LocalKey> => openLocalKey(database.pool, { project: 'default', folder });
 
-/** A start in a process of its own. @returns What it was cut at, or all of its statements. */
+/** Starts a server in a separate process. @returns The statement at which it was cut off, or all of its statements. */
 async function startCut(fault?: StatementFault): Promise<readonly (string | undefined)[]> {
   await using proxy = await statementProxy(database.url, fault);
   const pool = createPool({ connectionString: proxy.url, max: 1 });
   const { life } = proxy;
   const died = new Promise<void>((settle) => life.addEventListener('abort', () => settle(), { once: true }));
-  // A start that fails is no other than one that dies: it is made again.
+  // A start that fails is handled like a start that dies: the test starts again.
   const started = openLocalKey(pool, { project: 'default', folder }).catch((error: unknown) => {
     if (!isTransient(error) && !proxy.isDead) throw error;
   });

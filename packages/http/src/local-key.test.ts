@@ -1,4 +1,4 @@
-/** The key of a server that only its machine reaches. */
+/** The key of a server that only its own machine can reach. */
 import { spawnSync } from 'node:child_process';
 import {
   chmodSync,
@@ -67,7 +67,7 @@ test('the folder above the keys lets other accounts pass: the embedded server of
 
 test('starts at the same time come to one key', async () => {
   const before = (await keysNow()).length;
-  // Each start has a connection at hand, so that none is late.
+  // Opens a connection for each start in advance, so that no start is late.
   await Promise.all([1, 2, 3, 4].map(() => stage.database.pool.query('select pg_sleep(0.1)')));
   const keys = await Promise.all([open(), open(), open(), open()]);
   expect(new Set(keys.map(({ key }) => key)).size).toBe(1);
@@ -130,7 +130,7 @@ test('an archived project has no local key', async () => {
   await expect(open('old')).rejects.toMatchObject({ code: 'project_archived' });
 });
 
-/** The key that is offered at an address, and where it would be sent. */
+/** The key that is offered for an address, and the address to which it would be sent. */
 const offered = (url: string): readonly [string, string] | undefined => {
   const found = localAccessFor(readServerUrl(url), folder);
   return found && [found.key, found.url.origin];
@@ -143,7 +143,7 @@ test('clients of the account find the key by the address of the server, until it
     using _announced = announceServer(folder, { url: stage.url, keyPath: path });
     for (const host of ['127.0.0.1', 'localhost', '2130706433'])
       expect(offered(`http://${host}:${port}`)).toEqual([key, `http://127.0.0.1:${port}`]);
-    // Another account may have the same port of the other addresses of this machine.
+    // On the other addresses of this machine, the same port may belong to another account.
     for (const url of [
       ...['127.0.0.2', '127.1.2.3', '[::1]', '[::ffff:127.0.0.1]', '0.0.0.0', '10.0.0.1'],
       'localhost.evil.example',

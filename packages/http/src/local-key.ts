@@ -1,4 +1,4 @@
-/** The key of a server that only its machine reaches: made at its first start, and kept for the clients of its account. */
+/** The key of a server that only its own machine can reach. The first start makes it, and keeps it for the clients of the same account. */
 import { createHash } from 'node:crypto';
 import { KernelError, type ProjectId, SCOPES } from '@boxcar/kernel';
 import { digestKey, getProject, makeKeyText, newId } from '@boxcar/runtime';
@@ -11,22 +11,22 @@ const NAME = 'local';
 export interface LocalKey {
   readonly keyId: string;
   readonly key: string;
-  /** Where it is kept. */
+  /** The file with the key. */
   readonly path: string;
-  /** This start has made it. */
+  /** True when this start has made the key. */
   readonly isNew: boolean;
 }
 
 const nameOf = (database: string, projectId: ProjectId): string =>
   createHash('sha256').update(`${database}:${projectId}`).digest('hex').slice(0, 32);
 
-/** One that an older build has made may lack a scope. */
+/** A key that an older build made may lack a scope. */
 const isComplete = (found: UsableKey, projectId: ProjectId): boolean =>
   found.project_id === projectId && found.is_local && SCOPES.every((scope) => found.scopes.includes(scope));
 
 /**
- * The local key of a project, with all scopes: that of its file as long as it is valid, else a new one. Several starts at once come to one
- * key. A file that others could read is replaced, and its key ends.
+ * The local key of a project, with all scopes: the key in its file while that key is valid, otherwise a new key. Concurrent starts end
+ * with the same key. When other accounts could read the file, it is replaced and its key is revoked.
  *
  * @param of.project - Id or name.
  * @throws KernelError `not_found`, `project_archived`; `bad_config` for a folder that cannot be used.
@@ -58,10 +58,10 @@ export async function openLocalKey(
         ...{ id, projectId, agentId: null, name: NAME, sha256, hint },
         ...{ scopes: SCOPES, isLocal: true, lifetimeMs: null },
       });
-      // Before the commit: a file that cannot be written leaves no key behind, and a key that is not committed is made again.
+      // Written before the commit: when the write fails, the transaction leaves no key, and a key that is not committed is made again.
       writeKeptKey(path, { key_id: id, key: text, project: name, project_id: projectId });
       return { keyId: id, key: text, path, isNew: true };
     });
-  // The key of a file is revoked, and that is committed, before its file is replaced: once the file is gone, nothing names the key any more.
+  // The old key is revoked and committed before its file is replaced, because after the replacement nothing names the old key any more.
   for (let key = await open(); ; key = await open()) if (key !== undefined) return key;
 }

@@ -1,9 +1,10 @@
 /**
- * What a server leaves on its machine for clients of the same account: its local keys, and which of them is for which address and port.
+ * The files that a server leaves on its machine for clients of the same account: its local keys, and which key belongs to which address
+ * and port.
  *
- * L1  Only the account reads it: files of mode 0600 in a folder of mode 0700 that belongs to the account. What others could read is not
- *     trusted.
- * L2  A file is whole or not there: it is written under another name and renamed.
+ * L1  Only the account can read them: files of mode 0600 in a folder of mode 0700 that belongs to the account. Files that others could
+ *     read are not trusted.
+ * L2  A file is complete or absent: it is written under another name and renamed.
  */
 import { randomBytes } from 'node:crypto';
 import {
@@ -32,7 +33,7 @@ const keySchema = z.object({
   project: z.string(),
   project_id: z.string(),
 });
-/** A key as its file has it. */
+/** A key as stored in its file. */
 export type KeptKey = z.infer<typeof keySchema>;
 
 const serverSchema = z.object({ url: z.string(), pid: z.number(), key_file: z.string() });
@@ -48,10 +49,10 @@ const broken = (folder: string, why: string, cause?: unknown): KernelError =>
     cause,
   });
 
-/** @throws KernelError `bad_config` for a folder of another account, and one that cannot be made. */
+/** @throws KernelError `bad_config` when the folder belongs to another account or cannot be made. */
 function openFolder(folder: string): void {
   try {
-    // Other accounts may pass through the folders above: the embedded Postgres of root runs as `nobody` in one beside this.
+    // Other accounts may pass through the parent folders: root's embedded Postgres runs as `nobody` in a sibling of this folder.
     mkdirSync(dirname(folder), { recursive: true, mode: 0o711 });
     mkdirSync(folder, { recursive: true, mode: 0o700 });
     const found = statSync(folder);
@@ -74,7 +75,7 @@ function writePrivate(path: string, value: unknown): void {
   }
 }
 
-/** What a file says, and whether only this account could read it. Undefined: there is none, or it does not say what it should. */
+/** The content of a file, and whether only this account could read it. Undefined when the file is missing or its content is not valid. */
 function readPrivate<T>(
   path: string,
   schema: z.ZodType<T>,
@@ -92,7 +93,7 @@ function readPrivate<T>(
   }
 }
 
-/** @param url - With the address that the server listens on. */
+/** @param url - Contains the address on which the server listens. */
 const serverFile = (folder: string, { hostname, port }: URL): string =>
   join(folder, 'servers', `${hostname.replace(/[^0-9a-z.]/g, '_')}-${port === '' ? '80' : port}.json`);
 
@@ -105,7 +106,7 @@ export const readKeptKey = (
 /** @throws KernelError `bad_config`. */
 export const writeKeptKey = (path: string, key: KeptKey): void => writePrivate(path, key);
 
-/** Says which key is for the server at an address, until that is taken back. @throws KernelError `bad_config`. */
+/** Announces which key belongs to the server at an address, until the announcement is withdrawn. @throws KernelError `bad_config`. */
 export function announceServer(
   folder: string,
   { url, keyPath }: { readonly url: string; readonly keyPath: string },
@@ -114,13 +115,13 @@ export function announceServer(
   writePrivate(path, { url, pid: process.pid, key_file: keyPath });
   return {
     [Symbol.dispose]: () => {
-      // Another server may have the address by now.
+      // Another server may have announced itself at the address since.
       if (readPrivate(path, serverSchema)?.value.pid === process.pid) rmSync(path, { force: true });
     },
   };
 }
 
-/** Whether a process of this account has this number. */
+/** Whether a process of this account has this process id. */
 function isRunning(pid: number): boolean {
   try {
     return process.kill(pid, 0);
@@ -129,7 +130,7 @@ function isRunning(pid: number): boolean {
   }
 }
 
-/** The key of the server that this account has at this address. After the death of that server, somebody else may have the port. */
+/** The key of this account's server at this address. After that server has died, another account may use the port. */
 export function keyOfServer(folder: string, url: URL): KeptKey | undefined {
   const server = readPrivate(serverFile(folder, url), serverSchema);
   if (server?.isPrivate !== true || !isRunning(server.value.pid)) return undefined;

@@ -1,4 +1,4 @@
-/** Which addresses only programs of this machine reach. */
+/** Decides which addresses are reachable only from this machine. */
 import { lookup as systemLookup } from 'node:dns/promises';
 import { BlockList, isIP } from 'node:net';
 import { errorText, KernelError } from '@boxcar/kernel/base';
@@ -10,34 +10,34 @@ LOOPBACK.addAddress('::1', 'ipv6');
 const bare = (host: string): string =>
   host.startsWith('[') && host.endsWith(']') ? host.slice(1, -1) : host;
 
-/** False for names: they are resolved first. */
+/** False for names, which must be resolved first. */
 export function isLoopbackAddress(host: string): boolean {
   const address = bare(host);
   const version = isIP(address);
   return version !== 0 && LOOPBACK.check(address, version === 4 ? 'ipv4' : 'ipv6');
 }
 
-/** An IPv4 address in IPv6 notation as IPv4. */
+/** Converts an IPv4 address in IPv6 notation to IPv4. */
 export const plainAddress = (address: string): string =>
   address.toLowerCase().startsWith('::ffff:') && isIP(address.slice(7)) === 4 ? address.slice(7) : address;
 
-/** Where a server listens. */
+/** The address on which a server listens. */
 export interface Binding {
-  /** As it was given. */
+  /** The host as it was given. */
   readonly host: string;
-  /** What is listened on: what was judged, not the name. */
+  /** The server listens on this address, which was checked, and not on the name. */
   readonly address: string;
   readonly isLoopback: boolean;
 }
 
-/** Of `boxcar serve`. */
+/** The default port of `boxcar serve`. */
 export const DEFAULT_PORT = 7420;
 export const DEFAULT_HOST = '127.0.0.1';
 
 export type Lookup = (host: string) => Promise<readonly { readonly address: string }[]>;
 
 /**
- * The address of a host. A name is loopback when all its addresses are.
+ * Resolves the address of a host. A name counts as loopback when all its addresses are loopback.
  *
  * @throws KernelError `bad_config` for a name that cannot be resolved.
  */
@@ -52,7 +52,7 @@ export async function resolveBinding(
   return { host, address, isLoopback: found.every(isLoopbackAddress) };
 }
 
-/** Whether only this machine reaches a host. @throws KernelError as `resolveBinding`. */
+/** Whether a host is reachable only from this machine. @throws KernelError as `resolveBinding`. */
 export const isLoopbackHost = async (host: string = DEFAULT_HOST): Promise<boolean> =>
   (await resolveBinding(host)).isLoopback;
 

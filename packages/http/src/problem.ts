@@ -1,31 +1,31 @@
-/** Errors as problem details (RFC 9457), made in this one place. */
+/** Converts errors to problem details (RFC 9457). No other module does this. */
 import { KernelError } from '@boxcar/kernel/base';
 
 export const PROBLEM_HEADERS = { 'content-type': 'application/problem+json', 'cache-control': 'no-store' };
-/** An address is repeated to its caller as far as this. */
+/** The longest part of a path that is repeated to its caller. */
 const MAX_INSTANCE = 500;
 
-/** The body of every error. */
+/** The body of every error answer. */
 export interface Problem {
   readonly type: string;
-  /** What the code means. */
+  /** The meaning of the code. */
   readonly title: string;
   readonly status: number;
-  /** What is wrong here. */
+  /** The description of this error. */
   readonly detail: string;
   /** The path of the request. */
   readonly instance: string;
   readonly code: string;
   readonly request_id: string;
-  /** What to do. */
+  /** The advice to the caller. */
   readonly next: string;
   readonly details?: unknown;
 }
 
-/** Their texts say what is inside, such as the address of the database: they are for the log. */
+/** The texts of these errors may reveal internals, such as the address of the database, so they are only logged. */
 const INSIDE: ReadonlySet<string> = new Set(['internal_error', 'database_unavailable']);
 
-/** What is not known by a code is an error of ours. */
+/** An error without a known code is an internal error. */
 function known(error: unknown): KernelError {
   if (!(error instanceof KernelError)) return new KernelError('internal_error');
   return INSIDE.has(error.code) ? new KernelError(error.code) : error;

@@ -1,8 +1,8 @@
-/** By which address others reach a server. */
+/** The public address of a server. */
 import { KernelError } from '@boxcar/kernel';
 
 /**
- * An address that clients reach through a proxy, without the slash at its end.
+ * Reads an address under which clients reach the server through a proxy. Removes the trailing slash.
  *
  * @throws KernelError `bad_config`.
  */

@@ -1,4 +1,4 @@
-/** What a part of the program puts on the HTTP frame. */
+/** The routes that other packages mount on the HTTP frame. */
 import { type JsonValue, KernelError, SCOPES, type Scope } from '@boxcar/kernel';
 import type { KeyPrincipal, Log } from '@boxcar/runtime';
 import type { EventSource } from './event-stream.js';
@@ -7,17 +7,17 @@ export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
 
 /** A request that has passed the checks. */
 export interface PublicCall {
-  /** Its body ends in `payload_too_large` beyond the limit. */
+  /** Reading the body beyond the limit fails with `payload_too_large`. */
   readonly request: Request;
   readonly url: URL;
-  /** The parts of the path that the route names, decoded. */
+  /** The decoded values of the path parameters. */
   readonly params: Readonly<Record<string, string>>;
   readonly requestId: string;
-  /** Fires when the client is gone. */
+  /** Fires when the client has disconnected. */
   readonly signal: AbortSignal;
-  /** Fires when the server stops: what waits for something answers now. */
+  /** Fires when the server stops: waiting requests are then answered at once. */
   readonly closing: AbortSignal;
-  /** Each line has the id of the request. */
+  /** Each log line contains the id of the request. */
   readonly log: Log;
   /** @throws KernelError `bad_request`, `payload_too_large`. */
   json(): Promise<JsonValue>;
@@ -25,15 +25,15 @@ export interface PublicCall {
   events(source: EventSource): Response;
 }
 
-/** A request by a key, or by a token of an issuer. All tokens of a subject have one `keyId`. */
+/** The principal of a request: a key, or a token of an issuer. All tokens of a subject have the same `keyId`. */
 export interface CallPrincipal extends KeyPrincipal {
-  /** Of a token: when it ends, in milliseconds since 1970. */
+  /** The time at which a token expires, in milliseconds since 1970. */
   readonly expiresAt?: number | undefined;
 }
 
-/** What a route accepts beside keys. */
+/** The tokens that a route accepts in addition to keys. */
 export interface TokenDoor {
-  /** Where a client reads which issuer gives tokens. Refusals name it. */
+  /** Where a client reads which issuer gives tokens. Refusals name this address. */
   readonly metadataUrl: string;
   /** @throws KernelError `unauthorized`, `permission_denied`; `issuer_unavailable`, `database_unavailable`. */
   authenticate(token: string): Promise<CallPrincipal>;
@@ -41,7 +41,7 @@ export interface TokenDoor {
 
 export interface Call extends PublicCall {
   readonly principal: CallPrincipal;
-  /** Whether its key or token is still valid. True while the database or the issuer does not answer. */
+  /** Whether the key or token is still valid. True while the database or the issuer does not answer. */
   isStillAllowed(): Promise<boolean>;
 }
 
@@ -53,27 +53,27 @@ interface RouteBase {
   readonly bodyLimitBytes?: number | undefined;
 }
 
-/** A route without a scope does not compile, and is refused when it is mounted. */
+/** A route without a scope does not compile, and is also refused at mounting. */
 export type Route =
   | (RouteBase & {
       readonly scope: Scope;
-      /** Default: keys alone. */
+      /** Default: only keys are accepted. */
       readonly tokens?: TokenDoor | undefined;
       handle(call: Call): Response | Promise<Response>;
     })
   | (RouteBase & { readonly scope: 'public'; handle(call: PublicCall): Response | Promise<Response> });
 
-/** All that is answered without a key. */
+/** All paths that are answered without a key. */
 const PUBLIC_PATHS: ReadonlySet<string> = new Set([
   '/healthz',
-  // Says where tokens are given, to clients that have none yet (RFC 9728).
+  // Tells clients without a token which issuer gives tokens (RFC 9728).
   '/.well-known/oauth-protected-resource',
   '/.well-known/oauth-protected-resource/mcp',
 ]);
 
 const PATH = /^(?:\/:?[A-Za-z0-9._-]+)+$/;
 
-/** Programs without types mount routes too. @throws KernelError `bad_config`. */
+/** Checks the route at run time, because JavaScript programs can mount routes too. @throws KernelError `bad_config`. */
 export function checkRoute({ method, path, scope }: Route): void {
   const refuse = (why: string): never => {
     throw new KernelError('bad_config', {
@@ -112,7 +112,7 @@ export function readParams(path: string, url: URL): Readonly<Record<string, stri
 }
 
 /**
- * The query of a URL, each name once.
+ * The query parameters of a URL. Each name may occur once.
  *
  * @throws KernelError `bad_request` for a name that is given twice.
  */

@@ -1,20 +1,20 @@
-/** What the checks of the frame hand on to the route, which is given a request of another object by its framework. */
+/** Passes results of the frame's checks to the route. They are kept apart because the framework gives the route another request object. */
 import type { KeyPrincipal, Log } from '@boxcar/runtime';
 import type { HttpBindings } from '@hono/node-server';
 
-/** What the checks have found out about a request so far. */
+/** The results of the checks of a request so far. */
 export interface Seen {
   readonly requestId: string;
   readonly log: Log;
   readonly startedAt: number;
-  /** Of a page that may read the answer. */
+  /** The origin of a page that may read the answer. */
   origin: string | undefined;
   principal: KeyPrincipal | undefined;
   /** Where the client reads which issuer gives tokens. */
   metadataUrl: string | undefined;
 }
 
-/** By the answer of the request. */
+/** Keyed by the response object of the request. */
 const SEEN = new WeakMap<HttpBindings['outgoing'], Seen>();
 
 export const keepSeen = ({ outgoing }: HttpBindings, seen: Seen): void => void SEEN.set(outgoing, seen);

@@ -1,4 +1,4 @@
-/** Where a frame listens, and how it ends. */
+/** Where a frame listens, and how it stops. */
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { Agent, request } from 'node:http';
@@ -68,7 +68,7 @@ test('on an address of other machines it starts with a key that can be used, and
           .end(),
       );
     expect(await ask(`127.0.0.1:${port}`)).toBe(200);
-    // The address at which it was not reached.
+    // An address at which the request did not arrive.
     expect(await ask('10.1.2.3')).toBe(403);
     expect(await ask('evil.example')).toBe(403);
   }
@@ -102,7 +102,7 @@ test('a port that is taken, and an address of another machine', async () => {
   await expect(frameAt('192.0.2.1').listen()).rejects.toMatchObject({ code: 'bad_config' });
 });
 
-/** A route that answers when it is told to. */
+/** A route that answers when the test tells it to. */
 function heldRoute(): { readonly route: Route; readonly begun: Promise<void>; answer(): void } {
   let begin: () => void = () => undefined;
   let answer: () => void = () => undefined;

@@ -1,4 +1,4 @@
-/** The server below the frame: limits for slow clients, and an end in a limited time. */
+/** The server below the frame: it limits slow clients and stops within a time limit. */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
@@ -8,19 +8,19 @@ import type { Binding } from './loopback.js';
 import type { Unreadable } from './unreadable.js';
 
 export interface ServerLimits {
-  /** How long the headers of a request may take. */
+  /** How long the headers of a request may take to arrive. */
   readonly headersMs: number;
   /** How long a whole request may take to arrive. */
   readonly requestMs: number;
 }
 
 const KEEP_ALIVE_MS = 5_000;
-/** How often slow clients are looked for. */
+/** The interval of the search for slow clients. */
 const LOOK_MS = 1_000;
 
 type Listener = (incoming: IncomingMessage, outgoing: ServerResponse) => unknown;
 
-/** A server that knows its open answers. */
+/** An HTTP server that tracks its unfinished answers. */
 export class HttpServer {
   readonly #server: Server;
   readonly #open = new Set<ServerResponse>();
@@ -37,7 +37,7 @@ export class HttpServer {
         requestTimeout: limits.requestMs,
         keepAliveTimeout: KEEP_ALIVE_MS,
         connectionsCheckingInterval: Math.min(LOOK_MS, limits.headersMs),
-        // The frame says so in its own words.
+        // The frame reports a missing host header itself.
         requireHostHeader: false,
       },
       (incoming, outgoing) => {
@@ -82,7 +82,7 @@ export class HttpServer {
     return found;
   }
 
-  /** Takes no new requests, waits for the open ones, and cuts those that take longer than `graceMs`. */
+  /** Refuses new requests, waits for unfinished answers, and cuts off those that take longer than `graceMs`. */
   async close(graceMs: number): Promise<void> {
     this.#isClosing = true;
     for (const outgoing of this.#open) outgoing.shouldKeepAlive = false;

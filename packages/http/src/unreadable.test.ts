@@ -1,11 +1,11 @@
-/** What is not a request is answered as every other error: with problem details. */
+/** Input that is not a valid HTTP request is answered with problem details, like every other error. */
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openStage, type Stage } from './testing/stage.js';
 
-/** In its place a request has the key. */
+/** A placeholder, replaced by the key in each request. */
 const KEY = '<key>';
 
 let stage: Stage;
@@ -37,7 +37,7 @@ beforeAll(async () => {
 });
 afterAll(() => stage[Symbol.asyncDispose]());
 
-/** What comes back until the server closes the connection. */
+/** All bytes that arrive until the server closes the connection. */
 async function answerTo(
   text: string,
   more?: { readonly after: string; readonly text: string },

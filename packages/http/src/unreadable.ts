@@ -1,8 +1,9 @@
 /**
- * What is not a request: Node refuses it before the frame sees it, and without a body. Here it is answered as every other error is.
+ * Answers input that is not a valid HTTP request. Node refuses such input before the frame sees it, and without a body. This module
+ * answers it like every other error.
  *
- * U1  Its connection ends with the answer: nobody knows where the next request would begin.
- * U2  Nothing of it is repeated, in the answer or in the log: it may hold a key.
+ * U1  The connection ends with the answer, because the beginning of the next request is unknown.
+ * U2  No part of the input is repeated in the answer or in the log, because it may contain a key.
  * Rule: docs/reference/http.md.
  */
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
@@ -55,7 +56,7 @@ export class Unreadable {
     this.#log = log;
   }
 
-  /** @param reason - Of Node. */
+  /** @param reason - The error code of Node. */
   #answer(
     status: Status,
     reason: string | undefined,
@@ -77,7 +78,7 @@ export class Unreadable {
     };
   }
 
-  /** @param isAnswered - An answer on this connection has begun: no other one can be put into it. */
+  /** @param isAnswered - True when an answer on this connection has begun, so that no other answer can be sent on it. */
   refuseBytes(error: NodeJS.ErrnoException, socket: Duplex, isAnswered: boolean): void {
     if (error.code === 'ECONNRESET' || !socket.writable || isAnswered) {
       socket.destroy();
@@ -91,7 +92,7 @@ export class Unreadable {
     );
   }
 
-  /** A request whose address or host is not one; whatever else fails before there is an answer is an error of ours. */
+  /** Answers a request whose address or host is not valid. Any other failure before there is an answer is an internal error. */
   refuseRequest(error: unknown): Response {
     const requestId = requestIdOf(undefined);
     this.#log('info', 'http.unreadable', { request_id: requestId, error });

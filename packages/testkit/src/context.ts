@@ -2,21 +2,21 @@ import { inject } from 'vitest';
 
 export type QueueBackend = 'redis' | 'postgres';
 
-/** What the global setup found and started, as told to each test process. */
+/** The servers that the global setup found or started, as passed to each test process. */
 export interface TestContext {
   readonly postgres: {
-    /** A database of a role that may create others. */
+    /** The database of a role that may create other databases. */
     readonly adminUrl: string;
-    /** Name of the migrated database that the others are cloned from. */
+    /** The name of the migrated database from which the others are cloned. */
     readonly template: string;
-    /** Why there is no template: the migrations failed. Tests without a database still run. */
+    /** Why the template is missing: the migrations failed. Tests without a database still run. */
     readonly templateError?: string;
     /** The default isolation level of every database, if the run sets one. */
     readonly isolation?: string;
-    /** Distinguishes this run on a server shared with others. */
+    /** Distinguishes this run from other runs on a shared server. */
     readonly runId: string;
   };
-  /** The file to run instead of a program, by the path of its source. */
+  /** The file to run in place of a program, keyed by the path of the program's source. */
   readonly bundles: Readonly<Record<string, string>>;
   readonly redis:
     | { readonly kind: 'program'; readonly path: string }
@@ -36,8 +36,8 @@ export function testContext(): TestContext {
 }
 
 /**
- * The queue backends this run can test, for `describe.each(queueBackends())`. A missing one is named at the end of the
- * run, and is a failure where `BOXCAR_REQUIRE_BACKENDS=1` is set.
+ * The queue backends that this run can test, for `describe.each(queueBackends())`. The end of the run names a missing backend; where
+ * `BOXCAR_REQUIRE_BACKENDS=1` is set, a missing backend is a failure.
  */
 export function queueBackends(): readonly QueueBackend[] {
   return testContext().redis.kind === 'none' ? ['postgres'] : ['redis', 'postgres'];

@@ -9,14 +9,14 @@ export interface TestDatabase extends AsyncDisposable {
   readonly name: string;
   readonly url: string;
   readonly pool: pg.Pool;
-  /** Ends the pool and drops the database, unless a test of this file has failed. Also done at the end of the file. */
+  /** Ends the pool and drops the database, unless a test of this file has failed. The end of the file does this too. */
   close(): Promise<void>;
 }
 
-/** A pool ends at once when all its connections are back. */
+/** A pool ends at once when all its connections have been returned. */
 const POOL_END_MS = 5_000;
 
-/** At most so many databases, with their connections, wait for another test in a process. */
+/** The maximum number of idle databases, with their connections, that a process keeps for later tests. */
 const MAX_IDLE = 4;
 
 interface Clone {
@@ -26,7 +26,7 @@ interface Clone {
   readonly max: number;
 }
 
-/** Databases of this process that nobody uses, as clean as new. The teardown of the run drops them. */
+/** Unused databases of this process, reset to the state of the template. The teardown of the run drops them. */
 const idle: Clone[] = [];
 let clean: CleanState | undefined;
 let count = 0;
@@ -35,7 +35,7 @@ async function clone(template: string, max: number): Promise<Clone> {
   const { adminUrl, runId, isolation } = testContext().postgres;
   count += 1;
   const name = `boxcar_test_${runId}_${process.pid}_${count}`;
-  // Copied as files: written to the log, each would be megabytes of it.
+  // Copied as files, because a copy through the write-ahead log would write megabytes for each database.
   await asAdmin(`create database ${name} template ${template} strategy file_copy`);
   if (isolation !== undefined)
     await asAdmin(`alter database ${name} set default_transaction_isolation = '${isolation}'`);
@@ -47,14 +47,14 @@ async function clone(template: string, max: number): Promise<Clone> {
     pool: createPool({
       connectionString: url.href,
       max,
-      // Like a pool behind a transaction pooler, this pool leaves the level to the server.
+      // Like a pool that connects through a transaction pooler, this pool leaves the level to the server.
       isPooled: isolation !== undefined,
     }),
     max,
   };
 }
 
-/** Ends its pool and drops it, or keeps it where a test has failed. */
+/** Ends the pool and drops the database. Keeps the database when a test has failed. */
 async function discard({ name, pool }: Clone): Promise<void> {
   const isEnded = await Promise.race([
     (pool.ended ? Promise.resolve() : pool.end()).then(() => true),
@@ -68,13 +68,12 @@ async function discard({ name, pool }: Clone): Promise<void> {
 }
 
 /**
- * A database of one's own: a clone of the template that was migrated once for the run. One that an earlier test is done
- * with is used again where that leaves no trace, since a new connection reads the catalog and plans every statement anew,
- * which is most of what a test costs.
+ * A separate database for a test: a clone of the template that was migrated once for the run. A database of a finished test is reused
+ * where that leaves no trace. A new connection must read the catalog and plan every statement again, which is most of the cost of a test.
  *
- * @param options.max - Connections of the pool at most.
+ * @param options.max - The maximum number of connections of the pool.
  * @param options.empty - An empty database instead of a migrated one.
- * @param options.from - The name of another one to clone instead; nobody may be connected to it.
+ * @param options.from - The name of another database to clone instead. That database must have no connections.
  */
 export async function testDatabase(
   options: { readonly max?: number; readonly empty?: boolean; readonly from?: string } = {},

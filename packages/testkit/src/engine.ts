@@ -2,7 +2,7 @@ import { accessSync, constants } from 'node:fs';
 import { connect } from 'node:net';
 import { delimiter, join } from 'node:path';
 
-/** The full path of a program, or `undefined` when the search path has none. */
+/** The full path of a program, or `undefined` when it is not on the search path. */
 export function findProgram(name: string): string | undefined {
   const suffix = process.platform === 'win32' ? '.exe' : '';
   return (process.env.PATH ?? '')
@@ -18,7 +18,7 @@ export function findProgram(name: string): string | undefined {
     });
 }
 
-/** Whether a container engine answers. Asked cheaply first: loading the container library takes a second. */
+/** Whether a container engine answers. Checks the socket first, because loading the container library takes a second. */
 export async function hasContainerEngine(): Promise<boolean> {
   const host = process.env.DOCKER_HOST ?? 'unix:///var/run/docker.sock';
   if (host.startsWith('unix://') && !(await answers(host.slice('unix://'.length)))) return false;

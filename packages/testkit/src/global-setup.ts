@@ -14,15 +14,15 @@ import { requireVersion } from './require-version.js';
 
 interface Server {
   readonly adminUrl: string;
-  /** For a person: which server this run uses. */
+  /** A description, for people, of the server that this run uses. */
   readonly description: string;
-  /** Says where the kept databases can be found, having stopped what was started. */
+  /** Stops everything that was started. Returns a text that says where the kept databases can be found. */
   stop(kept: readonly string[]): Promise<string>;
 }
 
 /**
- * Runs once before all test files: finds a Postgres server, migrates one database that the others are cloned from, and
- * finds out which queue backends can be tested.
+ * Runs once before all test files: finds a Postgres server, migrates one database from which the others are cloned, and finds out which
+ * queue backends can be tested.
  */
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const hasEngine = await hasContainerEngine();
@@ -70,7 +70,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
 
 async function readVersion(admin: pg.Client): Promise<string> {
   const { rows } = await admin.query<{ server_version: string }>('show server_version');
-  // Debian adds its package's version in brackets.
+  // Debian adds the version of its package in brackets.
   return rows[0]?.server_version.split(' ')[0] ?? 'unknown';
 }
 
@@ -116,7 +116,7 @@ async function startContainer(): Promise<Server | undefined> {
         'max_connections=500',
       ])
       .withExposedPorts(5432)
-      // The image starts the server twice: once to set it up, then for good.
+      // The image starts the server twice: once to set it up, and then permanently.
       .withWaitStrategy(Wait.forLogMessage(/database system is ready to accept connections/, 2))
       .start();
     return {
@@ -157,7 +157,7 @@ function describeRedis(redis: TestContext['redis']): string {
   }
 }
 
-/** @returns Why the template could not be made, when it could not. */
+/** @returns The reason when the template could not be made. */
 async function makeTemplate(adminUrl: string, template: string): Promise<string | undefined> {
   await withAdmin(adminUrl, (admin) => admin.query(`create database ${template}`));
   const url = new URL(adminUrl);
@@ -171,7 +171,7 @@ async function makeTemplate(adminUrl: string, template: string): Promise<string 
   }
 }
 
-/** Drops the databases of the run but those of failed tests. @returns The names of these. */
+/** Drops the databases of the run, except those of failed tests. @returns The names of the kept databases. */
 async function dropAllBut(adminUrl: string, template: string, pattern: string): Promise<string[]> {
   return withAdmin(adminUrl, async (admin) => {
     const { rows } = await admin.query<{ datname: string; is_kept: boolean }>(
@@ -195,7 +195,7 @@ async function withAdmin<T>(adminUrl: string, use: (admin: pg.Client) => Promise
   }
 }
 
-/** Skipped backends belong into the last lines of the run: `scripts/test.mjs` prints them there when it runs the tests. */
+/** Writes down the skipped backends. When `scripts/test.mjs` runs the tests, it prints them in the last lines of the run. */
 function report(skippedBackends: readonly string[]): void {
   const file = process.env.BOXCAR_TEST_REPORT;
   if (file !== undefined) writeFileSync(file, JSON.stringify({ skippedBackends }));

@@ -2,7 +2,7 @@ import pg from 'pg';
 import { expect, test } from 'vitest';
 import { type TestDatabase, testDatabase } from './index.js';
 
-/** The isolation level of this run; by default that of Postgres. */
+/** The isolation level of this run; by default the default level of Postgres. */
 const LEVEL = process.env.BOXCAR_TEST_ISOLATION || 'read committed';
 
 const LEVELS =

@@ -1,16 +1,16 @@
 /**
- * What a test file has opened, so that its end closes it whatever the file does. The setup file drives this module; the
+ * Tracks everything that a test file has opened, so that the end of the file closes it in any case. The setup file drives this module; the
  * helpers register with it. Test files share a process, one after the other.
  */
 type Close = () => Promise<void>;
 
-/** The comment on a database that the teardown of the run leaves alone. */
+/** The comment on a database that the teardown of the run must keep. */
 export const KEPT = 'kept: a test failed';
 
-/** As the first file of this process found it. */
+/** The `setTimeout` that existed before the first file of this process ran. */
 export const ownSetTimeout = globalThis.setTimeout;
 
-/** pg warns once per process of statements that overlap on a client, because its next major version no longer queues them. */
+/** pg warns once per process about overlapping statements on a client, because its next major version no longer queues them. */
 const removals: Error[] = [];
 process.on('warning', (warning) => {
   if (/removed in pg@/.test(warning.message)) removals.push(warning);
@@ -29,7 +29,7 @@ export function markFailed(): void {
 }
 
 /**
- * Registers something to be closed at the end of the file.
+ * Registers a resource that the end of the file must close.
  *
  * @returns The function to close it earlier; only the first call has an effect.
  */
@@ -44,7 +44,7 @@ export function closeAtEnd(close: Close): Close {
   return once;
 }
 
-/** Closes all that is still open, the newest first: what was opened later may use what was opened before. Ends the file. */
+/** Closes all resources that are still open, the newest first, because later resources may depend on earlier ones. Ends the file. */
 export async function closeAll(): Promise<void> {
   const errors: unknown[] = removals.splice(0);
   for (const close of [...open].reverse()) {

@@ -1,4 +1,4 @@
-/** As much of the Postgres protocol (version 3) as it takes to tell statements apart. */
+/** The part of the Postgres protocol (version 3) that is needed to tell statements apart. */
 
 const LENGTH_BYTES = 4;
 const code = (letter: string): number => letter.charCodeAt(0);
@@ -7,11 +7,11 @@ const PARSE = code('P');
 const BIND = code('B');
 const EXECUTE = code('E');
 const SYNC = code('S');
-/** What belongs to a statement that is not complete yet. */
+/** Messages that belong to a statement which is not complete yet. */
 const PARTS = new Set([PARSE, BIND, EXECUTE, code('D'), code('C'), code('H')]);
 const READY = code('Z');
 
-/** Cuts a stream into messages. The first one that a client sends has a length and no type. */
+/** Cuts a stream into messages. The first message of a client has a length but no type. */
 function readMessages(
   isFirstBare: boolean,
   found: (message: Buffer, type: number) => void,
@@ -35,16 +35,19 @@ function readMessages(
 const textAt = (message: Buffer, from: number): string =>
   message.toString('utf8', from, message.indexOf(0, from));
 
-/** What a client sends in one go, which the server answers with one message that it is ready. */
+/** A sequence of client messages, which the server answers with one message that it is ready. */
 export interface Request {
   readonly bytes: Buffer;
-  /** The text of the statement; undefined for what is none: the beginning, a password, the goodbye. */
+  /** The text of the statement; undefined for other messages: the startup, a password, the termination. */
   readonly statement: string | undefined;
-  /** The server says once for it that it is ready. */
+  /** Whether the server answers it with one message that it is ready. */
   readonly isAnswered: boolean;
 }
 
-/** Cuts what a client sends into requests: simple queries, and Parse to Sync with the text that was prepared, maybe earlier. */
+/**
+ * Cuts the messages of a client into requests: simple queries, and sequences from Parse to Sync. The text of such a sequence may have been
+ * prepared earlier.
+ */
 export function readRequests(found: (request: Request) => void): (chunk: Buffer) => void {
   const prepared = new Map<string, string>();
   let parts: Buffer[] = [];
@@ -69,7 +72,7 @@ export function readRequests(found: (request: Request) => void): (chunk: Buffer)
     found({
       bytes,
       statement: type === QUERY ? textAt(message, head) : type === SYNC ? executed : undefined,
-      // The beginning is answered once too, when the password was right.
+      // The startup is also answered once, when the password was right.
       isAnswered: type === QUERY || type === SYNC || type === 0,
     });
     parts = [];
@@ -77,6 +80,6 @@ export function readRequests(found: (request: Request) => void): (chunk: Buffer)
   });
 }
 
-/** Cuts what a server sends into messages, and tells those apart that end the answer to a request. */
+/** Cuts the data of a server into messages, and marks the messages that end the answer to a request. */
 export const readAnswers = (found: (message: Buffer, isEnd: boolean) => void): ((chunk: Buffer) => void) =>
   readMessages(false, (message, type) => found(message, type === READY));

@@ -20,25 +20,25 @@ import { closeAtEnd } from './lifecycle.js';
 import { trackChild } from './spawn-node.js';
 import { waitFor } from './wait-for.js';
 
-/** A primary and its standby, by streaming replication. */
+/** A primary and its standby, connected by streaming replication. */
 export interface PostgresPair extends AsyncDisposable {
   /** The migrated database `boxcar` on the primary. */
   readonly url: string;
-  /** The same on the standby. */
+  /** The same database on the standby. */
   readonly standbyUrl: string;
-  /** The standby receives the log and does not apply it, until `resume`. */
+  /** Until `resume`, the standby receives the log without applying it. */
   pause(): Promise<void>;
   resume(): Promise<void>;
   /** Ends the standby at once. */
   stopStandby(): Promise<void>;
   startStandby(): Promise<void>;
-  /** Makes the standby a server that is written to. */
+  /** Makes the standby accept writes. */
   promote(): Promise<void>;
   close(): Promise<void>;
 }
 
 const VERSIONS = [18, 17, 16, 15];
-/** The server refuses to run as root; root lends it the account that owns nothing. */
+/** The server refuses to run as root, so root runs it as the account that owns nothing. */
 const NOBODY = 65_534;
 const START_MS = 30_000;
 
@@ -46,7 +46,7 @@ const folderOf = (version: number): string => join('/usr/lib/postgresql', String
 const installed = (): string | undefined =>
   VERSIONS.map(folderOf).find((folder) => existsSync(join(folder, 'pg_basebackup')));
 
-/** Whether this run can start a pair: it needs Debian's Postgres. True as well where every backend must be tested. */
+/** Whether this run can start a pair, which needs Debian's Postgres. Also true where every backend must be tested. */
 export const hasPostgresPair = (): boolean =>
   installed() !== undefined || process.env.BOXCAR_REQUIRE_BACKENDS === '1';
 
@@ -96,7 +96,7 @@ async function startServer(of: {
   };
 }
 
-/** Two servers of one's own on the loopback interface, on folders of their own; nothing is flushed to disk. */
+/** Starts two private servers on the loopback interface, on folders of their own; nothing is flushed to disk. */
 export async function postgresPair(): Promise<PostgresPair> {
   const bin = installed();
   if (bin === undefined)

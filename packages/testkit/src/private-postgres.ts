@@ -2,7 +2,7 @@ import { type EmbeddedPostgres, overTcp, startEmbeddedPostgres } from '@boxcar/e
 import { migrate } from '@boxcar/store';
 import { closeAtEnd } from './lifecycle.js';
 
-/** A server that nobody else uses, so that it may be stopped. */
+/** A server for a single test, so that the test may stop it. */
 export interface PrivatePostgres extends AsyncDisposable {
   /** The migrated database `boxcar`, as the role that owns it. */
   readonly url: string;

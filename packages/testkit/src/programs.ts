@@ -5,8 +5,8 @@ import { pathToFileURL } from 'node:url';
 import { build, type Plugin, stop } from 'esbuild';
 
 /**
- * The programs that tests start in processes of their own, often dozens of times in a run. A start from the sources takes 2 s of a
- * processor, because a thousand files are found, read and compiled. A start from one file takes 0.4 s.
+ * The programs that tests start in separate processes, often dozens of times in a run. A start from the sources takes 2 s of a processor,
+ * because a thousand files are found, read and compiled. A start from one file takes 0.4 s.
  */
 const PROGRAMS = [
   'packages/runtime/src/testing/worker-process.ts',
@@ -21,7 +21,7 @@ const PROGRAMS = [
   'examples/repo-survey/src/main.ts',
 ];
 
-/** Modules use their own path to find files near them (migrations, programs, SQL), so each keeps the path of its source. */
+/** Modules use their own path to find files near them (migrations, programs, SQL), so each module keeps the path of its source. */
 const OWN_PATHS = {
   'import.meta.url': 'ownUrl$',
   'import.meta.dirname': 'ownFolder$',
@@ -48,10 +48,10 @@ const ownPaths: Plugin = {
 };
 
 /**
- * Joins each program, what it imports of the workspace and its dependencies into a few files.
+ * Bundles each program, its imports from the workspace and its dependencies into a few files.
  *
- * @param isBuilt - Of what was built: a program of which nothing was built is joined from its source.
- * @returns The file to run instead of each program, by the path of its source.
+ * @param isBuilt - Use the build output. A program without build output is bundled from its source.
+ * @returns The file to run in place of each program, keyed by the path of the program's source.
  */
 export async function bundlePrograms(
   root: string,

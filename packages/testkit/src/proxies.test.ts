@@ -42,7 +42,7 @@ describe('statementProxy', () => {
     await using proxy = await statementProxy(database.url, { at: 2, when, scope: 'connection' });
     const client = await connect(proxy.url);
     const outcomes = await Promise.allSettled([1, 2, 3].map((n) => insert(client, n)));
-    // What was answered in the same moment may be lost as well, but never the other way round.
+    // An answer at the same moment may be lost as well. An answer to a statement that was cut never arrives.
     expect(outcomes.slice(1).map(({ status }) => status)).toEqual(['rejected', 'rejected']);
     expect(proxy.struck).toBe('insert into written values ($1)');
     await waitFor(async () => (await numbers(database.pool)).length === left.length, {
@@ -344,7 +344,7 @@ describe('tcpProxy', () => {
     const second = client.query('select 2').then(() => order.push(2));
     await Promise.all([first, second]);
     expect(order).toEqual([1, 2]);
-    // Once on the way there and once on the way back; a timer may come a little early.
+    // The delay applies once in each direction. A timer may fire a little early.
     expect(performance.now() - before).toBeGreaterThan(50);
     await proxy.restore();
     await client.end();

@@ -11,20 +11,20 @@ const MASTERS = 3;
 
 /** Three masters without replicas, each with a third of the slots. */
 export interface TestRedisCluster extends AsyncDisposable {
-  /** All nodes in one URL, as the setting takes it. */
+  /** All nodes in one URL, in the form of the setting. */
   readonly url: string;
   readonly password: string;
   readonly nodes: readonly TestRedis[];
-  /** The node that has the slot of this key now. */
+  /** The node that has the slot of this key at present. */
   ownerOf(key: string): Promise<TestRedis>;
   /** Moves the slot of this key to another node, key by key, as the tools of Redis do. */
   moveSlotOf(key: string): Promise<void>;
-  /** The cluster says that every slot has a node that answers, or the opposite. */
+  /** Waits until the cluster reports that every slot has a node that answers, or that some slot has no such node. */
   untilWhole(isWhole: boolean): Promise<void>;
   close(): Promise<void>;
 }
 
-/** Whether this run can start a cluster: it needs a `redis-server` on the `PATH`. */
+/** Whether this run can start a cluster, which needs a `redis-server` on the `PATH`. */
 export const hasRedisCluster = (): boolean => testContext().redis.kind === 'program';
 
 interface Member {
@@ -32,7 +32,7 @@ interface Member {
   readonly admin: Redis;
   readonly port: number;
   readonly busPort: number;
-  /** Of the node in the cluster. */
+  /** The id of the node in the cluster. */
   readonly id: string;
 }
 
@@ -60,14 +60,14 @@ async function join(members: readonly Member[]): Promise<void> {
       admin.call('cluster', 'addslotsrange', firstSlotOf(at), firstSlotOf(at + 1) - 1),
     ),
   );
-  // Equal epochs would be settled only after a second.
+  // The cluster would need a second to resolve equal epochs.
   await Promise.all(members.map(({ admin }, at) => admin.call('cluster', 'set-config-epoch', at + 1)));
   const [first, ...others] = members;
   for (const { port, busPort } of others)
     await first?.admin.call('cluster', 'meet', '127.0.0.1', port, busPort);
 }
 
-/** Undefined for a node that does not answer, or does not know yet. */
+/** Undefined for a node that does not answer, or has no information yet. */
 async function isWhole({ admin }: Member): Promise<boolean | undefined> {
   if (admin.status !== 'ready') return undefined;
   const info = String(await admin.call('cluster', 'info').catch(() => undefined));
@@ -75,7 +75,7 @@ async function isWhole({ admin }: Member): Promise<boolean | undefined> {
   return info.includes(`cluster_slots_ok:${SLOTS}`) ? true : undefined;
 }
 
-/** The number of the slot, and the member that has it by the table of `asked`. */
+/** The number of the slot, and the member that has it according to `asked`. */
 async function placeOf(members: readonly Member[], key: string, asked: Member) {
   const slot = Number(await asked.admin.call('cluster', 'keyslot', key));
   const ranges = (await asked.admin.call('cluster', 'slots')) as [number, number, [string, number, string]][];
@@ -102,7 +102,7 @@ async function moveSlot(
     await admin.call('cluster', 'setslot', slot, 'node', to.id);
 }
 
-/** A cluster of one's own on the loopback interface. */
+/** A private cluster on the loopback interface. */
 export async function testRedisCluster(): Promise<TestRedisCluster> {
   const { redis } = testContext();
   if (redis.kind !== 'program') throw new Error('a Redis Cluster needs a redis-server on the PATH');

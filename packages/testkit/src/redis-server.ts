@@ -13,16 +13,16 @@ export interface TestRedis extends AsyncDisposable {
   readonly url: string;
   /** Deletes everything, as a `FLUSHALL` on a private server would. */
   flush(): Promise<void>;
-  /** Kills the server without warning; it keeps nothing. */
+  /** Kills the server without warning. All of its data is lost. */
   stop(): Promise<void>;
-  /** Starts it again on the same port, empty. */
+  /** Starts the server again on the same port, empty. */
   start(): Promise<void>;
-  /** Also done at the end of the test file. */
+  /** The end of the test file does this too. */
   close(): Promise<void>;
 }
 
 /**
- * A private server of one's own, from the program at `path`. Its password is in the URL.
+ * A private server, from the program at `path`. Its password is in the URL.
  *
  * @param more - Further settings. A file that one of them names is kept over a restart.
  */
@@ -45,9 +45,9 @@ export async function startRedis(
       dir: JSON.stringify(folder),
       ...more,
     };
-    // By its input: everybody can read the arguments of a process.
+    // The settings, which contain the password, are passed through stdin, because all accounts can read the arguments of a process.
     const started = spawn(path, ['-'], { stdio: ['pipe', 'ignore', 'ignore'] });
-    started.stdin.on('error', () => {}); // The end of the process is seen below.
+    started.stdin.on('error', () => {}); // The code below handles the end of the process.
     started.stdin.end(
       Object.entries(settings)
         .map(([name, value]) => `${name} ${value}\n`)
@@ -78,7 +78,7 @@ export async function startRedis(
 
 export async function command(url: string, name: 'flushall' | 'flushdb' | 'ping'): Promise<void> {
   const client = new Redis(url, { lazyConnect: true, maxRetriesPerRequest: 0, retryStrategy: () => null });
-  // The failure shows in the command.
+  // The command reports the failure.
   client.on('error', () => {});
   try {
     await client.connect();

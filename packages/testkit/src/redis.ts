@@ -6,8 +6,8 @@ import { command, ping, startRedis, type TestRedis } from './redis-server.js';
 import { waitFor } from './wait-for.js';
 
 /**
- * A Redis of one's own: a private server where there is one to start; on a shared one a database chosen by the number of
- * the test process, which cannot be stopped.
+ * A Redis for a test: a private server where one can be started. On a shared server it is a database chosen by the number of the test
+ * process, and it cannot be stopped.
  */
 export async function testRedis(): Promise<TestRedis> {
   const { redis } = testContext();
@@ -25,7 +25,7 @@ export async function testRedis(): Promise<TestRedis> {
 
 async function startContainer(): Promise<TestRedis> {
   const { GenericContainer } = await import('testcontainers');
-  // A fixed port of the host, because a restart must find the server where it was.
+  // A fixed port of the host, because a restarted server must have the same address.
   const port = await freePort();
   const password = randomBytes(24).toString('hex');
   const container = await new GenericContainer('redis:7-alpine')

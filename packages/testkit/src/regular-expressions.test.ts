@@ -1,4 +1,4 @@
-/** No regular expression of the packages takes more than linear time, whatever a model, a tool or a provider writes. */
+/** All regular expressions of the packages take at most linear time, for any text from a model, a tool or a provider. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { Worker } from 'node:worker_threads';
@@ -7,7 +7,7 @@ import { parseSync, Visitor } from 'oxc-parser';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 const PACKAGES = join(import.meta.dirname, '..', '..');
-/** Quadratic time takes minutes for it, linear time a few milliseconds. */
+/** With quadratic time this length takes minutes; with linear time a few milliseconds. */
 const CHARACTERS = 2 * 1024 * 1024;
 const GENEROUS_MS = 30_000;
 
@@ -41,12 +41,15 @@ function findPatterns(): Found {
   return { literals, assembled: [...assembled].sort() };
 }
 
-/** The one looks for words that it has escaped, the other asks the engine whether a pattern is one, and gives it no text. */
+/**
+ * Files that build patterns at run time: one searches for words that it has escaped; the other only lets the engine check a pattern,
+ * without a text.
+ */
 const COMPILED_ONLY = ['adapters/src/wire/conceal.ts', 'kernel/src/schema/user-pattern.ts'];
 
 const CANDIDATES = ['a', '1', ' ', '/', '<', '`', '\\', '\n', '\t', 'Z', '-', '.', '\u0001', '\u{1F600}'];
 
-/** A text that `node` matches, or nearly: look-around and back references are left out. */
+/** A text that `node` matches, or nearly matches: look-around and back references are skipped. */
 function sampleOf(node: AST.Element | AST.Alternative, flags: string): string {
   switch (node.type) {
     case 'Alternative':
@@ -70,7 +73,7 @@ function sampleOf(node: AST.Element | AST.Alternative, flags: string): string {
   }
 }
 
-/** What is matched before `node`, within all groups that it is in. */
+/** A text that matches everything before `node`, within all groups that contain it. */
 function prefixOf(node: AST.Node, flags: string): string {
   const { parent } = node;
   if (parent === null) return '';
@@ -79,7 +82,7 @@ function prefixOf(node: AST.Node, flags: string): string {
   return prefixOf(parent, flags) + before.map((element) => sampleOf(element, flags)).join('');
 }
 
-/** Texts on which each repetition without a bound begins anew as often as it can, and then fails. */
+/** Texts on which each unbounded repetition restarts as often as possible, and then fails. */
 function worstInputs(literal: string): readonly string[] {
   const pattern = parseRegExpLiteral(literal);
   const flags = pattern.flags.raw;
@@ -139,7 +142,7 @@ test('the inputs are the worst: patterns that are known to be slow do not end', 
 test('every pattern reads 2 MiB of its worst input', { timeout: 600_000 }, async () => {
   const { literals, assembled } = findPatterns();
   expect(literals.size).toBeGreaterThan(100);
-  // A pattern that is put together while the program runs would not be fed.
+  // This test cannot check patterns that are assembled at run time.
   expect(assembled).toEqual(COMPILED_ONLY);
   const slow: string[] = [];
   for (const [literal, file] of literals)

@@ -1,7 +1,7 @@
 /**
- * Ends a run that was meant for another major version: its results would say nothing of that one.
+ * Fails a run that was meant for another major version, because its results would not be about that version.
  *
- * @param required - The major version; any will do where none is given.
+ * @param required - The required major version; without it, any version is accepted.
  */
 export function requireVersion(what: string, version: string, required: string | undefined): void {
   if (required === undefined || required === '' || version.split('.')[0] === required) return;

@@ -1,9 +1,9 @@
 import type pg from 'pg';
 
-/** Above this a database is dropped: to empty its tables would cost more than a new one, and leave dead rows to read. */
+/** A database above this size is dropped: emptying its tables would cost more than a new database, and would leave dead rows to read. */
 const MAX_BYTES = 4 * 1024 * 1024;
 
-// What a test may have changed of the schema itself; statistics, relfilenodes and the like are left out.
+// The parts of the schema that a test may change; statistics, relfilenodes and the like are left out.
 const SHAPE = `
   select md5(string_agg(x, ';' order by x)) as shape from (
     select 'class ' || c.oid || c.relname || c.relkind::text || coalesce(c.reloptions::text, '') from pg_class c
@@ -22,10 +22,10 @@ const BUSY = `
     exists (select from pg_locks l join pg_database d on d.oid = l.database where d.datname = current_database() and l.locktype = 'advisory') as is_locked,
     (select sum(pg_relation_size(c.oid))::float8 from pg_class c where c.relnamespace = 'boxcar'::regnamespace and c.relkind = 'r') as bytes`;
 
-/** The rows of the template, and how its schema looks. The same for all databases cloned from it. */
+/** The rows of the template, and a hash of its schema. The same for all databases that are cloned from it. */
 export interface CleanState {
   readonly shape: string;
-  /** One text of statements that brings the rows back. */
+  /** SQL statements that restore the rows. */
   readonly reset: string;
 }
 
@@ -33,7 +33,7 @@ async function shapeOf(pool: pg.Pool): Promise<string> {
   return (await pool.query<{ shape: string }>(SHAPE)).rows[0]?.shape ?? '';
 }
 
-/** Of a database that nobody has used yet. */
+/** The state of a database that has not been used yet. */
 export async function readCleanState(pool: pg.Pool): Promise<CleanState> {
   const { rows: tables } = await pool.query<{ name: string }>(
     "select relname as name from pg_class where relnamespace = 'boxcar'::regnamespace and relkind = 'r' order by 1",
@@ -55,15 +55,15 @@ export async function readCleanState(pool: pg.Pool): Promise<CleanState> {
   });
   return {
     shape: await shapeOf(pool),
-    // Rows are put back as they were, whatever refuses such a change or counts it.
+    // The role `replica` turns off triggers, so that no trigger refuses or counts the restored rows.
     reset: `begin; set local session_replication_role = replica; ${statements.join('; ')}; commit`,
   };
 }
 
 /**
- * Brings a database back to the rows of its template, its connections and their plans kept.
+ * Restores the rows of the template in a database, and keeps its connections and their plans.
  *
- * @returns False when that cannot be done: its schema was changed, it has grown, or somebody else works on it.
+ * @returns False when that is not possible: the schema was changed, the database has grown, or another connection works on it.
  */
 export async function resetDatabase(pool: pg.Pool, clean: CleanState): Promise<boolean> {
   if (pool.ended || pool.waitingCount > 0 || pool.idleCount < pool.totalCount) return false;

@@ -6,13 +6,13 @@ export interface TestRole extends AsyncDisposable {
   readonly name: string;
   /** The database as this role. */
   readonly url: string;
-  /** Drops the role. Also done at the end of the file. */
+  /** Drops the role. The end of the file does this too. */
   close(): Promise<void>;
 }
 
 let count = 0;
 
-/** A role that owns nothing and has the rights of everybody, until a test grants it more. */
+/** A role that owns nothing and has only the rights of `public`, until a test grants it more. */
 export async function testRole(database: TestDatabase): Promise<TestRole> {
   count += 1;
   const name = `${database.name}_role_${count}`;

@@ -5,15 +5,15 @@ import { useBundles } from './spawn-node.js';
 
 useBundles(testContext().bundles);
 
-// No command of a test leaves a server behind.
+// Commands of tests must not leave a server running.
 process.env.BOXCAR_POSTGRES_KEEP_SECONDS ??= '0';
 
-// What sweeps and waits does so by timers: without them all later files would hang, and none would say why.
+// Sweeps and waits need timers. With a replaced `setTimeout` all later files would hang without an explanation.
 beforeAll(() => {
   if (globalThis.setTimeout !== ownSetTimeout)
     throw new Error('A test file of this process has left a setTimeout of its own behind.');
 });
-// Registered before the hooks of any test file, and so run after them.
+// Registered before the hooks of all test files, so it runs after them.
 afterEach(({ task }) => {
   if (task.result?.state === 'fail') markFailed();
 });

@@ -15,11 +15,11 @@ export interface NodeChild extends AsyncDisposable {
   readonly exited: Promise<{ readonly code: number | null; readonly signal: NodeJS.Signals | null }>;
   /** Writes one line to its stdin. */
   writeLine(line: string): void;
-  /** Waits for a line of stdout that matches, old ones included, and returns it. Fails when the process ends first. */
+  /** Waits for a line of stdout that matches, and returns it. Earlier lines count too. Fails when the process ends first. */
   line(pattern: RegExp, options?: { readonly deadlineMs?: number }): Promise<string>;
   /** Closes the reading end of its stdout or stderr, as a reader that ends does. */
   stopReading(output: 'stdout' | 'stderr'): void;
-  /** Sends a signal, `SIGKILL` when none is given, and waits for the end. */
+  /** Sends a signal, by default `SIGKILL`, and waits for the end of the process. */
   kill(signal?: NodeJS.Signals): Promise<void>;
 }
 
@@ -31,12 +31,12 @@ process.on('exit', () => {
   for (const child of alive) child.kill('SIGKILL');
 });
 
-/** `spawnNode` then runs these files instead of the programs from which they were made (programs.ts). */
+/** After this call `spawnNode` runs these files in place of the programs from which they were made (programs.ts). */
 export function useBundles(files: Readonly<Record<string, string>>): void {
   bundles = files;
 }
 
-/** Sees to it that the child does not outlive this process. */
+/** Ensures that the child does not outlive this process. */
 export function trackChild<C extends ChildProcess>(child: C): C {
   alive.add(child);
   child.once('exit', () => alive.delete(child));
@@ -44,15 +44,15 @@ export function trackChild<C extends ChildProcess>(child: C): C {
 }
 
 /**
- * Runs a program in a process of its own: TypeScript from the sources of the workspace, so that no build is needed, or, with
- * `BOXCAR_TEST_BUILT` in the environment, what was built of it; joined to one file where a test run has done so, which starts five
- * times as fast. A child that is still running when the test file ends is killed.
+ * Runs a program in a separate process. By default it runs the TypeScript sources of the workspace, so that no build is needed. With
+ * `BOXCAR_TEST_BUILT` in the environment it runs the build output. Where the test run has bundled the program to one file, it runs that
+ * file, which starts five times as fast. A child that is still running when the test file ends is killed.
  *
  * @param script - Path or file URL.
  * @param env - Added to the environment of this process; `undefined` removes a variable.
  * @param options.cwd - Its working folder; by default that of this process.
- * @param options.isJoined - False: run it from its sources, because modules that it loads later (plugins) must share its modules, or
- * because it starts its own file again.
+ * @param options.isJoined - False: run the program from its sources, because modules that it loads later (plugins) must share its modules,
+ * or because it starts its own file again.
  * @param options.files - Files, open for writing, in place of its outputs.
  */
 export function spawnNode(
@@ -82,7 +82,7 @@ export function spawnNode(
   child.stderr?.setEncoding('utf8').on('data', (chunk: string) => {
     stderr += chunk;
   });
-  // A child that dies while it is written to says so by its end.
+  // When a child dies during a write, its exit reports the failure.
   child.stdin?.on('error', () => {});
   let hasEnded = false;
   const exited = new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((settle) => {
@@ -128,8 +128,7 @@ export function spawnNode(
   };
 }
 
-/** What Node is given to run this file. */
-/** The arguments of `node` that run a program, for what starts processes itself. @param script - File URL. */
+/** The arguments of `node` that run a program, for tests that start processes themselves. @param script - File URL. */
 export const nodeArguments = (script: URL): string[] => toCommand(fileURLToPath(script), true);
 
 function toCommand(file: string, isJoined: boolean): string[] {

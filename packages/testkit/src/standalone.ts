@@ -1,4 +1,4 @@
-/** What also works in a program that is no test. */
+/** Helpers that also work in a program outside of a test run. */
 export { findProgram } from './engine.js';
 export { closeAll } from './lifecycle.js';
 export { startRedis, type TestRedis } from './redis-server.js';

@@ -1,62 +1,70 @@
 /**
- * A proxy in front of Postgres that knows statements, and can cut at exactly one of them.
+ * A proxy in front of Postgres that recognizes statements, and can cut connections at exactly one of them.
  *
- * P1  Statements are numbered from 1 in the order in which they reach the proxy, on whatever connection.
- * P2  `before`: the server never sees the statement; what was sent earlier takes effect. `after`: the server has executed
- *     it, and what it answers is lost.
- * P3  A cut closes: what the server has in hand for the connection is finished or rolled back, as after a lost process.
- * P4  Silence closes no connection. The server and the client keep their ends open and receive nothing more, as when the process
- *     is stopped or its host is cut off: an open transaction keeps its locks. New connections of a silent process are silent
- *     from the start. `wake` lets everything that was held through, in order; only then does a side learn that the other side
- *     has closed meanwhile.
+ * P1  Statements are numbered from 1 in the order in which they reach the proxy, on any connection.
+ * P2  `before`: the server never sees the statement; earlier statements take effect. `after`: the server has executed the statement, and
+ *     its answer is lost.
+ * P3  A cut closes the connection: the server finishes or rolls back its work for the connection, as after the death of a process.
+ * P4  Silence closes no connection. The server and the client keep their ends open and receive nothing more, as when the process is
+ *     stopped or its host is cut off: an open transaction keeps its locks. New connections of a silent process are silent from the start.
+ *     `wake` lets all held data through, in order; only then does a side learn that the other side has closed meanwhile.
  */
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { type Request, readAnswers, readRequests } from './pg-wire.js';
 
 export interface StatementFault {
   /**
-   * Which statement, from 1; or which time a text is sent (`behind`: directly after that one on its connection), wherever it stands
-   * among others that are sent beside it.
+   * The number of the statement, from 1; or the n-th time that a text is sent, alone or together with other statements. `behind`: directly
+   * after the statement with that text on its connection.
    */
   readonly at: number | { readonly text: string; readonly nth: number; readonly behind?: string };
   readonly when: 'before' | 'after';
-  /** Only its connection, or all of them for good: nothing gets through any more, as if the process had been killed. */
+  /**
+   * Only the connection of the statement, or all connections permanently: nothing gets through any more, as if the process had been
+   * killed.
+   */
   readonly scope: 'connection' | 'process';
   /** Default: `cut`. */
   readonly effect?: 'cut' | 'silence';
 }
 
 export interface StatementProxyOptions {
-  /** True for statements that wait on the server until an event: their outstanding answers do not count as owed. */
+  /** True for statements that wait on the server for an event: their outstanding answers do not count as owed. */
   readonly waits?: (text: string) => boolean;
 }
 
 export interface StatementProxy extends AsyncDisposable {
-  /** The URL of the database, by way of the proxy. */
+  /** The URL of the database through the proxy. */
   readonly url: string;
-  /** The texts of all statements since it was armed, in order. */
+  /** The texts of all statements since `arm`, in order. */
   readonly statements: readonly string[];
-  /** For each of them what its connection had sent before, so that one `commit` can be told from another. */
+  /** For each statement, the earlier statements of its connection, so that one `commit` can be told from another. */
   readonly places: readonly string[];
-  /** For each of them the number of the transaction in which it stands, its begin and its end included; 0: in none but its own. */
+  /**
+   * For each statement, the number of its transaction; `begin` and `commit` belong to the transaction. 0: the statement is outside of an
+   * explicit transaction.
+   */
   readonly transactions: readonly number[];
-  /** For each of them whether its connection was owed nothing: of statements that are sent together only the first begins a round trip. */
+  /**
+   * For each statement, whether its connection had no outstanding answers. Of statements that are sent together, only the first begins a
+   * round trip.
+   */
   readonly begins: readonly boolean[];
-  /** The statement that was struck, once it was. */
+  /** The statement at which the fault struck; undefined before that. */
   readonly struck: string | undefined;
-  /** Nothing gets through any more. */
+  /** True when nothing gets through any more. */
   readonly isDead: boolean;
-  /** Aborted when a `process` has been struck. */
+  /** Aborted when the fault has struck a `process`. */
   readonly life: AbortSignal;
-  /** Aborted when a connection or the process has been struck. */
+  /** Aborted when the fault has struck a connection or the process. */
   readonly strike: AbortSignal;
-  /** How many connections have been silent at some time since the proxy was armed. */
+  /** How many connections have been silent at some time since `arm`. */
   readonly silentCount: number;
   /** The client ports of its connections, as the server sees them. */
   readonly serverPorts: readonly number[];
-  /** How long nothing was asked or owed, in milliseconds; 0 while an answer is outstanding. */
+  /** How long no request was sent and no answer was outstanding, in milliseconds; 0 while an answer is outstanding. */
   readonly quietMs: number;
-  /** Begins anew, with the connections that there are: counts from 1, and strikes once if a fault is given. */
+  /** Starts again with the present connections: counts from 1, and strikes once if a fault is given. */
   arm(fault?: StatementFault): void;
   /** Ends the silence of a process or a connection: P4. */
   wake(): void;
@@ -71,12 +79,12 @@ interface Pair {
 
 interface Pending {
   readonly isStruck: boolean;
-  /** The proxy is not quiet before this message is answered. */
+  /** Whether the proxy waits for the answer to this message before it is quiet. */
   readonly isOwed: boolean;
   readonly text: string | undefined;
 }
 
-/** Opens the proxy; with a fault it strikes once. */
+/** Opens the proxy; a given fault strikes once. */
 export async function statementProxy(
   databaseUrl: string,
   first?: StatementFault,
@@ -117,16 +125,16 @@ export async function statementProxy(
     let isCut = false;
     let last = '';
     let open = 0;
-    /** The held work of a silent connection, done when it wakes; undefined while the connection is not silent. */
+    /** The held work of a silent connection, done when the connection wakes; undefined while it is not silent. */
     let held: (() => void)[] | undefined;
-    /** The data that the client sends after a statement that will silence it once executed, and the answer to that statement. */
+    /** The client's data after a statement that will silence the connection once executed, and the answer to that statement. */
     const after: (() => void)[] = [];
     const answers: Buffer[] = [];
     const pair: Pair = {
       get serverPort() {
         return upstream.localPort;
       },
-      /** The server gets what was passed on, and then the end; the client gets nothing more. */
+      /** The server gets the data that was passed on, and then the end; the client gets nothing more. */
       cut: (): void => {
         if (isCut) return;
         isCut = true;
@@ -221,7 +229,7 @@ export async function statementProxy(
     };
     const question = readRequests((request) => orHeld(() => pass(request)));
     const reply = readAnswers((message, isEnd) => orHeld(() => answer(message, isEnd)));
-    // One write for what came together.
+    // One write for data that arrived together.
     client.setNoDelay(true).on('data', (chunk) => {
       upstream.cork();
       question(chunk);
@@ -232,7 +240,7 @@ export async function statementProxy(
       reply(chunk);
       client.uncork();
     });
-    // A lost connection is what this is for.
+    // Lost connections are the purpose of this proxy.
     const lose = (): void => orHeld(pair.cut);
     client.on('error', lose).on('close', lose);
     // The last messages of the server are sent before its end.

@@ -1,12 +1,12 @@
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 
-/** A server that can be away: what connects through its URL can be cut off, held up, and let through again. */
+/** A server that can become unreachable: connections through its URL can be cut off, held up, and let through again. */
 export interface TcpProxy extends AsyncDisposable {
-  /** The target's URL with the proxy in its place. */
+  /** The URL of the target, with the address of the proxy. */
   readonly url: string;
-  /** Connections through it now. */
+  /** The number of present connections. */
   readonly connectionCount: number;
-  /** Connections it has broken or refused so far: shows that a fault struck. */
+  /** The number of connections that it has broken or refused so far, as a proof that a fault struck. */
   readonly brokenCount: number;
   /** Breaks every connection and refuses new ones. */
   cut(): Promise<void>;
@@ -16,17 +16,17 @@ export interface TcpProxy extends AsyncDisposable {
    * @param isMeant - Chooses connections by their first message; for Postgres it contains user, database and application name.
    */
   stall(isMeant?: (hello: string) => boolean): void;
-  /** Passes nothing on over the connections that are open now, and leaves them open; new ones get through. */
+  /** Passes nothing on over the present connections, and leaves them open; new connections work. */
   stallOpen(): void;
-  /** Passes questions on and holds the answers back: what is asked takes effect, but nobody learns of it. */
+  /** Passes requests on and holds the answers back: requests take effect, but no client learns of it. */
   stallAnswers(): void;
-  /** Passes answers on and holds the questions back: what is asked stays without effect for now, and nobody learns of it. */
+  /** Passes answers on and holds the requests back: requests have no effect for now, and no client learns of it. */
   stallQuestions(): void;
-  /** Holds everything up by so long, in both directions; 0 ends it. */
+  /** Delays all data by this time, in both directions; 0 ends the delay. */
   delay(ms: number): void;
-  /** Breaks every connection once; new ones get through. */
+  /** Breaks every connection once; new connections work. */
   breakOnce(): void;
-  /** Breaks each connection that is open now in the middle of what it says next: half of that still gets through. */
+  /** Breaks each present connection in the middle of its next message: half of the message still gets through. */
   breakInMessage(): void;
   /** Lets everything through again. */
   restore(): Promise<void>;
@@ -37,7 +37,7 @@ interface Pair {
   readonly inner: Socket;
   readonly outer: Socket;
   isToBreak: boolean;
-  /** The first message of the client; undefined before it has sent one. */
+  /** The first message of the client; undefined before the client has sent a message. */
   hello: string | undefined;
 }
 
@@ -88,7 +88,7 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
     const pair: Pair = { inner, outer, isToBreak: false, hello: undefined };
     pairs.add(pair);
     const end = (): void => {
-      // What half of a message is on its way to ends by itself.
+      // A connection that was given half a message was removed from `pairs`, and ends by itself.
       if (!pairs.delete(pair)) return;
       inner.destroy();
       outer.destroy();
@@ -97,7 +97,7 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
       [inner, outer],
       [outer, inner],
     ] as const) {
-      // A broken connection is what this is for.
+      // Broken connections are the purpose of this proxy.
       from.on('error', end).on('close', end);
       let late = 0;
       let lateMs = 0;
@@ -106,7 +106,7 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
           pair.hello = chunk.toString('latin1');
           hold(pair);
         }
-        // What comes behind something late is late as well, so that nothing overtakes.
+        // Data that follows delayed data is delayed too, so that the order stays the same.
         lateMs = late === 0 ? delayMs : Math.max(lateMs, delayMs);
         if (lateMs === 0) {
           pass(pair, chunk, to);

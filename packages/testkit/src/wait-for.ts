@@ -1,18 +1,18 @@
 import { setTimeout as delay } from 'node:timers/promises';
 
 export interface WaitOptions {
-  /** What is waited for, as a statement: `the turn has ended`. */
+  /** The condition, as a statement: `the turn has ended`. */
   readonly message: string;
   readonly deadlineMs?: number;
   readonly intervalMs?: number;
 }
 
 /**
- * Waits until the condition holds, across processes where no event tells. For what happens in this process use the clock
- * and `drain` instead.
+ * Waits until the condition holds, across processes where no event reports it. For events of this process use the clock and `drain`
+ * instead.
  *
  * @returns The first value of the condition that is neither false, null nor undefined.
- * @throws Error naming what was waited for; an error thrown by the condition ends the wait.
+ * @throws Error that names the condition; an error thrown by the condition ends the wait.
  */
 export async function waitFor<T>(
   condition: () => T | Promise<T>,

@@ -1,4 +1,4 @@
-/** A receiver of push notifications on loopback, as strict as the protocol: what it would refuse is kept. */
+/** A receiver of push notifications on loopback. It checks each notification as the protocol demands, and records the faults. */
 import { createHmac } from 'node:crypto';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -11,7 +11,7 @@ export const PUSH_SECRET = `whsec_${KEY.toString('base64')}`;
 export const TOKEN = 'token-of-the-receiver';
 
 export interface Pushed {
-  /** Of the event. */
+  /** The id of the event. */
   readonly id: string;
   readonly headers: IncomingMessage['headers'];
   readonly body: Readonly<Record<string, unknown>>;
@@ -21,12 +21,12 @@ export interface PushReceiver extends AsyncDisposable {
   readonly url: string;
   readonly pushed: readonly Pushed[];
   readonly refusals: readonly string[];
-  /** The next requests; after them 204. */
+  /** The answers to the next requests; after them, every request gets 204. */
   readonly statuses: (number | ((response: ServerResponse) => void))[];
   reached(count: number): Promise<readonly Pushed[]>;
 }
 
-/** What is wrong with a notification. */
+/** The faults of a notification. */
 function findingsOf({ headers }: IncomingMessage, text: string, version: Version): readonly string[] {
   const { 'webhook-id': id, 'webhook-timestamp': at, 'webhook-signature': signature } = headers;
   const sign = createHmac('sha256', KEY).update(`${id}.${at}.${text}`).digest('base64');
@@ -39,7 +39,7 @@ function findingsOf({ headers }: IncomingMessage, text: string, version: Version
   ];
 }
 
-/** The task of a notification of protocol 1.0, as the SDK reads it. */
+/** The task of a protocol 1.0 notification, as the SDK reads it. */
 export function taskIn({ body }: Pushed): Task | undefined {
   const { payload } = StreamResponse.fromJSON(body);
   return payload?.$case === 'task' ? payload.value : undefined;

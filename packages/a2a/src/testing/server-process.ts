@@ -1,5 +1,5 @@
 /**
- * A server with public agents as a process of its own. It prints `ready <url>`, and runs no turns.
+ * A server with public agents, in a separate process. It prints `ready <url>`, and runs no turns.
  *
  * argv: the URL of its database.
  */

@@ -1,4 +1,4 @@
-/** A server with public agents on a database of its own, and clients of the official SDK, for tests. */
+/** For tests: a server with public agents on a separate database, and clients of the official SDK. */
 import {
   A2A_VERSION_HEADER,
   type Message,
@@ -38,15 +38,15 @@ export interface LogLine {
 }
 
 export interface StageOptions extends A2ARoutesOptions, Partial<Omit<HttpFrameOptions, 'runtime' | 'log'>> {
-  /** Of another stage: a second process on the same rows. */
+  /** The database of another stage, for a second process on the same rows. */
   readonly database?: TestDatabase;
   /** The text of a policy. */
   readonly policy?: string;
   readonly functions?: Record<string, ScriptedFunction>;
   readonly handoffs?: HandoffSettings;
-  /** Functions that may begin again, served by the worker of the stage. */
+  /** Functions that may be restarted; the worker of the stage runs them. */
   readonly agents?: Readonly<Record<string, AgentFunction>>;
-  /** False: nothing runs turns. */
+  /** False: the stage has no worker, so no turns run. */
   readonly works?: boolean;
 }
 
@@ -131,7 +131,7 @@ export async function openStage(options: StageOptions = {}): Promise<Stage> {
   };
 }
 
-/** Of the official SDK, in this protocol. Its card is read in the form of that protocol too. */
+/** A client of the official SDK for this protocol version. It also reads the card in the form of that version. */
 export async function openClient(address: string, key: string, version: Version): Promise<Client> {
   const withKey: typeof fetch = (input, init) => {
     const headers = new Headers(init?.headers);
@@ -161,7 +161,7 @@ export const partOf = (content: NonNullable<Part['content']>): Part => ({
 
 let sent = 0;
 
-/** A message with these words, or these parts. */
+/** A message with this text or these parts. */
 export function request(
   words: string | readonly Part[],
   rest: Partial<Message> & { readonly returnImmediately?: boolean } = {},
@@ -186,13 +186,13 @@ export function request(
   };
 }
 
-/** The answer of an agent that makes tasks of everything. */
+/** The answer of an agent that turns each message into a task. */
 export const taskOf = (answer: Message | Task): Task => {
   if ('messageId' in answer) throw new Error('a message in place of a task');
   return answer;
 };
 
-/** The text of a result, or its data. */
+/** The text or the data of a result. */
 export function resultOf({ artifacts }: Task): unknown {
   const content = artifacts[0]?.parts[0]?.content;
   return content?.value;
@@ -200,7 +200,7 @@ export function resultOf({ artifacts }: Task): unknown {
 
 export const bearer = (key: string): Readonly<Record<string, string>> => ({ authorization: `Bearer ${key}` });
 
-/** Something that a test lets go on. */
+/** A gate that a test opens. */
 export function gate(): { readonly opened: Promise<void>; open(): void } {
   let open: () => void = () => undefined;
   const opened = new Promise<void>((resolve) => {

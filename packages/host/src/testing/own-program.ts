@@ -1,8 +1,11 @@
-/** A program of its own: runs a turn whose model never answers, and waits for its end. With `decides` it handles signals itself. */
+/**
+ * A separate program: it runs a turn whose model never answers, and waits for the end of the turn. With `decides` it handles signals
+ * itself.
+ */
 import { setTimeout as delay } from 'node:timers/promises';
 import { startBoxcar } from '../start-boxcar.js';
 
-// As libraries do that clean up at a signal and leave the end to others.
+// Acts like a library that cleans up at a signal and leaves the exit to other code.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => console.log('cleaning up'));
 const decides = process.argv[2] === 'decides';
 const boxcar = await startBoxcar({
@@ -31,6 +34,6 @@ const { turn_id: turnId } = answer as { turn_id: string };
 while ((await runtime.getTurn(turnId)).status !== 'running') await delay(20);
 console.log(`running ${boxcar.databaseUrl}`);
 await runtime.waitForTurn(turnId).catch((error: unknown) => {
-  // Its own `close` ends the wait.
+  // The program's own `close` ends the wait.
   if (!decides) throw error;
 });

@@ -1,4 +1,4 @@
-/** A program of its own that gets the signal of its argument when its server has started, and nothing else has. */
+/** A separate program that gets the signal of its argument after its server has started and before the rest has. */
 import { startBoxcar } from '../start-boxcar.js';
 
 const signal = process.argv[2] ?? 'SIGTERM';

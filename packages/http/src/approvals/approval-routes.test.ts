@@ -155,14 +155,14 @@ test('an id of another project or run is answered as one that does not exist', a
 test('each request makes a constant number of statements', async () => {
   const id = await stage.ticket({ counted: true });
   const { key } = await createKey(stage.database.pool, { scopes: ['approvals:read'] });
-  // Its use is noted once.
+  // The use of the key is recorded once.
   await ask('/approvals', { key });
   const count = async (path: string): Promise<readonly unknown[]> => {
     const sent = vi.spyOn(stage.opened.runtime.pool, 'query');
     await ask(path, { key });
     const { calls } = sent.mock;
     sent.mockRestore();
-    // The note of its use comes beside the request.
+    // The record of the key's use is written in parallel to the request.
     return calls.filter(([query]) => !JSON.stringify(query).includes('keys.note_use'));
   };
   expect(await count('/approvals')).toHaveLength(2);
@@ -191,7 +191,7 @@ describe('events of a ticket', () => {
         { id: '1', event: 'approval.required', ticket: { ticket_id: id, status: 'pending' } },
         { id: '2', event: 'approval.updated', ticket: { status: 'denied', decision_reason: 'no' } },
       ]);
-    // A reader that comes back has what it missed, or nothing more.
+    // A reconnecting reader gets the events that it missed, or nothing more.
     expect(eventsOf(await (await follow(id, { 'last-event-id': '1' })).text()).map((one) => one.id)).toEqual([
       '2',
     ]);

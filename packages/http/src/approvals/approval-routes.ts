@@ -1,4 +1,7 @@
-/** Approvals over HTTP: the paths of the reference below a run, and the same of the whole project. Rule: docs/reference/http.md, "Approvals". */
+/**
+ * Approvals over HTTP: the paths of the reference below a run, and the same paths for the whole project. Rule: docs/reference/http.md,
+ * "Approvals".
+ */
 import {
   type ApprovalTicket,
   isJsonObject,
@@ -48,7 +51,7 @@ const noTicket = (ticketId: string): KernelError =>
 
 const json = (value: unknown): Response => Response.json(value, { headers: { 'cache-control': 'no-store' } });
 
-/** Who decides. A person is named by the key that the person uses; another name is refused. */
+/** The principal of a decision. The key names the person that decides; any other name is refused. */
 function deciderOf(
   { id, kind, scopes, keyId, name }: KeyPrincipal,
   resolvedBy: string | undefined,
@@ -91,7 +94,7 @@ class Approvals {
   readonly events = async (call: Call): Promise<Response> => {
     const gate = this.#gateOf(call);
     const ticket = await this.#load(call, gate);
-    // A reader that has seen the last event needs no answer, and does not come back after this one.
+    // A reader that has seen the last event needs no stream. Status 204 tells it not to reconnect.
     if (call.request.headers.get('last-event-id') === UPDATED) return new Response(null, { status: 204 });
     return call.events(({ lastEventId, signal }) => this.#follow(gate, ticket, { lastEventId, signal }));
   };
@@ -112,13 +115,13 @@ class Approvals {
     }
   }
 
-  /** Keys see what their project has. */
+  /** A key sees all approvals of its project. */
   #gateOf({ principal }: Call): ApprovalGate {
     if (this.#runtime.gate.approvalMs === undefined) throw disabled();
     return new ApprovalGate({ runtime: this.#runtime, projectId: principal.projectId });
   }
 
-  /** The ticket of the path, by its id or a beginning of it. One of another run or project is answered as one that does not exist. */
+  /** The ticket in the path, by its id or a prefix of the id. A ticket of another run or project is answered as missing. */
   async #load({ params, principal }: Call, gate: ApprovalGate): Promise<ApprovalTicket> {
     const { run_id: runId, ticket_id: ref = '' } = params;
     try {
@@ -135,7 +138,7 @@ class Approvals {
 const REQUIRED = '1';
 const UPDATED = '2';
 
-/** The routes of approvals, to be mounted. */
+/** The routes of approvals, for the frame to mount. */
 export function approvalRoutes(runtime: Runtime): readonly Route[] {
   const approvals = new Approvals(runtime);
   return ['/approvals', '/runs/:run_id/approvals'].flatMap((path): readonly Route[] => [

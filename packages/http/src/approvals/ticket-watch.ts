@@ -1,4 +1,4 @@
-/** Tells when tickets are decided. Whoever decides them, one look at the rows serves all that wait. */
+/** Reports when tickets are decided, by any process. One query per interval serves all waiting callers. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { errorText, type TicketId } from '@boxcar/kernel';
 import type { Runtime } from '@boxcar/runtime';
@@ -6,7 +6,7 @@ import { findPending } from '@boxcar/store';
 
 const LOOK_MS = 250;
 
-/** Waits for tickets, as long as somebody does. */
+/** Polls tickets while at least one caller waits. */
 export class TicketWatch {
   readonly #runtime: Pick<Runtime, 'pool' | 'log'>;
   readonly #waiting = new Map<TicketId, Set<() => void>>();
@@ -16,7 +16,7 @@ export class TicketWatch {
     this.#runtime = runtime;
   }
 
-  /** Resolves when the ticket does not wait any more, its time is over or it is gone, and when the signal fires. */
+  /** Resolves when the ticket has been decided, has expired or does not exist, and when the signal fires. */
   async settled(ticketId: TicketId, signal: AbortSignal): Promise<void> {
     if (signal.aborted) return;
     const waiting = this.#waiting.get(ticketId) ?? new Set();
@@ -42,7 +42,7 @@ export class TicketWatch {
         const pending = new Set(await findPending(this.#runtime.pool, asked));
         for (const id of asked) if (!pending.has(id)) for (const tell of this.#waiting.get(id) ?? []) tell();
       } catch (error) {
-        // The database is away: they wait on.
+        // The database is unreachable: the callers continue to wait.
         this.#runtime.log('warn', 'http.tickets_not_read', { error: errorText(error) });
       }
       await delay(LOOK_MS, undefined, { ref: false });

@@ -31,7 +31,7 @@ beforeAll(async () => {
     write('are red');
     return 'roses are red';
   });
-  // From now on its functions are served.
+  // From here on a worker serves its functions.
   await tool.handoff({ source_agent: 'main', target_agent: 'echo', task: 'x' });
 });
 afterAll(async () => {
@@ -172,7 +172,7 @@ test('a handoff is read while it is written, and a reader that comes back goes o
     .pipeThrough(new TextDecoderStream())
     .getReader();
   let seen = '';
-  // The first part comes before the function may go on.
+  // The first part arrives while the function is still held.
   while (!seen.includes('roses ')) seen += (await reader.read()).value ?? '';
   expect(seen).not.toContain('red');
   letGo();

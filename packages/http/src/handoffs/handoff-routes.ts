@@ -1,4 +1,4 @@
-/** Handoffs over HTTP: asked for, listed, shown, read while they are written, and what they ask. Rule: docs/reference/http.md, "Handoffs". */
+/** Handoffs over HTTP: request, list, show and stream them, and answer their questions. Rule: docs/reference/http.md, "Handoffs". */
 import {
   HANDOFF_STATUSES,
   type Handoff,
@@ -50,7 +50,10 @@ function seqOf(lastEventId: string | undefined): number {
   });
 }
 
-/** Keys of a project see all of it; a key of an agent sees what the agent has asked for, and asks in its name. */
+/**
+ * The routes of handoffs. A project key sees all handoffs of the project. An agent's key sees the handoffs that the agent requested, and
+ * requests new ones in the agent's name.
+ */
 class Handoffs {
   readonly #runtime: Runtime;
 
@@ -74,7 +77,7 @@ class Handoffs {
         details: { field: '' },
       });
     const request = { source_agent: this.#sourceOf(call, body), ...body, wait: false };
-    // What the tool refuses is for its schema to name.
+    // The tool validates the input, so its schema names the error.
     const answer = await this.#toolOf(call).handoff(request as unknown as HandoffInput, {
       signal: call.signal,
     });
@@ -102,7 +105,7 @@ class Handoffs {
   readonly events = async (call: Call): Promise<Response> => {
     const { tool, handoff } = await this.#load(call);
     const seen = seqOf(call.request.headers.get('last-event-id') ?? undefined);
-    // A reader that has seen the last part needs no answer, and does not come back after this one.
+    // A reader that has seen the last part needs no stream. Status 204 tells it not to reconnect.
     if (isFinalPhase(handoff.phase) && (await isOver(tool, handoff.handoff_id, seen)))
       return new Response(null, { status: 204 });
     return call.events(({ lastEventId, signal }) =>
@@ -129,7 +132,7 @@ class Handoffs {
     });
   }
 
-  /** That of the path, by its id or a beginning of it. One that the key may not see is answered as one that does not exist. */
+  /** The handoff in the path, by its id or a prefix of the id. A handoff that the key may not see is answered as missing. */
   async #load(call: Call): Promise<{ readonly tool: HandoffTool; readonly handoff: Handoff }> {
     const { params, principal } = call;
     const { handoff_id: ref = '' } = params;
@@ -165,7 +168,7 @@ async function* follow(
   }
 }
 
-/** The routes of handoffs, to be mounted. */
+/** The routes of handoffs, for the frame to mount. */
 export function handoffRoutes(runtime: Runtime): readonly Route[] {
   const handoffs = new Handoffs(runtime);
   const one = '/handoffs/:handoff_id';

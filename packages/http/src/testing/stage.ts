@@ -1,4 +1,4 @@
-/** A frame on a database of its own, with tickets to decide, for tests. */
+/** For tests: a frame on a separate database, with tickets to decide. */
 import { argsHash, buildCard, type JsonObject, type ProjectId, type Scope } from '@boxcar/kernel';
 import { createKey, newId, type OpenRuntime, openRuntime } from '@boxcar/runtime';
 import { requestApproval } from '@boxcar/store';
@@ -36,7 +36,7 @@ export interface Stage extends AsyncDisposable {
 export interface StageOptions extends Partial<Omit<HttpFrameOptions, 'runtime' | 'log'>> {
   readonly routes?: readonly Route[];
   readonly approvalMs?: number | null;
-  /** Default false, as everywhere. */
+  /** Default false, as in production. */
   readonly handoffs?: boolean;
 }
 

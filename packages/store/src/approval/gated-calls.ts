@@ -1,13 +1,13 @@
 /**
  * Calls of turns that wait for an approval.
  *
- * G1  A call that waits is open, and its time does not run: its deadline moves beyond that of the ticket, and is set anew when the
- *     ticket is consumed. It holds no worker, no connection and no timer.
- *     No sweep sends the job of a call to a worker outside before that.
+ * G1  A waiting call is open, and its time does not run: its deadline moves to a time after that of the ticket, and is set again when the
+ *     ticket is consumed. The call holds no worker, no connection and no timer. Until then no sweep sends the job of a call to an external
+ *     worker.
  * G2  A decision dispatches the turn of its call if the turn is suspended. A worker that suspends a turn looks at its tickets once more,
- *     since a decision may have come before; the sweep finds what both have missed.
- * G3  A ticket that was not consumed proves that its call was not begun, whatever has died since. A call has one ticket that counts:
- *     only the claim that holds its turn makes one, and only where there is none.
+ *     since a decision may have come before. The sweep finds turns that both have missed.
+ * G3  A ticket that was not consumed proves that its call was not begun, even after a crash. A call has one ticket that counts: only the
+ *     claim that holds its turn makes a ticket, and only for a call without one.
  * Rule: docs/reference/approvals.md, "Calls that wait".
  */
 import type { Ring, TicketId, TicketStatus, ToolCallId, TurnId } from '@boxcar/kernel';
@@ -17,13 +17,13 @@ import { FIRST_LOOK, hasStatus, type RingRow, toRing } from '../turn/index.js';
 import { IS_LEFT } from '../work/index.js';
 import { APPROVALS_CHANNEL, type NewTicket, requestApproval, voidTicket } from './tickets.js';
 
-/** For the sweep to expire the ticket before the call is overdue. */
+/** Gives the sweep time to expire the ticket before the call is overdue. */
 const SPARE_MS = 60_000;
 
-/** Builds that know tickets. One that does not would run the call. */
+/** The format of builds that know tickets. An older build would run the call. */
 const APPROVALS_FORMAT = 34;
 
-// Locked until the ticket is there: nobody takes the turn over in between.
+// The turn stays locked until the ticket exists, so no other worker can take the turn over in between.
 const LOCK_TURN = statement(`
   with /* gated-calls.lock_turn */ lk as (
     select t.id, t.format from boxcar.turns t where t.id = $1 and t.epoch = $2 and ${hasStatus('running')} for no key update of t
@@ -36,11 +36,11 @@ const STOP_CLOCK = statement(
 );
 
 /**
- * Lets a call wait (G1), and keeps its turn from builds that know no tickets.
+ * Makes a call wait (G1), and keeps its turn from builds that do not know tickets.
  *
- * @param options.epoch - Of the claim that asks: the turn may have another holder by now.
+ * @param options.epoch - The epoch of the requesting claim: the turn may have another holder by now.
  * @param options.replaces - The ticket that does not count any more.
- * @returns False: the call was answered meanwhile, has another ticket, or is another holder's.
+ * @returns False when the call was answered meanwhile, has another ticket, or belongs to another holder.
  */
 export async function parkCall(
   tx: Tx,
@@ -65,9 +65,9 @@ export interface CallTicket extends pg.QueryResultRow {
   readonly policy_version: string;
   readonly decision_reason: string | null;
   readonly resolved_by: string | null;
-  /** By another claim of the turn. */
+  /** Consumed by another claim of the turn. */
   readonly is_consumed: boolean;
-  /** How long the call may take once it is begun. */
+  /** How long the call may take after its begin. */
   readonly call_ms: number;
 }
 
@@ -75,7 +75,7 @@ const OF_CALL = statement(`
   select /* gated-calls.of_call */ a.id, a.status, a.args_hash, a.policy_version, a.decision_reason, a.resolved_by, a.consumed_at is not null and a.consumed_epoch is distinct from $3 as is_consumed, a.call_ms::float8 as call_ms
   from boxcar.approvals a where a.tool_call_id = $1 and a.turn_id = $2 and a.voided_at is null order by a.created_at desc, a.id desc limit 1`);
 
-/** The ticket of a call that counts; undefined: it has none. */
+/** The ticket of a call that counts; undefined when the call has no such ticket. */
 export async function findCallTicket(
   db: Queryable,
   {
@@ -99,14 +99,17 @@ const CONSUME = statement(`
     returning a.tool_call_id, a.call_ms
   )${START_CLOCK}`);
 
-/** Consumes the ticket of a call that is about to begin, and starts its clock. @returns How long it may take; undefined: it may not begin. */
+/**
+ * Consumes the ticket of a call that is about to begin, and starts its clock. @returns How long the call may take; undefined when it may
+ * not begin.
+ */
 export async function consumeForCall(
   db: Queryable,
   of: {
     readonly ticketId: TicketId;
     readonly toolCallId: ToolCallId;
     readonly argsHash: string;
-    /** Of the claim that begins it. After a lost answer the same claim asks again, and has it. */
+    /** The epoch of the claim that begins the call. After a lost answer, the same claim can ask again and gets the same result. */
     readonly epoch: number;
   },
 ): Promise<number | undefined> {
@@ -129,9 +132,10 @@ const SET_ASIDE = statement(`
   told as (select pg_notify('${APPROVALS_CHANNEL}', u.id::text) from used u)${START_CLOCK}, (select count(*) from told)`);
 
 /**
- * The policy has decided about a call itself: nobody is asked any more, and the clock of the call starts.
+ * Sets the ticket aside when the policy itself has decided about the call: no decision is needed any more, and the clock of the call
+ * starts.
  *
- * @returns How long the call may take; undefined: it was denied, begun or answered meanwhile.
+ * @returns How long the call may take; undefined when it was denied, begun or answered meanwhile.
  */
 export async function setAside(
   db: Queryable,
@@ -144,12 +148,12 @@ const LOOK_AFTER = statement(
   `update /* gated-calls.look_after */ boxcar.tool_calls k set look_at = now() + ${FIRST_LOOK} where k.id = $1 and k.status = 'pending' and k.route = 'queue' and k.look_at is null`,
 );
 
-/** A call that might have had to wait begins: from now on the sweep looks after its job. */
+/** Called when a call begins that might have had to wait: from here on the sweep looks after its job. */
 export async function lookAfter(db: Queryable, toolCallId: ToolCallId): Promise<void> {
   await run(db, LOOK_AFTER, [toolCallId]);
 }
 
-/** Of a call `k`: its ticket was decided, and the call was neither begun nor answered since. */
+/** For a call `k`: its ticket was decided, and the call was neither begun nor answered since. */
 const IS_DECIDED = `exists (select from boxcar.approvals a where a.tool_call_id = k.id and a.consumed_at is null and a.voided_at is null and a.status <> 'pending')`;
 
 const wakeText = (locking: string): string => `
@@ -164,10 +168,10 @@ const WAKE = statement(wakeText(''));
 const WAKE_FREE = statement(wakeText('skip locked'));
 
 /**
- * Dispatches suspended turns of which a call was decided (G2).
+ * Dispatches suspended turns that have a decided call (G2).
  *
- * @param options.skipsLocked - A turn whose row is locked is not waited for.
- * @returns Their rings.
+ * @param options.skipsLocked - Skips turns whose rows are locked, instead of waiting for them.
+ * @returns The rings of the turns.
  */
 export async function wakeDecided(
   db: Queryable,
@@ -178,7 +182,7 @@ export async function wakeDecided(
   return (await run<RingRow>(db, options.skipsLocked === true ? WAKE_FREE : WAKE, [turnIds])).map(toRing);
 }
 
-// Nothing will look at them again: the call has its answer, or went with its turn.
+// Tickets whose call was answered, or was deleted with its turn: no other code looks at them again.
 const CLOSE = statement(`
   update /* gated-calls.close */ boxcar.approvals a set voided_at = coalesce($1::timestamptz, now()) where ${IS_LEFT}
     and not exists (select from boxcar.tool_calls k where k.id = a.tool_call_id and k.status = 'pending')`);
@@ -191,7 +195,7 @@ export async function closeAnswered(
   await run(db, CLOSE, [options.now ?? null]);
 }
 
-// Skips a ticket that is being decided: its decision changes nothing any more.
+// Skips a ticket that is being decided, because its decision has no effect any more.
 const WITHDRAW = statement(`
   with /* gated-calls.withdraw */ lk as (
     select a.id from boxcar.approvals a where a.tool_call_id = any ($1::uuid[]) and a.consumed_at is null and a.voided_at is null and a.status = 'pending' for no key update of a skip locked
@@ -202,7 +206,7 @@ const WITHDRAW = statement(`
   )
   select pg_notify('${APPROVALS_CHANNEL}', o.id::text) from over o`);
 
-/** Takes back the requests of calls whose turn has ended: nobody is to decide about them any more. */
+/** Withdraws the requests of calls whose turn has ended: they must not be decided any more. */
 export async function withdrawTickets(tx: Tx, toolCallIds: readonly ToolCallId[]): Promise<void> {
   if (toolCallIds.length > 0) await run(tx, WITHDRAW, [toolCallIds]);
 }
@@ -211,7 +215,7 @@ const FIND = statement(`
   select /* gated-calls.find */ distinct t.id from boxcar.approvals a join boxcar.tool_calls k on k.id = a.tool_call_id join boxcar.turns t on t.id = k.turn_id
   where ${IS_LEFT} and k.status = 'pending' and t.status = 'suspended' limit $2`);
 
-/** Turns that nothing has woken after a decision: a process has died in between. */
+/** Turns that were not woken after a decision, because a process died in between. */
 export async function findUnwoken(
   db: Queryable,
   options: { readonly limit: number; readonly now?: Date | undefined },

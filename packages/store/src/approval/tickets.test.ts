@@ -113,7 +113,7 @@ test('identical requests share a ticket while it is pending, and different ones 
   const first = ticketOf({ a: 1 });
   await request(first);
   expect(await request(ticketOf({ a: 1 }))).toEqual({ id: first.id, isNew: false });
-  // The same request after a lost answer.
+  // The same request again, after a lost answer.
   expect(await request(first)).toEqual({ id: first.id, isNew: true });
   for (const rest of [
     { runId: 'run-2' },
@@ -127,7 +127,7 @@ test('identical requests share a ticket while it is pending, and different ones 
   await decide(first.id, 'denied');
   const next = ticketOf({ a: 1 });
   expect(await request(next)).toEqual({ id: next.id, isNew: true });
-  // A card that nobody needs is not kept.
+  // An unused card is not kept.
   const [cards] = await world.rows<{ n: number }>(
     "select count(*)::int as n from boxcar.cards c where c.type = 'approval.request' and not exists (select from boxcar.approvals a where a.card_id = c.id)",
   );
@@ -206,7 +206,7 @@ test('of two that decide, expire or consume at the same moment one does, in 200 
     }
   }
   expect(counts.approved + counts.denied + counts.expired).toBe(400);
-  // Requests for the same at the same moment make one.
+  // Concurrent identical requests make one ticket.
   for (let round = 0; round < 50; round += 1) {
     const made = await Promise.all(
       [world.pool, other, world.pool].map((pool) => request(ticketOf({ same: round }), {}, pool)),

@@ -1,11 +1,11 @@
 /**
  * Approval tickets: requests that wait for the decision of a person.
  *
- * A1  Identical requests share a ticket while it is pending: same run, tool, arguments, context, payload and policy. Nobody joins after
- *     the decision, nor after the end of its time.
- * A2  A ticket is decided once: by the first decision before it expires, or by its expiry. Whoever comes second learns how it was
- *     decided. A decision that comes too late expires the ticket itself.
- * A3  An approved ticket is consumed once, and only for what was approved: all hashes are compared in the statement that consumes it.
+ * A1  Identical requests share a ticket while it is pending: same run, tool, arguments, context, payload and policy. After the decision or
+ *     the expiry, no request joins the ticket.
+ * A2  A ticket is decided once: by the first decision before it expires, or by its expiry. Later callers get the earlier decision. A
+ *     decision that comes too late expires the ticket itself.
+ * A3  An approved ticket is consumed once, and only for the approved request: the consuming statement compares all hashes.
  * A4  The arguments are in a card, masked, so that they can be erased.
  * Rule: docs/reference/approvals.md.
  */
@@ -27,14 +27,14 @@ import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from '../rows/index.js';
 
 export const APPROVALS_CHANNEL = 'boxcar_approvals';
-/** Who decides a ticket whose time is over. */
+/** The resolver of an expired ticket. */
 const AUTO_EXPIRE = 'system:auto-expire';
 const EXPIRED_REASON = 'Approval request expired';
 
-/** What an approval is bound to. */
+/** The hashes to which an approval is bound. */
 export interface TicketHashes {
   readonly argsHash: string;
-  /** Empty: there is no context. */
+  /** Empty without a context. */
   readonly contextHash: string;
   readonly payloadHash: string;
   readonly policyVersion: string;
@@ -43,9 +43,9 @@ export interface TicketHashes {
 export interface NewTicket extends TicketHashes {
   readonly id: TicketId;
   readonly projectId: ProjectId;
-  /** Any text of the caller. */
+  /** Any text that the caller chooses. */
   readonly runId: string;
-  /** The call that waits, and its turn; null for a request from outside. */
+  /** The waiting call and its turn; null for an external request. */
   readonly turnId: TurnId | null;
   readonly toolCallId: ToolCallId | null;
   readonly agent: string;
@@ -53,12 +53,12 @@ export interface NewTicket extends TicketHashes {
   /** The arguments, masked. */
   readonly card: NewCard;
   readonly timeoutMs: number;
-  /** How long the call may take once it is begun; null without a call. */
+  /** How long the call may take after its begin; null without a call. */
   readonly callMs: number | null;
   readonly metadata: JsonObject;
 }
 
-/** A ticket as it is read. */
+/** A ticket as read from the database. */
 export interface TicketRow extends pg.QueryResultRow {
   readonly id: TicketId;
   readonly project_id: ProjectId;
@@ -88,11 +88,11 @@ export interface TicketRow extends pg.QueryResultRow {
 
 const NOW = 'coalesce($1::timestamptz, now())';
 
-/** Of a ticket `a` and its card `c`. */
+/** Columns of a ticket `a` and its card `c`. */
 const TICKET = `a.id, a.project_id, a.run_id, a.turn_id, a.tool_call_id, a.agent, a.tool_name, a.card_id, c.content->'data' as args, a.args_hash, a.context_hash, a.payload_hash,
   a.policy_version, a.status, a.created_at, a.expires_at, a.resolved_at, a.resolved_by, a.decision_reason, a.response, a.consumed_at, a.voided_at, a.metadata`;
 
-/** What is set when the time of a ticket `a` is over. */
+/** The values of an expired ticket `a`. */
 const EXPIRE = `status = 'expired', resolved_at = ${NOW}, resolved_by = '${AUTO_EXPIRE}', decision_reason = '${EXPIRED_REASON}', response = '{"reason": "expired"}'`;
 
 const IS_SAME =
@@ -103,7 +103,8 @@ const EXPIRE_SAME = statement(`
     update boxcar.approvals a set ${EXPIRE} where ${IS_SAME} and a.status = 'pending' and a.expires_at <= ${NOW} returning a.id)
   select pg_notify('${APPROVALS_CHANNEL}', o.id::text) from over o`);
 
-// A request that finds its ticket waits for a decision that is being made, and then has its own. After a lost answer it finds itself.
+// A request that conflicts with a ticket waits for a decision in progress, and then makes a new ticket. A repeated request after a lost
+// answer finds its own ticket.
 const REQUEST = statement(`
   with /* tickets.request */ made as (
     insert into boxcar.approvals as a (id, project_id, run_id, turn_id, tool_call_id, agent, tool_name, card_id, args_hash, context_hash, payload_hash, policy_version, created_at, expires_at, metadata, call_ms)
@@ -119,11 +120,11 @@ const REQUEST = statement(`
 
 export interface RequestedTicket {
   readonly id: TicketId;
-  /** False: an identical request waits already (A1). */
+  /** False: an identical request is already pending (A1). */
   readonly isNew: boolean;
 }
 
-/** Makes a ticket, or finds the one of an identical request that waits (A1). */
+/** Makes a ticket, or finds the ticket of an identical pending request (A1). */
 export async function requestApproval(
   tx: Tx,
   ticket: NewTicket,
@@ -178,7 +179,8 @@ export interface Decision {
 /**
  * Decides a ticket (A2).
  *
- * @returns What it was decided as by this call, `expired` when it came too late; undefined: it was decided before, or there is none.
+ * @returns The status that this call has set, `expired` when it came too late; undefined when the ticket was already decided or does not
+ * exist.
  */
 export async function decideTicket(
   tx: Queryable,
@@ -209,7 +211,10 @@ const CONSUME = statement(`
   update /* tickets.consume */ boxcar.approvals a set consumed_at = ${NOW} where a.id = $2 and a.project_id = $3 and a.status = 'approved' and a.consumed_at is null and a.voided_at is null
     and a.args_hash = $4 and a.context_hash = $5 and a.payload_hash = $6 and a.policy_version = $7 returning a.id`);
 
-/** Consumes an approved ticket for what it approves (A3). @returns False: it is not approved, was consumed, or is for something else. */
+/**
+ * Consumes an approved ticket for the approved request (A3). @returns False when the ticket is not approved, was consumed, or is for
+ * another request.
+ */
 export async function consumeTicket(
   tx: Queryable,
   {
@@ -234,7 +239,7 @@ export async function consumeTicket(
 const VOID = statement(`
   update /* tickets.void */ boxcar.approvals a set voided_at = ${NOW} where a.id = $2 and a.project_id = $3 and a.consumed_at is null and a.voided_at is null returning a.id`);
 
-/** The policy has changed since it was decided: it approves nothing any more. */
+/** Voids a ticket because the policy has changed since its decision: the approval has no effect any more. */
 export async function voidTicket(
   tx: Queryable,
   { ticketId, projectId }: { readonly ticketId: TicketId; readonly projectId: ProjectId },
@@ -252,7 +257,7 @@ const CLOSE = statement(`
   )
   select pg_notify('${APPROVALS_CHANNEL}', c.id::text) from closed c`);
 
-/** Sets a ticket aside for which no handoff waits any more. Nobody is to decide about it. */
+/** Sets a ticket aside when no handoff waits for it any more. It must not be decided. */
 export async function closeTicket(
   tx: Queryable,
   { ticketId, projectId }: { readonly ticketId: TicketId; readonly projectId: ProjectId },
@@ -276,7 +281,7 @@ export interface ExpiredTicket {
   readonly toolCallId: ToolCallId | null;
 }
 
-/** Expires tickets whose time is over. Those that are being decided at this moment are left to the next call. */
+/** Expires tickets whose time is over. Tickets that are being decided at this moment are left to the next call. */
 export async function expireDueTickets(
   tx: Queryable,
   options: { readonly limit: number; readonly now?: Date | undefined },
@@ -312,7 +317,7 @@ const PENDING = statement(
   "select /* tickets.pending */ a.id from boxcar.approvals a where a.id = any ($1::uuid[]) and a.status = 'pending' and a.expires_at > now()",
 );
 
-/** Those of the tickets that wait for their decision still. */
+/** The ids of the given tickets that are still pending. */
 export const findPending = async (db: Queryable, ids: readonly TicketId[]): Promise<readonly TicketId[]> =>
   (await run<{ id: TicketId }>(db, PENDING, [ids])).map(({ id }) => id);
 
@@ -320,7 +325,7 @@ const KEEP_POLICY = statement(
   'insert /* tickets.keep_policy */ into boxcar.policies (version, content) values ($1, $2) on conflict (version) do nothing',
 );
 
-/** Keeps the text of a policy by which something was decided. */
+/** Keeps the text of a policy by which a decision was made. */
 export async function keepPolicy(
   db: Queryable,
   policy: { readonly version: string; readonly text: string },
@@ -328,22 +333,22 @@ export async function keepPolicy(
   await run(db, KEEP_POLICY, [policy.version, policy.text]);
 }
 
-/** What is wanted of tickets. */
+/** The filters of a list of tickets. */
 export interface TicketFilters {
   readonly projectId: ProjectId;
   readonly status?: TicketStatus | undefined;
   /** The run as the caller named it, or the run of the turn. */
   readonly runId?: string | undefined;
-  /** The name of the agent that asks. */
+  /** The name of the requesting agent. */
   readonly agent?: string | undefined;
-  /** Only tickets of turns and handoffs of this agent. From outside any name may ask. */
+  /** Only tickets of turns and handoffs of this agent. External requests may use any name. */
   readonly agentId?: AgentId | undefined;
   readonly limit: number;
-  /** The last ticket of the page before. */
+  /** The last ticket of the previous page. */
   readonly after?: { readonly at: string; readonly id: string } | undefined;
 }
 
-/** A ticket of a list, with its place in it. */
+/** A ticket of a list, with its place in the list. */
 export interface ListedTicket extends TicketRow {
   /** ISO 8601, to the microsecond. */
   readonly place_at: string;
@@ -359,7 +364,7 @@ const LIST = statement(`
     order by x.created_at desc, x.id desc limit $7
   ) a join boxcar.cards c on c.id = a.card_id order by a.created_at desc, a.id desc`);
 
-/** Tickets of a project, the newest first, decided ones too. */
+/** Tickets of a project, the newest first, including decided tickets. */
 export function listTickets(db: Queryable, filters: TicketFilters): Promise<ListedTicket[]> {
   const { projectId, status = null, runId = null, agent = null, agentId = null, after, limit } = filters;
   return run<ListedTicket>(db, LIST, [

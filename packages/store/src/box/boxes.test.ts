@@ -42,7 +42,7 @@ async function write(cards: readonly NewCard[], ...contextBoxes: NewContextBox[]
 const cards = (...words: string[]): NewCard[] => words.map((word) => card(text(word)));
 const ids = (of: readonly { id: CardId }[]): CardId[] => of.map(({ id }) => id);
 
-/** A box of these own cards and segments, as packing would have made it. */
+/** A box of these own cards and segments, as packing makes it. */
 const boxOf = (own: readonly NewCard[], segments: readonly Segment[], maker = OPERATOR): NewContextBox => ({
   ...world.listedBox(own, { maker }),
   segments,
@@ -107,7 +107,7 @@ describe('a box', () => {
     await write([...leafCards, ...own], leaf, box);
     const [a, b, , d] = ids(leafCards);
     const [first, last] = ids(own);
-    // Positions 2 and 3 of the tape are events; 5 is behind the range.
+    // Positions 2 and 3 of the tape are events; position 5 is after the range.
     const expectedIds = [first, b, d, tapeCards[0], tapeCards[1], a, last];
     expect(await expanded(box.id)).toEqual(expectedIds);
     const loaded = await load(box.id);

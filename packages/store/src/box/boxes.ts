@@ -30,17 +30,17 @@ import { IS_START, LEAVES, PACKED_CARDS, SEGMENTS, SHOWN_LEAVES, SHOWN_SEGMENTS,
 
 export interface LoadBoxesOptions {
   readonly projectId: ProjectId;
-  /** Whose right to read is looked up. */
+  /** The agent whose right to read is looked up. */
   readonly actorId: AgentId;
 }
 
-/** A right that was given, with its bounds: null = without. */
+/** A granted right with its bounds; null: unbounded. */
 export interface BoxGrant {
   readonly upto: number | null;
   readonly until: string | null;
 }
 
-/** A range with the rule by which it is in its box. */
+/** A range with the rule that put it into its box. */
 export interface LoadedRange extends LeafRange {
   readonly rule: SegmentRule;
 }
@@ -49,14 +49,14 @@ export interface LoadedBox extends ExpandedBox {
   readonly ranges: readonly LoadedRange[];
   readonly kind: 'context' | 'tape';
   readonly isReadable: boolean;
-  /** The actor owns or made it, or is the operator. */
+  /** The actor owns or made the box, or is the operator. */
   readonly isOwn: boolean;
   readonly readGrant: BoxGrant | null;
   readonly appendGrant: BoxGrant | null;
 }
 
-// A range of sealed cards of which none is skipped is a slice of its list, read as it is: taken apart and put together again it
-// cost a third of packing 9,000 cards. `positions` is null there: they follow from the range.
+// A range of sealed cards without skipped ones is a slice of its list, read as it is: splitting and joining it again took a third of the
+// time of packing 9,000 cards. `positions` is null there, because they follow from the range.
 const LOAD_BOXES = statement(`
   with /* boxes.load_boxes */ want_boxes as materialized (
     select b.*, ${ACCESS}, ${grantOf('append')} as append_grant
@@ -135,7 +135,7 @@ type RangeRow = Row<'boxes', 'kind', { box_id: 'id' }> & {
   tokens: string | null;
 };
 
-// Comma-joined text, split here, is several times faster to read than arrays parsed item by item.
+// Comma-joined text that is split here is several times faster to read than arrays that are parsed item by item.
 const numbers = (text: string | null): number[] =>
   text === null || text === '' ? [] : text.split(',').map(Number);
 
@@ -199,7 +199,7 @@ const FIND_CONTEXTS = statement(`
   from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
   where b.id = any ($1::uuid[]) and b.project_id = $2 and b.kind = 'context'`);
 
-/** Those of the boxes that are sealed ones of the project, and whether the actor may read them. */
+/** The given boxes that are sealed boxes of the project, and whether the actor may read them. */
 export async function findContextBoxes(
   db: Queryable,
   boxIds: readonly BoxId[],
@@ -224,7 +224,7 @@ const EXPAND_CONTEXTS = statement(
   expand("select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'"),
 );
 
-// The same box may be shown by several of the turns. One that holds nothing has a row all the same: it was read.
+// Several of the turns may show the same box. An empty box also has a row, because it was read.
 const EXPAND_SHOWN = statement(`
   ${expand(`
     select distinct on (s.id) s.* from (
@@ -242,9 +242,9 @@ const EXPAND_SHOWN = statement(`
 /** How a card of a context is shown. */
 export interface ShownAs {
   readonly native: boolean;
-  /** As a reference to its words. */
+  /** Shown as a reference to its text. */
   readonly isReference: boolean;
-  /** Its reader may read it, or what it stands for, by `expand`. */
+  /** The reader may read the card, or the cards that it replaces, with `expand`. */
   readonly isExpandable: boolean;
 }
 
@@ -261,7 +261,7 @@ export interface ShownColumns {
   readonly box_id: BoxId;
   readonly card_id: CardId | null;
   readonly rule: Segment['rule'];
-  /** Of several cards that a turn was asked, from 1; 0 for what the box lists. */
+  /** The number of a card among several cards of a turn's request, from 1; 0 for cards that the box lists. */
   readonly part: number;
   native: boolean | null;
   is_reference: boolean | null;
@@ -275,7 +275,10 @@ export const toShownAs = (row: ShownColumns): ShownAs => ({
   isExpandable: row.is_reference === true || row.is_summary === true,
 });
 
-/** Rows in stored order, each card where it is shown: what is part of a history there, and not where it is listed or was asked. */
+/**
+ * Rows in stored order, each card where it is shown: a card that is part of a history is shown there, and not where it is listed or was a
+ * request.
+ */
 export function inShownPlace<R extends ShownColumns>(rows: readonly R[]): readonly R[] {
   const keyOf = ({ box_id, card_id }: R): string => `${box_id} ${card_id}`;
   const isAsked = ({ part }: R): boolean => part > 0;
@@ -292,8 +295,8 @@ export function inShownPlace<R extends ShownColumns>(rows: readonly R[]): readon
 }
 
 /**
- * Puts rows into stored order, by segment and position. They come in a few ordered runs, which is quickly sorted here;
- * Postgres would sort them with their contents (9,000 cards: 30 ms more).
+ * Puts rows into stored order, by segment and position. The rows arrive in a few ordered runs, which are quickly sorted here. Postgres
+ * would sort them with their contents (9,000 cards: 30 ms more).
  */
 function addExpanded(expanded: Map<BoxId, ExpandedCard[]>, rows: ExpandedRow[]): void {
   rows.sort((a, b) => a.ord - b.ord || a.position - b.position || a.part - b.part);
@@ -305,7 +308,7 @@ function addExpanded(expanded: Map<BoxId, ExpandedCard[]>, rows: ExpandedRow[]):
   }
 }
 
-/** The cards of context boxes in stored order, by box id. One statement, however many boxes and segments. */
+/** The cards of context boxes in stored order, by box id. One statement for any number of boxes and segments. */
 export async function expandContexts(
   db: Queryable,
   boxIds: readonly BoxId[],
@@ -317,8 +320,8 @@ export async function expandContexts(
 }
 
 /**
- * The context boxes that the views of turns show and their reader does not know. Those of a turn whose boxes are larger than `maxTokens`
- * together are left out.
+ * The context boxes that the views of turns show and their reader does not know. When the boxes of a turn are together larger than
+ * `maxTokens`, they are left out.
  */
 export async function expandShown(
   db: Queryable,
@@ -336,7 +339,7 @@ export async function expandShown(
 const FIND_CARDS = statement(`
   select /* boxes.find_cards */ id, token_estimate as tokens, author_id as "authorId" from boxcar.cards where id = any ($1::uuid[]) and project_id = $2`);
 
-/** The named cards of a project that exist, with what a box needs to list them. */
+/** The named cards of a project that exist, with the values that a box needs to list them. */
 export async function findCards(
   db: Queryable,
   cardIds: readonly CardId[],
@@ -363,7 +366,7 @@ const READABLE_CARDS = statement(`
   )
   select distinct card_id from leaf where card_id = any ($1::uuid[])`);
 
-/** Which of these cards stand in a box the actor may read. Looks through all its boxes: for listing cards by id only. */
+/** The given cards that are in a box the actor may read. Searches all boxes of the actor, so it is only for listing cards by id. */
 export async function findReadableCards(
   db: Queryable,
   cardIds: readonly CardId[],

@@ -1,10 +1,10 @@
-/** What packing under a budget, and its preview, read of cards: everything by id, in one statement each. */
+/** Reads the data of cards that packing under a budget, and its preview, need: everything by id, in one statement each. */
 import type { Card, CardFacts, CardId, JsonValue, ProjectId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
 import { CARD_READ, type CardRow, readCard } from '../rows/index.js';
 import type { Row } from '../schema/index.js';
 
-// One reading of each content, whatever its kind.
+// Reads each content once, whatever its kind.
 const CARD_FACTS = statement(`
   select /* card-facts.card_facts */ c.id, c.type, c.role, c.author_id as "authorId", c.size_bytes as "sizeBytes",
     case when x.kind in ('tool_call', 'tool_result') then x.tool_call_id end as "toolCallId",
@@ -18,11 +18,11 @@ const CARD_FACTS = statement(`
 type FactsRow = Row<'cards', 'id' | 'type' | 'role', { authorId: 'author_id'; sizeBytes: 'size_bytes' }> &
   Pick<CardFacts, 'toolCallId' | 'isHidden' | 'preview'> & { readonly summarizes: JsonValue | null };
 
-/** A caller wrote this list: what in it is no id stands for nothing. */
+/** A caller wrote this list: values that are not ids are ignored. */
 const idsIn = (value: JsonValue | null): string[] =>
   Array.isArray(value) ? value.filter((item) => typeof item === 'string') : [];
 
-/** What packing strategies decide by. */
+/** The facts on which packing strategies decide. */
 export async function loadCardFacts(
   db: Queryable,
   cardIds: readonly CardId[],

@@ -1,9 +1,9 @@
-/** SQL of what boxes are made of: their segments, and the cards of these. */
+/** SQL for the content of boxes: their segments, and the cards of the segments. */
 import { entryAt, lineEntriesOf } from '../visible/index.js';
 
 /**
- * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:
- * looked up by halves, where a list is read through for every card (9,000 cards of which half were duplicates: 0.4 s).
+ * The segments `s` of the boxes `b` in scope, one row each, with the columns that expansion needs. Skipped positions are a set of ranges,
+ * which is searched by bisection. A list would be read through for every card (9,000 cards of which half were duplicates: 0.4 s).
  */
 const segmentsOf = (skipped: string): string => `
   select b.id as box_id, b.card_ids, b.card_tokens, s.ordinality as ord, x.*,
@@ -12,18 +12,18 @@ const segmentsOf = (skipped: string): string => `
     jsonb_to_record(s.value) as x(rule text, argument text, via uuid, source uuid, "from" int, "to" int, skip int[], "native" boolean, "references" int[], summaries int[], repeats int[], asked int[])
   where b.kind = 'context'`;
 
-/** What the boxes list: each card once, where it came first. */
+/** The cards that the boxes list: each card once, where it came first. */
 export const SEGMENTS = segmentsOf('x.skip');
 
-/** What their readers are shown: with what they list elsewhere, where it is part of a clone's history. */
+/** The cards that their readers are shown: also repeated cards, where they are part of a clone's history. */
 export const SHOWN_SEGMENTS = segmentsOf(
   'case when x.repeats is null then x.skip else array(select v from unnest(x.skip) v except select unnest(x.repeats)) end',
 );
 
 /**
- * The cards of the segments in `seg`, by leaf: own cards, those of another sealed box, those of a tape, those of the tapes it was
- * forked from. No recursion, because a segment never points to a segment. `offset 0` keeps each leaf a look-up by key: the planner knows nothing of
- * how many segments a box has, and would rather read all boxes.
+ * The cards of the segments in `seg`, by leaf: own cards, cards of another sealed box, cards of a tape, and cards of the tapes from which
+ * that tape was forked. The query needs no recursion, because a segment never points to a segment. `offset 0` keeps each leaf a look-up by
+ * key: the planner does not know the number of segments of a box, and would rather read all boxes.
  */
 export const LEAVES = `
   select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens, null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat, 0 as part
@@ -52,18 +52,18 @@ export const PACKED_CARDS = `(
       cross join lateral unnest(q.card_ids[(s.value->>'from')::int:(s.value->>'to')::int], q.card_tokens[(s.value->>'from')::int:(s.value->>'to')::int]) with ordinality i(card_id, tokens, n)
     where s.value->>'rule' = 'pack_arguments' and s.value->>'source' is null)`;
 
-/** Where a turn on a tape starts: its entry names the context box. */
+/** The start of a turn on a tape: its entry names the context box. */
 export const startOf = (e: string): string => `(${e}.payload->'data'->>'context_box_id')::uuid`;
 export const IS_START = "o.kind = 'event' and o.payload->>'name' = 'turn.started'";
 
-/** How many cards of what turns were asked the sealed box `b` shows beside those that it lists. */
+/** The number of cards with requests to turns that the sealed box `b` shows in addition to the cards that it lists. */
 export const ASKED_COUNT = `(
     select count(*) from jsonb_array_elements(b.segments) g(value) cross join lateral jsonb_array_elements_text(g.value->'asked') a(position)
       cross join lateral ${entryAt("(g.value->>'source')::uuid", 'a.position::int')} e
       cross join lateral (select x.card_ids, x.card_tokens, x.segments from boxcar.boxes x where x.id = ${startOf('e')} and x.kind = 'context' offset 0) q
       cross join lateral ${PACKED_CARDS} u)`;
 
-/** The leaves with what turns were asked, at the positions of their starts. */
+/** The leaves, and the cards with requests to turns at the positions of the turns' starts. */
 export const SHOWN_LEAVES = `${LEAVES}
   union all
   select g.box_id, g.ord, g.rule, g.source, null::boolean, a.position, u.card_id, u.tokens, false, false, false, u.part

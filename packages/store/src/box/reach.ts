@@ -3,13 +3,13 @@ import type { DelegationPolicy, ProjectId, TurnId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
 import type { Row } from '../schema/index.js';
 
-/** A profile as agents are told of it. */
+/** A profile as it is described to agents. */
 export interface ReachableProfile {
   readonly name: string;
   readonly description: string | null;
 }
 
-// Chosen before their cards are read: a card has the whole of a profile, its instructions included.
+// Filtered before their cards are read, because a card contains a whole profile, including its instructions.
 const FIND_REACHABLE = statement(`
   select /* reach.find_reachable */ f.name, case when $4::int > 0 then left(c.content->'data'->>'description', $4::int) end as description
   from (
@@ -21,20 +21,20 @@ const FIND_REACHABLE = statement(`
   ) f join boxcar.cards c on c.id = f.card_id
   order by f.name collate "C"`);
 
-/** Of a description, which may be long. */
+/** The limit for a description, which may be long. */
 const MAX_DESCRIPTION = 1_000;
 
-/** The current profiles of a project that a policy allows, by name in the order of their bytes. One statement. */
+/** The current profiles of a project that a policy allows, sorted by the bytes of their names. One statement. */
 export async function findReachable(
   db: Queryable,
   projectId: ProjectId,
   options: {
-    /** Undefined: nobody can be reached. */
+    /** Undefined: no profile can be reached. */
     readonly policy: DelegationPolicy | undefined;
     readonly limit: number;
     /** Only names after this one. */
     readonly after?: string | undefined;
-    /** Without their descriptions. */
+    /** Leaves out the descriptions. */
     readonly areNamesEnough?: boolean;
   },
 ): Promise<readonly ReachableProfile[]> {
@@ -55,7 +55,7 @@ const TURN_POLICY = statement(`
   from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards c on c.id = f.card_id
   where t.id = $1 and t.project_id = $2`);
 
-/** The delegation policy under which a turn runs; undefined = it has none. */
+/** The delegation policy under which a turn runs; undefined without a policy. */
 export async function findTurnPolicy(
   db: Queryable,
   projectId: ProjectId,

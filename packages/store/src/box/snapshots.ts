@@ -1,4 +1,4 @@
-/** What agents see at this moment, for those who pack it. */
+/** The present views of agents, for packing them. */
 import type { AgentId, BoxId, CardId, JsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
@@ -55,11 +55,11 @@ const SNAPSHOTS = statement(`
 
 export interface SnapshotEntry extends pg.QueryResultRow {
   readonly tape_id: BoxId;
-  /** False: the actor may not see what this agent sees; then there are no entries. */
+  /** False: the actor may not see the view of this agent, so the result has no entries. */
   readonly is_readable: boolean;
   /** The actor launched this agent. */
   readonly is_ward: boolean | null;
-  /** The anchor its view begins with. */
+  /** The anchor at which the view begins. */
   readonly last_anchor_position: number;
   readonly position: number | null;
   readonly kind: string;
@@ -68,30 +68,30 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly is_open: boolean;
   readonly context_box_id: BoxId | null;
   readonly early_context_box_id: BoxId | null;
-  /** Of a session: the context was that of a turn before its fork, and who forked it has not made it. */
+  /** For a session: the context belongs to a turn before the fork, and the agent that forked the session did not make it. */
   readonly is_lent?: boolean | null;
-  /** Of the anchor that the view begins with, when it is a compaction. */
+  /** The anchor at which the view begins, when it is a compaction. */
   readonly compaction?: {
     readonly metadata: JsonObject;
     readonly is_by_kernel: boolean;
-    /** Of a session: it may stand for a context that who forked the session may not read. */
+    /** For a session: the anchor may replace a context that the agent which forked the session may not read. */
     readonly is_hidden: boolean;
-    /** It was written by the turn in progress, so it also says what of its context is shown. */
+    /** The turn in progress wrote the anchor, so it also says which parts of the turn's context are shown. */
     readonly is_of_open_turn: boolean;
   } | null;
 }
 
-/** What an agent's snapshot is wanted of. */
+/** A request for the snapshot of an agent. */
 export interface SnapshotRequest {
   readonly agentId: AgentId;
-  /** All of its tape, not only since the last anchor. */
+  /** The whole tape, not only the part since the last anchor. */
   readonly isFull: boolean;
 }
 
 /**
- * What agents see now, as entries of their tapes: since the last anchor, or all. Entries of an open step (calls without
- * results) are marked, and each turn's start names its context box. Who may see it: the agent itself, who launched it, who
- * holds a grant on its tape (up to its last position), the operator. One statement, however many agents.
+ * The present views of agents, as entries of their tapes: since the last anchor, or all. Entries of an open step (calls without results)
+ * are marked, and the start of each turn names its context box. A view is visible to the agent itself, the agent that launched it, holders
+ * of a grant on its tape (up to its last position), and the operator. One statement for any number of agents.
  *
  * @returns The entries of each request, in order.
  */

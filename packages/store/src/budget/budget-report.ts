@@ -1,10 +1,10 @@
-/** The accounts of a run as people see them. */
+/** The accounts of a run, as reports show them. */
 import type { BudgetLimits, RunId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 import { IS_LOST } from './budgets.js';
 
-/** What a turn has used, also before it is settled. */
+/** The usage of a turn, also before the turn is settled. */
 const used = (spent: string, allotted: string): string =>
   `case when not t.is_settled and ${IS_LOST} then greatest(t.${spent}, t.${allotted}) else t.${spent} end`;
 
@@ -29,7 +29,7 @@ const REPORT = statement(`
   from boxcar.budgets b join up on up.id = b.id left join own o on o.budget_id = up.leaf
   where b.run_id = $1 group by b.id order by b.top_depth, b.id`);
 
-/** An account as people see it: what its turns have used, what is set aside for those under way. */
+/** An account in a report: the usage of its turns, and the amounts reserved for turns in progress. */
 export interface BudgetReport extends pg.QueryResultRow {
   /** The run, or the turn at the top of a capped subtree. */
   readonly budget_id: string;
@@ -38,7 +38,7 @@ export interface BudgetReport extends pg.QueryResultRow {
   readonly deadline_at: Date | null;
   readonly turns: number;
   readonly open_turns: number;
-  /** Turns that wait for it to be raised. */
+  /** Turns that wait until the account is raised. */
   readonly paused_turns: number;
   readonly steps: number;
   readonly steps_held: number;
@@ -48,7 +48,7 @@ export interface BudgetReport extends pg.QueryResultRow {
   readonly cost_held: number;
 }
 
-/** The accounts of a run, the outermost first; empty when it has none. */
+/** The accounts of a run, the outermost first; empty for a run without accounts. */
 export function loadBudgets(db: Queryable, runId: RunId): Promise<BudgetReport[]> {
   return run<BudgetReport>(db, REPORT, [runId]);
 }

@@ -1,4 +1,4 @@
-/** Turns that wait for a budget to be raised. Rules of waits: waits.ts. */
+/** Turns that wait until a budget is raised. Rules of waits: waits.ts. */
 import type { BudgetHit, ProjectId, Ring, RunId, TurnId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
 import { hasStatus, toRing } from '../turn/index.js';
@@ -15,7 +15,7 @@ const PAUSE = statement(`
   paused as (update boxcar.budgets b set paused_at = coalesce(b.paused_at, now()) where b.id = $3)
   insert into boxcar.waits (turn_id, project_id, kind, detail) select up.id, $2, 'budget', $4::jsonb from up`);
 
-/** Suspends a turn until an account is raised. The run and the turn are locked by the caller, who holds the turn. */
+/** Suspends a turn until an account is raised. The caller holds the turn, and has locked the run and the turn. */
 export async function pauseForBudget(
   tx: Queryable,
   turn: { readonly turnId: TurnId; readonly projectId: ProjectId },
@@ -36,7 +36,7 @@ const WAKE = statement(`
   from woken where t.id = woken.turn_id and ${hasStatus('suspended')}
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
-/** Wakes the turns that wait for an account; the run is locked by the caller, so none can begin to wait meanwhile. */
+/** Wakes the turns that wait for an account. The caller has locked the run, so no other turn can begin to wait meanwhile. */
 export async function wakeForBudget(
   tx: Queryable,
   of: { readonly runId: RunId; readonly accountId: string },

@@ -2,10 +2,9 @@
  * The rows of budgets. Rules: kernel/budget/budget.ts; docs/reference/budgets.md.
  *
  * A1  Accounts are read and written only while the row of their run is locked, so they need no locks of their own.
- * A2  `reserved` is what unsettled turns have been allotted, `spent` what settled ones have used; both count in every
- *     account on the way up.
- * A3  A turn settles after its end, before the next grant in its run: ends take no lock of the run. A turn may have used more than it
- *     was allotted, so no grant is decided before.
+ * A2  `reserved` is the allotment of unsettled turns, `spent` the usage of settled turns. Both count in every account on the way up.
+ * A3  A turn is settled after its end and before the next grant in its run, because the end of a turn takes no lock on the run. A turn may
+ *     have used more than its allotment, so a grant is decided only after the settlement.
  */
 import {
   type Account,
@@ -37,7 +36,7 @@ const LOCK_RUN = statement(
   'select /* budgets.lock_run */ id from boxcar.runs where id = $1 for no key update',
 );
 
-/** A1. First of all locks a transaction takes. */
+/** A1. Must be the first lock of a transaction. */
 export async function lockRun(tx: Tx, runId: RunId): Promise<void> {
   await run(tx, LOCK_RUN, [runId]);
 }
@@ -57,7 +56,7 @@ type AccountDbRow = Row<
   'id' | 'limits' | 'top_depth',
   { turns: 'turns_used'; steps: 'steps_spent' }
 > & {
-  /** As Postgres writes it. */
+  /** In the format of Postgres. */
   readonly deadline_at: string | null;
   readonly is_over: boolean;
   readonly tokens: number;
@@ -65,11 +64,11 @@ type AccountDbRow = Row<
 };
 
 export interface AccountRow extends Account {
-  /** As Postgres writes it, to the microsecond; null = no end. */
+  /** In the format of Postgres, to the microsecond; null: no deadline. */
   readonly deadlineAt: string | null;
 }
 
-/** An account and those that enclose it, nearest first. A1. */
+/** An account and the accounts that enclose it, nearest first. A1. */
 export async function loadAccounts(db: Queryable, budgetId: string): Promise<readonly AccountRow[]> {
   const rows = await run<AccountDbRow>(db, ACCOUNTS, [budgetId]);
   return rows.map((row) => ({
@@ -85,7 +84,10 @@ export async function loadAccounts(db: Queryable, budgetId: string): Promise<rea
   }));
 }
 
-/** Of an ended turn `t`: its model worked when it was ended from outside. It keeps all that it was allotted: what the call cost is not known. */
+/**
+ * For an ended turn `t`: its model call was in progress when the turn was ended from outside. The turn keeps its whole allotment, because
+ * the cost of the call is not known.
+ */
 export const IS_LOST = `(t.status in ('failed', 'timeout', 'canceled') and exists (
         select from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count + 1 and s.committed_at is null and s.usage is null and s.error is null))`;
 
@@ -124,9 +126,9 @@ const SETTLE = statement(settleText(false));
 const SETTLE_UNLOCKED = statement(settleText(true));
 
 /**
- * A3: books what the ended turns of a run have used, and gives back what they have left. A1.
+ * A3: books the usage of the ended turns of a run, and gives the rest of their allotments back. A1.
  *
- * @param options.leavesLocked - Turns whose rows are locked are left to the next time.
+ * @param options.leavesLocked - Leaves turns whose rows are locked to the next call.
  */
 export async function settleEnded(
   tx: Tx,
@@ -164,16 +166,16 @@ const SPAWN_PROFILES = statement(`
     f.max_tokens::float8 as max_tokens, octet_length(c.content->'data'->>'instructions') as instruction_bytes, p.limits->'prices' as prices
   from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
 
-/** What a profile says of the size and the price of its calls. */
+/** The parts of a profile that determine the size and the price of its calls. */
 export interface SpawnProfile {
   readonly profile_id: ProfileId;
   readonly model: string;
   readonly max_output_tokens: number | null;
   readonly context_tokens: number | null;
-  /** Tokens of one turn. */
+  /** The limit of tokens for one turn. */
   readonly max_tokens: number | null;
   readonly instruction_bytes: number;
-  /** The project's own prices, as they stand there. */
+  /** The project's own prices, as stored. */
   readonly prices: unknown;
 }
 
@@ -192,7 +194,7 @@ const FIND_OF_RUN = statement(`
 type GoverningRow = Row<'budgets', 'id' | 'run_id' | 'limits'>;
 
 /**
- * The account that governs a turn, or a whole run when `runId` is given; undefined = no account. For a run without its own account
+ * The account that governs a turn, or a whole run when `runId` is given; undefined without an account. For a run without its own account
  * it is the account of its first turns, if they share one.
  *
  * @throws KernelError `bad_request` for a run that several accounts govern, naming them.
@@ -219,7 +221,7 @@ const RAISE = statement(
   'update /* budgets.raise */ boxcar.budgets set limits = limits || $2::jsonb, paused_at = null where id = $1',
 );
 
-/** Sets new limits and wakes who waits for them. A1: the run is locked by the caller, who has decided under that lock. */
+/** Sets new limits and wakes the turns that wait for them. A1: the caller has locked the run, and has decided under that lock. */
 export async function raiseAccount(
   tx: Tx,
   of: { readonly runId: RunId; readonly accountId: string; readonly limits: BudgetLimits },
@@ -228,11 +230,11 @@ export async function raiseAccount(
   return wakeForBudget(tx, of);
 }
 
-/** How long a pause is left alone; and how long before it a turn may have ended unseen: its commit was under way. */
+/** How long a pause is left alone; and how long before the pause a turn may have ended unseen, because its commit was in progress. */
 const LOOK_AFTER = "interval '5 seconds'";
 const UNSEEN = "interval '10 seconds'";
 
-/** Accounts that turns wait for and whose run others have left since. */
+/** Accounts for which turns wait, and in whose run other turns have ended since. */
 const pausedText = (now: string): string =>
   `select /* budgets.paused */ b.id, b.run_id, b.project_id from boxcar.budgets b where b.paused_at <= ${now} - ${LOOK_AFTER} and ${notSetAside('left_budgets', 'b.id', now)}
     and exists (select from boxcar.turns t where t.run_id = b.run_id and t.ended_at > b.paused_at - ${UNSEEN})`;
@@ -247,7 +249,7 @@ export interface PausedAccount extends pg.QueryResultRow {
   readonly project_id: ProjectId;
 }
 
-/** Accounts that turns wait for, and whose run has had ended turns since: those may have left enough. */
+/** Accounts for which turns wait, and in whose run turns have ended since: the ended turns may have left enough. */
 export function findLeftovers(
   pool: pg.Pool,
   options: { readonly now?: Date; readonly limit: number },
@@ -255,7 +257,7 @@ export function findLeftovers(
   return runRetrying<PausedAccount>(pool, FIND_LEFT_TO, [options.now ?? null, options.limit]);
 }
 
-/** Lets turns that wait for an account try again. Turns for which there is still not enough wait again. */
+/** Lets turns that wait for an account try again. Turns for which the account is still too small wait again. */
 export function wakeForLeftovers(
   pool: pg.Pool,
   { id, run_id: runId }: Pick<PausedAccount, 'id' | 'run_id'>,

@@ -1,4 +1,4 @@
-/** What a turn gets, and is charged, before a step. Rules: budgets.ts, A1 to A3. */
+/** The allotments and charges of a turn before a step. Rules: budgets.ts, A1 to A3. */
 import {
   type Allotment,
   type Amounts,
@@ -24,7 +24,7 @@ const LOCK_HELD = statement(`
   from boxcar.turns where id = $1 and epoch = $2 and holder_id = $3 and status = 'running' for update`);
 
 type HeldRow = Row<'turns', 'allotted_steps' | 'step_count'> & {
-  /** Only turns that an account governs are asked for. */
+  /** Queried only for turns with an account. */
   readonly budget_id: string;
   readonly allotted_tokens: number | null;
   readonly allotted_cost: number | null;
@@ -35,16 +35,16 @@ type HeldRow = Row<'turns', 'allotted_steps' | 'step_count'> & {
 const GROW = statement(`
   update /* top-ups.grow */ boxcar.turns set allotted_tokens = allotted_tokens + $2, allotted_cost = allotted_cost + $3, allotted_steps = allotted_steps + $4 where id = $1`);
 
-/** A turn in its worker's hands, before a step that it cannot pay. */
+/** A turn held by its worker, before a step that its allotment does not cover. */
 export interface TopUpRequest {
   readonly turnId: TurnId;
   readonly projectId: ProjectId;
   readonly runId: RunId;
   readonly epoch: number;
   readonly holderId: WorkerId;
-  /** Of the step. */
+  /** The amounts that the step needs. */
   readonly need: Amounts;
-  /** Suspend the turn when there is not enough. */
+  /** Suspend the turn when the accounts do not have enough. */
   readonly mayPause: boolean;
 }
 
@@ -58,8 +58,8 @@ const plus = (allotted: number | null, granted: number): number | null =>
   allotted === null ? null : allotted + granted;
 
 /**
- * Grows the allotment of a turn by what its next step needs, or refuses, or lets the turn wait. One transaction. A repetition
- * that finds the allotment large enough grants nothing more.
+ * Increases the allotment of a turn by the need of its next step, or refuses, or lets the turn wait. One transaction. A repeated call that
+ * finds the allotment large enough grants nothing more.
  */
 export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
   return transaction(pool, async (tx, attempt): Promise<TopUp> => {
@@ -84,7 +84,7 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
       spentTokens: row.spent_tokens,
       spentCostMicros: row.spent_cost,
     };
-    // An earlier try, whose answer was lost, has made the grant; or only the time was asked for. Time that has run out is refused below.
+    // An earlier try, whose answer was lost, has made the grant; or only the time was requested. Time that has run out is refused below.
     if (shortfall === undefined && !accounts.some(({ isOver }) => isOver))
       return { outcome: 'granted', purse };
     const missing = shortfall ?? NOTHING;
@@ -99,7 +99,7 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
       await pauseForBudget(tx, request, grant.hit);
       return { outcome: 'paused' };
     }
-    // Of a kind that nothing limits nothing is allotted, and nothing reserved.
+    // Kinds without a limit get no allotment and no reservation.
     const granted: Amounts = {
       tokens: allotment.tokens === null ? 0 : (grant.amounts.tokens ?? 0),
       costMicros: allotment.costMicros === null ? 0 : (grant.amounts.costMicros ?? 0),
@@ -138,16 +138,16 @@ const CHARGE_LOST = statement(`
   returning t.spent_tokens::float8, t.spent_cost::float8`);
 
 /**
- * Charges the earlier attempts at a step whose answer was lost with what was reserved for them, each once.
+ * Charges earlier attempts at a step whose answers were lost with the amounts that were reserved for them, each once.
  *
- * @returns What the turn has spent now; undefined when it is no longer this worker's.
+ * @returns The spending of the turn after the charge; undefined when this worker no longer holds the turn.
  */
 export async function chargeLost(
   pool: pg.Pool,
   of: Pick<TopUpRequest, 'turnId' | 'epoch' | 'holderId' | 'need'> & {
     readonly step: number;
     readonly attempt: number;
-    /** As the steps' rows keep it. */
+    /** In the form of the rows of steps. */
     readonly usage: object;
   },
 ): Promise<{ readonly tokens: number; readonly costMicros: number } | undefined> {
@@ -171,7 +171,10 @@ const DROP_UNASKED = statement(`
   where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and s.turn_id = t.id and s.step = $4 and s.attempt = $5
     and s.committed_at is null and s.usage is null and s.error is null`);
 
-/** Takes back an open attempt in which no model was asked, before its turn ends: it must not look like one whose answer was lost. */
+/**
+ * Removes an open attempt in which no model was asked, before its turn ends. Otherwise it would look like an attempt whose answer was
+ * lost.
+ */
 export async function dropUnasked(
   pool: pg.Pool,
   of: Pick<TopUpRequest, 'turnId' | 'epoch' | 'holderId'> & {

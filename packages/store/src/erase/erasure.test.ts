@@ -182,7 +182,7 @@ describe('errors', () => {
   const ERROR = { code: 'model_refused', message: 'refused: the secret', details: { said: 'the secret' } };
   const GONE = { code: 'model_refused', message: '(erased)' };
 
-  /** A turn that failed with words, also in a batch that was answered and in a wait. */
+  /** A turn that failed with a text, which is also in an answered batch and in a wait. */
   async function failed(): Promise<{
     turnId: string;
     tapeId: BoxId;
@@ -287,7 +287,7 @@ describe('evidence', () => {
       (await eraseEvidence(world.pool, [item.id], { ...REASON, ...of }))[0]?.outcome;
     expect(await outcome({ projectId: (await world.project('strangers')).projectId })).toBe('not_found');
     expect(await outcome({ projectId: DEFAULT_PROJECT })).toBe('erased');
-    // The same again, as a worker may send it.
+    // The same evidence again, as a worker may repeat it.
     await keepEvidence(world.pool, [item]);
     expect(await outcome({ projectId: DEFAULT_PROJECT })).toBe('already_erased');
     const shown = await inspectTurn(world.pool, turn.turnId, { project: 'default' });
@@ -307,14 +307,14 @@ describe('what an erasure touches', () => {
   interface Work {
     readonly updated: number;
     readonly blocks: number;
-    /** Searches of the table by one of its indexes. */
+    /** Index searches on the table. */
     readonly searches: number;
   }
 
-  /** Rows of a table changed, blocks of it and of its indexes read, and searches, by an erasure in one transaction. */
+  /** The work of an erasure in one transaction: changed rows of a table, blocks read of the table and its indexes, and index searches. */
   async function workOf(ids: readonly CardId[], table: string): Promise<Work> {
     await using tx = await begin(world.pool);
-    // Counts of the connection, also of transactions whose counts have not yet been passed on.
+    // Reads the counters of this connection, which include transactions whose counts have not been reported yet.
     const count = async (): Promise<Work> => {
       const { rows } = await tx.query<Work>(
         `select pg_stat_get_xact_tuples_updated($1::regclass)::int as updated,
@@ -355,7 +355,7 @@ describe('what an erasure touches', () => {
       }),
     );
     expect(await workOf([cards[0] as CardId], 'operations')).toMatchObject({ updated: ANSWERS });
-    // Not in the transaction that a pool may put around a statement.
+    // Outside of the transaction that a pool may put around a statement.
     const client = await world.pool.connect();
     await client.query('vacuum analyze boxcar.operations');
     client.release();
@@ -394,7 +394,7 @@ describe('what an erasure touches', () => {
        from boxcar.cards c cross join generate_series(1, $2) n where c.id = $1 returning id`,
       [note.id, CARDS],
     );
-    // No statistics yet.
+    // Run without statistics.
     await world.pool.query(
       `insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, depth, primitive, status, epoch, max_steps, context_box_id, output_box_id, deliverable_card_id, created_at, ended_at)
        select gen_random_uuid(), t.project_id, t.run_id, t.agent_id, t.profile_id, 0, 'x', 'failed', 1, 1, t.context_box_id, t.output_box_id, t.deliverable_card_id, t.created_at - n * interval '1 s', now()
@@ -404,7 +404,7 @@ describe('what an erasure touches', () => {
     const half = CARDS / 2;
     const ids = cards.map(({ id }) => id);
     const works = [await workOf([packed as CardId, ...ids.slice(1, half)], 'turns')];
-    // Not in the transaction that a pool may put around a statement.
+    // Outside of the transaction that a pool may put around a statement.
     const client = await world.pool.connect();
     await client.query('vacuum analyze boxcar.turns');
     client.release();
@@ -412,7 +412,7 @@ describe('what an erasure touches', () => {
     expect(works.map(({ updated }) => updated)).toEqual([1, 0]);
     for (const { blocks, searches } of works) {
       expect(blocks).toBeLessThan(half * 12);
-      // For their errors and for their parts; and a few for the turns that were found.
+      // Searches for the errors and the parts of the turns; and a few for the turns that were found.
       expect(searches).toBeLessThan(half * 2 + 10);
     }
     await world.pool.query("delete from boxcar.turns where primitive = 'x'");

@@ -1,6 +1,6 @@
 /**
- * Erasure: the content of a card goes, everything else stays. What may be erased is decided by the function in the database, the
- * only way past the seal. Rule: docs/reference/operations.md, "Erasure".
+ * Erasure removes the content of a card and keeps everything else. The function `erase_cards` in the database decides which cards may be
+ * erased; it is the only way to change sealed content. Rule: docs/reference/operations.md, "Erasure".
  */
 import {
   type BoxId,
@@ -16,8 +16,8 @@ import { query } from '../query/query.js';
 import type { Row } from '../schema/index.js';
 
 /**
- * `profile_in_use`: agents and turns are made of it. `bootstrap`: every tape of the project begins with it. `open_call`: its
- * arguments are still to be used.
+ * `profile_in_use`: agents and turns use the profile. `bootstrap`: every tape of the project begins with the card. `open_call`: the
+ * arguments of the call are still needed.
  */
 export type ErasureOutcome =
   | 'erased'
@@ -33,7 +33,7 @@ export interface ErasedCard extends pg.QueryResultRow {
 }
 
 const MAX_REASON_LENGTH = 1000;
-/** Cards of one transaction: batches of the project end before it or after it. */
+/** The number of cards in a transaction. Batches of the project end before or after such a transaction. */
 const CHUNK = 1000;
 
 const ERASE = statement(`
@@ -43,8 +43,8 @@ const ERASE = statement(`
 const NO_RIGHT = '42501';
 
 /**
- * Erases cards of one project, a thousand in a transaction. A second time changes no card, the first reason stays; what was said of the
- * cards since loses their words.
+ * Erases cards of one project, a thousand in a transaction. A repeated erasure changes no card and keeps the first reason; it removes the
+ * text of the cards from copies that were made since.
  *
  * @returns One outcome per card, in order.
  * @throws KernelError `bad_request` for a blank or too long reason, `database_forbidden` for a role that was not granted the function.
@@ -59,7 +59,7 @@ export async function eraseCards(
   const outcomes = new Map<CardId, ErasureOutcome>();
   for (let at = 0; at < cardIds.length; at += CHUNK) {
     const ids = cardIds.slice(at, at + CHUNK);
-    // In a transaction of our own: at a stricter level the function would not see what it has waited for.
+    // A separate transaction, because at a stricter isolation level the function would not see the changes for which it has waited.
     const rows = await transactAtOnce(pool, (tx) =>
       run<ErasedCard>(tx, ERASE, [ids, projectId, reason]),
     ).catch(explainRight);
@@ -76,7 +76,7 @@ function checkReason(reason: string): void {
     });
 }
 
-/** @throws KernelError `database_forbidden` in place of what Postgres says to a role without the right; else what was thrown. */
+/** @throws KernelError `database_forbidden` in place of the Postgres error for a missing right; otherwise the error that was thrown. */
 export function explainRight(error: unknown): never {
   if (!(error instanceof Error) || !('code' in error) || error.code !== NO_RIGHT) throw error;
   throw new KernelError('database_forbidden', { message: `Postgres: ${error.message}.`, cause: error });
@@ -92,7 +92,7 @@ export interface ErasedEvidence extends pg.QueryResultRow {
 }
 
 /**
- * Erases what came too late and was kept as evidence, by the ids that the report of a turn lists. Its cost and times stay.
+ * Erases late results that were kept as evidence, by the ids that the report of a turn lists. Their cost and times stay.
  *
  * @returns One outcome per id, in order.
  * @throws KernelError as `eraseCards`.
@@ -118,10 +118,12 @@ const HOLD = statement(
 );
 
 /**
- * Lets no erasure of the project look for copies of words until this transaction ends. Words that are read after this and stored in the same
- * transaction are those of cards that were not erased, or the erasure finds them. The transaction takes no lock of a turn after this.
+ * Until this transaction ends, no erasure of the project looks for copies of texts. Texts that are read after this call and stored in the
+ * same transaction belong to cards that were not erased, or the erasure finds the copies. The transaction must not lock a turn after this
+ * call.
  *
- * @returns How often cards of the project were erased: words that were read in another transaction are stored only if it is the same as then.
+ * @returns The number of erasures of the project so far. Texts that were read in another transaction may be stored only if the number is
+ * still the same.
  */
 export async function holdErasures(tx: Tx, projectId: ProjectId): Promise<number | undefined> {
   return (await run<Row<'projects', 'erasures'>>(tx, HOLD, [projectId]))[0]?.erasures;
@@ -129,7 +131,7 @@ export async function holdErasures(tx: Tx, projectId: ProjectId): Promise<number
 
 const READING: ReadonlySet<JsonValue | undefined> = new Set(['anchors', 'search']);
 
-/** True for the answer of a comma command that reads a tape. `erase_cards` knows such answers by the same. */
+/** True for the answer of a comma command that reads a tape. `erase_cards` recognizes such answers by the same test. */
 export const repeatsCards = (primitive: string, answer: JsonValue): boolean =>
   primitive === 'delegate_async' && isJsonObject(answer) && READING.has(answer.command);
 
@@ -147,9 +149,9 @@ const OWN_CARDS = statement(`
   where b.id = $1 and b.project_id = $2 order by u.n`);
 
 /**
- * The own cards of a box in stored order: those a sealed box lists itself, not those it inherits; those of a tape's entries, then the
- * results of calls of the turns that write to it which no entry of any tape has, as those of canceled calls. An entry may name a turn that
- * writes to another tape.
+ * The own cards of a box in stored order. For a sealed box, the cards that it lists itself, without inherited cards. For a tape, the cards
+ * of its entries, followed by the results of calls of its turns that are not in an entry of any tape, such as results of canceled calls.
+ * An entry may name a turn that writes to another tape.
  *
  * @throws KernelError `not_found`.
  */

@@ -1,10 +1,11 @@
 /**
- * Sessions of clients that hand their context on, as a reader knows them.
+ * Sessions of clients that hand their context on, as a reader may see them.
  *
- * H1  A session is a tape. Its context entries are entries of that tape; they are numbered in the row of the session, under its lock, in
- *     the transaction that appends them: without gaps, whoever writes at the same moment.
- * H2  The words of users are in cards alone. The rows have keys, names, types and numbers.
- * H3  Rights are those on the tape. Whoever reads it up to a position knows the session up to there: entries, counts and last message.
+ * H1  A session is a tape. Its context entries are entries of that tape. They are numbered in the row of the session, under its lock, in
+ *     the transaction that appends them. So the numbers have no gaps, even with concurrent writers.
+ * H2  The texts of users are only in cards. The rows contain keys, names, types and numbers.
+ * H3  The rights are those on the tape. An agent that may read the tape up to a position sees the session up to there: entries, counts and
+ *     last message.
  * H4  Each operation is a constant number of statements, however long the session is.
  * Rule: docs/reference/handoff-sessions.md.
  */
@@ -31,24 +32,24 @@ export interface HandoffSession {
   readonly agentTo: string | null;
   readonly status: StoredSessionStatus;
   readonly retentionPolicy: RetentionPolicy;
-  /** Up to where the actor reads; so is `lastSequence`. */
+  /** Up to the last position that the actor may read; the same is true of `lastSequence`. */
   readonly counts: ContextCounts;
   readonly lastSequence: number;
   readonly createdAt: Date;
   readonly lastWriteAt: Date;
   readonly endedAt: Date | null;
-  /** The last position of its tape that counts, once it is completed. */
+  /** The last position of its tape that counts, after the session was completed. */
   readonly frozenHead: number | null;
-  /** The key of the session that it goes on from. */
+  /** The key of the session that it continues. */
   readonly continues: string | null;
   readonly lineSessions: readonly HandoffSessionId[];
   /** The actor owns or made its tape, or is the operator. */
   readonly isOwn: boolean;
-  /** The actor may read it, as far as `upto` (null: all). */
+  /** The actor may read the session up to `upto` (null: all of it). */
   readonly isReadable: boolean;
   readonly upto: number | null;
   readonly mayAppend: boolean;
-  /** When this was read, by the clock of Postgres. */
+  /** The time of this read, by the clock of Postgres. */
   readonly now: Date;
 }
 
@@ -79,10 +80,10 @@ export interface SessionDbRow extends pg.QueryResultRow {
   readonly now: Date;
 }
 
-/** SQL of the sessions that `s` runs through, itself last: `l.id`. */
+/** SQL of the sessions of which `s` is the continuation, followed by `s` itself: `l.id`. */
 export const LINE_OF_SESSION = 'unnest(array_append(s.line_sessions, s.id)) as l(id)';
 
-/** SQL of a session `s` with its tape `b`, its project `p`, the right `r` of agent $3, and `v`, the last entry that the agent reads. */
+/** SQL of a session `s` with its tape `b`, its project `p`, the right `r` of agent $3, and `v`, the last entry that the agent may read. */
 export const SESSION_FROM = `boxcar.handoff_sessions s join boxcar.boxes b on b.id = s.tape_box_id join boxcar.projects p on p.id = s.project_id
     cross join lateral (select ${OWNS} as is_own, ${readsAll('$3')} as reads_all, ${grantOf('read')} as granted, ${grantOf('append')} as append_grant) r
     left join lateral (
@@ -91,7 +92,7 @@ export const SESSION_FROM = `boxcar.handoff_sessions s join boxcar.boxes b on b.
           order by o.position desc limit 1) e
       order by e.sequence_number desc limit 1) v on true`;
 
-/** What of these makes a `HandoffSession`. */
+/** The columns of these that make a `HandoffSession`. */
 export const SESSION = `s.id, s.session_key, s.tape_box_id, s.maker_agent_id, s.agent_from, s.agent_to, s.status, s.retention_policy,
   v.message_count, v.file_count, v.tool_call_count, v.system_count, v.sequence_number, s.created_at, s.last_write_at, s.ended_at, s.frozen_head,
   (select q.session_key from boxcar.handoff_sessions q where q.id = s.continues) as continues_key, s.line_sessions,
@@ -131,7 +132,10 @@ const FIND = statement(
   `select /* handoff-sessions.find */ ${SESSION} from ${SESSION_FROM} where s.project_id = $1 and s.session_key = $2`,
 );
 
-/** By the client's name of it; undefined when there is none. Whether the actor may read it is for the caller to judge (`isReadable`). */
+/**
+ * Finds a session by the client's key; undefined when it does not exist. The caller must check whether the actor may read it
+ * (`isReadable`).
+ */
 export async function findHandoffSession(
   db: Queryable,
   { projectId, actorId }: TapeActor,
@@ -145,7 +149,10 @@ const LOCK = statement(
   'select /* handoff-sessions.lock */ s.id from boxcar.handoff_sessions s where s.project_id = $1 and s.session_key = $2 for no key update',
 );
 
-/** Locks it for a write, before its tape, and reads it as it is then. Sent together: the second begins once the first has its lock. */
+/**
+ * Locks the session for a write, before its tape, and reads it under the lock. Both statements are sent together: the second begins after
+ * the first has its lock.
+ */
 export async function lockHandoffSession(
   tx: Tx,
   actor: TapeActor,

@@ -1,4 +1,4 @@
-/** Sessions of a project, the newest first, as far as the actor may know of them. */
+/** Sessions of a project, the newest first. Contains only sessions of which the actor may know. */
 import type { SessionStatus } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
 import { grantOf, readsAll, sessionExpiry } from '../rows/index.js';
@@ -12,7 +12,7 @@ import {
 } from './handoff-sessions.js';
 
 export interface SessionFilters extends TapeActor {
-  /** Whose session it is, or whom it was handed to. */
+  /** The agent of the session, or the agent to which it was handed. */
   readonly agent?: string | undefined;
   readonly status?: SessionStatus | undefined;
 }
@@ -23,7 +23,7 @@ export interface SessionPlace {
 }
 
 const STATUS = `case when s.status = 'active' and ${sessionExpiry('s')} <= statement_timestamp() then 'expired' else s.status end`;
-// Two look-ups for an agent, each by an index of its own; the operator knows of all.
+// Two look-ups for an agent, each by a separate index; the operator knows all sessions.
 const KNOWS = `(exists (select from boxcar.projects o where o.id = $1 and o.operator_agent_id = $3) or s.id in (
     select m.id from boxcar.handoff_sessions m where m.maker_agent_id = $3
     union all
@@ -55,7 +55,7 @@ export async function listHandoffSessions(
   return rows.map((row) => ({ ...toSession(row), placeAt: row.place_at }));
 }
 
-/** A list is counted no further than this. */
+/** Sessions of a list are counted up to this number. */
 const MAX_COUNTED = 10_000;
 
 const COUNT = statement(`

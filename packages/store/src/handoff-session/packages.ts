@@ -1,8 +1,10 @@
 /**
- * Packages: sessions that were handed to no agent of this installation. Somebody fetches one, and says later what came of it.
+ * Packages: sessions that were handed on, but not to an agent of this installation. An external agent fetches a package and later reports
+ * the outcome.
  *
- * P1  A package is a handoff that no turn serves. Its row is locked before it is judged: of two who fetch it the second finds it fetched.
- * P2  Whoever fetches it reads the session up to the handoff, by a right of its own.
+ * P1  A package is a handoff that no turn serves. Its row is locked before it is judged: of two concurrent fetches, the second finds the
+ *     package already fetched.
+ * P2  The agent that fetches a package gets its own right to read the session up to the handoff.
  */
 import type {
   AgentId,
@@ -27,20 +29,20 @@ export interface SessionPackage extends pg.QueryResultRow {
   readonly source_agent: string;
   readonly target_agent: string;
   readonly session_request: HandoffRequestType;
-  /** Null: it has not been handed on yet. */
+  /** Null: the session has not been handed on yet. */
   readonly session_head: number | null;
   /** Null after a purge. */
   readonly session_id: HandoffSessionId | null;
   readonly session_key: string | null;
   readonly tape_box_id: BoxId | null;
-  /** Whoever has fetched it. */
+  /** The agent that has fetched the package. */
   readonly holder_id: AgentId | null;
-  /** A turn serves it: it is no package. */
+  /** A turn serves the handoff, so it is not a package. */
   readonly is_served: boolean;
-  /** As the request has packed it; null after erasure. */
+  /** The context as packed for the request; null after erasure. */
   readonly context: JsonObject | null;
   readonly created_at: Date;
-  /** The actor is whom it was made for, the operator, or who asked. */
+  /** Whether the actor is the agent for which the package was made; below, whether it is the operator or the requesting agent. */
   readonly is_target: boolean;
   readonly is_operator: boolean;
   readonly is_source: boolean;
@@ -86,15 +88,15 @@ const RESULT = statement(`
   with /* packages.result */ cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($2) as x(${CARD_COLUMNS}) returning id)
   update boxcar.handoffs h set result_card_id = c.id from cards c where h.id = $1`);
 
-// The right that it took when it fetched the package: not one that somebody else has given it, and not while another handoff of the session,
-// which has not been canceled, lets it append.
+// Deletes the right that the agent got when it fetched the package. A right that another agent has given stays. The right also stays while
+// another handoff of the session, which has not been canceled, lets the agent append.
 const END_APPENDING = statement(`
   delete /* packages.end_appending */ from boxcar.grants g where g.box_id = $1 and g.agent_id = $2 and g.mode = 'append' and g.source = $2::text
     and not exists (select from boxcar.handoff_sessions s join boxcar.handoffs o on o.session_id = s.id left join boxcar.turns t on t.id = o.turn_id
       where s.tape_box_id = $1 and o.id <> $3 and o.session_request = 'collaboration' and o.session_head is not null and o.phase not in ('canceled', 'rejected', 'failed')
         and coalesce(t.agent_id, o.serving_agent_id) = $2)`);
 
-/** What becomes of a package. */
+/** A change of a package. */
 export interface PackageMove {
   readonly phase: Extract<HandoffPhase, 'in_progress' | 'rejected' | 'canceled' | 'completed'>;
   readonly event: NewHandoffEvent;
@@ -127,9 +129,9 @@ async function move(
 }
 
 /**
- * Moves a package as `decide` says, which sees it locked. Undefined from it: nothing is to be done, since it is done already.
+ * Moves a package as `decide` says. `decide` sees the locked package. It returns undefined when the move was already made.
  *
- * @param decide - Throws where that is not allowed.
+ * @param decide - Throws where the move is not allowed.
  */
 export function movePackage(
   pool: pg.Pool,

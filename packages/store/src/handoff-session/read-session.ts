@@ -1,4 +1,4 @@
-/** What is read of a session: pages of its entries, and what its summary needs. Numbers come from rows, words from one page of the tape. */
+/** Reads pages of a session's entries, and the data for its summary. Numbers come from rows, texts from one page of the tape. */
 import type { BoxId, ContextType, HandoffSessionId, JsonValue } from '@boxcar/kernel';
 import { isJsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -11,7 +11,7 @@ export interface ContextEntry {
   readonly sequenceNumber: number;
   readonly type: ContextType;
   readonly position: number;
-  /** What was said, with the metadata of the client; as an erasure has left it. */
+  /** The content of the entry, with the metadata of the client; erased parts are missing. */
   readonly content: JsonValue;
   readonly metadata: JsonValue;
   /** ISO 8601 with microseconds. */
@@ -29,7 +29,7 @@ const PLACES = statement(`
     select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.sequence_number > $2 and o.sequence_number <= $3 order by o.sequence_number limit $4) e
   where s.id = $1 order by e.sequence_number limit $4`);
 
-/** A card of an entry has its text, or with metadata of the client both. */
+/** A card of an entry contains its text, or both text and metadata of the client. */
 function wordsOf({ card }: TapeEntryRow): Pick<ContextEntry, 'content' | 'metadata'> {
   const content = card?.content;
   if (content?.kind === 'text') return { content: content.text, metadata: {} };
@@ -41,11 +41,14 @@ function wordsOf({ card }: TapeEntryRow): Pick<ContextEntry, 'content' | 'metada
 
 export interface ContextPage {
   readonly entries: readonly ContextEntry[];
-  /** The number to go on after; null at the end. */
+  /** The number after which the next page begins; null at the end. */
   readonly next: number | null;
 }
 
-/** Entries after a number, up to where the actor reads: as many as asked for, or as a page of a tape holds. Three statements at most. */
+/**
+ * Entries after a number, up to the last position that the actor may read. Their number is limited by the request and by the page of a
+ * tape. At most three statements.
+ */
 export async function loadContext(
   db: Queryable,
   session: HandoffSession,
@@ -77,7 +80,10 @@ export interface SessionEdges {
   readonly tools: readonly string[];
 }
 
-/** Characters of a message that are read for a summary: more than it shows, so that it knows whether there are more. */
+/**
+ * The number of characters of a message that are read for a summary: more than the summary shows, so that it knows whether the text
+ * continues.
+ */
 const SHOWN = 101;
 
 const edge = (type: ContextType, order: 'asc' | 'desc', words: string): string => `(
@@ -89,13 +95,13 @@ const edge = (type: ContextType, order: 'asc' | 'desc', words: string): string =
     order by e.sequence_number ${order} limit 1)`;
 const TEXT = `left(coalesce(c.content->>'text', c.content->'data'->>'content'), ${SHOWN})`;
 
-/** Files and tools that are looked at, the newest ones, and how many different names are told. */
+/** How many of the newest files and tools are examined. `TOLD` limits the number of different names in the result. */
 const NAMED = 50;
-/** Bytes of a card as it is stored: larger ones are not read for their names. */
+/** The size in bytes of a stored card: larger cards are not read for their names. */
 const SMALL = 65_536;
 const TOLD = 10;
 
-/** SQL of what the metadata of the newest entries of a type say, in order. Null where they say nothing. */
+/** SQL of the names in the metadata of the newest entries of a type, in order. Null without names. */
 const namesOf = (type: ContextType, name: string): string => `(
     select array_agg(x.name order by x.name) from (
       select distinct ${name} as name from ${LINE_OF_SESSION} cross join lateral (
@@ -122,7 +128,10 @@ interface EdgesRow extends pg.QueryResultRow {
   readonly tools: readonly string[] | null;
 }
 
-/** The beginnings of its first and last message, what its last system entry says was done, and names of its newest files and tools; null for what was erased. One statement. */
+/**
+ * The beginnings of the first and last message, the completed work according to the last system entry, and names of the newest files and
+ * tools. Erased values are null. One statement.
+ */
 export async function loadSessionEdges(
   db: Queryable,
   of: { readonly id: HandoffSessionId; readonly lastSequence: number },
@@ -137,19 +146,19 @@ export async function loadSessionEdges(
   };
 }
 
-/** A stretch of the tape of a session. */
+/** A range of the tape of a session. */
 export interface SessionStretch {
   readonly boxId: BoxId;
-  /** The last anchor before it. */
+  /** The last anchor before the range. */
   readonly anchor: number;
   readonly from: number;
   readonly to: number;
   readonly workspace: string;
-  /** The number of its first context entry; null: it has none. */
+  /** The number of the first context entry in the range; null without context entries. */
   readonly firstSequence: number | null;
 }
 
-// The newest entries are read until the budget is spent: never more than $4 of them.
+// Reads the newest entries until the budget is spent, and at most $4 of them.
 const RECENT = statement(`
   select /* read-session.recent */ b.id as box_id, b.last_anchor_position, b.head_position, p.name as workspace,
     w.from_position, w.from_sequence
@@ -175,17 +184,17 @@ interface RecentRow extends pg.QueryResultRow {
 }
 
 /**
- * Where the newest entries of a session begin that fit: those since the last anchor, or all. Nothing fits: it begins behind its end. One
- * statement, which reads `maxEntries` rows at most.
+ * The beginning of the newest entries of a session that fit the budget: those since the last anchor, or all. When no entry fits, the range
+ * begins after the end of the session. One statement, which reads at most `maxEntries` rows.
  */
 export async function findRecentEntries(
   db: Queryable,
   of: { readonly id: HandoffSessionId; readonly lastSequence: number },
   limits: {
     readonly maxEntries: number;
-    /** Absent: any number. */
+    /** Absent: no limit. */
     readonly maxTokens?: number | undefined;
-    /** True: anchors do not matter. */
+    /** True: anchors are ignored. */
     readonly isWhole: boolean;
   },
 ): Promise<SessionStretch | undefined> {

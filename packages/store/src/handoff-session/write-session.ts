@@ -1,4 +1,4 @@
-/** Sessions are registered, written to and ended: each is one transaction, in which the session is locked before its tape. */
+/** Registers, writes and ends sessions. Each operation is one transaction, which locks the session before its tape. */
 import type {
   AgentId,
   BoxId,
@@ -18,33 +18,33 @@ import { entriesOf, viewStartAt } from '../visible/index.js';
 import { findHandoffSession, type HandoffSession, lockHandoffSession } from './handoff-sessions.js';
 
 export interface NewContextEntry {
-  /** Null: it is on the tape alone, and is not counted. */
+  /** Null: the entry is only on the tape, and is not counted. */
   readonly type: ContextType | null;
   readonly entry: NewTapeEntry;
 }
 
 export interface SessionWrite extends TapeActor {
   readonly sessionKey: string;
-  /** The session that is meant. Another one of this key is not found. */
+  /** The id of the session. Another session with this key does not match. */
   readonly sessionId?: HandoffSessionId | undefined;
   readonly entries: readonly NewContextEntry[];
-  /** Names this write: the same again writes nothing and gives the first answer. */
+  /** The key of this write: a repeated write has no effect and returns the first answer. */
   readonly dedupKey: string;
   /** True: the caller chose the key. */
   readonly isNamed: boolean;
-  /** How the session ends with this write. Absent: it goes on. */
+  /** The status with which this write ends the session. Absent: the session continues. */
   readonly end?: Exclude<StoredSessionStatus, 'active'> | undefined;
-  /** To whom the session is handed with this write, the first of them as the session shows it. */
+  /** The receivers to which this write hands the session. The session shows the first one. */
   readonly handsTo?: readonly HandedTo[] | undefined;
 }
 
 export interface HandedTo {
-  /** Of a handoff that has its row. Null: that is written later, with the head of this write. */
+  /** The handoff, when its row exists. Null: the handoff is written later, with the head of this write. */
   readonly handoffId: HandoffId | null;
   readonly agentTo: string;
-  /** Who may read it from now on. Null: nobody before the package is fetched. */
+  /** The agent that may read the session from then on. Null: no agent may read it before the package is fetched. */
   readonly agentId: AgentId | null;
-  /** False: up to this write, and no further. True: all of it, and append to it. */
+  /** False: the receiver reads the session up to this write. True: it reads all of the session, and may append to it. */
   readonly isShared: boolean;
 }
 
@@ -56,12 +56,12 @@ export interface WrittenEntry {
 
 export interface Written {
   readonly outcome: 'written';
-  /** After the write. */
+  /** The session after the write. */
   readonly session: HandoffSession;
-  /** The position of its last entry. */
+  /** The position of the last entry. */
   readonly head: number;
   readonly entries: readonly WrittenEntry[];
-  /** True: another write had been made before under its key. */
+  /** True: an earlier write used the same key. */
   readonly isRepeated: boolean;
 }
 
@@ -82,7 +82,7 @@ const KNOWN = statement(
 const COUNTS = ['message', 'file', 'tool_call', 'system'] as const satisfies readonly ContextType[];
 const countsOf = (text: (type: ContextType) => string): string => COUNTS.map(text).join(', ');
 
-// Numbered from the row that is locked. A second try of the same append finds its entries.
+// The numbers continue from the locked row. A repeated append finds its entries.
 const RECORD = statement(`
   with /* write-session.record */ x as materialized (select * from json_to_recordset($2::json) as x(n int, type text)),
   added as (select count(*)::int as n, ${countsOf((type) => `count(*) filter (where x.type = '${type}')::int as ${type}`)} from x),
@@ -100,7 +100,7 @@ const RECORD = statement(`
   insert into boxcar.handoff_session_entries (session_id, sequence_number, position, type, ${countsOf((type) => `${type}_count`)})
   select n.id, ${COUNTS.map((type) => `n.${type}`).join(' + ')}, $3 + n.n - 1, n.type, ${countsOf((type) => `n.${type}`)} from numbered n`);
 
-// A right to all of it that has not ended stays, and says who has given it.
+// An unlimited right that has not ended stays, and keeps its source.
 const GRANT = statement(`
   insert /* write-session.grant */ into boxcar.grants as g (project_id, agent_id, box_id, mode, upto_position, source)
   select $1, a.id, $3, m.mode, $5::int, $6 from unnest($2::uuid[]) as a(id) cross join unnest($4::text[]) as m(mode) order by a.id, m.mode
@@ -125,7 +125,7 @@ async function isKnown(tx: Tx, boxId: BoxId, dedupKey: string): Promise<boolean>
   return (await run(tx, KNOWN, [boxId, dedupKey])).length > 0;
 }
 
-/** What stands in the way of a write, other than rights on the tape; undefined: nothing. */
+/** The reason that prevents a write, other than missing rights on the tape; undefined when the write is allowed. */
 async function judgeWrite(
   tx: Tx,
   session: HandoffSession | undefined,
@@ -143,11 +143,11 @@ async function judgeWrite(
 export interface SessionGrant {
   readonly boxId: BoxId;
   readonly agentIds: readonly AgentId[];
-  /** The last position that they read; null: all of it, and they append to it. */
+  /** The last position that the agents read; null: they read all of the session, and may append to it. */
   readonly upto: number | null;
 }
 
-/** Who gets the session reads it up to here, or shares it. */
+/** Gives the receivers of a session the right to read it up to a position, or to share it. */
 export async function grantSession(
   tx: Tx,
   { projectId, actorId }: TapeActor,
@@ -157,7 +157,7 @@ export async function grantSession(
   if (agentIds.length > 0) await run(tx, GRANT, [projectId, agentIds, boxId, modes, upto, actorId]);
 }
 
-/** Of one request all share it, or none. */
+/** The receivers of one request either all share the session, or none of them does. */
 async function handOn(
   tx: Tx,
   actor: TapeActor,
@@ -171,7 +171,7 @@ async function handOn(
   if (handoffIds.length > 0) await run(tx, MARK, [handoffIds, head]);
 }
 
-/** `writeSession` in the caller's transaction, which has taken its other locks before (run → agent → turn → session → tape). */
+/** `writeSession` in the caller's transaction, which must have taken its other locks before (run → agent → turn → session → tape). */
 export async function writeSessionWithin(tx: Tx, write: SessionWrite): Promise<SessionWriteResult> {
   const { projectId, actorId, sessionKey, entries, dedupKey, isNamed, end, handsTo } = write;
   const actor = { projectId, actorId };
@@ -210,7 +210,7 @@ export async function writeSessionWithin(tx: Tx, write: SessionWrite): Promise<S
   };
 }
 
-/** Appends context entries, all or none, and ends the session with them if that is asked. A constant number of statements. */
+/** Appends context entries, all or none, and on request ends the session in the same transaction. A constant number of statements. */
 export const writeSession = (pool: pg.Pool, write: SessionWrite): Promise<SessionWriteResult> =>
   transaction(pool, (tx) => writeSessionWithin(tx, write));
 
@@ -220,17 +220,17 @@ export interface NewHandoffSession extends Omit<SessionWrite, 'end' | 'handsTo'>
   readonly tapeName: string;
   readonly agentFrom: string;
   readonly retentionPolicy: RetentionPolicy;
-  /** The key of the session that it goes on from. */
+  /** The key of the session that it continues. */
   readonly continues: string | null;
 }
 
 export type RegisterResult =
   | Written
-  /** `session` null: the actor may not read it. */
+  /** `session` null: the actor may not read the session. */
   | { readonly outcome: 'exists'; readonly session: HandoffSession | null }
-  /** There is a tape of its name. */
+  /** A tape with its name exists. */
   | { readonly outcome: 'tape_taken' }
-  /** Of the session that it would go on from. */
+  /** Concerns the session that it would continue. */
   | { readonly outcome: 'parent_not_found' }
   | { readonly outcome: 'parent_not_completed'; readonly status: SessionStatus }
   | Exclude<SessionWriteResult, Written>;
@@ -257,7 +257,7 @@ const REGISTER = statement(`
   )
   select id from made`);
 
-// A fork of the tape of session $9 at its frozen head. Anchors that somebody has written after that do not count.
+// A fork of the tape of session $9 at its frozen head. Anchors that were written after that head do not count.
 const CONTINUE = statement(`
   with /* write-session.continue */ f as materialized (select * from boxcar.handoff_sessions where id = $9 and project_id = $2 and frozen_head is not null),
   p as materialized (
@@ -292,7 +292,7 @@ const register = (session: NewHandoffSession, parentId: HandoffSessionId | null)
     : { prepared: CONTINUE, values: [...values, parentId] };
 };
 
-/** The session that it goes on from, for an actor who reads all of it that counts. */
+/** The session that it continues, for an actor that may read the whole session up to its frozen head. */
 async function findParent(
   tx: Tx,
   actor: TapeActor,
@@ -321,8 +321,8 @@ async function registerWithin(tx: Tx, session: NewHandoffSession): Promise<Regis
 }
 
 /**
- * Makes a session with its tape and its first entry, which says that it was registered. A session that goes on from another one costs the
- * same however long that is: its tape is a fork.
+ * Makes a session with its tape and its first entry, which records the registration. Continuing a session has the same cost for any length
+ * of that session, because the new tape is a fork.
  */
 export async function registerSession(pool: pg.Pool, session: NewHandoffSession): Promise<RegisterResult> {
   try {

@@ -1,10 +1,10 @@
 /**
- * Handoffs that may have the result of an identical one.
+ * Handoffs that can reuse the result of an identical handoff.
  *
- * C1  A result counts while it is young enough for the one that asks, whole, and was carried out itself: what was taken from the cache is not
- *     taken again.
- * C2  Of identical handoffs one at a time is carried out; the others wait for it. It leads until its turn ends, whichever process has it.
- * C3  One that is a part of a leading handoff, at whatever depth, waits for nothing, so that two never wait for each other.
+ * C1  A result can be reused when it is young enough for the new handoff, is complete, and was not itself taken from the cache.
+ * C2  Of several identical handoffs only one is carried out at a time; the others wait for it. That handoff leads until its turn ends,
+ *     whichever process holds the turn.
+ * C3  A handoff that is part of a leading handoff, at any depth, never waits, so that two handoffs never wait for each other.
  * Rule: docs/reference/handoff.md, "Cached results".
  */
 import type { CardContent, HandoffId, JsonValue, ProjectId, TurnId } from '@boxcar/kernel';
@@ -16,8 +16,8 @@ import { CARD_VALUE, END_PHASE, ON_TURN } from './handoffs.js';
 const VALUES = `h.id as handoff_id, ${CARD_VALUE('d')} as result, d.content`;
 
 /**
- * The result of key `key` in project `project` that is the newest and at most `seconds` old (C1). However many there were before, one is read.
- * The turn of another one may have ended a moment ago, and its end is not told yet.
+ * The newest result of key `key` in project `project` that is at most `seconds` old (C1). One result is read, however many exist. The
+ * second part finds a handoff whose turn has ended a moment ago, before the end was recorded in its row.
  */
 const results = (project: string, key: string, seconds: string): string => `
   (select ${VALUES}
@@ -37,7 +37,7 @@ const FIND = statement(
   `select /* cache.find */ r.handoff_id, r.result from (${results('$1', '$2', '$3')}) r`,
 );
 
-/** The result of an identical handoff; undefined: there is none. */
+/** The result of an identical handoff; undefined without such a result. */
 export const findCached = async (
   db: Queryable,
   of: { readonly projectId: ProjectId; readonly cacheKey: string; readonly seconds: number },
@@ -46,15 +46,15 @@ export const findCached = async (
     await run<{ handoff_id: HandoffId; result: JsonValue }>(db, FIND, [of.projectId, of.cacheKey, of.seconds])
   )[0];
 
-/** Where a handoff stands among identical ones when it is about to be carried out. */
+/** The state of a handoff among identical handoffs when it is about to be carried out. */
 export interface Flight extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
-  /** It goes on by itself: it leads, or it is a part of one that does. */
+  /** The handoff need not wait: it leads, or it is part of a leading handoff. */
   readonly is_free: boolean;
   readonly cached_from: HandoffId | null;
-  /** That of a deliverable. */
+  /** The content of a deliverable. */
   readonly content: Extract<CardContent, { kind: 'text' | 'json' }> | null;
-  /** The turn of the one that leads; null: none does. */
+  /** The turn of the leading handoff; null when no handoff leads. */
   readonly leader_turn_id: TurnId | null;
 }
 
@@ -74,23 +74,23 @@ const LOOK = statement(`
 export const findFlight = async (db: Queryable, turnId: TurnId): Promise<Flight | undefined> =>
   (await run<Flight>(db, LOOK, [turnId]))[0];
 
-// One whose turn has ended leads no more, though its end is not told yet.
+// A handoff whose turn has ended no longer leads, although its end is not recorded yet.
 const CLEAR = statement(`
   update /* cache.clear */ boxcar.handoffs h set is_leading = false from boxcar.handoffs me join boxcar.turns mt on mt.id = me.turn_id, boxcar.turns t
   where me.turn_id = $1 and h.project_id = me.project_id and h.cache_key = me.cache_key and h.is_leading and t.id = h.turn_id and t.ended_at is not null`);
-// Another one may have led and ended since the look.
+// Another handoff may have led and ended since the look.
 const LEAD = statement(`
   update /* cache.lead */ boxcar.handoffs me set is_leading = true where me.turn_id = $1 and me.ended_at is null
     and not exists (select from boxcar.handoffs o where o.project_id = me.project_id and o.cache_key = me.cache_key and o.is_leading)
     and not exists (select from (${results('me.project_id', 'me.cache_key', 'me.cache_seconds')}) r)
   returning me.id`);
 
-// Identical ones come to a decision one after the other.
+// Serializes the decisions of identical handoffs.
 const LOCK = statement(
   "select /* cache.lock */ pg_advisory_xact_lock(hashtextextended(h.project_id::text || ' ' || h.cache_key, 39)) from boxcar.handoffs h where h.turn_id = $1",
 );
 
-/** Has a handoff lead (C2). @returns False: another one was quicker, and leads or has ended. */
+/** Makes a handoff lead (C2). @returns False when another handoff was quicker, and leads or has ended. */
 export const lead = (pool: pg.Pool, turnId: TurnId): Promise<boolean> =>
   transaction(pool, async (tx) => {
     await run(tx, LOCK, [turnId]);
@@ -105,7 +105,7 @@ const TAKE = statement(`
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.cached', 'data', jsonb_build_object('cached_from', $2::text)))")}
   select handoff_id, type, data from logged`);
 
-/** Records whose result a handoff has. @returns What it has written: nothing when it was recorded before. */
+/** Records which handoff provided the result. @returns The events that were written; empty when it was recorded before. */
 export const takeCached = (
   db: Queryable,
   of: { readonly turnId: TurnId; readonly cachedFrom: HandoffId },

@@ -1,4 +1,4 @@
-/** Chains of handoffs as whoever drives them sees them. */
+/** Chains of handoffs, as read by the code that drives them. */
 import type {
   ErrorBody,
   HandoffId,
@@ -12,7 +12,7 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 import { CARD_VALUE, ON_TURN, PHASE } from './handoffs.js';
 
-/** A handoff below a chain. What it has handed on is read by the move that needs it. */
+/** A handoff below a chain. Its results are read only by the move that needs them. */
 export interface ChainStep {
   readonly handoff_id: HandoffId;
   readonly hop: number;
@@ -29,7 +29,7 @@ export interface ChainMoveRow {
   readonly error: ErrorBody | null;
 }
 
-/** A hop as it was asked for, without what it is to do. */
+/** A requested hop, without its task. */
 export interface ChainHopRow {
   readonly target_agent: string;
   readonly has_compensation: boolean;
@@ -49,7 +49,7 @@ export interface ChainRow extends pg.QueryResultRow {
   readonly steps: readonly ChainStep[];
 }
 
-// Only a call that failed has an error, and the result of any other may be large.
+// Only a failed call has an error; the results of other calls may be large, so they are not read.
 const loadBy = (label: string, where: string): string => `
   select /* chains.${label} */ c.id as handoff_id, c.project_id, c.source_agent, c.run_id, (select ${PHASE} from boxcar.handoffs h ${ON_TURN} where h.id = c.id) as phase,
     (select json_agg(json_build_object('target_agent', e.hop->>'target_agent', 'has_compensation', e.hop->'compensate' is not null) order by e.n)
@@ -62,7 +62,7 @@ const loadBy = (label: string, where: string): string => `
 
 const OF_TURN = statement(loadBy('of_turn', 'c.turn_id = $1'));
 
-/** The chain that a turn drives; undefined: it drives none. */
+/** The chain that a turn drives; undefined when it drives no chain. */
 export const findChainOfTurn = async (db: Queryable, turnId: TurnId): Promise<ChainRow | undefined> =>
   (await run<ChainRow>(db, OF_TURN, [turnId]))[0];
 
@@ -73,20 +73,20 @@ export const findChain = async (
   of: { readonly handoffId: HandoffId; readonly projectId: ProjectId },
 ): Promise<ChainRow | undefined> => (await run<ChainRow>(db, FIND, [of.handoffId, of.projectId]))[0];
 
-/** What one move of a chain needs: what was asked of its hop, and the result that it hands on. */
+/** The data for one move of a chain: the request of its hop, and the result that the hop receives. */
 export interface ChainMatter extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly source_agent: string;
   readonly run_id: string | null;
   /** False after erasure. */
   readonly is_whole: boolean;
-  /** Null: there is no such hop. */
+  /** Null: the hop does not exist. */
   readonly asked: JsonObject | null;
-  /** The handoff that has given the result; null: none has. */
+  /** The handoff that has given the result; null when no handoff has. */
   readonly given_by: HandoffId | null;
-  /** Null also while that one has not completed. */
+  /** Also null while the handoff that gives it has not completed. */
   readonly result: JsonValue;
-  /** It had a result, which is gone. */
+  /** The handoff had a result, which was erased. */
   readonly is_erased: boolean | null;
 }
 
@@ -107,8 +107,8 @@ const MATTER_OF_TURN = statement(matterOf('matter_of_turn', 'c.turn_id = $1'));
 const MATTER = statement(matterOf('matter', 'c.id = $1'));
 
 /**
- * @param of.hop - Whose request is wanted; null: none.
- * @param of.resultOf - The hop whose result is wanted; null: the last one.
+ * @param of.hop - The hop whose request is wanted; null: no request.
+ * @param of.resultOf - The hop whose result is wanted; null: the last hop.
  */
 export async function findChainMatter(
   db: Queryable,
@@ -130,6 +130,6 @@ const ROLLED_BACK = statement(`
   insert into boxcar.handoff_events (handoff_id, seq, type, data)
   select c.id, c.seq, 'handoff.rolled_back', jsonb_build_object('phase', 'rolled_back') from c returning handoff_id`);
 
-/** Records that the last compensation of a chain has been made up for. @returns False: it was recorded before. */
+/** Records that a chain whose compensation had failed is rolled back after all. @returns False when it was recorded before. */
 export const markRolledBack = async (db: Queryable, handoffId: HandoffId): Promise<boolean> =>
   (await run(db, ROLLED_BACK, [handoffId])).length > 0;

@@ -1,9 +1,10 @@
 /**
- * What changes in a handoff, each with its line in the log.
+ * The changes of a handoff, each with its events in the log.
  *
- * C1  A change and its events are one statement: the row's count numbers them, so that they stand in one order without gaps.
- * C2  A change says from which phases it may come. One that comes second changes nothing.
- * C3  The end of a turn is told of its handoff by whoever saw it, or by the sweep (`turns.notifies`). It may be told twice.
+ * C1  A change and its events are one statement. The counter in the handoff's row numbers the events, so their order has no gaps.
+ * C2  A change names the phases from which it is allowed. A later concurrent change has no effect.
+ * C3  The process that saw the end of a turn records it in the turn's handoff, or the sweep does (`turns.notifies`). It may be recorded
+ *     twice.
  */
 import type {
   AgentId,
@@ -27,23 +28,23 @@ import { hasStatus } from '../turn/index.js';
 import { IS_LEFT_HANDOFF, IS_ORPHAN } from '../work/index.js';
 import { END_PHASE } from './handoffs.js';
 
-/** An event as it is written. */
+/** An event to write. */
 export interface NewHandoffEvent {
   readonly type: string;
   readonly data: JsonObject;
 }
 
-/** What a change has written into the log, for the log of the process. */
+/** An event that a change has written, for the log of the process. */
 export interface LoggedEvent extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly type: string;
   readonly data: JsonObject;
-  /** Of a handoff that has ended by this change: its end is to be sent to a receiver, and told to the agent that asked. */
+  /** For a handoff that this change has ended: its end must be sent to a receiver, or reported to the agent that requested it. */
   readonly calls_back: boolean;
   readonly notifies: boolean;
 }
 
-/** The events of rows `c (id, seq)`: `seq` is the number before the first of them, `events` a list of `{type, data}`. */
+/** Writes the events of rows `c (id, seq)`: `seq` is the number before the first event, `events` a list of `{type, data}`. */
 export const writeEvents = (changed: string, events: string): string => `
   logged as (
     insert into boxcar.handoff_events (handoff_id, seq, type, data)
@@ -51,7 +52,7 @@ export const writeEvents = (changed: string, events: string): string => `
     returning handoff_id, seq, type, data
   )`;
 
-/** What is wanted at the end of handoff `h`. */
+/** The notifications that are needed at the end of handoff `h`. */
 const WANTS = `(h.callback_url is not null or (h.public_agent is not null and exists (select from boxcar.push_configs p where p.handoff_id = h.id))) as calls_back,
     h.notifies is true as notifies`;
 
@@ -72,12 +73,15 @@ const CLOSE = statement(`
   ), ${writeEvents('told', 'c.events')}
   select l.handoff_id, l.type, l.data, c.calls_back, c.notifies from logged l join c on c.id = l.handoff_id`);
 
-/** Records the end of the handoff that a turn served, and of those that were joined to it (C3). @returns What it has written. */
+/**
+ * Records the end of the handoff that a turn served, and of the handoffs that were joined to it (C3). @returns The events that were
+ * written.
+ */
 export function closeOfTurn(db: Queryable, turnId: TurnId): Promise<LoggedEvent[]> {
   return run<LoggedEvent>(db, CLOSE, [turnId]);
 }
 
-/** From which phases a phase may come. */
+/** The phases from which a phase can be reached. */
 const sourcesOf = (to: HandoffPhase): readonly HandoffPhase[] =>
   (Object.keys(PHASE_MOVES) as HandoffPhase[]).filter((from) => PHASE_MOVES[from].includes(to));
 
@@ -95,14 +99,17 @@ const MOVE = statement(`
   ), ${writeEvents('c', '$9::jsonb')}
   select l.handoff_id, l.type, l.data, $3 and c.calls_back as calls_back, $3 and c.notifies as notifies from logged l join c on c.id = l.handoff_id order by l.handoff_id, l.seq`);
 
-/** Moves handoffs that no turn serves (C1, C2). @returns What it has written: nothing of one that has moved on meanwhile. */
+/**
+ * Moves handoffs that no turn serves (C1, C2). @returns The events that were written; none for a handoff that has changed its phase
+ * meanwhile.
+ */
 export function moveHandoffs(
   db: Queryable,
   handoffIds: readonly HandoffId[],
   to: {
     readonly phase: HandoffPhase;
     readonly events: readonly NewHandoffEvent[];
-    /** Of an end. Its details name the handoff. */
+    /** The error of an end. Its details name the handoff. */
     readonly error?: ErrorBody | undefined;
     readonly turnId?: TurnId | undefined;
     readonly ticketId?: TicketId | undefined;
@@ -134,9 +141,9 @@ export interface ParkedHandoff extends pg.QueryResultRow {
   readonly hop: number | null;
   readonly parent_turn_id: TurnId | null;
   readonly tool_call_id: ToolCallId | null;
-  /** The call waits for its result. */
+  /** The call waits for the result of the handoff. */
   readonly is_awaited: boolean;
-  /** The turn that asked has ended, or its call has been answered otherwise. */
+  /** The requesting turn has ended, or its call has another answer. */
   readonly is_orphan: boolean;
 }
 
@@ -146,7 +153,7 @@ const PARKED = statement(
   `select /* handoff-changes.parked */ ${PARKED_COLUMNS} from boxcar.handoffs h where h.ticket_id = $1 and h.phase = 'awaiting_approval' order by h.created_at, h.id`,
 );
 
-/** Those that wait for a ticket, the oldest first. */
+/** Handoffs that wait for a ticket, the oldest first. */
 export const findParked = (db: Queryable, ticketId: TicketId): Promise<ParkedHandoff[]> =>
   run<ParkedHandoff>(db, PARKED, [ticketId]);
 
@@ -165,14 +172,14 @@ export interface BeginningHandoff extends ParkedHandoff {
   readonly context: JsonObject | null;
   readonly payload: JsonValue;
   readonly decision: JsonObject | null;
-  /** Of a task that another platform gives: the agent of its conversation. */
+  /** For a task from another platform: the agent of its conversation. */
   readonly serving_agent_id: AgentId | null;
   /** The session that is handed on. */
   readonly session_id: HandoffSessionId | null;
   readonly session_request: HandoffRequestType | null;
 }
 
-// The ticket's hashes were made of what was asked: the cards have the same words.
+// The ticket's hashes were computed from the request; the cards contain the same text.
 const LOCK_PARKED = statement(`
   select /* handoff-changes.lock_parked */ ${PARKED_COLUMNS}, h.source_agent, h.target_agent, h.platform, h.context_box_id, h.worker_target, h.timeout_ms::float8 as timeout_ms, h.run_id, h.callback_url, h.decision, h.serving_agent_id, h.session_id, h.session_request,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
@@ -180,7 +187,7 @@ const LOCK_PARKED = statement(`
     (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload
   from boxcar.handoffs h where h.ticket_id = $1 and h.phase = 'awaiting_approval' order by h.created_at, h.id for no key update of h`);
 
-/** Locks those that wait for a ticket, the oldest first. */
+/** Locks the handoffs that wait for a ticket, the oldest first. */
 export const lockParked = (tx: Tx, ticketId: TicketId): Promise<BeginningHandoff[]> =>
   run<BeginningHandoff>(tx, LOCK_PARKED, [ticketId]);
 
@@ -189,7 +196,7 @@ const LEFT = statement(`
   where ${IS_LEFT_HANDOFF}
   limit $2`);
 
-/** Tickets whose handoffs nothing has moved on: a process has died after the decision, or the call that asked is over. */
+/** Tickets whose handoffs still wait: a process died after the decision, or the requesting call is over. */
 export async function findLeftTickets(
   db: Queryable,
   options: { readonly limit: number; readonly now?: Date | undefined },
@@ -198,16 +205,19 @@ export async function findLeftTickets(
   return rows.map(({ ticket_id }) => ticket_id);
 }
 
-/** When the time of handoff `h` is over, if it waits for no reply any more from now on. */
+/** The deadline of handoff `h` if its wait for replies ends now. */
 const DEADLINE_FROM_NOW = `h.deadline_at + coalesce(now() - h.asking_since, interval '0')`;
 
-/** Nobody waits for the replies to questions of handoffs `c` any more: another attempt asks anew (`messages.ts`, Q2). */
+/**
+ * Closes the open questions of handoffs `c`, because no attempt waits for the replies any more; the next attempt asks again
+ * (`messages.ts`, Q2).
+ */
 const leaveQuestions = (changed: string): string => `
   left_open as (
     update boxcar.handoff_messages q set closed_at = now() from ${changed} c where q.handoff_id = c.id and q.replies_to is null and q.closed_at is null
   )`;
 
-// After a lost answer the same claim asks again: the attempt is counted already.
+// After a lost answer the same claim asks again: the attempt is already counted.
 const BEGIN_ATTEMPT = statement(`
   with /* handoff-changes.begin_attempt */ lk as (
     select h.id, h.attempts, d.deadline_at, (extract(epoch from d.deadline_at - clock_timestamp()) * 1000)::float8 as remaining_ms
@@ -221,14 +231,17 @@ const BEGIN_ATTEMPT = statement(`
   ), ${leaveQuestions('c')}, ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.started', 'data', jsonb_build_object('attempt', c.attempts)))")}
   select lk.remaining_ms from lk`);
 
-/** Begins an attempt, under the fence of the turn, if there is time left. @returns How long it may take; undefined: the turn is in other hands. */
+/**
+ * Begins an attempt, under the fence of the turn, if time is left. @returns How long the attempt may take; undefined when another worker
+ * holds the turn.
+ */
 export async function beginAttempt(
   db: Queryable,
   held: {
     readonly turnId: TurnId;
     readonly epoch: number;
     readonly holderId: WorkerId;
-    /** Its number: one more than those that the claim has found. */
+    /** The number of the attempt: the count that the claim has found, plus one. */
     readonly attempt: number;
   },
 ): Promise<number | undefined> {
@@ -258,7 +271,10 @@ const RETRY_ATTEMPT = statement(`
     jsonb_build_object('step', $5::int, 'retry', (select attempts from c), 'attempt', $6::int, 'code', $4::jsonb->>'code', 'message', left($4::jsonb->>'message', 300))
   from lk returning turn_id`);
 
-/** Suspends a turn whose attempt failed until the next one, and closes the attempt. @returns False: it is in other hands. */
+/**
+ * Suspends a turn whose attempt failed until the next attempt, and closes the failed attempt. @returns False when another worker holds the
+ * turn.
+ */
 export async function retryAttempt(
   db: Queryable,
   failed: {

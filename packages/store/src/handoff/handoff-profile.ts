@@ -1,6 +1,6 @@
 /**
- * The profile of turns that adapters and functions serve: one for each project, under version 0, which no profile of a user has. It is
- * never the current version of its name, so no list shows it and nobody reaches it by name.
+ * The profile of turns that adapters and functions serve. Each project has one, under version 0, which user profiles never have. It is
+ * never the current version of its name, so it is in no list and cannot be reached by name.
  */
 import type { BoxId, CardId, Profile, ProfileId, ProjectId } from '@boxcar/kernel';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
@@ -29,7 +29,7 @@ const INSERT = statement(`
   insert /* handoff-profile.insert */ into boxcar.profiles (id, project_id, name, version, box_id, card_id, worker_target, max_steps, is_current)
   values ($1, $2, $3, 0, $4, $5, $6, $7, false)`);
 
-/** Locks the name; its box and card must be written in the same transaction before {@link insertHandoffProfile}. */
+/** Locks the name. The box and the card must be written in the same transaction before {@link insertHandoffProfile}. */
 export const lockHandoffProfile = (tx: Tx, projectId: ProjectId, name: string): Promise<void> =>
   lockProfileNames(tx, projectId, [name]);
 

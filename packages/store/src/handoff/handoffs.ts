@@ -1,11 +1,11 @@
 /**
- * Handoffs as they are read.
+ * Reads handoffs.
  *
- * H1  What serves a handoff is a turn, and while it does, the turn's row says how far it is: `phase` in the row of the handoff is
- *     written when no turn serves it, and when the end of its turn is told (`closeOfTurn`).
- * H2  Task, context and payload are cards of the handoff's context box, and the result is the deliverable of its turn: erasure finds
- *     all of them. No other column holds their words.
- * H3  One that was joined to another has the turn of that one.
+ * H1  A turn serves a handoff. Meanwhile the turn's row shows the progress: `phase` in the row of the handoff is written only while no
+ *     turn serves it, and when the end of its turn is recorded (`closeOfTurn`).
+ * H2  Task, context and payload are cards of the handoff's context box, and the result is the deliverable of its turn: erasure finds all
+ *     of them. No other column contains their text.
+ * H3  A handoff that was joined to another handoff has the turn of that handoff.
  * Rule: docs/reference/handoff.md.
  */
 import type {
@@ -30,11 +30,11 @@ import { handoffStatusOf, isFinalPhase, isJsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 
-/** How the end of turn `t` reads as a phase. */
+/** The phase that follows from the end of turn `t`. */
 export const END_PHASE = `case t.status when 'success' then 'completed' when 'partial' then case when t.error is null then 'completed' else 'failed' end
     when 'timeout' then 'timed_out' when 'canceled' then 'canceled' else case t.error->>'code' when 'chain_failed' then coalesce(t.error->'details'->>'phase', 'failed') else 'failed' end end`;
 
-/** The phase of handoff `h`, served by turn `t` or by none (H1). */
+/** The phase of handoff `h`, served by turn `t` or by no turn (H1). */
 export const PHASE = `case when h.ended_at is not null or t.id is null then h.phase when t.ended_at is not null then ${END_PHASE}
     when t.start_position is null then 'pending' when h.asking_since is not null then 'waiting_input' when h.worker_target is not null and t.status <> 'running' then 'queued' else 'in_progress' end`;
 
@@ -45,7 +45,7 @@ export const ON_TURN =
 export const CARD_VALUE = (card: string): string =>
   `case ${card}.content->>'kind' when 'text' then to_json(${card}.content->>'text') else ${card}.content->'data' end`;
 
-/** All of it but what was handed on: context, payload and result, each of which may be large. */
+/** All columns except context, payload and result, each of which may be large. */
 const OUTLINE = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
   (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
   coalesce(h.error, t.error) as error, h.run_id, h.parent_turn_id, h.tool_call_id, t.run_id as target_run_id, t.id as turn_id, h.ticket_id, h.joined_to,
@@ -67,7 +67,7 @@ interface OutlineRow extends pg.QueryResultRow {
   readonly phase: HandoffPhase;
   readonly created_at: Date;
   readonly ended_at: Date | null;
-  /** Null after erasure, as all contents. */
+  /** Null after erasure, like all contents. */
   readonly task: string | null;
   readonly error: ErrorBody | null;
   readonly run_id: string | null;
@@ -92,7 +92,7 @@ interface OutlineRow extends pg.QueryResultRow {
 }
 
 export interface HandoffRow extends OutlineRow {
-  /** Null after erasure, too. */
+  /** Also null after erasure. */
   readonly context: JsonObject | null;
   readonly payload: JsonValue;
   readonly result: JsonValue;
@@ -134,7 +134,7 @@ export const toHandoff = (row: HandoffRow): Handoff => ({
   ...toOutline(row),
   context: isJsonObject(row.context) ? row.context : {},
   payload: row.payload,
-  // What a turn left that did not come to its end is in its deliverable.
+  // The deliverable may also contain the partial result of a turn that did not complete.
   result: row.phase === 'completed' ? row.result : null,
 });
 
@@ -154,30 +154,30 @@ const CHAIN = statement(
   `select /* handoffs.chain */ ${OUTLINE} from ${FROM} where h.root_handoff_id = $1 and h.project_id = $2 order by h.created_at, h.id limit $3`,
 );
 
-/** All handoffs that come from the same first one, the oldest first, without what they have handed on. */
+/** All handoffs with the same root handoff, the oldest first, without context, payload and result. */
 export const loadChain = async (
   db: Queryable,
   of: { readonly rootId: HandoffId; readonly projectId: ProjectId; readonly limit: number },
 ): Promise<HandoffOutline[]> =>
   (await run<OutlineRow>(db, CHAIN, [of.rootId, of.projectId, of.limit])).map(toOutline);
 
-/** What is wanted of handoffs. */
+/** The filters of a list of handoffs. */
 export interface HandoffFilters {
   readonly projectId: ProjectId;
   readonly sourceAgent?: string | undefined;
-  /** Only what this agent has asked for. From outside any name may be that of a source. */
+  /** Only handoffs that this agent has requested. External requests may use any source name. */
   readonly sourceAgentId?: AgentId | undefined;
   readonly targetAgent?: string | undefined;
   readonly platform?: string | undefined;
   readonly phases?: readonly HandoffPhase[] | undefined;
-  /** The caller's run, or the run of the turn that asked or serves. */
+  /** The caller's run, or the run of the requesting or serving turn. */
   readonly run?: string | undefined;
   readonly limit: number;
-  /** The last handoff of the page before. */
+  /** The last handoff of the previous page. */
   readonly after?: { readonly at: string; readonly id: string } | undefined;
 }
 
-/** A handoff of a list, with its place in it. */
+/** A handoff of a list, with its place in the list. */
 export interface ListedHandoff extends Handoff {
   /** ISO 8601, to the microsecond. */
   readonly place_at: string;
@@ -194,7 +194,7 @@ const listOf = (which: string): string => `
   order by h.created_at desc, h.id desc limit $9`;
 
 const LIST = statement(listOf(''));
-/** Few handoffs are open beside those that have ended, and open ones have an index of their own. */
+/** Open handoffs are few compared to ended ones, and have a separate index. */
 const LIST_OPEN = statement(listOf(' and h.ended_at is null'));
 
 /** Handoffs of a project, the newest first. */
@@ -249,7 +249,7 @@ export async function loadHandoffEvents(
   }));
 }
 
-/** Where a handoff stands, for one who waits for it. */
+/** The state of a handoff, for a caller that waits for it. */
 export interface WaitedHandoff extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly turn_id: TurnId | null;
@@ -260,18 +260,18 @@ const WAITED = statement(
   `select /* handoffs.waited */ h.id as handoff_id, t.id as turn_id, h.ended_at is not null or t.ended_at is not null as has_ended from boxcar.handoffs h ${ON_TURN} where h.id = any ($1::uuid[])`,
 );
 
-/** Those that exist. */
+/** The given handoffs that exist. */
 export const findWaitedHandoffs = (
   db: Queryable,
   handoffIds: readonly HandoffId[],
 ): Promise<WaitedHandoff[]> => run<WaitedHandoff>(db, WAITED, [handoffIds]);
 
-/** A handoff as the next one below it sees it. */
+/** A handoff with the data that a new handoff below it needs. */
 export interface HandoffPlace extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly root_handoff_id: HandoffId;
   readonly depth: number;
-  /** From it to the root. */
+  /** From this handoff to the root. */
   readonly chain: readonly {
     readonly handoff_id: HandoffId;
     readonly source_agent: string;
@@ -280,7 +280,7 @@ export interface HandoffPlace extends pg.QueryResultRow {
   }[];
 }
 
-// A turn that was started by the end of a handoff is below the turn that has served it, and serves none of those above.
+// A turn that was started by the end of a handoff is below the turn that has served that handoff, and serves no handoff above it.
 const PLACE = statement(`
   with recursive /* handoffs.place */ woken as (
     select min(u.n) as n from unnest($3::uuid[]) with ordinality as u(id, n) join boxcar.turns t on t.id = u.id where t.is_woken
@@ -301,7 +301,7 @@ const PLACE = statement(`
   from up f where f.n = 1`);
 
 /**
- * The handoff under which another one is asked for: the one that is named, else the nearest one that a turn of the chain serves.
+ * The parent of a new handoff: the named handoff, or the nearest handoff that a turn of the chain serves.
  *
  * @param of.chain - Turns from the calling one to the root.
  */
@@ -320,7 +320,7 @@ const LOCK_KEY = statement(
   "select /* handoffs.lock_key */ pg_advisory_xact_lock(hashtextextended($1::text || ' ' || $2::text, 35))",
 );
 
-/** Of those who ask for a handoff under the same key, one at a time goes on. */
+/** Serializes the requests for handoffs under the same key. */
 export async function lockHandoffKey(tx: Tx, projectId: ProjectId, key: string): Promise<void> {
   await run(tx, LOCK_KEY, [projectId, key]);
 }
@@ -341,7 +341,7 @@ export const findKeyedHandoff = async (
   key: string,
 ): Promise<KeyedHandoff | undefined> => (await run<KeyedHandoff>(db, KEYED, [projectId, key]))[0];
 
-/** A handoff as the process sees it that serves it with an adapter or a function. */
+/** A handoff with the data for the process that serves it with an adapter or a function. */
 export interface ServedHandoff extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
   readonly turn_id: TurnId;
@@ -355,9 +355,9 @@ export interface ServedHandoff extends pg.QueryResultRow {
   readonly parent_run_id: string | null;
   readonly attempts: number;
   readonly is_attempt_open: boolean;
-  /** The task of the platform that has asked in the open attempt. */
+  /** The id of the open attempt's task on the other platform. */
   readonly remote_task: string | null;
-  /** Task, context or payload is gone: what is left is not what was asked. */
+  /** Task, context or payload was erased, so the request is incomplete. */
   readonly is_erased: boolean;
   readonly retry: { readonly max_attempts: number; readonly base_ms: number; readonly max_ms: number };
   /** Task, context and payload. */

@@ -1,11 +1,12 @@
 /**
- * Questions of handoffs while they run, and their replies.
+ * Questions of running handoffs, and their replies.
  *
- * Q1  Messages of a handoff are numbered from 1 without gaps. A question has one reply at most, and none after its time or after the end of
- *     its handoff.
- * Q2  Only the worker that holds the turn asks. An attempt that begins or fails closes what was left open: nobody waits for a reply. The same
- *     question, asked again by another attempt, is the same row: with its reply, or open again for the rest of its time.
- * Q3  While a question is open the time of the handoff does not run: its deadline moves by what the wait took.
+ * Q1  Messages of a handoff are numbered from 1 without gaps. A question has at most one reply, and no reply after its time or after the
+ *     end of its handoff.
+ * Q2  Only the worker that holds the turn asks. An attempt that begins or fails closes the open questions, because nothing waits for their
+ *     replies. When another attempt asks the same question again, it uses the same row: with its reply, or open again for the rest of its
+ *     time.
+ * Q3  While a question is open, the time of the handoff does not run: its deadline moves by the duration of the wait.
  * Rule: docs/reference/handoff.md, "Questions".
  */
 import type { HandoffId, HandoffMessage, NewCard, ProjectId, TurnId, WorkerId } from '@boxcar/kernel';
@@ -16,10 +17,10 @@ import { hasStatus } from '../turn/index.js';
 import { type LoggedEvent, writeEvents } from './handoff-changes.js';
 import { PARTS_CHANNEL } from './turn-parts.js';
 
-/** Room for what stands in queues, beside the time of the handoff. */
+/** Extra time for waiting in queues, in addition to the time of the handoff. */
 const ROOM_MS = 3_600_000;
 
-/** The turn and its call may take as much longer as the question may wait. */
+/** Extends the deadlines of the turn and its call by the time that the question may wait. */
 const LOCK_ASKING = statement(`
   with /* messages.lock_asking */ held as (
     update boxcar.turns t set deadline_at = case when t.deadline_at is not null then greatest(t.deadline_at, now() + ($4 + ${ROOM_MS} + h.timeout_ms) * interval '1 millisecond') end
@@ -32,13 +33,13 @@ const LOCK_ASKING = statement(`
   )
   select h.id from boxcar.handoffs h join held on held.id = h.id for no key update of h`);
 
-/** Those that read a handoff of the same root learn that questions have changed: its turn, and that of the root. */
+/** Notifies readers of handoffs with the same root that questions have changed: on the turn of the handoff, and on the turn of the root. */
 const tellReaders = (changed: string): string => `
   told as (
     select pg_notify('${PARTS_CHANNEL}', r.turn_id::text) from ${changed} c join boxcar.handoffs h on h.id = c.id join boxcar.handoffs r on r.id in (h.id, h.root_handoff_id) where r.turn_id is not null
   )`;
 
-// By the clock under the lock of the handoff: of two questions the one with the lower number is the older one.
+// Uses the clock under the lock of the handoff, so that of two questions the older one has the lower number.
 const ASK = statement(`
   with /* messages.ask */ question as (
     insert into boxcar.handoff_messages (handoff_id, seq, card_id, ask_key, expires_at, created_at)
@@ -67,14 +68,14 @@ const FIND = statement(`
   from boxcar.handoff_messages q left join boxcar.handoff_messages a on a.handoff_id = q.handoff_id and a.replies_to = q.seq left join boxcar.cards c on c.id = a.card_id
   where q.handoff_id = $1 and q.ask_key = $2`);
 
-/** A question as the one that asks sees it. */
+/** A question with the data for the attempt that asks it. */
 export interface AskedQuestion extends pg.QueryResultRow {
   readonly seq: number;
   readonly remaining_ms: number;
   readonly is_closed: boolean;
-  /** Null: nobody has replied. */
+  /** Null: no reply yet. */
   readonly answer_seq: number | null;
-  /** Null after erasure, too. */
+  /** Also null after erasure. */
   readonly answer: string | null;
 }
 
@@ -84,7 +85,10 @@ export const findQuestion = async (
   askKey: string,
 ): Promise<AskedQuestion | undefined> => (await run<AskedQuestion>(db, FIND, [handoffId, askKey]))[0];
 
-/** Asks, or finds the question as it was asked (Q2). @returns Undefined: the turn is in other hands, or has ended. */
+/**
+ * Asks, or finds the question when it was already asked (Q2). @returns Undefined when another worker holds the turn, or the turn has
+ * ended.
+ */
 export function askQuestion(
   pool: pg.Pool,
   ask: {
@@ -94,7 +98,7 @@ export function askQuestion(
     readonly askKey: string;
     readonly card: NewCard;
     readonly timeoutMs: number;
-    /** What a platform calls the task that waits for the reply. */
+    /** The platform's id of the task that waits for the reply. */
     readonly remoteTask?: string | undefined;
   },
 ): Promise<{ readonly question: AskedQuestion; readonly logged: readonly LoggedEvent[] } | undefined> {
@@ -115,7 +119,7 @@ export function askQuestion(
   });
 }
 
-/** Ends the wait of handoff `h` when none of its questions is open any more but those in `closed` (Q3). */
+/** Ends the wait of handoff `h` when all of its questions except those in `closed` are closed (Q3). */
 const GOES_ON = (closed: string): string => `
     asking_since = case when exists (select from boxcar.handoff_messages m where m.handoff_id = h.id and m.replies_to is null and m.closed_at is null and m.seq <> ${closed}) then h.asking_since end,
     deadline_at = case when exists (select from boxcar.handoff_messages m where m.handoff_id = h.id and m.replies_to is null and m.closed_at is null and m.seq <> ${closed}) then h.deadline_at else h.deadline_at + (now() - h.asking_since) end`;
@@ -134,7 +138,7 @@ const EXPIRE = statement(`
   ), ${writeEvents('c', "jsonb_build_array(jsonb_build_object('type', 'handoff.question_expired', 'data', jsonb_build_object('question', c.question)))")}, ${tellReaders('c')}
   select l.handoff_id, l.type, l.data, (select count(*) from told)::int as told from logged l`);
 
-/** Closes a question whose time is over. @returns What it has written: nothing when it is closed already. */
+/** Closes a question whose time is over. @returns The events that were written; none when it was closed before. */
 export function expireQuestion(
   pool: pg.Pool,
   of: { readonly handoffId: HandoffId; readonly seq: number },
@@ -145,11 +149,11 @@ export function expireQuestion(
   });
 }
 
-/** What stands in the way of a reply. */
+/** The data that decides whether a reply can be written. */
 export interface ReplyPlace extends pg.QueryResultRow {
   readonly turn_id: TurnId | null;
   readonly has_ended: boolean;
-  /** The question that was named, or the oldest open one. */
+  /** The named question, or the oldest open question. */
   readonly question: number | null;
   readonly is_closed: boolean | null;
   readonly is_late: boolean | null;
@@ -180,9 +184,9 @@ const REPLY = statement(`
   select l.handoff_id, l.type, l.data, (select count(*) from told)::int as told from logged l`);
 
 /**
- * Replies to a question, once (Q1).
+ * Writes a reply to a question, once (Q1).
  *
- * @param judge - Throws where the place does not let a reply be written.
+ * @param judge - Throws when the place does not allow a reply.
  */
 export function writeReply(
   pool: pg.Pool,
@@ -192,7 +196,7 @@ export function writeReply(
     readonly question: number | undefined;
     readonly card: NewCard;
     readonly author: string;
-    /** The same key is the same reply. */
+    /** A reply with the same key is the same reply. */
     readonly key: string | undefined;
   },
   judge: (place: ReplyPlace | undefined) => number,
@@ -231,7 +235,7 @@ const LIST = statement(`
     left join boxcar.turns t on t.id = h.turn_id left join boxcar.handoff_messages a on a.handoff_id = m.handoff_id and a.replies_to = m.seq
   where h.id = $1 and h.project_id = $2 order by m.seq`);
 
-/** All of a handoff, in order. */
+/** All messages of a handoff, in order. */
 export const loadHandoffMessages = (
   db: Queryable,
   of: { readonly handoffId: HandoffId; readonly projectId: ProjectId },

@@ -1,9 +1,10 @@
 /**
- * Tasks that other platforms give to public agents, and those agents.
+ * Public agents, and the tasks that other platforms give to them.
  *
- * P1  A task is a handoff. A caller sees the tasks that it has given to an agent itself, and no others.
- * P2  A task waits for input while a question of it, or of a handoff below it, is open. The oldest one is what it asks.
- * P3  The agent of a conversation is made with the first turn of one of its tasks. Whoever makes a turn for the conversation holds its lock.
+ * P1  A task is a handoff. A caller sees only the tasks that it has itself given to an agent.
+ * P2  A task waits for input while a question of the task, or of a handoff below it, is open. The task shows its oldest open question.
+ * P3  The agent of a conversation is made with the first turn of one of its tasks. A process that makes a turn for the conversation must
+ *     hold its lock.
  * Rule: docs/reference/a2a.md.
  */
 import type { AgentId, Handoff, HandoffId, HandoffPhase, ProjectId } from '@boxcar/kernel';
@@ -12,19 +13,19 @@ import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { HANDOFF, FROM as HANDOFFS, type HandoffRow, PHASE, toHandoff } from './handoffs.js';
 
-/** Whose tasks are meant. */
+/** The owner of the tasks. */
 export interface TaskScope {
   readonly projectId: ProjectId;
-  /** The name of its profile. */
+  /** The name of the agent's profile. */
   readonly publicAgent: string;
   readonly sourceAgent: string;
   /** Null: the operator of the project. */
   readonly sourceAgentId: AgentId | null;
 }
 
-/** What a task waits for. */
+/** The open question of a task. */
 export interface TaskQuestion {
-  /** The handoff that asks: the task itself, or one below it. */
+  /** The asking handoff: the task itself, or a handoff below it. */
   readonly handoff_id: HandoffId;
   readonly seq: number;
   /** Null after erasure. */
@@ -32,11 +33,11 @@ export interface TaskQuestion {
   readonly asked_at: Date;
 }
 
-/** A handoff as its caller from outside knows it. */
+/** A handoff with the data that its external caller may see. */
 export interface PublicTask extends Handoff {
   readonly conversation: string;
   readonly message_id: string;
-  /** Null: it asks nothing. */
+  /** Null: no open question. */
   readonly question: TaskQuestion | null;
 }
 
@@ -97,11 +98,11 @@ export async function findPublicTask(
   return row && toTask(row);
 }
 
-/** What is wanted of tasks. */
+/** The filters of a list of tasks. */
 export interface TaskFilters {
   readonly conversation?: string | undefined;
   readonly phases?: readonly HandoffPhase[] | undefined;
-  /** Those whose state has changed since. */
+  /** Only tasks whose state has changed since this time. */
   readonly since?: Date | undefined;
 }
 
@@ -125,7 +126,7 @@ export async function listPublicTasks(
   scope: TaskScope,
   of: TaskFilters & {
     readonly limit: number;
-    /** The last task of the page before. */
+    /** The last task of the previous page. */
     readonly after?: { readonly at: string; readonly id: string } | undefined;
   },
 ): Promise<readonly (PublicTask & { readonly place_at: string })[]> {
@@ -134,7 +135,7 @@ export async function listPublicTasks(
   return rows.map((row) => ({ ...toTask(row), place_at: row.place_at }));
 }
 
-/** A list is counted no further than this. */
+/** Tasks of a list are counted up to this number. */
 const MAX_COUNTED_TASKS = 10_000;
 
 const COUNT = statement(
@@ -150,7 +151,7 @@ export async function countPublicTasks(
   return row?.n ?? 0;
 }
 
-/** A profile that other platforms reach. */
+/** A profile that other platforms can reach. */
 export interface PublicAgent extends pg.QueryResultRow {
   readonly name: string;
   readonly version: number;
@@ -165,7 +166,7 @@ const FIND_AGENT = statement(
   `select /* public-tasks.find_agent */ ${AGENT} from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.project_id = $1 and f.name = $2 and ${IS_PUBLIC}`,
 );
 
-/** Undefined: there is no such profile, or it is not public. */
+/** Undefined: the profile does not exist or is not public. */
 export const findPublicAgent = async (
   db: Queryable,
   projectId: ProjectId,
@@ -187,7 +188,7 @@ const LOCK = statement(
   'select /* public-tasks.lock_conversation */ pg_advisory_xact_lock(hashtextextended($1::text, 38))',
 );
 
-/** Of those who make turns for a conversation, one at a time goes on (P3). */
+/** Serializes the creation of turns for a conversation (P3). */
 export async function lockConversation(tx: Tx, servingAgentId: AgentId): Promise<void> {
   await run(tx, LOCK, [servingAgentId]);
 }

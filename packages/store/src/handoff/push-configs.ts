@@ -1,9 +1,9 @@
 /**
- * Who is notified of tasks that other platforms give, and what they are told.
+ * Receivers and contents of push notifications about tasks from other platforms.
  *
- * N1  What is to be sent is made by triggers (`webhook/deliveries.ts`, W1), also of what has happened before somebody asks for it.
- * N2  Whoever asks holds the row of the task, so that an end at the same moment comes before or after.
- * N3  A notification has the task as it is when it is sent, and goes to the address for which it was asked, or nowhere.
+ * N1  Triggers create the deliveries (`webhook/deliveries.ts`, W1), including those for events before a receiver was configured.
+ * N2  Configuring a receiver locks the row of the task, so that a concurrent end of the task is ordered before or after it.
+ * N3  A notification contains the task as it is at the time of sending. It goes to the address for which it was created, or is not sent.
  * Rule: docs/reference/a2a.md, "Push notifications".
  */
 import type { DeliveryId, HandoffId } from '@boxcar/kernel';
@@ -16,14 +16,14 @@ export interface PushConfig {
   readonly id: string;
   readonly url: string;
   readonly token: string | null;
-  /** Of the header `authorization`. */
+  /** The scheme of the header `authorization`. */
   readonly scheme: string | null;
   readonly credentials: string | null;
-  /** Of the protocol, such as `1.0`. */
+  /** The version of the protocol, such as `1.0`. */
   readonly version: string;
 }
 
-/** A task has no more receivers. */
+/** The maximum number of receivers of a task. */
 export const MAX_PUSH_CONFIGS = 10;
 
 const COLUMNS = 'p.id, p.url, p.token, p.scheme, p.credentials, p.version';
@@ -38,7 +38,7 @@ const SET = statement(`
   on conflict (handoff_id, id) do update set url = excluded.url, token = excluded.token, scheme = excluded.scheme, credentials = excluded.credentials, version = excluded.version
   returning p.id`);
 
-/** Notifies this receiver too, or changes how it is notified (N2). @returns False: the task has too many. */
+/** Adds a receiver, or changes its configuration (N2). @returns False when the task has too many receivers. */
 export function setPushConfig(pool: pg.Pool, handoffId: HandoffId, config: PushConfig): Promise<boolean> {
   const { id, url, token, scheme, credentials, version } = config;
   return transaction(pool, async (tx) => {
@@ -51,7 +51,7 @@ const LIST = statement(
   `select /* push-configs.list */ ${COLUMNS} from boxcar.push_configs p where p.handoff_id = $1 order by p.created_at, p.id`,
 );
 
-/** Those of a task, the oldest first. */
+/** The receivers of a task, the oldest first. */
 export const listPushConfigs = (db: Queryable, handoffId: HandoffId): Promise<PushConfig[]> =>
   run<PushConfig & pg.QueryResultRow>(db, LIST, [handoffId]);
 
@@ -59,12 +59,12 @@ const DELETE = statement(
   'delete /* push-configs.delete */ from boxcar.push_configs where handoff_id = $1 and id = $2',
 );
 
-/** Notifies a receiver no more. What is not sent yet will fail. */
+/** Removes a receiver. Deliveries that were not sent yet will fail. */
 export async function deletePushConfig(db: Queryable, handoffId: HandoffId, id: string): Promise<void> {
   await run(db, DELETE, [handoffId, id]);
 }
 
-/** What a push notification says, and to whom. */
+/** The content of a push notification, and its receiver. */
 export interface Push {
   readonly config: PushConfig;
   readonly task: PublicTask;
@@ -75,7 +75,7 @@ const PUSHES = statement(`
   from ${TASK_FROM} join boxcar.webhook_deliveries w on w.handoff_id = h.id join boxcar.push_configs p on p.handoff_id = h.id and p.id = w.push_config and p.url = w.url
   where w.id = any ($1::uuid[])`);
 
-/** By delivery (N3). None of one whose receiver was taken back, or has another address now. */
+/** Keyed by delivery (N3). Leaves out deliveries whose receiver was removed or has another address now. */
 export async function loadPushes(
   db: Queryable,
   deliveryIds: readonly DeliveryId[],

@@ -1,10 +1,11 @@
 /**
- * The text of a handoff's turn while it is written.
+ * The text of a handoff's turn while the turn writes it.
  *
- * P1  Parts are numbered from 1 without gaps, in the order of their writing, and never change but by erasure.
- * P2  Only the worker that holds the running turn adds parts: the end of a turn waits for one that is being added, and after it there is none.
- * P3  A round is one answer of a model or one attempt at a platform. Its first part voids what other rounds have said: a part without text stands
- *     between them. The same part may be added again after a lost answer; it stands once.
+ * P1  Parts are numbered from 1 without gaps, in the order of their writing. Only erasure changes them.
+ * P2  Only the worker that holds the running turn adds parts. The end of a turn waits for a part that is being added; after the end no
+ *     part is added.
+ * P3  A round is one answer of a model or one attempt at a platform. Its first part voids the text of other rounds: a part without text
+ *     separates the rounds. A part that is added again after a lost answer is stored once.
  * Rule: docs/reference/handoff.md, "Streams".
  */
 import type { TurnId, WorkerId } from '@boxcar/kernel';
@@ -12,7 +13,7 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 import { hasStatus } from '../turn/index.js';
 
-/** A turn has a new part: the payload is its id. */
+/** The channel for new parts of turns: the payload is the id of the turn. */
 export const PARTS_CHANNEL = 'boxcar_parts';
 
 const ADD = statement(`
@@ -33,16 +34,16 @@ const ADD = statement(`
   )
   select (select count(*) from held)::int as held, (select pg_notify('${PARTS_CHANNEL}', a.turn_id::text) from added a limit 1) as told`);
 
-/** Adds a text to a round (P2, P3). @returns False: the turn is in other hands. */
+/** Adds a text to a round (P2, P3). @returns False when another worker holds the turn. */
 export async function addPart(
   db: Queryable,
   part: {
     readonly turnId: TurnId;
     readonly epoch: number;
     readonly holderId: WorkerId;
-    /** Unlike that of every other round of the turn. */
+    /** Different for every round of the turn. */
     readonly round: string;
-    /** From 1. */
+    /** The number of the part in its round, from 1. */
     readonly n: number;
     readonly text: string;
   },
@@ -52,7 +53,7 @@ export async function addPart(
   return row?.held === 1;
 }
 
-/** `text` is null where what was said before is void. */
+/** `text` is null where the earlier text becomes void. */
 export interface TurnPart extends pg.QueryResultRow {
   readonly seq: number;
   readonly text: string | null;
@@ -62,7 +63,7 @@ const LOAD = statement(
   'select /* turn-parts.load */ p.seq, p.text from boxcar.turn_parts p where p.turn_id = $1 and p.seq > $2 order by p.seq limit $3',
 );
 
-/** Those after a number, in order. */
+/** The parts after a number, in order. */
 export const loadTurnParts = (
   db: Queryable,
   of: { readonly turnId: TurnId; readonly afterSeq: number; readonly limit: number },
@@ -74,13 +75,13 @@ const SAID = statement(`
     coalesce(bool_or(p.text = ''), false) or exists (select from boxcar.turns t join boxcar.cards d on d.id = t.deliverable_card_id where t.id = $1 and d.content is null) as is_erased
   from boxcar.turn_parts p where p.turn_id = $1`);
 
-/** What the parts of a turn come to. Of a turn that has ended this changes by erasure only. */
+/** The combined parts of a turn. After the end of the turn, only erasure changes them. */
 export interface Said {
-  /** The last number. */
+  /** The number of the last part. */
   readonly seq: number;
-  /** What the round at the end has said. */
+  /** The text of the last round. */
   readonly text: string;
-  /** Words of its parts or its result are gone. */
+  /** Text of the parts or of the result was erased. */
   readonly is_erased: boolean;
 }
 

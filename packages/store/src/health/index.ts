@@ -1,4 +1,4 @@
-/** `@boxcar/store/health`: what a health check asks the database, and no more: it is started every few seconds. */
+/** `@boxcar/store/health`: only the database code that a health check needs, because a health check starts every few seconds. */
 export { toDatabaseError } from '../db/errors.js';
 export { createPool, endPool, type PoolOptions } from '../db/pool.js';
 export { checkSchemaVersion } from '../db/schema-version.js';

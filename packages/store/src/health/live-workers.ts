@@ -18,7 +18,7 @@ where lease_until > now() and ($1::text is null or info ->> 'hostname' = $1) and
   and ($3::text is null or targets @> array[$3])
 order by id`);
 
-/** The workers whose lease lives, narrowed to a host, a process, or a target they serve. */
+/** The workers with a valid lease, filtered by host, process, or a target that they serve. */
 export const findLiveWorkers = (
   db: Queryable,
   {

@@ -1,17 +1,17 @@
 /**
  * Keys of the HTTP frame.
  *
- * K1  The text of a key is in no row and no log: a key is found by the sha256 of its text.
- * K2  A key is usable until it is revoked or expires, while its project takes submissions. Each request asks the row.
- * K3  A key has one successor at most. Making it and ending the key are one statement.
- * K4  The key of a machine is valid at servers that only this machine reaches, and counts nowhere else.
+ * K1  The text of a key is never stored or logged: a key is found by the sha256 of its text.
+ * K2  A key is usable until it is revoked or expires, while its project accepts submissions. Each request reads the row.
+ * K3  A key has at most one successor. One statement makes the successor and ends the key.
+ * K4  A local key is valid only at servers that are reachable only from their own machine.
  * Rule: docs/reference/http.md, "Keys".
  */
 import type { AgentId, KeyId, ProjectId, Scope } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from '../db/index.js';
 
-/** A key as people see it. */
+/** A key as lists and reports show it. */
 export interface KeyRow extends pg.QueryResultRow {
   readonly id: KeyId;
   readonly project_id: ProjectId;
@@ -37,7 +37,7 @@ export interface NewKey {
   readonly sha256: Buffer;
   readonly hint: string;
   readonly scopes: readonly Scope[];
-  /** Of a machine (K4). */
+  /** A key of one machine (K4). */
   readonly isLocal: boolean;
   /** Null: it does not expire. */
   readonly lifetimeMs: number | null;
@@ -46,7 +46,7 @@ export interface NewKey {
 const IS_USABLE =
   '(k.revoked_at is null or k.revoked_at > now()) and (k.expires_at is null or k.expires_at > now())';
 const STATUS = `case when k.revoked_at <= now() then 'revoked' when k.expires_at <= now() then 'expired' else 'usable' end`;
-/** Of a key `k` and its agent `a`. */
+/** Columns of a key `k` and its agent `a`. */
 const KEY = `k.id, k.project_id, k.agent_id, a.name as agent, k.name, k.hint, k.scopes, k.is_local, k.created_at, k.expires_at, k.last_used_at, k.revoked_at, k.rotated_from, ${STATUS} as status`;
 const AGENT = 'left join boxcar.agents a on a.id = k.agent_id';
 
@@ -75,11 +75,11 @@ const onlyRow = (rows: readonly KeyRow[]): KeyRow => {
   return row;
 };
 
-/** One statement; again with the same id it changes nothing. */
+/** One statement. A repeated call with the same id changes nothing. */
 export const insertKey = async (pool: pg.Pool, key: NewKey): Promise<KeyRow> =>
   onlyRow(await runRetrying<KeyRow>(pool, MAKE, valuesOf(key)));
 
-/** A key that may be used, with the place of its project and agent. */
+/** A usable key, with the state of its project and agent. */
 export interface UsableKey extends pg.QueryResultRow {
   readonly id: KeyId;
   readonly project_id: ProjectId;
@@ -88,7 +88,7 @@ export interface UsableKey extends pg.QueryResultRow {
   readonly name: string;
   readonly scopes: readonly Scope[];
   readonly is_local: boolean;
-  /** Its last use was noted longer ago than a minute. */
+  /** The last recorded use is more than a minute old. */
   readonly is_use_due: boolean;
 }
 
@@ -99,7 +99,7 @@ const FIND_USABLE = statement(`
   from boxcar.api_keys k join boxcar.projects p on p.id = k.project_id and p.archived_at is null ${AGENT}
   where k.key_sha256 = $1 and ${IS_USABLE}`);
 
-/** The key with this digest, if it may be used now (K2). One statement. */
+/** The key with this digest, if it is usable now (K2). One statement. */
 export async function findUsableKey(db: Queryable, sha256: Buffer): Promise<UsableKey | undefined> {
   const [row] = await run<UsableKey>(db, FIND_USABLE, [sha256]);
   return row;
@@ -108,7 +108,7 @@ export async function findUsableKey(db: Queryable, sha256: Buffer): Promise<Usab
 const NOTE_USE = statement(`
   update /* keys.note_use */ boxcar.api_keys k set last_used_at = now() where k.id = $1 and (k.last_used_at is null or k.last_used_at < now() - ${USE_NOTED})`);
 
-/** Notes that a key was used, at most once a minute. */
+/** Records the use of a key, at most once a minute. */
 export async function noteKeyUse(db: Queryable, keyId: KeyId): Promise<void> {
   await run(db, NOTE_USE, [keyId]);
 }
@@ -117,7 +117,7 @@ const HAS_USABLE = statement(`
   select /* keys.has_usable */ exists (
     select from boxcar.api_keys k join boxcar.projects p on p.id = k.project_id and p.archived_at is null where not k.is_local and ${IS_USABLE}) as has_usable`);
 
-/** Whether there is a key, of any project, that may be used from another machine now. */
+/** Whether any project has a key that is usable from another machine now. */
 export async function hasUsableKey(db: Queryable): Promise<boolean> {
   const [row] = await run<{ has_usable: boolean }>(db, HAS_USABLE, []);
   return row?.has_usable === true;
@@ -126,9 +126,9 @@ export async function hasUsableKey(db: Queryable): Promise<boolean> {
 export interface KeyFilters {
   readonly projectId: ProjectId;
   readonly limit: number;
-  /** The last key of the page before. */
+  /** The last key of the previous page. */
   readonly after?: { readonly at: string; readonly id: string } | undefined;
-  /** Ended keys too. */
+  /** Includes ended keys. */
   readonly isAll: boolean;
 }
 
@@ -152,7 +152,7 @@ const REVOKE = statement(`
     update boxcar.api_keys x set revoked_at = least(x.revoked_at, now()) where x.id = $1 and x.project_id = $2 returning *)
   select ${KEY} from k ${AGENT}`);
 
-/** Ends a key; one that has been revoked stays as it is. @returns Undefined: the project has no such key. */
+/** Ends a key. A key that was already revoked stays as it is. @returns Undefined when the project does not have the key. */
 export async function revokeKeyRow(
   pool: pg.Pool,
   of: { readonly keyId: KeyId; readonly projectId: ProjectId },
@@ -161,7 +161,7 @@ export async function revokeKeyRow(
   return row;
 }
 
-// A key that a repeated statement has made is found, and changes nothing.
+// A repeated statement finds the key that it has made, and changes nothing.
 const ROTATE = statement(`
   with /* keys.rotate */ old as (
     select k.* from boxcar.api_keys k where k.id = $1 and k.project_id = $2 and ${IS_USABLE}
@@ -180,7 +180,9 @@ export interface Rotation extends Pick<NewKey, 'id' | 'projectId' | 'sha256' | '
   readonly graceMs: number;
 }
 
-/** Makes the successor of a key and ends the key (K3). @returns Undefined: the key is not usable, has a successor, or does not exist. */
+/**
+ * Makes the successor of a key and ends the key (K3). @returns Undefined when the key is not usable, has a successor, or does not exist.
+ */
 export async function rotateKeyRow(pool: pg.Pool, rotation: Rotation): Promise<KeyRow | undefined> {
   const { keyId, projectId, id, sha256, hint, graceMs } = rotation;
   const [row] = await runRetrying<KeyRow>(pool, ROTATE, [keyId, projectId, id, sha256, hint, graceMs]);
@@ -205,16 +207,16 @@ const DATABASE = statement(`
   select /* keys.database */ d.oid::text || ':' || extract(epoch from v.applied_at)::text as name
   from pg_database d cross join boxcar.schema_version v where d.datname = current_database() order by v.version limit 1`);
 
-/** What sees to the local key while nobody else does. */
+/** Work on the local key, done under its lock. */
 export type LocalKeyWork<T> = (of: {
-  /** Of all databases of the machine only this one has it. */
+  /** The id of the database, unique among all databases of the machine. */
   readonly database: string;
   findUsable(sha256: Buffer): Promise<UsableKey | undefined>;
   insert(key: NewKey): Promise<KeyRow>;
   revoke(keyId: KeyId): Promise<void>;
 }) => Promise<T>;
 
-/** Does work on the local key of a project in one transaction; of several processes one at a time. */
+/** Does work on the local key of a project in one transaction, in one process at a time. */
 export const withLocalKey = <T>(pool: pg.Pool, projectId: ProjectId, work: LocalKeyWork<T>): Promise<T> =>
   transaction(pool, async (tx: Tx) => {
     await run(tx, LOCK_LOCAL, [projectId]);

@@ -4,14 +4,14 @@ import { World } from '../testing/world.js';
 import { commitSteps } from '../turn/index.js';
 import { ActivityFeed } from './activity.js';
 
-/** More than one look reads. */
+/** More turns than one look reads. */
 const MANY = 1_500;
 
 test('what turns do is told once, however many there were in the last minute', async () => {
   await using world = await World.open();
   const turn = await world.running({ profile: await world.profile('writer'), holder: await world.worker() });
   await commitSteps(world.pool, [await world.commit(turn, { end: 'success' })]);
-  /** Turns like this one, that begin and end now, by ids of this moment. */
+  /** Copies of this turn that begin and end now, with ids of this moment. */
   const copy = (count: number) =>
     world.rows<{ id: TurnId }>(
       `insert into boxcar.turns select (jsonb_populate_record(t, jsonb_build_object('created_at', clock_timestamp(), 'ended_at', clock_timestamp(),

@@ -1,10 +1,10 @@
-/** What happened lately, for people who watch: one statement per look, on keys, whatever the size of the database. */
+/** Recent events, for people who watch: one statement per look, by keys, independent of the size of the database. */
 import { type RunId, type ToolCallId, type TurnId, type TurnStatus, tryParseId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';
 
 interface ActivityOf {
-  /** The server's clock, ISO 8601. */
+  /** The time by the server's clock, ISO 8601. */
   readonly at: string;
   readonly turn_id: TurnId;
   readonly run_id: RunId;
@@ -45,14 +45,14 @@ export type Activity =
       readonly error_code: string | null;
     });
 
-/** How far back a look reaches: a transaction may commit a while after the moment that its rows say. */
+/** How far back a look reaches. A transaction may commit a while after the time in its rows. */
 const OVERLAP_MS = 5_000;
-/** By how much the clocks of those who mint ids may differ. */
+/** The maximum difference between the clocks of processes that make ids. */
 const ID_SKEW_MS = 60_000;
-/** A look reads this many of the newest turns, and all turns that were open at the look before. */
+/** A look reads this many of the newest turns, and all turns that were open at the previous look. */
 const LIMIT = 1_000;
 
-// $1: ids from here on; $2: turns known to be open; $3: how far back in milliseconds.
+// $1: the first id; $2: turns known to be open; $3: how far back in milliseconds.
 const LOOK = statement(`
   with /* activity.look */ since as (select now() - $3 * interval '1 millisecond' as at),
   turn as materialized (
@@ -105,13 +105,13 @@ const keyOf = (activity: Activity): string => {
   return `${activity.event} ${activity.turn_id} ${part} ${'attempt' in activity ? activity.attempt : ''}`;
 };
 
-/** The first id that a clock at this moment could mint. */
+/** The first id that a clock can make at this time. */
 function firstIdAt(ms: number): string {
   const id = tryParseId(`${Math.max(Math.floor(ms), 0).toString(16).padStart(12, '0')}70008000000000000000`);
   return id ?? '00000000-0000-7000-8000-000000000000';
 }
 
-/** Follows what happens from its making on; each thing is told once. */
+/** Follows the events since its creation, and reports each event once. */
 export class ActivityFeed {
   readonly #pool: pg.Pool;
   #open: readonly TurnId[] = [];
@@ -123,7 +123,7 @@ export class ActivityFeed {
     this.#pool = pool;
   }
 
-  /** What has happened since the last look; the first one only finds out what is under way. */
+  /** The events since the last look. The first look only finds the turns in progress. */
   async readNew(): Promise<readonly Activity[]> {
     if (this.#startedAt === undefined) {
       const [row] = await runRetrying<LookRow>(this.#pool, OPEN, []);

@@ -1,4 +1,4 @@
-/** Lists on tables that have grown: a page reads what it shows. */
+/** Lists on large tables: a page reads only the rows that it shows. */
 import type { AgentId, BoxId, ProfileId, TurnId } from '@boxcar/kernel';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -10,12 +10,12 @@ import { listAgents, listBoxes } from './things.js';
 import { writeTurnWords } from './turn-words.js';
 import { listRuns, listTurns, type TurnFilters } from './turns.js';
 
-/** Turns, each of a run and an agent of its own. */
+/** Turns, each with a separate run and agent. */
 const N = 12_000;
 const PAGE = 20;
-/** More than a page reads, and far less than the tables have. */
+/** More than a page reads, and far less than the tables contain. */
 const LITTLE = 1_200;
-/** The newest turns are looked through for a text. */
+/** How many of the newest turns are searched for a text. */
 const WALK = 8_000;
 
 let world: World;
@@ -27,7 +27,10 @@ const id = (kind: number, n = 'n'): string =>
 const idOf = (kind: number, n: number): string =>
   `${kind}0000000-0000-7000-8000-${n.toString(16).padStart(12, '0')}`;
 
-/** Of 12,000 turns: every 1,000th failed, every 2,000th has another profile, every 3,000th a channel of its own. The agent 7 has the first half. */
+/**
+ * Of 12,000 turns, every 1,000th failed, every 2,000th has another profile, and every 3,000th has a separate channel. Agent 7 has the
+ * first half.
+ */
 const ROWS = (writerId: string, rareId: string): readonly string[] => [
   `insert into boxcar.cards (id, project_id, type, role, content, content_hash, size_bytes, token_estimate, author_id, created_at)
     select ${id(3)}, $1, 'task.instruction', 'user', json_build_object('kind', 'text', 'text', 'Read file ' || n || case when n = 77 then ' for ÖSTERREICH 100%' else '' end),
@@ -44,7 +47,7 @@ const ROWS = (writerId: string, rareId: string): readonly string[] => [
       case when n % 3000 = 0 then 'ops' else 'public' end, case when n % 1000 = 0 then 'failed' else 'success' end, 1, 10, ${id(4)}, ${id(5)}, at, ${id(3)}, at from made`,
 ];
 
-/** The profile, and 200 versions of it that no turn has. */
+/** The profile, and 200 versions of it that no turn uses. */
 const versionsOf = ({ id: last }: TestProfile): readonly ProfileId[] => [
   ...Array.from({ length: 200 }, (_none, n) => idOf(9, n) as ProfileId),
   last,
@@ -59,7 +62,7 @@ beforeAll(async () => {
   const client = await world.pool.connect();
   try {
     await client.query('set session_replication_role = replica');
-    // Two of each moment, as submissions that were written together.
+    // Two turns have the same time, like submissions that were written together.
     const made = `with made as (select n, '2026-01-01'::timestamptz + (n / 2) * interval '1 second' as at from generate_series(1, ${N}) n)`;
     for (const insert of ROWS(writer.id, rare.id)) await client.query(`${made} ${insert}`, [DEFAULT_PROJECT]);
   } finally {
@@ -74,11 +77,11 @@ afterAll(async () => {
   await world[Symbol.asyncDispose]();
 });
 
-/** The numbers of what a list shows, the newest first. */
+/** The numbers of the rows in a list, the newest first. */
 const numbersOf = (rows: readonly object[], key: string): number[] =>
   rows.map((row) => Number.parseInt(String(Reflect.get(row, key)).slice(-12), 16));
 
-/** All pages of a list, and what the dearest page read. */
+/** All pages of a list, and the number of reads of the most expensive page. */
 async function readAll<T extends object>(
   list: (scope: ListScope) => Promise<ListPage<T>>,
   scope: ListScope = all,
@@ -187,7 +190,7 @@ describe.each([
   });
 });
 
-/** The plan of the statement that `work` reads a page with. */
+/** The plan of the statement with which `work` reads a page. */
 async function planOf(work: (pool: pg.Pool) => Promise<unknown>): Promise<string> {
   const { query } = pg.Client.prototype;
   let page: pg.QueryConfig | undefined;

@@ -1,4 +1,4 @@
-/** What the processes that live have registered, as they announced it (`workers.ts`). */
+/** The tools and primitives of live processes, as the processes announced them (`workers.ts`). */
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 import { toPattern } from '../rows/index.js';
@@ -9,11 +9,11 @@ export interface RegisteredName {
   readonly name: string;
   /** Live workers that have it. */
   readonly workers: number;
-  /** Processes without a worker that take primitives from the queue `boxcar-primitives` and know it. */
+  /** Processes without a worker that know the primitive and take primitives from the queue `boxcar-primitives`. */
   readonly doors: number;
   /** The worker targets that those workers serve; `''` is the default pool. */
   readonly targets: readonly string[];
-  /** How many versions of its arguments these processes have; more than one while a new version is brought out. */
+  /** The number of versions of its arguments in these processes; more than one during the deployment of a new version. */
   readonly versions: number;
 }
 
@@ -21,7 +21,7 @@ export interface RegisteredPage {
   readonly names: readonly RegisteredName[];
   readonly hasMore: boolean;
   readonly liveWorkers: number;
-  /** Live workers of older builds, which do not say what they have. */
+  /** Live workers of older builds, which do not announce their tools and primitives. */
   readonly silentWorkers: number;
 }
 
@@ -48,7 +48,7 @@ interface RegisteredRow extends pg.QueryResultRow {
 /**
  * A page of tools or primitives, by name.
  *
- * @param page.after - The last name of the page before; '' = from the beginning.
+ * @param page.after - The last name of the previous page; '' = from the beginning.
  * @param page.text - A part of the name; '' = all.
  */
 export async function listRegistered(

@@ -20,7 +20,7 @@ export interface ListedAgent {
   /** Null: the operator of the project. */
   readonly profile: string | null;
   readonly profile_version: number | null;
-  /** The agent that made it. */
+  /** The agent that made this agent. */
   readonly owner: string | null;
   readonly tape_box_id: BoxId | null;
   readonly created_at: Date;
@@ -40,7 +40,7 @@ export interface ListedBox {
   readonly name: string | null;
   readonly owner_agent_id: AgentId | null;
   readonly owner: string | null;
-  /** Of a context box: its cards. Of a tape: its entries. */
+  /** For a context box, the number of its cards. For a tape, the number of its entries. */
   readonly count: number;
   /** Null for a tape, which has no sum. */
   readonly tokens: number | null;
@@ -49,7 +49,7 @@ export interface ListedBox {
 }
 
 export interface BoxFilters extends ListScope {
-  /** Its owner. */
+  /** The owner of the box. */
   readonly agentId?: AgentId | undefined;
   /** A part of the name of a tape. */
   readonly text?: string | undefined;
@@ -58,7 +58,7 @@ export interface BoxFilters extends ListScope {
 /**
  * SQL of `page` and `scan`.
  *
- * @param newest - The newest so many rows that fit, with their `name`.
+ * @param newest - The newest matching rows up to a limit, with their `name`.
  */
 function ctesOf(
   values: Values,

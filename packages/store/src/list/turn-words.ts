@@ -1,7 +1,7 @@
 /**
  * Words of instructions, by which lists find turns. They are rows of `boxcar.tape_words` at position 0, under the id of the turn; the
- * words of tapes begin at position 1. Searches write what is missing, so no turn pays for it. Erasure finds the rows by their card; a purge
- * removes them with the turns.
+ * words of tapes begin at position 1. Searches write the missing rows, so turns themselves have no extra cost. Erasure finds the rows by
+ * their card; a purge removes them with the turns.
  */
 import { foldedWords, type JsonObject, type ProjectId } from '@boxcar/kernel';
 import { type Queryable, run, runRetrying, statement } from '../db/index.js';
@@ -10,12 +10,15 @@ import type { Outer, Row } from '../schema/index.js';
 import { PAGE_BYTES } from '../tape/index.js';
 import { joinInstruction } from './turns.js';
 
-/** Turns whose words are written at once. */
+/** The number of turns whose words are written at once. */
 const WRITTEN = 500;
-/** Turns that are so much older than the newest words are looked at again: their transactions may have been open when those were written. */
+/**
+ * Turns up to this much older than the newest words are examined again: their transactions may have been open when those words were
+ * written.
+ */
 const OVERLAP = "interval '1 hour'";
 
-// Words are written from the oldest turn on. What commits late has a time of before: that of its transaction's beginning.
+// Words are written from the oldest turn on. A turn that commits late has an earlier time, the beginning of its transaction.
 const START = statement(`
   select /* turn-words.start */ to_regclass('boxcar.tape_words_trigrams') is not null as has_index, (
     select to_char((t.created_at - ${OVERLAP}) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') from boxcar.turns t
@@ -23,7 +26,7 @@ const START = statement(`
     order by t.project_id desc, ${newestFirst('t')} limit 1
   ) as at`);
 
-// Contents are only pointed to until it is known which of them are sent.
+// Contents are only referenced until it is known which of them are sent.
 const MISSING = statement(`
   with /* turn-words.missing */ chosen as materialized (
     select t.created_at, t.id, t.context_box_id from boxcar.turns t
@@ -38,8 +41,8 @@ const MISSING = statement(`
   select s.id as turn_id, s.card_id, s.content, to_char(s.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at
   from sized s where s.n = 1 or s.bytes <= ${PAGE_BYTES} order by s.n`);
 
-// The runs are locked as spawns lock them, so that a purge of them waits, and finds these rows. An erasure under way is waited for and
-// seen; one that comes later waits, and finds these rows.
+// Locks the runs in the same way as spawns do, so that a purge of them waits and then finds these rows. An erasure in progress is waited
+// for and seen; a later erasure waits and then finds these rows.
 const INSERT = statement(`
   with /* turn-words.insert */ run as materialized (
     select r.id from boxcar.runs r where r.id = any (array(select t.run_id from boxcar.turns t where t.id = any ($1::uuid[]))) order by r.id for key share
@@ -65,13 +68,13 @@ function wordsOf(content: JsonObject | null): string | null {
   return foldedWords(words);
 }
 
-/** Three letters or digits in a row: what trigrams need, to find less than everything. */
+/** Three letters or digits in a row: without them a trigram index would not narrow the search. */
 const HAS_TRIGRAM = /[\p{L}\p{N}]{3}/u;
 
 /**
- * Writes the words of the turns of a project that have none yet, page by page.
+ * Writes the words of the turns of a project that have no words yet, page by page.
  *
- * @param folded - What is to be searched.
+ * @param folded - The text to search for.
  * @returns Whether an index finds the text.
  */
 export async function writeTurnWords(

@@ -21,23 +21,23 @@ import {
   Window,
 } from '../rows/index.js';
 
-/** Statuses that few turns end with: an index has them apart (`turns_unwell`). */
+/** Statuses with which few turns end. They have a separate index (`turns_unwell`). */
 const UNWELL: readonly TurnStatus[] = ['partial', 'failed', 'timeout', 'canceled'];
 /**
- * The newest turns are looked through before the index of words is asked: what many turns say is found among them, and its entries in
- * the index stay unread.
+ * This many of the newest turns are searched before the index of words is used: a frequent text is found among them, so that its many
+ * index entries need not be read.
  */
 const WALKED = 1_000;
 const PREVIEW_LENGTH = 200;
 
-/** What is wanted of turns, and of the roots of runs. */
+/** The filters of turns, and of the roots of runs. */
 export interface TurnFilters extends ListScope {
   readonly statuses?: readonly TurnStatus[] | undefined;
   readonly agentId?: AgentId | undefined;
   /** All versions of one profile. */
   readonly profileIds?: readonly ProfileId[] | undefined;
   readonly channelId?: string | undefined;
-  /** A part of the instruction, folded as its words are; `isIndexed`: an index finds it (`turn-words.ts`). */
+  /** A part of the instruction, folded like its words. `isIndexed`: an index finds it (`turn-words.ts`). */
   readonly text?: { readonly folded: string; readonly isIndexed: boolean } | undefined;
 }
 
@@ -55,7 +55,7 @@ export interface ListedTurn {
   readonly channel_id: string;
   readonly steps: number;
   readonly error_code: string | null;
-  /** Its first 200 characters; null when it has none. */
+  /** The first 200 characters; null without an instruction. */
   readonly instruction: string | null;
   readonly created_at: Date;
   readonly ended_at: Date | null;
@@ -65,9 +65,9 @@ export interface ListedTurn {
 export interface ListedRun {
   readonly run_id: RunId;
   readonly root_turn_id: TurnId;
-  /** How many of its roots have which status; a `fork_join` from outside has several roots. */
+  /** The number of roots per status; an external `fork_join` has several roots. */
   readonly roots: Readonly<Partial<Record<TurnStatus, number>>>;
-  /** All turns of the run. */
+  /** The number of all turns of the run. */
   readonly turns: number;
   readonly agent_id: AgentId;
   readonly agent: string;
@@ -97,7 +97,7 @@ const INSTRUCTION = `case when card.id is not null then
 const hasWords = (turn: string, pattern: string): string =>
   `(select true from boxcar.tape_words w where w.box_id = ${turn} and w.position = 0 and w.words like ${pattern}) is true`;
 
-/** How turns are chosen, or runs by their roots: of the roots that fit one stands for the run. */
+/** Chooses turns, or runs by their roots: one of the matching roots represents the run. */
 class Choice {
   readonly window: Window;
   readonly #filters: TurnFilters;
@@ -118,11 +118,11 @@ class Choice {
     this.#pattern = text && values.add(toPattern(text.folded), 'text');
   }
 
-  /** What all turns that fit have, however they are found. */
+  /** The conditions of all matching turns, however the turns are found. */
   #always(t: string): readonly string[] {
     return [
       ...(this.#channel === undefined ? [] : [`${t}.channel_id = ${this.#channel}`]),
-      // Says that the index of channels has it.
+      // Tells the planner that the index of channels contains the turn.
       ...(this.#channel === undefined || this.#filters.channelId === 'public'
         ? []
         : [`${t}.channel_id <> 'public'`]),
@@ -130,7 +130,7 @@ class Choice {
     ];
   }
 
-  /** All filters but the text. */
+  /** All filters except the text. */
   #fits(t: string): readonly string[] {
     const { statuses } = this.#filters;
     return [
@@ -142,8 +142,8 @@ class Choice {
   }
 
   /**
-   * Of runs: the root stands for its run. That is the first root if it fits, which two keys tell; else the last one that fits. All roots
-   * are of one transaction.
+   * For runs: the condition that a root represents its run. That is the first root if it matches, which two look-ups by key decide;
+   * otherwise the last matching root. All roots are written in one transaction.
    */
   #standsForRun(t: string): readonly string[] {
     if (!this.#isOfRuns) return [];
@@ -156,7 +156,7 @@ class Choice {
     ];
   }
 
-  /** The newest so many turns that fit, without a look at the text. */
+  /** The newest matching turns up to a limit, without the text filter. */
   #newest(limit: string, conditions: readonly string[]): string {
     const { statuses = [undefined], channelId = 'public' } = this.#filters;
     // A channel other than `public` has few turns, of any agent: the index of channels begins with the project.
@@ -182,7 +182,7 @@ class Choice {
         ...conditions,
       ].filter((condition) => condition !== undefined);
       const one = `select t.created_at, t.id from boxcar.turns t where ${where.join(' and ')} order by ${lead} desc, ${newestFirst('t')} limit ${limit}`;
-      // By another column one walk meets all versions of the profile.
+      // With another leading column, one index scan finds all versions of the profile.
       return lead === 't.profile_id'
         ? `(select x.* from unnest(${this.#profiles}) as f(id) cross join lateral (${one}) x)`
         : `(${one})`;
@@ -190,7 +190,7 @@ class Choice {
     return `select x.created_at, x.id from (${ways.join(' union all ')}) x order by ${newestFirst('x')} limit ${limit}`;
   }
 
-  /** SQL of `page` and `scan`: what is shown, and how far a text was looked for. */
+  /** SQL of `page` and `scan`: the rows to show, and how far the search for a text has reached. */
   get ctes(): string {
     const { limit, more } = this.window;
     const { text } = this.#filters;
@@ -210,7 +210,7 @@ class Choice {
       return `${walked},
   page as materialized (select * from near),
   scan as (select k.created_at, k.id from walked k where (select is_wanted from rest) order by k.created_at, k.id limit 1)`;
-    // `+ 0` takes the key of the table out of the choice.
+    // `+ 0` keeps the planner from using the key of the table.
     return `${walked},
   far as materialized (
     select t.created_at, t.id from boxcar.tape_words w cross join lateral (select x.* from boxcar.turns x where x.id = w.box_id offset 0) t
@@ -241,7 +241,7 @@ export function listTurns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage
 const hasFilter = ({ statuses, agentId, profileIds, channelId, text }: TurnFilters): boolean =>
   (statuses ?? agentId ?? profileIds ?? channelId ?? text) !== undefined;
 
-/** A page of runs: those of which a root fits. */
+/** A page of runs with at least one matching root. */
 export function listRuns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage<ListedRun>> {
   const values = new Values();
   const isFiltered = hasFilter(filters);
@@ -256,7 +256,8 @@ export function listRuns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage<
     ctes: choice?.ctes ?? all(),
     columns: `r.id as run_id, r.root_turn_id, roots.by_status as roots, r.turn_count as turns, t.agent_id, a.name as agent, f.name as profile,
     f.version as profile_version, t.primitive, t.channel_id, ${INSTRUCTION} as instruction, r.created_at, r.canceled_at`,
-    // The roots are of the transaction that made the run. By the index of lists: that of the tree would read all turns of the run.
+    // The roots are written in the transaction that made the run. They are read by the index of lists, because the index of the tree would
+    // read all turns of the run.
     joins: `cross join lateral (select x.* from boxcar.runs x where x.id = ${isFiltered ? '(select o.run_id from boxcar.turns o where o.id = k.id)' : 'k.id'} offset 0) r
     cross join lateral (select x.* from boxcar.turns x where x.id = r.root_turn_id offset 0) t ${NAMES} ${joinInstruction('t')}
     cross join lateral (

@@ -1,4 +1,7 @@
-/** What an agent may read of a tape because turns wrote it for the agent is found entry by entry, not from the tape's whole history. */
+/**
+ * An agent may read the parts of a tape that turns wrote for the agent. These parts are found entry by entry, without reading the whole
+ * history of the tape.
+ */
 import type { AgentId, BoxId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -10,13 +13,13 @@ import { countReads } from '../testing/count-reads.js';
 import { DEFAULT_PROJECT, type TestTurn, World } from '../testing/world.js';
 import { findJoinable } from '../turn/batches.js';
 
-/** Turns of the child, of which each has four entries. */
+/** Turns of the child, each with four entries. */
 const N = 3_000;
 const LITTLE = 300;
 const IDS = 20;
 
 let world: World;
-/** One connection, so that what it has read is counted when it says so. */
+/** One connection, so that its reads are counted when it reports them. */
 let pool: pg.Pool;
 let parent: TestTurn;
 let child: TestTurn;
@@ -63,7 +66,7 @@ afterAll(async () => {
   await world[Symbol.asyncDispose]();
 });
 
-/** What `work` reads, and what it returns. */
+/** The number of reads of `work`, and its result. */
 async function reading<T>(work: () => Promise<T>): Promise<{ readonly result: T; readonly reads: number }> {
   let result: T | undefined;
   const reads = await countReads(pool, async () => {

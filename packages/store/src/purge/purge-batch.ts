@@ -1,9 +1,9 @@
 /**
- * One batch of a purge: looks again at what was decided, under the locks of all that goes, and removes it.
+ * One batch of a purge: checks the decisions again, under the locks of all rows to be removed, and removes them.
  *
- * B1  Locks are taken in the order of everything here: run, agent, turn, tape, card. Each look begins after the locks that hold back
- *     whoever could change what it sees.
- * B2  A batch removes all of its runs or none: the answer says because of what.
+ * B1  Locks are taken in the usual order: run, agent, turn, tape, card. Each check begins after the locks that keep other transactions
+ *     from changing its result.
+ * B2  A batch removes all of its runs or none: the answer gives the cause.
  */
 import type { AgentId, BoxId, HandoffId, RunId, TurnId } from '@boxcar/kernel';
 import { KernelError } from '@boxcar/kernel';
@@ -15,10 +15,11 @@ import type { PurgeMarks } from './purge-marks.js';
 import type { KeptByPurge, PurgeCounts } from './purge-plan.js';
 import { type PurgeableRun, type PurgeKind, youngTapes } from './purge-plan.js';
 
-// Begun after the locks: who joins a turn has its row first. One that has ended since has its answer.
+// Must begin after the locks: a transaction that joins a turn locks the turn's row first. A batch that has ended since has its answer.
 const JOINED = statement(`
   select /* purge-batch.joined */ coalesce(b.run_id, b.id) as run_id from boxcar.batches b where b.status = 'running' and b.turn_ids && $1::uuid[] limit 1`);
-// Begun after the locks: who reuses an agent has its row first, and so has an agent that makes a box, a tape, a fork or an agent.
+// Must begin after the locks: a transaction that reuses an agent locks its row first, and so does an agent that makes a box, a tape, a
+// fork or an agent.
 const USED = statement(`
   select /* purge-batch.used */ x.id from (
     select t.run_id as id from boxcar.turns t where t.agent_id = any ($2::uuid[]) and t.run_id not in (select unnest($1::uuid[]))
@@ -31,7 +32,7 @@ const USED = statement(`
     select a.id from boxcar.agents a where a.derived_from = any ($2::uuid[]) and a.id not in (select unnest($2::uuid[]))
   ) x limit 1`);
 
-// Begun after the tapes were locked: they do not change from then on.
+// Must begin after the tapes were locked: from then on they do not change.
 const YOUNG = statement(
   `select /* purge-batch.young */ y.id, y.cause from (${youngTapes('select unnest($1::uuid[]) as id', '$2::timestamptz')}) y order by y.cause, y.id limit 1`,
 );
@@ -47,8 +48,8 @@ const LOCK_CARDS = statement(`
   ))
     and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and not exists (select from boxcar.profiles f where f.card_id = c.id)
   order by c.id for update`);
-// Begun after the cards were locked: who lists a card that exists has locked it, or has the row of the tape that it is on. A card that
-// is on a tape keeps it; another one stays by itself.
+// Must begin after the cards were locked: a transaction that lists an existing card has locked the card, or has locked the row of the
+// card's tape. A card on a tape keeps the tape; another card stays without its box.
 const LISTED = statement(`
   with /* purge-batch.listed */ gone as materialized (select unnest($1::uuid[]) as id),
   listed as (
@@ -59,7 +60,7 @@ const LISTED = statement(`
   )
   select l.id, l.holder, exists (select from boxcar.tape_entries e where e.card_id = l.id and e.box_id in (select id from gone)) as is_on_tape from listed l`);
 
-// Requests for the approval of handoffs from outside, which no turn leads to. One that others share stays until they go.
+// Requests for the approval of external handoffs, to which no turn leads. A shared request stays until all of its handoffs are removed.
 const TICKETS = statement(`
   select /* purge-batch.tickets */ distinct a.id, a.card_id from boxcar.handoffs h cross join lateral (
       select x.id, x.card_id from boxcar.approvals x where x.id = h.ticket_id and x.turn_id is null
@@ -76,7 +77,7 @@ const DELETE_TICKETS = statement(
 );
 
 const TURNS = '(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]))';
-/** The batches of the runs: those that their turns are in, those that their calls wait for, and those that have collected their turns. */
+/** The batches of the runs: those that contain their turns, those for which their calls wait, and those that have collected their turns. */
 const BATCHES = `(select b.id from (
     select u.id from boxcar.turns t cross join lateral unnest(t.batch_ids) as u(id) where t.run_id = any ($1::uuid[])
     union select k.batch_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[])
@@ -86,9 +87,9 @@ const BATCHES = `(select b.id from (
 const MADE = `(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]) union all select b.id from ${BATCHES} b)`;
 
 /**
- * Rows that refer to the runs are deleted before them. An operation is written together with its turns, at the same time, and records
- * them; an operation of an older build without that record is found by its answer. The operation of a call has the call's id in its
- * key.
+ * Deletes of rows that refer to the runs, in order, before the runs themselves. An operation is written together with its turns, at the
+ * same time, and records them. An operation of an older build without that record is found by its answer. The key of a call's operation
+ * contains the id of the call.
  */
 const DELETES = [
   `delete /* purge-batch.delete_call_operations */ from boxcar.operations o using boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id
@@ -115,7 +116,7 @@ const DELETES = [
       union all select unnest($1::uuid[])
       union all select k.id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[]))`,
   'delete /* purge-batch.delete_budgets */ from boxcar.budgets where run_id = any ($1::uuid[])',
-  // Those of instructions (`turn-words.ts`); the words of tapes go with their boxes.
+  // The words of instructions (`turn-words.ts`); the words of tapes are removed with their boxes.
   'delete /* purge-batch.delete_words */ from boxcar.tape_words w using boxcar.turns t where t.run_id = any ($1::uuid[]) and w.box_id = t.id',
   'delete /* purge-batch.delete_steps */ from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',
   'delete /* purge-batch.delete_tool_calls */ from boxcar.tool_calls k using boxcar.turns t where t.run_id = any ($1::uuid[]) and k.turn_id = t.id',
@@ -124,10 +125,10 @@ const DELETE_BATCHES = statement(`
   with /* purge-batch.delete_batches */ gone as (delete from boxcar.batches b where b.id = any (array${BATCHES}) returning b.id),
   letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
   select id from gone`);
-/** What an operation names, as the index `operations_named` has it. */
+/** The ids that an operation names, in the form of the index `operations_named`. */
 const NAMES = `array_remove(array[left(response->>'agent_id', 36), left(response->>'output_box_id', 36), left(response->>'box_id', 36), left(response->>'boxId', 36), left(response->>'context_box_id', 36), left(response->>'turn_id', 36), left(response->>'run_id', 36),
     awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then left(split_part(idempotency_key, ':', 2), 36) end], null)`;
-/** Answers that name what goes: of commands, of a cancel, and what its agents have asked for themselves. */
+/** Answers that name removed rows: answers of commands, of a cancel, and of requests by the removed agents. */
 const DELETE_ANSWERS = statement(`
   delete /* purge-batch.delete_answers */ from boxcar.operations o where (o.made is null or o.made = '{}') and ${NAMES} && $1::text[]`);
 const PURGE_BOXES = statement('select /* purge-batch.purge_boxes */ boxcar.purge_boxes($1, $2)');
@@ -137,7 +138,7 @@ interface YoungTape extends pg.QueryResultRow {
   readonly cause: 'entry' | 'reset' | 'open_fork';
 }
 
-/** A card that is about to go, with a box or tape that stays and lists it. */
+/** A card to be removed that is still listed by a box or tape which stays. */
 interface ListedCard extends pg.QueryResultRow {
   readonly id: string;
   readonly holder: string;
@@ -191,7 +192,7 @@ const lockTurns = async (tx: Tx, runIds: readonly RunId[]): Promise<readonly Tur
     )
   ).map(({ id }) => id);
 
-/** Who appends to a tape or merges it has its row first. */
+/** A transaction that appends to a tape or merges it locks the tape's row first. */
 const lockTapes = async (tx: Tx, boxIds: readonly BoxId[]): Promise<readonly BoxId[]> =>
   (
     await query(tx, 'purge-batch.lock_tapes', ({ orm, tables: { boxes }, and, asc, eq, inline, isAnyOf }) =>
@@ -229,7 +230,7 @@ const deleteAgents = (tx: Tx, agentIds: readonly AgentId[]): Promise<unknown> =>
     orm.delete(agents).where(isAnyOf(agents.id, agentIds)),
   );
 
-/** Nobody fetches the package of a session that is gone. */
+/** Ends the packages of removed sessions, because they can no longer be fetched. */
 async function endPackages(tx: Tx, boxIds: readonly BoxId[]): Promise<void> {
   const ids = (await idsOf(tx, PACKAGES, [boxIds])) as HandoffId[];
   if (ids.length === 0) return;
@@ -246,7 +247,10 @@ const deleteRuns = (tx: Tx, runIds: readonly RunId[]): Promise<unknown> =>
     orm.delete(runs).where(isAnyOf(runs.id, runIds)),
   );
 
-/** Removes the runs or tapes of a batch in one transaction. `kept`: all of them stay; those that are gone by now are not among them. */
+/**
+ * Removes the runs or tapes of a batch in one transaction. `kept`: all of them stay; `kept` leaves out those that another transaction has
+ * removed.
+ */
 export function removeBatch(
   pool: pg.Pool,
   batch: readonly PurgeableRun[],

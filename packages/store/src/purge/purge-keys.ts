@@ -1,4 +1,4 @@
-/** Keys of the HTTP frame that ended long ago. */
+/** Purges ended keys of the HTTP frame. */
 import type { ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';

@@ -1,39 +1,39 @@
 /**
- * The marks of a purge (`boxcar.purging`): nothing new can refer to a box that is marked.
+ * The marks of a purge (`boxcar.purging`): nothing new can refer to a marked box.
  *
- * M1  A mark belongs to the purge that has set it last, which alone takes it back. A later purge takes marks over, so one that was
- *     killed delays no other; the earlier one keeps what it has lost.
- * M2  A mark is short, and is renewed while its purge lives. A mark that has run out is not renewed.
- * M3  A batch holds its marks: nothing takes them back before it ends.
+ * M1  A mark belongs to the purge that has set it last, and only that purge removes it. A later purge takes marks over, so a killed purge
+ *     does not delay other purges. The earlier purge keeps the boxes whose marks it has lost.
+ * M2  A mark is short, and is renewed while its purge lives. An expired mark is not renewed.
+ * M3  A batch holds its marks: nothing removes them before the batch ends.
  */
 import { randomUUID } from 'node:crypto';
 import { KernelError } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, runRetrying, sqlStateOf, statement, type Tx, transaction } from '../db/index.js';
 
-/** For so long nobody can refer to what a purge has marked when that is killed. */
+/** How long the marks of a killed purge prevent new references. */
 export const MARK_MS = 120_000;
-/** A mark is renewed so often within its time. */
+/** How often a mark is renewed within its time. */
 const RENEWALS = 4;
 const BARRIER_LOCK = 7_205_129_002;
 const BARRIER_TIMEOUT_MS = 200;
 
-// By id, as every lock here.
+// In the order of ids, like every lock here.
 const MARK = statement(`
   insert /* purge-marks.mark */ into boxcar.purging (box_id, purge_id, until)
   select u.id, $2, clock_timestamp() + $3::float8 * interval '1 millisecond' from unnest($1::uuid[]) as u(id) order by u.id
   on conflict (box_id) do update set purge_id = excluded.purge_id, until = excluded.until`);
-// Also those that another purge has taken over: a batch may still rely on them.
+// Includes marks that another purge has taken over, because a batch may still rely on them.
 const RENEW = statement(`
   update /* purge-marks.renew */ boxcar.purging p set until = greatest(p.until, clock_timestamp() + $2::float8 * interval '1 millisecond')
   from (select o.box_id from boxcar.purging o where o.box_id = any ($1::uuid[]) and o.until > clock_timestamp() order by o.box_id for no key update) x
   where p.box_id = x.box_id`);
-// Marks that a batch of another purge holds are left: they go with their boxes, or run out.
+// Skips marks that a batch of another purge holds: they are removed with their boxes, or expire.
 const UNMARK = statement(`
   delete /* purge-marks.unmark */ from boxcar.purging p using (
     select o.box_id from boxcar.purging o where o.purge_id = $1 or o.until < clock_timestamp() order by o.box_id for update skip locked) x
   where p.box_id = x.box_id`);
-// Renewing a mark and taking it over are updates that this lock lets pass.
+// This lock still allows a mark to be renewed or taken over.
 const HOLD = statement(`
   select /* purge-marks.hold */ count(*)::int as n from (
     select p.box_id from boxcar.purging p where p.box_id = any ($1::uuid[]) and p.purge_id = $2 and p.until > clock_timestamp() order by p.box_id for key share) h`);
@@ -54,7 +54,7 @@ export class PurgeMarks {
     this.#lifetimeMs = lifetimeMs;
   }
 
-  /** Sets the marks, and waits until everyone who had begun to refer to a box before has come to its end. */
+  /** Sets the marks, and waits until all transactions that began to refer to a box before have ended. */
   async set(signal: AbortSignal | undefined): Promise<void> {
     const at = performance.now();
     await runRetrying(this.#pool, MARK, [this.#boxIds, this.#purgeId, this.#lifetimeMs]);
@@ -73,17 +73,17 @@ export class PurgeMarks {
       await run(this.#pool, RENEW, [this.#boxIds, this.#lifetimeMs]);
       this.#renewedAt = at;
     } catch {
-      // The next one may succeed; if none does, `checkTime` says so.
+      // The next renewal may succeed; if none does, `checkTime` throws.
     }
   }
 
-  /** M3, in a transaction of a batch. @returns False when another purge has taken one of them over, or it has run out. */
+  /** M3, in the transaction of a batch. @returns False when another purge has taken a mark over, or a mark has expired. */
   async hold(tx: Tx, boxIds: readonly string[]): Promise<boolean> {
     const [held] = await run<{ n: number }>(tx, HOLD, [boxIds, this.#purgeId]);
     return held?.n === boxIds.length;
   }
 
-  /** Before a batch is committed. @throws KernelError `database_unavailable` when the marks were not renewed in time. */
+  /** Call before a batch is committed. @throws KernelError `database_unavailable` when the marks were not renewed in time. */
   checkTime(): void {
     if (performance.now() - this.#renewedAt < this.#lifetimeMs * (1 - 1 / (2 * RENEWALS))) return;
     throw new KernelError('database_unavailable', {
@@ -92,7 +92,7 @@ export class PurgeMarks {
     });
   }
 
-  /** Takes the marks back that are still its own. Should this fail, they run out. */
+  /** Removes the marks that this purge still owns. If this fails, they expire. */
   async clear(): Promise<void> {
     clearInterval(this.#timer);
     await this.#renewing;
@@ -104,7 +104,7 @@ async function passBarrier(pool: pg.Pool, signal: AbortSignal | undefined): Prom
   for (;;) {
     signal?.throwIfAborted();
     try {
-      // It holds the lock for no longer than it takes to get it. Others queue behind it meanwhile, so it gives way soon.
+      // The lock is released as soon as it is granted. Other transactions queue while this one waits for it, so it gives up soon.
       await transaction(
         pool,
         async (tx) => {

@@ -1,7 +1,7 @@
 /**
- * What a purge looks at: the finished runs that are old enough, what they left behind, and who refers to it. Read in one
- * transaction into temporary tables, by a constant number of statements. Each reads the other tables by key: what a page costs depends
- * on what its runs left behind, on the runs of the same agents, and not on what else there is.
+ * Plans a purge: finds the finished runs that are old enough, the rows that they left, and references to these rows. Reads them in one
+ * transaction into temporary tables, by a constant number of statements. Each statement reads the other tables by key. So the cost of a
+ * page depends on the rows of its runs and on the runs of the same agents, and not on the size of the database.
  */
 import {
   type AgentId,
@@ -16,24 +16,24 @@ import type pg from 'pg';
 import { readSnapshot, retryTransient, type Tx } from '../db/index.js';
 import { sessionExpiry } from '../rows/index.js';
 
-/** What is removed as a whole: runs, or tapes and handoffs that belong to none. A handoff is looked at as its context box. */
+/** The units that are removed as a whole: runs, or tapes and handoffs without a run. A handoff is represented by its context box. */
 export type PurgeKind = 'runs' | 'tapes' | 'handoffs';
 
 export interface PurgeScope {
   readonly kind: PurgeKind;
-  /** Runs that ended before it, tapes that were left before it. */
+  /** Runs must have ended before this time; tapes must have been left before it. */
   readonly before: Date;
   readonly projectId: string | null;
-  /** These runs or tapes only. */
+  /** Only these runs or tapes. */
   readonly ids?: readonly string[];
-  /** Those after this one, in the order of ids. */
+  /** Only those after this id, in the order of ids. */
   readonly after?: string | undefined;
-  /** These have been decided. */
+  /** Excludes these, which are already decided. */
   readonly without?: readonly string[];
   readonly limit: number;
 }
 
-/** A run that may go, with what goes with it. A tape is looked at as a run of its own, which has its id. */
+/** A run that may be removed, with everything that is removed with it. A tape is treated as a run of its own, which has the tape's id. */
 export interface PurgeableRun extends pg.QueryResultRow {
   readonly run_id: RunId;
   readonly agent_ids: readonly AgentId[];
@@ -41,17 +41,17 @@ export interface PurgeableRun extends pg.QueryResultRow {
 }
 
 export interface PurgePlan {
-  /** Groups of runs that go together. */
+  /** Groups of runs that must be removed together. */
   readonly groups: readonly (readonly PurgeableRun[])[];
   readonly kept: readonly KeptRun[];
-  /** The last one of the page; undefined when there was none. */
+  /** The last run of the page; undefined for an empty page. */
   readonly last: string | undefined;
   readonly count: number;
-  /** Runs after the page that were looked at with those of the same agents. */
+  /** Runs after the page that were examined together with runs of the same agents. */
   readonly ahead: readonly string[];
 }
 
-// A plan for any values would read all runs to find those of a list.
+// A generic plan would read all runs to find those of a list.
 const SETTINGS = ['set local plan_cache_mode = force_custom_plan'];
 
 const TABLES = `
@@ -62,7 +62,7 @@ const TABLES = `
   create temp table purge_cards (id uuid primary key, run_id uuid, is_on_tape boolean) on commit drop;
   create temp table purge_refs (from_run uuid, to_run uuid, cause text, holder uuid) on commit drop`;
 
-/** SQL of whether a run `r` has ended, all of it before `$1`. */
+/** SQL of whether a run `r` has ended completely before `$1`. */
 const isOver = (r: string): string => `(${r}.created_at < $1
     and not exists (select from boxcar.turns t where t.run_id = ${r}.id and (t.ended_at is null or t.ended_at >= $1)))`;
 
@@ -72,11 +72,11 @@ const RUNS = `
     and r.id <> all ($5::uuid[]) and ${isOver('r')}
   order by r.id limit $6`;
 
-/** A page of runs is looked at with so many times its runs, of the same agents. */
+/** A page may grow to this many times its number of runs, by runs of the same agents. */
 const PAGES_OF_AGENTS = 10;
 /**
- * Runs of the same agents go together or not at all, so they are looked at together, whatever page they are on. Each run and each agent
- * is visited once, until there are `$3` runs.
+ * Runs of the same agents are removed together or not at all, so they are examined together, on whatever page they are. Each run and each
+ * agent is visited once, until `$3` runs are found.
  */
 const OF_SAME_AGENTS = `
   insert into purge_runs
@@ -92,8 +92,9 @@ const OF_SAME_AGENTS = `
   where ($4::uuid is null or r.id > $4) and r.id <> all ($2::uuid[]) and ${isOver('r')} on conflict do nothing`;
 
 /**
- * Tapes that nobody writes to: archived incarnations, discarded forks, imported tapes, those of sessions that are over. Those that are the tape of an agent now are not
- * among them, nor is what a fork began as that is open, or merged: a merge that is repeated gives the same receipt.
+ * Tapes without a writer: archived incarnations, discarded forks, imported tapes, and tapes of sessions that are over. Present tapes of
+ * agents are excluded. Tapes that began as a fork which is open or merged are excluded too, because a repeated merge must give the same
+ * receipt.
  */
 const LEFT_TAPES = `
   insert into purge_boxes
@@ -111,7 +112,7 @@ const LEFT_TAPES = `
   where b.kind = 'tape' and ($2::uuid is null or b.project_id = $2) and ($3::uuid[] is null or b.id = any ($3)) and ($4::uuid is null or b.id > $4)
     and b.id <> all ($5::uuid[]) and not exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id)
   order by b.id limit $6`;
-/** Handoffs from outside that no turn has served: refused, or not approved in time. */
+/** External handoffs that no turn has served: they were refused, or not approved in time. */
 const LEFT_HANDOFFS = `
   insert into purge_boxes
   select h.context_box_id, h.context_box_id from boxcar.handoffs h
@@ -120,12 +121,12 @@ const LEFT_HANDOFFS = `
     and h.context_box_id <> all ($5::uuid[])
   order by h.context_box_id limit $6`;
 
-/** The turns whose own tapes they are keep them. What a turn has noted elsewhere may go before it. */
+/** A turn keeps its own tape. Entries that the turn has written to another tape may be removed before the turn. */
 const WRITERS = `
   insert into purge_refs select null, b.run_id, 'turn', t.id from purge_boxes b cross join lateral (
     select o.id from boxcar.tape_entries e join boxcar.turns o on o.id = e.turn_id and o.output_box_id = b.id where e.box_id = b.id and e.turn_id is not null limit 1) t`;
 
-/** What the runs left behind. A box belongs to the run whose turn has it, else to a run of the agent that made it. */
+/** The rows that the runs left. A box belongs to the run whose turn has it, otherwise to a run of the agent that made it. */
 const LEFT_BEHIND = [
   `insert into purge_turns select t.id, t.run_id, t.agent_id, t.context_box_id, t.output_box_id 
     from purge_runs r cross join lateral (select * from boxcar.turns o where o.run_id = r.id offset 0) t`,
@@ -138,13 +139,14 @@ const LEFT_BEHIND = [
       union all select b.id, a.run_id, 2 from purge_agents a cross join lateral (select m.id from boxcar.boxes m where m.maker_agent_id = a.id offset 0) b
     ) x cross join lateral (select from boxcar.boxes o where o.id = x.id offset 0) b
     where not exists (select from boxcar.profiles f where f.box_id = x.id) order by x.id, x.rank, x.run_id`,
-  // Handoffs that turns of the runs have asked for, and those that have the result of one that they served.
+  // Handoffs that turns of the runs have requested, and handoffs that have the result of a handoff which these turns served.
   `insert into purge_boxes select distinct on (h.id) h.id, t.run_id
     from purge_turns t cross join lateral (
       select o.context_box_id as id from boxcar.handoffs o where o.parent_turn_id = t.id
       union all select j.context_box_id from boxcar.handoffs s join boxcar.handoffs j on j.joined_to = s.id where s.turn_id = t.id) h
     order by h.id, t.run_id on conflict do nothing`,
-  // Forks that have ended go with what they were made of, those of forks with them. What took a tape's place stays with its agent.
+  // Ended forks are removed with the tape from which they were made, and their own forks with them. A fork that has replaced a tape stays
+  // with its agent.
   `insert into purge_boxes
     with recursive ended as (
       select f.id, f.box_id, f.status, p.run_id from purge_boxes p cross join lateral (select * from boxcar.forks k where k.parent_box_id = p.id offset 0) f where f.status <> 'open'
@@ -173,9 +175,9 @@ const CARDS = [
 const KINDS = `'{${ENTRY_KINDS.join(',')}}'::text[]`;
 
 /**
- * SQL of the tapes among `ids` that have changed since `cut`, as id and cause. Imported entries may say that they are older than
- * their import: their cards do not, nor does the mark of an imported event. A tape that a reset has made begins with entries of the
- * moment of the reset.
+ * SQL of the tapes among `ids` that have changed since `cut`, as id and cause. The times of imported entries may be older than their
+ * import. The times of their cards are not, and neither is the mark of an imported event. A tape that a reset has made begins with entries
+ * of the moment of the reset.
  */
 export const youngTapes = (ids: string, cut: string): string => `
   select x.id, y.cause from (${ids}) p join boxcar.boxes x on x.id = p.id and x.kind = 'tape' cross join lateral (
@@ -189,18 +191,19 @@ export const youngTapes = (ids: string, cut: string): string => `
     union all select 'open_fork' where x.fork_status = 'open' and x.created_at >= ${cut}
   ) y`;
 
-/** Tapes that are too young: as if something that stays referred to them. */
+/** Tapes that are too young are kept as if a remaining row referred to them. */
 const YOUNG = `
   insert into purge_refs select null, b.run_id, y.cause, b.id from (${youngTapes('select id from purge_boxes', '$1')}) y join purge_boxes b on b.id = y.id`;
 
-/** Who refers to it: from a run of these, or from what stays (null). */
+/** References to the rows: from one of these runs, or from a row that stays (null). */
 const REFERENCES = [
   `insert into purge_refs select distinct f.run_id, b.run_id, 'segment', x.id
     from purge_boxes b cross join lateral (select o.id from boxcar.boxes o where o.segments @? '$[*].source'
         and (jsonb_path_query_array(o.segments, '$[*].source') ? b.id::text or jsonb_path_query_array(o.segments, '$[*].via') ? b.id::text) offset 0) x
       left join purge_boxes f on f.id = x.id
     where f.run_id is distinct from b.run_id`,
-  // What it was forked from. All that its line runs through is what that was forked from, and so on.
+  // References to the tape from which a tape was forked. The other tapes of its line are found in the same way, because that tape was
+  // forked from them.
   `insert into purge_refs select distinct f.run_id, b.run_id, 'fork', x.id
     from purge_boxes b cross join lateral (select o.id from boxcar.boxes o where o.parent_box_id = b.id offset 0) x left join purge_boxes f on f.id = x.id
     where f.run_id is distinct from b.run_id`,
@@ -214,16 +217,17 @@ const REFERENCES = [
     from purge_agents a cross join lateral (
         select o.id from boxcar.agents o where o.owner_agent_id = a.id union all select o.id from boxcar.agents o where o.derived_from = a.id) x
       left join purge_agents f on f.id = x.id where f.run_id is distinct from a.run_id`,
-  // A box that an agent has made, and that goes with another run.
+  // A box that an agent has made, and that is removed with another run.
   `insert into purge_refs select distinct b.run_id, a.run_id, 'maker', b.id
     from purge_agents a cross join lateral (select o.id from boxcar.boxes o where o.maker_agent_id = a.id offset 0) x join purge_boxes b on b.id = x.id
     where b.run_id <> a.run_id`,
-  // Forks of an earlier incarnation, and its agent or name, are found through those between.
+  // Forks of an earlier incarnation, and its agent or name, are found through the incarnations in between.
   `insert into purge_refs select f.run_id, b.run_id, 'incarnation', p.id
     from purge_boxes b cross join lateral (select o.previous_box_id from boxcar.boxes o where o.id = b.id and o.previous_box_id is not null offset 0) x
       cross join lateral (select o.id from boxcar.boxes o where o.id = x.previous_box_id offset 0) p left join purge_boxes f on f.id = p.id
     where f.run_id is distinct from b.run_id`,
-  // The row of a session has the id of the tape that it began with: it lives while its agent does, or, imported, a tape of its name.
+  // The row of a session has the id of the tape with which it began. It lives as long as its agent or, for an imported session, as long as
+  // a tape of its name.
   `insert into purge_refs select coalesce(r.run_id, f.run_id), b.run_id, 'session', coalesce(a.id, n.id)
     from purge_boxes b cross join lateral (select * from boxcar.sessions o where o.id = b.id offset 0) s
       left join boxcar.agents a on a.id = s.agent_id left join purge_agents r on r.id = a.id
@@ -235,14 +239,15 @@ const REFERENCES = [
       cross join lateral (select o.id from boxcar.turns o where o.agent_id = x.owner_agent_id and o.context_box_id = x.id offset 0) t
       left join purge_turns p on p.id = t.id
     where b.id not in (select context_box_id from purge_turns) and p.run_id is distinct from b.run_id`,
-  // A batch that other turns wait for, or waited for, says what became of its members.
+  // A batch for which other turns wait, or have waited, records the results of its members.
   `insert into purge_refs select distinct r.id, t.run_id, 'batch', b.id
     from purge_turns t cross join lateral (
         select o.run_id, o.status, o.id from boxcar.turns m cross join lateral unnest(m.batch_ids) as u(id) join boxcar.batches o on o.id = u.id where m.id = t.id
         union all select o.run_id, o.status, o.id from boxcar.batches o where o.kind = 'collect' and o.turn_ids @> array[t.id]) b
       left join purge_runs r on r.id = b.run_id
     where r.id is distinct from t.run_id and (b.run_id is not null or b.status = 'running')`,
-  // A card that stands on a tape lives there; one that only a sealed box lists may live elsewhere, and then stays by itself.
+  // A card on a tape has its place there. A card that only a sealed box lists may have its place elsewhere, and then stays without the
+  // box.
   `insert into purge_refs select distinct f.run_id, c.run_id, 'card', x.id
     from purge_cards c cross join lateral (select o.id from boxcar.boxes o where o.card_ids @> array[c.id] and o.segments @? '$[*] ? (@.rule == "create_box")' offset 0) x
       left join purge_boxes f on f.id = x.id
@@ -252,7 +257,10 @@ const REFERENCES = [
     where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
 ];
 
-/** Turns of one agent share its tape: neither run goes without the other. Of those that could go, too many were found to look at. */
+/**
+ * Turns of one agent share its tape, so neither run is removed without the other. `many_runs`: more removable runs of the agents exist
+ * than were examined.
+ */
 const AGENTS = `
   insert into purge_refs
     select r.id, a.run_id, case when r.id is null and ${isOver('x')} then 'many_runs' else 'agent' end, t.run_id
@@ -280,11 +288,11 @@ const LAST: Readonly<Record<PurgeKind, string>> = {
   handoffs: 'select id from purge_boxes order by id desc limit 1',
 };
 
-// Not prepared: the tables are new each time.
+// Not prepared, because the tables are new each time.
 const select = async <R extends pg.QueryResultRow>(tx: Tx, text: string): Promise<R[]> =>
   (await tx.query<R>({ text })).rows;
 
-/** Looks at the runs or tapes in scope and decides which of them may go. Writes nothing that lasts. */
+/** Examines the runs or tapes in scope and decides which of them may be removed. Writes only temporary tables. */
 export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> {
   const plan = async (tx: Tx): Promise<PurgePlan> => {
     await tx.query({ text: TABLES });
@@ -323,13 +331,13 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
 }
 
 /**
- * `unfinished`: it has turns that have not ended. `in_use`: while the purge ran, an agent of it got a turn or made something, or a turn of it
- * was joined. `purging`: another purge has taken it over.
+ * `unfinished`: the run has turns that have not ended. `in_use`: while the purge ran, an agent of the run got a turn or made a new object,
+ * or a turn of the run was joined. `purging`: another purge has taken it over.
  */
 export interface KeptByPurge {
   readonly run_id: string;
   readonly cause: KeptRun['cause'] | 'unfinished' | 'in_use' | 'purging';
-  /** The box, agent, turn or run that needs it; the tape that has changed since. */
+  /** The box, agent, turn or run that needs it, or the tape that has changed since. */
   readonly holder: string | null;
 }
 

@@ -1,12 +1,12 @@
 /**
- * Removes finished runs whole: turns, steps, calls, operations, agents with their tapes, context boxes, cards, grants.
+ * Removes finished runs completely: turns, steps, calls, operations, agents with their tapes, context boxes, cards, grants.
  *
- * P1  What goes is decided on rows (`purge-plan.ts`), with the boxes marked first (`purge-marks.ts`): from then on nothing new can
- *     refer to them, so what the second look finds stays true. Cards and agents are not marked: each batch (`purge-batch.ts`) locks its
- *     cards and agents and looks again whether a box or tape that stays lists the cards, and what the agents have made or been given.
- *     Writers that list an existing card lock it too, and so do agents that make something with their own row.
- * P2  A batch is one transaction: groups of runs that refer to each other go together. A purge that is stopped in between has
- *     removed the batches before it, and no more.
+ * P1  The decision is made on rows (`purge-plan.ts`), after the boxes were marked (`purge-marks.ts`). From then on nothing new can refer
+ *     to the boxes, so the results of the second check stay true. Cards and agents are not marked. Each batch (`purge-batch.ts`) locks its
+ *     cards and agents. It checks again whether a remaining box or tape lists the cards, and which objects and rights the agents have made
+ *     or received. Writers that list an existing card lock it too, and agents that make an object lock their own row.
+ * P2  A batch is one transaction: groups of runs that refer to each other are removed together. A stopped purge has removed exactly the
+ *     batches before the stop.
  */
 
 import { KernelError, type ProjectId, type RunId, type TurnStatus } from '@boxcar/kernel';
@@ -26,25 +26,25 @@ import {
 } from './purge-plan.js';
 
 export interface PurgeOptions {
-  /** Runs that ended before it, and whose tapes have not changed since; tapes that were left before it. */
+  /** The limit in time: runs must have ended before it, with tapes unchanged since; tapes must have been left before it. */
   readonly before: Date;
   readonly projectId?: ProjectId | undefined;
   readonly isDryRun?: boolean | undefined;
-  /** Runs that are looked at together. Default 10,000; ten times as many when they are of the same agents. */
+  /** The number of runs that are examined together. Default 10,000; ten times as many when the runs have the same agents. */
   readonly pageSize?: number;
-  /** Runs of one transaction, unless more belong together. Default 200. */
+  /** The number of runs in one transaction, unless more runs belong together. Default 200. */
   readonly batchSize?: number;
-  /** How long a mark lasts unless it is renewed, which needs a second connection of the pool. Default 2 minutes. */
+  /** How long a mark lasts unless it is renewed. The renewal needs a second connection of the pool. Default 2 minutes. */
   readonly markMs?: number;
   readonly signal?: AbortSignal;
   readonly onProgress?: (progress: PurgeCounts) => void;
 }
 
 export interface PurgeReport {
-  /** What is gone; of a dry run, what would go: runs, agents and boxes. */
+  /** The removed runs, agents and boxes. A dry run reports those that would be removed. */
   readonly removed: PurgeCounts;
   readonly kept: readonly KeptByPurge[];
-  /** True when it was stopped before its end. */
+  /** True when the purge was stopped before its end. */
   readonly isStopped: boolean;
 }
 
@@ -54,7 +54,7 @@ const KEPT_LISTED = 1000;
 
 const CLOCK = statement('select /* purge.clock */ clock_timestamp() as now');
 
-/** What time it is for Postgres, whose times the rows carry. */
+/** The present time by the clock of Postgres, which also sets the times in the rows. */
 export async function readClock(pool: pg.Pool): Promise<Date> {
   const [row] = await runRetrying<{ now: Date }>(pool, CLOCK, []);
   return row?.now ?? new Date();
@@ -76,7 +76,7 @@ const findUnfinished = (
           .select({ run_id: turns.runId })
           .from(turns)
           .where(inline(inArray(turns.status, statuses)));
-      // Two looks, each by an index of its own.
+      // Two queries, each by a separate index.
       const open = runsOf('queued')
         .unionAll(runsOf('dispatched', 'running', 'suspended'))
         .as('open');
@@ -90,7 +90,7 @@ const findUnfinished = (
     },
   );
 
-/** The first moment that Postgres can hold, in the year 4714 BC. Its last one is after that of `Date`. */
+/** The first moment that Postgres can store, in the year 4714 BC. Its last moment is after that of `Date`. */
 const FIRST_MOMENT = -210_866_803_200_000;
 
 function checkBefore({ before }: PurgeOptions): void {
@@ -103,9 +103,10 @@ function checkBefore({ before }: PurgeOptions): void {
 }
 
 /**
- * Removes the finished runs of before `options.before`, handoffs from outside that ended before it without a turn, and API keys that were revoked or expired before it. Safe beside workers, and to be stopped at any moment.
+ * Removes the runs that finished before `options.before`. Also removes external handoffs without a turn that ended before it, and API keys
+ * that were revoked or expired before it. It is safe while workers run, and may be stopped at any moment.
  *
- * @throws KernelError `bad_request` for a moment that Postgres cannot hold.
+ * @throws KernelError `bad_request` for a moment that Postgres cannot store.
  */
 export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<PurgeReport> {
   checkBefore(options);
@@ -118,7 +119,7 @@ export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<P
   );
   if (report.isStopped) return report;
   if (options.isDryRun !== true) await purgeKeys(pool, options);
-  // What was never begun has no run. What refers to it keeps it, and the next purge looks again.
+  // Handoffs that were never begun have no run. References keep them, and the next purge checks them again.
   const { removed, isStopped } = await purge(
     pool,
     'handoffs',
@@ -142,9 +143,9 @@ export interface TapePurgeReport {
 }
 
 /**
- * Removes tapes that are of no turn that exists and that were left before `options.before`: archived incarnations, discarded forks,
- * imported tapes that are of no agent, and those of sessions that are over. A turn may have noted something on them. Each goes with its
- * cards, or stays while something refers to it. As safe as `purgeRuns`.
+ * Removes tapes without an existing turn that were left before `options.before`: archived incarnations, discarded forks, imported tapes
+ * without an agent, and tapes of sessions that are over. A turn may have written notes to such a tape. Each tape is removed with its
+ * cards, or stays while other rows refer to it. As safe as `purgeRuns`.
  *
  * @throws KernelError as `purgeRuns`.
  */
@@ -172,7 +173,7 @@ async function purge(
     options.onProgress?.(removed);
   };
   const limit = options.pageSize ?? PAGE_SIZE;
-  /** Runs of later pages that were decided with those of the same agents. */
+  /** Runs of later pages that were decided together with runs of the same agents. */
   const ahead: string[] = [];
   for (let after: string | undefined; ; ) {
     if (signal?.aborted === true) return { removed, kept, isStopped: true };
@@ -231,7 +232,7 @@ async function purgePage(
       if (of.signal?.aborted === true) return true;
       const outcome = await removeBatch(pool, batch.flat(), { ...of, marks });
       if (!('kept' in outcome)) of.add(outcome.removed);
-      // One group of several has to stay: each by itself.
+      // At least one of several groups must stay, so each group is tried alone.
       else if (batch.length > 1) batches.push(...batch.map((group) => [group]).reverse());
       else of.kept.push(...outcome.kept);
     }
@@ -246,7 +247,7 @@ async function purgePage(
 
 type Group = PurgePlan['groups'][number];
 
-/** Groups put together until there are enough runs; a group is never divided. */
+/** Combines groups until they have enough runs; a group is never divided. */
 function batchesOf(groups: readonly Group[], size: number): Group[][] {
   const batches: Group[][] = [];
   let runs = 0;

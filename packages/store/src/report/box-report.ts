@@ -1,4 +1,7 @@
-/** Boxes for people: what is in one, from where, by which rule, and who may read it. Three statements, page by page. */
+/**
+ * Reports on boxes: their cards, the source and the rule of each card, and the agents that may read the box. Three statements, page by
+ * page.
+ */
 import {
   type AgentId,
   type BoxId,
@@ -25,7 +28,7 @@ const PREVIEW_LENGTH = 200;
 const DEFAULT_LIMIT = 50;
 const MAX_LIMIT = 1_000;
 const LISTED_GRANTS = 100;
-/** Bytes of contents and payloads in a page, unless they are those of one place. */
+/** The maximum number of bytes of contents and payloads in a page, unless a single place has more. */
 const MAX_PAGE_BYTES = 1024 * 1024;
 
 interface NamedAgent {
@@ -33,7 +36,7 @@ interface NamedAgent {
   readonly name: string | null;
 }
 
-/** What a box shows of a card. */
+/** A card in a report on a box. */
 export interface BoxCard {
   readonly card_id: CardId;
   readonly type: string;
@@ -41,23 +44,23 @@ export interface BoxCard {
   readonly tokens: number;
   readonly size_bytes: number;
   readonly content_hash: string;
-  /** As stored: an agent's id, or the name of a tool or primitive. */
+  /** As stored: the id of an agent, or the name of a tool or primitive. */
   readonly author_id: string;
-  /** The author's name, when it is an agent of this project. */
+  /** The name of the author, when it is an agent of this project. */
   readonly author: string | null;
   readonly preview: string;
-  /** Only when contents were asked for; null after erasure. */
+  /** Only when contents were requested; null after erasure. */
   readonly content?: CardContent | null;
 }
 
-/** A place of a box, in order: of a context box by its number from 1, of a tape by its position. */
+/** A place of a box, in order: numbered from 1 in a context box, by position on a tape. */
 export type BoxEntry =
   | {
       readonly kind: 'card';
       readonly position: number;
       /** Index in `segments`, from 0. */
       readonly segment: number;
-      /** Where the card stands: this box, another one or a tape. */
+      /** The place of the card: this box, another box or a tape. */
       readonly source: { readonly box_id: BoxId; readonly position: number };
       readonly card: BoxCard;
     }
@@ -69,7 +72,7 @@ export type BoxEntry =
       readonly step: number | null;
       readonly author_id: string;
       readonly card: BoxCard | null;
-      /** Of an event. */
+      /** The payload of an event. */
       readonly payload: JsonValue | null;
     };
 
@@ -77,11 +80,11 @@ export interface BoxGrantLine extends pg.QueryResultRow {
   readonly agent_id: AgentId;
   readonly agent: string;
   readonly mode: 'read' | 'append';
-  /** The last position it reaches; null = all. */
+  /** The last position that the grant covers; null: all. */
   readonly upto_position: number | null;
   readonly expires_at: Date | null;
   readonly is_expired: boolean;
-  /** Who gave it: an agent id, `turn:<id>` when a child's end did, or `card:<id>` of a handoff. */
+  /** The origin of the grant: an agent id, `turn:<id>` for a grant by the end of a child, or `card:<id>` of a handoff. */
   readonly source: string;
   readonly source_agent: string | null;
   readonly created_at: Date;
@@ -94,22 +97,22 @@ export interface BoxReport {
   readonly created_at: Date;
   readonly owner: NamedAgent | null;
   readonly maker: NamedAgent | null;
-  /** Of a context box: its cards. Of a tape: its entries, events included. */
+  /** For a context box, the number of its cards. For a tape, the number of its entries, events included. */
   readonly count: number;
-  /** Estimate of all cards; null for a tape, which has no sum. */
+  /** The estimate for all cards; null for a tape, which has no sum. */
   readonly tokens: number | null;
   /** The manifest of a context box. */
   readonly segments: readonly Segment[];
   readonly last_anchor_position: number | null;
   readonly entries: readonly BoxEntry[];
-  /** Where the next page begins: the `after` to ask for; null at the end. */
+  /** The `after` of the next page; null at the end. */
   readonly next: number | null;
-  /** The first ones; `grant_count` says how many there are. */
+  /** The first grants; `grant_count` is the number of all grants. */
   readonly grants: readonly BoxGrantLine[];
   readonly grant_count: number;
 }
 
-/** The project that is named, and its box if it has that box. One statement. */
+/** The named project, and its box if the project has that box. One statement. */
 async function findBox(db: Queryable, boxId: BoxId, project: string) {
   const projectId = tryParseId<'project'>(project);
   const [row] = await query(db, 'box-report.find_box', ({ orm, tables, alias, and, eq, or, sql }) => {
@@ -149,7 +152,7 @@ async function findBox(db: Queryable, boxId: BoxId, project: string) {
   return row;
 }
 
-/** The agent that a text column names, if it names one: authors are also tools and primitives. */
+/** The agent in a text column, if the column contains the id of an agent: authors are also tools and primitives. */
 const agentNamedBy = (column: string, projectId: string): string =>
   `left join lateral (select x.name from boxcar.agents x where x.project_id = ${projectId}
      and x.id = case when ${column} ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then ${column}::uuid end offset 0) author on true`;
@@ -170,7 +173,7 @@ type CardRow = Row<
     readonly preview: string;
   };
 
-// Contents count when they are asked for. What does not fit stays unread.
+// Contents count only when they are requested. Contents that do not fit are not read.
 const SIZE_OF_CARD =
   'left join lateral (select case when $4 then x.size_bytes else 0 end as bytes from boxcar.cards x where x.id = l.card_id offset 0) size on true';
 
@@ -286,13 +289,14 @@ const named = (id: AgentId | null, name: string | null): NamedAgent | null =>
   id === null ? null : { agent_id: id, name };
 
 /**
- * What stands in a box, with who holds it: a page of it, in stored order, with up to 1 MiB of contents and payloads, or one place.
+ * The content of a box, with the agents that hold grants: a page in stored order, with up to 1 MiB of contents and payloads, or a single
+ * place.
  *
  * @param ref - Its id, or a beginning of it of at least eight digits.
  * @param options.project - Id or name; a box of another project is not found.
  * @param options.after - The number or position after which the page begins. Default 0.
  * @param options.limit - 1 to 1,000, default 50.
- * @throws KernelError `not_found`; `bad_request` when `ref` is no id or a bound is none.
+ * @throws KernelError `not_found`; `bad_request` when `ref` is not a valid id or a bound is not valid.
  */
 export async function inspectBox(
   db: Queryable,

@@ -1,11 +1,11 @@
-/** The boxes on the way of a card, and by what right they were read (`explain.ts`). */
+/** The boxes on the way of a card, and the rights by which they were read (`explain.ts`). */
 import type { AgentId, BoxId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
 import { wroteFor } from '../rows/index.js';
 import type { Outer, Row } from '../schema/index.js';
 import type { BoxRight, BoxRow } from './turn-rows.js';
 
-/** Follows the boxes that callers named, from one to the next, and adds the leaf boxes that hold the cards. */
+/** Follows the boxes that callers named, from one to the next, and adds the leaf boxes that contain the cards. */
 const BOXES = statement(`
   with recursive /* box-rights.boxes */ named(id) as (
     select unnest($1::uuid[])
@@ -66,7 +66,10 @@ type RightDbRow = Outer<Row<'grants', 'source' | 'upto_position' | 'expires_at' 
 
 export const rightKey = (actorId: AgentId, boxId: BoxId): string => `${actorId} ${boxId}`;
 
-/** Who packed from which box: the maker of each box on the way, for what its segments name and hold. */
+/**
+ * The agent and the source box of each packing: the maker of each box on the way, with the boxes that its segments name and the boxes that
+ * contain its cards.
+ */
 function readersOf(boxes: ReadonlyMap<BoxId, BoxRow>): readonly (readonly [AgentId, BoxId])[] {
   const pairs = new Map<string, readonly [AgentId, BoxId]>();
   for (const { makerAgentId, segments } of boxes.values()) {

@@ -1,18 +1,18 @@
 /**
- * Marks of what people and programs follow: one statement for all of them, whoever has changed the rows.
+ * Marks of the rows that people and programs follow. One statement for all marks, independent of the process that changed the rows.
  *
- * A mark is a text that differs once something was written. It says nothing about rights: whoever tells of a change reads it first with the
+ * A mark is a text that changes after each write. It says nothing about rights: before a change is reported, it must be read with the
  * rights of the reader.
  */
 import type { BoxId, ProjectId, RunId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 
-/** What is followed. */
+/** The followed rows. */
 export type Followed =
   /** A session of clients, by its key. */
   | { readonly kind: 'session'; readonly projectId: ProjectId; readonly sessionKey: string }
-  /** All sessions of a project: its mark tells of writes of the last minute. */
+  /** All sessions of a project: the mark covers writes of the last minute. */
   | { readonly kind: 'sessions'; readonly projectId: ProjectId }
   | { readonly kind: 'tape'; readonly boxId: BoxId }
   /** The newest 1,000 turns of a run. */
@@ -23,11 +23,11 @@ interface MarkRow extends pg.QueryResultRow {
   readonly mark: string;
 }
 
-/** Writes that are looked for again in each look: far longer than a transaction takes. */
+/** How far back each look searches for writes again: far longer than a transaction takes. */
 const SEEN_AGAIN = '1 minute';
 const RUN_TURNS = 1_000;
 
-// $1: kind; $2: project; $3: id; $4: key, one of each for each that is followed.
+// $1: kind; $2: project; $3: id; $4: key, one of each per followed item.
 const MARKS = statement(`
   with /* change-marks.look */ followed as (
     select f.* from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[]) with ordinality as f(kind, project_id, id, key, at))
@@ -49,7 +49,7 @@ const MARKS = statement(`
         select o.id, o.status, o.step_count from boxcar.turns o where o.run_id = r.id order by o.id desc limit ${RUN_TURNS}) x) t
     where f.kind = 'run'`);
 
-/** The mark of each, in the order given; empty when there is nothing to read. One statement. */
+/** The mark of each followed item, in the given order; empty when the item does not exist. One statement. */
 export async function readMarks(db: Queryable, followed: readonly Followed[]): Promise<readonly string[]> {
   const rows = await run<MarkRow>(db, MARKS, [
     followed.map(({ kind }) => kind),

@@ -1,4 +1,4 @@
-/** What `boxcar doctor` asks a database: each question is one statement of bounded cost. */
+/** The database queries of `boxcar doctor`: each is one statement of bounded cost. */
 import { randomInt } from 'node:crypto';
 import { checkDuration, type Ring, type TurnId } from '@boxcar/kernel';
 import pg from 'pg';
@@ -23,9 +23,9 @@ export interface ServerFacts {
   readonly isReadOnly: boolean;
   readonly connections: number;
   readonly maxConnections: number;
-  /** What the role may not do, and processes that work must: `update on boxcar.turns`. */
+  /** Rights that working processes need and that the role does not have: `update on boxcar.turns`. */
   readonly missingRights: readonly string[];
-  /** How far the clock of this machine is ahead of the server's, half of the way there and back taken off. */
+  /** How far the clock of this machine is ahead of the server's clock, after half of the round trip is subtracted. */
   readonly clockSkewMs: number;
 }
 
@@ -35,7 +35,7 @@ const FACTS = statement(`
     (select count(*)::int from pg_stat_activity where datid is not null and usesysid is not null) as connections,
     current_setting('max_connections')::int as max_connections, extract(epoch from clock_timestamp()) * 1000 as clock`);
 
-/** @param options.hasQueues - Whether the queues live in this database too. */
+/** @param options.hasQueues - Whether the queues are also in this database. */
 export async function readServerFacts(
   pool: pg.Pool,
   options: { readonly hasQueues: boolean },
@@ -68,7 +68,7 @@ export async function readServerFacts(
 /** Rows of one kind, counted up to a limit. */
 export interface Counted {
   readonly count: number;
-  /** True: there are more than were counted. */
+  /** True when more rows exist than were counted. */
   readonly hasMore: boolean;
   readonly ids: readonly string[];
 }
@@ -85,19 +85,19 @@ export interface WorkFacts {
   readonly targets: readonly TargetFacts[];
   readonly overdueTurns: Counted;
   readonly overdueCalls: Counted;
-  /** Running turns whose worker's lease has ended. */
+  /** Running turns whose worker has an expired lease. */
   readonly deadLeases: Counted;
-  /** Rows of workers whose lease has ended. */
+  /** Rows of workers with an expired lease. */
   readonly deadWorkers: Counted;
-  /** Living workers by the newest migration that their build knows. */
+  /** Live workers, grouped by the newest migration that their build knows. */
   readonly builds: readonly { readonly schemaVersion: number; readonly workers: number }[];
-  /** Living workers whose build a migration has shut out. */
+  /** Live workers whose build a migration has excluded. */
   readonly outdatedWorkers: Counted;
-  /** Turns that wait where all living workers are of builds too old to read them. */
+  /** Turns that wait although the builds of all live workers are too old to read them. */
   readonly unreadable: Counted;
-  /** Forks that no turn will end, open for an hour. */
+  /** Forks that have been open for an hour and that no turn will end. */
   readonly openForks: Counted;
-  /** Dispatched a while ago and not claimed. */
+  /** Rings that were dispatched a while ago and not claimed. */
   readonly waitingRings: readonly Ring[];
 }
 
@@ -106,7 +106,7 @@ const counted = (select: string): string =>
   `(select json_build_object('count', least(count(*), ${COUNT_LIMIT}), 'hasMore', count(*) > ${COUNT_LIMIT}, 'ids', coalesce(json_agg(x.id), '[]'))
     from (${select} limit ${COUNT_LIMIT + 1}) x)`;
 
-// $1: how long something must have been due before it counts, in milliseconds.
+// $1: how long an item must have been due before it counts, in milliseconds.
 const LATE = "now() - $1 * interval '1 millisecond'";
 const WORK = `
   with recursive busy as (
@@ -146,9 +146,9 @@ const WORK = `
       order by t.dispatched_at limit 500) r) as waiting_rings`;
 
 /**
- * What is under way and what is late.
+ * Work in progress and late work.
  *
- * @param options.lateMs - How long something must have been due before it counts.
+ * @param options.lateMs - How long an item must have been due before it counts.
  * @param options.timeoutMs - How long the statement may take.
  */
 export async function readWorkFacts(
@@ -194,11 +194,11 @@ export async function readWorkFacts(
   );
 }
 
-/** What a connection did that should be direct. */
+/** The results of the tests of a direct connection. */
 export interface DirectFacts {
-  /** Two statements of one connection ran in one session while another connection held a transaction open. */
+  /** Two statements of one connection ran in one session while another connection had an open transaction. */
   readonly isOneSession: boolean;
-  /** A session lock of the one kept the other out. */
+  /** A session lock of one connection kept the other out. */
   readonly locksHold: boolean;
   readonly isNotified: boolean;
 }
@@ -206,7 +206,8 @@ export interface DirectFacts {
 const NOTICE_MS = 2_000;
 
 /**
- * Tries what a direct connection is for. Behind a pooler that gives a session away between transactions none of it holds.
+ * Tests the properties that a direct connection must have. Through a pooler that reassigns sessions between transactions, none of them
+ * holds.
  *
  * @throws KernelError `database_unavailable`, `database_auth_failed`.
  */
@@ -233,7 +234,7 @@ export async function probeDirectConnection(directUrl: string): Promise<DirectFa
       (await first.query<{ pid: number }>('select pg_backend_pid() as pid')).rows[0]?.pid;
     await first.query('select pg_advisory_lock($1)', [key]);
     const before = await pidOf();
-    // The other takes the session that a pooler has just got back.
+    // The second connection takes the session that a pooler has got back a moment ago.
     await second.query('begin');
     const { rows } = await second.query<{ is_taken: boolean }>(
       'select pg_try_advisory_xact_lock($1) as is_taken',

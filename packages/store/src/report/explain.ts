@@ -1,6 +1,6 @@
 /**
- * The rows behind the prompts of a turn: what the view was built from, and where each of its cards came from. Reads for
- * people, in one snapshot, in a constant number of statements whatever the size of the turn, its contexts or their history.
+ * The rows from which the prompts of a turn were made: the rows of its view, and the origin of each card. Reads for people, in one
+ * snapshot. The number of statements is constant for any size of the turn, its contexts or their history.
  */
 import type { BoxId, Profile, TapeEntry, TurnId } from '@boxcar/kernel';
 import { CARD_TYPES, parentOf } from '@boxcar/kernel';
@@ -103,8 +103,8 @@ async function loadTurn(db: Queryable, turnId: TurnId): Promise<ExplainedTurn> {
   };
 }
 
-// The anchor of an attempt that was not committed follows from where its view began: before its fork point that of a session begins with the anchor it
-// was made from, which intention and own anchors do not tell.
+// The anchor of an attempt that was not committed follows from the beginning of its view. Before the fork point, the view of a session
+// begins with the anchor from which the session was made; neither the intention nor its own anchors contain that anchor.
 const STEPS = statement(`
   select /* explain.steps */ s.step, s.attempt, s.from_position as "fromPosition", s.to_position as "toPosition", s.opened_at as "openedAt", s.committed_at as "committedAt", s.model,
     encode(s.prompt_hash, 'hex') as "promptHash", encode(s.toolset_hash, 'hex') as "toolsetHash", s.manifest, s.usage, s.error,
@@ -209,7 +209,7 @@ function toSourced(row: ContextDbRow): SourcedCard | null {
   };
 }
 
-/** The cards at the positions that the manifest of a box says a budget left out. */
+/** The cards at the positions that a budget left out, according to the manifest of a box. */
 const CUTS = statement(`
   with /* explain.cuts */ cut as (
     select b.id as box_id, s.ordinality as ord, x.rule, x.source, x."native", s.value->'cut'->>'strategy' as strategy, p.value->>'reason' as reason,
@@ -235,7 +235,7 @@ const CUTS = statement(`
     left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position`);
 
-/** A range may span cards that are in the box by another rule; those were not left out. */
+/** A range may span cards that another rule has put into the box; those cards were not left out. */
 async function loadCuts(
   db: Queryable,
   contexts: ReadonlyMap<BoxId, readonly SourcedCard[]>,
@@ -266,12 +266,12 @@ function startedContext({ kind, payload }: TapeEntry): BoxId | undefined {
 }
 
 /**
- * The rows behind the prompts of a turn.
+ * The rows from which the prompts of a turn were made.
  *
  * @param ref - Its id, or a beginning of it of at least eight digits.
  * @param options.project - Id or name; a turn of another project is not found.
- * @param options.choose - The steps whose prompts are wanted; what it throws is thrown.
- * @throws KernelError `not_found`; `bad_request` when `ref` is no id, or fits several turns.
+ * @param options.choose - Chooses the steps whose prompts are wanted; its errors are passed on.
+ * @throws KernelError `not_found`; `bad_request` when `ref` is not a valid id, or fits several turns.
  */
 export function loadTurnRows(
   pool: pg.Pool,

@@ -1,7 +1,7 @@
-/** Results of many rows are worked through in slices, so that the process does other things in between. */
+/** Processes large results in slices, so that the process can do other work in between. */
 import { setImmediate } from 'node:timers/promises';
 
-/** Rows that are worked through at once: about a millisecond. */
+/** The number of rows in a slice, which takes about a millisecond. */
 const ROWS_AT_ONCE = 250;
 
 export async function forEachInSlices<R>(rows: readonly R[], work: (row: R) => void): Promise<void> {

@@ -41,7 +41,7 @@ const launch = async (args: object): Promise<Receipt> =>
     ...args,
   })) as unknown as Receipt;
 
-/** Statements of one look, on a pool of its own: the runtime goes on working on the other. */
+/** Counts the statements of one look on a separate pool, because the runtime continues to use the other pool. */
 async function countStatements(turnId: string): Promise<number> {
   const pool = createPool({ connectionString: database.url, max: 1 });
   let statements = 0;
@@ -211,7 +211,7 @@ describe('finding a turn', () => {
 
   it('names the candidates when a beginning fits several turns', async () => {
     const second = await launch({});
-    // Ids of one minute begin alike.
+    // Ids of the same minute have the same beginning.
     await expect(
       inspectTurn(database.pool, first.turn_id.slice(0, 8), { project: 'default' }),
     ).rejects.toMatchObject({ code: 'bad_request', details: { turn_ids: [first.turn_id, second.turn_id] } });
@@ -220,7 +220,7 @@ describe('finding a turn', () => {
   it('says of the id of a run that it is one, and what its first turn is', async () => {
     const { rows } = await database.pool.query<{ id: string }>('select run_id as id from boxcar.turns');
     const runId = rows[0]?.id ?? '';
-    // The ids of both begin alike when they are made in one moment.
+    // Ids that are made at the same moment have the same beginning.
     const other = `ffff${runId.slice(4)}`;
     await database.pool.query(
       'insert into boxcar.runs (id, project_id, root_turn_id) select $1, project_id, root_turn_id from boxcar.runs where id = $2',

@@ -1,6 +1,6 @@
 /**
- * Reads for people: what became of a turn, and which workers live. A constant number of statements
- * whatever the size of the turn, its context or its run; contents come as previews, so that a look costs little.
+ * Reads for people: the state of a turn, and the live workers. The number of statements is constant for any size of the turn, its context
+ * or its run. Contents are shortened to previews, so that a look costs little.
  */
 import {
   type BoxId,
@@ -31,7 +31,7 @@ const LISTED_CARDS = 50;
 const LISTED_CHILDREN = 100;
 const LISTED_EVIDENCE = 100;
 
-/** SQL of a card's own words, cut. */
+/** SQL of the text of a card, shortened. */
 const PREVIEW = `
   left(coalesce(c.content->>'text', c.content->>'uri', c.content->>'data', c.content->>'fields', c.content->>'result',
     c.content->>'error', c.content->>'arguments', c.content::text, '(erased)'), ${PREVIEW_LENGTH})`;
@@ -174,7 +174,7 @@ async function readContext(db: Queryable, boxId: BoxId): Promise<TurnReport['con
       .from(boxes)
       .where(eq(boxes.id, boxId)),
   );
-  // A segment is a range of the box's own cards, of another sealed box's, or of a tape; it never points to a segment.
+  // A segment is a range of the box's own cards, of another sealed box's cards, or of a tape; it never points to a segment.
   const cards = await run<CardLine & pg.QueryResultRow>(db, CONTEXT_CARDS, [boxId]);
   return {
     box_id: boxId,
@@ -261,11 +261,11 @@ async function readRun(db: Queryable, runId: RunId): Promise<TurnReport['run']> 
 }
 
 /**
- * All that the rows say about one turn.
+ * The full report on one turn.
  *
  * @param ref - Its id, with dashes or as 32 hex digits, or a beginning of it of at least eight digits.
  * @param options.project - Id or name; a turn of another project is not found.
- * @throws KernelError `not_found`; `bad_request` when `ref` is no id, or fits several turns.
+ * @throws KernelError `not_found`; `bad_request` when `ref` is not a valid id, or fits several turns.
  */
 export function inspectTurn(
   pool: pg.Pool,

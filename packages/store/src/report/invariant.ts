@@ -1,12 +1,12 @@
 export interface Invariant {
   readonly name: string;
-  /** What holds. */
+  /** The rule that holds. */
   readonly rule: string;
   /**
-   * `always`: at every moment. `settled`: once everything that was accepted has ended. `wide`: at every moment too, but it
-   * reads whole tables, so it is left out where only the newest turns are looked at.
+   * `always`: at every moment. `settled`: after all accepted work has ended. `wide`: at every moment too, but the statement reads whole
+   * tables, so it is skipped when only the newest turns are checked.
    */
   readonly when: 'always' | 'settled' | 'wide';
-  /** Selects what breaks it as `id` and `what`. */
+  /** Selects the violations as `id` and `what`. */
   readonly broken: string;
 }

@@ -1,4 +1,4 @@
-/** What must hold of contexts and of the prompts that were made of them (`invariants.ts`). */
+/** Invariants of contexts and of the prompts that were made from them (`invariants.ts`). */
 import { ASKED_COUNT } from '../box/index.js';
 import { onceReadable } from '../rows/index.js';
 import type { Invariant } from './invariant.js';
@@ -10,8 +10,8 @@ const SEGMENTS = `
     cross join lateral jsonb_to_record(s.value) as x(rule text, via uuid, source uuid, "from" int, "to" int, skip int[], count int, tokens int)`;
 
 /**
- * Whether box `b` is the tape, or a context that is shown on the line of the tape, of the agent that the turn's agent was cloned from,
- * and the maker of the context box `made` is or has launched this agent.
+ * Whether two conditions hold. First, box `b` is the tape of the agent from which the turn's agent was cloned, or a context that is shown
+ * on the line of that tape. Second, the maker of the context box `made` is that agent or has launched it.
  */
 const IS_SEEN_BY_WARD = `exists (
     select from boxcar.agents clone join boxcar.agents ward on ward.id = clone.derived_from
@@ -54,7 +54,7 @@ export const BOX_INVARIANTS: readonly Invariant[] = [
     name: 'readable-by-grant',
     rule: 'each position that was inherited or cloned from a box could be read by the maker; packing with access `trusted` is the one way around it',
     when: 'always',
-    // A grant may have expired since. Boxes from before migration 16 may have been packed by grants that it has removed.
+    // A grant may have expired since. Boxes from before migration 16 may have been packed with grants that the migration has removed.
     broken: `
       with made as (
         select b.id, b.project_id, b.maker_agent_id, t.agent_id as turn_agent_id, x.rule, coalesce(x.via, x.source) as box_id, x."from", x."to",

@@ -1,4 +1,4 @@
-/** What must hold of handoffs, their approvals and their logs (`invariants.ts`). */
+/** Invariants of handoffs, their approvals and their logs (`invariants.ts`). */
 import type { Invariant } from './invariant.js';
 
 /** The newest handoffs, and those that have not ended. */

@@ -1,4 +1,4 @@
-/** What must hold of the sessions of clients (`invariants.ts`). */
+/** Invariants of the sessions of clients (`invariants.ts`). */
 import type { Invariant } from './invariant.js';
 
 const SESSIONS =

@@ -1,4 +1,4 @@
-/** What must hold of tapes, forks and sessions (`invariants.ts`). */
+/** Invariants of tapes, forks and sessions (`invariants.ts`). */
 
 import { entriesOf, entryAt } from '../visible/index.js';
 import type { Invariant } from './invariant.js';
@@ -7,7 +7,7 @@ import type { Invariant } from './invariant.js';
 const TAPES = `select * from boxcar.boxes where kind = 'tape' and id in (
   (select output_box_id from scope) union (select id from boxcar.boxes where kind = 'tape' order by id desc limit :turns))`;
 
-/** The boxes that the line of a tape p runs through, itself included: box_id, behind, upto, n. */
+/** The boxes of the line of a tape p, itself included: `box_id`, `behind`, `upto`, `n`. */
 const PARTS = `select l.box_id, coalesce(p.line_ends[l.n - 1], 0) as behind, l.upto, l.n from unnest(p.line_boxes, p.line_ends) with ordinality as l(box_id, upto, n)
   union all select p.id, coalesce(p.fork_position, 0), p.head_position, coalesce(cardinality(p.line_boxes), 0) + 1`;
 
@@ -149,7 +149,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
         or not exists (select from boxcar.boxes b where b.id = t.context_box_id and b.card_ids @> array[w.card_id]))))`,
   },
   {
-    // `turn:` is written by builds before schema 16, and nobody reads by it (`rights.ts`).
+    // `turn:` is written by builds before schema 16, and gives no right to read (`rights.ts`).
     name: 'grant-fits',
     rule: 'a right is held by an agent of the project of its box, ends within it, and says who or what gave it',
     when: 'wide',

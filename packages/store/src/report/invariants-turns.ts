@@ -1,16 +1,16 @@
-/** What must hold of turns, their calls, batches and budgets (`invariants.ts`). */
+/** Invariants of turns, their calls, batches and budgets (`invariants.ts`). */
 import type { Invariant } from './invariant.js';
 
 const FINAL = "('success', 'partial', 'failed', 'timeout', 'canceled')";
 
-/** What should have happened by then has been forgotten. */
+/** Work that was due before this time counts as forgotten. */
 const LATE = "now() - interval '1 minute'";
 
 /** The newest batches, and those that have not ended. */
 const BATCHES = `select * from boxcar.batches where id in (
   (select id from boxcar.batches order by id desc limit :turns) union (select id from boxcar.batches where status = 'running' order by id limit :turns))`;
 
-/** The clock that made the id of a turn is that of the server, as far as matters here. */
+/** The clock that made the id of a turn agrees with the clock of the server closely enough for this check. */
 const HAS_SERVER_TIME = (turn: string): string =>
   `abs(('x' || left(replace(${turn}.id::text, '-', ''), 12))::bit(48)::bigint - extract(epoch from ${turn}.created_at) * 1000) < 60000`;
 
@@ -60,7 +60,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
     name: 'operation-names-turn',
     rule: 'the record of an accepted submission names only rows that exist, and each turn belongs to one request',
     when: 'wide',
-    // Older builds wrote null, without a record of what was made: only the time of the submission links their turns.
+    // Older builds wrote null, without a record of the made turns: only the time of the submission links their turns.
     broken: `
       with made as materialized (
         select o.idempotency_key, o.request_hash, m.id, b.turn_ids from boxcar.operations o cross join lateral unnest(o.made) as m(id)
@@ -346,8 +346,8 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'agent-order',
-    // Ids carry the clock of the machine that made them, `created_at` the beginning of their transaction: both say more only where the clocks
-    // agree. Where they do not, the turn whose transaction began first may have been accepted second.
+    // Ids contain the clock of the machine that made them, and `created_at` is the beginning of their transaction. Both give an order only
+    // where the clocks agree. Where they do not, the turn whose transaction began first may have been accepted second.
     rule: 'the turns of an agent start in the order in which they were accepted',
     when: 'always',
     broken: `select t.id, 'waits although the later turn ' || o.id || ' of its agent was started' as what

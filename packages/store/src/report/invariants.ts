@@ -1,9 +1,9 @@
 /**
- * What must hold of the rows at every moment, whatever crashed, raced or came twice. Each is one statement that selects
- * what breaks it; used by `boxcar doctor` and by the tests. To add one, add it to the list, and to the test that breaks it.
- * Source: docs/reference/operations.md, "Invariants".
+ * Conditions on the rows that hold at every moment, also after crashes, races and repeated deliveries. Each is one statement that selects
+ * its violations; `boxcar doctor` and the tests use them. To add an invariant, add it to the list, and to the test that breaks it. Source:
+ * docs/reference/operations.md, "Invariants".
  *
- * Statements read the turns in `scope`: all that have not ended and the newest ones, as many of each as asked for.
+ * Statements read the turns in `scope`: all turns that have not ended and the newest turns, up to the requested number of each.
  */
 
 import { checkDuration } from '@boxcar/kernel';
@@ -46,11 +46,11 @@ export const INVARIANTS: readonly Invariant[] = [
 ];
 
 export interface InvariantOptions {
-  /** True when everything that was accepted should have ended. */
+  /** True when all accepted work should have ended. */
   readonly isSettled?: boolean;
-  /** How many of the newest turns, and of those that have not ended, are looked at. Default: all, and the `wide` ones too. */
+  /** How many of the newest turns, and of the turns that have not ended, are checked. Default: all turns, and the `wide` invariants too. */
   readonly turns?: number;
-  /** How much of what breaks one invariant is listed. Default 20. */
+  /** How many violations of one invariant are listed. Default 20. */
   readonly limit?: number;
   /** How long one statement may take, at most 30 days. Default: no limit. */
   readonly timeoutMs?: number;
@@ -68,17 +68,17 @@ export interface InvariantProgress {
 export interface InvariantReport {
   readonly name: string;
   readonly rule: string;
-  /** `unchecked`: it took longer than it may. */
+  /** `unchecked`: the check exceeded its time limit. */
   readonly state: 'holds' | 'broken' | 'unchecked';
   readonly broken: readonly { readonly id: string; readonly what: string }[];
-  /** True when there is more than is listed. */
+  /** True when more violations exist than are listed. */
   readonly hasMore: boolean;
 }
 
-/** How much of what breaks one is listed. */
+/** The default number of listed violations of one invariant. */
 const LISTED = 20;
 
-/** The pool's planner settings serve reads by key; these statements read tables. */
+/** The planner settings of the pool are made for reads by key; these statements read tables. */
 const SETTINGS = [
   'set local enable_seqscan = on; set local enable_hashjoin = on; set local enable_mergejoin = on; set local jit = off',
   "set local work_mem = '64MB'",
@@ -87,7 +87,7 @@ const SETTINGS = [
 const isCutOff = (error: unknown): boolean => sqlStateOf(error) === '57014';
 
 /**
- * Checks the invariants, each by one statement: all on one snapshot, or each on its own when it may take only so long.
+ * Checks the invariants, each by one statement: all on one snapshot, or each on a separate snapshot when a time limit is given.
  *
  * @throws KernelError `database_unavailable`, `bad_request` for a `timeoutMs` that is not a duration.
  */
@@ -113,8 +113,8 @@ export async function inspectInvariants(
 }
 
 /**
- * Checks some invariants on one snapshot, one after the other: the pool may be the caller's, and only connections of `createPool`
- * accept several statements at once.
+ * Checks some invariants on one snapshot, one after the other: the pool may be the caller's, and only connections of `createPool` accept
+ * several statements at once.
  *
  * @returns Undefined when a statement exceeded its time limit.
  */
@@ -146,9 +146,9 @@ function ask(
 /**
  * The statement that lists at most `$1` violations of an invariant.
  *
- * - The number of turns is part of the text, since a plan for any number of them expects a tenth of the table.
- * - `found` is materialized: a limit makes the planner expect the first rows soon and choose nested loops over whole tables,
- *   and where an invariant holds there is no first row.
+ * - The number of turns is part of the text, since a plan for a parameter expects a tenth of the table.
+ * - `found` is materialized. Because of a limit the planner expects the first rows soon and chooses nested loops over whole tables, but an
+ *   invariant that holds has no first row.
  */
 export function invariantStatement({ broken }: Invariant, turns: number | undefined): Statement {
   const scope = turns === undefined ? ALL_TURNS : NEWEST_TURNS;

@@ -3,12 +3,12 @@ import type { ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';
 
-/** Each number is counted no further than this. */
+/** Each number is counted up to this limit. */
 const MAX_COUNTED = 10_000;
 
 export interface ProjectNumber extends pg.QueryResultRow {
   readonly name: 'sessions' | 'open_handoffs' | 'turns' | 'workers';
-  /** What of it: a status. */
+  /** The status or phase that is counted. */
   readonly label: string;
   readonly value: number;
 }

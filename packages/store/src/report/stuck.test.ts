@@ -50,7 +50,7 @@ test('the chain is read from the rows: call, queue of an agent, lease, ring, poo
     `0 ${parent.turnId} child`,
     `1 ${absent.turnId} window !`,
   ]);
-  // Once its worker is gone, and with it the only one there was, nothing is live any more.
+  // After its worker, the only one, has died, no worker is live any more.
   await world.rows("update boxcar.workers set lease_until = now() - interval '1 second'");
   expect(await linksOf(busy.turnId)).toEqual([`0 ${busy.turnId} lease !`]);
   expect((await loadWaitFacts(world.pool, busy.turnId)).turns[0]?.holder).toMatchObject({
@@ -84,7 +84,7 @@ test('times are in UTC, whatever zone the session has, so that they can be compa
     const [turn] = turns;
     const times = [at, turn?.created_at, turn?.calls[0]?.created_at, turn?.calls[0]?.deadline_at];
     for (const time of times) expect(time).toBe(new Date(time ?? '').toISOString());
-    // A call that has its whole time before it is not late.
+    // A call with its whole time left is not late.
     expect(describeWait({ at, turns, live_workers: 0, has_more: false })?.links).toMatchObject([
       { kind: 'tool', profile: 'writer@1', tool: expect.any(String), is_live: true },
     ]);

@@ -1,4 +1,4 @@
-/** What `boxcar why-stuck` reads: a turn, and every turn it waits for, directly or not. One statement. */
+/** The data for `boxcar why-stuck`: a turn, and every turn for which it waits, directly or indirectly. One statement. */
 import type { TurnId, WaitFacts } from '@boxcar/kernel';
 import { WINDOW_FACTOR } from '@boxcar/kernel';
 import { type Queryable, run, statement } from '../db/index.js';
@@ -9,11 +9,11 @@ import { isWorker } from '../work/index.js';
 const READ_LIMIT = 1_000;
 const AHEAD_LIMIT = 1_000;
 const HAND = "('dispatched', 'running', 'suspended')";
-/** Members of a batch that are followed. */
+/** The number of members of a batch that are followed. */
 const MEMBERS = 5;
 const WAITING_LIMIT = 1_000;
 
-/** Of the members of batch `b` that have not ended a few, one of each way to stand first. */
+/** A few members of batch `b` that have not ended. Members in different states are chosen first. */
 const OPEN_MEMBERS = `
   select s.id from (
     select m.id, row_number() over (partition by m.status, m.worker_target, z.kind, z.provider order by m.id) as place
@@ -22,7 +22,7 @@ const OPEN_MEMBERS = `
       left join lateral (select x.kind, x.provider from boxcar.waits x where m.status = 'suspended' and x.turn_id = m.id offset 0) z on true) s
   order by s.place, s.id limit ${MEMBERS}`;
 
-// What a turn waits for is followed here and listed in `calls` and `behind_turn_id` below: a new kind of wait is added to both.
+// This part follows the waits of a turn; `calls` and `behind_turn_id` below list them. A new kind of wait must be added to both.
 const FACTS = statement(`
   with recursive /* stuck.facts */ walk as (
     select t.id from boxcar.turns t where t.id = $1
@@ -108,16 +108,16 @@ const FACTS = statement(`
 
 const TIME = /(?:^|_)(?:at|until)$/;
 
-/** Postgres words the times of its JSON in the zone of the session; everything else here compares and shows ISO 8601 in UTC. */
+/** Postgres writes the times of its JSON in the time zone of the session; all other code here compares and shows ISO 8601 in UTC. */
 function inUtc(value: unknown, key = ''): unknown {
   if (typeof value === 'string') return TIME.test(key) ? new Date(value).toISOString() : value;
   if (Array.isArray(value)) return value.map((item) => inUtc(item));
-  // What a wait notes of itself is not ours to read.
+  // The details of a wait are passed on unread.
   if (typeof value !== 'object' || value === null || key === 'detail') return value;
   return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, inUtc(member, name)]));
 }
 
-/** What a turn waits for, and what that waits for, to the end of every chain. */
+/** The waits of a turn, and the waits of those turns, to the end of every chain. */
 export async function loadWaitFacts(db: Queryable, turnId: TurnId): Promise<WaitFacts> {
   const [row] = await run<Omit<WaitFacts, 'at'> & { at: Date }>(db, FACTS, [turnId]);
   if (row === undefined) throw new Error('the server gave no answer');

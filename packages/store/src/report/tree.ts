@@ -1,6 +1,6 @@
 /**
- * The tree below a turn, for people who watch it: one statement per look, whatever its size. A few children of each
- * parent are listed, those under way first, and of the others how many there are of which status.
+ * The tree below a turn, for people who watch it: one statement per look, for any size of the tree. Lists a few children of each parent,
+ * those in progress first, and counts the other children by status.
  */
 import {
   type AgentId,
@@ -21,25 +21,25 @@ import { runRetrying, statement } from '../db/index.js';
 import type { WaitLine } from '../work/index.js';
 import type { TurnCost, Usage } from './turn-report.js';
 
-/** A call without a result, and what it waits for. */
+/** A call without a result, and its wait. */
 export interface OpenCall {
   readonly tool_call_id: ToolCallId;
   readonly name: string;
   readonly deadline_at: string;
-  /** The turn whose end is its result. */
+  /** The turn whose end is the result of the call. */
   readonly awaited_turn_id: TurnId | null;
-  /** The request for approval that nobody has decided yet. */
+  /** The request for approval that has not been decided yet. */
   readonly ticket_id: TicketId | null;
-  /** The batch whose end is its result. */
+  /** The batch whose end is the result of the call. */
   readonly batch: { readonly batch_id: BatchId; readonly total: number; readonly remaining: number } | null;
 }
 
 type Counts = Partial<Record<TurnStatus, number>>;
 
-/** A batch that a listed turn, or somebody outside, made or waits for. */
+/** A batch that a listed turn, or an external caller, made or waits for. */
 export interface TreeBatch {
   readonly batch_id: BatchId;
-  /** Null: from outside, and its turns are roots of the run. */
+  /** Null: an external caller made the batch, and its turns are roots of the run. */
   readonly turn_id: TurnId | null;
   readonly kind: BatchKind;
   readonly status: BatchStatus;
@@ -50,16 +50,16 @@ export interface TreeBatch {
   readonly min_success: number | null;
   readonly closing: Closing | null;
   readonly deadline_at: string | null;
-  /** False: it was made with `wait: false`, or from outside. */
+  /** False: the batch was made with `wait: false`, or by an external caller. */
   readonly is_awaited: boolean;
-  /** Of a fork_join: its turns in this tree that are not listed, by status. */
+  /** For a fork_join: its turns in this tree that are not listed, by status. */
   readonly hidden: Readonly<Counts>;
 }
 
 export interface TreeNode {
   readonly turn_id: TurnId;
   readonly parent_turn_id: TurnId | null;
-  /** The fork_join that it was made by. */
+  /** The fork_join that made the turn. */
   readonly batch_id: BatchId | null;
   readonly status: TurnStatus;
   readonly agent_id: AgentId;
@@ -71,40 +71,40 @@ export interface TreeNode {
   readonly steps: number;
   readonly max_steps: number;
   readonly usage: Usage;
-  /** By the prices of when its steps were made; what nobody knew the price of is left out and counted beside it. */
+  /** By the prices at the time of its steps. Steps of an unknown price are left out and counted separately. */
   readonly cost_micros: number;
-  /** Of models whose price says that they cost nothing. */
+  /** Steps of models whose price is zero. */
   readonly free_steps: number;
   readonly unpriced_steps: number;
-  /** The turn and all below it, listed or not. */
+  /** The turn and all turns below it, listed or not. */
   readonly subtree: TurnCost;
   readonly created_at: string;
   readonly ended_at: string | null;
   /** From its acceptance to its end, or to now. */
   readonly duration_ms: number;
-  /** False: it waits to be run, and no living worker serves its target. */
+  /** False: the turn waits to be run, and no live worker serves its target. */
   readonly has_worker: boolean;
-  /** Calls without a result; a few of them by name. */
+  /** The number of calls without a result; a few of them are listed by name. */
   readonly pending_calls: number;
   readonly open_calls: readonly OpenCall[];
-  /** Suspended without an open call: what it waits for. */
+  /** For a turn that is suspended without an open call: its wait. */
   readonly wait: WaitLine | null;
-  /** Queued: the turn of the same agent that comes first. */
+  /** For a queued turn: the earlier turn of the same agent. */
   readonly behind_turn_id: TurnId | null;
   readonly error: ErrorBody | null;
-  /** Children of no batch that are not listed, by status; their own children are not listed either. */
+  /** Children without a batch that are not listed, by status; their own children are not listed either. */
   readonly hidden: Readonly<Counts>;
 }
 
 export interface TurnTree {
   readonly run_id: RunId;
-  /** The turn that was asked for, or the first root of the run. */
+  /** The requested turn, or the first root of the run. */
   readonly root_turn_id: TurnId;
-  /** All that stand at the top, by status, and those of them that are of no batch and not listed. */
+  /** All turns at the top, by status, and those of them that are without a batch and not listed. */
   readonly roots: { readonly by_status: Readonly<Counts>; readonly hidden: Readonly<Counts> };
-  /** The server's clock. */
+  /** The time by the server's clock. */
   readonly at: string;
-  /** Of the whole tree, listed or not. */
+  /** Totals of the whole tree, listed or not. */
   readonly totals: {
     readonly turns: number;
     readonly open: number;
@@ -121,8 +121,8 @@ export interface TurnTree {
   readonly batches: readonly TreeBatch[];
 }
 
-// The planner settings of the pool lead it by keys; `offset 0` keeps each look-up one. `between`: of `=` Postgres expects the children of
-// the largest parent for every turn, and reads the whole table for each.
+// The planner settings of the pool make it read by keys; `offset 0` keeps each look-up a single one. `between` is used because for `=`
+// Postgres expects the children of the largest parent for every turn, and reads the whole table for each.
 const TREE = statement(`
   with recursive /* tree.tree */ tree as (
     select t.id, t.parent_turn_id, 0 as level, array[t.id] as path
@@ -217,7 +217,7 @@ interface TreeRow extends pg.QueryResultRow {
       }
     >
   >;
-  /** Below each listed turn, and at the top, by batch. */
+  /** The children of each listed turn, and of the top, by batch. */
   readonly children: readonly (readonly [TurnId | null, BatchId | null, TurnStatus, number])[] | null;
   readonly batches: readonly Omit<TreeBatch, 'hidden'>[] | null;
   readonly subtrees: Readonly<Record<string, TreeNode['subtree']>>;
@@ -226,7 +226,7 @@ interface TreeRow extends pg.QueryResultRow {
 
 type Place = BatchId | TurnId | 'top';
 
-/** Lists a node only below a listed parent; whatever is not listed is counted at its batch, else at its parent. */
+/** Lists a node only below a listed parent. Nodes that are not listed are counted at their batch, otherwise at their parent. */
 function listNodes(
   rootIds: ReadonlySet<TurnId>,
   row: TreeRow,
@@ -271,12 +271,12 @@ function listNodes(
 }
 
 /**
- * Looks at the tree below a turn, or at the trees below the roots of a run. One statement.
+ * The tree below a turn, or the trees below the roots of a run. One statement.
  *
  * @param roots - Turns of one run, none below another.
- * @param options.batchId - The batch that the roots are of; it is listed above them.
- * @param options.siblings - Children of one parent that are listed at most. Default 20.
- * @param options.nodes - Nodes that are listed at most. Default 500.
+ * @param options.batchId - The batch of the roots; it is listed above them.
+ * @param options.siblings - The maximum number of listed children per parent. Default 20.
+ * @param options.nodes - The maximum number of listed nodes. Default 500.
  * @throws KernelError `not_found`.
  */
 export async function loadTree(

@@ -1,4 +1,6 @@
-/** Turns and runs for readers with rights of their own: an agent sees its turns and those that it has asked for, the operator all. */
+/**
+ * Turns and runs for readers with limited rights: an agent sees its own turns and the turns that it has requested; the operator sees all.
+ */
 import type { AgentId, BoxId, ProjectId, RunId, TurnId, TurnStatus } from '@boxcar/kernel';
 import type pg from 'pg';
 import { runRetrying, statement } from '../db/index.js';
@@ -23,7 +25,7 @@ const CONTEXT = statement(`
   from boxcar.turns t join boxcar.agents a on a.id = t.agent_id join boxcar.boxes b on b.id = t.context_box_id join boxcar.projects p on p.id = t.project_id
   where t.id = $1 and t.project_id = $2 and (t.agent_id = $3 or ${readsAll('$3')})`);
 
-/** Undefined: there is no such turn, or the reader may not read its context. One statement. */
+/** Undefined when the turn does not exist, or the reader may not read its context. One statement. */
 export async function findReadableContext(
   pool: pg.Pool,
   turnId: TurnId,
@@ -33,8 +35,8 @@ export async function findReadableContext(
   return row;
 }
 
-// Who has asked for a turn from outside is kept as the maker of its context, which is made with the turn. An earlier box that a turn was
-// given says nothing about that.
+// The external requester of a turn is stored as the maker of its context, which is made with the turn. An earlier box that a turn was
+// given is not a sign of the requester.
 const SEEN = statement(`
   select /* turn-reads.seen */ 1 as seen
   from boxcar.turns t join boxcar.boxes b on b.id = t.context_box_id join boxcar.projects p on p.id = t.project_id
@@ -42,7 +44,7 @@ const SEEN = statement(`
     or (select q.agent_id from boxcar.turns q where q.id = t.parent_turn_id) = $3
     or (t.parent_turn_id is null and b.maker_agent_id = $3 and b.created_at = t.created_at))`);
 
-/** Whether the reader may know how a turn ends: it is its own, or it has asked for it. One statement. */
+/** Whether the reader may know the end of a turn: the turn is its own, or it has requested the turn. One statement. */
 export async function seesTurn(
   pool: pg.Pool,
   turnId: TurnId,
@@ -80,7 +82,7 @@ const TURNS = statement(`
     and (p.operator_agent_id = $3 or t.agent_id = $3 or (select q.agent_id from boxcar.turns q where q.id = t.parent_turn_id) = $3)
   order by t.id limit $5`);
 
-/** A page of the turns of a run that the reader sees; none when it sees nothing of the run. One statement. */
+/** A page of the turns of a run that the reader may see; empty when it may not see any. One statement. */
 export async function readRunTurns(
   pool: pg.Pool,
   runId: RunId,

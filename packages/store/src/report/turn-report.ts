@@ -1,4 +1,4 @@
-/** What the report of a turn says. `inspect.ts` reads it. */
+/** The types of the report of a turn. `inspect.ts` reads the data. */
 import type {
   AgentId,
   BoxId,
@@ -18,7 +18,7 @@ import type { BudgetReport } from '../budget/index.js';
 import type { CallRouteKind } from '../kinds/row-kinds.js';
 import type { WaitLine } from '../work/index.js';
 
-/** A turn in a list: on the way to the root, or below the one that is looked at. */
+/** A turn in a list: on the way to the root, or below the inspected turn. */
 export interface TurnLine {
   readonly turn_id: TurnId;
   readonly status: TurnStatus;
@@ -26,7 +26,7 @@ export interface TurnLine {
   readonly profile: string;
   readonly primitive: string;
   readonly depth: number;
-  /** The call that asked for it. */
+  /** The call that requested the turn. */
   readonly tool_call_id: ToolCallId | null;
 }
 
@@ -55,27 +55,27 @@ export interface CallLine {
   readonly ordinal: number;
   readonly name: string;
   readonly route: CallRouteKind;
-  /** Whose queue it goes to; null unless the route is `queue`. */
+  /** The target whose queue receives the call; null unless the route is `queue`. */
   readonly target: string | null;
   readonly status: 'pending' | 'success' | 'failed' | 'timeout' | 'canceled';
-  /** From the commit of the call to its result; null while it is out. */
+  /** From the commit of the call to its result; null while the result is missing. */
   readonly duration_ms: number | null;
   readonly deadline_at: Date;
   readonly arguments_preview: string;
   readonly error: ErrorBody | null;
 }
 
-/** What came too late to count. */
+/** A late reply or result, which does not count. */
 export interface EvidenceLine {
-  /** By which it can be erased. */
+  /** The id by which it can be erased. */
   readonly evidence_id: string;
-  /** A model's reply, or a tool's result. */
+  /** A reply of a model, or a result of a tool. */
   readonly kind: 'reply' | 'result';
   readonly step: number;
   readonly attempt: number | null;
-  /** Under which the work was begun. */
+  /** The epoch under which the work was begun. */
   readonly epoch: number;
-  /** Null: a worker outside. */
+  /** Null: an external worker. */
   readonly holder_id: WorkerId | null;
   readonly tool_call_id: ToolCallId | null;
   readonly at: Date;
@@ -108,7 +108,7 @@ export interface TurnReport {
   readonly step_count: number;
   readonly max_steps: number;
   readonly pending_calls: number;
-  /** Suspended without an open call: what it waits for. */
+  /** For a turn that is suspended without an open call: its wait. */
   readonly wait: WaitLine | null;
   readonly created_at: Date;
   readonly dispatched_at: Date | null;
@@ -121,19 +121,19 @@ export interface TurnReport {
   readonly lineage: readonly TurnLine[];
   readonly steps: readonly StepLine[];
   readonly calls: readonly CallLine[];
-  /** Answers that came after the turn was in other hands, or had ended; the first ones. */
+  /** The first answers that arrived after another worker had taken the turn, or after its end. */
   readonly evidence: readonly EvidenceLine[];
   readonly context: {
     readonly box_id: BoxId;
     readonly card_count: number;
     readonly tokens: number;
-    /** The manifest: what was packed by which rule from where, in order. */
+    /** The manifest, in order: the packed ranges with their rules and sources. */
     readonly segments: readonly Segment[];
-    /** The first ones, in stored order. */
+    /** The first cards, in stored order. */
     readonly cards: readonly CardLine[];
   };
   readonly child_count: number;
-  /** The first ones. */
+  /** The first children. */
   readonly children: readonly TurnLine[];
   readonly deliverable: { readonly card_id: CardId; readonly content: JsonValue } | null;
   readonly run: {
@@ -142,26 +142,26 @@ export interface TurnReport {
     readonly turns: number;
     /** Turns that have not ended. */
     readonly open_turns: number;
-    /** Committed steps, and attempts at them. */
+    /** The number of committed steps, and of attempts at them. */
     readonly steps: number;
     readonly attempts: number;
     readonly usage: Usage;
     readonly cost_micros: number;
-    /** Of models whose price says that they cost nothing. */
+    /** Steps of models whose price is zero. */
     readonly free_steps: number;
     readonly unpriced_steps: number;
   };
-  /** The turn’s own, and with all below it. */
+  /** The spending of the turn itself, and of the turn with all turns below it. */
   readonly spent: TurnCost;
   readonly subtree: TurnCost & { readonly turns: number };
-  /** The accounts of its run, the outermost first. */
+  /** The accounts of the run, the outermost first. */
   readonly budgets: readonly BudgetReport[];
 }
 
-/** What steps have used; those of models without a price are counted beside the cost. */
+/** The usage of steps. Steps of models without a price are counted separately from the cost. */
 export interface TurnCost extends Usage {
   readonly cost_micros: number;
-  /** Of models whose price says that they cost nothing. */
+  /** Steps of models whose price is zero. */
   readonly free_steps: number;
   readonly unpriced_steps: number;
 }

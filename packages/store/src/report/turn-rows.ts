@@ -1,4 +1,4 @@
-/** What `explain.ts` reads of a turn. */
+/** The rows of a turn that `explain.ts` reads. */
 import type {
   AgentId,
   BoxId,
@@ -40,7 +40,7 @@ export interface ExplainedTurn {
   readonly stepCount: number;
   readonly maxSteps: number;
   readonly deliverableCardId: CardId | null;
-  /** What makes its prompts; the version is null until its first step. */
+  /** The selector that makes the prompts; the version is null until its first step. */
   readonly selector: { readonly name: string; readonly version: string | null } | null;
   readonly profile: {
     readonly profileId: ProfileId;
@@ -69,20 +69,20 @@ export interface StepRow {
   readonly error: ErrorBody | null;
 }
 
-/** Where an entry stands besides what a view reads of it. */
+/** The place of an entry, in addition to the data that a view reads. */
 export interface StoredEntry {
   readonly entry: TapeEntry;
   readonly stored: StoredCard | null;
 }
 
-/** A card of a context box, and the entry of the tape it was taken from when it was. */
+/** A card of a context box, and the tape entry from which it was taken, if any. */
 export interface SourcedCard {
   readonly stored: StoredCard;
   readonly rule: Segment['rule'];
   readonly shownAs: ShownAs;
   /** Index in the box's segments, from 0. */
   readonly segment: number;
-  /** In the leaf: the box that holds the card itself. */
+  /** The position in the leaf, the box that contains the card itself. */
   readonly position: number;
   readonly entry: {
     readonly kind: TapeEntry['kind'];
@@ -91,7 +91,7 @@ export interface SourcedCard {
   } | null;
 }
 
-/** A card that a token budget kept out of a context box. */
+/** A card that a token budget left out of a context box. */
 export interface CutCard extends SourcedCard {
   readonly strategy: string;
   readonly reason: string;
@@ -106,16 +106,16 @@ export interface BoxRow {
   readonly segments: readonly Segment[];
 }
 
-/** By what right an agent may read a box, as the rows stand now. */
+/** The right by which an agent may read a box, according to the present rows. */
 export interface BoxRight {
   readonly isOperator: boolean;
   readonly isOwner: boolean;
   readonly isMaker: boolean;
-  /** It is the box of the agent's own profile. */
+  /** The box belongs to the agent's own profile. */
   readonly isProfile: boolean;
-  /** The agent launched the one whose box it is. */
+  /** The agent launched the agent that has the box. */
   readonly isLauncher: boolean;
-  /** Turns of the agent have asked for ended turns that wrote to it, or it was told of their ends. */
+  /** Turns of the agent have requested ended turns that wrote to the box, or the agent was notified of their ends. */
   readonly isParent: boolean;
   readonly grant: {
     readonly source: string;
@@ -128,18 +128,18 @@ export interface BoxRight {
 export interface TurnRows {
   readonly turn: ExplainedTurn;
   readonly steps: readonly StepRow[];
-  /** From the first position that a wanted step reads; with the turn's own entries behind the last of them. */
+  /** From the first position that a wanted step reads, up to the turn's own entries after the last wanted step. */
   readonly entries: readonly StoredEntry[];
   readonly contexts: ReadonlyMap<BoxId, readonly SourcedCard[]>;
-  /** What budgets kept out of the contexts, by context. */
+  /** The cards that budgets left out of the contexts, by context. */
   readonly cuts: ReadonlyMap<BoxId, readonly CutCard[]>;
-  /** The contexts, the boxes their callers named, and the boxes that hold the cards. */
+  /** The contexts, the boxes that their callers named, and the boxes that contain the cards. */
   readonly boxes: ReadonlyMap<BoxId, BoxRow>;
-  /** By {@link rightKey}. */
+  /** Keyed by {@link rightKey}. */
   readonly rights: ReadonlyMap<string, BoxRight>;
   readonly agentNames: ReadonlyMap<string, string>;
   readonly toolsets: ReadonlyMap<string, readonly OfferedTool[]>;
 }
 
-/** Which steps are looked at: from the rows of all of them, those that count. */
+/** Chooses the steps to examine from the rows of all steps. */
 export type ChooseSteps = (turn: ExplainedTurn, steps: readonly StepRow[]) => readonly StepRow[];

@@ -1,4 +1,4 @@
-/** Entries are appended to a tape, each append once under its key. Source: docs/reference/tape.md. */
+/** Appends entries to a tape, each append once under its key. Source: docs/reference/tape.md. */
 import {
   type BoxId,
   type CardId,
@@ -14,7 +14,7 @@ import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord, grantOf, OWNS } from '../rows/index.js';
 import type { TapeActor } from './tapes.js';
 
-/** What is appended: one entry with a new card, with one that exists (`not_found` when it does not), or (events) with none. */
+/** An entry to append: with a new card, with an existing card (`not_found` when it does not exist), or, for events, without a card. */
 export interface NewTapeEntry {
   readonly kind: EntryKind;
   readonly card: NewCard | { readonly id: CardId; readonly tokenEstimate: number } | null;
@@ -32,19 +32,19 @@ export interface NewTapeEntry {
 export interface AppendRequest extends TapeActor {
   readonly boxId: BoxId;
   readonly entries: readonly NewTapeEntry[];
-  /** Names this append: the same again appends nothing. */
+  /** The key of this append: a repeated append has no effect. */
   readonly dedupKey: string;
   /**
-   * True: the caller chose the key, and may have used it for other entries. Then nothing is appended, and that is said. False: the key
-   * is of this append alone.
+   * True: the caller chose the key, and may have used it for other entries. Then nothing is appended, and the result says so. False: only
+   * this append uses the key.
    */
   readonly isNamed?: boolean;
-  /** The head that the caller has seen: appended only behind it. */
+  /** The head that the caller has seen: the entries are appended only directly after it. */
   readonly expectedHead?: number | undefined;
 }
 
 export type AppendResult =
-  /** `isRepeated`: it had been appended before under this key, by another append. */
+  /** `isRepeated`: another append had appended the entries before under this key. */
   | {
       readonly outcome: 'appended';
       readonly first: number;
@@ -61,9 +61,9 @@ export const ENTRY_COLUMNS =
   'n int, kind text, is_new boolean, entry_tokens int, payload text, anchor_name text, turn_id uuid, entry_step int, entry_author text, entry_meta jsonb, entry_date timestamptz';
 
 /**
- * Where the open step of the tape's own turn begins, if there is one: its calls are on the tape, its results are not yet. An
- * anchor that comes now takes its place behind them, so views go on from that step. True only of what is read once the tape is locked: a
- * commit of the step may have had it before.
+ * The beginning of the open step of the tape's own turn, if any: its calls are on the tape, its results are not yet. A new anchor is
+ * placed after the calls, so views continue from that step. Only a read after the tape was locked is reliable, because a commit of the
+ * step may have had the lock before.
  */
 export const OPEN_STEP = `open_step as materialized (
     select min(e.position) as first
@@ -82,8 +82,9 @@ interface AppendShape {
 }
 
 /**
- * Owners may append whatever was committed while the statement waited for the lock: it sees the new owner in the row that it has
- * locked, but grants as they were when it began. So the right of anybody else is read only by a statement begun after the lock.
+ * Owners may append even when ownership changed while the statement waited for the lock: the statement sees the new owner in the row that
+ * it has locked. It sees grants as they were when it began. So the rights of all other agents are read only by a statement that begins
+ * after the lock.
  */
 const appendText = ({ hasAnchor, isLocked }: AppendShape): string => `
   with /* appends.append */ x as materialized (select * from json_to_recordset($4::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})),
@@ -131,8 +132,8 @@ export const LOCK_TAPE = statement(
   "select /* appends.lock_tape */ id from boxcar.boxes where id = $1 and project_id = $2 and kind = 'tape' for no key update",
 );
 
-// Whether this was appended under the key, and nothing more: the first entry of each append has a key, the others have its moment.
-// Every append makes new cards: with these very cards it is an earlier try of this append.
+// Checks only whether these entries were appended under the key. The first entry of each append has a key; the others have its time. Every
+// append makes new cards, so entries with these very cards belong to an earlier try of this append.
 const SAME = statement(`
   select /* appends.same */ coalesce(bool_and((x.n = 1) = (e.dedup_key is not null) and e.kind = x.kind and e.author_id = x.entry_author and e.payload::text is not distinct from x.payload and e.anchor_name is not distinct from x.anchor_name
       and e.turn_id is not distinct from x.turn_id and e.step is not distinct from x.entry_step and (case when x.is_new
@@ -151,7 +152,7 @@ interface AppendRow extends pg.QueryResultRow {
   head: number;
 }
 
-/** Entries as JSON that statements read by `ENTRY_COLUMNS` and `CARD_COLUMNS`. */
+/** Entries as JSON that statements read with `ENTRY_COLUMNS` and `CARD_COLUMNS`. */
 export const entryRecords = ({ entries }: Pick<AppendRequest, 'entries'>): string =>
   JSON.stringify(
     entries.map((entry, index) => ({
@@ -184,13 +185,13 @@ const appendValues = (request: AppendRequest): unknown[] => [
   request.entries.length,
 ];
 
-/** Also the place of the last anchor among them, and how many they are. */
+/** Also the index of the last anchor among the entries, and the number of anchors. */
 const anchorValues = ({ entries }: AppendRequest): unknown[] => [
   entries.findLastIndex(isAnchor) + 1,
   entries.filter(isAnchor).length,
 ];
 
-/** What one try of an append gives; `not_own`: the tape must be locked before it is known whether the actor may. */
+/** The result of one try of an append. `not_own`: the tape must be locked before the rights of the actor can be checked. */
 type Tried = AppendResult | { readonly outcome: 'not_own' };
 
 function toTried(row: AppendRow | undefined): Tried {
@@ -204,7 +205,7 @@ function toTried(row: AppendRow | undefined): Tried {
 const appendOwn = async (db: Queryable, request: AppendRequest): Promise<Tried> =>
   toTried((await run<AppendRow>(db, APPEND_OWN, appendValues(request)))[0]);
 
-/** For anybody, in the transaction that has locked the tape. */
+/** For any actor, in the transaction that has locked the tape. */
 async function appendLocked(tx: Tx, request: AppendRequest): Promise<AppendResult> {
   const [row] = await (hasAnchor(request)
     ? run<AppendRow>(tx, APPEND_ANCHORS, [...appendValues(request), ...anchorValues(request)])
@@ -216,7 +217,7 @@ async function appendLocked(tx: Tx, request: AppendRequest): Promise<AppendResul
 const isAnchor = ({ kind }: NewTapeEntry): boolean => kind === 'anchor';
 const hasAnchor = ({ entries }: AppendRequest): boolean => entries.some(isAnchor);
 
-/** Sent together: the second begins once the first has its lock. */
+/** Both statements are sent together: the second begins after the first has its lock. */
 async function lockAndAppend(tx: Tx, request: AppendRequest): Promise<AppendResult> {
   const locked = run(tx, LOCK_TAPE, [request.boxId, request.projectId]);
   const [, result] = await Promise.all([locked, appendLocked(tx, request)]);
@@ -224,8 +225,8 @@ async function lockAndAppend(tx: Tx, request: AppendRequest): Promise<AppendResu
 }
 
 /**
- * A key that the caller chose is no answer to other entries than those it was used for. An append whose own first try was committed,
- * with its answer lost, is not a repetition.
+ * A key that the caller chose must not confirm other entries than those for which it was used. When the first try of an append was
+ * committed and its answer was lost, the second try is not a repetition.
  */
 async function judgeRepeat(
   db: Queryable,
@@ -244,8 +245,8 @@ async function judgeRepeat(
 }
 
 /**
- * Appends entries behind each other under the lock of the tape's row alone. Within the caller's transaction, which takes its
- * other locks before (run → agent → turn → tape). An anchor moves where views begin, whatever steps of turns are open.
+ * Appends entries in sequence, with only the lock of the tape's row. Runs in the caller's transaction, which must take its other locks
+ * before (run → agent → turn → tape). An anchor moves the beginning of views, also while steps of turns are open.
  */
 export async function appendWithin(tx: Tx, request: AppendRequest): Promise<AppendResult> {
   const tried = hasAnchor(request) ? await lockAndAppend(tx, request) : await appendOwn(tx, request);
@@ -254,11 +255,13 @@ export async function appendWithin(tx: Tx, request: AppendRequest): Promise<Appe
   return judgeRepeat(tx, request, result);
 }
 
-/** Two appends under one key at one moment: the second finds the key taken, and looks again. */
+/** Two concurrent appends under one key: the second finds the key taken, and checks again. */
 const isKeyTaken = (error: unknown): boolean =>
   error instanceof Error && 'constraint' in error && error.constraint === 'tape_entries_dedup';
 
-/** Appends in a transaction of its own; what a lost connection leaves in doubt is tried again under the same key. */
+/**
+ * Appends in a separate transaction. When the connection is lost and the outcome is unknown, the append is tried again under the same key.
+ */
 export async function appendEntries(pool: pg.Pool, request: AppendRequest): Promise<AppendResult> {
   const append = async (): Promise<AppendResult> => {
     const tried: Tried = hasAnchor(request)

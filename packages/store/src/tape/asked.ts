@@ -1,10 +1,11 @@
 /**
- * What agents were asked: the cards that were packed for a turn, for readers of its tape. The tape holds the turn's start alone, which names
- * the context box.
+ * Reads the requests that agents received: the cards that were packed for a turn, for readers of its tape. The tape contains only the
+ * start of the turn, which names the context box.
  *
- * A1  A reader of the tape is shown the words of a context box only with a right to read that box: a grant for a tape does not cover its contexts.
- * A2  Own cards of the box by packed arguments alone: what it inherits is said elsewhere.
- * A3  A statement for each page of starts: its cards have up to `PAGE_BYTES`, or are those of one start.
+ * A1  A reader of the tape sees the text of a context box only with a right to read that box: a grant for a tape does not cover its
+ *     contexts.
+ * A2  Only own cards of the box that were packed as arguments: inherited cards are shown elsewhere.
+ * A3  One statement for each page of starts: the cards of a page have up to `PAGE_BYTES`, or belong to a single start.
  */
 import { askedText, type BoxId, type Card, type JsonValue, startedContext } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -13,7 +14,7 @@ import { HELD } from '../rows/index.js';
 import { PAGE_BYTES, type TapeEntryRow } from './entries.js';
 import type { TapeActor } from './tapes.js';
 
-// Contents are only pointed to until it is known which of them are sent.
+// Contents are only referenced until it is known which of them are sent.
 const ASKED = statement(`
   with /* asked.asked */ want as materialized (
     select x.* from (
@@ -38,14 +39,14 @@ const ASKED = statement(`
 
 interface AskedRow extends pg.QueryResultRow {
   box_id: BoxId;
-  /** Null: none, or none that the actor may read. Without content: an erased one. */
+  /** Null: the box has no cards, or the actor may not read them. Without content: an erased card. */
   cards: readonly { readonly content: Card['content'] | null; readonly metadata: Card['metadata'] }[] | null;
 }
 
 const boxOf = ({ kind, payload }: { kind: string; payload: JsonValue | null }): BoxId | undefined =>
   kind === 'event' ? startedContext(payload) : undefined;
 
-/** Adds to each start of a turn what it was asked, as far as the actor may read it. Page by page; a page of many words comes in parts. */
+/** Adds to each start of a turn its request, as far as the actor may read it. Works page by page; a page with much text is split. */
 export async function* withAsked(
   db: Queryable,
   pages: AsyncIterable<readonly TapeEntryRow[]>,

@@ -1,9 +1,9 @@
 /**
- * What is read of a tape: entries between positions, and anchors by name. Line-aware, at a head that the caller has fixed.
+ * Reads entries of a tape between positions, and finds anchors by name. Follows the line of forks, at a head that the caller has fixed.
  *
- * E1  Entries are read in pages. The contents of a page have `PAGE_BYTES` at most, or are those of one entry.
- * E2  A statement lists entries by their sizes and sends the contents of the first page. Contents that it does not send stay unread,
- *     but for those parts of entries whose size the rows do not say (`payload`, `meta`): of these as much as the page holds, compressed.
+ * E1  Entries are read in pages. The contents of a page have at most `PAGE_BYTES`, or belong to a single entry.
+ * E2  A statement lists entries by their sizes and sends the contents of the first page. Other contents are not read. The exceptions are
+ *     the parts of entries whose size the rows do not contain (`payload`, `meta`): of these, up to the size of a page is read, compressed.
  * E3  A listed entry is not listed again: later pages are read by their positions.
  */
 import {
@@ -24,7 +24,7 @@ import { edgeEntriesOf, entriesOf, type LineRange } from '../visible/index.js';
 
 /** An entry of a tape as its readers get it. */
 export interface TapeEntryRow extends StoredEntry {
-  /** Where it stands: the tape itself, or one that it was forked from. */
+  /** The box that contains the entry: the tape itself, or a tape from which it was forked. */
   readonly boxId: BoxId;
   readonly authorId: string;
   /** ISO 8601 with microseconds. */
@@ -34,35 +34,37 @@ export interface TapeEntryRow extends StoredEntry {
 export interface EntryRange {
   readonly from: number;
   readonly to: number;
-  /** Of entries, or of imported lines whose kind is not an entry's. None: all. */
+  /** Kinds of entries, or of imported lines with other kinds. Empty: all. */
   readonly kinds?: readonly string[];
-  /** Inclusive bounds, ISO 8601; null = none. */
+  /** Inclusive bounds, ISO 8601; null: no bound. */
   readonly since?: string | null;
   readonly until?: string | null;
-  /** The first so many (`newest`: the last); null = all. */
+  /** The maximum number of entries, from the beginning or, with `newest`, from the end; null: all. */
   readonly limit?: number | null;
   readonly edge?: 'oldest' | 'newest';
-  /** Only what this agent may read of it, who does not hold it; null = all. */
+  /** Only the parts that this agent may read, although it does not own the tape; null: all. */
   readonly within?: PartReader | null;
 }
 
-/** Bytes of content in a page. A quarter of what a reader may hold at once, so that nothing is busy with a page for long. */
+/** Bytes of content in a page. A quarter of a reader's maximum, so that no process spends long on a page. */
 export const PAGE_BYTES = 256 * 1024;
-/** Entries that a statement lists: of long ranges with dates more, because each such statement looks through all dates. */
+/**
+ * The number of entries that a statement lists. It is larger for long ranges with dates, because each such statement searches all dates.
+ */
 const LISTED = 500;
 const LISTED_BY_DATE = 10_000;
 
-/** What the entries `e` are listed with, and their cards `c`. Contents are only pointed to. */
+/** The columns of listed entries `e` and their cards `c`. Contents are only referenced. */
 const LISTING = `e.box_id, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, e.author_id, e.meta, e.created_at,
     c.id as card_id, c.type as card_type, c.role as card_role, c.content, c.placeholder, c.metadata, c.author_id as card_author_id, c.tool_call_id as card_tool_call_id, c.size_bytes`;
 const CARD_OF_ENTRY =
   'left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true';
 
-/** SQL of a sum over the parts of a listed entry of which no column says the size. */
+/** SQL of a sum over the parts of a listed entry whose size is not in a column. */
 const sumOf = (size: (part: string) => string): string =>
   ['l.payload', 'l.meta', 'l.metadata'].map((part) => `coalesce(${size(part)}, 0)`).join(' + ');
 
-// The event of a handoff names its anchor alone: the state stands in one place, the anchor's card, and can be erased there.
+// The event of a handoff only names its anchor. The state is only in the card of the anchor, where it can be erased.
 const HANDOFF = `(
     select k.content, k.placeholder, k.size_bytes
     from (select l.position - 1 as at, l.payload->'data'->>'name' as name
@@ -70,7 +72,7 @@ const HANDOFF = `(
       cross join lateral ${entriesOf('b', { from: 'g.at', to: 'g.at', where: "o.kind = 'anchor'" })} a join boxcar.cards k on k.id = a.card_id
     where a.anchor_name = g.name offset 0)`;
 
-/** Of `listed(n, …)`, entries of the tape $1, the page that begins with the first, of `max` bytes; and the places of the others. */
+/** The first page of `listed(n, …)`, entries of the tape $1, of at most `max` bytes; and the places of the other entries. */
 const pageOf = (listed: string, max: string): string => `
   with /* entries.page_of */ listed as materialized (${listed}),
   weighed as (
@@ -92,10 +94,10 @@ const pageOf = (listed: string, max: string): string => `
     where f.is_read) r on true
   order by f.n`;
 
-/** Ranges of so many positions are read by these, whatever their dates: of entries within the dates there may be many more. */
+/** Ranges up to this many positions are read by position, also with dates: a search by date may find many more entries. */
 const SHORT = 2_000;
 
-/** SQL of the kind of an entry as its readers know it: an imported line whose kind is no entry's is an event that is called by it. */
+/** SQL of the kind of an entry as its readers see it: an imported line with another kind is an event with the name of that kind. */
 export const kindOf = (e: string): string => `
   case when ${e}.kind = 'event' and ${e}.meta ? 'imported' and ${e}.payload->>'name' like 'imported.%' then substr(${e}.payload->>'name', 10) else ${e}.kind end`;
 
@@ -103,7 +105,7 @@ const KINDS: ReadonlySet<string> = new Set(ENTRY_KINDS);
 
 interface Shape {
   readonly hasKinds: boolean;
-  /** Events are among them, or kinds of imported lines: to tell them apart events are looked at. */
+  /** The kinds include events, or kinds of imported lines, which can only be distinguished by reading events. */
   readonly hasEvents: boolean;
   readonly dates: 'any' | 'looked up' | 'filtered';
   readonly hasLimit: boolean;
@@ -115,8 +117,8 @@ const dated = (date: string): string =>
   `${date} >= coalesce($5::timestamptz, '-infinity') and ${date} <= coalesce($6::timestamptz, 'infinity')`;
 
 /**
- * Which entries `o`, so that one index alone offers itself: what is no column, or says nothing, is no reason to take another. Positions
- * of a line's part stay a condition of their own.
+ * The condition on the entries `o`, written so that only one index matches. Columns without an effect on the result must not make the
+ * planner choose another index. Positions of a part of a line stay a separate condition.
  */
 function rangeOf({ hasKinds, hasEvents, dates, isPartial }: Shape): LineRange {
   const positions = { from: '$2::int', to: '$3::int' };
@@ -140,8 +142,9 @@ function rangeOf({ hasKinds, hasEvents, dates, isPartial }: Shape): LineRange {
 }
 
 /**
- * One text for each shape of question, so that each has a plan that reads what it returns: all entries of a range are one range of the
- * key; kinds are looked up one by one, each up to the limit; dates of a long range kind by kind, and the limit takes its part of what they give.
+ * One text for each shape of query, so that each has a plan that reads only the rows that it returns. All entries of a range are one range
+ * of the key. Kinds are looked up one by one, each up to the limit. Dates of a long range are searched kind by kind, and the limit applies
+ * to the combined result.
  */
 function entriesText(shape: Shape): string {
   const { hasKinds, dates, hasLimit, isNewest } = shape;
@@ -167,7 +170,7 @@ const statements = new Map<string, Statement>();
 interface Listing {
   readonly prepared: Statement;
   readonly values: unknown[];
-  /** Entries that it lists at most: fewer are the rest. */
+  /** The maximum number of listed entries. When fewer are listed, the range is complete. */
   readonly most: number;
 }
 
@@ -182,7 +185,7 @@ export function entriesStatement(range: EntryRange, maxBytes = PAGE_BYTES): List
   const isEvent = (kind: string): boolean => kind === 'event' || !KINDS.has(kind);
   const stored = asked.map((kind) => (isEvent(kind) ? 'event' : kind));
   const kinds = dates === 'looked up' && asked.length === 0 ? ENTRY_KINDS : stored;
-  // Positions run without a gap: the first so many of a range are a range.
+  // Positions have no gaps, so the first or last entries of a range are a range too.
   const isPartial = range.within != null;
   const isPlain = kinds.length === 0 && dates === 'any' && !isPartial;
   const from = isPlain && isNewest ? range.to - most + 1 : range.from;
@@ -217,9 +220,9 @@ export function entriesStatement(range: EntryRange, maxBytes = PAGE_BYTES): List
 
 interface EntryDbRow extends CardRow, pg.QueryResultRow {
   position: number;
-  /** Of its contents; null: not known yet. */
+  /** The size of its contents; null: not known yet. */
   bytes: number | null;
-  /** False: it is only listed. */
+  /** False: the entry is only listed. */
   is_read: boolean;
   box_id: BoxId;
   kind: EntryKind;
@@ -261,13 +264,13 @@ const AT = statement(
   ),
 );
 
-/** The place of an entry that is still to be read. */
+/** The place of an entry that must still be read. */
 interface Place {
   readonly position: number;
   readonly bytes: number | null;
 }
 
-/** The first places that make a page, as far as their sizes are known; else those of which a statement finds out. */
+/** The first places that make a page, as far as their sizes are known; otherwise the places whose sizes one statement finds out. */
 function nextPage(places: readonly Place[], maxBytes: number): readonly Place[] {
   let sum = 0;
   let count = 0;
@@ -280,7 +283,7 @@ function nextPage(places: readonly Place[], maxBytes: number): readonly Place[] 
   return places.slice(0, count === 0 ? LISTED : count);
 }
 
-/** Reads the places in their order, a page for each statement. What is gone by then is left out. */
+/** Reads the places in order, one page per statement. Entries that have been removed meanwhile are left out. */
 async function* readPlaces(
   db: Queryable,
   boxId: BoxId,
@@ -297,12 +300,12 @@ async function* readPlaces(
 }
 
 export interface PageOptions {
-  /** Of the contents of a page; default `PAGE_BYTES`. */
+  /** The maximum size of the contents of a page; default `PAGE_BYTES`. */
   readonly maxBytes?: number;
 }
 
 /**
- * The entries of a tape in a range of positions, in order; `newest` ones last first. Page by page: each has one entry at least.
+ * The entries of a tape in a range of positions, in order; with `newest` in descending order. Page by page: each has at least one entry.
  */
 export async function* readEntries(
   db: Queryable,
@@ -325,7 +328,7 @@ export async function* readEntries(
   }
 }
 
-/** The entries at these positions, in the order of these. Page by page: each has one entry at least. */
+/** The entries at these positions, in the order of the positions. Page by page: each has at least one entry. */
 export const readEntriesAt = (
   db: Queryable,
   boxId: BoxId,
@@ -336,7 +339,7 @@ export const readEntriesAt = (
     maxBytes: PAGE_BYTES,
   });
 
-/** All entries that {@link readEntries} reads: for ranges that the caller knows to be short, or asked for as a whole. */
+/** All entries that {@link readEntries} reads: for ranges that the caller knows to be short, or needs as a whole. */
 export async function loadEntries(
   db: Queryable,
   boxId: BoxId,
@@ -352,7 +355,7 @@ const anchorText = (edge: 'first' | 'latest'): string => {
   const range = {
     from: '$3::int',
     to: '$4::int',
-    // The kind as it stands in the index: a plan for any kind could not use it.
+    // The kind is a literal, as in the index: a generic plan could not use the index.
     where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended(s.name, 0) and o.anchor_name = s.name and ($5::uuid is null or ${readsEntry('o', '$1', '$5')})`,
   };
   return `select /* entries.anchor */ e.position from boxcar.boxes b cross join unnest($2::text[]) as s(name) cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
@@ -360,7 +363,7 @@ const anchorText = (edge: 'first' | 'latest'): string => {
 };
 const ANCHOR = { first: statement(anchorText('first')), latest: statement(anchorText('latest')) } as const;
 
-/** The position of the first or latest anchor of a name in a range, whatever its spelling; undefined when there is none. */
+/** The position of the first or latest anchor of a name in a range, in any spelling; undefined without such an anchor. */
 export async function findAnchor(
   db: Queryable,
   boxId: BoxId,

@@ -1,4 +1,4 @@
-/** Tapes made of files: begun empty, filled, archived; and what stands beside a tape's entries in its folder. */
+/** Tapes that are made from files: begun empty, filled, archived. Also reads the facts in a tape's folder that are not entries. */
 import type { BoxId, FileMark, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
@@ -17,15 +17,15 @@ const BEGIN = statement(`
 export interface EmptyTape extends TapeActor {
   readonly boxId: BoxId;
   readonly name: string;
-  /** The incarnation before it, archived by now. */
+  /** The previous incarnation, which is archived. */
   readonly previousBoxId: BoxId | null;
   readonly sessionGraph: string | null;
 }
 
 /**
- * Makes a tape without its bootstrap: what it begins with comes from elsewhere, in the same transaction, one entry at least.
+ * Makes a tape without its bootstrap. The same transaction must append its first entries from another source, at least one.
  *
- * @returns Its incarnation; undefined when there is a tape of this name.
+ * @returns Its incarnation; undefined when a tape of this name exists.
  */
 export async function beginTape(tx: Tx, tape: EmptyTape): Promise<number | undefined> {
   const [row] = await run<{ incarnation: number }>(tx, BEGIN, [
@@ -43,7 +43,7 @@ const ARCHIVE = statement(
   'update /* files.archive */ boxcar.boxes set archived_at = now() where id = $1 and archived_at is null',
 );
 
-/** Nobody writes to it from then on, and its name is free. */
+/** Archives a tape: it accepts no more writes, and its name is free. */
 export async function archiveTape(tx: Tx, boxId: BoxId): Promise<void> {
   await run(tx, ARCHIVE, [boxId]);
 }
@@ -65,20 +65,20 @@ const LOCK_IMPORT = statement(
   "select /* files.lock_import */ encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2 for update",
 );
 
-/** An import by the key that names it. */
+/** The key of an import. */
 export interface ImportKey {
   readonly projectId: ProjectId;
   readonly key: string;
 }
 
-/** What an import under this key has come to. */
+/** The state of an import under this key. */
 export interface KnownImport extends pg.QueryResultRow {
-  /** Of its lines, hex. */
+  /** The hash of its lines, in hex. */
   readonly hash: string;
   readonly response: JsonValue;
 }
 
-/** The import that was finished under this key, if there is one. */
+/** The import that was finished under this key, if any. */
 export async function findImport(
   db: Queryable,
   { projectId, key }: ImportKey,
@@ -87,7 +87,7 @@ export async function findImport(
 }
 
 /**
- * Takes the key. Waits for another import that holds it: an import takes its key only at its end.
+ * Takes the key. Waits for another import that holds the key: an import takes its key only at its end.
  *
  * @returns False when an import has finished under this key.
  */
@@ -95,7 +95,7 @@ export async function beginImport(tx: Tx, { projectId, key }: ImportKey): Promis
   return (await run(tx, BEGIN_IMPORT, [projectId, key])).length > 0;
 }
 
-/** Locks the key of an import, as it has been used before, or as `first` says. */
+/** Locks the key of an import. Returns the state of its earlier use, or `first` at its first use. */
 export async function lockImport(
   tx: Tx,
   { projectId, key }: ImportKey,
@@ -119,13 +119,13 @@ export async function endImport(
 const OPEN_STAGE = statement(`
   create /* files.open_stage */ temporary table boxcar_import (file int, n int, kind text, card_id uuid, tokens int, payload json, anchor_name text, author_id text, meta jsonb,
     created_at timestamptz, primary key (file, n)) on commit drop`);
-// An entry without a card says itself when it was imported; a card has its own date.
+// An entry without a card contains the time of its import; a card has its own date.
 const STAGE = statement(`
   with /* files.stage */ x as materialized (select * from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS}) where $2::int + x.n > $4::int),
   cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where x.is_new)
   insert into pg_temp.boxcar_import select $1::int, $2::int + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.entry_author,
     case when x.id is null and x.entry_date is not null then jsonb_set(x.entry_meta, '{imported,at}', to_jsonb(now())) else x.entry_meta end, coalesce(x.entry_date, now()) from x`);
-/** Like `appendText` in tapes.ts, with entries $5 + 1 to $6 of file $4; run it after the tape is locked. */
+/** Like `appendText` in appends.ts, with entries $5 + 1 to $6 of file $4; must run after the tape is locked. */
 const APPEND_STAGED = statement(`
   with /* files.append_staged */ tape as materialized (
     select b.id, b.owner_agent_id, case when not (${OWNS} or ${grantOf('append')} is not null) then 'forbidden' when b.archived_at is not null then 'archived'
@@ -151,7 +151,7 @@ const APPEND_STAGED = statement(`
   )
   select tape.outcome, m.base + 1 as first, m.head_position as head from tape left join moved m on true`);
 
-/** Entries per statement while their tape is locked: each takes a fraction of a second. */
+/** The number of entries per statement while their tape is locked: each statement takes a fraction of a second. */
 const STAGED_PER_APPEND = 10_000;
 
 interface StagedRow extends pg.QueryResultRow {
@@ -160,7 +160,7 @@ interface StagedRow extends pg.QueryResultRow {
   readonly head: number;
 }
 
-/** Call it before the first `stageEntries` of a transaction. */
+/** Must be called before the first `stageEntries` of a transaction. */
 export async function openStage(tx: Tx): Promise<void> {
   await run(tx, OPEN_STAGE, []);
 }
@@ -168,9 +168,9 @@ export async function openStage(tx: Tx): Promise<void> {
 /**
  * Writes the cards of entries, and stages the entries for `appendStaged`. Locks no tape.
  *
- * @param staged.records - The entries as `entryRecords` gives them.
- * @param staged.after - How many entries of the file precede them.
- * @param staged.written - How many entries of the file are on the tape already: these are passed over. Default 0.
+ * @param staged.records - The entries as `entryRecords` returns them.
+ * @param staged.after - The number of entries of the file that precede them.
+ * @param staged.written - The number of entries of the file that are already on the tape and are skipped. Default 0.
  */
 export async function stageEntries(
   tx: Tx,
@@ -214,7 +214,7 @@ export async function appendStaged(
   return { outcome: 'appended', first, head, isRepeated: false };
 }
 
-/** What the folder of an imported tape said of its file. */
+/** The description of the file in the folder of an imported tape. */
 const markOf = (box: string): string =>
   `(select o.meta->'imported'->'file' from boxcar.tape_entries o where o.box_id = ${box} and o.position = 1)`;
 
@@ -239,17 +239,17 @@ type FolderRow = Row<'boxes', 'created_at' | 'session_graph' | 'fork_status' | '
   }[];
 };
 
-/** What a tape's folder says beside its entries. */
+/** The facts in a tape's folder that are not entries. */
 export interface TapeFolderFacts {
   readonly createdAt: Date;
-  /** The lines it was imported with. */
+  /** The session graph with which the tape was imported. */
   readonly sessionGraph: string | null;
   readonly forkStatus: 'open' | 'merged' | 'discarded' | null;
-  /** What names the tape that it was forked from, as in sessions. */
+  /** The name of the tape from which it was forked, in the form that sessions use. */
   readonly parent: { readonly name: string; readonly position: number } | null;
-  /** Of an imported tape: what its folder said of its file. */
+  /** For an imported tape: the description of its file in its folder. */
   readonly mark: FileMark | null;
-  /** The incarnations before it that the actor may read some of, oldest first. */
+  /** Earlier incarnations of which the actor may read at least a part, oldest first. */
   readonly archived: readonly {
     readonly boxId: BoxId;
     readonly archivedAt: Date;
@@ -257,7 +257,7 @@ export interface TapeFolderFacts {
   }[];
 }
 
-/** One statement, however many incarnations. */
+/** One statement for any number of incarnations. */
 export async function loadFolderFacts(
   db: Queryable,
   boxId: BoxId,

@@ -27,20 +27,20 @@ const LOCK_TAPES = statement(`
 const LOCK_FORK = statement(`
   select /* fork-ends.lock_fork */ ${FORK}, f.turn_id is not null and not exists (select from boxcar.turns t where t.id = f.turn_id and t.ended_at is null) as is_over from boxcar.forks f where f.id = $1 for update`);
 
-// Begun after the locks: what was taken from the actor meanwhile it has no more.
+// Must begin after the locks: rights that the actor has lost meanwhile do not count.
 const RIGHTS = statement(`
   select /* fork-ends.rights */ ${OWNS} as is_own, ${grantOf('append')} is not null as may_append
   from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = (select f.project_id from boxcar.forks f where f.id = $2)`);
 
-// The text of a line comes along with its entry and goes with its card: an erasure under way is waited for and seen; one that comes later
-// waits, and finds what was merged.
+// The text of a line belongs to its entry and is erased with its card. An erasure in progress is waited for and seen; a later erasure
+// waits, and finds the merged entries.
 const LOCK_LINES = statement(`
   select /* fork-ends.lock_lines */ c.id from boxcar.cards c where c.id in (
     select e.card_id from boxcar.boxes f join boxcar.tape_entries e on e.box_id = f.id and e.position > f.fork_position and e.position <= f.head_position
     where f.id = $1 and e.meta ? 'imported') order by c.id for share`);
 
 interface LockedFork extends ForkRow, pg.QueryResultRow {
-  /** The turn it was opened for has ended. */
+  /** The turn for which the fork was opened has ended. */
   is_over: boolean;
 }
 
@@ -52,7 +52,7 @@ type LockedTape = Row<'boxes', 'id' | 'owner_agent_id'> & {
 const BEGINNINGS = "('session/start', 'fork/start')";
 const RECEIPT = `jsonb_build_object('status', 'merged', 'fork', $2::uuid::text, 'parent', x.parent, 'merged', x.n, 'first', x.first, 'last', x.last, 'event', x.event, 'replaced', x.replaced)`;
 
-/** Ends the fork `$2` and its box, and says so on the parent, in CTEs behind `x(parent, n, first, last, event, replaced)`. */
+/** Ends the fork `$2` and its box, and records the end on the parent, in CTEs that follow `x(parent, n, first, last, event, replaced)`. */
 const END = `
   told as (
     insert into boxcar.tape_entries (box_id, position, kind, payload, author_id, dedup_key)
@@ -91,7 +91,7 @@ const MERGE = statement(`
   ${END}
   select receipt from ended`);
 
-// Archived first: of the incarnations of a name one is not. The seals of a box see each row alone.
+// Must run first, because only one incarnation of a name is not archived. The seals of a box check each row separately.
 const ARCHIVE = statement(
   'update /* fork-ends.archive */ boxcar.boxes set archived_at = now() where id = $1',
 );
@@ -108,7 +108,7 @@ const REPLACE = statement(`
   ${END}
   select receipt from ended`);
 
-/** How a fork has ended. */
+/** The outcome of the end of a fork. */
 export type ForkEnd =
   | { readonly outcome: 'merged' | 'discarded'; readonly receipt: ForkReceipt }
   | { readonly outcome: 'not_found' };
@@ -116,14 +116,14 @@ export type ForkEnd =
 export type MergeResult =
   | ForkEnd
   | { readonly outcome: 'busy'; readonly turnId: TurnId }
-  /** The author may not append to the parent; of a fork that was reset: not reset it. */
+  /** The author may not append to the parent; for a fork that was reset, the author may not reset the parent. */
   | { readonly outcome: 'forbidden'; readonly isReset: boolean }
-  /** The parent is a fork itself and has ended. */
+  /** The parent is itself a fork and has ended. */
   | { readonly outcome: 'parent_closed' }
-  /** The parent was reset between the look and the lock, or has become somebody's tape. */
+  /** Between the look and the lock, the parent was reset, or another agent has received it as its tape. */
   | { readonly outcome: 'moved' };
 
-/** Locks in the order of everything: agent, tapes by id, and then the fork. */
+/** Locks in the usual order: agent, tapes by id, and then the fork. */
 async function lockFork(
   tx: Tx,
   { id, boxId }: Pick<ForkRow, 'id' | 'boxId'>,
@@ -131,7 +131,7 @@ async function lockFork(
 ): Promise<{
   readonly fork: LockedFork | undefined;
   readonly tape: LockedTape | undefined;
-  /** It has become the tape of an agent while this waited for it: that agent is not locked. */
+  /** The tape was given to another agent while this transaction waited for it, and that agent is not locked. */
   readonly isAnothers: boolean;
 }> {
   const [owner] = await run<{ owner_agent_id: AgentId | null }>(tx, LOCK_OWNER, [parent]);
@@ -171,16 +171,16 @@ async function mergeWithin(tx: Tx, seen: ForkRow, options: MergeOptions): Promis
 }
 
 export interface MergeOptions {
-  /** The tape it goes to: what its parent is now. */
+  /** The tape that receives the merge: the present incarnation of the parent. */
   readonly parentBoxId: BoxId;
   readonly authorId: AgentId;
 }
 
-/** Merges a fork, once: later ones get the first one's receipt. */
+/** Merges a fork, once: later calls get the first receipt. */
 export const mergeFork = (pool: pg.Pool, fork: ForkRow, options: MergeOptions): Promise<MergeResult> =>
   transaction(pool, (tx) => mergeWithin(tx, fork, options));
 
-// What it has become by a reset is nobody's then; its first box says itself that it is closed.
+// The tape of a fork that was reset then has no owner; the first box of the fork is itself marked as closed.
 const DISCARD = statement(`
   with /* fork-ends.discard */ closed as (update boxcar.boxes b set fork_status = 'discarded' where b.id = $1),
   archived as (update boxcar.boxes b set archived_at = now() where b.id = $2 and b.id <> $1),
@@ -194,7 +194,7 @@ async function discardWithin(tx: Tx, fork: ForkRow): Promise<ForkEnd> {
   return row === undefined ? { outcome: 'not_found' } : { outcome: 'discarded', receipt: row.receipt };
 }
 
-/** Discards a fork: what it read stays, what it wrote is read by nobody who does not ask for it. One that has ended stays what it is. */
+/** Discards a fork: the entries that it read stay, and its own entries are read only on request. A fork that has ended keeps its state. */
 export function discardFork(pool: pg.Pool, seen: ForkRow, limit: LockLimit = {}): Promise<ForkEnd> {
   return transactWithin(pool, limit, async (tx): Promise<ForkEnd> => {
     await run(tx, LOCK_TAPES, [[seen.id, seen.boxId]]);
@@ -204,7 +204,7 @@ export function discardFork(pool: pg.Pool, seen: ForkRow, limit: LockLimit = {})
   });
 }
 
-/** Forks whose turn has ended without ending them, as a search of the sweep sees them. */
+/** A search of the sweep: forks whose turn has ended without ending them. */
 export const leftForks = (now: string): string =>
   `select /* fork-ends.line */ k.id from boxcar.forks k where k.status = 'open' and k.turn_id is not null
     and not exists (select from boxcar.turns t where t.id = k.turn_id and t.ended_at is null) and ${notSetAside('left_forks', 'k.id', now)}`;

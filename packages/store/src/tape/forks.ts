@@ -1,13 +1,15 @@
 /**
- * Forks: tapes that begin with what another one says up to a position, and that are merged into it or discarded.
+ * Forks: tapes that begin with the entries of another tape up to a position, and that are merged into it or discarded.
  *
- * F1  A fork is a row that names the tapes its line runs through: making one copies no entry, however many there are.
- * F2  A merge is one transaction: the fork's own entries as pointers to the same cards, a receipt on the parent and on the fork. Whoever
- *     comes second gets the first one's receipt.
- * F3  A merge goes to what the parent is now: after a reset of it, to its next incarnation. While a turn of the parent's agent is under way or queued
- *     it waits (`busy`); the turn that the fork was opened for does not stand in its own way, unless the fork was reset.
- * F4  A fork that was reset has a tape of its own since; at the merge that becomes the parent's next incarnation.
- * F5  A fork opened for a turn ends with it: its next attempt finds the fork under its key, its end discards it.
+ * F1  A fork is a row that names the tapes of its line: making a fork copies no entry, for any number of entries.
+ * F2  A merge is one transaction: the fork's own entries as pointers to the same cards, and a receipt on the parent and on the fork. Later
+ *     callers get the first receipt.
+ * F3  A merge goes to the present parent: after a reset of the parent, to its next incarnation. While a turn of the parent's agent is in
+ *     progress or queued, the merge waits (`busy`). The turn for which the fork was opened does not block its own merge, unless the fork
+ *     was reset.
+ * F4  A fork that was reset has a separate tape from then on; the merge makes this tape the parent's next incarnation.
+ * F5  A fork that was opened for a turn ends with the turn: the turn's next attempt finds the fork under its key, and the turn's end
+ *     discards it.
  */
 import type { AgentId, BoxId, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -16,21 +18,21 @@ import { partsOf, viewStartAt } from '../visible/index.js';
 
 export type ForkStatus = 'open' | 'merged' | 'discarded';
 
-/** What the end of a fork came to. */
+/** The result of the end of a fork. */
 export interface ForkReceipt {
   readonly status: 'merged' | 'discarded';
-  /** The box the fork was made as. */
+  /** The box as which the fork was made. */
   readonly fork: BoxId;
-  /** The tape it was merged into, as it was then; of a discarded one that it was forked from. */
+  /** The tape into which it was merged, as of that time; for a discarded fork, the tape from which it was forked. */
   readonly parent: BoxId;
-  /** Entries that were merged. */
+  /** The number of merged entries. */
   readonly merged: number;
-  /** Their positions on the parent; null when there is none. */
+  /** Their positions on the parent; null when no entries were merged. */
   readonly first: number | null;
   readonly last: number | null;
-  /** Where the receipt stands on the parent; null for a discarded fork, which leaves nothing there. */
+  /** The position of the receipt on the parent; null for a discarded fork, which leaves no entry there. */
   readonly event: number | null;
-  /** The fork was reset: it took the parent's place. */
+  /** True when the fork was reset and has replaced the parent. */
   readonly replaced: boolean;
 }
 
@@ -51,14 +53,14 @@ export interface ForkRow {
 export const FORK = `f.id, f.box_id as "boxId", f.parent_box_id as "parentBoxId", f.opened_by as "openedBy", f.turn_id as "turnId", f.fork_key as "key",
   f.status, f.merge_back as "mergeBack", f.on_error as "onError", f.receipt, f.created_at as "createdAt"`;
 
-/** The line of a fork of `p` at `p.at`: the parts that lie before it. */
+/** The line of a fork of `p` at `p.at`: the parts before that position. */
 export const LINE = `line as (
     select array_agg(l.box_id order by l.n) as boxes, array_agg(least(l.upto, p.at) order by l.n) as ends
     from p cross join lateral ${partsOf('p')} l where l.behind < p.at
   )`;
 
 export interface NewFork {
-  /** Of the fork's box: the same again makes no second one. */
+  /** The id of the fork's box: a repeated call with the same id makes no second fork. */
   readonly boxId: BoxId;
   readonly projectId: ProjectId;
   readonly parentBoxId: BoxId;
@@ -67,11 +69,11 @@ export interface NewFork {
   readonly key: string;
   readonly mergeBack: boolean;
   readonly onError: 'merge' | 'discard';
-  /** Up to where, with its last anchor and how many there are, for who may not see all; null: up to the head. */
+  /** The fork point, with its last anchor and the number of anchors, for an actor that may not see all; null: the head. */
   readonly upto: { readonly position: number; readonly lastAnchor: number; readonly anchors: number } | null;
 }
 
-/** SQL of the ids of a tape and of those that its resets have archived, each found by its key. */
+/** SQL of the ids of a tape and of the incarnations that its resets have archived, each found by its key. */
 const incarnationsOf = (id: string): string => `(
     with recursive older as (
       select i.id, i.previous_box_id from boxcar.boxes i where i.id = ${id}
@@ -113,7 +115,7 @@ export type MadeFork =
 const isKeyTaken = (error: unknown): boolean =>
   error instanceof Error && 'constraint' in error && error.constraint === 'forks_key';
 
-/** Makes a fork in one statement of constant cost; under a key that its turn has used it is the fork from then. */
+/** Makes a fork in one statement of constant cost. Under a key that its turn has already used, returns the fork from then. */
 export async function makeFork(pool: pg.Pool, fork: NewFork): Promise<MadeFork> {
   const make = async (): Promise<MadeFork> => {
     const [row] = await runRetrying<{ id: BoxId | null; is_there: boolean }>(pool, MAKE, [
@@ -143,7 +145,7 @@ const FIND = statement(
   `select /* forks.find */ ${FORK} from boxcar.forks f where f.project_id = $2 and (f.id = $1 or f.box_id = $1) order by (f.id = $1) desc, (f.status = 'open') desc limit 1`,
 );
 
-/** A fork by the box it was made as, or is now. */
+/** Finds a fork by the box as which it was made, or by its present box. */
 export async function findFork(
   db: Queryable,
   projectId: ProjectId,
@@ -158,7 +160,7 @@ const FORKS_OF = statement(`
   where f.parent_box_id in ${incarnationsOf('$1')} and f.project_id = $2 and ($3::text is null or f.status = $3) and ($4::uuid is null or f.id = $4)
   order by f.created_at, f.id limit $5`);
 
-/** The forks of a tape, those of its earlier incarnations among them, the oldest first; or the one of an id. */
+/** The forks of a tape and of its earlier incarnations, the oldest first; or the fork with an id. */
 export function listForks(
   db: Queryable,
   of: {
@@ -173,12 +175,18 @@ export function listForks(
   return run<ForkRow & pg.QueryResultRow>(db, FORKS_OF, values);
 }
 
-/** SQL of the box that a tape `p` is now: itself, or after a reset the one that has its name, its place as a fork (whoever owns that), or its agent. */
+/**
+ * SQL of the present box of a tape `p`: itself, or after a reset the box that has its name, its place as a fork (with any owner), or its
+ * agent.
+ */
 export const currentOf = (p: string): string => `case when ${p}.archived_at is null then ${p}.id
     when ${p}.tape_name is not null then (select n.id from boxcar.boxes n where n.project_id = ${p}.project_id and n.tape_name = ${p}.tape_name and n.archived_at is null)
     else coalesce((select g.box_id from boxcar.forks g where g.id in ${incarnationsOf(`${p}.id`)}), (select a.tape_box_id from boxcar.agents a where a.id = ${p}.owner_agent_id)) end`;
 
-/** SQL of what names a tape `b` over its resets: a fork that was handed to an agent is not that agent's own tape. */
+/**
+ * SQL of the lasting name of a tape `b`, which resets do not change. A fork that was given to an agent does not count as that agent's own
+ * tape.
+ */
 export const lastingNameOf = (b: string): string =>
   `coalesce(${b}.tape_name, (select g.id::text from boxcar.forks g where g.id in ${incarnationsOf(`${b}.id`)}), ${b}.owner_agent_id::text, ${b}.id::text)`;
 
@@ -186,7 +194,7 @@ const CURRENT = statement(
   `select /* forks.current */ ${currentOf('b')} as id from boxcar.boxes b where b.id = $1`,
 );
 
-/** What a tape is now; undefined when nothing has taken the place of an archived one, or it is gone. */
+/** The present box of a tape; undefined when an archived tape has no successor, or the tape is gone. */
 export async function findCurrentTape(db: Queryable, boxId: BoxId): Promise<BoxId | undefined> {
   const [row] = await run<{ id: BoxId | null }>(db, CURRENT, [boxId]);
   return row?.id ?? undefined;

@@ -1,11 +1,12 @@
 /**
- * What is told when a handoff ends that was asked for with `notify`: on the tape of the agent that asked, and to that agent.
+ * Reports the end of a handoff that was requested with `notify`: on the tape of the requesting agent, and to that agent.
  *
- * O1  An end makes its notice due by itself (`handoffs.notifies` of a handoff that has ended), whether a turn has served it or not.
- * O2  The message is appended once, under a key of the handoff, in a transaction of its own: agent, turns, handoff, tape are locked in this
- *     order. The agent in whose name the handoff was asked for must have the right to give turns to the told agent; otherwise nothing is told.
- * O3  The rest is as for the ends of sessions (`notices.ts`, N3): a turn that is under way reads it, else the agent gets one. A turn whose
- *     call waits for the handoff gets the result as that of its call.
+ * O1  The end of a handoff itself makes the notice due (`handoffs.notifies` of an ended handoff), whether or not a turn has served it.
+ * O2  The message is appended once, under a key of the handoff, in a separate transaction: agent, turns, handoff, tape are locked in this
+ *     order. The agent in whose name the handoff was requested must have the right to give turns to the notified agent; otherwise the
+ *     notice is not sent.
+ * O3  The rest is as for the ends of sessions (`notices.ts`, N3): a turn in progress reads the message, otherwise the agent gets a turn. A
+ *     turn whose call waits for the handoff gets the result as the result of that call.
  * Rule: docs/reference/handoff.md, "Telling the source agent".
  */
 import type {
@@ -34,7 +35,7 @@ import { appendWithin, type NewTapeEntry } from './appends.js';
 import { LOCK_AGENT, lockReader, SET_UNSEEN, TURN_OF_HANDOFF } from './notices.js';
 import { lockGrants } from './refs.js';
 
-/** Handoffs whose ends are to be told, as a search of the sweep sees them. */
+/** A search of the sweep: handoffs with a due notice. */
 export const dueHandoffNotices = (now: string): string =>
   `select /* handoff-notices.due_handoff_notices */ h.id, h.project_id from boxcar.handoffs h where h.ended_at is not null and h.notifies and ${notSetAside('handoff_notices', 'h.id', now)}`;
 
@@ -47,7 +48,7 @@ export function findDueHandoffNotices(
   return runRetrying(pool, FIND_DUE, [options.now ?? null, options.limit]);
 }
 
-/** A handoff that has ended, with what is to be told of it. */
+/** A handoff that has ended, with the contents of its notice. */
 export interface HandoffNotice {
   readonly handoffId: HandoffId;
   readonly projectId: ProjectId;
@@ -55,18 +56,18 @@ export interface HandoffNotice {
   readonly phase: HandoffPhase;
   readonly result: JsonValue;
   readonly error: ErrorBody | null;
-  /** The agent that is told, and its tape as it is now; null: there is none any more. */
+  /** The notified agent, and its present tape; null when the tape no longer exists. */
   readonly agentId: AgentId;
   readonly boxId: BoxId | null;
-  /** In whose name the handoff was asked for. */
+  /** The agent in whose name the handoff was requested. */
   readonly makerId: AgentId;
-  /** The call that asked waited for it to its end. */
+  /** The requesting call waited for the handoff to its end. */
   readonly isAwaited: boolean;
-  /** In whose run the agent gets a turn; null: in a run of its own. */
+  /** The turn in whose run the agent gets a turn; null: the agent gets a separate run. */
   readonly causeId: TurnId | null;
 }
 
-// As an end and the answer of the call that waits for it are one transaction, a wait that has ended before was in vain.
+// The end and the answer of the waiting call are one transaction, so a wait that has ended earlier did not get the result.
 const LOAD = statement(`
   select /* handoff-notices.load */ h.id as "handoffId", h.project_id as "projectId", h.target_agent as "targetAgent", h.phase,
     case c.content->>'kind' when 'text' then to_json(c.content->>'text') else c.content->'data' end as result, coalesce(h.error, t.error) as error,
@@ -77,7 +78,7 @@ const LOAD = statement(`
     left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id) left join boxcar.cards c on c.id = t.deliverable_card_id
   where h.id = $1 and h.ended_at is not null and h.notifies`);
 
-/** What is to be told of a handoff; undefined when nothing is. */
+/** The notice of a handoff; undefined without a due notice. */
 export async function loadHandoffNotice(
   db: Queryable,
   handoffId: HandoffId,
@@ -93,23 +94,23 @@ const TOLD = statement(
 );
 
 export type HandoffTold =
-  /** A turn reads it, or none is to. */
+  /** A turn reads the message, or no turn must read it. */
   | 'told'
-  /** The agent has no turn that would read it. */
+  /** The agent has no turn that would read the message. */
   | 'wake'
-  /** The tape was reset meanwhile: look again. */
+  /** The tape was reset meanwhile: the caller must look again. */
   | 'moved'
-  /** It may not be told, or there is no tape to tell it on: nothing is told. */
+  /** The notice is not allowed, or has no tape: it is not sent. */
   | 'forbidden';
 
-/** What is written on the tape. */
+/** The entries for the tape. */
 export interface HandoffEntries {
   readonly entry: NewTapeEntry;
-  /** The event of a refusal. */
+  /** The event that records a refusal. */
   readonly why: (refusal: KernelError) => NewTapeEntry;
 }
 
-/** Appends the message to the tape of the agent that asked, once, and says who will read it (O2, O3). */
+/** Appends the message to the tape of the requesting agent, once, and returns which turn will read it (O2, O3). */
 export function tellHandoffEnd(
   pool: pg.Pool,
   notice: HandoffNotice,
@@ -134,7 +135,7 @@ async function tell(tx: Tx, notice: HandoffNotice, { entry, why }: HandoffEntrie
   const appended = await appendWithin(tx, {
     boxId,
     projectId,
-    // The maker tells by its own right; that it has none any more is said by the tape's agent.
+    // The maker notifies by its own right. When it has lost that right, the tape's agent writes the event.
     actorId: refusal === undefined ? makerId : agentId,
     dedupKey: refusal === undefined ? `handoff-result:${handoffId}` : `not-told:handoff:${handoffId}`,
     entries: [refusal === undefined ? entry : why(refusal)],
@@ -148,7 +149,7 @@ async function tell(tx: Tx, notice: HandoffNotice, { entry, why }: HandoffEntrie
   return 'told';
 }
 
-/** Once the agent has a turn that reads it, or none is started: then its tape says why. */
+/** Call it after the agent has a turn that reads the message, or when no turn is started: then its tape records the reason. */
 export function closeHandoffNotice(
   pool: pg.Pool,
   { handoffId, projectId, agentId, boxId }: HandoffNotice,

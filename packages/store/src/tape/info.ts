@@ -1,19 +1,19 @@
-/** What a tape says of itself without reading it: counts stand in its row. */
+/** The facts about a tape that need no reading of its entries: the counts are in its row. */
 import type { BoxId, JsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 import { type PartReader, readsEntry } from '../rows/index.js';
 import { edgeEntriesOf, entriesOf } from '../visible/index.js';
 
-/** How far back from the head a turn or a run is looked for that says what it used. */
+/** How far before the head the search for a turn or a run with usage data goes. */
 const USAGE_REACH = 200;
-/** Stored bytes of an event that is read for it: a run says little. */
+/** The maximum stored size in bytes of an event that is read for usage data: the event of a run is small. */
 const RUN_BYTES = 16_384;
 
-/** Of a reader of parts. */
+/** For a reader that may read only parts. */
 const READ = readsEntry('o', '$1', '$4');
 
-/** The event of a model call on an imported tape, as the original writes it. */
+/** The event of a model call on an imported tape, in the form of the original. */
 const IS_RUN = `case when o.kind = 'event' and pg_column_size(o.payload) <= ${RUN_BYTES} then
     o.payload->>'name' = 'run' and json_typeof(o.payload->'data'->'usage'->'total_tokens') = 'number' end`;
 
@@ -29,11 +29,11 @@ const INFO = statement(`
   from boxcar.boxes b where b.id = $1`);
 
 export interface TapeFacts {
-  /** Those that the reader may read, and of them those behind the last anchor. */
+  /** The number of entries that the reader may read, and of those after the last anchor. */
   readonly entries: number;
   readonly sinceAnchor: number;
   readonly lastAnchor: string | null;
-  /** Of the last committed step of the last turn that wrote near the head, or of an imported model call after it. */
+  /** The usage of the last committed step of the last turn that wrote near the head, or of a later imported model call. */
   readonly usage: JsonObject | null;
 }
 
@@ -44,7 +44,7 @@ interface InfoRow extends pg.QueryResultRow {
   usage: JsonObject | null;
 }
 
-/** @param at - The last anchor, the head up to which it is asked, and what is read of it (null: all). */
+/** @param at - The last anchor, the head up to which the facts are wanted, and the readable part (null: all). */
 export async function loadTapeFacts(
   db: Queryable,
   boxId: BoxId,
@@ -71,7 +71,7 @@ interface AnchorsRow extends pg.QueryResultRow {
   anchors: number;
 }
 
-/** The last anchor up to a position, and how many there are: for readers who may not see the head. Reads those anchors. */
+/** The last anchor up to a position, and the number of anchors: for readers that may not see the head. Reads these anchors. */
 export async function countAnchors(
   db: Queryable,
   boxId: BoxId,

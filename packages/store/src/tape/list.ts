@@ -8,7 +8,7 @@ export interface ListedTape extends pg.QueryResultRow {
   readonly box_id: BoxId;
   /** Null for the tape of an agent. */
   readonly name: string | null;
-  /** Whose output it is, or was before a reset; null for a tape that only has a name. */
+  /** The agent whose output it is, or was before a reset; null for a tape that only has a name. */
   readonly agent_id: AgentId | null;
   readonly agent: string | null;
   readonly incarnation: number;
@@ -25,11 +25,11 @@ const LINE = `
   from boxcar.boxes b left join boxcar.agents a on a.id = b.owner_agent_id and (a.tape_box_id = b.id or b.tape_name is null)
   where b.project_id = $1 and b.kind = 'tape'`;
 
-// By the key of boxes, from the end: ids are in order of time.
+// Read by the key of boxes, from the end: ids are in order of time.
 const LIST = statement(`${LINE} and ($2 or b.archived_at is null) order by b.id desc limit $3`);
 const FIND = statement(`${LINE} and b.id = $2`);
 
-/** @param options.isAll - Archived ones, too. */
+/** @param options.isAll - Includes archived tapes. */
 export const listTapes = (
   db: Queryable,
   projectId: ProjectId,
@@ -45,7 +45,7 @@ const OF_WORKSPACE = statement(`
   select b.id as box_id from found f join boxcar.boxes b on b.project_id = $1 and b.tape_name = f.name and b.kind = 'tape' and b.archived_at is null
   order by b.id`);
 
-/** Tapes whose names begin with `prefix`, and those of the sessions that were forked from them; the oldest first. */
+/** Tapes whose names begin with `prefix`, and tapes of the sessions that were forked from them; the oldest first. */
 export const listWorkspaceTapes = async (
   db: Queryable,
   projectId: ProjectId,
@@ -53,7 +53,7 @@ export const listWorkspaceTapes = async (
 ): Promise<readonly BoxId[]> =>
   (await run<{ box_id: BoxId }>(db, OF_WORKSPACE, [projectId, prefix])).map(({ box_id: id }) => id);
 
-/** The line of one tape; undefined when there is none. */
+/** The list row of one tape; undefined when it does not exist. */
 export const findListedTape = async (
   db: Queryable,
   projectId: ProjectId,

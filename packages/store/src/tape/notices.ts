@@ -1,13 +1,13 @@
 /**
- * What is told when the turn of a session ends: on the tape it was forked from, and to that tape's agent. Where that was a fork
- * that has been merged since, on the tape it was merged into.
+ * Reports the end of a session's turn: on the tape from which the session was forked, and to that tape's agent. When that tape was a fork
+ * and has been merged since, the report goes to the tape into which it was merged.
  *
- * N1  An end makes its notice due by itself (`turns.notifies` of a turn that has ended): there is no moment in which it could be lost.
- * N2  The message is appended once, under a key of the turn, in a transaction of its own: agent, turns, tape are locked in this order.
- *     Once the tape is locked, the maker of the session must have the right to append to it; otherwise nothing is told.
- * N3  A turn of the parent's agent that is under way or queued then is to read it; when it ends without having read so far
- *     (`turns.unseen_position`), another one is due. Without such a turn the agent gets one, submitted under a key. A turn that waits for
- *     the session's gets the result as that of its call, and is waited for no more.
+ * N1  The end of a turn itself makes the notice due (`turns.notifies` of an ended turn), so the notice can never be lost.
+ * N2  The message is appended once, under a key of the turn, in a separate transaction: agent, turns, tape are locked in this order. When
+ *     the tape is locked, the maker of the session must have the right to append to it; otherwise the notice is not sent.
+ * N3  A turn of the parent's agent that is then in progress or queued must read the message. When that turn ends without having read so
+ *     far (`turns.unseen_position`), another turn is due. Without such a turn the agent gets a turn, submitted under a key. A turn that
+ *     waits for the session's turn gets the result as the result of its call, and the session's turn is no longer awaited.
  */
 import type { AgentId, BoxId, FinalStatus, JsonValue, KernelError, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -28,7 +28,7 @@ import { findActiveTurn } from './reset.js';
 
 const IS_DUE = 't.ended_at is not null and (t.notifies or t.unseen_position is not null)';
 
-/** Turns of which something is to be told, as a search of the sweep sees them. */
+/** A search of the sweep: turns with a due notice. */
 export const dueNotices = (now: string): string =>
   `select /* notices.due_notices */ t.id as turn_id, t.project_id from boxcar.turns t where ${IS_DUE} and ${notSetAside('notices', 't.id', now)}`;
 
@@ -41,7 +41,7 @@ export function findDueNotices(
   return runRetrying(pool, FIND_DUE, [options.now ?? null, options.limit]);
 }
 
-/** A turn that has ended, with what is to be told of it. */
+/** A turn that has ended, with the contents of its notice. */
 export interface Notice {
   readonly turnId: TurnId;
   readonly projectId: ProjectId;
@@ -50,32 +50,32 @@ export interface Notice {
   readonly status: FinalStatus;
   /** The deliverable's content. */
   readonly content: JsonValue;
-  /** Its tape, where it began on it, and its last entry. */
+  /** Its tape, the position at which it began on the tape, and its last entry. */
   readonly outputBoxId: BoxId;
   readonly startPosition: number | null;
   readonly lastPosition: number;
-  /** The session that it is a turn of, and is to be told of. */
+  /** The session to which the turn belongs and whose notice is due. */
   readonly session: {
     readonly name: string;
-    /** The parent's tape as it is now, and its agent; null: there is none any more. */
+    /** The parent's present tape and its agent; null when the tape no longer exists. */
     readonly parentBoxId: BoxId | null;
     readonly parentAgentId: AgentId | null;
-    /** The agent that forked the session, by whose right its ends are told. */
+    /** The agent that forked the session; its right allows the notices. */
     readonly makerId: AgentId;
-    /** A turn of that agent waited for this one to its end: it gets the result as that of its call. */
+    /** A turn of that agent waited for this turn to its end: it gets the result as the result of its call. */
     readonly isAwaited: boolean;
   } | null;
-  /** Its end is to be told; false: only what it has not read is left. */
+  /** The end must be reported; false: only unread entries are left. */
   readonly isTold: boolean;
-  /** It serves a handoff, whose end is to be recorded. */
+  /** The turn serves a handoff, whose end must be recorded. */
   readonly isHandoff: boolean;
-  /** What came to its tape from sessions and handoffs that it was not under way long enough to read; null: nothing. */
+  /** The position of entries from sessions and handoffs that arrived on its tape too late for the turn to read; null when all were read. */
   readonly unseenPosition: number | null;
-  /** Among it, or what came before it, are ends of handoffs. */
+  /** The unread entries, or earlier ones, include ends of handoffs. */
   readonly hasHandoffs: boolean;
   /**
-   * The sessions' turns whose ends are to be read, the newest first: what is told here, or what was told there and has not been read.
-   * The turn itself when those have been purged. At most {@link MAX_CAUSES}.
+   * The sessions' turns whose ends must be read, the newest first: the end reported here, or ends that were reported there and have not
+   * been read. The turn itself when those turns have been purged. At most {@link MAX_CAUSES}.
    */
   readonly causeIds: readonly TurnId[];
 }
@@ -83,18 +83,18 @@ export interface Notice {
 /** A turn can be started in the run of each of them. */
 const MAX_CAUSES = 100;
 
-/** As far as any turn has read tape `box`; 0: none has. */
+/** The last position of tape `box` that any turn has read; 0: no turn has read it. */
 const lastRead = (box: string): string => `
   coalesce((select r.at from boxcar.tape_entries x cross join lateral (select max(s.to_position) as at from boxcar.steps s where s.turn_id = x.turn_id and s.committed_at is not null) r
     where x.box_id = ${box} and x.kind = 'event' and x.payload->>'name' = 'turn.started' and r.at is not null order by x.position desc limit 1), 0)`;
 
-/** The turn of a handoff `h`: the one that served it, or else the one that asked for it. */
+/** The turn of a handoff `h`: the turn that served it, otherwise the turn that requested it. */
 export const TURN_OF_HANDOFF =
   'coalesce(h.turn_id, (select o.turn_id from boxcar.handoffs o where o.id = h.joined_to), h.parent_turn_id)';
 
 /**
- * The turns of sessions and handoffs whose ends turn `t` should have read on its tape, and that no turn has read; the newest first. Only the
- * kernel writes their keys; callers can write the rest of an entry.
+ * The turns of sessions and handoffs whose ends turn `t` should have read on its tape, and that no turn has read; the newest first. Only
+ * the kernel writes their keys; callers can write the rest of an entry.
  */
 export const UNREAD_CAUSES = `
   select s.id, s.run_id from (select ${lastRead('t.output_box_id')} as at) r cross join lateral (
@@ -105,7 +105,7 @@ export const UNREAD_CAUSES = `
     join boxcar.turns s on s.id = e.turn_id
   order by e.position desc`;
 
-// The tape that `p` is now; of a fork that was merged the one it was merged into, of a discarded one none.
+// The present tape of `p`. For a merged fork it is the tape into which it was merged; a discarded fork has no such tape.
 const TOLD_ON = `(
     with recursive place as (
       select ${currentOf('p')} as id
@@ -115,7 +115,7 @@ const TOLD_ON = `(
     select place.id from place where not exists (
       select from boxcar.forks f where f.box_id = place.id and (f.status = 'discarded' or (f.status = 'merged' and f.id = f.box_id))))`;
 
-// A wait that has ended before was in vain. An end and the answer of the call that waits for it are one transaction: the same moment.
+// A wait that has ended earlier did not get the result. An end and the answer of the waiting call are one transaction, with the same time.
 const IS_AWAITED = `exists (
     select from (
       select k.turn_id, k.ended_at from boxcar.tool_calls k where t.is_awaited and k.id = t.parent_tool_call_id
@@ -137,7 +137,7 @@ const LOAD = statement(`
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = $1 and ${IS_DUE}`);
 
-/** What is to be told of a turn; undefined when nothing is. */
+/** The notice of a turn; undefined without a due notice. */
 export async function loadNotice(db: Queryable, turnId: TurnId): Promise<Notice | undefined> {
   const [row] = await run<Notice & pg.QueryResultRow>(db, LOAD, [turnId]);
   return row && (row.causeIds.length > 0 ? row : { ...row, causeIds: [row.turnId] });
@@ -169,7 +169,9 @@ interface LockedTurn extends pg.QueryResultRow {
   readonly is_ended: boolean;
 }
 
-/** The turn of an agent that will read what is on its tape now, locked together with `turnId`, if given; null when there is none. */
+/**
+ * The turn of an agent that will read the present entries of its tape, locked together with `turnId`, if given; null without such a turn.
+ */
 export async function lockReader(
   tx: Tx,
   turnId: TurnId | null,
@@ -180,27 +182,27 @@ export async function lockReader(
     const ids = [turnId, active].filter((id) => id !== null);
     const turns = ids.length === 0 ? [] : await run<LockedTurn>(tx, LOCK_TURNS, [ids]);
     const told = turns.find(({ id }) => id === turnId);
-    // One that has ended since will not read it; no other can have come, the agent is locked.
+    // A turn that has ended since will not read the entries. No other turn can have been added, because the agent is locked.
     if (active === null || turns.find(({ id }) => id === active)?.is_ended === false)
       return { told, reader: active };
   }
 }
 
 export type Told =
-  /** Somebody reads it, or nobody is to. */
+  /** A turn reads the message, or no turn must read it. */
   | 'told'
-  /** The agent has no turn that would read it. */
+  /** The agent has no turn that would read the message. */
   | 'wake'
-  /** The parent was reset meanwhile, or has ended as a fork: look again. */
+  /** The parent was reset meanwhile, or has ended as a fork: the caller must look again. */
   | 'moved'
-  /** The maker of the session may not tell it, or not wake the parent's agent, any more: nothing is told. */
+  /** The maker of the session has lost the right to append the message, or to wake the parent's agent: the notice is not sent. */
   | 'forbidden';
 
 /**
- * Appends the message of a turn's end to the parent's tape, once, and says who will read it. The maker of a session that may not give
- * the parent's agent turns any more may not have it told either: then the tape gets one event for the session.
+ * Appends the message of a turn's end to the parent's tape, once, and returns which turn will read it. When the maker of a session may no
+ * longer give turns to the parent's agent, the message is not appended either: then the tape gets one event for the session.
  *
- * @param why - The event of a refusal.
+ * @param why - The event that records a refusal.
  */
 export function tellEnd(
   pool: pg.Pool,
@@ -226,12 +228,12 @@ export function tellEnd(
     const appended = await appendWithin(tx, {
       boxId: parentBoxId,
       projectId,
-      // The maker tells by its own right; that it has none any more is said by the tape's agent.
+      // The maker notifies by its own right. When it has lost that right, the tape's agent writes the event.
       actorId: refusal === undefined ? session.makerId : (parentAgentId ?? session.makerId),
       dedupKey: refusal === undefined ? `fork-result:${turnId}` : `not-told:${agentId}`,
       entries: [refusal === undefined ? entry : why(refusal)],
     });
-    // On a tape without an agent nobody can write the event.
+    // A tape without an agent has no writer for the event.
     if (appended.outcome === 'forbidden' || (refusal !== undefined && appended.outcome === 'appended')) {
       await run(tx, TOLD, [turnId]);
       return 'forbidden';
@@ -247,7 +249,7 @@ export function tellEnd(
   });
 }
 
-/** Has the turn, or one that comes after it, read what came to its tape while it was under way? */
+/** Checks whether the turn, or a later turn, has read the entries that arrived on its tape while it was in progress. */
 export function passUnseen(
   pool: pg.Pool,
   notice: Notice & { readonly unseenPosition: number },
@@ -257,7 +259,7 @@ export function passUnseen(
   return transactWithin(pool, limit, async (tx) => {
     const [read] = await run<{ has_read: boolean }>(tx, HAS_READ, [turnId, unseenPosition]);
     const isThere = (await run(tx, LOCK_AGENT, [agentId, outputBoxId])).length > 0;
-    // After a reset it is archived with the rest.
+    // After a reset the entry is archived with the tape.
     if (read?.has_read !== true && isThere) {
       const { told, reader } = await lockReader(tx, turnId, outputBoxId);
       if (told?.unseen_position !== unseenPosition) return 'told';
@@ -269,12 +271,15 @@ export function passUnseen(
   });
 }
 
-/** The end of a turn has been told to all that were to hear of it. */
+/** Records that the end of a turn has been reported to all receivers. */
 export async function markTold(db: Queryable, turnId: TurnId): Promise<void> {
   await run(db, TOLD, [turnId]);
 }
 
-/** Once the agent has a turn that reads it, or none is started: then its tape says why, for each turn that would have started it. */
+/**
+ * Call it after the agent has a turn that reads the message, or when no turn is started: then its tape records the reason, for each turn
+ * that would have started it.
+ */
 export function closeNotice(
   pool: pg.Pool,
   notice: Notice,
@@ -288,7 +293,7 @@ export function closeNotice(
       ? run(tx, TOLD, [turnId])
       : run(tx, SEEN, [turnId, unseenPosition]));
     if (why.length === 0 || boxId === null || closed.length === 0) return;
-    // A tape that was archived meanwhile keeps what it has.
+    // A tape that was archived meanwhile gets no more entries.
     await appendWithin(tx, {
       boxId,
       projectId,

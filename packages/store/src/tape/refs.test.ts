@@ -36,7 +36,7 @@ const slice = async (boxId: BoxId, anchor: number, to: number, from = anchor) =>
     ({ tape_id: _tape, ...row }) => row,
   );
 
-/** A turn whose calls were open when an anchor was written, and where its entries stand. */
+/** A turn whose calls were open when an anchor was written, and the positions of its entries. */
 async function workedOn(): Promise<{ turn: TestTurn; call: number; anchor: number; head: number }> {
   const turn = await world.submit({ profile: await world.profile(`p-${newId()}`) });
   await world.claim(turn, holder);
@@ -107,7 +107,7 @@ test('a head between the results of a step leaves out the calls that have none t
 
 test('a view that still shows what stands before its anchor is read from there, whether the anchor is the last or not', async () => {
   const { turn, call, anchor, head } = await workedOn();
-  // The step whose calls were open when the anchor was written; the next anchor ends that.
+  // The step whose calls were open when the anchor was written; the next anchor ends this.
   expect(await place(turn.tapeId)).toMatchObject({ start_position: head - 1, from_position: head - 1 });
   const open = await world.submit({ profile: await world.profile(`p-${newId()}`) });
   await world.claim(open, holder);
@@ -122,7 +122,7 @@ test('a view that still shows what stands before its anchor is read from there, 
     await world.commit(open, { step: 'none', results: [world.result(open, pending)] }),
   ]);
   expect(await place(open.tapeId)).toMatchObject({ start_position: cut, from_position: first?.at });
-  // A compaction says it itself.
+  // A compaction names the position itself.
   const compaction = { v: 1, keep_from: call, references: [], summary: null };
   const kept = {
     ...card({ kind: 'json', data: {} }, { type: 'tape.anchor' }),
@@ -151,7 +151,7 @@ test('the context of who was at work when the anchor was written is told; of who
   expect(again?.early_context_box_id).toBeNull();
   const [whole] = await slice(turn.tapeId, 1, head);
   expect(whole?.early_context_box_id).toBeNull();
-  // An entry that another tape's turn has appended here.
+  // An entry that a turn of another tape has appended here.
   const other = await workedOn();
   const here = await world.submit({ profile: await world.profile(`p-${newId()}`) });
   const { tapeId } = here;

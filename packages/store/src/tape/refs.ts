@@ -1,4 +1,4 @@
-/** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/reference/tape.md, "References". */
+/** Places on tapes: finds them by reference, reads up to a frozen head, hands tapes over. Rule: docs/reference/tape.md, "References". */
 import { type AgentId, type BoxId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import type pg from 'pg';
 import type { BoxGrant, LoadBoxesOptions, SnapshotEntry } from '../box/index.js';
@@ -6,7 +6,7 @@ import { type Queryable, run, statement, type Tx } from '../db/index.js';
 import { ACCESS, grantOf } from '../rows/index.js';
 import { entriesOf, lastAnchorOf, viewStartAt } from '../visible/index.js';
 
-// The last anchor of a name in any of its spellings, $6: of each by the index of names.
+// The last anchor of a name in any of its spellings, $6: each spelling is found by the index of names.
 const lastNamed = (): string => {
   const lastOf = (name: string): string =>
     lastAnchorOf(
@@ -17,7 +17,7 @@ const lastNamed = (): string => {
   return `greatest(${[1, 2, 3].map((n) => lastOf(`($6::text[])[${n}]`)).join(', ')})`;
 };
 
-// By id a tape in any incarnation, or the one of an agent; by name the living one.
+// An id finds a tape in any incarnation, or the tape of an agent; a name finds the present tape.
 const FIND_PLACE = statement(`
   with /* refs.find_place */ named as (
     select coalesce(
@@ -53,7 +53,7 @@ const FIND_PLACE = statement(`
       else ${viewStartAt('b.id', 'b.start_position')} end as from_position
   from begun b`);
 
-/** A place on a tape, with the rights of who asks for it. */
+/** A place on a tape, with the rights of the requesting actor. */
 export interface TapePlace extends pg.QueryResultRow {
   readonly box_id: BoxId;
   /** The name of the project. */
@@ -61,39 +61,42 @@ export interface TapePlace extends pg.QueryResultRow {
   readonly operator_agent_id: AgentId;
   readonly owner_agent_id: AgentId | null;
   readonly maker_agent_id: AgentId | null;
-  /** True for the tape that its owner's turns write to. */
+  /** True for the tape to which its owner's turns write. */
   readonly is_rolling: boolean;
   readonly is_archived: boolean;
-  /** A fork that was merged or discarded; null: no fork. */
+  /** The tape is a fork that was merged or discarded; null: not a fork. */
   readonly is_closed: boolean | null;
   readonly head_position: number;
-  /** As far as the actor may read. */
+  /** The last position that the actor may read. */
   readonly last_readable: number;
   readonly is_own: boolean;
   readonly granted: BoxGrant | null;
   readonly append_grant: BoxGrant | null;
   /** An int4multirange: the positions that the actor may read. */
   readonly readable: string;
-  /** The actor may read the place itself; null as `position`. */
+  /** The actor may read the place itself; null when `position` is null. */
   readonly is_readable: boolean | null;
-  /** As asked for, whether the tape reaches it or not; null for an anchor that is not there. */
+  /** The requested position, even after the end of the tape; null for a missing anchor. */
   readonly position: number | null;
-  /** The anchor that a view begins with there: the last one up to it, but for a fork that goes on in its parent's; null without one. */
+  /**
+   * The anchor with which a view begins there: the last anchor up to the place. A fork that continues in its parent's view is an
+   * exception. Null without an anchor.
+   */
   readonly start_position: number | null;
-  /** Where that view reads from: the anchor, or what it still shows of what stands before it; null without an anchor. */
+  /** The first position of that view: the anchor, or an earlier entry that the view still shows; null without an anchor. */
   readonly from_position: number | null;
 }
 
 export interface PlaceRequest {
   readonly tape: { readonly id: string | undefined; readonly name: string };
-  /** Neither: the head. */
+  /** Without `position` and `anchor`, the place is the head. */
   readonly position?: number | undefined;
   readonly anchor?: string | undefined;
-  /** Anchors behind it are not looked at. */
+  /** Anchors after this position are ignored. */
   readonly head?: number | undefined;
 }
 
-/** Finds a tape by id or name, and a place on it; undefined = no such tape in the project. */
+/** Finds a tape by id or name, and a place on it; undefined when the project has no such tape. */
 export async function findTapePlace(
   db: Queryable,
   { tape, position, anchor, head }: PlaceRequest,
@@ -111,7 +114,8 @@ export async function findTapePlace(
   return place;
 }
 
-// A call and its result, or neither: what a head or an anchor has parted is marked open. Results stand in the order of their calls.
+// A call is shown only together with its result: a call whose result is after the head or on the other side of an anchor is marked as
+// open. Results are in the order of their calls.
 const LOAD_SLICE = statement(`
   with /* refs.load_slice */ slice as (
     select e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id, e.step,
@@ -138,8 +142,8 @@ const LOAD_SLICE = statement(`
   from slice s order by s.position`);
 
 /**
- * The entries of a tape from one position to another that the actor may read, as a snapshot of whoever was at work there when
- * the anchor was written.
+ * The entries of a tape from one position to another that the actor may read, as a snapshot for the agent that worked there when the
+ * anchor was written.
  */
 export function loadTapeSlice(
   db: Queryable,
@@ -153,7 +157,7 @@ const LOCK_TAPE = statement(
   "select /* refs.lock_tape */ id from boxcar.boxes where id = $1 and kind = 'tape' for no key update",
 );
 
-/** Keeps a tape, its owner and its head as they are until the transaction ends. */
+/** Locks a tape, so that its owner and its head do not change until the transaction ends. */
 export async function lockTape(tx: Tx, boxId: BoxId): Promise<void> {
   await run(tx, LOCK_TAPE, [boxId]);
 }
@@ -162,7 +166,10 @@ const LOCK_GRANTS = statement(
   'select /* refs.lock_grants */ from boxcar.grants where agent_id = $2 and box_id = any ($1::uuid[]) order by box_id, mode for update',
 );
 
-/** Keeps what an agent was granted on tapes as it is until the transaction ends. Taken before locks of runs and agents. */
+/**
+ * Locks the grants of an agent on tapes, so that they do not change until the transaction ends. Must be taken before locks of runs and
+ * agents.
+ */
 export async function lockGrants(tx: Tx, boxIds: readonly BoxId[], agentId: AgentId): Promise<void> {
   await run(tx, LOCK_GRANTS, [boxIds, agentId]);
 }
@@ -174,7 +181,7 @@ const END_APPENDING = statement(
   "delete /* refs.end_appending */ from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = any ($3::uuid[]) and mode = 'append'",
 );
 
-/** Ends the right of agents to append that was granted to them; with `newOwnerId` the tape is that agent's from now on. */
+/** Ends the granted rights of agents to append; with `newOwnerId`, makes that agent the owner of the tape. */
 export async function handOverTape(
   tx: Tx,
   move: {

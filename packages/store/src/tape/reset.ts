@@ -1,4 +1,4 @@
-/** A tape begun anew: the next incarnation takes the name, or its agent; the one before is archived and stays what it was. */
+/** Resets a tape: the next incarnation takes its name or its agent; the previous incarnation is archived and does not change. */
 
 import {
   type AgentId,
@@ -23,28 +23,28 @@ import {
 export interface ResetRequest {
   readonly projectId: ProjectId;
   readonly boxId: BoxId;
-  /** Of the next incarnation: a box that exists already is the answer to the same reset. */
+  /** The id of the next incarnation. When this box already exists, it is the result of the same reset. */
   readonly newBoxId: BoxId;
   readonly authorId: AgentId;
-  /** The anchor it begins with, and the head of the old tape that this names; null: the anchor every tape begins with. */
+  /** The anchor with which it begins, and the head of the old tape that the anchor names; null: the default first anchor of tapes. */
   readonly archive: { readonly anchor: NewCard; readonly head: number } | null;
 }
 
 export type ResetResult =
   | { readonly outcome: 'reset'; readonly incarnation: number }
   | { readonly outcome: 'busy'; readonly turnId: TurnId }
-  /** The head is another one than `archive` says. */
+  /** The head differs from that in `archive`. */
   | { readonly outcome: 'moved' }
   | { readonly outcome: 'not_found' | 'forbidden' | 'archived' | 'closed' };
 
-// The order of locks: agent, tape. Who submits a turn to the agent holds its row.
+// The order of locks: agent, tape. A transaction that submits a turn to the agent holds the agent's row.
 const LOCK_OWNER = statement(`
   select /* reset.lock_owner */ a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
 const LOCK = statement(`
   select /* reset.lock */ b.archived_at is not null as is_archived, b.incarnation, b.head_position, b.fork_status in ('merged', 'discarded') as is_closed, ${OWNS} as is_own,
     exists (select from boxcar.boxes n where n.id = $4 and n.previous_box_id = b.id) as is_done
   from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b`);
-// Begun after the locks. Two look-ups, each by an index of its own.
+// Must begin after the locks. Two look-ups, each by a separate index.
 const ACTIVE = statement(`
   select /* reset.active */ coalesce(
       (select t.id from boxcar.turns t where t.agent_id = b.owner_agent_id and t.output_box_id = b.id and t.status in ('dispatched', 'running', 'suspended') limit 1),
@@ -71,7 +71,7 @@ const BEGIN = statement(`
   )
   select incarnation from made`);
 
-/** Its state is in the card of the anchor. */
+/** The state is in the card of the anchor. */
 const ARCHIVED_EVENT = JSON.stringify({ name: 'handoff', data: { name: BOOTSTRAP_ANCHOR } });
 
 interface LockRow {
@@ -83,13 +83,13 @@ interface LockRow {
   readonly is_done: boolean;
 }
 
-/** A turn of the tape's agent that is under way or queued; null when there is none. To be asked once the agent is locked. */
+/** A turn of the tape's agent that is in progress or queued; null without such a turn. Must be called after the agent was locked. */
 export async function findActiveTurn(tx: Tx, boxId: BoxId): Promise<TurnId | null> {
   const [row] = await run<{ id: TurnId | null }>(tx, ACTIVE, [boxId]);
   return row?.id ?? null;
 }
 
-/** Resets a tape in the caller's transaction, which holds no lock of a turn. */
+/** Resets a tape in the caller's transaction, which must not hold a lock of a turn. */
 export async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetResult> {
   const { boxId, newBoxId, projectId, authorId, archive } = request;
   await run(tx, LOCK_OWNER, [boxId]);
@@ -113,6 +113,6 @@ export async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetR
   return { outcome: 'reset', incarnation: begun?.incarnation ?? 0 };
 }
 
-/** Resets a tape in a transaction of its own: no turn of its agent is under way or queued then, and none can slip in. */
+/** Resets a tape in a separate transaction. At that time no turn of its agent is in progress or queued, and none can be added. */
 export const resetTape = (pool: pg.Pool, request: ResetRequest): Promise<ResetResult> =>
   transaction(pool, (tx) => resetWithin(tx, request));

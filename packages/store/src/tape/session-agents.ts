@@ -1,4 +1,4 @@
-/** The agents of sessions by name, made on first use with their tapes, or with the tapes that the names have already. */
+/** The agents of sessions by name. They are made on first use, with new tapes or with the existing tapes of their names. */
 import type { AgentId, BoxId, ProfileId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, statement, type Tx } from '../db/index.js';
@@ -7,8 +7,8 @@ import { createTapes } from './tapes.js';
 const FIND = statement(`
   select /* session-agents.find */ b.id, b.tape_name from boxcar.boxes b where b.project_id = $1 and b.kind = 'tape' and b.tape_name = any ($2::text[]) and b.archived_at is null`);
 
-// A tape that was made or imported by name before belongs to the agent that did so, and the maker of the new agent may read all of it
-// afterwards. So a tape that another agent holds, the operator included, or that an agent writes already, is not given away.
+// A tape that was made or imported by name belongs to the agent that did so, and the maker of the new agent may read all of it afterwards.
+// So a tape is not given away when another agent, including the operator, owns it, or when an agent already writes to it.
 const ADOPT = statement(`
   with /* session-agents.adopt */ x as materialized (
     select x.* from json_to_recordset($3::json) as x(box_id uuid, agent_id uuid, name text, profile_id uuid, is_fresh boolean)
@@ -29,22 +29,22 @@ export interface SessionAgent {
   readonly agentId: AgentId;
   readonly name: string;
   readonly profileId: ProfileId;
-  /** The id of its tape, if its name has none yet. */
+  /** The id of its tape, if its name does not have a tape yet. */
   readonly boxId: BoxId;
 }
 
 /**
- * Makes agents that write the tapes of their names from now on, under the locks of these names (`takeAgentNames`), in three statements. Tapes that are not there are
- * made.
+ * Makes agents that write to the tapes of their names from then on, under the locks of these names (`takeAgentNames`), in three
+ * statements. Missing tapes are made.
  *
- * @returns By name, the tape that was not given because somebody else has it.
+ * @returns By name, the tape that was not given because another agent has it.
  */
 export async function makeSessionAgents(
   tx: Tx,
   { projectId, makerId }: { readonly projectId: ProjectId; readonly makerId: AgentId },
   agents: readonly SessionAgent[],
 ): Promise<ReadonlyMap<string, BoxId | null>> {
-  // No agent can hold a tape before it exists, so the tapes begin as the maker's.
+  // An agent cannot own a tape before the agent exists, so the maker owns the new tapes first.
   await createTapes(tx, { projectId, actorId: makerId }, agents);
   const found = await run<pg.QueryResultRow & { id: BoxId; tape_name: string }>(tx, FIND, [
     projectId,

@@ -1,4 +1,4 @@
-/** Sessions: forks of a tape with an agent of their own, who reads on from an anchor of it, and their lineage. */
+/** Sessions: forks of a tape with a separate agent that continues from an anchor of the tape; and the lineage of sessions. */
 import {
   type AgentId,
   type BoxId,
@@ -15,20 +15,20 @@ import { entriesOf, hiddenContext, viewStartAt } from '../visible/index.js';
 import { LINE, lastingNameOf, type NewFork } from './forks.js';
 
 export interface Session {
-  /** Of its tape and its agent. */
+  /** The name of its tape and its agent. */
   readonly name: string;
-  /** Null: of an imported tape. */
+  /** Null for an imported tape. */
   readonly agentId: AgentId | null;
-  /** Its tape as it is now. */
+  /** The present tape of the session. */
   readonly boxId: BoxId;
-  /** The parent's tape: its name, else its agent, else its box. */
+  /** The parent's tape: its name, otherwise its agent, otherwise its box. */
   readonly parentSessionId: string;
-  /** Null: of an imported tape. */
+  /** Null for an imported tape. */
   readonly parentBoxId: BoxId | null;
-  /** The anchor that was asked for; null: none was. */
+  /** The requested anchor; null when none was requested. */
   readonly fromAnchor: string | null;
   readonly status: string;
-  /** The ends of its turns are told on the parent's tape. */
+  /** The ends of its turns are reported on the parent's tape. */
   readonly notifies: boolean;
   readonly createdAt: Date;
 }
@@ -85,18 +85,18 @@ export interface NewSession {
   readonly name: string;
   readonly boxId: BoxId;
   readonly agentId: AgentId;
-  /** Null: that of the agent whose tape it is. */
+  /** Null: the profile of the agent that has the parent's tape. */
   readonly profileId: ProfileId | null;
   readonly parentBoxId: BoxId;
   readonly upto: NewFork['upto'];
-  /** Who makes it. */
+  /** The agent that makes the session. */
   readonly ownerAgentId: AgentId;
-  /** Where its first views begin; null: where those of the parent do. */
+  /** The beginning of its first views; null: the same as for the parent. */
   readonly from: { readonly anchor: string; readonly position: number } | null;
-  /** Its first entry; null: it begins without. */
+  /** Its first entry; null: it begins without an entry. */
   readonly intention: NewCard | null;
   readonly notifies: boolean;
-  /** Where its views begin until it writes an anchor: with `from`, with the intention, or with the first entry. */
+  /** The beginning of its views until it writes an anchor: with `from`, with the intention, or with the first entry. */
   readonly view: 'from_fork_point' | 'last_anchor' | 'full';
 }
 
@@ -122,7 +122,7 @@ export async function makeSession(pool: pg.Pool, session: NewSession): Promise<M
   const { intention } = session;
   try {
     return await transaction(pool, async (tx) => {
-      // The answer of an earlier attempt may have been lost.
+      // An earlier attempt may have been committed, with its answer lost.
       if ((await run(tx, HAS, [session.boxId])).length > 0) return { outcome: 'made' };
       const { projectId, ownerAgentId: makerId } = session;
       const taking = await takeAgentName(tx, { projectId, makerId }, session.name);
@@ -186,10 +186,10 @@ const LINEAGE = statement(`
 const INSERT_IMPORTED = statement(`
   insert /* sessions.insert_imported */ into boxcar.sessions (id, project_id, name, parent_session_id, from_anchor, from_position, notifies, status, created_at)
   values ($1, $2, $3, $4, $5, 0, false, $6, coalesce($7::timestamptz, now())) on conflict do nothing`);
-// Whoever submits a turn to the agent holds its row, and has seen the status by then.
+// A transaction that submits a turn to the agent holds its row, and sees the new status afterwards.
 const LOCK_AGENT = statement(`
   select /* sessions.lock_agent */ a.id from boxcar.agents a where a.id = (select s.agent_id from boxcar.sessions s where s.project_id = $1 and s.name = $2) for no key update`);
-// Two look-ups, each by an index of its own.
+// Two look-ups, each by a separate index.
 const LOCK_TURNS = statement(`
   select /* sessions.lock_turns */ t.id from boxcar.turns t where t.id in (
       select a.id from boxcar.turns a where a.agent_id = $1 and a.status in ('dispatched', 'running', 'suspended')
@@ -205,7 +205,7 @@ const TAPE_SESSION = statement(
   `select /* sessions.tape_session */ ${lastingNameOf('b')} as id from boxcar.boxes b where b.id = $1`,
 );
 
-/** What sessions that are forked from this tape name as their parent, whichever incarnation it is. */
+/** The parent id that sessions forked from this tape contain, in any incarnation of the tape. */
 export async function sessionIdOfTape(db: Queryable, boxId: BoxId): Promise<string | undefined> {
   const [row] = await run<{ id: string }>(db, TAPE_SESSION, [boxId]);
   return row?.id;
@@ -227,18 +227,18 @@ export const listSessions = (
 ): Promise<readonly Session[]> =>
   run<Session & pg.QueryResultRow>(db, LIST, [of.projectId, of.status, of.limit]);
 
-/** Sessions forked from this one, or from a tape by what names it. */
+/** Sessions forked from this session, or from a tape with this lasting name. */
 export const listChildSessions = (
   db: Queryable,
   of: { readonly projectId: ProjectId; readonly parentSessionId: string; readonly limit: number },
 ): Promise<readonly Session[]> =>
   run<Session & pg.QueryResultRow>(db, CHILDREN, [of.projectId, spellingsOf(of.parentSessionId), of.limit]);
 
-/** The session whose tape this is, with all it comes from and all that were forked from it, the oldest first. */
+/** The session with this tape, with all of its ancestors and descendants, the oldest first. */
 export const listLineage = (db: Queryable, boxId: BoxId): Promise<readonly Session[]> =>
   run<Session & pg.QueryResultRow>(db, LINEAGE, [boxId]);
 
-/** Keeps where an imported tape comes from: a session without an agent, unless there is one of this name. */
+/** Stores the origin of an imported tape: a session without an agent, unless a session of this name exists. */
 export async function insertImportedSession(
   tx: Tx,
   session: Pick<Session, 'name' | 'boxId' | 'parentSessionId' | 'fromAnchor' | 'status'> & {
@@ -251,9 +251,9 @@ export async function insertImportedSession(
 }
 
 /**
- * Says how a session stands, for the turns that it has under way as well.
+ * Sets the status of a session, also for its turns in progress.
  *
- * @returns False when there is no such session.
+ * @returns False when the session does not exist.
  */
 export function setSessionStatus(
   pool: pg.Pool,
@@ -262,7 +262,7 @@ export function setSessionStatus(
 ): Promise<boolean> {
   return transaction(pool, async (tx) => {
     const { name, status } = session;
-    // One that was imported has no agent.
+    // An imported session has no agent.
     const [agent] = await run<{ id: AgentId }>(tx, LOCK_AGENT, [projectId, name]);
     const turns = agent === undefined ? [] : await run<{ id: string }>(tx, LOCK_TURNS, [agent.id]);
     return (await run(tx, SET_STATUS, [projectId, name, status, turns.map(({ id }) => id)])).length > 0;

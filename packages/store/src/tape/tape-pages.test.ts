@@ -42,7 +42,7 @@ const event = (data: string): NewTapeEntry => entry({ kind: 'event', payload: { 
 const imported = (words: string): NewTapeEntry =>
   message(words, { meta: { imported: { line: JSON.stringify({ content: words }), parts: 1 } } });
 
-/** Entries of every size, in every part of which contents are kept. */
+/** Entries of every size, in every part that can have content. */
 const ENTRIES: readonly NewTapeEntry[] = [
   ...Array.from({ length: 30 }, (_, n) => message(`${n}`)),
   ...Array.from({ length: 3 }, () => message(noise(100 * KIB))),
@@ -141,11 +141,11 @@ describe('a page of a tape', () => {
       expect(positions).toEqual(ordered);
       for (const page of pages) {
         const bytes = page.reduce((sum, row) => sum + sizeOf(row), 0);
-        // What is counted here, and not there, are brackets and quotes.
+        // Brackets and quotes are counted here, but not by the reader.
         if (page.length > 1) expect(bytes).toBeLessThanOrEqual(PAGE_BYTES + 20 * page.length);
         expect(page.length).toBeGreaterThan(0);
       }
-      // Two pages that follow each other would not fit into one, or a list of 500 lies between them.
+      // Two adjacent pages would not fit into one page, or the limit of a list of 500 is between them.
       expect(pages.length).toBeLessThanOrEqual(
         (2 * pages.flat().reduce((sum, row) => sum + sizeOf(row), 0)) / PAGE_BYTES + 4,
       );
@@ -193,7 +193,7 @@ describe('a page of a tape', () => {
       };
       const pages = await pagesOf(readEntries(counting as never, boxId, { from: 3, to: 62 }));
       expect(pages.map((page) => page.length)).toEqual(Array(60).fill(1));
-      // One entry has some 40 blocks of 8 KiB, read a few times for its size and for what it says; all have 2,400.
+      // One entry has some 40 blocks of 8 KiB, which are read a few times for its size and its content; all entries have 2,400.
       expect(blocks).toBeLessThan(600);
       expect(largest).toBeLessThan(400 * KIB);
     } finally {

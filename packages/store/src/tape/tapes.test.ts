@@ -203,7 +203,7 @@ describe('the right to append', () => {
       ? transaction(world.pool, (tx) => appendWithin(tx, request))
       : appendEntries(world.pool, request);
   };
-  /** A tape of one agent to which another one may append. */
+  /** A tape of one agent to which another agent may append. */
   const shared = async (): Promise<{ turn: TestTurn; guest: AgentId }> => {
     const turn = await world.running({ profile, holder });
     const guest = (await world.running({ profile, holder })).agentId;
@@ -323,7 +323,7 @@ describe('a reset', () => {
 
 describe('of a long tape', () => {
   const N = 100_000;
-  /** Anchors are many, and half of them have one name: no look-up may go through them. */
+  /** Anchors are frequent, and half of them have the same name: look-ups must not read all of them. */
   const EACH = 500;
   const RARE = 25_000;
   let flat: BoxId;
@@ -334,7 +334,7 @@ describe('of a long tape', () => {
     await createTape(world.pool, { ...operator, boxId: flat, name: 'long' });
     const filler = card(text('filler'));
     await append(flat, [{ ...message(), card: filler }]);
-    // An anchor now and then and a result rarely; each entry a second after the one before.
+    // A few anchors and even fewer results; the entries are a second apart.
     await world.rows(
       `insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, anchor_name, author_id, created_at)
        select $1, n, case when n % ${EACH} = 0 then 'anchor' when n % ${RARE} = 1 then 'tool_result' else 'message' end, $2, 1,
@@ -364,7 +364,7 @@ describe('of a long tape', () => {
     readonly Plans?: readonly Node[];
   }
 
-  /** Rows of tables that a plan read, those it threw away included. */
+  /** Rows of tables that a plan read, including discarded rows. */
   const readsOf = (node: Node): number =>
     (node['Relation Name'] === undefined
       ? 0
@@ -376,7 +376,7 @@ describe('of a long tape', () => {
   const literal = (value: unknown): string =>
     value === null ? 'null' : pg.escapeLiteral(Array.isArray(value) ? `{${value.join()}}` : String(value));
 
-  /** The plan of a statement as a pool of the kernel has it: made once, for any values. */
+  /** The plan of a statement as on a pool of the kernel: a generic plan, made once. */
   async function planOf({ text: sql, values = [] }: pg.QueryConfig): Promise<Node> {
     const client = await world.pool.connect();
     try {
@@ -391,7 +391,7 @@ describe('of a long tape', () => {
     }
   }
 
-  /** Rows that `work` returns, and rows that the plans of its statements read. */
+  /** The number of rows that `work` returns, and the number that the plans of its statements read. */
   async function readBy(work: (pool: pg.Pool) => Promise<unknown>): Promise<{ rows: number; read: number }> {
     let rows = 0;
     let read = 0;
@@ -467,7 +467,7 @@ describe('of a long tape', () => {
       1,
       (pool, id) => findAnchor(pool, id, 'again', { from: 10, to: N, edge: 'first' }),
     ],
-    // Looks through what is near the head for a turn.
+    // Searches the entries near the head for a turn.
     [
       'what it says of itself',
       1,

@@ -1,4 +1,4 @@
-/** Tapes as rows: found by name, agent or box, and made with their bootstrap. Source: docs/reference/tape.md. */
+/** Tapes as rows: finds them by name, agent or box, and makes them with their bootstrap. Source: docs/reference/tape.md. */
 
 import { type AgentId, type BoxId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import type { BoxGrant } from '../box/index.js';
@@ -6,14 +6,14 @@ import { type Queryable, run, statement } from '../db/index.js';
 import { bootstrapEntries, grantOf, HELD, READS } from '../rows/index.js';
 import type { Row } from '../schema/index.js';
 
-/** Which tape is meant. The tape of an agent or a name is another one after a reset. */
+/** The address of a tape. After a reset, the address of an agent or a name means another tape. */
 export type TapeAddress =
   | { readonly kind: 'box'; readonly boxId: BoxId }
   | { readonly kind: 'agent'; readonly agentId: AgentId }
-  /** `given`: the name as it was written, when that is not NFC. An older build may have stored it so. */
+  /** `given`: the original spelling, when it is not NFC. An older build may have stored the name in that form. */
   | { readonly kind: 'name'; readonly name: string; readonly given?: string };
 
-/** Who asks, in which project. */
+/** The requesting agent, and its project. */
 export interface TapeActor {
   readonly projectId: ProjectId;
   readonly actorId: AgentId;
@@ -32,13 +32,13 @@ export interface TapeRow {
   readonly forkPosition: number | null;
   readonly forkStatus: 'open' | 'merged' | 'discarded' | null;
   readonly isArchived: boolean;
-  /** The actor owns or made it, or is the operator. */
+  /** The actor owns or made the tape, or is the operator. */
   readonly isOwn: boolean;
   readonly readGrant: BoxGrant | null;
   readonly appendGrant: BoxGrant | null;
   /**
-   * `all`: whatever is on it; `upto`: as far as the read grant; `part`: what the read grant and ended turns of its children give;
-   * `none`.
+   * `all`: the whole tape; `upto`: up to the limit of the read grant; `part`: the parts that the read grant and ended turns of its
+   * children allow; `none`.
    */
   readonly reads: 'all' | 'upto' | 'part' | 'none';
 }
@@ -81,7 +81,7 @@ function keyOf(address: TapeAddress): string | readonly string[] {
   return address.kind === 'box' ? address.boxId : address.agentId;
 }
 
-/** A tape with what the actor may do to it; undefined when there is none. Who may not read it is for the caller to tell. */
+/** A tape with the rights of the actor; undefined when it does not exist. The caller must check the right to read. */
 export async function findTape(
   db: Queryable,
   address: TapeAddress,
@@ -120,7 +120,7 @@ const CREATE = statement(`
   from made n join boxcar.projects p on p.id = n.project_id join boxcar.cards c on c.id = p.bootstrap_card_id
   cross join ${bootstrapEntries()}`);
 
-/** Makes tapes of these names with their bootstrap, owned by the actor; none where there is one of that name. */
+/** Makes tapes of these names with their bootstrap, owned by the actor; skips names that already have a tape. */
 export async function createTapes(
   db: Queryable,
   { projectId, actorId }: TapeActor,

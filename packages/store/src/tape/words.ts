@@ -6,10 +6,10 @@ import { type PartReader, readsEntry } from '../rows/index.js';
 import { partsOf } from '../visible/index.js';
 import { kindOf, PAGE_BYTES } from './entries.js';
 
-/** A box in which entries of a tape stand, as far as they are part of it, and how far its words are written. */
+/** A box that contains entries of a tape, with the part that belongs to the tape, and the position up to which its words are written. */
 export interface TapePart extends pg.QueryResultRow {
   readonly box_id: BoxId;
-  /** The last position before it. */
+  /** The last position before the part. */
   readonly behind: number;
   readonly upto: number;
   readonly written: number;
@@ -21,7 +21,7 @@ const PARTS = statement(`
   from boxcar.boxes b cross join lateral ${partsOf('b')} as part(box_id, behind, upto)
   where b.id = $1 and b.kind = 'tape' and part.behind < $2 order by part.upto desc`);
 
-/** Where the entries of a tape up to a position stand, the newest first. */
+/** The boxes that contain the entries of a tape up to a position, the newest first. */
 export const loadParts = (db: Queryable, boxId: BoxId, upto: number): Promise<TapePart[]> =>
   run<TapePart>(db, PARTS, [boxId, upto]);
 
@@ -31,7 +31,7 @@ export interface EntryWords {
   readonly words: string;
 }
 
-// An erasure under way is waited for and seen; one that comes later waits, and finds these rows. So does the purge of the box.
+// An erasure in progress is waited for and seen; a later erasure waits, and finds these rows. The same is true of a purge of the box.
 const INSERT = statement(`
   with /* words.insert */ box as (select id from boxcar.boxes where id = $1 for key share),
   alive as materialized (select c.id from boxcar.cards c where c.id = any ($3::uuid[]) and c.erased_at is null order by c.id for share)
@@ -40,7 +40,7 @@ const INSERT = statement(`
   from box cross join json_to_recordset($2::json) as x(position int, card_id uuid, words text)
   on conflict do nothing`);
 
-/** Writes the words of a run of entries that stand in one box; those of an erased card stay away. */
+/** Writes the words of a sequence of entries in one box; skips the words of erased cards. */
 export async function insertWords(
   db: Queryable,
   boxId: BoxId,
@@ -56,40 +56,41 @@ export async function insertWords(
 
 export interface WordsQuery {
   readonly search: TapeSearch;
-  /** Whole: the query as one piece. Else the parts that a text with typos still has. */
+  /** `exact`: the whole query as one piece. `near`: the parts that a text with typos still contains. */
   readonly match: 'exact' | 'near';
-  /** Positions from the first to the last. */
+  /** The positions from the first to the last. */
   readonly from: number;
   readonly to: number;
-  /** Empty: all. */
+  /** Empty: all kinds. */
   readonly kinds: readonly string[];
   readonly since: string | null;
   readonly until: string | null;
-  /** Only what this agent may read of the tape; null = all. */
+  /** Only the parts of the tape that this agent may read; null: all. */
   readonly within: PartReader | null;
-  /** A tool of which no answer is a candidate: only its place is given. Null: none. */
+  /** A tool whose answers are not searched: only their places are returned. Null: all answers are searched. */
   readonly answersOf: string | null;
 }
 
 /** An entry whose words may match. */
 export interface WordsCandidate {
   readonly position: number;
-  /** Null: an answer of the tool that was named. */
+  /** Null: an answer of the named tool. */
   readonly words: string | null;
 }
 
 const toPattern = (text: string): string => `%${text.replace(/[\\%_]/g, '\\$&')}%`;
 
-/** Candidates that a statement lists. */
+/** The number of candidates that a statement lists. */
 const LISTED = 500;
 
-// The name of the call that a result answers: of the call's row; where that is purged, or the tape was imported, of the result itself.
+// The name of the call that a result answers: from the call's row. When that row was purged, or the tape was imported, from the result
+// itself.
 const CALLED = `(
     select coalesce(k.name, c.content->>'name') from boxcar.cards c left join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = e.card_id)`;
 
 const statements = new Map<string, Statement>();
 
-/** One pattern for each `like`: a list of them could not use the index. */
+/** One pattern for each `like`: a list of patterns could not use the index. */
 function wordsText(groups: readonly number[]): Statement {
   const key = groups.join(' ');
   const known = statements.get(key);
@@ -121,12 +122,12 @@ const WORDS_AT = statement(
 interface CandidateRow extends pg.QueryResultRow {
   position: number;
   is_answer: boolean;
-  /** Of its words. */
+  /** The size of its words. */
   bytes: number;
   words: string | null;
 }
 
-/** Cuts rows into runs of which each has up to `PAGE_BYTES`, or is one row. */
+/** Cuts rows into pages; each has up to `PAGE_BYTES`, or is a single row. */
 function* runsOf(rows: readonly CandidateRow[]): Generator<readonly CandidateRow[]> {
   let page: CandidateRow[] = [];
   let bytes = 0;
@@ -143,8 +144,8 @@ function* runsOf(rows: readonly CandidateRow[]): Generator<readonly CandidateRow
 }
 
 /**
- * Entries of a box whose words may match, the newest first; to be looked at again. Page by page, each of up to `PAGE_BYTES` or of
- * one entry.
+ * Entries of a box whose words may match, the newest first; the caller must check them. Page by page, each of up to `PAGE_BYTES` or of one
+ * entry.
  */
 export async function* findWords(
   db: Queryable,

@@ -1,8 +1,8 @@
 import type pg from 'pg';
 
 /**
- * Rows and entries of indexes that `work` reads. What other connections have read is counted seconds later, or when they end: so they end
- * first.
+ * The number of rows and index entries that `work` reads. Reads of other connections are counted seconds later, or when those connections
+ * end. So they must end first.
  *
  * @param pool - Has one connection, so that its reads are flushed to the statistics before they are counted.
  */

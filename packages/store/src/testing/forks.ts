@@ -1,15 +1,15 @@
-/** Forks made of rows, for tests of what reads them: a chain of forks that says the same as one flat tape. */
+/** Forks that are made directly as rows, for tests of readers: a chain of forks with the same content as one flat tape. */
 import type { BoxId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { newId } from './world.js';
 
 /** One more tape in the chain. */
 export interface ForkStep {
-  /** Where it is forked from the one before. */
+  /** The position at which it is forked from the tape before. */
   readonly at: number;
-  /** Up to where it says the same as the flat tape: `at` or more. */
+  /** The last position with the content of the flat tape: `at` or more. */
   readonly upto: number;
-  /** Entries of its own behind that, which no fork reads. */
+  /** The number of its own entries after that position, which no fork reads. */
   readonly noise: number;
 }
 
@@ -18,7 +18,7 @@ interface Line {
   readonly ends: readonly number[];
 }
 
-/** The line of a fork: that of its parent, and the parent, each up to the fork point. */
+/** The line of a fork: the line of its parent, and the parent, each up to the fork point. */
 function lineOf(
   parent: { readonly id: BoxId; readonly line: Line; readonly behind: number },
   at: number,
@@ -37,7 +37,7 @@ function lineOf(
 }
 
 /**
- * Makes a chain of tapes by rows: the first a tape of its own, each other forked from the one before. The last one reads as the
+ * Makes a chain of tapes as rows: the first is a separate tape, each other tape is forked from the one before. The last tape reads as the
  * flat tape, to its head.
  *
  * @returns The boxes, the last one last.

@@ -1,11 +1,13 @@
 /**
- * The gate of a provider under a clock that the test moves: turns that call, workers that are killed, outages, cancels. The rows and
- * the statements are real; calls are numbers. What the gate may do is checked at every event.
+ * Simulates the gate of a provider under a clock that the test moves: turns that call, workers that are killed, outages, cancels. The rows
+ * and the statements are real; calls are numbers. The rules of the gate are checked at every event.
  *
- * G1  Never more calls at once than allowed, never more begun in any minute, none in a pause, one that tries after it.
- * G2  While turns wait, something calls: no gap is longer than the pause of the breaker and the time for which places are kept.
- * G3  Those that are woken are the first of the line. A turn that has not waited calls only when nobody waits; one that comes late,
- *     only when nobody waits who came before it.
+ * G1  There are never more concurrent calls than allowed, and never more calls begun in any minute. No call begins in a pause, and one
+ *     call tries after the pause.
+ * G2  While turns wait, at least one call is in progress: no gap is longer than the pause of the breaker and the time for which places are
+ *     kept.
+ * G3  The woken turns are the first of the line. A turn that has not waited calls only when no turn waits. A late turn calls only when no
+ *     turn waits that came before it.
  * G4  Each failed call that tries makes the pause longer by one step, and no other call does.
  */
 import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
@@ -23,7 +25,7 @@ const WORKERS = 4;
 const MAX_CONCURRENT = 12;
 const PER_MINUTE = 200;
 const BREAKER_AFTER = 4;
-/** How long places are kept, and how late a turn comes at most. */
+/** How long places are kept, and the maximum delay of a woken turn. */
 const KEPT_MS = 10_000;
 const LATEST_MS = 14_000;
 
@@ -31,10 +33,10 @@ export interface GateReport {
   readonly turns: number;
   readonly simulatedMs: number;
   readonly calls: number;
-  /** How often each thing happened. */
+  /** How often each event happened. */
   readonly happened: Readonly<Record<string, number>>;
   readonly longestIdleMs: number;
-  /** What broke a rule; empty: all held. */
+  /** The violations of the rules; empty when all rules held. */
   readonly broken: readonly string[];
 }
 
@@ -42,7 +44,7 @@ interface Turn {
   readonly id: TurnId;
   epoch: number;
   holder: WorkerId | undefined;
-  /** Its place in the line, as the simulation counts it; undefined: it has not waited. */
+  /** Its place in the line, as the simulation counts it; undefined when the turn has not waited. */
   position: number | undefined;
   isWaiting: boolean;
   wokenAt: number | undefined;
@@ -66,7 +68,7 @@ function createRandom(seed: number): (from: number, to: number) => number {
   };
 }
 
-/** Copies of one dispatched turn, each of an agent of its own. */
+/** Copies of one dispatched turn, each with a separate agent. */
 async function makeTurns(world: World, profile: TestProfile, count: number): Promise<TurnId[]> {
   const { turnId } = await world.submit({ profile });
   const copy = (table: string, row: string, changes: string): string =>
@@ -89,7 +91,7 @@ class Simulation {
   readonly #turns = new Map<TurnId, Turn>();
   readonly #open = new Set<TurnId>();
   readonly #calls = new Map<TurnId, Call>();
-  /** Rings and retries under way: when they are taken up. */
+  /** Rings and retries in progress, with the time at which they are taken up. */
   #coming: { readonly at: number; readonly turn: Turn }[] = [];
   #workers: WorkerId[] = [];
   readonly #hasSucceeded = new Set<WorkerId>();
@@ -140,7 +142,7 @@ class Simulation {
       this.#open.add(id);
     }
     let next = 0;
-    // Far longer than all calls one after the other and every pause take.
+    // Far longer than all calls in sequence and all pauses together.
     while (this.#open.size > 0 && this.#now < 4 * 3_600_000) {
       this.#weather();
       await this.#endCalls();
@@ -181,7 +183,7 @@ class Simulation {
     return id;
   }
 
-  /** The provider fails for a while, now and then. */
+  /** Makes the provider fail for a while, now and then. */
   #weather(): void {
     if (this.#now < this.#turnOfWeatherAt) return;
     this.#isDown = this.#now > 0 && !this.#isDown && this.#random(1, 2) === 1;
@@ -238,7 +240,7 @@ class Simulation {
     this.#pauseMs = stepMs;
   }
 
-  /** Ends turns, whatever they do. */
+  /** Ends turns in any state. */
   async #end(turns: readonly Turn[], status: 'success' | 'canceled'): Promise<void> {
     const ids = turns.map(({ id }) => id);
     await this.#world.rows(
@@ -256,7 +258,7 @@ class Simulation {
   async #cancel(): Promise<void> {
     const ids = [...this.#open];
     const turn = this.#turns.get(ids[this.#random(0, ids.length - 1)] as TurnId);
-    // One that has not come yet is still on its way.
+    // A turn that has not arrived yet is not canceled.
     if (turn === undefined || (turn.holder === undefined && !turn.isWaiting)) return;
     const call = this.#calls.get(turn.id);
     this.#note(call === undefined ? 'cancel' : call.isProbe ? 'cancel of a try' : 'cancel of a call');
@@ -268,7 +270,7 @@ class Simulation {
     );
   }
 
-  /** A worker dies with its calls; another takes its turns. */
+  /** Kills a worker with its calls; another worker takes its turns. */
   async #kill(): Promise<void> {
     const dead = this.#workers[this.#random(0, WORKERS - 1)];
     if (dead === undefined) return;
@@ -290,7 +292,7 @@ class Simulation {
     this.#coming.push({ at: this.#now + delayMs, turn });
   }
 
-  /** G3, and the rings of those that are woken: most are claimed at once, some late. */
+  /** G3, and the rings of the woken turns: most are claimed at once, some late. */
   #woken({ rings, lookAfterMs }: Woken): void {
     this.#lookAt =
       lookAfterMs === null ? this.#lookAt : Math.min(this.#lookAt, this.#now + Math.max(lookAfterMs, 20));
@@ -430,7 +432,7 @@ class Simulation {
   }
 }
 
-/** Lets so many turns call once, on a database of its own. The same seed is the same story. */
+/** Lets this many turns call once each, on a separate database. The same seed gives the same sequence of events. */
 export async function simulateGate(turns: number, seed: number): Promise<GateReport> {
   await using world = await World.open();
   return await new Simulation(world, seed).run(turns);

@@ -1,21 +1,21 @@
-/** Two connections, one step at a time: transactions that wait before their commit, and a look at who waits for whom. */
+/** Controls two connections step by step: transactions that wait before their commit, and a look at the locks for which backends wait. */
 import { testIsolation, waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 
-/** The kernel begins its transactions like this, whatever the default of the server. */
+/** The kernel begins its transactions in this way, independent of the server's default. */
 const BEGIN = 'begin isolation level read committed';
-/** At stricter levels a single statement fails when it conflicts with another, and its callers run it again. */
+/** At stricter levels a single statement fails when it conflicts with another statement, and its callers repeat it. */
 const isExpected = (state: string): boolean => state === '40001' && testIsolation() !== undefined;
 
 export interface HeldPool {
-  /** Like the pool it was made of, but each transaction, that of a single statement too, waits before its commit until `release`. */
+  /** Like the original pool, but each transaction, including that of a single statement, waits before its commit until `release`. */
   readonly pool: pg.Pool;
-  /** Resolves when a transaction has reached its commit; its backend's process id. */
+  /** Resolves with the process id of the backend when a transaction has reached its commit. */
   readonly atCommit: Promise<number>;
   release(): void;
 }
 
-/** Holds every transaction of `pool` right before its commit. */
+/** Holds every transaction of `pool` directly before its commit. */
 export function holdCommits(pool: pg.Pool): HeldPool {
   let release = (): void => undefined;
   const gate = new Promise<void>((resolve) => {
@@ -33,7 +33,7 @@ export function holdCommits(pool: pg.Pool): HeldPool {
       client.query(...args) as unknown as Promise<unknown>;
     const query = async (...args: Parameters<pg.PoolClient['query']>): Promise<unknown> => {
       if ((args[0] as unknown) === 'commit') {
-        // It may be sent before what precedes it has been answered.
+        // The commit may be sent before earlier statements have been answered.
         await Promise.allSettled(sent);
         reach(rows[0]?.pid ?? 0);
         await gate;
@@ -70,7 +70,7 @@ export function holdCommits(pool: pg.Pool): HeldPool {
   return { pool: held, atCommit, release };
 }
 
-/** Waits until `n` backends of this database wait for a lock that the backend `pid` holds, or any backend when not given. */
+/** Waits until `n` backends of this database wait for a lock of the backend `pid`, or of any backend when `pid` is not given. */
 export async function waitUntilBlocked(
   pool: pg.Pool,
   options: { readonly by?: number; readonly n?: number } = {},
@@ -90,7 +90,7 @@ export async function waitUntilBlocked(
   );
 }
 
-/** A transaction driven by hand; rolled back when it goes out of scope unfinished. */
+/** A transaction that the test controls; rolled back when it goes out of scope unfinished. */
 export async function begin(
   pool: pg.Pool,
 ): Promise<pg.PoolClient & AsyncDisposable & { readonly pid: number }> {

@@ -1,4 +1,4 @@
-/** Rows for tests of the store, made by the store's own statements: projects, profiles, agents, turns at any point of their life. */
+/** Rows for tests of the store, made by the store's own statements: projects, profiles, agents, and turns in any state. */
 import {
   type AgentId,
   type BatchId,
@@ -36,7 +36,7 @@ export const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as Project
 export const OPERATOR = '00000000-0000-7000-8000-000000000002' as AgentId;
 
 let count = 0;
-/** Ids that rise, as uuidv7 do. */
+/** Ascending ids, like those of uuidv7. */
 export const newId = <K extends string>(): Id<K> =>
   `00000000-0000-7000-9000-${(++count).toString(16).padStart(12, '0')}` as Id<K>;
 
@@ -61,10 +61,10 @@ export interface TestTurn {
 
 export interface TurnOptions {
   readonly profile: TestProfile;
-  /** Takes the agent of this turn instead of a new one. */
+  /** Uses the agent of this turn instead of a new agent. */
   readonly reuse?: TestTurn;
   readonly parent?: TestTurn;
-  /** The call of the parent that this turn's end answers. */
+  /** The call of the parent that the end of this turn answers. */
   readonly answers?: ToolCallId;
   readonly deadlineMs?: number;
 }
@@ -187,7 +187,7 @@ export class World implements AsyncDisposable {
     return { id, projectId, name, boxId, workerTarget };
   }
 
-  /** The row of a sealed box of these cards. */
+  /** The row of a sealed box with these cards. */
   listedBox(
     cards: readonly Pick<NewCard, 'id' | 'tokenEstimate'>[],
     options: { readonly id?: BoxId; readonly projectId?: ProjectId; readonly maker?: AgentId } = {},
@@ -209,7 +209,7 @@ export class World implements AsyncDisposable {
     };
   }
 
-  /** What a submission of this turn writes, unwritten. */
+  /** The rows of a submission of this turn, not written yet. */
   draft(options: TurnOptions): { readonly turn: TestTurn; readonly submission: Submission } {
     const { profile, reuse, parent } = options;
     const { projectId } = profile;
@@ -274,7 +274,7 @@ export class World implements AsyncDisposable {
     };
   }
 
-  /** Submits a turn; its status says whether the window had room. */
+  /** Submits a turn; its status shows whether the window had room. */
   async submit(options: TurnOptions): Promise<TestTurn> {
     const { turn, submission } = this.draft(options);
     await transaction(this.pool, async (tx) => {
@@ -284,7 +284,7 @@ export class World implements AsyncDisposable {
     return turn;
   }
 
-  /** A worker with a living lease. */
+  /** A worker with a valid lease. */
   async worker(
     options: {
       readonly concurrency?: number;
@@ -304,14 +304,14 @@ export class World implements AsyncDisposable {
     return id;
   }
 
-  /** A turn in a worker's hands, its first step open. */
+  /** A turn that is held by a worker, with an open first step. */
   async running(options: TurnOptions & { readonly holder: WorkerId }): Promise<TestTurn> {
     const turn = await this.submit(options);
     await this.claim(turn, options.holder);
     return turn;
   }
 
-  /** Hands turns back at the epochs that they are at. */
+  /** Returns turns at their present epochs. */
   async release(
     holder: WorkerId,
     turns: readonly TestTurn[],
@@ -348,7 +348,7 @@ export class World implements AsyncDisposable {
     );
   }
 
-  /** The texts on a tape behind the bootstrap entries: a card's text, an event's name. */
+  /** The texts on a tape after the bootstrap entries: a card's text, an event's name. */
   async tape(turn: Pick<TestTurn, 'tapeId'>): Promise<string[]> {
     return (await this.entries(turn))
       .slice(2)
@@ -357,7 +357,7 @@ export class World implements AsyncDisposable {
       );
   }
 
-  /** A commit of a turn in a worker's hands: by default its next step with one thought, going on. */
+  /** A commit of a turn that is held by a worker: by default its next step with one thought, after which the turn continues. */
   async commit(
     turn: TestTurn,
     options: {
@@ -431,7 +431,7 @@ export class World implements AsyncDisposable {
     };
   }
 
-  /** Commits a step with this many calls; the turn stays in its worker's hands. */
+  /** Commits a step with this many calls; the worker keeps the turn. */
   async call(turn: TestTurn, n: number): Promise<ToolCallId[]> {
     const ids = Array.from({ length: n }, () => newId<'tool_call'>());
     const { outcomes } = await commitSteps(this.pool, [await this.commit(turn, { calls: ids })]);
@@ -439,7 +439,7 @@ export class World implements AsyncDisposable {
     return ids;
   }
 
-  /** Lets a call wait for so long, for a batch if one is named, as the submission of what it waits for does. */
+  /** Makes a call wait for this time, and for a batch if one is given, in the same way as a submission does. */
   async wait(toolCallId: ToolCallId, deadlineMs: number, batchId: BatchId | null = null): Promise<void> {
     await this.pool.query(
       "update boxcar.tool_calls set batch_id = $2, deadline_at = now() + $3 * interval '1 millisecond' where id = $1",

@@ -46,7 +46,7 @@ const said = (n: number): NewTapeEntry => {
 interface History {
   readonly before: readonly number[];
   readonly after: readonly number[];
-  /** Fractions: where each tape of the chain is forked and ends. */
+  /** Fractions at which each tape of the chain is forked and ends. */
   readonly chain: readonly { readonly at: number; readonly upto: number; readonly noise: number }[];
 }
 
@@ -78,7 +78,7 @@ async function append(boxId: BoxId, entries: readonly number[]): Promise<void> {
   expect(result.outcome).toBe('appended');
 }
 
-/** A turn with steps and calls on a tape that others write to as well, and a chain of forks that says the same. */
+/** A turn with steps and calls on a tape that has other writers too, and a chain of forks with the same content. */
 async function make({
   before,
   after,
@@ -117,7 +117,7 @@ async function make({
   return { turn, head, fork: boxes.at(-1) as BoxId };
 }
 
-/** Lets agent and turn have another tape, and gives it back. */
+/** Gives agent and turn another tape during the work, and then the old tape again. */
 async function on<T>(turn: TestTurn, boxId: BoxId, contextBoxId: BoxId, work: () => Promise<T>): Promise<T> {
   const move = async (tape: BoxId, context: BoxId): Promise<void> => {
     await world.rows('update boxcar.turns set output_box_id = $2, context_box_id = $3 where id = $1', [
@@ -135,7 +135,7 @@ async function on<T>(turn: TestTurn, boxId: BoxId, contextBoxId: BoxId, work: ()
   }
 }
 
-/** Boxes by their place in the comparison: what is read names the tape it is read from. */
+/** Replaces box ids by names for the comparison, because results name the tape from which they were read. */
 const blank = (value: unknown, boxId: BoxId, contextBoxId: BoxId): unknown =>
   JSON.parse(JSON.stringify(value).replaceAll(boxId, 'tape').replaceAll(contextBoxId, 'context'));
 

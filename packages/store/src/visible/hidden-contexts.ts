@@ -1,18 +1,22 @@
-/** Which contexts a forked tape would show to the maker of the fork, although the maker may not read them. Rule: docs/explanation/security.md, "Reading". */
+/**
+ * Contexts that a forked tape would show to the maker of the fork although the maker may not read them. Rule:
+ * docs/explanation/security.md, "Reading".
+ */
 import { owns, readsAll } from '../rows/index.js';
 import { entriesOf, viewStartAt } from './ancestry.js';
 
-/** Where the views of a session begin: its contexts from there on have been shown. Nothing for a tape that is no session's. */
+/** The beginning of the views of a session: its contexts from there on have been shown. Empty for a tape without a session. */
 const shownFrom = (tape: string): string =>
   `left join lateral (select ${viewStartAt(`${tape}.id`, 'n.from_position')} as position from boxcar.sessions n where n.id = ${tape}.id) seen on true`;
 
 /**
- * SQL of the newest context box that starts of turns on a tape name, between two positions, and that `maker` may not read; null = none.
+ * SQL of the newest context box that starts of turns on a tape name, between two positions, and that `maker` may not read; null without
+ * such a box.
  *
- * The agent of the tape, and who launched it, see the contexts of its own turns anyway; of a session also those that its views have shown
- * since it was forked.
+ * The agent of the tape, and the agent that launched it, see the contexts of its own turns anyway. For a session they also see the
+ * contexts that its views have shown since it was forked.
  *
- * @param tape - The row of the tape; neither `b`, `e`, `n`, `o` nor `p`.
+ * @param tape - The row of the tape; its alias must not be `b`, `e`, `n`, `o` or `p`.
  */
 export const hiddenContext = (
   tape: string,
@@ -28,10 +32,12 @@ export const hiddenContext = (
   order by e.position desc limit 1)`;
 
 /**
- * SQL of whether the start `entry` on the tape of an agent names a context that a clone made by that agent, or by who launched it, must not show:
- * one from before the fork of a session that its views have not shown, and that neither of both may read.
+ * SQL of whether the start `entry` on the tape of an agent names a hidden context. A clone that this agent, or the agent that launched it,
+ * makes must not show such a context. The context is from before the fork of a session, the views of the session have not shown it, and
+ * neither of the two agents may read it.
  *
- * @param tape - A list with the tape's row, its `agent_id`, and who launched that as `maker_id`; neither `b`, `n`, `p` nor `seen`.
+ * @param tape - A list with the tape's row, its `agent_id`, and the agent that launched that agent as `maker_id`; its alias must not be
+ * `b`, `n`, `p` or `seen`.
  */
 export const isHidden = (tape: string, entry: string, actor: string): string => `
   (${entry}.box_id <> ${tape}.id and ${actor} in (${tape}.agent_id, ${tape}.maker_id) and exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id ${shownFrom(tape)}
@@ -39,10 +45,10 @@ export const isHidden = (tape: string, entry: string, actor: string): string => 
       and not coalesce(${readsAll(`${tape}.maker_id`)}, false) and not ${readsAll(actor)}))`;
 
 /**
- * SQL of whether the start `entry`, which a tape has inherited, names a context that `maker` may read at most: that is no right to what the
- * summaries in it stand for.
+ * SQL of whether the start `entry`, which a tape has inherited, names a context that `maker` does not own. A mere right to read the
+ * context does not include the contents that its summaries replace.
  *
- * @param tapeId - Of the tape; in no expression may `b` or `p` be meant.
+ * @param tapeId - The id of the tape. The expressions must not refer to an alias `b` or `p`.
  */
 export const isLent = (tapeId: string, entry: string, maker: string): string => `
   (${entry}.box_id <> ${tapeId} and not exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id

@@ -1,11 +1,11 @@
-/** The part of a tape that a view reads, less what its reader has kept of it. */
+/** The part of a tape that a view reads and that its reader has not cached. */
 import type { BoxId } from '@boxcar/kernel';
 import { entriesOf } from './ancestry.js';
 import { viewPositionOf } from './turn-views.js';
 
 /**
- * What a reader has kept of a tape: the entries of a view from where it began up to `to`, and at least the contexts that they name. It counts
- * as long as a view of the tape begins there and nothing of the project was erased since. Otherwise all is read again.
+ * The cached part of a tape: the entries of a view from its beginning up to `to`, and at least the contexts that they name. It can be used
+ * as long as a view of the tape begins there and no card of the project was erased since. Otherwise everything is read again.
  */
 export interface KnownTape {
   readonly from: number;
@@ -16,15 +16,15 @@ export interface KnownTape {
 
 export type KnownTapes = ReadonlyMap<BoxId, KnownTape>;
 
-/** As {@link UNKNOWN_PART} reads it. */
+/** The parameter in the form that {@link UNKNOWN_PART} reads. */
 export const knownParameter = (known: KnownTapes): string =>
   JSON.stringify(
     Object.fromEntries([...known].map(([id, { from, to, erasures }]) => [id, [from, to, erasures]])),
   );
 
 /**
- * Of turns `t` their tapes `b` and projects `p`, and of what a view shows the entries `e` that the reader does not know: $2. The last entry
- * always, so that every turn has a row.
+ * For turns `t`: their tapes `b`, their projects `p`, and the entries `e` of their views that the reader does not know ($2). The last
+ * entry is always included, so that every turn has a row.
  */
 export const UNKNOWN_PART = `
   join boxcar.boxes b on b.id = t.output_box_id join boxcar.projects p on p.id = t.project_id

@@ -1,6 +1,6 @@
 /**
- * Where the view of a turn begins, when the turn says so itself. The position is in its row from its submission on; the first anchor that is
- * written after the turn began ends it. Source: docs/reference/views.md, "Where a view begins".
+ * The beginning of a turn's view, when the turn itself defines it. The position is in the turn's row from its submission on. It is valid
+ * until the first anchor that is written after the turn began. Source: docs/reference/views.md, "Where a view begins".
  */
 import type { AgentId, BoxId, TurnViewStart } from '@boxcar/kernel';
 import { spellingsOf } from '@boxcar/kernel';
@@ -15,7 +15,7 @@ interface TurnColumns {
   readonly start: string;
 }
 
-/** The columns of turn `t` under names that those of a tape do not have, for a list that is joined with tapes. */
+/** The columns of turn `t` under names that differ from those of a tape, for a list that is joined with tapes. */
 export const heldView = (t: string): string =>
   `${t}.own_view_anchor, ${t}.own_view_position, ${t}.start_position as own_start`;
 
@@ -37,7 +37,7 @@ const isOwn = ({ anchor, start }: TurnColumns, b: string): string =>
 const positionOf = (turn: TurnColumns, b: string): string =>
   `case when (${isOwn(turn, b)}) or (${turn.anchor} = 0 and ${b}.view_anchor_position is not null) then ${turn.position} else ${b}.view_position end`;
 
-/** SQL of the anchor that the view of turn `t` on its tape `b` begins with. */
+/** SQL of the anchor with which the view of turn `t` on its tape `b` begins. */
 export function viewAnchorOf(t: string, b: string): string {
   const turn = columnsOf(t);
   return `case when ${isOwn(turn, b)} then ${turn.anchor} when ${turn.anchor} = 0 then ${b}.last_anchor_position
@@ -50,8 +50,8 @@ export const viewPositionOf = (t: string, b: string): string => positionOf(colum
 /** The same for a list with the columns of {@link heldView}. */
 export const heldViewPosition = (list: string, b: string): string => positionOf(heldColumnsOf(list), b);
 
-// The step that an anchor cut has entries on both sides of it: the nearest ones that belong to a step. Its first entry follows what its prompt had read.
-// Of a fork the entries that it inherited are looked at: who made it may not read all of them.
+// The nearest entries of a step on both sides of an anchor show whether the anchor divides a step. The first entry of a step follows the
+// entries that its prompt had read. For a fork the inherited entries are checked, because the maker of the fork may not read all of them.
 const FIND = statement(`
   select /* turn-views.find */ f.n, f.view_anchor_position, f.view_position,
     case when f.view_position <= shown.fork_position then ${hiddenContext('shown', { from: 'f.view_position', to: 'shown.fork_position', maker: 'held.owner_agent_id' })} end as hidden_id, held.owner_agent_id as maker_id
@@ -84,25 +84,25 @@ const FIND = statement(`
 
 export interface ViewWish {
   readonly boxId: BoxId;
-  /** `profile`: its profile shows the whole tape, which counts for agents that are no sessions. */
+  /** `profile`: the profile shows the whole tape, which has an effect only for agents without a session. */
   readonly view: TurnViewStart | 'profile';
 }
 
-/** What a turn's row says of its view. */
+/** The columns of a turn's row that define its view. */
 export interface ViewStart {
   readonly ownViewAnchor: number;
   readonly ownViewPosition: number;
 }
 
-/** The view would show a context that who made the session may not read. */
+/** The view would show a context that the maker of the session may not read. */
 export interface HiddenView {
   readonly contextBoxId: BoxId;
   readonly makerId: AgentId;
 }
 
 /**
- * Where views begin on tapes that exist, in the order of the wishes: null where the tape says it, undefined for an anchor that is not there.
- * One statement, however many.
+ * The beginnings of views on existing tapes, in the order of the wishes: null where the tape defines the beginning, undefined for a
+ * missing anchor. One statement for any number of wishes.
  */
 export async function findViewStarts(
   db: Queryable,

@@ -1,11 +1,11 @@
 /**
- * Events that are sent to receivers outside.
+ * Events that are sent to external receivers.
  *
- * W1  A delivery is made by the statement that ends its handoff, or asks a question of a task, by a trigger: no such event is without it,
- *     and none has two for the same receiver.
- * W2  Who sends it claims it first, by compare-and-set, for a limited time. Of two that claim, one gets it.
- * W3  What came of an attempt is recorded only by its claim. An attempt of which nothing was recorded is repeated, under the same id.
- * W4  The body is read when it is sent, and stored nowhere: a result that was erased is not sent.
+ * W1  A trigger makes a delivery in the statement that ends its handoff, or that asks a question of a task. So every such event has a
+ *     delivery, and at most one for the same receiver.
+ * W2  A process claims a delivery before sending it, by compare-and-set, for a limited time. Of two concurrent claims, one succeeds.
+ * W3  Only the claim of an attempt records its outcome. An attempt without a recorded outcome is repeated, under the same id.
+ * W4  The body is read when it is sent, and is never stored: an erased result is not sent.
  * Rule: docs/reference/handoff.md, "Callbacks"; docs/reference/a2a.md, "Push notifications".
  */
 import type {
@@ -21,16 +21,16 @@ import type {
 import type pg from 'pg';
 import { type Queryable, run, statement } from '../db/index.js';
 
-/** A delivery that this process is to send, with what it says. */
+/** A delivery that this process must send, with its content. */
 export interface ClaimedDelivery extends pg.QueryResultRow {
   readonly id: DeliveryId;
   readonly project_id: ProjectId;
   readonly handoff_id: HandoffId;
   readonly url: string;
   readonly host: string;
-  /** Of a push notification; null: a callback. */
+  /** The configuration of a push notification; null for a callback. */
   readonly push_config: string | null;
-  /** This attempt included. */
+  /** Includes this attempt. */
   readonly attempts: number;
   readonly failures: number;
   readonly event_seq: number;
@@ -43,7 +43,8 @@ export interface ClaimedDelivery extends pg.QueryResultRow {
   readonly error: ErrorBody | null;
 }
 
-// By host, so that what is due at one receiver is not read through to find what is due at another. The hosts are walked along their index.
+// Selected by host, so that the due deliveries of one receiver are not read in the search for those of another. The hosts are read along
+// their index.
 const CLAIM = statement(`
   with recursive /* deliveries.claim */ hosts as (
     (select d.host from boxcar.webhook_deliveries d where d.status = 'pending' order by d.host limit 1)
@@ -70,10 +71,10 @@ const CLAIM = statement(`
   order by up.created_at, up.id`);
 
 /**
- * Takes deliveries that are due (W2).
+ * Claims deliveries that are due (W2).
  *
- * @param of.perHost - So many to one host at most, with those that `busy` counts.
- * @param of.leaseMs - After so long others may send what nothing was recorded of.
+ * @param of.perHost - The maximum number per host, including those that `busy` counts.
+ * @param of.leaseMs - The time after which other processes may send a delivery without a recorded outcome.
  */
 export function claimDeliveries(
   db: Queryable,
@@ -95,17 +96,17 @@ export function claimDeliveries(
   ]);
 }
 
-/** What came of an attempt. */
+/** The outcome of an attempt. */
 export interface DeliveryOutcome {
   readonly id: DeliveryId;
   readonly holderId: string;
-  /** Of the claim. */
+  /** The attempt number of the claim. */
   readonly attempts: number;
-  /** `left`: nothing is known of it, and it is due again at once. */
+  /** `left`: the outcome is unknown, and the delivery is due again at once. */
   readonly outcome: 'delivered' | 'failed' | 'retry' | 'left';
   readonly lastStatus: number | null;
   readonly lastError: string | null;
-  /** Until it is sent again. */
+  /** The pause before the next attempt. */
   readonly pauseMs: number;
 }
 
@@ -116,7 +117,7 @@ export interface RecordedDelivery extends pg.QueryResultRow {
   readonly next_at: Date;
 }
 
-// A receiver that does not take it before the end of its time never will.
+// A retry after the end of the delivery's time is recorded as failed.
 const RECORD = statement(`
   with /* deliveries.record */ o as (
     select o.*, case when o.outcome in ('delivered', 'failed') then o.outcome when o.outcome = 'retry' and now() + o.pause_ms * interval '1 millisecond' > d.give_up_at then 'failed' else 'pending' end as status
@@ -128,7 +129,7 @@ const RECORD = statement(`
   from o where d.id = o.id and d.holder_id = o.holder_id and d.attempts = o.attempts and d.status = 'pending'
   returning d.id, d.status, d.next_at`);
 
-/** Records what came of attempts (W3). @returns Nothing of one that another process has claimed since. */
+/** Records the outcomes of attempts (W3). @returns The recorded deliveries, without those that another process has claimed since. */
 export function recordDeliveries(
   db: Queryable,
   outcomes: readonly DeliveryOutcome[],

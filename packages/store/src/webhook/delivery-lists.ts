@@ -1,4 +1,4 @@
-/** Deliveries as people look at them, and sending one again. Rule: docs/reference/handoff.md, "Callbacks". */
+/** Lists deliveries for people, and sends a delivery again. Rule: docs/reference/handoff.md, "Callbacks". */
 import {
   type DeliveryId,
   type DeliveryStatus,
@@ -47,17 +47,17 @@ const toDelivery = (row: DeliveryRow): WebhookDelivery => ({
   ended_at: row.ended_at,
 });
 
-/** What is wanted of deliveries. */
+/** The filters of a list of deliveries. */
 export interface DeliveryFilters {
   readonly projectId: ProjectId;
   readonly status?: DeliveryStatus | undefined;
   readonly handoffId?: HandoffId | undefined;
   readonly limit: number;
-  /** The last delivery of the page before. */
+  /** The last delivery of the previous page. */
   readonly after?: { readonly at: string; readonly id: string } | undefined;
 }
 
-/** A delivery of a list, with its place in it. */
+/** A delivery of a list, with its place in the list. */
 export interface ListedDelivery extends WebhookDelivery {
   /** ISO 8601, to the microsecond. */
   readonly place_at: string;
@@ -69,7 +69,7 @@ const listOf = (which: string): string => `
   order by d.created_at desc, d.id desc limit $6`;
 
 const LIST = statement(listOf(''));
-/** What has failed, or is to be sent, is little beside the rest, and has indexes of its own. */
+/** Failed and pending deliveries are few compared to the others, and have separate indexes. */
 const LIST_FAILED = statement(listOf(" and d.status = 'failed'"));
 const LIST_PENDING = statement(listOf(" and d.status = 'pending'"));
 const LIST_OF_HANDOFF = statement(listOf(' and d.handoff_id = $3'));
@@ -102,7 +102,7 @@ export async function findDelivery(
   return row && toDelivery(row);
 }
 
-// One that is being sent now is left alone.
+// Skips a delivery that is being sent now.
 const SEND_AGAIN = statement(`
   with /* delivery-lists.send_again */ lk as (select d.id, d.status from boxcar.webhook_deliveries d where d.id = $1 and d.project_id = $2 for update),
   up as (
@@ -112,9 +112,9 @@ const SEND_AGAIN = statement(`
   select lk.status from lk`);
 
 /**
- * Has a delivery sent now, and again for a day if it fails.
+ * Makes a delivery due now. If it fails, it is repeated for a day.
  *
- * @throws KernelError `not_found`; `conflict`: it was delivered.
+ * @throws KernelError `not_found`; `conflict` when it was already delivered.
  */
 export async function sendAgain(
   db: Queryable,
@@ -140,7 +140,7 @@ const TROUBLE = statement(`
     array(select d.id from boxcar.webhook_deliveries d where d.status = 'failed' order by d.created_at desc, d.id limit $2) as failed,
     array(select d.id from boxcar.webhook_deliveries d where d.status = 'pending' and d.next_at < now() - $1 * interval '1 millisecond' order by d.next_at, d.id limit $2) as late`);
 
-/** Deliveries that were given up, and those that nobody sends although they have been due for so long. At most `limit` of each. */
+/** Deliveries that were given up, and deliveries that have been due for `lateMs` without being sent. At most `limit` of each. */
 export async function findDeliveryTrouble(
   db: Queryable,
   { lateMs, limit }: { readonly lateMs: number; readonly limit: number },
