@@ -9,7 +9,9 @@ const root = new URL('../../../', import.meta.url);
 const read = (path: string): string => readFileSync(new URL(path, root), 'utf8');
 const namesIn = (folder: string): readonly string[] => readdirSync(new URL(folder, root));
 const pathsBelow = (folder: string): readonly string[] =>
-  readdirSync(new URL(folder, root), { recursive: true, encoding: 'utf8' }).map((path) => path.replaceAll('\\', '/'));
+  readdirSync(new URL(folder, root), { recursive: true, encoding: 'utf8' }).map((path) =>
+    path.replaceAll('\\', '/'),
+  );
 
 const program = await createProgram(async () => undefined);
 const leavesOf = (command: Command, path: readonly string[]): [string, Command][] =>
