@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { errorText } from '@boxcar/kernel';
 import type { ReadPrompt, ServerAnswer, Wire, WireError } from './wire.js';
 
-/** What the server does after some frames of a stream. */
+/** The server's behavior after some frames of a stream. */
 export type StreamEnd =
   | 'end'
   | 'destroy'
