@@ -166,7 +166,7 @@ export function judgeWebhooks({
   return findings;
 }
 
-/** @param letters - Up to the checked maximum; the earliest ones first. */
+/** @param letters - Up to the checked maximum, with the letters that were given up first. */
 export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
   const dead = letters.filter((letter) => letter.is_dead);
   const blocked = letters.filter((letter) => letter.kind === 'blocked_jobs');

@@ -307,7 +307,7 @@ async function runDev(context: Context, flags: DevFlags): Promise<number> {
     profiles: flags.profiles,
     plugins: flags.plugin ?? config.plugins,
   });
-  // The listener is registered before the server starts, so that Ctrl-C never leaves a server running.
+  // From here on the command listens for the abort, so that Ctrl-C never leaves a server running.
   const ignore = (): void => undefined;
   stop.addEventListener('abort', ignore);
   if (flags.reset === true) await resetData(context, flags);

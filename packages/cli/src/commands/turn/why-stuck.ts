@@ -87,7 +87,7 @@ async function askWhyStuck(context: Context, ref: string, project: string | unde
   await using reader = await openReader(context.config, context.log('warn'));
   const { turnId } = await findTurnId(reader.pool, ref, project ?? context.config.project);
   const report = describeWait(await loadWaitFacts(reader.pool, turnId));
-  // The turn was deleted between the two queries.
+  // The turn existed a moment ago.
   if (report === undefined)
     throw new KernelError('not_found', { message: `No turn '${ref}'.`, details: { turn_id: turnId } });
   context.answer(report, () => describe(report));
