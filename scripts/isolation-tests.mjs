@@ -7,7 +7,7 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 export const LEVELS = ['serializable', 'repeatable read'];
 
-/** CI runs the stricter level alone: it fails wherever repeatable read does, since both read from one snapshot. */
+/** CI runs only the stricter level: it fails wherever repeatable read does, since both read from one snapshot. */
 export const STRICTEST = 'serializable';
 
 /** Submission, claim, commit, results, joins, sweeps and erasure. Each level takes at most a minute on two cores. */
