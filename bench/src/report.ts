@@ -63,7 +63,7 @@ export const goalOf = ({ goal }: Pick<CaseSpec, 'goal'>): Pick<Case, 'goal' | 'g
     ? { goal, goalRatio: null }
     : { goal: null, goalRatio: goal.ofFloor };
 
-/** Rates of turns must reach at least their goal; every other figure at most. */
+/** Rates of turns must reach their goal; every other figure must not exceed its goal. */
 export function judge(spec: CaseSpec, { value, floor, least }: Figure): Case {
   const { suite, unit } = spec;
   const { goal, goalRatio } = goalOf(spec);

@@ -14,11 +14,11 @@ import { settle } from './pair.js';
 /** Turns on one agent, whose tape keeps all of them. */
 const TURNS = 200;
 const TURN_BYTES = 5 * 1024;
-/** The number of turns that are timed early and late; each is the fifth turn of a separate agent, or follows the last turn. */
+/** The number of early and of late turns. An early turn is the fifth of a new agent; a late turn is one more of the old agent. */
 const PAIRS = 8;
 /** The number of turns before an early one. */
 const BEFORE_EARLY = 4;
-/** The number of the agent's turns before the measurement. */
+/** The number of turns of another agent before the measurement. */
 const WARM_UP = 20;
 
 /** Text that cannot be compressed, so that the stored size is the size of new data. */

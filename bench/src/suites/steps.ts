@@ -20,7 +20,7 @@ const submit = { calls: [{ tool: 'submit_result', arguments: { result: ANSWER } 
 // Each asks for a different train: a repeated question would be stopped as a loop.
 const call = (n: number) => ({ calls: [{ tool: 'count_wagons', arguments: { train: `IC ${n}` } }] });
 
-/** A step without calls continues when the turn must end with a call: the step has the text, then the kernel's reminder. */
+/** When the turn must end with a call, a step without calls is followed by another step: it adds the text, then the kernel's reminder. */
 const VARIANTS = [
   {
     name: 'without a tool',
