@@ -1,5 +1,5 @@
-// Runs the files below with another isolation level as the default of every test database, on connections that do not set a level
-// themselves, as with a transaction pooler: a user's server may have such a default.
+// Runs the files below with another isolation level as the default of every test database, since a user's server may have such a default.
+// The connections do not set a level themselves, as with a transaction pooler.
 import { spawnSync } from 'node:child_process';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';

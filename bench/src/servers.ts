@@ -1,6 +1,6 @@
 /**
- * The servers of one run: an embedded Postgres with its durable settings on a separate folder (without the flush of a commit, the figures
- * of both sides would be too good), and a private `redis-server` where that is installed.
+ * The servers of one run: an embedded Postgres with its durable settings on a separate folder, and a private `redis-server` where that is
+ * installed. Without the flush of a commit, the figures of both sides would be too good.
  */
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';

@@ -21,10 +21,10 @@ const talk: ScriptedFunction = async (_request, { write, pause }) => {
   return { text };
 };
 
-/** For callers and workers: a caller also checks the profiles that it applies. */
 /** Callbacks go to a receiver on this machine. */
 export const WEBHOOKS = { secret: 'bench', allowPrivate: ['127.0.0.1'] };
 
+/** For callers and workers: a caller also checks the profiles that it applies. */
 export const createBenchModel = () =>
   createModelRouter({
     scripted: {

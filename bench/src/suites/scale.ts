@@ -1,7 +1,7 @@
 /**
- * One, two and four worker processes, with one and two caller processes: turns per second and CPU per turn by kind of process, and for
- * four workers also the prediction of the model from one and two. Neither judged nor part of `all`: the figures depend on the machine as
- * much as on Boxcar.
+ * Turns per second and CPU per turn by kind of process, with one, two and four worker processes and with one and two caller processes.
+ * For four workers there is also the prediction of the model from one and two. The suite is neither judged nor part of `all`: the figures
+ * depend on the machine as much as on Boxcar.
  */
 import { cpus } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';

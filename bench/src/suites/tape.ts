@@ -18,8 +18,8 @@ const BEHIND = { few: 100, many: 100_000 } as const;
 const SHOWN = 20;
 
 /**
- * An append of one message, compared with one statement that moves the head and writes card and entry; the view of a turn after an
- * anchor, with few and with many entries before it; and forks of these two tapes.
+ * Three measurements: an append of one message, compared with one statement that moves the head and writes card and entry. The view of a
+ * turn after an anchor, with few and with many entries before the anchor. Forks of these two tapes.
  */
 export async function benchTape({ servers, options, say }: Bench): Promise<Figures> {
   const perRound = Math.ceil((options.samples ?? SAMPLES) / options.rounds);

@@ -51,7 +51,6 @@ export interface World extends AsyncDisposable {
 }
 
 /** Three boxes with different cards, except that two tenths of all cards are in two of the boxes. */
-
 export interface Boxes {
   readonly ids: readonly string[];
   /** The same cards in boxes of the bare loop, in this order. */

@@ -45,7 +45,7 @@ function toResponse(answer: IncomingMessage): Response {
     answer.resume();
     return new Response(null, { status, headers });
   }
-  // One class has two types: the DOM library's and the module's.
+  // One class has two types: the library's and the module's.
   const body = Readable.toWeb(answer) as ReadableStream<Uint8Array>;
   return new Response(body as ConstructorParameters<typeof Response>[0], { status, statusText, headers });
 }

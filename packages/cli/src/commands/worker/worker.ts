@@ -54,7 +54,7 @@ const reasonsOf = (error: unknown): string =>
       : String(error);
 
 /**
- * Stops everything within the grace time, whichever servers are away. Turns may run for the first part of it. A grace of less than a
+ * Stops everything within the grace time, whichever servers are unavailable. Turns may run for the first part of it. A grace of less than a
  * few seconds is exceeded when a server does not answer.
  */
 async function stopAll(parts: {
