@@ -4,7 +4,8 @@
  * H1  One call of `executeHandoff` is one attempt: an adapter never retries by itself.
  * H2  When the signal aborts, the call ends at once with the signal's reason and the connection is closed.
  * H3  Every packed card is either sent or lost, never both.
- * H4  A result, a part, an error or a loss report never contains an address, model or key of a target. Rule: README.md, "Guarantees".
+ * H4  A result, a part, an error or a loss report never contains an address, model or key of a target.
+ * Rule: README.md, "Guarantees".
  */
 import type { CardContent, JsonObject, JsonValue, Role } from '@boxcar/kernel';
 import type { Target } from './targets/target.js';

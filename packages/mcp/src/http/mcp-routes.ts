@@ -6,7 +6,8 @@
  *     has transport sessions in the memory of a process.
  * M3  Each key has limits: concurrent requests, sessions and streams. Above a limit the answer is 429. All tokens of a subject count as
  *     one key.
- * M4  A stream ends when its key or its token ends. Rule: docs/reference/mcp.md, "HTTP".
+ * M4  A stream ends when its key or its token ends.
+ * Rule: docs/reference/mcp.md, "HTTP".
  */
 import type { Call, Route } from '@boxcar/http';
 import { SCOPES, startTimer } from '@boxcar/kernel';

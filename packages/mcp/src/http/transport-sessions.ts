@@ -7,8 +7,8 @@
  *     only its streams: the client continues with the next token of its subject.
  * T3  A server that stops ends open streams at once, and each session after its last open request.
  * T4  When a key has reached its limit of sessions, a new session replaces an unused one: few clients end their sessions.
- * T5  Only the connection is kept here: the results of tools are in database rows. A client whose session has ended opens another. Rule:
- * docs/reference/mcp.md, "HTTP".
+ * T5  Only the connection is kept here: the results of tools are in database rows. A client whose session has ended opens another.
+ * Rule: docs/reference/mcp.md, "HTTP".
  */
 import { randomUUID } from 'node:crypto';
 import type { Call, CallPrincipal } from '@boxcar/http';

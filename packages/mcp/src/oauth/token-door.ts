@@ -6,7 +6,8 @@
  * O2  It acts for the operator of its project, or for the agent that it names, with exactly the scopes in the token. An agent never
  *     decides.
  * O3  All tokens of one subject count as one key.
- * O4  No log line and no error contains a token. Rule: docs/reference/mcp.md, "OAuth".
+ * O4  No log line and no error contains a token.
+ * Rule: docs/reference/mcp.md, "OAuth".
  */
 import { createHash } from 'node:crypto';
 import type { CallPrincipal, TokenDoor } from '@boxcar/http';

@@ -1,8 +1,8 @@
 /**
  * Resources, which clients read by URI.
  *
- * Every read is made in the name of the client, with its scopes and grants. A resource that it may not read is reported as missing. Rule:
- * docs/reference/mcp.md, "Resources".
+ * Every read is made in the name of the client, with its scopes and grants. A resource that it may not read is reported as missing.
+ * Rule: docs/reference/mcp.md, "Resources".
  */
 import { type McpServer, ResourceTemplate } from '@modelcontextprotocol/server';
 import type { McpClientScope } from '../client-scope.js';
