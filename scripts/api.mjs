@@ -1,5 +1,5 @@
-// Keeps docs/reference/api.md equal to what the packages export: every name of every entry that is shipped, its kind, and the first
-// sentence of its comment. Without `--write` it only says what differs.
+// Keeps docs/reference/api.md equal to the exports of the packages: every name of every published entry, its kind, and the first sentence
+// of its comment. Without `--write` it only reports differences.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, posix } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -8,7 +8,7 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const PAGE = 'docs/reference/api.md';
-/** In the order of the page: what programs import first. */
+/** In the order of the page: packages that programs import come first. */
 const PACKAGES = ['runtime', 'host', 'http', 'a2a', 'llm', 'policy', 'embedded', 'cli', 'kernel', 'store'];
 
 const INTRODUCTION = `# Exports
@@ -25,7 +25,7 @@ are for the other packages and may change with any version. \`node scripts/api.m
 /** @type {Map<string, Source>} */
 const sources = new Map();
 
-/** @param {string} file - From the root. */
+/** @param {string} file - Relative to the root. */
 function sourceOf(file) {
   const known = sources.get(file);
   if (known !== undefined) return known;
@@ -36,7 +36,7 @@ function sourceOf(file) {
   return source;
 }
 
-/** @param {string} folder - Of the package, in `packages`. */
+/** @param {string} folder - The folder of the package in `packages`. */
 function entriesOf(folder) {
   const { name, exports, publishConfig } = JSON.parse(
     readFileSync(join(root, 'packages', folder, 'package.json'), 'utf8'),
@@ -88,7 +88,7 @@ function kindOf(declaration) {
 }
 
 /**
- * What a name of a file is, wherever it is declared.
+ * The declaration of a name of a file, wherever it is declared.
  *
  * @param {string} file
  * @param {string} name
@@ -132,7 +132,7 @@ export function namesOf(file) {
     .map((name) => ({ name, ...declarationOf(file, name) }));
 }
 
-/** The lines of a page, each with the entry that it is of. @param {string} page */
+/** The lines of a page by their entry. @param {string} page */
 function byEntry(page) {
   let entry = '';
   return page.split('\n').map((line) => {
@@ -141,7 +141,7 @@ function byEntry(page) {
   });
 }
 
-/** The whole page, from the sources. */
+/** The whole page, generated from the sources. */
 export function apiPage() {
   const sections = PACKAGES.flatMap(entriesOf).map(({ name, file }) => {
     const rows = namesOf(file).map((one) => `| \`${one.name}\` | ${one.kind} | ${one.text} |`);

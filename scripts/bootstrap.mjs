@@ -1,5 +1,5 @@
-// Makes a fresh clone runnable with nothing but Node: installs with the pinned pnpm through npx, then builds.
-// Uses no dependency. Everything it and its children print goes to stderr, so `npm start -s` keeps stdout clean.
+// Makes a fresh clone runnable with only Node: installs with the pinned pnpm through npx, then builds. It uses no dependency. Its output
+// and the output of its children go to stderr, so `npm start -s` keeps stdout clean.
 import { spawnSync } from 'node:child_process';
 import { readFileSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -29,7 +29,7 @@ if (!process.argv.includes('--no-build')) {
   );
 }
 
-/** True when nothing is installed, or the lock file is newer than what is. */
+/** True when nothing is installed, or the lock file is newer than the installation. */
 function isStale() {
   const installedAt = modifiedAt(join(root, 'node_modules', '.modules.yaml'));
   return installedAt === 0 || installedAt < modifiedAt(join(root, 'pnpm-lock.yaml'));

@@ -1,6 +1,6 @@
-// What `.ci/run` runs once the system has what the tests need: the static checks, every test on this Node with the embedded
-// Postgres (18), every test again at the other end of the supported versions: the newest Node line with the oldest Postgres, and
-// some tests with the strictest isolation level as the default. One second run covers both versions, since no code depends
+// The checks that `.ci/run` runs after the system has everything that the tests need. First the static checks and every test on this Node
+// with the embedded Postgres (18). Then every test again at the other end of the supported versions, the newest Node line with the oldest
+// Postgres, and some tests with the strictest isolation level as the default. One second run covers both versions, since no code depends
 // on a pair of them. The last line is the sum of all runs.
 import { spawn, spawnSync } from 'node:child_process';
 import { dirname, join } from 'node:path';
@@ -18,9 +18,9 @@ Runs the static checks, then all tests here, the long ones too, then those that 
 Postgres ${POSTGRES}, then some with ${STRICTEST} as the default of their databases.`);
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
-// Servers of the machine would take the place of those that this run is about.
+// The machine's servers must not replace the servers that this run tests.
 const { TEST_DATABASE_URL: _database, TEST_REDIS_URL: _redis, ...inherited } = process.env;
-// What was built is also what ships, so it is what the child processes of the tests run.
+// The built files are also published, so the child processes of the tests run them.
 const env = { ...inherited, CI: 'true', BOXCAR_REQUIRE_BACKENDS: '1', BOXCAR_TEST_BUILT: '1' };
 for (const [signal, number] of Object.entries({ SIGINT: 2, SIGTERM: 15, SIGHUP: 1 }))
   process.once(signal, () => process.exit(128 + number));
@@ -66,8 +66,8 @@ function findNode(major) {
   return found.stdout.trim();
 }
 
-// Tests that say nothing about a version, beside the long ones: they compute, measure, race, wait for times and silent servers, or start their
-// own Postgres and Redis. Other tests run the statements of their rooms.
+// Tests that do not depend on a version, in addition to the long ones: they compute, measure, race, wait for times and silent servers, or
+// start their own Postgres and Redis. The statements of their rooms are run by other tests.
 const ONCE = [
   '**/handoff/!(handoffs|cache).test.ts',
   '**/handoff-session/!(request-handoff).test.ts',
@@ -119,7 +119,7 @@ const ONCE = [
 ];
 
 async function runOnOtherVersions() {
-  // Without CI the property tests, pure functions all of them, take a tenth of their cases: the first run has had the rest.
+  // Without CI the property tests, which test pure functions, run a tenth of their cases: the first run has covered the rest.
   const { CI: _ci, ...local } = env;
   // First on the PATH, so that npm, npx and every child process run on it too; the tests check both versions.
   const PATH = `${findNode(NODE)}:${process.env.PATH}`;
@@ -130,7 +130,7 @@ async function runOnOtherVersions() {
         ...local,
         PATH,
         TEST_DATABASE_URL: postgres.url,
-        // Each test file is a process of its own, which compiles the same libraries.
+        // Each test file is a separate process, and all compile the same libraries.
         NODE_COMPILE_CACHE: join(root, 'node_modules', '.cache', 'compiled'),
         BOXCAR_REQUIRE_NODE: String(NODE),
         BOXCAR_REQUIRE_POSTGRES: String(POSTGRES),
@@ -169,9 +169,9 @@ for (const [title, run] of [
 }
 
 say(isClean ? 'static checks passed' : 'static checks FAILED, see above');
-// The end of the output repeats which tests failed.
+// The end of the output repeats the failed tests.
 for (const line of failures) console.log(line);
 const sum = addCounts(counts);
-// Given once everything has been written out, whatever keeps the process.
+// Set after everything has been written, whatever keeps the process alive.
 process.exitCode = isClean && sum.failed === 0 ? 0 : 1;
 console.log(formatCounts(sum));

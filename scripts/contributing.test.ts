@@ -22,7 +22,7 @@ const recipes = text
     return { title, example, files: [...part.matchAll(/^\| `([^`]+)` \|/gm)].map(([, file = '']) => file) };
   });
 
-/** What registers the example of a recipe: files that match are its files, and no others are. */
+/** Where the example of a recipe is registered: exactly the files that match are its files. */
 const REGISTERS: Readonly<Record<string, RegExp>> = {
   'A primitive': /\braiseBudgetSchema\b|\braise_budget: |^\| `raise_budget` \|/m,
   'A command': /\baddWhyStuck\b|^\| `boxcar why-stuck /m,

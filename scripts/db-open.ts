@@ -1,4 +1,4 @@
-// Opens a kept data folder of the embedded Postgres (the one of a failed test run is printed at its end) until Ctrl-C.
+// Opens a kept data folder of the embedded Postgres until Ctrl-C. A failed test run prints its folder at its end.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { startEmbeddedPostgres } from '@boxcar/embedded';
@@ -10,7 +10,7 @@ const USAGE = `Usage: npm run db:open [-- <folder>]
 Starts the embedded Postgres on a data folder that is there already, prints the URL of each of its databases, and stops at
 Ctrl-C. Without a folder it is the default server.`;
 const [dataDir] = readScriptArguments(USAGE, { maxPositionals: 1 }).positionals;
-// A mistyped folder would become a new and empty server.
+// A mistyped folder would be created as a new, empty server.
 if (dataDir !== undefined && !existsSync(join(dataDir, 'cluster'))) {
   console.error(`${dataDir} holds no data of an embedded Postgres; see --help`);
   process.exit(2);

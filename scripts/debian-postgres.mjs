@@ -1,4 +1,4 @@
-// A Postgres of Debian's packages for one run of the tests: on a folder of its own, a free port, and nothing flushed to disk.
+// A Postgres from Debian's packages for one test run: with its own folder and a free port, and without flushing to disk.
 import { spawn, spawnSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import {
@@ -17,7 +17,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 
-/** The server refuses to run as root; root lends it the account that owns nothing. */
+/** The server refuses to run as root; root therefore starts it under the account `nobody`. */
 const NOBODY = 65_534;
 const START_MS = 30_000;
 const INITDB = ['--encoding=UTF8', '--locale=C.UTF-8', '--no-sync'];
@@ -35,7 +35,7 @@ export async function startDebianPostgres(major) {
   let child;
   const stop = () => {
     process.off('exit', stop);
-    // At once: nothing of it is kept, and nobody is left to wait.
+    // Immediate shutdown: its data is not kept, and no client waits.
     child?.kill('SIGQUIT');
     rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
   };
@@ -66,7 +66,7 @@ export async function startDebianPostgres(major) {
       fsync: 'off',
       synchronous_commit: 'off',
       full_page_writes: 'off',
-      // As of the embedded server: it would see databases while they are empty between two tests.
+      // As in the embedded server: autovacuum would visit databases while they are empty between two tests.
       autovacuum: 'off',
     };
     const log = join(folder, 'log');
@@ -76,7 +76,7 @@ export async function startDebianPostgres(major) {
       ['-D', data, ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])],
       { cwd: folder, ...account, stdio: ['ignore', out, out] },
     );
-    // Shows as a child without a process id.
+    // The error is visible as a child without a process id.
     child.on('error', () => undefined);
     closeSync(out);
     await isReady(child, log, major);
@@ -87,7 +87,9 @@ export async function startDebianPostgres(major) {
   }
 }
 
-/** Until the server says so itself. Into a file: a pipe that its owner is too busy to read would bring it to a halt. */
+/**
+ * Waits until the server's log reports readiness. The log is a file: a pipe that its owner is too busy to read would block the server.
+ */
 async function isReady(child, log, major) {
   const deadline = performance.now() + START_MS;
   for (;;) {

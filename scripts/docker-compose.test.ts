@@ -22,9 +22,9 @@ const file: { services: Record<string, Service> } = parse(
   readFileSync(join(root, 'docker-compose.yml'), 'utf8'),
 );
 
-/** The published schema of the compose specification; its own formats are plain words to a validator. */
+/** The published schema of the compose specification; the validator does not know its custom formats. */
 function validator() {
-  // Written for an older draft than the validator's: `id` there marks a place, as a comment does here.
+  // The schema is written for an older draft than the validator's: `id` there marks a place, as a comment does here.
   const text = JSON.stringify(composeSchema).replaceAll('"id":"#/', '"$comment":"#/');
   const { $schema: _draft, id: _id, ...rest } = JSON.parse(text);
   const ajv = new Ajv2019({
@@ -91,7 +91,7 @@ it('what the image is built from exists, and its files are not kept from the bui
   expect(text).toMatch(/^USER node$/m);
   const entry = /"node_modules\/@boxcar\/cli\/([^"]+)"/.exec(text)?.[1] ?? 'none';
   expect(existsSync(join(root, 'packages', 'cli', entry))).toBe(true);
-  // The image installs with the package manager that the lock file was written by.
+  // The image installs with the package manager that wrote the lock file.
   const manifest: { packageManager: string } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
   expect(text).toContain(`npm install --global ${manifest.packageManager}\n`);
   const ignored = readFileSync(join(root, '.dockerignore'), 'utf8').split('\n');
@@ -110,6 +110,6 @@ it('no password has a default: each comes from the environment, and a missing on
   const uses = [...text.matchAll(/\$\{(\w*PASSWORD\w*)([^}]*)\}/g)];
   expect(new Set(uses.map(([, name]) => name))).toEqual(new Set(['POSTGRES_PASSWORD', 'REDIS_PASSWORD']));
   for (const [use, , rest = ''] of uses) expect(rest, use).toMatch(/^:\?/);
-  // Both servers want one.
+  // Both servers require a password.
   expect(text).toMatch(/redis-server .*--requirepass "\$\$REDISCLI_AUTH"/);
 });

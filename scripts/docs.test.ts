@@ -1,4 +1,4 @@
-/** What can be said of the pages without running the program: names, links and lists in them are those of the sources. */
+/** Checks of the pages that do not need the program: their names, links and lists match the sources. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -19,11 +19,11 @@ function filesBelow(folder: string): string[] {
 const files = ['packages', 'services', 'examples', 'bench', 'scripts', 'migrations', 'docs', '.ci'].flatMap(
   filesBelow,
 );
-/** The history of decisions speaks of what is no more. */
+/** The history of decisions mentions names that no longer exist. */
 const pages = ['README.md', 'CONTRIBUTING.md', ...files.filter((path) => path.endsWith('.md'))].filter(
   (path) => path !== 'docs/decisions.md',
 );
-/** Tests say what is refused, too. */
+/** Tests are included, since they also contain the names of refused values. */
 const source = files
   .filter(
     (path) => /\.(ts|mjs|js|sql|json|ya?ml)$|^\.ci|Dockerfile$/.test(path) && !path.endsWith('.test.ts'),
@@ -56,7 +56,7 @@ const columns = new Map(
     ],
   ),
 );
-/** What log lines begin with. `runtime.…` is the object, too. */
+/** The prefixes of log events. `runtime.…` is also the object. */
 const eventPrefixes = new Set(
   [...source.matchAll(/\blog\(\s*'\w+',\s*'([a-z_]+)\./g)].map(([, prefix = '']) => prefix),
 );
@@ -112,7 +112,7 @@ describe.each(pages)('%s', (page) => {
   });
 });
 
-/** A heading as GitHub makes an anchor of it. */
+/** The anchor that GitHub makes from a heading. */
 const anchorOf = (heading: string): string =>
   heading
     .trim()
@@ -135,7 +135,7 @@ function leads(page: string, link: string): boolean {
 
 const readsRoot = (path: string): boolean => readdirSync(root).includes(path);
 
-/** The names in the first cells of the table behind a text. */
+/** The names in the first cells of the table after a text. */
 function tableAfter(page: string, text: string): readonly string[] {
   const rest = read(page).split(text)[1] ?? '';
   const rows = /(?:^|\n)((?:\|.*\n)+)/.exec(rest)?.[1] ?? '';
@@ -167,7 +167,7 @@ describe('lists', () => {
   it('docs/reference/cli.md has every kind of link of why-stuck, and no other', () => {
     const kinds =
       /WaitLinkKind =([^;]+);/.exec(read('packages/kernel/src/diagnose/wait-links.ts'))?.[1] ?? '';
-    // Nothing waits for a decision yet.
+    // No kind waits for a decision yet.
     const known = [...kinds.matchAll(/'(\w+)'/g)]
       .map(([, kind]) => kind)
       .filter((kind) => kind !== 'approval');
@@ -183,7 +183,7 @@ describe('lists', () => {
     const described = [...tableAfter(page, '## Submission'), ...tableAfter(page, '## Run')];
     expect(new Set(drawn)).toEqual(new Set(described.filter((step) => /^\d/.test(step))));
     const codes = [...drawing.matchAll(/\b[a-z]+(?:_[a-z]+)+\b/g)].map(([name]) => name);
-    // A test of the kernel holds the page of errors to the catalogue.
+    // A test of the kernel checks the page of errors against the catalogue.
     const listed = [...read('docs/reference/errors.md').matchAll(/^\| `(\w+)` \|/gm)].map(([, name]) => name);
     expect(codes).not.toEqual([]);
     expect(codes.filter((name) => !listed.includes(name))).toEqual([]);

@@ -11,7 +11,10 @@ const files = readdirSync(join(root, 'packages')).flatMap((pack) =>
 );
 const scripts = readdirSync(join(root, 'scripts')).map((name) => `scripts/${name}`);
 
-/** `tape/fork.test.ts` is a file of any package, `cli/errors.test.ts` and `packages/cli/src/errors.test.ts` are of the package that is named. */
+/**
+ * `tape/fork.test.ts` means a file of any package; `cli/errors.test.ts` and `packages/cli/src/errors.test.ts` mean a file of the named
+ * package.
+ */
 const find = (path: string): readonly string[] => {
   if (path.startsWith('scripts/')) return scripts.filter((file) => file === path);
   const name = path.replace(/^packages\/([^/]+)\/src\//, '$1/');
@@ -26,7 +29,7 @@ const find = (path: string): readonly string[] => {
 
 const plain = (text: string): string => text.replaceAll('’', "'").replaceAll("\\'", "'").replace(/\s+/g, ' ');
 
-/** Whether a title holds these words, alone or behind the title of its group. */
+/** Whether a title contains these words, alone or after the title of its group. */
 function names(source: string, title: string): boolean {
   if (source.includes(title)) return true;
   const words = title.split(' ');
@@ -45,7 +48,7 @@ const rowsOf = (page: string): readonly string[] =>
     .map((line) => line.split(' | ').at(-1)?.replace(/ \|$/, '') ?? '')
     .filter((cell) => cell.includes('.test.ts'));
 
-/** What a cell points to: files, and the parts of titles that are said of the file before them. */
+/** The references in a cell: files, and the parts of titles that refer to the preceding file. */
 const pointers = (cell: string): { readonly file: string; readonly titles: readonly string[] }[] =>
   [...cell.matchAll(/`([^`]+\.test\.ts)`(?:: ([^`;]*))?/g)].map(([, file = '', titles = '']) => ({
     file,

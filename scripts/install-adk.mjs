@@ -1,5 +1,5 @@
-// Installs the server of Google's Agent Development Kit for the test that asks it. It is large, and its packages need overrides that a
-// workspace should not have, so it gets a folder of its own. A folder that has it is left as it is.
+// Installs the server of Google's Agent Development Kit for the test that uses it. It is large, and its packages need overrides that the
+// workspace must not have, so it gets a separate folder. A folder with a finished installation is left unchanged.
 import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';

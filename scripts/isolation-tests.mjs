@@ -1,5 +1,5 @@
-// Runs the files below with another isolation level as the default of every test database, on connections that do not set a level
-// themselves, as with a transaction pooler: a user's server may have such a default.
+// Runs the files below with another isolation level as the default of every test database, since a user's server may have such a default.
+// The connections do not set a level themselves, as with a transaction pooler.
 import { spawnSync } from 'node:child_process';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -7,7 +7,7 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 export const LEVELS = ['serializable', 'repeatable read'];
 
-/** CI runs the stricter level alone: it fails wherever repeatable read does, since both read from one snapshot. */
+/** CI runs only the stricter level: it fails wherever repeatable read does, since both read from one snapshot. */
 export const STRICTEST = 'serializable';
 
 /** Submission, claim, commit, results, joins, sweeps and erasure. Each level takes at most a minute on two cores. */

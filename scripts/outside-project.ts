@@ -26,7 +26,7 @@ export const SHIPPED = [
   'cli',
 ] as const;
 
-/** What a `package.json` says, as far as it is read here. */
+/** The fields of a `package.json` that are read here. */
 export interface Manifest {
   readonly name: string;
   readonly keywords?: readonly string[];
@@ -39,26 +39,29 @@ export interface Manifest {
 export const readManifest = (folder: string): Manifest =>
   JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Manifest;
 
-/** The page that leads from an empty folder to a program. */
+/** The code blocks of the page that leads from an empty folder to a program. */
 const ofLibraryPage = (language: string): string[] =>
   readSnippets().flatMap((one) =>
     one.file === 'docs/reference/library.md' && one.language === language ? [one.code] : [],
   );
 
-/** The commands of the page that make a project, without those that install. */
+/** The commands of the page that create a project, without the commands that install. */
 function projectCommands(): (readonly string[])[] {
   const commands = ofLibraryPage('sh').flatMap((code) => readCommands(code).map(({ words }) => words));
   return commands.filter(([program, verb]) => program === 'npm' && (verb === 'init' || verb === 'pkg'));
 }
 
-/** The settings of the compiler that the page gives. */
+/** The compiler settings on the page. */
 export function compilerOptionsOfPage(): Readonly<Record<string, unknown>> {
   const [code] = ofLibraryPage('json');
   if (code === undefined) throw new Error('docs/reference/library.md has no settings of the compiler');
   return (JSON.parse(code) as { compilerOptions: Record<string, unknown> }).compilerOptions;
 }
 
-/** Builds and packs by the command of the page, makes a project by its commands, and installs the tarballs, beside what programs in TypeScript need. */
+/**
+ * Builds and packs with the command of the page, creates a project with its commands, and installs the tarballs and the other
+ * dependencies of TypeScript programs.
+ */
 export async function makeOutsideProject(): Promise<string> {
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-outside-'));
   const tarballs = join(folder, 'tarballs');
@@ -70,7 +73,7 @@ export async function makeOutsideProject(): Promise<string> {
   const tools = Object.fromEntries(
     ['typescript', '@types/node'].map((name) => [name, devDependencies[name] ?? '*']),
   );
-  // The clients that the programs import themselves, in the versions of the workspace: a test asks no registry for newer ones.
+  // The clients that the programs import directly, in the workspace's versions, so that a test does not ask a registry for newer ones.
   const { devDependencies: ofMcp = {} } = readManifest(join(root, 'packages/mcp'));
   const clients = Object.fromEntries(
     ['bullmq', 'ioredis', 'pg', 'zod', '@modelcontextprotocol/client'].map((name) => [
@@ -96,7 +99,7 @@ export async function makeOutsideProject(): Promise<string> {
   return folder;
 }
 
-/** The files that declare types and that an entry leads to, within its package. */
+/** The files with type declarations that are reachable from an entry, within its package. */
 export function reachableTypes(entry: string): Set<string> {
   const found = new Set<string>();
   const visit = (file: string): void => {
@@ -109,13 +112,13 @@ export function reachableTypes(entry: string): Set<string> {
   return found;
 }
 
-/** What a file imports, in every form: declarations, re-exports and types of their own. */
+/** The imports of a file in every form: declarations, re-exports and import types. */
 export const importsOf = (file: string): string[] =>
   [...readFileSync(file, 'utf8').matchAll(/(?:\bfrom|\bimport\(|\bimport) ?['"]([\w@.][\w@./:-]*)['"]/g)].map(
     ([, specifier]) => specifier ?? '',
   );
 
-/** Names of maps without a file, and names of sources without a file, in a folder of compiled code. */
+/** The source maps without a file, and the sources without a file, that a folder of compiled code names. */
 export function findBrokenMaps(folder: string): string[] {
   const files = readdirSync(folder, { recursive: true, encoding: 'utf8' });
   return files.flatMap((name) => {

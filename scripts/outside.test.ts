@@ -23,7 +23,7 @@ const installed = (name: string): string => join(folder, 'node_modules/@boxcar',
 /** The example, copied out of the workspace, with the packages installed from their tarballs. */
 beforeAll(async () => {
   folder = await makeOutsideProject();
-  // The account of root's embedded server has to enter it.
+  // The embedded server of root runs under another account, which must enter the folder.
   chmodSync(folder, 0o755);
   cpSync(join(root, 'examples/own-service'), folder, {
     recursive: true,
@@ -84,13 +84,13 @@ describe.each(SHIPPED)('the tarball of %s', (name) => {
       .map((id) => /^(@[\w-]+\/)?[^/]+/.exec(id)?.[0]);
     for (const id of others) expect({ ...dependencies, ...peerDependencies }).toHaveProperty([id ?? '']);
     if (used.has('pg')) expect(dependencies).toHaveProperty(['@types/pg']);
-    // The command line is a program, and has its own.
+    // The command line is a program, and has its own copies.
     const shared = name === 'cli' ? [] : SHARED.filter((id) => used.has(id));
     expect(shared.filter((id) => id in dependencies)).toEqual([]);
   });
 });
 
-/** Packages with classes that a program hands over: two copies of them do not know each other. */
+/** Packages whose class instances a program passes on: two copies of such a package would not recognize each other's instances. */
 const SHARED = ['pg', 'zod'];
 
 const entryIds = (): string[] =>
@@ -174,7 +174,7 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
       });
       return worker;
     });
-    // A door has a row too, without targets.
+    // A queue door has a row too, without targets.
     const registered = "select from boxcar.workers where targets <> '{}'";
     try {
       await waitFor(
@@ -227,10 +227,10 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
     const runs = programs.map(async ({ snippet, file }) => {
       const [, expected, onStderr = /^$/] = PRINTS.find(([name]) => snippet.code.includes(name)) ?? [];
       if (expected === undefined) throw new Error(`What does ${file} print?`);
-      // One that leaves something open does not end.
+      // A program that leaves a resource open does not end.
       const options = { cwd: folder, env, timeout: 60_000 };
       const { stdout, stderr } = await run(process.execPath, [compiled(file)], options);
-      // A queue of a busy machine that answers too late: the turn ends all the same.
+      // On a busy machine the queue may answer too late; the turn ends anyway.
       const said = stderr.replaceAll(
         /^\S+ warn {2}(?:doorbell\.(?:ring_lost|unreachable)|pool\.waiting) .*\n/gm,
         '',
@@ -242,12 +242,12 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
     expect(programs.length).toBeGreaterThan(0);
     await host.kill('SIGTERM');
     expect(await host.exited).toEqual({ code: 143, signal: null });
-    // It may warn that another door was quicker.
+    // It may warn that another queue door was faster.
     expect(host.stderr).not.toMatch(/^\S+ error /m);
   });
 });
 
-/** What the programs of README and docs print, by a name in them, and what on stderr. */
+/** The expected output of the programs of README and docs on stdout and stderr, by a name in the program. */
 const PRINTS: readonly (readonly [name: string, stdout: RegExp, stderr?: RegExp])[] = [
   [
     'registerAgent',

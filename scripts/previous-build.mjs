@@ -1,5 +1,5 @@
-// Checks `migrations/previous-build`, as far as git tells: the file names a commit of this history with an older schema and the same
-// migrations up to it, and the schema of what has landed when this checkout's is newer. What cannot be checked is said.
+// Checks `migrations/previous-build` as far as git allows. The file must name a commit of this history with an older schema and the same
+// migrations up to it, and, when this checkout's schema is newer, the schema that has landed. Checks that are not possible are reported.
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -9,7 +9,7 @@ const FILE = 'migrations/previous-build';
 const MIGRATION = /^\d{4}_.+\.sql$/;
 
 /**
- * @param {string} root - Of the checkout.
+ * @param {string} root - The root of the checkout.
  * @returns {{ failures: string[], unchecked: string[] }}
  */
 export function checkPreviousBuild(root) {

@@ -1,4 +1,4 @@
-/** Whether `migrations/previous-build` names a build from before the schema of a checkout, on checkouts made for it. */
+/** Tests that `migrations/previous-build` names a build from before the schema of a checkout, on checkouts created for the test. */
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,6 +1,6 @@
-// Checks the rooms of the packages against rooms.json: which folder of a package may import which other folders, and that
-// imports between folders go through a folder's door. Also finds import circles, imports of types included.
-// A room is a folder in `src`; its door is `index.ts`, or else the one file that other rooms import.
+// Checks the rooms of the packages against rooms.json: which folder of a package may import which other folders, and that imports between
+// folders go through a folder's door. Also finds import cycles, including imports of types. A room is a folder in `src`; its door is
+// `index.ts`, or else the one file that other rooms import.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, posix } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -9,11 +9,11 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 
-/** Files that ship: no tests, and nothing that only tests use. */
+/** Published files: no tests, and no files that only tests use. */
 const SHIPPED = /^(?!(.*\/)?(testing|fixtures|faults|scenarios)\/).*(?<!\.test)\.ts$/;
 
 /**
- * What a file imports: files of its package as paths from `src`, packages by their names.
+ * The imports of a file: files of its package as paths from `src`, packages by their names.
  *
  * @param {string} file
  * @param {string} text
@@ -42,7 +42,7 @@ export function importsOf(file, text) {
 const roomOf = (file) => (file.includes('/') ? file.slice(0, file.indexOf('/')) : '');
 
 /**
- * Groups of files that import one another, each largest first.
+ * Groups of files that import one another, each as large as possible.
  *
  * @param {ReadonlyMap<string, ReadonlySet<string>>} graph
  */
@@ -68,14 +68,14 @@ export function findCircles(graph) {
 }
 
 /**
- * @param {ReadonlyMap<string, string>} texts - Of the shipped files of a package, by their path from `src`.
+ * @param {ReadonlyMap<string, string>} texts - The published files of a package, by their path from `src`.
  * @param {object} rules
- * @param {Record<string, string[]>} [rules.rooms] - Which rooms each room imports; the lowest come first.
+ * @param {Record<string, string[]>} [rules.rooms] - The rooms that each room may import; the lowest come first.
  * @param {Record<string, string[]>} [rules.entries] - Entries of other packages that only these rooms may import; '' is `src` itself.
- * @param {string[]} [rules.light] - Files that load as little as they can, and so may import files behind doors.
- * @param {string[][]} [rules.circles] - Import circles that stay.
- * @param {Record<string, string[]>} [rules.apart] - Rooms that a file in `src` itself may not import: they have an entry of their own.
- * @returns {string[]} What is wrong, a line each.
+ * @param {string[]} [rules.light] - Files that must load as little as possible, and so may import single files of other rooms.
+ * @param {string[][]} [rules.circles] - Accepted import cycles.
+ * @param {Record<string, string[]>} [rules.apart] - Rooms that a file in `src` itself may not import: they have a separate entry.
+ * @returns {string[]} The errors, one line each.
  */
 export function checkPackage(texts, { rooms, entries = {}, light = [], circles = [], apart = {} }) {
   const found = [];

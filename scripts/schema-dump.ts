@@ -1,8 +1,8 @@
 import type pg from 'pg';
 
 /**
- * Writes the schema `boxcar` as SQL that loads into an empty database, from the catalogue alone (`pg_dump` does not come
- * with the embedded server). The order depends on names only, so equal schemas give equal bytes.
+ * Writes the schema `boxcar` as SQL that can be loaded into an empty database, from the catalogue alone (the embedded server does not
+ * include `pg_dump`). The order depends only on names, so equal schemas give equal bytes.
  */
 export async function dumpSchema(client: pg.Client): Promise<string> {
   const blocks: string[] = [];
@@ -13,13 +13,13 @@ export async function dumpSchema(client: pg.Client): Promise<string> {
     const { rows } = await client.query<{ sql: string }>(query);
     return rows.map((row) => row.sql);
   };
-  // Names print with their schema when it is not on the path.
+  // Names are printed with their schema when the schema is not on the path.
   await client.query('set search_path = pg_catalog');
   add('Extensions', await list(EXTENSIONS));
   add('Types', await list(TYPES));
   add('Sequences', await list(SEQUENCES));
   const functions = await list(FUNCTIONS);
-  // A body may name a table that comes later.
+  // A body may name a table that is created later.
   add('Functions', functions.length > 0 ? ['set check_function_bodies = off;', ...functions] : []);
   add('Tables', await list(TABLES));
   add('Constraints', await list(CONSTRAINTS));
@@ -41,7 +41,7 @@ const TYPES = `
   where t.typnamespace = 'boxcar'::regnamespace
   group by t.oid, t.typname order by t.typname`;
 
-/** Those of identity columns come with their table. */
+/** The sequences of identity columns are created with their table. */
 const SEQUENCES = `
   select format('create sequence %s as %s increment %s minvalue %s maxvalue %s start %s cache %s%s;', c.oid::regclass,
     format_type(s.seqtypid, null), s.seqincrement, s.seqmin, s.seqmax, s.seqstart, s.seqcache, case when s.seqcycle then ' cycle' else '' end) as sql

@@ -1,8 +1,8 @@
 import { parseArgs } from 'node:util';
 
 /**
- * The command line of a script: prints `usage` and ends with 0 for `--help`; says in one line what it cannot make sense of
- * and ends with 2, before anything was done.
+ * Parses the command line of a script. Prints `usage` and exits with 0 for `--help`; reports an argument that it does not know in one
+ * line and exits with 2, before any work was done.
  */
 export function readScriptArguments(usage, { flags = [], maxPositionals = 0 } = {}) {
   const options = Object.fromEntries([...flags, 'help'].map((name) => [name, { type: 'boolean' }]));

@@ -38,7 +38,7 @@ it.each(SCRIPTS)('%s explains itself, and does nothing else', async (script) => 
   expect(code).toBe(0);
 });
 
-// What the script of the tests does not know is meant for vitest.
+// The test script passes unknown arguments on to vitest.
 it.each(SCRIPTS.filter((script) => script !== 'test.mjs'))(
   '%s says in one line what it does not understand',
   async (script) => {

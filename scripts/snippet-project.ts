@@ -1,9 +1,9 @@
-/** The programs, modules and parts that README and docs show, as files of a project outside the workspace. */
+/** Writes the programs, modules and parts in README and docs as files of a project outside the workspace. */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileOf, kindOf, readSnippets, type Snippet } from './snippets.js';
 
-/** What a part finds in the program around it. */
+/** The declarations that a part expects from its surrounding program. */
 const AROUND = `import type { HandoffTool, HandoverPacker, PackRequest, Runtime, Tape, TapeFile } from '@boxcar/runtime';
 import type pg from 'pg';
 import type { z as zod } from 'zod';
@@ -26,7 +26,7 @@ declare global {
 }
 `;
 
-/** A worker whose plugins and profiles are those of the pages; the parts in JavaScript and the handlers are run as they are. */
+/** A worker with the plugins and profiles of the pages; the parts in JavaScript and the handlers are run unchanged. */
 const host = (modules: readonly string[], parts: readonly string[], handlers: readonly string[]): string => `
 import { startBoxcar } from '@boxcar/cli';
 import { loadPlugins } from '@boxcar/runtime';
@@ -53,9 +53,9 @@ console.log('ready');
 
 export interface SnippetProject {
   readonly programs: readonly { readonly snippet: Snippet; readonly file: string }[];
-  /** All that is compiled, from the folder of the project. */
+  /** All compiled files, relative to the folder of the project. */
   readonly files: readonly string[];
-  /** Of the worker, from the folder of the project. */
+  /** The file of the worker, relative to the folder of the project. */
   readonly host: string;
 }
 

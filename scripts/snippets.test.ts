@@ -1,4 +1,4 @@
-/** Every command line of README and docs is run as it is written, in this process on one database, or listed with a reason. */
+/** Every command line of README and docs is run as written, in this process on one database, or listed with a reason. */
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,7 +16,7 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 const snippets = readSnippets();
 const SHELL = ['sh', 'bash'];
 
-/** Commands that are not run here: how they begin, and where they are run, or why nowhere. */
+/** Commands that are not run here: their beginning, and the test that runs them or the reason why none does. */
 const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ['npm start', 'scripts/start.test.ts runs it'],
   ['npm test', 'runs this test'],
@@ -70,7 +70,7 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ['boxcar worker', 'works until it is stopped; scripts/outside.test.ts starts it with a plugin'],
 ];
 
-/** Blocks that are neither programs nor commands: what they are, and which test holds them, if any. */
+/** Blocks that are neither programs nor commands: their description, and the test that checks them, if any. */
 const NOT_CODE: Readonly<Record<string, string>> = {
   '': 'printed text, diagrams and grammars',
   mermaid: 'a diagram',
@@ -133,13 +133,13 @@ describe('the commands', () => {
   const home = process.cwd();
   let boxcar: Boxcar;
   let env: Readonly<Record<string, string>>;
-  /** Makes what stands in the place of a name, for each command that has it. */
+  /** Creates the value of each placeholder, for each command that has the placeholder. */
   let made: Readonly<Record<string, () => string | Promise<string>>>;
 
   const submit = async (primitive: string, args: object): Promise<Record<string, string>> =>
     (await boxcar.runtime.submit(primitive, args)) as Record<string, string>;
 
-  /** The world that the pages speak of. */
+  /** The objects that the pages mention. */
   beforeAll(async () => {
     const database = await testDatabase({ empty: true });
     const never: ScriptedFunction = (_request, { signal }) =>

@@ -1,4 +1,4 @@
-/** The code that README and docs show, and the words of their command lines. */
+/** The code in README and docs, and the words of their command lines. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -7,13 +7,13 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 
 export interface Snippet {
   readonly file: string;
-  /** Of its first line of code, from 1. */
+  /** The line of its first line of code, from 1. */
   readonly line: number;
   readonly language: string;
   readonly code: string;
 }
 
-/** The pages whose blocks are read, from the root. */
+/** The pages whose blocks are read, relative to the root. */
 export const pages = (): string[] => [
   'README.md',
   ...readdirSync(join(root, 'docs'), { recursive: true, encoding: 'utf8' })
@@ -23,13 +23,13 @@ export const pages = (): string[] => [
   ...readdirSync(join(root, 'packages')).map((name) => join('packages', name, 'README.md')),
 ];
 
-/** A block may be indented, as in an item of a list. */
+/** A block may be indented, for example in a list item. */
 const FENCE = /^([ \t]*)```(\w*)\n([\s\S]*?)^\1```$/gm;
 
 const withoutIndent = (code: string, indent: string): string =>
   code.replaceAll(/^.*\n/gm, (line) => (line.startsWith(indent) ? line.slice(indent.length) : line));
 
-/** All blocks of code of README, docs and the packages' READMEs, in order. */
+/** All code blocks of README, docs and the packages' READMEs, in order. */
 export const readSnippets = (): Snippet[] =>
   pages().flatMap((file) => {
     const text = readFileSync(join(root, file), 'utf8');
@@ -44,28 +44,28 @@ export const readSnippets = (): Snippet[] =>
 /**
  * - `program`: runs by itself.
  * - `module`: a file that a program loads, named by its first line.
- * - `part`: stands in a program that has what it uses.
+ * - `part`: needs a surrounding program with the names that it uses.
  */
 export function kindOf({ code }: Snippet): 'program' | 'module' | 'part' {
   if (/^export default /m.test(code)) return 'module';
   return /^import /m.test(code) ? 'program' : 'part';
 }
 
-/** What a snippet is called as a file: its own name where its first line gives one. */
+/** The file name of a snippet: its own name when its first line has one. */
 export function fileOf({ file, line, language, code }: Snippet): string {
   const [, name] = /^\/\/ (\S+\.m?js)\n/.exec(code) ?? [];
   return name ?? `${file.replace(/\W/g, '-')}-${line}.${language}`;
 }
 
-/** One command of a shell: its words without quotes, and the names that it sets before. */
+/** One command of a shell: its words without quotes, and the variables that it sets before them. */
 export interface Command {
   readonly settings: readonly string[];
   readonly words: readonly string[];
-  /** What an `echo` before it writes to its stdin. */
+  /** The text that a preceding `echo` writes to its stdin. */
   readonly input: string;
 }
 
-/** A word with its quotes, or a sign between commands; a comment matches as a space. */
+/** A word with its quotes, or an operator between commands; a comment matches as a space. */
 const TOKEN =
   /(\s#[^\n]*|^#[^\n]*)|(\n|&&|[;&|])|((?:'[^']*'|"(?:\\[\s\S]|[^"\\])*"|\\[\s\S]|[^\s'"\\;&|])+)/g;
 
@@ -94,7 +94,7 @@ export function readCommands(code: string): Command[] {
   });
 }
 
-/** The commands of a session, each with what it prints. */
+/** The commands of a session, each with its output. */
 export const readSession = (code: string): { readonly command: Command; readonly output: string }[] =>
   code
     .split(/^\$ /m)

@@ -1,4 +1,4 @@
-// Mixes load and random faults on real processes and servers of its own, and prints what struck and what held.
+// Applies load and random faults to real processes and separate servers, and prints the faults and the guarantees that held.
 import { spawnSync } from 'node:child_process';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -76,7 +76,7 @@ function readChoice(): Choice {
   };
 }
 
-/** Runs a test file with more than the suite asks of it, and exits with its exit code. */
+/** Runs a test file with a larger load than the test suite does, and exits with its exit code. */
 function runTest(file: string, args: readonly string[], env: Readonly<Record<string, string>>): never {
   const root = dirname(dirname(fileURLToPath(import.meta.url)));
   const { status } = spawnSync(

@@ -1,5 +1,5 @@
-// What `npm start` runs once everything is built: Postgres, a worker in this process, and a team of agents that surveys a
-// folder. stdout gets the result and nothing else.
+// Runs `npm start` after everything is built: Postgres, a worker in this process, and a team of agents that surveys a folder. stdout gets
+// only the result.
 import { createRequire } from 'node:module';
 import { dirname, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -25,7 +25,7 @@ npm start -s -- --once --json | jq .`;
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const isJson = process.argv.includes('--json');
 let withStack = false;
-/** After a signal: how long the run may take to be canceled, and all that is open to be closed. */
+/** The time after a signal in which the run is canceled and all resources are closed. */
 const LAST_MS = 800;
 const stop = new AbortController();
 const stopped = new Promise((settle) => {
@@ -33,14 +33,14 @@ const stopped = new Promise((settle) => {
 });
 for (const [signal, code] of Object.entries({ SIGINT: 130, SIGTERM: 143, SIGHUP: 129 })) {
   process.on(signal, () => {
-    // The second one does not wait for anything.
+    // The second signal ends the process at once.
     if (stop.signal.aborted) process.exit(code);
     process.exitCode = code;
     stop.abort();
   });
 }
 
-/** What is open, to be closed in the opposite order. */
+/** The open resources, which are closed in reverse order. */
 const opened = [];
 async function open(make) {
   stop.signal.throwIfAborted();
@@ -51,7 +51,7 @@ async function open(make) {
 }
 
 async function closeAll() {
-  // A worker waits for its turns; the others take no options.
+  // A worker waits for its turns; the other parts take no options.
   for (const part of opened.splice(0).reverse()) await part.close(stop.signal.aborted ? { graceMs: 0 } : {});
 }
 
@@ -84,7 +84,7 @@ function readArguments() {
   }
 }
 
-/** The example is a package of its own, which nothing here depends on; it knows its own name. */
+/** The example is a separate package, on which nothing here depends; the package resolves its own name. */
 function loadExample() {
   const { resolve } = createRequire(new URL('../examples/repo-survey/package.json', import.meta.url));
   return import(pathToFileURL(resolve('@boxcar/example-repo-survey')).href);
@@ -105,7 +105,7 @@ async function main({ once, folder: given, model: chosen, help }) {
   const stack = await open(() => openStack(config, { log, migrate: true }));
   say(`Postgres is ready (${stack.isEmbedded ? 'embedded' : 'DATABASE_URL'})`);
   const model = chosen ?? survey.loadConfig().model;
-  // A pool of its own: another start on this database surveys another folder.
+  // A separate pool: another start on this database surveys another folder.
   const { pool } = await survey.registerSurvey(stack.runtime, { root: folder, model, isAlone: true });
   await open(() =>
     createWorker(stack.runtime, { concurrency: config.concurrency, targets: [pool.workerTarget] }),
@@ -143,7 +143,7 @@ const work = main(readArguments()).catch((error) => {
 });
 await Promise.race([work, stopped]);
 if (stop.signal.aborted) {
-  // What does not end by itself in this time (a database that does not answer, initdb) ends with the process.
+  // Work that does not end in this time (a database that does not answer, initdb) ends with the process.
   await Promise.race([work.then(closeAll).catch(() => {}), delay(LAST_MS)]);
   process.exit();
 }

@@ -33,7 +33,7 @@ const spawnStart = (args: readonly string[], env: Readonly<Record<string, string
     DATABASE_DIRECT_URL: undefined,
     REDIS_URL: undefined,
     BOXCAR_LOG_LEVEL: undefined,
-    // Do not wait for a server that is away.
+    // Without a wait for an unavailable server.
     BOXCAR_DATABASE_WAIT_SECONDS: '0',
     BOXCAR_DATA_DIR: join(home, 'data'),
     ...env,
@@ -45,7 +45,7 @@ async function start(args: readonly string[], databaseUrl?: string): Promise<Nod
   return child;
 }
 
-/** Whether a process works on this folder, or was told of it. */
+/** Whether a process works in this folder, or has it in its arguments. */
 function isOn(pid: string, dataDir: string): boolean {
   if (!/^\d+$/.test(pid)) return false;
   try {

@@ -1,4 +1,4 @@
-// Packs every package that is shipped into one folder: what `npm install ./*.tgz` takes.
+// Packs every published package into one folder, for `npm install ./*.tgz`.
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';

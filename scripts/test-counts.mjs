@@ -1,5 +1,5 @@
-// The line a test run ends with, written and read in one place: `12 passed, 0 failed`, and `, 1 skipped` where tests were
-// skipped. It follows a line for each failed test.
+// The last line of a test run, written and parsed in one place: `12 passed, 0 failed`, and `, 1 skipped` when tests were skipped. It
+// follows a line for each failed test.
 import { relative } from 'node:path';
 
 export const formatCounts = ({ passed, failed, skipped }) =>
@@ -8,8 +8,8 @@ export const formatCounts = ({ passed, failed, skipped }) =>
 const LINE = /^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$/;
 
 /**
- * The counts of a run by its last line. A run that ended without such a line, or badly with nothing failed, counts as one
- * failure: what has not said that it passed has not passed.
+ * The counts of a run, from its last line. A run without such a line, or with a bad exit code and no failed test, counts as one failure:
+ * only a run that reports success has passed.
  */
 export function readCounts(output, exitCode) {
   const found = LINE.exec(output.trimEnd().split('\n').at(-1)?.trim() ?? '');
@@ -32,7 +32,7 @@ export function formatFailures(files, root) {
     });
 }
 
-/** The error on one line, without its stack. */
+/** The error in one line, without its stack. */
 const formatFailure = (what, message) => {
   const said = (message ?? '').split('\n').filter((line) => !/^\s+at /.test(line));
   return `${FAILURE}${what}: ${said.join(' ').replace(/\s+/g, ' ').trim().slice(0, 1_000)}`;

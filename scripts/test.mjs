@@ -1,5 +1,5 @@
-// Runs the tests (arguments go to vitest) and ends with what a person, or a machine, wants to know of them:
-// the queue backends that could not be tested, then `N passed, N failed`.
+// Runs the tests (arguments are passed to vitest). The last lines of its output are the queue backends that could not be tested, then `N
+// passed, N failed`.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -20,7 +20,7 @@ if (process.argv.includes('--help')) {
   process.exit(0);
 }
 
-/** Files are named: those that belong to no option before them. */
+/** Whether arguments name files: arguments that do not belong to a preceding option. */
 const namesFiles = (args) =>
   args.some(
     (arg, at) =>
@@ -29,7 +29,7 @@ const namesFiles = (args) =>
 
 const isLong = process.argv[2] === '--long';
 const args = process.argv.slice(isLong ? 3 : 2);
-/** Which tests `vitest.config.ts` looks for. */
+/** The set of tests that `vitest.config.ts` selects. */
 const part = isLong ? 'long' : namesFiles(args) ? 'all' : 'short';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));

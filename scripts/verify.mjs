@@ -1,5 +1,5 @@
-// Everything that must hold before a change lands. `--static` leaves out the tests. All steps run, so that one look shows
-// all that is wrong; the exit code tells whether anything is.
+// Everything that must hold before a change lands. `--static` leaves out the tests. All steps run, so that one run shows all failures;
+// the exit code tells whether there are any.
 import { spawnSync } from 'node:child_process';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';

@@ -34,7 +34,7 @@ async function bench(args: readonly string[], env: Record<string, string> = {}) 
   return { code, stdout: child.stdout, stderr: child.stderr };
 }
 
-/** The JSON lines on stdout; nothing else may stand there. */
+/** The JSON lines on stdout, which must contain nothing else. */
 const casesOf = (stdout: string): Record<string, unknown>[] =>
   stdout
     .trim()
@@ -52,11 +52,11 @@ describe('the bench', () => {
       expect(WITH_LEAST).toContain(of.suite);
       expect(of).toMatchObject({ least: expect.any(Number), leastRatio: expect.any(Number) });
     }
-    // A worker at rest may send nothing in so short a time, and its memory need not grow; everything else costs something.
+    // An idle worker may send nothing in so short a time, and its memory need not grow; every other figure is above zero.
     if (of.suite !== 'quiet' && of.unit !== 'MiB') expect(of).toMatchObject({ ratio: expect.any(Number) });
   };
 
-  // A queue takes a minute of two cores, and both go through the same suites: another one in each run.
+  // One queue takes a minute of two cores, and both queues run the same suites: each test run uses another queue.
   const queues = queueBackends();
   const queue = queues[Math.floor(Math.random() * queues.length)] ?? 'postgres';
 
@@ -74,7 +74,7 @@ describe('the bench', () => {
     expect([...suitesWithLeast].sort()).toEqual([...WITH_LEAST].sort());
   }
 
-  /** Without a server for the other queue, whose cases are listed all the same. */
+  /** Without a server for the other queue, whose cases are listed anyway. */
   async function measureAndWrite(): Promise<void> {
     const readme = join(folder, 'README.md');
     writeFileSync(readme, 'before\n\n<!-- bench:begin -->\nold\n<!-- bench:end -->\n\nafter\n');
@@ -85,7 +85,7 @@ describe('the bench', () => {
     const { cases } = table;
     const named = (of: Record<string, unknown>): string => `${of.suite} ${of.case}`;
     const lines = new Map(casesOf(stdout).map((of) => [named(of), of]));
-    // Printed as they are measured, listed as in the catalogue.
+    // Cases are printed in the order of measurement, and listed in the order of the catalogue.
     expect(cases.map((of) => lines.get(named({ ...of })))).toEqual(cases);
     expect(lines.size).toBe(cases.length);
     expect(
@@ -151,7 +151,7 @@ describe('the bench', () => {
       expect(stderr.trim().split('\n')).toHaveLength(1);
       expect(stderr).toContain(SUITES.join(', '));
     }
-    // The same way, without a process each.
+    // The same check, without a separate process for each case.
     for (const args of [
       ['turns', 'warp'],
       ['turns', '--queue', 'kafka'],

@@ -1,4 +1,4 @@
-/** Every case of every suite with what it must reach. Goals hold for Redis; the Postgres queue has guides of its own. */
+/** Every case of every suite with its goal. Goals apply to Redis; the Postgres queue has its own reference values. */
 import type { QueueName } from './options.js';
 
 export const SUITES = [
@@ -20,7 +20,7 @@ export const SUITES = [
   'mcp',
   'migrate',
 ] as const;
-/** Run by name alone: they have no case in the table of the README, and print a table of their own. */
+/** Run only by name: they have no case in the table of the README, and print a separate table. */
 export const EXTRA_SUITES = ['scale'] as const;
 export type SuiteName = (typeof SUITES)[number] | (typeof EXTRA_SUITES)[number];
 export const UNITS = ['turns/s', 'ms', 'KB', 'MiB', 'times', 'statements/s', '% CPU', 'max ÷ min'] as const;
@@ -28,12 +28,12 @@ export type Unit = (typeof UNITS)[number];
 
 export interface CaseSpec {
   readonly suite: SuiteName;
-  /** Absent where no queue is involved. */
+  /** Absent when no queue is involved. */
   readonly queue?: QueueName;
-  /** What is measured, where the suite measures more than one thing. */
+  /** The measured quantity, when the suite measures more than one. */
   readonly name: string;
   readonly unit: Unit;
-  /** Null: reported, not judged. */
+  /** Null: the figure is reported, but not judged. */
   readonly goal: Goal | null;
 }
 
@@ -146,6 +146,6 @@ export const CASES: readonly CaseSpec[] = [
   { suite: 'migrate', name: 'longest wait', unit: 'ms', goal: 200 },
 ];
 
-/** How a case is called within its suite. */
+/** The name of a case within its suite. */
 export const labelOf = ({ queue, name }: Pick<CaseSpec, 'queue' | 'name'>): string =>
   [queue, name].filter((part) => part !== undefined && part !== '').join(' ');

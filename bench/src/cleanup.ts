@@ -2,10 +2,10 @@ import { setTimeout as delay } from 'node:timers/promises';
 
 type Close = () => unknown;
 
-/** What takes longer to close is left to the end of the process. */
+/** A resource that takes longer to close is left to the end of the process. */
 const PATIENCE_MS = 15_000;
 
-/** What was opened, closed in reverse order: the newest first, each tried whatever the others do. */
+/** Closes opened resources in reverse order. Each is closed even if others fail. */
 export class Cleanup implements AsyncDisposable {
   readonly #open: Close[] = [];
 
@@ -13,7 +13,7 @@ export class Cleanup implements AsyncDisposable {
     this.#open.push(close);
   }
 
-  /** Also when the process ends before: then at its exit, where only what blocks still works. */
+  /** Closes the resource also when the process ends earlier: then in its exit handler, where only synchronous work is possible. */
   deferAlsoAtExit(close: () => void): void {
     process.once('exit', close);
     this.defer(() => {
@@ -22,7 +22,7 @@ export class Cleanup implements AsyncDisposable {
     });
   }
 
-  /** @throws AggregateError when something could not be closed. */
+  /** @throws AggregateError when a resource could not be closed. */
   async [Symbol.asyncDispose](): Promise<void> {
     const errors: unknown[] = [];
     for (const close of this.#open.splice(0).reverse()) {

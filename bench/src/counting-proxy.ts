@@ -1,16 +1,16 @@
 import { connect, createServer, type Socket } from 'node:net';
 
-/** Stands between one process and Postgres and counts what that process sends. */
+/** A proxy between one process and Postgres that counts the statements of the process. */
 export interface CountingProxy extends AsyncDisposable {
-  /** The URL it was opened for, by way of this proxy. */
+  /** The given URL, redirected through this proxy. */
   readonly url: string;
-  /** Statements so far: simple queries and executions, transaction control included. */
+  /** Statements so far: simple queries and executions, including transaction control. */
   readonly statements: number;
 }
 
 /**
- * Counted on the wire, since nothing else counts one process exactly: `pg_stat_statements` knows no processes and has to
- * be loaded at the server's start, and `pg_stat_database` counts what the server does by itself as well.
+ * Statements are counted on the wire, since no other method counts one process exactly. `pg_stat_statements` does not distinguish
+ * processes and must be loaded at the server's start. `pg_stat_database` also counts the server's own statements.
  */
 export async function openCountingProxy(databaseUrl: string): Promise<CountingProxy> {
   const { hostname, port } = new URL(databaseUrl);
@@ -61,7 +61,7 @@ const LENGTH_BYTES = 4;
 const QUERY = 'Q'.charCodeAt(0);
 const EXECUTE = 'E'.charCodeAt(0);
 
-/** Reads the frontend's side of the protocol: a first message without type, then type and length before each. */
+/** Parses the frontend's side of the protocol: the first message has no type, every later message begins with its type and length. */
 function countStatements(found: () => void): (chunk: Buffer) => void {
   let rest: Buffer = Buffer.alloc(0);
   let typeBytes = 0;

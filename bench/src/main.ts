@@ -5,7 +5,7 @@ const say = (line: string): void => void process.stderr.write(`bench: ${line}\n`
 async function main(): Promise<number> {
   const options = parseOptions(process.argv.slice(2));
   if (options === 'help') console.log(HELP);
-  // Loaded only now: a mistyped option is answered at once.
+  // Loaded only now, so that a mistyped option is reported at once.
   else await (await import('./run.js')).runSuites(options, say);
   return 0;
 }
@@ -27,5 +27,5 @@ try {
   else console.error(error);
   exitCode = error instanceof UsageError ? 2 : 1;
 }
-// Whatever a failed run could not close must not keep the process.
+// Resources that a failed run could not close must not keep the process alive.
 process.exit(exitCode);

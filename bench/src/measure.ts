@@ -1,12 +1,12 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { System } from './system.js';
 
-/** A turn that has no answer by then never gets one. */
+/** A turn without an answer after this time is considered lost. */
 const PATIENCE_MS = 60_000;
 
 /**
- * Ends a measurement in which nothing is answered any more, by one timer for all turns: a deadline for each would be a good
- * part of what the caller spends.
+ * Ends a measurement in which no more answers arrive, with one timer for all turns: a timer per turn would be a considerable part of the
+ * caller's work.
  *
  * @param work - Calls `alive` at each answer.
  */
@@ -22,14 +22,14 @@ async function whileAlive<T>(name: string, work: (alive: () => void) => Promise<
   }
 }
 
-/** How long a loop runs before its answers count: until the worker is as busy as it gets. */
+/** How long a loop runs before its answers count: until the worker is fully loaded. */
 const RAMP_MS = 300;
 
 /**
- * Keeps `clients` turns under way for `seconds`: each client submits its next turn when it has the answer to the last.
+ * Keeps `clients` turns in progress for `seconds`: each client submits its next turn when it has the previous answer.
  *
- * @returns Answers per second, the first moments left out; and how many turns it was in all.
- * @throws when a turn ends otherwise than it must, or not at all.
+ * @returns Answers per second, without the initial ramp, and the total number of turns.
+ * @throws when a turn does not end as expected, or not at all.
  */
 export async function loadFor(
   system: System,
@@ -55,8 +55,8 @@ export async function loadFor(
 }
 
 /**
- * One turn at a time, with pauses in which everything comes to rest; of uneven length, so that no timer of the system falls
- * into step with them.
+ * One turn at a time, with pauses in which the system becomes idle. The pauses vary, so that no timer of the system synchronizes with
+ * them.
  *
  * @returns Milliseconds from submit to answer, one for each sample.
  */
@@ -77,14 +77,14 @@ export async function sampleIdle(
   return times;
 }
 
-/** Milliseconds of one run. */
+/** The duration of one run in milliseconds. */
 export async function timed(work: () => Promise<unknown>): Promise<number> {
   const from = performance.now();
   await work();
   return performance.now() - from;
 }
 
-/** Milliseconds of each of `count` runs, one after the other. */
+/** The durations of `count` consecutive runs, in milliseconds. */
 export async function sampleTimes(work: () => Promise<unknown>, count: number): Promise<number[]> {
   const times: number[] = [];
   for (let at = 0; at < count; at += 1) times.push(await timed(work));

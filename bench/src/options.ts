@@ -5,24 +5,24 @@ import { EXTRA_SUITES, SUITES, type SuiteName } from './catalogue.js';
 export const QUEUES = ['redis', 'postgres'] as const;
 export type QueueName = (typeof QUEUES)[number];
 
-/** What is undefined was not asked for: each suite has a default of its own. */
+/** Undefined options were not given: each suite has its own defaults. */
 export interface Options {
   readonly suites: readonly SuiteName[];
   readonly queues: readonly QueueName[];
   readonly json: boolean;
   /** The file whose block is rewritten with the table of this run. */
   readonly readme: string | undefined;
-  /** Turns the worker runs at once. */
+  /** The number of turns that the worker runs at once. */
   readonly concurrency: number | undefined;
-  /** Length of one round of `turns`, and of `quiet`. */
+  /** The length of one round of `turns`, and of `quiet`. */
   readonly seconds: number | undefined;
-  /** Rounds of each side. */
+  /** The number of rounds per side. */
   readonly rounds: number;
-  /** Samples of each side. */
+  /** The number of samples per side. */
   readonly samples: number | undefined;
-  /** Turns that `drain` and `backlog` have waiting. */
+  /** The number of waiting turns in `drain` and `backlog`. */
   readonly turns: number | undefined;
-  /** Folder for profiles; nothing is profiled without it. */
+  /** The folder for profiles; undefined: no profiling. */
   readonly profile: string | undefined;
 }
 
@@ -74,7 +74,7 @@ options
 
 How it measures, and what floor and least floor are: bench/README.md`;
 
-/** What the command line asks for that cannot be had; its message is the one line to print. */
+/** An error of the command line; its message is the line to print. */
 export class UsageError extends Error {
   override readonly name = 'UsageError';
 }
@@ -124,7 +124,7 @@ function parse(args: readonly string[]) {
 function readSuites(names: readonly string[], readme: string | undefined): readonly SuiteName[] {
   const known = `known are ${SUITES.join(', ')}, or all of them: all; and ${EXTRA_SUITES.join(', ')}; see --help`;
   if (readme !== undefined) {
-    // A table with gaps, or with figures of different days, would be worse than none.
+    // A table with gaps, or with figures from different days, would be misleading.
     if (names.length > 0) throw new UsageError(`--readme: runs all suites; leave out '${names.join(' ')}'`);
     return SUITES;
   }

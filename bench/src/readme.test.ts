@@ -22,7 +22,7 @@ describe('the block in the README', () => {
     expect(parseBlock(text)).toEqual(table);
     expect(text.startsWith('a\n')).toBe(true);
     expect(text.endsWith('\nb\n')).toBe(true);
-    // Written over itself it is one block, and the same.
+    // Written a second time, the block is still there once, and unchanged.
     expect(replaceBlock(text, table)).toBe(text);
   });
 
@@ -78,7 +78,7 @@ describe('the block in the README', () => {
     const table = parseBlock(readme);
     expect(table.machine).toMatch(/cores, \d+ GiB; node \d+\.\d+\.\d+; postgres \d+.*; redis \d+/);
     const named = CASES.map((spec) => `${spec.suite} ${labelOf(spec)}`);
-    // Until the next run of all suites the table is of an earlier list: no row of it may have another name by now.
+    // Until the next run of all suites, the table is from an earlier list, but the names of its rows must still exist.
     if (isFormerBlock(readme)) {
       expect(named).toEqual(expect.arrayContaining(table.cases.map((of) => `${of.suite} ${of.case}`)));
       return;

@@ -1,4 +1,4 @@
-/** The block of README.md that holds the table of all suites: written from a run, and read back by the tests. */
+/** The block of README.md with the table of all suites: written from a run, and read by the tests. */
 import { SUITES, UNITS } from './catalogue.js';
 import { type Case, goalText } from './report.js';
 
@@ -6,14 +6,14 @@ const BEGIN = '<!-- bench:begin -->';
 const END = '<!-- bench:end -->';
 
 export interface Table {
-  /** What it was measured on, in one line. */
+  /** The machine of the measurement, in one line. */
   readonly machine: string;
   /** The day of the run, as YYYY-MM-DD. */
   readonly date: string;
   readonly cases: readonly Case[];
 }
 
-/** Whether the block was written before least floors were measured. */
+/** Whether the block is older than the measurement of least floors. */
 export const isFormerBlock = (text: string): boolean => text.includes(row(FORMER_HEADER));
 
 export const hasBlock = (text: string): boolean => findBlock(text) !== undefined;
@@ -43,7 +43,7 @@ const HEADER = [
   '÷ least',
   'ok',
 ] as const;
-/** Of blocks that were written before least floors were measured: read until the next run of all suites writes another. */
+/** The header of blocks older than the measurement of least floors; needed until the next run of all suites. */
 const FORMER_HEADER = HEADER.filter((name) => name !== 'least' && name !== '÷ least');
 const measuredOn = ({ date, machine }: Pick<Table, 'date' | 'machine'>): string =>
   `Measured on ${date}: ${machine}.`;
@@ -81,7 +81,7 @@ const cellsOf = (of: Case): string[] => [
 
 const numberCell = (value: number | null): string => (value === null ? '' : String(value));
 
-/** What a block says. @throws when it was not written by `replaceBlock`. */
+/** Parses a block. @throws when it was not written by `replaceBlock`. */
 export function parseBlock(text: string): Table {
   const block = findBlock(text);
   if (block === undefined) throw new Error('there is no block between the bench markers');
@@ -103,7 +103,7 @@ const readRow = (line: string): string[] =>
     .slice(1, -1)
     .map((cell) => cell.trim());
 
-/** A row of a former block, with nothing in the columns that it had not. */
+/** A row of an older block, with empty cells for the missing columns. */
 const widen = (cells: readonly string[]): string[] => [...cells.slice(0, -1), '', '', ...cells.slice(-1)];
 
 function toCase(cells: readonly string[]): Case {

@@ -1,6 +1,6 @@
 import { type CaseSpec, labelOf, type SuiteName, type Unit } from './catalogue.js';
 
-/** One measured figure beside its floor, as `--json` prints it. */
+/** A measured figure with its floor, as `--json` prints it. */
 export interface Case {
   readonly suite: SuiteName;
   readonly case: string;
@@ -8,34 +8,31 @@ export interface Case {
   readonly unit: Unit;
   /** The bare loop, or the plain statements, measured in the same run. */
   readonly floor: number | null;
-  /**
-   * Value ÷ floor: for rates the share of the floor that is reached, for the rest how many times as much. Null where the
-   * floor is 0.
-   */
+  /** Value ÷ floor: for rates the reached share of the floor, for other figures the multiple of it. Null when the floor is 0. */
   readonly ratio: number | null;
-  /** The same rows with all that saves batched, where that is less than the floor. Null: the floor has no lesser one. */
+  /** The figure for the same rows with every useful batching, when it is better than the floor. Null: the floor has no least floor. */
   readonly least: number | null;
   /** Value ÷ least. */
   readonly leastRatio: number | null;
-  /** In the row's unit; null where there is none, or where it is a ratio. */
+  /** In the row's unit; null when there is no goal, or the goal is a ratio. */
   readonly goal: number | null;
   /** As value ÷ floor. */
   readonly goalRatio: number | null;
-  /** Null without a goal, or when nothing was measured. */
+  /** Null without a goal, or when no figure was measured. */
   readonly ok: boolean | null;
-  /** Why nothing was measured. */
+  /** The reason when no figure was measured. */
   readonly skipped?: string;
 }
 
-/** What a suite measured of one case. */
+/** The figures of a suite for one case. */
 export interface Figure {
   readonly value: number;
   readonly floor: number;
-  /** The least floor, where there is one. */
+  /** The least floor, for cases that have one. */
   readonly least?: number | undefined;
 }
 
-/** What could not be measured on this machine. */
+/** A case that could not be measured on this machine. */
 export interface Unmeasured {
   readonly missing: string;
 }
@@ -53,20 +50,20 @@ const DIGITS: Readonly<Record<Unit, number>> = {
 
 const round = (value: number, digits: number): number => Number(value.toFixed(digits));
 
-/** Null where there is nothing to divide by. */
+/** Null when there is no divisor. */
 const divide = (value: number, by: number | undefined): number | null =>
   by === undefined || by === 0 ? null : value / by;
 
 const rounded = (value: number | null, digits: number): number | null =>
   value === null ? null : round(value, digits);
 
-/** The two fields that a goal has in a line. */
+/** The two fields of a goal in a line. */
 export const goalOf = ({ goal }: Pick<CaseSpec, 'goal'>): Pick<Case, 'goal' | 'goalRatio'> =>
   goal === null || typeof goal === 'number'
     ? { goal, goalRatio: null }
     : { goal: null, goalRatio: goal.ofFloor };
 
-/** Rates of turns must reach their goal; of everything else, less is better. */
+/** Rates of turns must reach their goal; every other figure must not exceed its goal. */
 export function judge(spec: CaseSpec, { value, floor, least }: Figure): Case {
   const { suite, unit } = spec;
   const { goal, goalRatio } = goalOf(spec);
@@ -102,16 +99,16 @@ export const skip = (spec: CaseSpec, why: string): Case => ({
   skipped: why,
 });
 
-/** How a goal is written in a table. */
+/** The text of a goal in a table. */
 export const goalText = ({ goal, goalRatio }: Pick<Case, 'goal' | 'goalRatio'>): string =>
   goalRatio === null ? String(goal ?? '') : `${goalRatio} ×`;
 
-/** The middle value; of an even number the mean of the two in the middle. */
+/** The median; for an even number, the mean of the two middle values. */
 export function median(values: readonly number[]): number {
   return (quantile(values, 0.5, Math.floor) + quantile(values, 0.5, Math.ceil)) / 2;
 }
 
-/** The value below which a share `of` of the values lies. @param pick - Which neighbour to take between two values. */
+/** The value below which a share `of` of the values is. @param pick - Selects the neighbor between two values. */
 export function quantile(values: readonly number[], of: number, pick = Math.round): number {
   const sorted = [...values].sort((a, b) => a - b);
   return sorted[Math.min(sorted.length - 1, pick((sorted.length - 1) * of))] ?? Number.NaN;

@@ -28,7 +28,7 @@ import { benchView } from './suites/view.js';
 
 type Suite =
   | { readonly queue: 'none'; run(bench: Bench): Promise<Figures> }
-  /** `pair`: on one pair of workers, shared with the other suites of the queue; `own`: on workers of its own. */
+  /** `pair`: on one pair of workers, shared with the other suites of the queue; `own`: on separate workers. */
   | { readonly queue: 'pair' | 'own'; run(bench: Bench, queue: QueueName): Promise<Figures> };
 
 const suites: Readonly<Record<SuiteName, Suite>> = {
@@ -52,7 +52,7 @@ const suites: Readonly<Record<SuiteName, Suite>> = {
   scale: { queue: 'own', run: benchScale },
 };
 
-/** Runs suites on servers of their own; figures go to stdout, and into the file of `--readme`. */
+/** Runs suites on separate servers; figures go to stdout, and into the file of `--readme`. */
 export async function runSuites(options: Options, say: Say): Promise<void> {
   const readme = options.readme === undefined ? undefined : readReadme(options.readme);
   await using cleanup = new Cleanup();
@@ -76,7 +76,7 @@ export async function runSuites(options: Options, say: Say): Promise<void> {
     await using shared = new SharedPair(() => openPair({ servers, options }, queue));
     await runAll(options.suites.filter(isChosen('pair')), { queue, openPair: () => shared.open() });
   }
-  // The others find no worker beside their own.
+  // When the other suites run, no worker of the pair remains.
   for (const queue of options.queues)
     await runAll(options.suites.filter(isChosen('own')), { queue, openPair: noPair });
   await runAll(options.suites.filter(isChosen('none')), { queue: undefined, openPair: noPair });
@@ -89,7 +89,7 @@ export async function runSuites(options: Options, say: Say): Promise<void> {
   }
 }
 
-/** Before the run: after it, half an hour would be lost. */
+/** Checked before the run: a later failure would lose half an hour. */
 function readReadme(path: string): { readonly path: string; readonly text: string } {
   const text = readFileSync(path, 'utf8');
   if (!hasBlock(text)) throw new Error(`${path} has no block between the bench markers`);
@@ -127,7 +127,7 @@ class SharedPair implements AsyncDisposable {
   }
 }
 
-/** As the catalogue lists them, whatever order they were measured in. */
+/** In the order of the catalogue, whatever the order of measurement. */
 function inOrder(cases: readonly Case[]): Case[] {
   const place = new Map(CASES.map((spec, index) => [`${spec.suite} ${labelOf(spec)}`, index]));
   const placeOf = (of: Case): number => place.get(`${of.suite} ${of.case}`) ?? CASES.length;

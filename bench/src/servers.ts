@@ -1,6 +1,6 @@
 /**
- * The servers of one run: an embedded Postgres with its durable settings on a folder of its own (a figure without the
- * flush of a commit would flatter both sides), and a private `redis-server` where there is one.
+ * The servers of one run: an embedded Postgres with its durable settings on a separate folder, and a private `redis-server` where that is
+ * installed. Without the flush of a commit, the figures of both sides would be too good.
  */
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
@@ -42,7 +42,7 @@ export interface Servers {
   readonly databaseUrl: string;
   readonly postgresPid: number;
   readonly redis: RedisServer | { readonly missing: string };
-  /** What the figures were measured on, in one line. */
+  /** The machine of the measurement, in one line. */
   readonly machine: string;
 }
 
@@ -50,18 +50,18 @@ export interface Database extends AsyncDisposable {
   readonly url: string;
 }
 
-/** Folder names carry the process, so that a later run can tell what a killed one left behind. */
+/** Folder names contain the process id, so that a later run can recognize the remains of a killed run. */
 const PREFIX = 'bench-';
 const TEMPLATE = 'bench_template';
 const MAIN = 'bench_main';
-/** In the folder: process and port of the Redis that belongs to it. */
+/** A file in the folder: the process id and port of its Redis. */
 const REDIS_FILE = 'redis';
 
 export async function startServers(
   cleanup: Cleanup,
   options: {
     readonly needsRedis: boolean;
-    /** Loads pg_stat_statements, which costs a little and is therefore off while figures are taken. */
+    /** Loads pg_stat_statements. It has a small cost and is therefore off while figures are measured. */
     readonly hasStatistics: boolean;
   },
 ): Promise<Servers> {
@@ -76,7 +76,7 @@ export async function startServers(
   });
   const postgres = await startPostgres(folder, options.hasStatistics);
   cleanup.defer(() => postgres.stop());
-  // When the process ends early, the server's own handler, which is older, stops it before.
+  // When the process ends early, the server's own handler, which was registered earlier, has stopped the server before this.
   process.once('exit', removeFolder);
   const redis = options.needsRedis ? await startRedis(cleanup, folder) : { missing: 'not asked for' };
   // Migrated once; every database is a copy of it.
@@ -91,7 +91,7 @@ export async function startServers(
   };
 }
 
-/** A database of its own for what must begin empty, or would leave behind what others have to read. */
+/** A separate database for a suite that must begin empty, or whose rows would disturb later suites. */
 export const openDatabase = (servers: Servers, name: string): Promise<Database> =>
   createDatabase(servers, name, TEMPLATE);
 
@@ -103,7 +103,7 @@ async function createDatabase(servers: Servers, name: string, template: string):
   await query(servers.databaseUrl, `create database ${name} template ${template}`);
   return {
     url: urlOf(servers.databaseUrl, name),
-    // Without force: a pool has ended a moment before its last connection has, and Postgres waits for those.
+    // Without force: a pool ends a moment before its last connection does, and Postgres waits for the connections.
     [Symbol.asyncDispose]: async () => void (await query(servers.databaseUrl, `drop database ${name}`)),
   };
 }
@@ -127,7 +127,7 @@ async function startPostgres(dataDir: string, hasStatistics: boolean): Promise<E
   await query(overTcp(postgres.adminUrl), "alter system set pg_stat_statements.track = 'top'");
   await postgres.stop();
   const again = await startEmbeddedPostgres({ dataDir });
-  // Every database begins as a copy of this one.
+  // Every database is created as a copy of this one.
   await query(urlOf(overTcp(again.adminUrl), 'template1'), 'create extension pg_stat_statements');
   return again;
 }
@@ -139,7 +139,7 @@ async function removeLeftovers(home: string): Promise<void> {
     if (!Number.isInteger(pid) || isAlive(pid)) continue;
     const dataDir = join(home, name);
     killRedis(dataDir);
-    // A start adopts the server that still runs there, and the last to leave stops it.
+    // The start takes over the server that still runs there, and the last user stops it.
     await startEmbeddedPostgres({ dataDir }).then(
       (postgres) => postgres.stop(),
       () => undefined,
@@ -148,14 +148,14 @@ async function removeLeftovers(home: string): Promise<void> {
   }
 }
 
-/** Kills the Redis of a killed run, unless its process id belongs to something else by now. */
+/** Kills the Redis of a killed run, unless its process id now belongs to another process. */
 function killRedis(folder: string): void {
   try {
     const [pid, port] = readFileSync(join(folder, REDIS_FILE), 'utf8').split(' ');
     const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8');
     if (command.includes(`redis-server 127.0.0.1:${port}`)) process.kill(Number(pid), 'SIGKILL');
   } catch {
-    // It had none, or it is gone.
+    // It had none, or the process has ended.
   }
 }
 
@@ -173,7 +173,7 @@ async function startRedis(cleanup: Cleanup, folder: string): Promise<Servers['re
   if (program === undefined) return { missing: 'no redis-server on the PATH' };
   const port = await freePort();
   const password = randomBytes(24).toString('hex');
-  // By its input: everybody can read the arguments of a process.
+  // The settings are passed on stdin: every user can read the arguments of a process.
   const child = spawn(program, ['-'], { stdio: ['pipe', 'ignore', 'ignore'] });
   child.stdin.on('error', () => undefined);
   child.stdin.end(`port ${port}\nbind 127.0.0.1\nrequirepass ${password}\nsave ""\nappendonly no\n`);
@@ -228,7 +228,7 @@ async function describeMachine(databaseUrl: string, redis: Servers['redis']): Pr
   ].join('; ');
 }
 
-/** One statement on a connection of its own. */
+/** Runs one statement on a separate connection. */
 export async function query<R extends pg.QueryResultRow>(url: string, text: string): Promise<R[]> {
   const client = new pg.Client({ connectionString: url });
   await client.connect();

@@ -1,20 +1,20 @@
-/** Where a system under measure lives; handed to its worker process as it is. */
+/** The location of a measured system; passed to its worker process unchanged. */
 export interface Target {
   readonly databaseUrl: string;
-  /** Without it the queues live in the database. */
+  /** Undefined: the queues are in the database. */
   readonly redisUrl?: string;
-  /** Turns the worker runs at once. */
+  /** The number of turns that the worker runs at once. */
   readonly concurrency: number;
 }
 
-/** What is measured: Boxcar, the floor or the least floor, with one worker process of its own and a caller in the bench process. */
+/** A measured system: Boxcar, the floor or the least floor, with its own worker process and a caller in the benchmark's process. */
 export interface System extends AsyncDisposable {
   readonly name: 'boxcar' | 'floor' | 'least';
   readonly workerPid: number;
   /**
-   * Submits one turn and returns with its answer in hand.
+   * Submits one turn and returns after its answer has arrived.
    *
-   * @throws when the turn did not end as it must.
+   * @throws when the turn did not end as expected.
    */
   answer(): Promise<void>;
   /** Records the worker's CPU until `stopProfile`, which returns the profile as JSON. */
@@ -22,6 +22,6 @@ export interface System extends AsyncDisposable {
   stopProfile(): Promise<string>;
 }
 
-/** What every turn is asked, on both sides: 1 KiB, far below what a claim may carry inline. */
+/** The prompt of every turn, on both sides: 1 KiB, far below the inline limit of a claim. */
 export const PROMPT = 'Count the wagons and say how many there are. '.repeat(23).slice(0, 1024);
 export const ANSWER = 'There are 42 wagons.';

@@ -1,6 +1,6 @@
 /**
- * A worker as a process of its own. The parent forks a script that calls `serveWorker`; the two talk over the IPC channel,
- * and the child ends with its parent, whatever happens to that.
+ * A worker as a separate process. The parent forks a script that calls `serveWorker`. The two communicate over the IPC channel, and the
+ * child ends with its parent, in whatever way the parent ends.
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { Session } from 'node:inspector/promises';
@@ -16,7 +16,7 @@ interface Reply {
   readonly error?: string;
 }
 
-/** What the process has used since it began. */
+/** The resources that the process has used since its start. */
 export interface WorkerUsage {
   readonly cpuMs: number;
   readonly rssMiB: number;
@@ -33,10 +33,10 @@ function readOwnUsage(): WorkerUsage {
   };
 }
 
-/** Runs in the child: starts the worker, obeys the parent. */
+/** Runs in the child: starts the worker, and follows the parent's messages. */
 export function serveWorker(start: (target: Target) => Promise<{ close(): Promise<void> }>): void {
   const send = (reply: Reply): void => void process.send?.(reply);
-  // A Ctrl-C goes to the whole group; the parent decides when we end.
+  // Ctrl-C reaches the whole process group; the parent decides when the child ends.
   process.on('SIGINT', () => undefined);
   process.once('disconnect', () => process.exit(0));
   const recorder = new Recorder();
@@ -101,10 +101,10 @@ export interface WorkerProcess {
 }
 
 /**
- * Forks a worker and returns when it takes turns.
+ * Forks a worker and returns when the worker takes turns.
  *
- * @param module - URL of the script without its extension: it runs from sources where the bench does.
- * @throws with the child's own error when it cannot start.
+ * @param module - URL of the script without its extension: the script runs from sources when the benchmark does.
+ * @throws the child's own error when it cannot start.
  */
 export async function forkWorker(module: URL, target: Target): Promise<WorkerProcess> {
   const script = fileURLToPath(`${module.href}${extname(import.meta.url)}`);

@@ -1,4 +1,4 @@
-/** A caller as a process of its own: it keeps turns under way from its start until it is closed. `concurrency` counts those turns. */
+/** A caller as a separate process: it keeps turns in progress from its start until it is closed. `concurrency` is their number. */
 import { serveWorker } from '../worker-process.js';
 import { openCaller, PROFILE, submitTurn } from './system.js';
 
@@ -12,7 +12,7 @@ serveWorker(async (target) => {
     }
   };
   const load = Promise.all(Array.from({ length: target.concurrency }, client));
-  // A failed turn ends the process, and with it the bench.
+  // A failed turn ends the process, and with it the benchmark.
   load.catch((error: unknown) => {
     setImmediate(() => {
       throw error;

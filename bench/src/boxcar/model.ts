@@ -1,13 +1,13 @@
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { now } from '../measure.js';
 
-/** The model that answers with the moment at which it was called, as `scripted:<name>`. */
+/** The model `scripted:<name>`, which answers with the time at which it was called. */
 export const CLOCK = 'clock';
 
-/** The model that ends its turn with `submit_result`, whose result is the moment at which it was called. */
+/** The model that ends its turn with `submit_result`, whose result is the time at which it was called. */
 export const CLOCK_RESULT = 'clock_result';
 
-/** The model that says the moment at once, and ends a little later. */
+/** The model that writes the time at once, and ends a little later. */
 export const TALK = 'talk';
 
 const clockResult: ScriptedFunction = (_request, { call }) => ({
@@ -21,10 +21,10 @@ const talk: ScriptedFunction = async (_request, { write, pause }) => {
   return { text };
 };
 
-/** Of callers and workers alike: a caller checks the profiles that it applies. */
-/** Callbacks go to a receiver of this machine. */
+/** Callbacks go to a receiver on this machine. */
 export const WEBHOOKS = { secret: 'bench', allowPrivate: ['127.0.0.1'] };
 
+/** For callers and workers: a caller also checks the profiles that it applies. */
 export const createBenchModel = () =>
   createModelRouter({
     scripted: {

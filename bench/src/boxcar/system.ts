@@ -8,7 +8,7 @@ import { createBenchModel, WEBHOOKS } from './model.js';
 /** Boxcar with its default settings, called through the library. */
 export interface Boxcar extends System {
   readonly runtime: Runtime;
-  /** As `answer`, by an agent of this profile. */
+  /** Like `answer`, but by an agent of this profile. */
   answerAs(profileName: string): Promise<void>;
 }
 
@@ -16,12 +16,12 @@ export const PROFILE = {
   name: 'bench',
   instructions: 'You count wagons.',
   model: 'scripted',
-  // Of views of any size.
+  // Large enough for views of any size.
   limits: { context_tokens: 10_000_000 },
   script: [{ say: ANSWER }],
 };
 
-/** The caller's end alone: a runtime in this process, no worker. */
+/** Only the caller: a runtime in this process, without a worker. */
 export function openCaller(target: Target): { readonly runtime: Runtime; close(): Promise<void> } {
   const { databaseUrl, redisUrl } = target;
   return openRuntime({
@@ -73,7 +73,7 @@ export async function openBoxcar(target: Target): Promise<Boxcar> {
   };
 }
 
-/** The ids that stand in the receipt of a turn. */
+/** The ids in the receipt of a turn. */
 export function readReceipt(receipt: JsonValue): { readonly turn_id: string; readonly agent_id: string } {
   if (isJsonObject(receipt)) {
     const { turn_id, agent_id } = receipt;

@@ -1,4 +1,4 @@
-/** One Boxcar worker process with its default settings, the one tool that `steps` calls, and the model that `handoff` asks for the time. */
+/** One Boxcar worker process with its default settings, the tool that `steps` calls, and the model that `handoff` asks for the time. */
 import { createLog, createWorker, openRuntime } from '@boxcar/runtime';
 import { z } from 'zod';
 import { serveWorker } from '../worker-process.js';

@@ -5,8 +5,8 @@ interface Item<I, O> {
 }
 
 /**
- * Gathers calls into micro-batches with a window of 0 ms: a call starts with whatever the same turn of the event loop
- * brought; what arrives while `inFlight` batches are under way forms the next one.
+ * Gathers calls into micro-batches with a window of 0 ms: a batch contains the calls of one turn of the event loop. Calls that arrive
+ * while `inFlight` batches are in progress form the next batch.
  */
 export function batched<I, O>(
   run: (inputs: readonly I[]) => Promise<(input: I) => O>,

@@ -1,4 +1,4 @@
-/** BullMQ as the doorbell of the bare loop, on either backend, with the bare settings. */
+/** BullMQ as the doorbell of the bare loop, on either backend, with minimal settings. */
 import { createPostgresBackend, createRedisBackend, type Processor, withBackend } from 'bullmq';
 import { Redis } from 'ioredis';
 
@@ -6,7 +6,7 @@ const NAME = 'floor-turns';
 
 export interface DoorbellTarget {
   readonly databaseUrl: string;
-  /** Without it the queue lives in the database. */
+  /** Undefined: the queue is in the database. */
   readonly redisUrl: string | undefined;
 }
 
@@ -41,7 +41,7 @@ interface Adder extends Closable {
 
 export interface Bell extends Closable {
   ring(job: FloorJob): Promise<void>;
-  /** As one command of the queue. */
+  /** Sends all rings as one command of the queue. */
   ringAll(jobs: readonly FloorJob[]): Promise<void>;
 }
 
@@ -51,7 +51,7 @@ const optionsOf = (job: FloorJob): object => ({
   removeOnFail: true,
 });
 
-/** The caller's end: rings for turns. */
+/** The caller's side: rings for turns. */
 export function openBell(target: DoorbellTarget): Bell {
   const open = (queue: Adder, close: () => Promise<void>): Bell => ({
     ring: async (job) => void (await queue.add('turn', job, optionsOf(job))),
@@ -70,7 +70,7 @@ export function openBell(target: DoorbellTarget): Bell {
   return open(new classes.Queue<FloorJob>(NAME, { connection }), close);
 }
 
-/** The worker's end: handles rings, at most `concurrency` at a time. */
+/** The worker's side: handles rings, at most `concurrency` at a time. */
 export function listen(
   target: DoorbellTarget,
   options: { readonly concurrency: number; readonly handle: (job: FloorJob) => Promise<void> },

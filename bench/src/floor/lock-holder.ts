@@ -1,4 +1,4 @@
-/** A process that does nothing but hold a session lock: how fast Postgres notices its death is the least a takeover takes. */
+/** A process that only holds a session lock: a takeover takes at least the time until Postgres notices the process's death. */
 import pg from 'pg';
 import { serveWorker } from '../worker-process.js';
 import { LOCK_KEY } from './lock-key.js';

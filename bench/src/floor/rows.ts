@@ -1,7 +1,7 @@
 /**
- * The rows of the bare loop: turns with their fence (epoch and holder), cards, and the counter of a join. No agents, boxes,
- * tapes, steps, grants, operations or constraints: what a queued turn costs when nothing is kept but its input, its answer
- * and the right to write it.
+ * The rows of the bare loop: turns with their fence (epoch and holder), cards, and the counter of a join. There are no agents, boxes,
+ * tapes, steps, grants, operations or constraints: this is the cost of a queued turn that stores only its input, its answer and the right
+ * to write the answer.
  */
 import pg from 'pg';
 
@@ -23,7 +23,7 @@ const SCHEMA = `
   create table floor.tapes (id uuid primary key, head int not null) with (fillfactor = 60);
   create table floor.entries (tape_id uuid not null, position int not null, card_id uuid not null, primary key (tape_id, position));`;
 
-/** Ended turns are announced here, as comma-separated ids. */
+/** The channel that announces ended turns, as comma-separated ids. */
 export const ENDED_CHANNEL = 'floor_ended';
 
 export async function migrateFloor(databaseUrl: string): Promise<void> {
@@ -53,7 +53,7 @@ export async function insertTurn(pool: pg.Pool, turn: FloorTurn): Promise<void> 
   });
 }
 
-/** A join and the turns it waits for, in one commit. */
+/** Inserts a join and the turns that it waits for, in one commit. */
 export async function insertJoin(
   pool: pg.Pool,
   join: { readonly id: string; readonly turns: readonly Omit<FloorTurn, 'joinId'>[] },
@@ -74,7 +74,7 @@ export async function insertJoin(
   });
 }
 
-/** How many turns the join still waits for. */
+/** The number of turns that the join still waits for. */
 export async function readPending(pool: pg.Pool, joinId: string): Promise<number> {
   const { rows } = await pool.query<{ pending: number }>({
     name: 'floor_pending',
@@ -89,7 +89,7 @@ export interface FloorRing {
   readonly epoch: number;
 }
 
-/** Takes dispatched turns at their epochs. @returns The prompts by turn; a stale ring has none. */
+/** Claims dispatched turns at their epochs. @returns The prompts by turn; a stale ring has none. */
 export async function claimTurns(
   pool: pg.Pool,
   rings: readonly FloorRing[],
@@ -118,7 +118,7 @@ export interface FloorAnswer extends FloorRing {
   readonly text: string;
 }
 
-/** Ends turns that this holder still has; one update per join, and one notice for all. @returns The ended ones. */
+/** Ends turns that this holder still has, with one update per join and one notice for all. @returns The ended turns. */
 export async function completeTurns(
   pool: pg.Pool,
   answers: readonly FloorAnswer[],
@@ -154,9 +154,9 @@ export async function completeTurns(
 }
 
 /**
- * One bare commit in the midst of a turn: cards, under the fence.
+ * One bare commit within a turn: cards, under the fence.
  *
- * @throws when the turn is not this holder's.
+ * @throws when this holder does not have the turn.
  */
 export async function commitStep(
   pool: pg.Pool,
@@ -204,7 +204,7 @@ export async function readBoxes(pool: pg.Pool, ids: readonly string[]): Promise<
   return ids.map((id) => found.get(id) ?? []);
 }
 
-/** The cards of a box in order, with what a message needs of them: one plain join on the cards of the system measured. */
+/** The cards of a box in order, with the columns that a message needs: one plain join on the cards of the measured system. */
 export async function readCards(pool: pg.Pool, boxId: string): Promise<readonly { content: unknown }[]> {
   const { rows } = await pool.query<{ content: unknown }>({
     name: 'floor_cards',
@@ -218,7 +218,7 @@ export async function readCards(pool: pg.Pool, boxId: string): Promise<readonly 
   return rows;
 }
 
-/** The answers of turns that have ended. */
+/** The answers of ended turns. */
 export async function readAnswers(
   pool: pg.Pool,
   turnIds: readonly string[],
@@ -235,7 +235,7 @@ export async function insertTape(pool: pg.Pool, id: string): Promise<void> {
   await pool.query('insert into floor.tapes (id, head) values ($1, 0)', [id]);
 }
 
-/** A message behind the others of a tape, in one statement: head, card and entry. */
+/** Appends a message to a tape in one statement: head, card and entry. */
 export async function appendBare(pool: pg.Pool, tapeId: string, cardId: string, text: string): Promise<void> {
   await pool.query({
     name: 'floor_append',

@@ -11,7 +11,7 @@ import { ENDED_CHANNEL, insertTurn, readAnswers } from './rows.js';
 export async function openFloor(target: Target): Promise<System> {
   const cleanup = new Cleanup();
   const pool = new pg.Pool({ connectionString: target.databaseUrl, max: 6, keepAlive: true });
-  // A connection lost while idle shows in the next query.
+  // The next query reports a connection that was lost while idle.
   pool.on('error', () => undefined);
   cleanup.defer(() => pool.end());
   const bell = openBell({ databaseUrl: target.databaseUrl, redisUrl: target.redisUrl });

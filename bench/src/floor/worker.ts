@@ -15,7 +15,7 @@ async function generate(messages: readonly { readonly role: string; readonly con
 
 serveWorker(async ({ databaseUrl, redisUrl, concurrency }) => {
   const pool = new pg.Pool({ connectionString: databaseUrl, max: 6, keepAlive: true });
-  // A connection lost while idle shows in the next query.
+  // The next query reports a connection that was lost while idle.
   pool.on('error', () => undefined);
   const holderId = newId();
   const claim = batched(

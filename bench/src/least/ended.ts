@@ -1,12 +1,12 @@
 import pg from 'pg';
 import { ENDED_CHANNEL } from '../floor/rows.js';
 
-/** Hears of ended turns by the notice in their commit. */
+/** Learns of ended turns through the notice in their commit. */
 export interface Ended {
   close(): Promise<void>;
 }
 
-/** @param told - The ids of turns that have ended. */
+/** @param told - Called with the ids of ended turns. */
 export async function listenForEnds(
   databaseUrl: string,
   told: (turnIds: readonly string[]) => void,

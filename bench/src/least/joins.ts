@@ -1,4 +1,4 @@
-/** The least floor of a join: the floor's rows, queue and worker, and a parent that hears of the last end by its notice. */
+/** The least floor of a join: the floor's rows, queue and worker, and a parent that learns of the last end through its notice. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { newId } from '@boxcar/runtime';
 import pg from 'pg';
@@ -8,12 +8,12 @@ import { insertJoin, readPending } from '../floor/rows.js';
 import type { Target } from '../system.js';
 import { listenForEnds } from './ended.js';
 
-/** How often the rows are read where no notice comes, as Boxcar's callers do. */
+/** The interval between reads of the rows when no notice arrives, the same as in Boxcar's callers. */
 const LOOK_MS = 500;
 const PATIENCE_MS = 120_000;
 
 export interface Joins extends AsyncDisposable {
-  /** Starts so many turns with this prompt, and returns when all have ended. */
+  /** Starts the given number of turns with this prompt, and returns when all have ended. */
   join(children: number, prompt: string): Promise<void>;
 }
 

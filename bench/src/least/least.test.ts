@@ -1,4 +1,4 @@
-/** The least floors write the rows of the floor, and end what they begin. */
+/** The least floors write the rows of the floor, and complete their turns. */
 import { migrateQueues, newId } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 import { beforeAll, expect, it } from 'vitest';

@@ -1,11 +1,11 @@
-/** The least floor of a turn that no other process has a part in: the floor's three commits, on one connection, without the queue. */
+/** The least floor of a turn within one process: the floor's three commits, on one connection, without the queue. */
 import { newId } from '@boxcar/runtime';
 import pg from 'pg';
 import { claimTurns, completeTurns, insertTurn } from '../floor/rows.js';
 import { ANSWER, PROMPT } from '../system.js';
 
 export interface LocalTurns extends AsyncDisposable {
-  /** Submits a turn, claims it and ends it. @throws when it was not there. */
+  /** Submits a turn, claims it and ends it. @throws when the turn was missing. */
   answer(): Promise<void>;
 }
 

@@ -1,8 +1,8 @@
-/** What the least floor writes otherwise than the floor: the same rows, several turns in one statement. */
+/** The statements of the least floor that differ from the floor's: the same rows, with several turns in one statement. */
 import type pg from 'pg';
 import type { FloorTurn } from '../floor/rows.js';
 
-/** Turns with their prompts, in one commit. */
+/** Inserts turns with their prompts, in one commit. */
 export async function insertTurns(pool: pg.Pool, turns: readonly FloorTurn[]): Promise<void> {
   await pool.query({
     name: 'least_submit',

@@ -1,6 +1,6 @@
 /**
- * The least floor of turns between two processes: the floor's rows, queue and worker, and a caller that sends submissions and
- * rings in batches, as the floor's worker does its claims.
+ * The least floor of turns between two processes: the floor's rows, queue and worker, and a caller that sends submissions and rings in
+ * batches, as the floor's worker does with its claims.
  */
 import { newId } from '@boxcar/runtime';
 import pg from 'pg';
@@ -15,13 +15,13 @@ import { insertTurns } from './rows.js';
 const LIMITS = { maxItems: 64, inFlight: 2 };
 
 /**
- * A caller of its own for the worker of the floor. Open while it is measured only: it hears of every turn that ends, which
- * would slow the floor's own caller down.
+ * A separate caller for the worker of the floor. It must be open only while it is measured: it receives the notice of every ended turn,
+ * which would slow down the floor's own caller.
  */
 export async function openLeast(target: Target, floor: System): Promise<System> {
   const cleanup = new Cleanup();
   const pool = new pg.Pool({ connectionString: target.databaseUrl, max: 6, keepAlive: true });
-  // A connection lost while idle shows in the next query.
+  // The next query reports a connection that was lost while idle.
   pool.on('error', () => undefined);
   cleanup.defer(() => pool.end());
   const bell = openBell({ databaseUrl: target.databaseUrl, redisUrl: target.redisUrl });

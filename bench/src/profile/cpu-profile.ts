@@ -1,6 +1,6 @@
 import { fileURLToPath } from 'node:url';
 
-/** What we read of a `.cpuprofile`. */
+/** The part of a `.cpuprofile` that is read. */
 interface CpuProfile {
   readonly nodes: readonly {
     readonly id: number;
@@ -21,7 +21,7 @@ export interface SelfTimes {
   readonly packages: readonly SelfTime[];
 }
 
-/** Where a process spent its CPU: by function and by package, the most first; idle time left out. */
+/** The CPU time of a process by function and by package, in descending order, without idle time. */
 export function readSelfTimes(text: string): SelfTimes {
   const profile = JSON.parse(text) as CpuProfile;
   const nodes = new Map(profile.nodes.map((node) => [node.id, node.callFrame]));

@@ -1,4 +1,4 @@
-/** One more round with everything recorded: to find what a turn costs, never for a figure. */
+/** One additional round with full recording, to find the costs of a turn. It is never used for a figure. */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { loadFor } from '../measure.js';

@@ -5,10 +5,10 @@ import type { System } from '../system.js';
 /** CPU milliseconds that the processes of a run have used so far. */
 export type Usage = Readonly<Record<'caller' | 'worker' | 'postgres' | 'redis', number>>;
 
-/** Linux counts in hundredths of a second, whatever the kernel's own tick. */
+/** Linux reports in hundredths of a second, whatever the kernel's tick. */
 const TICK_MS = 10;
 
-/** @returns undefined where there is no /proc. */
+/** @returns undefined on a system without /proc. */
 export function readUsage(servers: Servers, system: System): Usage | undefined {
   const processes = readProcesses();
   if (processes.size === 0) return undefined;
@@ -25,9 +25,9 @@ export function readUsage(servers: Servers, system: System): Usage | undefined {
 }
 
 /**
- * CPU milliseconds so far of several processes of a kind, and of Postgres with all its backends.
+ * The CPU milliseconds so far of several processes by kind, and of Postgres with all its backends.
  *
- * @throws where there is no /proc.
+ * @throws on a system without /proc.
  */
 export function readCpu(
   postgresPid: number,
@@ -50,7 +50,7 @@ export function readCpu(
 interface Process {
   readonly parent: number;
   readonly milliseconds: number;
-  /** Of its children that have ended. */
+  /** The CPU time of its ended children. */
   readonly ofEnded: number;
 }
 
@@ -60,7 +60,8 @@ function readProcesses(): ReadonlyMap<number, Process> {
     const pid = Number(name);
     if (!Number.isInteger(pid)) continue;
     try {
-      // Behind the name in brackets, which may hold anything: state, parent, … user and system time, own and of ended children.
+      // The fields after the name in brackets, which may contain anything: state, parent, … user and system time, its own and of ended
+      // children.
       const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)?.split(' ') ?? [];
       found.set(pid, {
         parent: Number(fields[1]),
@@ -68,7 +69,7 @@ function readProcesses(): ReadonlyMap<number, Process> {
         ofEnded: (Number(fields[13]) + Number(fields[14])) * TICK_MS,
       });
     } catch {
-      // Ended meanwhile.
+      // The process has ended meanwhile.
     }
   }
   return found;

@@ -1,6 +1,6 @@
 /**
- * What a machine, or a cell of several, can do: from two measured points, one with one worker process and one with two. Pure. What the
- * model leaves out is in docs/explanation/scaling.md.
+ * The capacity of a machine, or of a cell of several, from two measured points: with one worker process and with two. Pure. The limits of
+ * the model are described in docs/explanation/scaling.md.
  */
 
 export const KINDS = ['worker', 'caller', 'postgres', 'redis'] as const;
@@ -37,12 +37,12 @@ export interface Prediction {
 export interface Model {
   readonly one: ScalePoint;
   readonly two: ScalePoint;
-  /** Share of all cores that the measured processes used with two workers; the rest was idle, or used by others. */
+  /** The share of all cores that the measured processes used with two workers; the rest was idle, or used by other processes. */
   readonly busy: number;
 }
 
 const SECOND_MS = 1_000;
-/** Share of a core that a server may use in steady state, so that bursts do not queue up. */
+/** The share of a core that a server may use in steady state, so that bursts do not queue up. */
 const HEADROOM = 0.7;
 
 const mapKinds = (of: (kind: Kind) => number): CpuPerTurn => ({
@@ -54,23 +54,23 @@ const mapKinds = (of: (kind: Kind) => number): CpuPerTurn => ({
 
 export const totalOf = (cpu: CpuPerTurn): number => KINDS.reduce((sum, kind) => sum + cpu[kind], 0);
 
-/** @param cores - Of the machine on which both points were measured. */
+/** @param cores - The number of cores of the machine on which both points were measured. */
 export function fitModel(one: ScalePoint, two: ScalePoint, cores: number): Model {
   return { one, two, busy: Math.min(1, (two.rate * totalOf(two.cpuMs)) / (cores * SECOND_MS)) };
 }
 
-/** By what the CPU per turn is multiplied when the number of workers doubles. Never less than 1: a gain is not promised again. */
+/** The factor by which the CPU per turn grows when the number of workers doubles. At least 1: an improvement is not extrapolated. */
 export const growthOf = ({ one, two }: Model): CpuPerTurn =>
   mapKinds((kind) => Math.max(1, two.cpuMs[kind] / one.cpuMs[kind]));
 
-/** Grows by the same factor with each doubling. */
+/** The CPU per turn grows by the same factor with each doubling. */
 export function cpuAt(model: Model, workers: number): CpuPerTurn {
   if (workers <= 1) return model.one.cpuMs;
   const growth = growthOf(model);
   return mapKinds((kind) => model.two.cpuMs[kind] * growth[kind] ** (Math.log2(workers) - 1));
 }
 
-/** The lowest of the limits. A Node.js process and a Redis server have one thread each. */
+/** The lowest of all limits. A Node.js process and a Redis server have one thread each. */
 export function predict(model: Model, { cores, workers, callers }: Machine): Prediction {
   const cpuMs = cpuAt(model, workers);
   const limits: readonly (readonly [Limit, number])[] = [
@@ -108,14 +108,14 @@ function sizeWith(model: Model, rate: number, cpuMs: CpuPerTurn): Size {
 }
 
 /**
- * What a rate needs when every process may use 70 % of its core.
+ * The size that a rate needs when every process may use 70 % of its core.
  *
- * @returns `least` when the CPU per turn stays as it is with two workers; `most` when it goes on growing with each doubling.
+ * @returns `least` when the CPU per turn stays as with two workers; `most` when it continues to grow with each doubling.
  */
 export function sizeFor(model: Model, rate: number): { readonly least: Size; readonly most: Size } {
   const least = sizeWith(model, rate, model.two.cpuMs);
   let most = least;
-  // More workers need more CPU, which needs more workers. It settles unless the growth is absurd.
+  // More workers need more CPU, which needs more workers. The iteration converges unless the growth is extreme.
   for (let round = 0; round < 20; round += 1)
     most = sizeWith(model, rate, cpuAt(model, Math.max(2, most.workers)));
   return { least, most };

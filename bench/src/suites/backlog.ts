@@ -1,4 +1,7 @@
-/** A window with far more behind it than it holds: what it costs to fill it, to take a turn from it, and who gets in. */
+/**
+ * A window with far more waiting turns than it holds: the cost of filling it and of taking a turn from it, and the shares of the
+ * projects.
+ */
 import { newId } from '@boxcar/runtime';
 import { claim, createPool, promote, registerWorker } from '@boxcar/store';
 import type pg from 'pg';
@@ -15,8 +18,8 @@ const TURNS = 100_000;
 const SERVED = 2_000;
 const CONCURRENCY = 50;
 
-// As submissions leave them: run, agent, tape, context box and turn, each with an id of its own. Projects were filled one
-// after the other, the first long ago.
+// The rows as submissions leave them: run, agent, tape, context box and turn, each with a separate id. Projects were filled one after the
+// other, the first long ago.
 const FILL = `
   with project as (
     insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id) values ($1, 'p' || $2::int, gen_random_uuid(), gen_random_uuid())
@@ -38,7 +41,7 @@ const FLOOR = `
   insert into floor.turns (id, prompt_card_id, status, epoch)
   select ('00000000-0000-7000-a000-' || lpad(to_hex(n), 12, '0'))::uuid, gen_random_uuid(), 'queued', 0 from generate_series(1, $1::int) n`;
 
-/** The least a queue in Postgres can do: the oldest row, whoever else looks. */
+/** The minimum for a queue in Postgres: takes the oldest row, independent of other readers. */
 const TAKE = {
   name: 'floor_take',
   text: `update floor.turns set status = 'running' where id = (
@@ -56,7 +59,7 @@ interface Served {
   readonly byProject: ReadonlyMap<string, number>;
 }
 
-/** Fills the window, takes what is in it one by one and ends it, until `count` turns are served. */
+/** Fills the window, takes and ends its turns one by one, until `count` turns are served. */
 async function serve(
   pool: pg.Pool,
   of: { readonly count: number; readonly concurrency: number },
@@ -98,7 +101,7 @@ export async function benchBacklog(bench: Bench): Promise<Figures> {
 
 async function measureQueued({ servers, options, say }: Bench): Promise<Figures> {
   const concurrency = options.concurrency ?? CONCURRENCY;
-  // Each project must be served several windows long, or its share says nothing.
+  // Each project must be served several windows long; otherwise its share has no meaning.
   const count = Math.max(options.samples ?? SERVED, 20 * PROJECTS);
   const each = Math.ceil(Math.max(options.turns ?? TURNS, 2 * count) / PROJECTS);
   await using cleanup = new Cleanup();

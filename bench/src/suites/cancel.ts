@@ -17,9 +17,9 @@ const POLL_MS = 5;
 const PATIENCE_MS = 60_000;
 
 /**
- * A tree of 1,000 turns, as many of them in a model call as the worker runs at once: from the submission of `cancel` until
- * all are canceled and the worker answers a new turn, for which it must have let go of the others. The floor is one bare
- * update of as many rows.
+ * A tree of 1,000 turns, with as many in a model call as the worker runs at once: the time from the submission of `cancel` until all are
+ * canceled and the worker answers a new turn. For the new turn it must have stopped the others. The floor is one bare update of as many
+ * rows.
  */
 export async function benchCancel(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;

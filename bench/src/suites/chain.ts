@@ -9,12 +9,12 @@ import { alternate, settle } from './pair.js';
 
 const SAMPLES = 40;
 const WARM_UP = 5;
-/** Hops from the first agent to the last. */
+/** The number of hops from the first agent to the last. */
 const HOPS = 10;
 
 const nameOf = (hops: number): string => `chain-${hops}`;
 
-/** Profiles of agents that each ask the next one and pass its answer on; the last one knows it. */
+/** Profiles of agents that each ask the next agent and pass its answer on; the last agent knows the answer. */
 async function applyChain({ runtime }: Boxcar): Promise<void> {
   await runtime.applyProfile({ ...PROFILE, name: nameOf(0) });
   for (let hops = 1; hops <= HOPS; hops += 1) {
@@ -40,9 +40,9 @@ async function applyChain({ runtime }: Boxcar): Promise<void> {
 }
 
 /**
- * What each delegated hop adds: a chain of eleven agents, each waiting for the next, less a turn that asks nobody, ÷ 10. The
- * floor is a bare turn for each hop, one after the other. The least floor is the same three commits on one connection: no
- * other process, no queue.
+ * The cost of each delegated hop: the time of a chain of eleven agents, each waiting for the next, minus the time of a turn without
+ * delegation, ÷ 10. The floor is one bare turn per hop, one after the other. The least floor is the same three commits on one connection,
+ * without another process or a queue.
  */
 export async function benchChain(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;

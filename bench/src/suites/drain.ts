@@ -15,7 +15,7 @@ import { settle, targetOf } from './pair.js';
 const CONCURRENCY = 100;
 const TURNS = 10_000;
 const SUBMITTERS = 64;
-/** A backlog that has not shrunk for so long never will. */
+/** A backlog that has not shrunk for this long is considered stuck. */
 const PATIENCE_MS = 60_000;
 const POLL_MS = 50;
 
@@ -23,7 +23,7 @@ interface Drained extends WorkerUsage {
   readonly rate: number;
 }
 
-/** A backlog that was there before its worker: how fast it goes, and what memory the worker's process has then. */
+/** A backlog that exists before its worker starts: the rate of its turns, and the memory of the worker's process meanwhile. */
 export async function benchDrain(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   await using database = await openDatabase(servers, `drain_${queue}`);
@@ -87,7 +87,7 @@ async function many(count: number, work: () => Promise<unknown>): Promise<void> 
   await Promise.all(Array.from({ length: SUBMITTERS }, submitter));
 }
 
-/** From the start of the worker's process, which a backlog has to wait for, to the last turn. */
+/** The time from the start of the worker's process, for which a backlog must wait, to the last turn. */
 async function drain(
   cleanup: Cleanup,
   target: Target,

@@ -20,21 +20,21 @@ const SMALL = 1_000;
 const LARGE = 10_000;
 const POLL_MS = 2;
 const PATIENCE_MS = 120_000;
-/** Short: the script of a parent with 10,000 tasks must fit into a profile. */
+/** Short, since the script of a parent with 10,000 tasks must fit into a profile. */
 const QUESTION = 'How many wagons?';
 
 interface Joined {
-  /** Not a part of what is measured. @throws when not every child has succeeded. */
+  /** Runs outside the measured time. @throws when not every child has succeeded. */
   check(): Promise<void>;
 }
 
 interface Side extends AsyncDisposable {
-  /** Starts so many children and returns when the last result is in the parent's hands. */
+  /** Starts the given number of children and returns when the parent has the last result. */
   join(children: number): Promise<Joined>;
   usage(): Promise<WorkerUsage>;
 }
 
-/** A turn that forks so many children and waits for all: from its submission to its answer. */
+/** A turn that forks children and waits for all of them: the time from its submission to its answer. */
 export async function benchFanout(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   await using database = await openDatabase(servers, `fanout_${queue}`);
@@ -42,7 +42,7 @@ export async function benchFanout(bench: Bench, queue: QueueName): Promise<Figur
     ...targetOf(servers, queue, options.concurrency ?? CONCURRENCY),
     databaseUrl: database.url,
   };
-  // As many turns as there are in all may be made small, to try the suite out.
+  // With a small total number of turns, the suite can be tried out quickly.
   const small = Math.min(SMALL, options.turns ?? SMALL);
   const large = Math.min(LARGE, options.turns ?? LARGE);
   const measure = async (open: () => Promise<Side>): Promise<Measured> => {
@@ -85,11 +85,11 @@ export async function benchFanout(bench: Bench, queue: QueueName): Promise<Figur
 }
 
 interface Measured {
-  /** The first join of a worker. */
+  /** The duration of the first join of a worker. */
   readonly cold: number;
   readonly small: number;
   readonly large: number;
-  /** Memory in MiB beyond that before the large join: after it, and at its peak. */
+  /** Memory in MiB beyond the level before the large join: after it, and at its peak. */
   readonly growth: number;
   readonly peak: number;
 }
@@ -142,7 +142,7 @@ async function openBoxcarSide(target: Target): Promise<Side> {
   };
 }
 
-/** A parent succeeds whatever its model is told of the children. */
+/** A parent succeeds whatever the outcome of its children, so the children are checked separately. */
 async function checkChildren(databaseUrl: string, parentId: string, children: number): Promise<void> {
   const [row] = await query<{ children: number }>(
     databaseUrl,
@@ -181,7 +181,7 @@ async function openFloorSide(target: Target): Promise<Side> {
         if (performance.now() > deadline) throw new Error('fanout: the join of the floor never ended');
         await delay(POLL_MS);
       }
-      // Nothing can be pending unless all were written, and each answer takes one away.
+      // The counter can only be positive if all children were written, and each answer decreases it.
       return { check: async () => undefined };
     },
     usage: () => worker.usage(),

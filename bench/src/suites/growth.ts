@@ -14,26 +14,26 @@ import { settle } from './pair.js';
 /** Turns on one agent, whose tape keeps all of them. */
 const TURNS = 200;
 const TURN_BYTES = 5 * 1024;
-/** Turns that are timed early and late, each a fifth turn of an agent of its own and one after the last. */
+/** The number of early and of late turns. An early turn is the fifth of a new agent; a late turn is one more of the old agent. */
 const PAIRS = 8;
-/** Turns before an early one. */
+/** The number of turns before an early one. */
 const BEFORE_EARLY = 4;
-/** Turns of the agent before the one that counts. */
+/** The number of turns of another agent before the measurement. */
 const WARM_UP = 20;
 
-/** Text that no compression makes smaller: what is stored is what is new. */
+/** Text that cannot be compressed, so that the stored size is the size of new data. */
 const newText = (): string => randomBytes((TURN_BYTES * 3) / 4).toString('base64');
 
 interface Grown {
-  /** Bytes that tables and indexes gained, per byte of instructions and answers. */
+  /** The growth of tables and indexes in bytes, per byte of instructions and answers. */
   readonly stored: number;
-  /** How many times as long a late turn takes as an early one. */
+  /** The duration of a late turn as a multiple of an early turn's. */
   readonly slower: number;
   readonly earlyMs: number;
   readonly lateMs: number;
 }
 
-/** One agent that is given 200 instructions of 5 KB, one after the other: what is stored for them, and how turns slow down. */
+/** One agent that is given 200 instructions of 5 KB, one after the other: the stored size, and the slowdown of the turns. */
 export async function benchGrowth(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const turns = Math.min(options.samples ?? TURNS, TURNS);
@@ -61,7 +61,7 @@ export async function benchGrowth(bench: Bench, queue: QueueName): Promise<Figur
   }
 }
 
-/** Gives its agent one more instruction, and returns with the answer. */
+/** Gives the agent one more instruction, and returns with the answer. */
 type Turn = () => Promise<void>;
 
 async function openAgent(runtime: Boxcar['runtime']): Promise<Turn> {
@@ -102,7 +102,7 @@ async function measureGrowth(
   const before = await sizeOf(databaseUrl, schema);
   await repeat(turns, old);
   const stored = (await sizeOf(databaseUrl, schema)) - before;
-  // In turns, so that whatever else slows the machine slows both.
+  // Alternating, so that a slow phase of the machine affects both.
   const early: number[] = [];
   const late: number[] = [];
   for (let pair = 0; pair < Math.min(PAIRS, turns); pair += 1) {
@@ -120,7 +120,7 @@ async function measureGrowth(
   };
 }
 
-/** Bytes in the tables of a schema with their indexes and long values. */
+/** The size of a schema's tables in bytes, with their indexes and long values. */
 async function sizeOf(databaseUrl: string, schema: string): Promise<number> {
   const [row] = await query<{ bytes: string }>(
     databaseUrl,

@@ -27,7 +27,7 @@ type Measures = Readonly<
   >
 >;
 
-/** Milliseconds of each kind, once. */
+/** Measures each kind once, in milliseconds. */
 function measuresOf(
   { boxcar, floor }: Pick<Pair, 'boxcar' | 'floor'>,
   { relay, receiver }: { readonly relay: Relay; readonly receiver: Receiver },
@@ -94,7 +94,7 @@ rules:
   };
 }
 
-/** What a part costs that goes from one connection to its reader, and nowhere else. */
+/** The cost of a part that goes directly from one connection to its reader. */
 class Relay implements AsyncDisposable {
   readonly #server = createServer((_request, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -125,7 +125,7 @@ class Relay implements AsyncDisposable {
   }
 }
 
-/** Gets callbacks: how long after the call of its model each comes. */
+/** Receives callbacks: the time of each after the call of its model. */
 class Receiver implements AsyncDisposable {
   #onCall: ((ms: number) => void) | undefined;
   readonly #server = createServer((request, response) => {
@@ -162,10 +162,10 @@ class Receiver implements AsyncDisposable {
   }
 }
 
-/** Everything comes to rest; of uneven length, as between idle turns. */
+/** Lets the system become idle; the pause varies, as between idle turns. */
 const rest = (): Promise<void> => delay(5 + Math.random() * 15);
 
-/** What an approval and a handoff add to a turn: each is measured beside the turn without them, in one run. */
+/** The additional time of an approval and of a handoff: each is measured together with the turn without it, in one run. */
 export async function benchHandoff(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const samples = options.samples ?? SAMPLES;

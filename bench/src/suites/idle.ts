@@ -10,7 +10,9 @@ import { interleave, settle } from './pair.js';
 const SAMPLES = 300;
 const WARM_UP = 30;
 
-/** One durable turn at a time on a system at rest: submit → answer. Between two processes, and by a worker in the caller's own. */
+/**
+ * One durable turn at a time on an idle system, from submit to answer: between two processes, and with a worker in the caller's process.
+ */
 export async function benchIdle(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const samples = options.samples ?? SAMPLES;

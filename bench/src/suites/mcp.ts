@@ -15,9 +15,9 @@ import { openWorld, textOf, type World } from './world.js';
 
 const SAMPLES = 60;
 const WARM_UP = 5;
-/** Entries of the session: what a call costs must not tell which. */
+/** The number of entries of the session; the cost of a call must not depend on it. */
 const SIZES = { few: 10, many: 10_000 } as const;
-/** Entries between two handoffs: they go along with the next one. */
+/** The number of entries between two handoffs, which the next handoff includes. */
 const BETWEEN = 20;
 const MAX_BATCH = 500;
 
@@ -25,7 +25,7 @@ type Call = (name: string, args: Readonly<Record<string, unknown>>) => Promise<v
 
 interface Door extends AsyncDisposable {
   readonly call: Call;
-  /** A message of the protocol and its answer, with nothing done for it. */
+  /** A message of the protocol and its answer, without any work. */
   ping(): Promise<unknown>;
 }
 
@@ -40,7 +40,7 @@ function doorOf(client: Client, close: () => Promise<void>): Door {
   };
 }
 
-/** A server in a process of its own, as a client starts it. */
+/** A server in a separate process, as a client starts it. */
 async function openStdio({ databaseUrl }: World): Promise<Door> {
   const client = new Client({ name: 'bench', version: '1.0.0' });
   const { PATH = '', HOME = '' } = process.env;
@@ -83,7 +83,7 @@ async function fill(call: Call, session_key: string, entries: number): Promise<v
 
 type Times = Readonly<Record<string, readonly number[]>>;
 
-/** Each kind of call once, in turns: what slows the machine slows all. */
+/** Makes each kind of call once per round, so that a slow phase of the machine affects all kinds. */
 async function measure(
   door: Door,
   name: string,
@@ -116,7 +116,7 @@ async function measure(
   return found;
 }
 
-/** What the calls of a client cost, over stdio and HTTP, and whether that grows with the session. The floor is a message without work. */
+/** The cost of a client's calls, over stdio and HTTP, and whether it grows with the session. The floor is a message without work. */
 export async function benchMcp({ servers, options, say }: Bench): Promise<Figures> {
   const samples = options.samples ?? SAMPLES;
   await using world = await openWorld(servers, 'mcp');
@@ -142,7 +142,7 @@ export async function benchMcp({ servers, options, say }: Bench): Promise<Figure
   return figures;
 }
 
-/** An idle turn of the floor, p50: on Redis where there is one. */
+/** An idle turn of the floor, p50: with Redis, if it is available. */
 async function measureBareTurn(servers: Servers, samples: number): Promise<number> {
   await using floor = await openFloor(targetOf(servers, 'redis', 1));
   await sampleIdle(floor, Math.min(WARM_UP, samples));

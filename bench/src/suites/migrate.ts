@@ -1,4 +1,4 @@
-/** How long readers and writers of large tables wait while the migrations since a schema run. */
+/** How long readers and writers of large tables wait during the migrations from an older schema. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,16 +9,16 @@ import { timed } from '../measure.js';
 import { openEmptyDatabase } from '../servers.js';
 import type { Bench, Figures } from '../suite.js';
 
-/** The newest schema before indexes were built beside their readers and writers. */
+/** The newest schema before migrations built indexes concurrently. */
 const BEFORE = 16;
 const TAPES = 1_000;
 const ENTRIES_PER_TAPE = 1_000;
-/** One writer has transactions that stay open for this time, with a pause as long between them. */
+/** One writer has transactions that stay open for this time, with pauses of the same length between them. */
 const LONG_MS = 1_000;
 const LONG_WRITE = `insert into boxcar.boxes (id, project_id, kind, head_position, incarnation, last_anchor_position, view_position)
   select gen_random_uuid(), p.id, 'tape', 0, 1, 0, 0 from boxcar.projects p limit 1`;
 
-/** How long the same work goes on without a migration. */
+/** How long the same work runs without a migration. */
 const FLOOR_MS = 3_000;
 
 const FILL = `
@@ -52,8 +52,8 @@ const WRITES: readonly Work[] = [
 ];
 
 /**
- * Milliseconds of the longest statement of readers and writers, beside a writer with long transactions, while a million entries are migrated;
- * the floor is the same without a migration.
+ * The longest statement of readers and writers in milliseconds, next to a writer with long transactions, while a million entries are
+ * migrated. The floor is the same without a migration.
  */
 export async function benchMigrate({ servers, options, say }: Bench): Promise<Figures> {
   const entriesPerTape = options.turns ?? ENTRIES_PER_TAPE;
@@ -90,7 +90,10 @@ async function migrateTo(databaseUrl: string, version: number): Promise<void> {
   }
 }
 
-/** Milliseconds of the longest statement of a reader and a writer that go on until `work` is done. The long writer's own do not count. */
+/**
+ * The longest statement of a reader and a writer in milliseconds, until `work` is done. The statements of the writer with long
+ * transactions do not count.
+ */
 async function longestWhile(
   pool: pg.Pool,
   ids: readonly string[],

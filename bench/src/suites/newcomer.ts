@@ -1,4 +1,4 @@
-/** How long a project with nothing under way waits for its first turn while another project keeps every place busy. */
+/** How long an idle project waits for its first turn while another project occupies every place. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { newId, type Runtime } from '@boxcar/runtime';
 import pg from 'pg';
@@ -16,10 +16,10 @@ const NEWCOMERS = 5;
 const THINKING_MS = 1_000;
 const POLL_MS = 20;
 const PATIENCE_MS = 60_000;
-/** Each with twice the turns of the one before. */
+/** Each with twice the turns of the previous one. */
 const MAX_RUSHES = 5;
 
-/** What both sides do: one project fills the worker, then newcomers arrive one after the other, evenly spread. */
+/** The common procedure of both sides: one project fills the worker, then newcomers arrive one after the other, at equal intervals. */
 interface Rush {
   readonly turns: number;
   readonly newcomers: number;
@@ -27,8 +27,8 @@ interface Rush {
 }
 
 /**
- * @returns For each newcomer the milliseconds from the second end of another turn after its submission to its own end; 0 if
- *   it ended before. The longest of them for Boxcar, and for a bare queue that is first in, first out.
+ * @returns For each newcomer, the milliseconds from the second end of another turn after its submission to its own end; 0 if it ended
+ *   before. The longest of them for Boxcar, and for a bare first-in, first-out queue.
  */
 export async function measureNewcomer({
   servers,
@@ -38,7 +38,7 @@ export async function measureNewcomer({
   const concurrency = options.concurrency ?? CONCURRENCY;
   const turns = Math.max(Math.min(options.turns ?? TURNS, TURNS), 2 * concurrency);
   const newcomers = Math.min(options.rounds, NEWCOMERS);
-  // The last newcomer comes while the last but one wave of turns is under way, so that turns of others still end after it.
+  // The last newcomer arrives during the last wave but one, so that turns of others still end after its arrival.
   const everyMs = ((turns / concurrency - 1) * THINKING_MS) / (newcomers + 1);
   await using cleanup = new Cleanup();
   const database = await openDatabase(servers, 'newcomer');
@@ -53,7 +53,7 @@ export async function measureNewcomer({
   return { value: Math.max(...own), floor: Math.max(...bare) };
 }
 
-/** On a busy machine a newcomer may come when fewer than two turns are left to end: then nothing was measured. */
+/** On a busy machine a newcomer may arrive when fewer than two turns are left to end: then it gives no measurement. */
 async function untilMeasured(
   rush: Rush,
   measure: (rush: Rush) => Promise<readonly (number | null)[]>,
@@ -130,7 +130,7 @@ async function untilBusy(pool: pg.Pool, count: number): Promise<void> {
   }
 }
 
-/** The same with nothing but a queue. */
+/** The same with only a queue. */
 async function rushQueue(target: Target, rush: Rush): Promise<readonly (number | null)[]> {
   await using cleanup = new Cleanup();
   const bell = openBell({ databaseUrl: target.databaseUrl, redisUrl: target.redisUrl });

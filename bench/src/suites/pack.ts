@@ -6,8 +6,8 @@ import { PROMPT } from '../system.js';
 import { type Boxes, benchSizes, type World } from './world.js';
 
 /**
- * `HandoverPacker.packContext` in the name of an agent that was granted three boxes that overlap: each card once, manifest
- * written. The floor reads the same ids in one plain statement and inserts one row that holds them.
+ * `HandoverPacker.packContext` in the name of an agent with grants for three overlapping boxes: it packs each card once and writes a
+ * manifest. The floor reads the same ids in one plain statement and inserts one row with them.
  */
 export const benchPack = (bench: Bench): Promise<Figures> =>
   benchSizes(bench, 'pack', async (world, boxes) => {
@@ -15,7 +15,7 @@ export const benchPack = (bench: Bench): Promise<Figures> =>
     return { boxcar: () => packOnce(world, boxes, agentId), floor: () => packBare(world, boxes) };
   });
 
-/** An agent that is not the operator, so that grants are what lets it read. */
+/** An agent that is not the operator, so that it needs grants to read. */
 async function makeReader({ runtime }: World, boxes: Boxes): Promise<string> {
   const { agent_id: grantee } = readReceipt(
     await runtime.submit('launch_principal', { profile_name: PROFILE.name, instruction: PROMPT }),
@@ -38,7 +38,7 @@ async function packOnce({ runtime }: World, boxes: Boxes, agentId: string): Prom
       },
     },
   });
-  // The instruction stands before, the parent pointer behind them.
+  // The instruction precedes them, and the parent pointer follows them.
   check(attachedCardIds.slice(1, -1), boxes);
 }
 

@@ -9,18 +9,18 @@ import type { System, Target } from '../system.js';
 
 const CONCURRENCY = 50;
 
-/** Boxcar and its floor on the same servers, each with its own worker process; the one not measured is idle. */
+/** Boxcar and its floor on the same servers, each with its own worker process. The side that is not measured is idle. */
 export interface Pair extends AsyncDisposable {
   readonly boxcar: Boxcar;
   readonly floor: System;
-  /** The least floor, on the floor's worker. Open while it is measured only. */
+  /** The least floor, on the floor's worker. Must be open only while it is measured. */
   openLeast(): Promise<System>;
 }
 
-/** Of the workers of a pair. */
+/** The concurrency of the workers of a pair. */
 export const concurrencyOf = (options: Bench['options']): number => options.concurrency ?? CONCURRENCY;
 
-/** @param queue - Redis only where there is one. */
+/** @param queue - Redis only if it is available. */
 export const targetOf = (servers: Servers, queue: QueueName, concurrency: number): Target => ({
   databaseUrl: servers.databaseUrl,
   concurrency,
@@ -56,10 +56,10 @@ export async function openPair(
   }
 }
 
-/** After the warm-up: what autovacuum would do within the first minutes, so that plans are those of a table with rows. */
+/** Must be called after the warm-up: does the work of autovacuum in the first minutes, so that plans are made for a table with rows. */
 export const settle = (databaseUrl: string): Promise<unknown> => query(databaseUrl, 'vacuum analyze');
 
-/** Runs all sides in turns, changing who goes first, and keeps their results apart. */
+/** Runs all sides in alternation, with a changing first side, and keeps their results separate. */
 export async function alternate<K extends string, T>(
   rounds: number,
   sides: Readonly<Record<K, () => Promise<T>>>,

@@ -10,22 +10,19 @@ import { forkWorker, type WorkerProcess } from '../worker-process.js';
 import { targetOf } from './pair.js';
 
 const CONCURRENCY = 50;
-/** Several heartbeats and sweeps. */
+/** Long enough for several heartbeats and sweeps. */
 const SECONDS = 20;
-/** What a start brings with it comes before. */
+/** The activity of a start ends before this time. */
 const REST_MS = 3_000;
 
-/** A database of Redis that no other suite uses. */
+/** A Redis database that no other suite uses. */
 const EMPTY_REDIS = 1;
 
-/**
- * A worker with nothing to do, beside that of the bare loop, which is BullMQ's own. Both rest at the same time: neither has
- * anything that the other could disturb.
- */
+/** An idle worker, next to the idle BullMQ worker of the bare loop. Both idle at the same time, since neither can disturb the other. */
 export async function benchQuiet(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const seconds = options.seconds ?? SECONDS;
-  // Jobs of workers that another suite has killed are delivered again for a while, which is not rest.
+  // Jobs of workers that another suite has killed are still redelivered for a while, which would disturb the measurement.
   await using database = await openDatabase(servers, `quiet_${queue}`);
   const { redisUrl, ...rest } = targetOf(servers, queue, options.concurrency ?? CONCURRENCY);
   const target = {
@@ -46,7 +43,7 @@ export async function benchQuiet(bench: Bench, queue: QueueName): Promise<Figure
   const [own, bare] = [perSecond(from, to), perSecond(floorFrom, floorTo)];
   return {
     statements: { value: own.statements, floor: bare.statements },
-    // Milliseconds of CPU per second, of a thousand that there are.
+    // Milliseconds of CPU per second, of one thousand.
     CPU: { value: own.cpuMs / 10, floor: bare.cpuMs / 10 },
   };
 }
@@ -57,7 +54,7 @@ interface Reading {
   readonly cpuMs: number;
 }
 
-/** Forks a worker behind a proxy of its own. @returns What reads both. */
+/** Forks a worker with its own proxy. @returns A function that reads the counters of both. */
 async function openObserved(
   cleanup: Cleanup,
   target: Target,

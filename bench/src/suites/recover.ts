@@ -12,14 +12,14 @@ import { targetOf } from './pair.js';
 
 const CONCURRENCY = 10;
 const SAMPLES = 8;
-/** Long enough to be killed in, short enough to be waited for. */
+/** Long enough to kill the worker in, short enough to wait for. */
 const THINKING_MS = 2_000;
 const POLL_MS = 2;
 const PATIENCE_MS = 60_000;
 
 /**
- * kill -9 of the worker that has a turn in a model call, another worker alive: how long until that one has the turn. The
- * floor is the moment in which Postgres frees the lock of a killed process for another that waits for it.
+ * kill -9 of a worker with a turn in a model call, while another worker is alive: the time until the other worker has the turn. The floor
+ * is the time until Postgres gives the lock of a killed process to a process that waits for it.
  */
 export async function benchRecover(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
@@ -62,7 +62,7 @@ async function killWorkers(target: Target, samples: number): Promise<number[]> {
   };
   const alive = new Map<number, () => Promise<void>>();
   cleanup.defer(() => Promise.all([...alive.values()].map((close) => close())));
-  // All at once, and one more than are killed: a worker that has just begun is not watched yet.
+  // Starts all at once, and one more than are killed: a worker that has just started is not yet watched.
   await Promise.all(
     Array.from({ length: samples + 1 }, async () => {
       const worker = await forkBoxcarWorker(target);
@@ -88,7 +88,7 @@ async function killWorkers(target: Target, samples: number): Promise<number[]> {
       return victim !== undefined;
     });
     if (victim === undefined) throw new Error('recover: nobody has the turn');
-    // Into the model call, and at any moment between two heartbeats.
+    // Within the model call, at a random point between two heartbeats.
     await delay(200 + Math.random() * 1_000);
     alive.delete(victim);
     process.kill(victim, 'SIGKILL');

@@ -1,7 +1,7 @@
 /**
- * One, two and four worker processes, with one and two caller processes: turns per second and CPU per turn by kind of process, and
- * beside the four workers what the model predicts from one and two. Not judged and not part of `all`: the figures are about the
- * machine as much as about Boxcar.
+ * Turns per second and CPU per turn by kind of process, with one, two and four worker processes and with one and two caller processes.
+ * For four workers there is also the prediction of the model from one and two. The suite is neither judged nor part of `all`: the figures
+ * depend on the machine as much as on Boxcar.
  */
 import { cpus } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -45,7 +45,7 @@ export async function benchScale(bench: Bench, queue: QueueName): Promise<Figure
   await settle(database.url);
   const found = new Map<Shape, ScalePoint[]>(SHAPES.map((shape) => [shape, []]));
   for (let round = 0; round < options.rounds; round += 1)
-    // Every other round backwards, so that a slow spell does not fall on the same shapes.
+    // Every other round runs backwards, so that a slow phase does not always affect the same shapes.
     for (const shape of round % 2 === 0 ? SHAPES : [...SHAPES].reverse()) {
       const point = await measure(servers, target, { ...shape, seconds });
       found.get(shape)?.push(point);
@@ -86,7 +86,7 @@ const COUNTS = `select (select count(*)::int from boxcar.turns where status = 's
   pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8 as wal,
   (select xact_commit::float8 from pg_stat_database where datname = current_database()) as commits`;
 
-/** Forks the processes of a shape, lets them run warm, and reads all counters at both ends of a window. */
+/** Forks the processes of a shape, warms them up, and reads all counters at the start and the end of a window. */
 async function measure(
   servers: Servers,
   target: Target,
@@ -103,7 +103,7 @@ async function measure(
   const workerPids = (await Promise.all(Array.from({ length: workers }, () => forkBoxcarWorker(target)))).map(
     keep,
   );
-  // Twice as many turns under way as the workers run at once, as in `turns`.
+  // Twice as many turns in progress as the workers run at once, as in `turns`.
   const load = { ...target, concurrency: (target.concurrency * workers * 2) / callers };
   const script = new URL('../boxcar/load', import.meta.url);
   const callerPids = (await Promise.all(Array.from({ length: callers }, () => forkWorker(script, load)))).map(
@@ -142,7 +142,7 @@ async function measure(
 }
 
 interface Row extends ScalePoint {
-  /** Of the model made of one and two workers with as many callers. */
+  /** The prediction of the model made from one and two workers with as many callers. */
   readonly predicted: number | null;
   readonly limit: string | null;
 }

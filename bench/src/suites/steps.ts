@@ -12,15 +12,15 @@ import { alternate, settle } from './pair.js';
 
 const SAMPLES = 60;
 const WARM_UP = 20;
-/** Steps that the long turn has beyond the short one. */
+/** The number of steps that the long turn has in addition to the short one. */
 const EXTRA = 10;
 
 const THOUGHT = 'The train has not passed yet.';
 const submit = { calls: [{ tool: 'submit_result', arguments: { result: ANSWER } }] };
-// Each asks of another train: the same question again would be stopped as a loop.
+// Each asks for a different train: a repeated question would be stopped as a loop.
 const call = (n: number) => ({ calls: [{ tool: 'count_wagons', arguments: { train: `IC ${n}` } }] });
 
-/** A step without calls goes on where the turn must end with one: text, then the kernel's reminder. */
+/** When the turn must end with a call, a step without calls is followed by another step: it adds the text, then the kernel's reminder. */
 const VARIANTS = [
   {
     name: 'without a tool',
@@ -35,14 +35,14 @@ const VARIANTS = [
     profile: { tools: ['count_wagons'] },
     last: { say: ANSWER },
     extra: call,
-    /** The call in one commit; its result in another, which opens the next step. */
+    /** The call in one commit, and its result in another, which opens the next step. */
     floor: [1, 1],
   },
 ] as const;
 
 /**
- * What each further step costs: in pairs of a turn of one step and one of eleven, the difference ÷ 10, one turn at a time on
- * a system at rest. The floor is as many bare commits, from this process.
+ * The cost of each further step, from pairs of turns with one step and with eleven: the difference ÷ 10, with one turn at a time on an
+ * idle system. The floor is the same number of bare commits, from this process.
  */
 export async function benchSteps(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
@@ -89,7 +89,9 @@ export async function benchSteps(bench: Bench, queue: QueueName): Promise<Figure
   return { ...figures, 'end by submit_result': await measureEnds(boxcar, options.rounds, perRound) };
 }
 
-/** From the model's answer until the caller has it: of a turn that ends with `submit_result`, beside one that ends with text. */
+/**
+ * The time from the model's answer until the caller has it: of a turn that ends with `submit_result`, and of a turn that ends with text.
+ */
 async function measureEnds({ runtime }: Boxcar, rounds: number, perRound: number): Promise<Figure> {
   const { instructions, limits } = PROFILE;
   const profiles = {
@@ -112,7 +114,7 @@ async function measureEnds({ runtime }: Boxcar, rounds: number, perRound: number
   return { value: median(times.boxcar.flat()), floor: median(times.floor.flat()) };
 }
 
-/** A claimed turn of the bare loop, to commit steps of. */
+/** A claimed turn of the bare loop, for commits of steps. */
 async function openHeldTurn(
   databaseUrl: string,
 ): Promise<AsyncDisposable & { commit(cards: number): Promise<void> }> {

@@ -12,14 +12,14 @@ import { openWorld, textOf, type World } from './world.js';
 
 const SAMPLES = 300;
 const WARM_UP = 20;
-/** Entries behind the anchor: few, and many. What a view costs must not tell which. */
+/** The number of entries before the anchor: few, and many. The cost of a view must not depend on it. */
 const BEHIND = { few: 100, many: 100_000 } as const;
-/** Messages that the view shows. */
+/** The number of messages in the view. */
 const SHOWN = 20;
 
 /**
- * An append of one message, beside one statement that moves the head and writes card and entry; and the view of a turn after an anchor,
- * with few and with many entries behind it; and forks of these two tapes.
+ * Three measurements: an append of one message, compared with one statement that moves the head and writes card and entry. The view of a
+ * turn after an anchor, with few and with many entries before the anchor. Forks of these two tapes.
  */
 export async function benchTape({ servers, options, say }: Bench): Promise<Figures> {
   const perRound = Math.ceil((options.samples ?? SAMPLES) / options.rounds);
@@ -57,7 +57,7 @@ export async function benchTape({ servers, options, say }: Bench): Promise<Figur
   };
 }
 
-/** A queued turn whose tape has so many entries, an anchor behind them, and a few messages since. */
+/** A queued turn whose tape has the given number of entries, then an anchor, and then a few messages. */
 async function turnAfter(
   { runtime, pool }: World,
   behind: number,
@@ -71,7 +71,7 @@ async function turnAfter(
   };
   const tape: Tape = await runtime.tape({ box: receipt.output_box_id });
   const { first } = await tape.append([{ kind: 'message', content: textOf(0) }]);
-  // In one statement: appended one by one they would take longer than everything else.
+  // In one statement, since single appends would take longer than everything else.
   await pool.query(
     `with more as (
        insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, author_id)

@@ -10,15 +10,15 @@ import { alternate, concurrencyOf, settle } from './pair.js';
 
 const SECONDS = 4;
 
-/** What one round of a side was, in all and per turn. */
+/** The results of one round of a side, in total and per turn. */
 interface Round {
   readonly rate: number;
-  /** Of all processes together; undefined where there is no /proc. */
+  /** Of all processes together; undefined on a system without /proc. */
   readonly cpuMs: number | undefined;
   readonly walKb: number;
 }
 
-/** submit → answer, one step, one worker process, twice as many turns under way as the worker runs at once. */
+/** From submit to answer, with one step, one worker process, and twice as many turns in progress as the worker runs at once. */
 export async function benchTurns(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const pair = await bench.openPair();
@@ -82,7 +82,7 @@ async function measureRound(
 
 const sumOf = (usage: Usage): number => Object.values(usage).reduce((sum, ms) => sum + ms, 0);
 
-/** The length of the log so far, whatever database wrote it. */
+/** The length of the WAL so far, for all databases. */
 async function walBytes(databaseUrl: string): Promise<number> {
   const [row] = await query<{ bytes: number }>(
     databaseUrl,

@@ -16,7 +16,7 @@ import type { Bench, Figures } from '../suite.js';
 import { ANSWER, PROMPT } from '../system.js';
 import { type Boxes, benchSizes, type World } from './world.js';
 
-/** What may stand around the inherited cards: instructions, parent line, instruction, answer, and what continues it. */
+/** The maximum number of messages around the inherited cards: instructions, parent line, instruction, answer, and its continuation. */
 const AROUND = 5;
 
 interface EndedTurn {
@@ -26,8 +26,8 @@ interface EndedTurn {
 }
 
 /**
- * What a worker does before each model call: loads the rows of the view, builds the messages, hashes the prompt. The floor
- * reads the same cards in one plain join.
+ * The work of a worker before each model call: it loads the rows of the view, builds the messages, and hashes the prompt. The floor reads
+ * the same cards in one plain join.
  */
 export const benchView = (bench: Bench): Promise<Figures> =>
   benchSizes(bench, 'view', async (world, boxes) => {
@@ -38,7 +38,7 @@ export const benchView = (bench: Bench): Promise<Figures> =>
     return { boxcar: () => viewOnce(world, turn, count), floor: () => readBare(world, floorId, count) };
   });
 
-/** A turn with all the cards in its context, ended: its tape and its context stay as they are. */
+/** An ended turn with all cards in its context: its tape and its context do not change any more. */
 async function runTurn({ runtime }: World, boxes: Boxes): Promise<EndedTurn> {
   await using _worker = await createWorker(runtime);
   const turn = await runtime.submit('delegate_async', {

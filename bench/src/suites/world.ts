@@ -1,4 +1,4 @@
-/** What `pack` and `view` share: boxes with many cards, in this process, with no queue involved. */
+/** Shared by `pack` and `view`: boxes with many cards, in this process, without a queue. */
 import { createModelRouter } from '@boxcar/llm';
 import { createLog, InProcessDoorbell, newId, Runtime } from '@boxcar/runtime';
 import { createPool } from '@boxcar/store';
@@ -12,15 +12,15 @@ import { openDatabase, type Servers } from '../servers.js';
 import type { Bench, Figures } from '../suite.js';
 import { alternate, settle } from './pair.js';
 
-/** Cards of a context: many, and close to the most that a box may hold. */
+/** The number of cards of a context: many, and close to the maximum of a box. */
 const SIZES = [1_000, 9_000] as const;
 const SAMPLES = 40;
 const WARM_UP = 5;
 
-/** One run of each side. @throws when it did not do what it must. */
+/** One run of each side. @throws when the result is wrong. */
 type Sides = Readonly<Record<'boxcar' | 'floor', () => Promise<void>>>;
 
-/** Measures both sides at each size, in a database of their own. */
+/** Measures both sides at each size, in a separate database. */
 export async function benchSizes(
   { servers, options, say }: Bench,
   suite: 'pack' | 'view',
@@ -50,8 +50,7 @@ export interface World extends AsyncDisposable {
   readonly runtime: Runtime;
 }
 
-/** Three boxes with different cards, except that two tenths of all stand in two of them. */
-
+/** Three boxes with different cards, except that two tenths of all cards are in two of the boxes. */
 export interface Boxes {
   readonly ids: readonly string[];
   /** The same cards in boxes of the bare loop, in this order. */
@@ -88,7 +87,7 @@ export async function openWorld(servers: Servers, name: string): Promise<World> 
   }
 }
 
-/** About 350 bytes each: a paragraph. */
+/** About 350 bytes each, the size of a paragraph. */
 export const textOf = (index: number): string =>
   `Wagon ${index}. ${'It is painted green, carries gravel, and was seen last at the junction. '.repeat(5)}`.slice(
     0,

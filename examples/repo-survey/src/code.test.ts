@@ -92,7 +92,7 @@ test('code that cannot be parsed is known as such; an empty file can be', async 
 
 describe('TODOs', () => {
   test('in code open a comment or a line of it', async () => {
-    // `@@` stands for the marker, so that a survey of this repository does not find it here.
+    // `@@` is a placeholder for the marker, so that a survey of this repository does not find it here.
     const text = `
       // @@ one
       const text = '// @@ none'; // @@: two

@@ -1,9 +1,9 @@
 /**
- * What a TypeScript or JavaScript file exports, which named functions it has, and where its comments say TODO.
+ * Finds the exports, the named functions and the TODO comments of a TypeScript or JavaScript file.
  *
- * An export is a name that the module gives to others, counted once, however often it is declared (overloads, a type and
- * a value); each `export * from` and `export =` counts as one. A function is one with a body and a name of its own: declared,
- * a method, or assigned to a variable, a property or a field. Callbacks have none.
+ * An export is a name that the module exports, counted once, however often it is declared (overloads, a type and a value). Each `export *
+ * from` and `export =` counts as one. A function has a body and a name of its own: it is declared, a method, or assigned to a variable, a
+ * property or a field. Callbacks have no name.
  */
 import { type Expression, type ParseResult, type PropertyKey, parse, type Span, Visitor } from 'oxc-parser';
 
@@ -19,9 +19,9 @@ export interface Code {
   readonly functions: readonly NamedFunction[];
 }
 
-/** Parses a file; undefined when its syntax is beyond repair. */
+/** Parses a file; undefined when its syntax cannot be recovered. */
 export async function parseCode(path: string, text: string): Promise<ParseResult | undefined> {
-  // Plain .js files hold JSX often enough, and it takes nothing from the others.
+  // Plain .js files often contain JSX, and the JSX parser accepts other files as well.
   const lang = /\.[cm]?jsx?$/i.test(path) ? 'jsx' : undefined;
   const parsed = await parse(path, text, { preserveParens: false, ...(lang === undefined ? {} : { lang }) });
   return parsed.program.body.length === 0 && parsed.errors.length > 0 ? undefined : parsed;
@@ -42,7 +42,7 @@ function countExports({ module, program }: ParseResult): number {
   return names.size + others;
 }
 
-/** The function that an expression is, whatever types were claimed around it. */
+/** The function in an expression, inside any type assertions. */
 function functionIn(expression: Expression | null): Span | undefined {
   switch (expression?.type) {
     case 'ArrowFunctionExpression':
@@ -117,7 +117,7 @@ function findFunctions({ program }: ParseResult, text: string): readonly NamedFu
   return found;
 }
 
-/** Gives the line of an offset, from 1. */
+/** Returns a function that gives the line of an offset, from 1. */
 export function createLineIndex(text: string): (offset: number) => number {
   const starts = [0];
   for (let at = text.indexOf('\n'); at !== -1; at = text.indexOf('\n', at + 1)) starts.push(at + 1);

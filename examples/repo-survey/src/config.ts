@@ -1,4 +1,4 @@
-/** The environment, read here and nowhere else in this example. */
+/** The environment variables, which only this file of the example reads. */
 import { KernelError } from '@boxcar/kernel';
 import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm';
 import { z } from 'zod';
@@ -9,14 +9,14 @@ const text = z
   .transform((value) => (value?.trim() ? value.trim() : undefined));
 
 const schema = z.object({
-  /** The folder that the tools of `plugin.ts` are confined to. Default: the working folder. */
+  /** The folder to which the tools of `plugin.ts` are confined. Default: the working folder. */
   BOXCAR_SURVEY_ROOT: text,
   DATABASE_URL: text.refine((url) => url === undefined || /^postgres(ql)?:\/\//.test(url), {
     message: 'must be a postgres:// URL',
   }),
   DATABASE_DIRECT_URL: text,
   REDIS_URL: text,
-  /** The model of all agents in place of the scripted one: `openai:<model>`, … */
+  /** The model of all agents instead of the scripted model: `openai:<model>`, … */
   BOXCAR_MODEL: text,
   ...modelEnvironment,
 });
@@ -30,7 +30,7 @@ export interface SurveyConfig {
   readonly models: ModelSettings;
 }
 
-/** @throws KernelError `bad_config` listing every wrong setting. */
+/** @throws KernelError `bad_config` that lists every wrong setting. */
 export function loadConfig(env: NodeJS.ProcessEnv = process.env): SurveyConfig {
   const isSet = (entry: [string, string | undefined]): boolean => (entry[1] ?? '') !== '';
   const parsed = schema.safeParse(Object.fromEntries(Object.entries(env).filter(isSet)));

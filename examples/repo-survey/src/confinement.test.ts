@@ -8,7 +8,7 @@ import { registerSurvey } from './index.js';
 import { noneSkipped, readSources } from './source-files.js';
 import { copyFixture, openTestRuntime, SECRET, type TestTree } from './testing/survey-harness.js';
 
-/** Paths that lead where no tool may go, and what the model is told. */
+/** Paths to places where no tool may go, and the error that the model receives. */
 const ESCAPES = (tree: TestTree): readonly (readonly [string, RegExp])[] => [
   ['..', /leads upwards/],
   ['../tree-outside/secret.ts', /leads upwards/],
@@ -60,7 +60,7 @@ test('a folder that becomes a link while it is read is not followed', async () =
   await using tree = await copyFixture();
   const skipped = noneSkipped();
   const seen: string[] = [];
-  // What a walk holds in hand when `docs` was a folder at its listing and is a link at its turn.
+  // The walk's entry for `docs`, which was a folder when it was listed and is a link when it is visited.
   const swapped = { absolute: join(tree.root, 'link-to-folder'), path: 'docs' };
   for await (const file of readSources(swapped, {
     scope: 'tree',

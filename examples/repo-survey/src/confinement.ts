@@ -1,16 +1,16 @@
 /**
- * What the tools may read: one folder and nothing outside of it.
+ * Confines the tools to one folder: they can read nothing outside of it.
  *
- * C1  A path is relative to the root, has no `..`, and after all links are followed still lies below the root.
- * C2  What the survey ignores (version control, installed and built files) cannot be read either.
- * C3  A refusal repeats the path it was given and says nothing of what lies outside.
+ * C1  A path is relative to the root, has no `..`, and is still below the root after all links are followed.
+ * C2  Content that the survey ignores (version control, installed and built files) cannot be read either.
+ * C3  A refusal repeats the given path and reveals nothing about files outside.
  */
 import { realpathSync, statSync } from 'node:fs';
 import { realpath, stat } from 'node:fs/promises';
 import { posix, relative, resolve, sep, win32 } from 'node:path';
 import { KernelError } from '@boxcar/kernel';
 
-/** Folders that hold no source, wherever they stand in the tree. */
+/** Folders without sources, at any depth of the tree. */
 export const IGNORED_FOLDERS: ReadonlySet<string> = new Set([
   '.cache',
   '.git',
@@ -32,7 +32,7 @@ export const IGNORED_FOLDERS: ReadonlySet<string> = new Set([
 export interface Confined {
   /** The real path, free of links. */
   readonly absolute: string;
-  /** The same below the root with `/` between its parts; `.` is the root itself. */
+  /** The path below the root with `/` between its parts; `.` is the root itself. */
   readonly path: string;
 }
 
@@ -41,10 +41,10 @@ const refuse = (path: string, why: string): never => {
 };
 
 /**
- * The real path of a folder to be surveyed.
+ * The real path of a folder to survey.
  *
- * @param named - How the caller wrote it, for the error.
- * @throws KernelError `bad_request` naming it when it does not exist or is no folder.
+ * @param named - The folder as the caller wrote it, for the error.
+ * @throws KernelError `bad_request` with that name when the folder does not exist or is not a folder.
  */
 export function resolveRoot(folder: string, named = folder): string {
   const stats = folder.includes('\0') ? undefined : statSync(folder, { throwIfNoEntry: false });
@@ -57,9 +57,9 @@ export function resolveRoot(folder: string, named = folder): string {
 }
 
 /**
- * Follows a path of a tool call (C1, C2).
+ * Resolves the path of a tool call (C1, C2).
  *
- * @throws KernelError `bad_request` in words for the model.
+ * @throws KernelError `bad_request` with a text for the model.
  */
 export async function confine(root: string, path: string): Promise<Confined> {
   if (path.includes('\0')) refuse(path.replaceAll('\0', '\uFFFD'), 'contains a NUL character');

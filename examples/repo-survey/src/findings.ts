@@ -1,11 +1,8 @@
-/**
- * What the experts find in one part of the tree, and how findings add up to a report. Pure: no figure is made here that did
- * not stand in a finding.
- */
+/** The findings of the experts for parts of the tree, and their sum in a report. Pure: every figure of the report comes from a finding. */
 import { z } from 'zod';
 import { noneSkipped, SKIP_REASONS, type Skipped, type SkipReason } from './source-files.js';
 
-/** How many functions and TODOs a finding and a report name; their number is counted in full. */
+/** The maximum number of functions and TODOs that a finding or a report lists; the counts include all of them. */
 const MAX_FUNCTIONS = 10;
 export const MAX_TODOS = 20;
 
@@ -28,7 +25,7 @@ const longFunctionSchema = z.strictObject({
 });
 const todoSchema = z.strictObject({ file: z.string(), line: count, text: z.string() });
 
-/** What an expert delivers of one folder. */
+/** The deliverable of an expert for one folder. */
 const findingSchema = z.strictObject({
   folder: z.string(),
   files: count,
@@ -52,7 +49,7 @@ export type CodeFinding = Pick<
 export type TodoFinding = Pick<Finding, 'folder' | 'todos' | 'first_todos'>;
 export type LongFunction = z.infer<typeof longFunctionSchema>;
 
-/** The outcome of one task of the fork_join, as the principal got it: a finding, or why there is none. */
+/** The outcome of one task of the fork_join, as the principal receives it: a finding, or the reason for its absence. */
 export const answerSchema = z.looseObject({
   status: z.string(),
   summary: z.unknown(),
@@ -69,7 +66,7 @@ export const reportSchema = z.strictObject({
   longest_functions: z.array(longFunctionSchema),
   by_folder: z.array(
     z.strictObject({
-      /** Below the surveyed root. The surveyed folder itself stands for the files directly in it. */
+      /** The path below the surveyed root. For the surveyed folder itself: only the files directly in it. */
       folder: z.string(),
       files: count,
       lines: count,
@@ -80,10 +77,10 @@ export const reportSchema = z.strictObject({
   ),
   by_language: z.array(languageSchema),
   first_todos: z.array(todoSchema),
-  /** What lies in the folder but is in no figure, and code files that could not be parsed. */
+  /** Files of the folder that are in no figure, and code files that could not be parsed. */
   skipped: skippedSchema.extend({ unparsed: count }),
   experts: count,
-  /** Answers that were no finding; figures lack what they would have said. */
+  /** Answers without a finding; their part is missing in the figures. */
   unanswered: z.array(z.strictObject({ code: z.string(), message: z.string() })),
 });
 /** The deliverable of the survey. */
@@ -91,13 +88,13 @@ export type SurveyReport = z.infer<typeof reportSchema>;
 
 const compareText = (left: string, right: string): number => (left < right ? -1 : left > right ? 1 : 0);
 
-/** The longest first; equals by file and line. */
+/** The longest first; equally long functions by file and line. */
 export const longest = (functions: readonly LongFunction[]): LongFunction[] =>
   functions
     .toSorted((a, b) => b.lines - a.lines || compareText(a.file, b.file) || a.line - b.line)
     .slice(0, MAX_FUNCTIONS);
 
-/** Adds languages up, the one with most lines first. */
+/** Adds languages up and sorts them by lines, in descending order. */
 export function addLanguages(
   languages: readonly z.infer<typeof languageSchema>[],
 ): z.infer<typeof languageSchema>[] {
@@ -116,7 +113,7 @@ function addSkipped(total: Skipped, part: Readonly<Skipped>): void {
 const sum = <T>(items: readonly T[], of: (item: T) => number): number =>
   items.reduce((total, item) => total + of(item), 0);
 
-/** Adds the experts' answers up to a report, without its summary. */
+/** Combines the experts' answers into a report without its summary. */
 export function combineFindings(
   answers: readonly z.infer<typeof answerSchema>[],
 ): Omit<SurveyReport, 'summary'> {

@@ -74,7 +74,7 @@ const BY_NAME: Readonly<Record<string, string>> = {
 const own = (table: Readonly<Record<string, string>>, key: string): string | undefined =>
   Object.hasOwn(table, key) ? table[key] : undefined;
 
-/** The language of a file, by its name; `Other` when the name does not tell. */
+/** The language of a file, from its name; `Other` when the name is not known. */
 export const languageOf = (path: string): string =>
   own(BY_NAME, basename(path)) ?? own(BY_EXTENSION, extname(path).toLowerCase()) ?? 'Other';
 

@@ -1,4 +1,4 @@
-/** Surveys a folder from the command line, on the Postgres of `DATABASE_URL`; `npm start` needs none. */
+/** Surveys a folder from the command line, on the Postgres of `DATABASE_URL`; `npm start` does not need one. */
 import { parseArgs } from 'node:util';
 import { KernelError, toErrorBody } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
@@ -48,7 +48,7 @@ async function survey(given: {
   }
 }
 
-// The run is canceled; what waits for a database ends at the second signal.
+// The first signal cancels the run; the second also ends a wait for the database.
 const stop = new AbortController();
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'])
   process.once(signal, () => stop.abort(new Error(`stopped by ${signal}`)));

@@ -5,23 +5,23 @@ import { parse } from 'yaml';
 
 const FOLDER = new URL('../profiles/', import.meta.url);
 
-/** The profile files of the survey; `boxcar profiles apply -f` takes them too. */
+/** The profile files of the survey; `boxcar profiles apply -f` accepts them too. */
 export const PROFILE_FILES = ['folder-expert', 'surveyor'].map((name) =>
   fileURLToPath(new URL(`${name}.yaml`, FOLDER)),
 );
 
-/** Which workers run the turns of the survey's agents, and how its profiles are named; see `poolOf`. */
+/** The workers that run the turns of the survey's agents, and the names of its profiles; see `poolOf`. */
 export interface SurveyPool {
   readonly workerTarget: string;
   readonly nameOf: (name: string) => string;
 }
 
-/** The default pool: all workers, and the names of the files. */
+/** The default pool: all workers, and the names in the files. */
 export const SHARED_POOL: SurveyPool = { workerTarget: '', nameOf: (name) => name };
 
 /**
- * The pool of those that survey this folder with this model, for a process that is alone with its tools: surveys of other folders on the
- * same database do not claim its turns, and a later survey of the same folder uses the same profiles.
+ * A pool for workers that survey this folder with this model, for a process that is the only one with its tools. Workers for other
+ * folders on the same database do not claim its turns, and a later survey of the same folder uses the same profiles.
  */
 export function poolOf(root: string, model = ''): SurveyPool {
   const id = createHash('sha256')
@@ -31,7 +31,7 @@ export function poolOf(root: string, model = ''): SurveyPool {
   return { workerTarget: `survey-${id}`, nameOf: (name) => `${name}-${id}` };
 }
 
-/** Reads the survey's profiles, not yet validated: the runtime does that when it applies them. `model` replaces theirs. */
+/** Reads the survey's profiles without validation: the runtime validates them when it applies them. `model` replaces their model. */
 export const loadSurveyProfiles = (
   model?: string,
   { workerTarget, nameOf }: SurveyPool = SHARED_POOL,

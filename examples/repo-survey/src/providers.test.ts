@@ -1,4 +1,4 @@
-/** The survey with a real HTTP hop to its model: the same path that a key in the environment takes to a real provider. */
+/** The survey with a model behind a real HTTP server: the same path as to a real provider with a key in the environment. */
 import { fileURLToPath } from 'node:url';
 import { createModelRouter, type ModelSettings } from '@boxcar/llm';
 import { anthropicWire, chatWire, responsesWire, SERVER_KEY } from '@boxcar/llm/testing';

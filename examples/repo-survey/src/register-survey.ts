@@ -3,7 +3,7 @@ import { resolveRoot } from './confinement.js';
 import { loadSurveyProfiles, poolOf, SHARED_POOL, type SurveyPool } from './profiles.js';
 import { createSurveyTools } from './tools.js';
 
-/** The survey of a runtime: the root that its tools are confined to, and who runs its turns. */
+/** The survey of a runtime: the root to which its tools are confined, and the pool that runs its turns. */
 export interface RegisteredSurvey {
   readonly root: string;
   readonly pool: SurveyPool;
@@ -14,13 +14,13 @@ const surveys = new WeakMap<Runtime, RegisteredSurvey>();
 export const surveyOf = (runtime: Runtime): RegisteredSurvey | undefined => surveys.get(runtime);
 
 /**
- * Makes a runtime able to survey: registers the tools, confined to `root`, and applies the profiles of the principal and
- * its experts. Every process that runs turns of them has to do it.
+ * Prepares a runtime for surveys: registers the tools, confined to `root`, and applies the profiles of the principal and its experts.
+ * Every process that runs their turns must call it.
  *
- * @param options.model - The model of all agents; default: the one of the profile files, which is scripted.
- * @param options.isAlone - True: its turns are for workers of this folder and model alone, so that surveys of other folders may run on
- * the same database. Give the answer's `pool.workerTarget` to the worker. Default: the default pool.
- * @throws KernelError `bad_request` when `root` is no folder, `profile_invalid` for a model that nothing serves.
+ * @param options.model - The model of all agents. Default: the model of the profile files, which is scripted.
+ * @param options.isAlone - True: only workers of this folder and model run its turns, so that surveys of other folders may run on
+ * the same database. Pass the returned `pool.workerTarget` to the worker. Default: the default pool.
+ * @throws KernelError `bad_request` when `root` is not a folder, `profile_invalid` for a model that no adapter serves.
  */
 export async function registerSurvey(
   runtime: Runtime,

@@ -2,7 +2,7 @@ import type { SurveyProgress } from './run-survey.js';
 
 const BAR = 20;
 
-/** How far a survey is, in one line of a terminal. */
+/** The progress of a survey, in one line of a terminal. */
 export function renderProgress({ folders, measured, atWork }: SurveyProgress): string {
   if (folders === 0) return 'dividing the tree';
   const full = Math.floor((measured / folders) * BAR);
@@ -10,7 +10,7 @@ export function renderProgress({ folders, measured, atWork }: SurveyProgress): s
   return `[${bar}] ${measured} of ${folders} folders measured, ${atWork} at work`;
 }
 
-/** Shows progress on one line that is written over, where somebody can see it; `clear` takes the line away. */
+/** Shows progress on a terminal in one line that is overwritten; `clear` removes the line. */
 export function showProgress(stream: NodeJS.WriteStream): {
   readonly onProgress: ((progress: SurveyProgress) => void) | undefined;
   clear(): void;

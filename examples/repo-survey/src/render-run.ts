@@ -3,7 +3,7 @@ import type { SurveyRun } from './run-survey.js';
 
 const MAX_SHOWN = 5;
 
-/** A run as a person reads it. */
+/** A run as text for people. */
 export function renderRun({ status, run_id, turns, steps, deliverable, error }: SurveyRun): string {
   const head = `${status}: run ${run_id}, ${turns} turns, ${steps} steps`;
   const parsed = reportSchema.safeParse(deliverable);

@@ -1,6 +1,6 @@
 /**
- * The survey of this very repository against a count that shares nothing with it: no parser, no walk of ours, but
- * regular expressions that lean on how this repository is formatted.
+ * The survey of this repository, compared with an independent count: no parser and no walk of the example, but regular expressions that
+ * rely on the formatting of this repository.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -12,7 +12,7 @@ const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 const IGNORED =
   /^(\.cache|\.git|\.hg|\.jj|\.next|\.nuxt|\.svn|\.turbo|\.venv|__pycache__|bower_components|coverage|dist|node_modules)$/;
 const CODE = /\.([cm]?[jt]s|[jt]sx)$/;
-/** Fixtures that are written to defy regular expressions. */
+/** Fixtures that regular expressions cannot count correctly. */
 const BY_HAND: Readonly<Record<string, number>> = {
   'examples/repo-survey/fixtures/small-tree/src/broken.ts': 0,
   'examples/repo-survey/fixtures/small-tree/src/shapes.ts': 10,
@@ -122,7 +122,7 @@ function figuresByFolder(files: readonly Counted[]) {
   }));
 }
 
-/** Surveys and counts until nobody wrote to the tree in between. */
+/** Surveys and counts until the tree did not change in between. */
 async function surveyRepository(): Promise<{ report: SurveyReport; counted: readonly Counted[] }> {
   await using h = await openTestRuntime();
   await registerSurvey(h.runtime, { root: ROOT });
@@ -142,7 +142,7 @@ test('the survey of this repository says what an independent count says', { time
   expect(
     by_folder
       .map(({ functions: _functions, ...row }) => row)
-      // Folders of nothing but ignored folders are areas too.
+      // Folders that contain only ignored folders are areas too.
       .filter((row) => row.files > 0),
   ).toEqual(figuresByFolder(counted));
   expect({ files, lines, exports, todos }).toEqual(figuresOf(counted));

@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { confine, resolveRoot } from './confinement.js';
 import { surveyOf } from './register-survey.js';
 
-/** What the principal must deliver; `reportSchema` says it in full. */
+/** The required fields of the principal's result; `reportSchema` defines it fully. */
 const RESULT_FIELDS = launchPrincipalSchema.shape.result_fields.parse([
   { name: 'summary', type: 'string', description: 'The figures in two or three sentences.' },
   { name: 'files', type: 'number' },
@@ -23,12 +23,12 @@ const RESULT_FIELDS = launchPrincipalSchema.shape.result_fields.parse([
   { name: 'unanswered', type: 'array' },
 ]);
 
-/** How far a survey is. */
+/** The progress of a survey. */
 export interface SurveyProgress {
-  /** Folders that have been handed to experts; 0 until the tree is divided. */
+  /** Folders that were handed to experts; 0 until the tree is divided. */
   readonly folders: number;
   readonly measured: number;
-  /** Experts at work at this moment; the others wait for a worker. */
+  /** Experts that currently work; the others wait for a worker. */
   readonly atWork: number;
 }
 
@@ -39,9 +39,9 @@ const receiptSchema = z.looseObject({ turn_id: z.string() });
 export interface SurveyRun {
   readonly status: TurnResult['status'];
   readonly run_id: string;
-  /** Turns of the run: the principal's and those of its experts. */
+  /** Turns of the run: of the principal and of its experts. */
   readonly turns: number;
-  /** Their committed steps: the answers of a model that count. */
+  /** Their committed steps: the model answers that count. */
   readonly steps: number;
   /** A `SurveyReport` when the run ended in success. */
   readonly deliverable: JsonValue;
@@ -49,9 +49,9 @@ export interface SurveyRun {
 }
 
 /**
- * The folder as the principal is told it: below the root, with `/` between its parts.
+ * The folder in the form for the principal: below the root, with `/` between its parts.
  *
- * @throws KernelError `bad_request` naming it.
+ * @throws KernelError `bad_request` that names the folder.
  */
 async function folderBelow(root: string, folder: string): Promise<string> {
   const refuse = (why: string): never => {
@@ -60,13 +60,13 @@ async function folderBelow(root: string, folder: string): Promise<string> {
   const below = relative(root, resolveRoot(resolve(root, folder), folder)) || '.';
   if (below.split(sep)[0] === '..' || isAbsolute(below)) return refuse('lies outside of the registered root');
   const { path } = await confine(root, below);
-  // The instruction names it on a line of its own.
+  // The instruction has the path on a separate line, so it must be a single line without outer spaces.
   return path === path.trim() && !/[\r\n]/.test(path)
     ? path
     : refuse('has a name that takes more than a line');
 }
 
-/** Turns and committed steps of the run that a turn belongs to, counted from their rows. */
+/** The numbers of turns and committed steps of a turn's run, counted from the rows. */
 const RUN_FIGURES = `
   select t.run_id,
     (select count(*)::int from boxcar.turns r where r.run_id = t.run_id) as turns,
@@ -79,7 +79,7 @@ const PROGRESS = `
     (count(*) filter (where c.status = 'running'))::int as "atWork"
   from boxcar.turns c where c.parent_turn_id = $1`;
 
-/** Tells how far it is, now and again, until `end` has come. */
+/** Reports progress at intervals until `end` settles. */
 async function watch<T>(
   runtime: Runtime,
   turnId: string,
@@ -89,7 +89,7 @@ async function watch<T>(
   const over = end.finally(() => {
     isOver = true;
   });
-  // Its failure is the caller's; here it only ends the watching.
+  // The caller handles the failure; here it only ends the watching.
   const pause = () =>
     Promise.race([over.catch(() => undefined), delay(PROGRESS_MS, undefined, { ref: false })]);
   for (let last = ''; !isOver; await pause()) {
@@ -105,11 +105,11 @@ async function watch<T>(
 /**
  * Surveys a folder: launches the principal and waits for its report.
  *
- * @param options.folder - The root that was registered, or a folder in it; relative ones start at the root.
- * @param options.timeoutMs - How long to wait at most; the run itself goes on.
- * @param options.signal - When it aborts, the run is canceled and its reason is thrown; without it a run goes on by itself.
- * @param options.onProgress - Told at each change, a few times a second at most.
- * @throws KernelError `bad_request` for what is no folder below the root, `wait_timeout`.
+ * @param options.folder - The registered root, or a folder in it; relative paths start at the root.
+ * @param options.timeoutMs - The maximum wait; the run itself continues.
+ * @param options.signal - When it aborts, the run is canceled and the reason is thrown; without a signal the run continues by itself.
+ * @param options.onProgress - Called at each change, at most a few times a second.
+ * @throws KernelError `bad_request` for a path that is not a folder below the root, `wait_timeout`.
  */
 export async function runSurvey(options: {
   readonly runtime: Runtime;

@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { KernelError } from '@boxcar/kernel';
 import { type Confined, IGNORED_FOLDERS } from './confinement.js';
 
-/** A larger file is counted as skipped. */
+/** A larger file counts as skipped. */
 const MAX_FILE_BYTES = 2 * 1024 * 1024;
-/** Files read by one call; those beyond are counted as skipped. */
+/** The maximum number of files per call; further files count as skipped. */
 const MAX_FILES = 20_000;
 const MAX_ENTRIES = 200_000;
 const BINARY_PROBE_BYTES = 8_000;
@@ -18,7 +18,7 @@ export interface SourceFile {
   readonly text: string;
 }
 
-/** What stands in a folder but is in no figure. */
+/** Reasons why an entry of a folder is in no figure. */
 export const SKIP_REASONS = [
   'binary',
   'too_large',
@@ -38,7 +38,7 @@ export const noneSkipped = (): Skipped => ({
   ignored_folders: 0,
 });
 
-/** `tree`: the folder and all below it; `files`: only the files directly in it. */
+/** `tree`: the folder and everything below it; `files`: only the files directly in it. */
 export const SCOPES = ['tree', 'files'] as const;
 export type Scope = (typeof SCOPES)[number];
 
@@ -67,7 +67,7 @@ export async function* readSources(folder: Confined, options: ReadOptions): Asyn
   let fileCount = 0;
   for (let here = waiting.pop(); here !== undefined; here = waiting.pop()) {
     signal.throwIfAborted();
-    // Since the listing above it, a folder may have been replaced by a link: then it is no longer its own real path.
+    // Since the listing of its parent, a folder may have been replaced by a link: then its path is no longer its real path.
     const real = await realpath(here.absolute).catch(() => undefined);
     const entries =
       real === here.absolute ? await readdir(real, { withFileTypes: true }).catch(() => null) : null;
@@ -108,14 +108,14 @@ export type ReadText =
   | { readonly outcome: Extract<SkipReason, 'binary' | 'too_large' | 'unreadable'> };
 
 /**
- * All of a file, or undefined when it is larger than the limit. What the file says of its size is a hint: those of `/proc`
- * say 0 and may have no end, others grow.
+ * The whole file, or undefined when it is larger than the limit. The reported size of a file is only a hint: files in `/proc` report 0
+ * and may have no end, and other files grow.
  */
 async function readWithin(
   file: FileHandle,
   limit: { readonly maxBytes: number; readonly hint: number },
 ): Promise<Buffer | undefined> {
-  // One byte more tells a full buffer from an end.
+  // One additional byte distinguishes a full buffer from the end of the file.
   let bytes = Buffer.allocUnsafe(Math.min(limit.hint, limit.maxBytes) + 1);
   let size = 0;
   for (;;) {
@@ -130,7 +130,7 @@ async function readWithin(
   }
 }
 
-/** Reads one text file by its real path; a link, a pipe or a device is not opened as one. */
+/** Reads one text file by its real path; a link, a pipe or a device is not opened. */
 export async function readText(absolute: string, maxBytes = MAX_FILE_BYTES): Promise<ReadText> {
   let file: FileHandle | undefined;
   try {
@@ -143,7 +143,7 @@ export async function readText(absolute: string, maxBytes = MAX_FILE_BYTES): Pro
     if (stat.size > maxBytes) return { outcome: 'too_large' };
     const bytes = await readWithin(file, { maxBytes, hint: stat.size });
     if (bytes === undefined) return { outcome: 'too_large' };
-    // A NUL near the start is what git, too, takes as the sign of a binary file.
+    // Git, too, takes a NUL near the start as the sign of a binary file.
     if (bytes.subarray(0, BINARY_PROBE_BYTES).includes(0)) return { outcome: 'binary' };
     return { outcome: 'text', text: bytes.toString('utf8') };
   } catch {
@@ -153,7 +153,7 @@ export async function readText(absolute: string, maxBytes = MAX_FILE_BYTES): Pro
   }
 }
 
-/** The lines of a text; a last one without its line end counts. */
+/** The number of lines of a text; a last line without a line end counts. */
 export function countLines(text: string): number {
   let ends = 0;
   for (let at = text.indexOf('\n'); at !== -1; at = text.indexOf('\n', at + 1)) ends += 1;

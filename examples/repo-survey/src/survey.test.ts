@@ -10,7 +10,7 @@ import { copyFixture, openTestRuntime, SECRET } from './testing/survey-harness.j
 
 const WAIT = { timeoutMs: 25_000 };
 
-/** Counted by hand; `wc` and the eye agree. */
+/** Counted by hand, and checked with `wc`. */
 const KNOWN = {
   files: 13,
   lines: 104,
@@ -88,7 +88,7 @@ describe('a survey', () => {
       expect([0, 4]).toContain(folders);
       expect(measured + atWork).toBeLessThanOrEqual(folders);
     }
-    // The principal takes four steps, the expert of each of four areas takes two.
+    // The principal takes four steps, and the expert of each of the four areas takes two.
     expect(run).toMatchObject({ status: 'success', turns: 5, steps: 12 });
     const report = reportSchema.parse(run.deliverable);
     expect(report).toEqual({ ...KNOWN, experts: 4, unanswered: [], summary: expect.any(String) });

@@ -8,9 +8,9 @@ export interface Todo {
 }
 
 const MAX_TEXT = 160;
-/** The marker opens a comment, or a line of it, behind nothing but bullets. */
+/** The marker at the beginning of a comment or of its lines, preceded only by bullets. */
 const IN_COMMENT = /^[\s*!/>-]*(?:\[ \]\s*)?@?((?:TODO|FIXME)\b.*)/;
-/** The marker opens a line or stands behind what begins a comment in most languages. */
+/** The marker at the beginning of a line, or after the start of a comment in most languages. */
 const IN_LINE =
   /(?:^[\s*>-]*|(?<![\w:/#;%-])(?:\/\/+|\/\*+|#+|--+|;+|<!--|%+))\s*(?:\[ \]\s*)?@?((?:TODO|FIXME)\b.*)/;
 
@@ -19,7 +19,7 @@ const shorten = (text: string): string => {
   return line.length <= MAX_TEXT ? line : `${line.slice(0, MAX_TEXT - 1).toWellFormed()}…`;
 };
 
-/** The open ends a file admits: comments of code, lines of anything else, at most one a line. */
+/** The TODOs of a file: in the comments of code, in the lines of other files, at most one per line. */
 export function findTodos(text: string, parsed: ParseResult | undefined): readonly Todo[] {
   const found = parsed === undefined ? todosOfLines(text, IN_LINE, 1) : todosOfComments(parsed, text);
   return found.filter((todo, index) => todo.line !== found[index - 1]?.line);

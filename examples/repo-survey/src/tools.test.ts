@@ -63,7 +63,7 @@ describe('the tools', () => {
     const path = join(tree.root, 'long.txt');
     expect(await readText(path, text.length)).toEqual({ outcome: 'text', text });
     expect(await readText(path, text.length - 1)).toEqual({ outcome: 'too_large' });
-    // The files of Linux that say they are empty and are not.
+    // Linux has files that report size 0 and have content.
     if (!existsSync('/proc/self/status')) return;
     expect(await readText('/proc/self/status')).toMatchObject({
       text: expect.stringMatching(/^Name:[\s\S]*\n$/),

@@ -1,4 +1,4 @@
-/** The tools of the survey: read-only, and confined to one folder. Figures are counted here and nowhere else. */
+/** The tools of the survey: read-only, and confined to one folder. All figures are counted here. */
 
 import { opendir } from 'node:fs/promises';
 import { KernelError } from '@boxcar/kernel';
@@ -20,7 +20,7 @@ import { isCode, languageOf } from './languages.js';
 import { countLines, noneSkipped, readSources, readText, SCOPES, type Scope } from './source-files.js';
 import { findTodos } from './todos.js';
 
-/** A folder with more folders than this, or with one whose name takes more than a line, is surveyed in one piece. */
+/** A folder with more subfolders than this, or with a subfolder whose name contains a line break, is surveyed in one piece. */
 export const MAX_AREAS = 32;
 const MAX_LISTED = 500;
 const MAX_READ_LINES = 400;
@@ -36,7 +36,7 @@ const folderSchema = z.strictObject({
     .describe('tree: the folder and all below it; files: only the files directly in it.'),
 });
 
-/** A tool with the type of its arguments checked where it is written. */
+/** Checks the type of a tool's arguments at its definition. */
 const defineTool = <I>(tool: Omit<Tool<I>, 'isReadOnly'>): Tool<I> => ({ ...tool, isReadOnly: true });
 
 interface Area {
@@ -44,7 +44,7 @@ interface Area {
   readonly scope: Scope;
 }
 
-/** Parts that cover the folder once: the files directly in it, and each folder in it. */
+/** Parts that together cover the folder exactly once: the files directly in it, and each subfolder. */
 async function findAreas(folder: Confined): Promise<readonly Area[]> {
   const names: string[] = [];
   for await (const entry of await opendir(folder.absolute)) {
@@ -128,7 +128,7 @@ const UNREADABLE = {
   unreadable: 'is no file to read',
 };
 
-/** Everything the principal and its experts may call beside the kernel's primitives. */
+/** All tools that the principal and its experts may call in addition to the kernel's primitives. */
 export function createSurveyTools(root: string) {
   return {
     list_folders: defineTool({

@@ -5,7 +5,7 @@ import { expect, test } from 'vitest';
 import { registerSurvey, runSurvey } from './index.js';
 import { copyFixture, openTestRuntime } from './testing/survey-harness.js';
 
-/** Numbers that look random and are the same in every run (mulberry32). */
+/** Pseudorandom numbers that are the same in every run (mulberry32). */
 function createRandom(seed: number): () => number {
   let state = seed;
   return () => {
@@ -18,12 +18,12 @@ function createRandom(seed: number): () => number {
 
 const MAX_PIECE = 48;
 
-/** Pieces of a text from its start, middle and end, and one from anywhere. */
+/** Pieces from the start, the middle and the end of a text, and one from a random place. */
 function piecesOf(text: string, random: () => number): readonly string[] {
   const length = Math.min(text.length, 1 + Math.floor(random() * MAX_PIECE));
   const starts = [0, Math.floor((text.length - length) / 2), text.length - length];
   starts.push(Math.floor(random() * (text.length - length + 1)));
-  // A half of a character is nothing that anyone could copy.
+  // Half of a surrogate pair cannot be copied from a text.
   return starts
     .map((start) => text.slice(start, start + length))
     .filter((piece) => piece.trim() !== '' && piece.isWellFormed());
@@ -38,7 +38,7 @@ const textsOf = (message: Message): readonly string[] => [
   ...(message.role === 'tool' ? [message.name, message.toolCallId] : []),
 ];
 
-/** All strings of a value, as they are and as they stand in its JSON. */
+/** All strings of a value, unchanged and as they appear in its JSON. */
 const stringsOf = (value: JsonValue): readonly string[] =>
   typeof value === 'string'
     ? [value]
@@ -51,11 +51,11 @@ const fieldLines = (fields: readonly Field[]): readonly string[] =>
     return description === undefined ? line : `${line}: ${description}`;
   });
 
-/** The operator has a name; nobody gave one to the agents of a survey. */
+/** The operator has a name; the agents of a survey have none. */
 const nameOf = (agentId: string): string =>
   agentId === '00000000-0000-7000-8000-000000000002' ? 'agent:operator' : agentId;
 
-/** What a rule words around the facts of a card, told once more: independent of how the view tells it. */
+/** The text that a rule adds around the facts of a card, implemented a second time, independently of the view. */
 function wordingOf({ rule }: WhyPart, content: JsonValue): string {
   if (!isJsonObject(content)) throw new Error(`the rule ${rule} has no card`);
   switch (rule) {
@@ -97,7 +97,7 @@ test('every piece of every prompt of the example run has its source', async () =
   const random = createRandom(14);
   const asked = { steps: 0, pieces: 0, rules: new Set<string>() };
 
-  /** Whether the part names something that truly holds its text. */
+  /** Checks that the part names a source that really contains its text. */
   function check(part: WhyPart, request: ModelRequest): void {
     asked.rules.add(part.rule);
     if (part.tool !== null) {

@@ -21,7 +21,7 @@ interface Site extends AsyncDisposable {
   open(): void;
 }
 
-/** A page that does not answer before it is opened. */
+/** A page that does not answer until it is opened. */
 async function site(): Promise<Site> {
   const held: ServerResponse[] = [];
   let isOpen = false;

@@ -1,14 +1,14 @@
-/** A failed attempt, and which failures may be tried again. Rule: README.md, "Failures". */
+/** A failed attempt, and the rule which failures may be tried again. Rule: README.md, "Failures". */
 import { type ErrorCode, KernelError, ModelError } from '@boxcar/kernel';
 import type { AdapterUsage } from './adapter.js';
 
-/** A failed attempt. No text of it holds an address, a model or a key of the target. */
+/** A failed attempt. Its texts never contain an address, a model or a key of the target. */
 export class AdapterError extends KernelError {
-  /** True when the same attempt can succeed later. */
+  /** True when the same attempt may succeed later. */
   readonly retryable: boolean;
-  /** How long the platform asks to wait first, counted from its answer. */
+  /** The wait that the platform asks for, counted from its answer. */
   readonly retryAfterMs: number | undefined;
-  /** What the attempt has used although it failed; null: nothing was reported. */
+  /** The usage of the failed attempt; null: the platform reported none. */
   readonly usage: AdapterUsage | null;
 
   constructor(
@@ -29,7 +29,7 @@ export class AdapterError extends KernelError {
     this.usage = usage;
   }
 
-  /** The same failure, with what the attempt has used. */
+  /** The same failure with the usage of the attempt. */
   withUsage(usage: AdapterUsage | null): AdapterError {
     if (usage === null || this.usage !== null) return this;
     const { code, problem: message, retryable, retryAfterMs, details } = this;
@@ -62,7 +62,7 @@ const NETWORK_CODES = new Set([
 export const isTransientStatus = (status: number): boolean =>
   status === 408 || status === 425 || status === 429 || (status >= 500 && status <= 599);
 
-/** `error` and what caused it, from the outside in. */
+/** `error` and its causes, from the outside in. */
 function* causesOf(error: unknown): Generator<object> {
   const seen = new Set<unknown>();
   let current = error;
@@ -73,7 +73,7 @@ function* causesOf(error: unknown): Generator<object> {
   }
 }
 
-/** The code of a failure of the network, wherever it is in the causes. */
+/** The code of a network failure, from the error or any of its causes. */
 export function networkCodeOf(error: unknown): string | undefined {
   for (const cause of causesOf(error)) {
     const code: unknown = Reflect.get(cause, 'code');
@@ -88,10 +88,10 @@ export interface RetryAdvice {
 }
 
 /**
- * Whether a failed attempt may be followed by another one: network errors, HTTP 408, 425, 429 and 5xx, errors that say
- * `retryable: true`, and codes of the catalogue that are marked so. Nothing else.
+ * Whether another attempt may follow a failed one. It may after network errors, HTTP 408, 425, 429 and 5xx, errors with `retryable:
+ * true`, and errors whose code is marked as retryable in the catalogue, and after no other failure.
  *
- * @param error - Whatever an adapter threw, adapters of other programs included.
+ * @param error - The error of any adapter, including adapters of other programs.
  */
 export function adviseRetry(error: unknown): RetryAdvice {
   if (error instanceof ModelError) return { retryable: error.canRetry, retryAfterMs: error.retryAfterMs };

@@ -1,10 +1,10 @@
 /**
- * The port of handoffs: how a task is handed to another platform. The runtime's native platform has an implementation too.
+ * The port of handoffs: the interface for handing a task to another platform. The runtime's native platform has an implementation too.
  *
- * H1  One call of `executeHandoff` is one attempt: an adapter never tries again by itself.
+ * H1  One call of `executeHandoff` is one attempt: an adapter never retries by itself.
  * H2  When the signal aborts, the call ends at once with the signal's reason and the connection is closed.
  * H3  Every packed card is either sent or lost, never both.
- * H4  No address, model or key of a target is in a result, a part, an error or a loss report.
+ * H4  A result, a part, an error or a loss report never contains an address, model or key of a target.
  * Rule: README.md, "Guarantees".
  */
 import type { CardContent, JsonObject, JsonValue, Role } from '@boxcar/kernel';
@@ -15,20 +15,20 @@ export const CARRIED_KINDS = ['text', 'json', 'file', 'image', 'tool_call', 'too
 export type CarriedKind = (typeof CARRIED_KINDS)[number];
 
 export interface AdapterCapabilities {
-  /** It hands on parts of the result while the target writes it. */
+  /** The adapter emits parts of the result while the target writes it. */
   readonly streaming: boolean;
-  /** The platform itself can be told to stop. */
+  /** The platform can be told to stop a task. */
   readonly cancel: boolean;
-  /** The target can ask questions and gets the answers. */
+  /** The target can ask questions and receives the answers. */
   readonly messages: boolean;
-  /** Null: not known; an entry of `targets` can set it. */
+  /** Null: not known. An entry of `targets` can set it. */
   readonly max_context_tokens: number | null;
   readonly carries: readonly CarriedKind[];
-  /** The content types of files, images aside, that it carries. Default: any. */
+  /** The content types of files, except images, that the platform carries. Default: any. */
   readonly file_types?: readonly string[] | undefined;
 }
 
-/** A card as the packer chose it. */
+/** A card as selected by the packer. */
 export interface PackedCard {
   readonly id: string;
   readonly type: string;
@@ -55,11 +55,11 @@ export interface ResultPart {
   readonly text: string;
 }
 
-/** What a question belongs to. */
+/** The task and the question that `ask` is called for. */
 export interface AskedTask {
-  /** The same whenever this question is asked, also by another attempt. */
+  /** The same id each time this question is asked, also in another attempt. */
   readonly questionId: string;
-  /** What the platform calls the task that waits for the answer. */
+  /** The platform's id of the task that waits for the answer. */
   readonly remoteId: string;
 }
 
@@ -69,19 +69,21 @@ export interface ExecuteOptions {
   readonly attempt: number;
   /** The same for all attempts of a handoff. */
   readonly idempotencyKey: string;
-  /** Parts of a text result in order; joined they are the result. */
+  /** Receives the parts of a text result in order; the joined parts are the result. */
   readonly onPart?: ((part: ResultPart) => void) | undefined;
-  /** Puts a question of the target to the source agent. Without it, a question fails the handoff. */
+  /** Passes a question of the target to the source agent. Without it, a question fails the handoff. */
   readonly ask?: ((question: string, of: AskedTask) => Promise<string>) | undefined;
-  /** The task of an earlier attempt, which has asked and was cut off: this attempt goes on with it, and begins none. */
+  /**
+   * The task of an earlier attempt that asked a question and was interrupted: this attempt continues that task instead of starting one.
+   */
   readonly resumeId?: string | undefined;
-  /** Called as soon as the platform has named its task, for a later `cancel`. */
+  /** Called as soon as the platform has given its task an id, which a later `cancel` needs. */
   readonly onRemoteId?: ((id: string) => void) | undefined;
 }
 
 export interface CancelOptions {
   readonly signal: AbortSignal;
-  /** What `onRemoteId` was called with. */
+  /** The id that `onRemoteId` was called with. */
   readonly remoteId: string;
 }
 
@@ -106,7 +108,7 @@ export interface AdapterResult {
   readonly result: JsonValue;
   /** Null: the platform reported none. */
   readonly usage: AdapterUsage | null;
-  /** What the platform calls the answer, the task or the session. */
+  /** The platform's id of the answer, the task or the session. */
   readonly remote_id: string | null;
   readonly loss: LossReport;
 }
@@ -114,23 +116,23 @@ export interface AdapterResult {
 export interface HandoffAdapter {
   /** The first name of its platform. */
   readonly platform: string;
-  /** What it can do at most; `capabilitiesOf` may take some of it back. */
+  /** The most that the adapter can do; `capabilitiesOf` may restrict it. */
   readonly capabilities: AdapterCapabilities;
-  /** `safe`: an attempt that was cut off may be followed by another one, since asking twice has no effect on the platform. */
+  /** `safe`: another attempt may follow an interrupted one, since a repeated request has no effect on the platform. */
   readonly retry: 'safe' | 'never';
-  /** True: it goes on with a task by `resumeId`. Only such an adapter, and one that is `safe`, is given `ask`. */
+  /** True: the adapter can continue a task by `resumeId`. Only an adapter that does, or whose `retry` is `safe`, receives `ask`. */
   readonly resumes?: boolean | undefined;
-  /** True for each name of its platform, in any case. */
+  /** True for each name of its platform, in upper or lower case. */
   supportsPlatform(name: string): boolean;
-  /** What it can do with this target. Default: `capabilities`. */
+  /** The capabilities for this target. Default: `capabilities`. */
   capabilitiesOf?(target: Target): AdapterCapabilities;
   /**
    * Hands the task over and waits for the result.
    *
-   * @throws AdapterError for a failure of the platform, KernelError for a request that is refused before anything is sent, and the
+   * @throws AdapterError for a failure of the platform, KernelError for a request that is refused before any request is sent, and the
    * signal's reason after an abort.
    */
   executeHandoff(request: AdapterRequest, options: ExecuteOptions): Promise<AdapterResult>;
-  /** Tells the platform to stop. @returns Whether the platform took it. */
+  /** Tells the platform to stop. @returns Whether the platform accepted the request. */
   cancel?(request: Pick<AdapterRequest, 'target'>, options: CancelOptions): Promise<boolean>;
 }

@@ -1,4 +1,4 @@
-/** What of a request a platform can carry, decided before anything is sent. A pure function. */
+/** Decides which parts of a request a platform can carry, before anything is sent. A pure function. */
 import { estimateTokens, KernelError } from '@boxcar/kernel';
 import type {
   AdapterCapabilities,
@@ -19,7 +19,7 @@ export interface CarriedRequest {
 const tokensOf = (texts: readonly string[]): number =>
   estimateTokens(texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0));
 
-/** About how many tokens a request has, with all its cards. */
+/** The approximate number of tokens of a request with all its cards. */
 export const estimateRequest = (request: AdapterRequest): number =>
   tokensOf([
     request.target.instructions ?? '',
@@ -27,7 +27,7 @@ export const estimateRequest = (request: AdapterRequest): number =>
     ...request.cards.map((card) => textOf(pieceOfCard(card))),
   ]);
 
-/** The smaller one of what the platform takes and what the target's entry allows; null: no limit is known. */
+/** The smaller of the platform's limit and the limit of the target's entry; null: no limit is known. */
 function limitOf(
   { max_context_tokens: own }: AdapterCapabilities,
   { target }: AdapterRequest,
@@ -43,7 +43,7 @@ const overflow = (needed: number, limit: number, what: string): KernelError =>
     details: { tokens: needed, limit_tokens: limit },
   });
 
-/** The newest cards that fit, in their order; those that do not fit are lost. */
+/** The newest cards that fit, in their order; the other cards are lost. */
 function fitCards(cards: readonly PackedCard[], room: number, limit: number): CarriedRequest {
   let left = room;
   const kept = new Set<string>();
@@ -70,9 +70,9 @@ const nothingCarried = (lost: readonly LostCard[], carries: readonly CarriedKind
   });
 
 /**
- * Compares a request with what the adapter can do with its target. Of cards that are too many the newest are kept.
+ * Compares a request with the adapter's capabilities for its target. When there are too many cards, the newest are kept.
  *
- * @throws KernelError `context_overflow` when task, context and payload alone are too large, or no card fits beside them;
+ * @throws KernelError `context_overflow` when task, context and payload alone are too large, or no card fits next to them;
  * `cards_not_carried` when there are cards and the platform can carry none of them.
  */
 export function checkCapabilities(

@@ -1,9 +1,9 @@
-/** The settings of a program that names none itself. A variable that is set to nothing counts as unset. */
+/** The default settings of a program that passes none. A variable with an empty value counts as unset. */
 
 export interface AdapterSettings {
   /** `BOXCAR_TARGETS_FILE`. */
   readonly targetsFile: string | undefined;
-  /** `BOXCAR_TARGETS_ALLOW_PRIVATE`: hosts, addresses and networks that an A2A agent may have, divided by commas. */
+  /** `BOXCAR_TARGETS_ALLOW_PRIVATE`: hosts, addresses and networks that an A2A agent may have, separated by commas. */
   readonly allowPrivate: readonly string[];
 }
 
@@ -19,6 +19,9 @@ export const readSettings = (env: Environment = process.env): AdapterSettings =>
     .filter((word) => word !== ''),
 });
 
-/** A variable that an entry of `targets` or a platform names: read when it is used, so that a new key needs no restart of the adapter. */
+/**
+ * The value of a variable named by an entry of `targets` or by a platform. It is read on use, so a new key needs no restart of the
+ * adapter.
+ */
 export const readVariable = (name: string, env: Environment = process.env): string | undefined =>
   trimmed(env, name);

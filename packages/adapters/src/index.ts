@@ -1,4 +1,4 @@
-/** `@boxcar/adapters`: how a task is handed over to the agents and models of other platforms. Rule: packages/adapters/README.md. */
+/** `@boxcar/adapters`: hands tasks over to the agents and models of other platforms. Rule: packages/adapters/README.md. */
 export {
   type AdapterCapabilities,
   type AdapterRequest,

@@ -1,6 +1,6 @@
 /**
- * The loss report: which packed cards are in the body that was really sent, and which are not. What an adapter meant to send does not
- * count. Every card is either sent or lost (H3).
+ * The loss report: the packed cards that are in the body that was really sent, and the cards that are not. The adapter's intention does
+ * not count. Every card is either sent or lost (H3).
  */
 import { canonicalJson, isJsonObject, type JsonValue } from '@boxcar/kernel';
 import type { LossReport, LostCard, PackedCard } from './adapter.js';
@@ -8,7 +8,7 @@ import { kindOf, pieceOfCard } from './pieces.js';
 
 const NOT_SENT = 'it is not in the body that was sent';
 
-/** How often each text and each JSON object is in the bodies. A piece that is found is taken out: two equal cards need two places. */
+/** Counts each text and each JSON object in the bodies. A found piece is removed, so two equal cards need two occurrences. */
 class SentPieces {
   readonly #left = new Map<string, number>();
 
@@ -20,7 +20,7 @@ class SentPieces {
     try {
       this.#add(JSON.parse(body) as JsonValue);
     } catch {
-      // A body that is not JSON holds no card of ours.
+      // A body that is not JSON contains no cards.
     }
   }
 
@@ -38,7 +38,7 @@ class SentPieces {
     this.#left.set(key, (this.#left.get(key) ?? 0) + 1);
   }
 
-  /** True when the piece of the card was sent, in either form, and is not taken for another card. */
+  /** True when the piece of the card was sent, in either form, and has not been counted for another card. */
   take(card: PackedCard): boolean {
     const piece = pieceOfCard(card);
     const keys =
@@ -53,9 +53,9 @@ class SentPieces {
 }
 
 /**
- * @param cards - All packed cards, those that were not carried included.
- * @param bodies - The bodies of the requests, as they were sent.
- * @param known - Why cards were left out, where that is known.
+ * @param cards - All packed cards, including the cards that were not carried.
+ * @param bodies - The request bodies as they were sent.
+ * @param known - The known reasons why cards were left out.
  */
 export function lossOf(
   cards: readonly PackedCard[],
@@ -67,7 +67,7 @@ export function lossOf(
   const lost: LostCard[] = [];
   for (const card of cards) {
     const leftOut = known.find(({ card_id }) => card_id === card.id);
-    // The address of a file can be a word of the task: it does not name its card, as other pieces do.
+    // The address of a file may also occur in the task. Unlike other pieces, it does not contain the card's id.
     const isLeftOutFile = leftOut !== undefined && card.content.kind === 'file';
     if (!isLeftOutFile && sent.take(card)) sentCards.push(card.id);
     else lost.push(leftOut ?? { card_id: card.id, what: kindOf(card.content), why: NOT_SENT });

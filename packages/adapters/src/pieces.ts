@@ -1,6 +1,6 @@
 /**
- * What is handed over, as pieces that every platform puts into its own form: one piece for each card, then context, payload and task. The
- * same card gives the same piece on every platform, so that the loss report can look for it in what was sent.
+ * The content of a handoff as pieces, which each platform converts to its own form: one piece for each card, then context, payload and
+ * task. The same card gives the same piece on every platform, so that the loss report can look for it in the sent bodies.
  */
 import {
   type CardContent,
@@ -14,9 +14,9 @@ import type { AdapterRequest, CarriedKind, PackedCard } from './adapter.js';
 
 export type Piece =
   | { readonly kind: 'text'; readonly text: string }
-  /** JSON for platforms that carry it as such; `text` is for the others. */
+  /** JSON for platforms that carry it natively; `text` is for the others. */
   | { readonly kind: 'json'; readonly data: JsonObject; readonly text: string }
-  /** The address as clients of platforms send it, however the card writes it. */
+  /** The address in the form in which the platforms' clients send it, regardless of its form in the card. */
   | { readonly kind: 'file'; readonly url: string; readonly mediaType: string };
 
 export function kindOf(content: CardContent): CarriedKind {
@@ -31,9 +31,9 @@ export function kindOf(content: CardContent): CarriedKind {
 }
 
 /**
- * Why the content of a file cannot be handed on; undefined when it can.
+ * Why the content of a file cannot be handed over; undefined when it can.
  *
- * @param types - The content types that the platform takes, images aside. Default: any.
+ * @param types - The content types that the platform accepts, except images. Default: any.
  */
 export function findFileFault(content: CardContent, types?: readonly string[]): string | undefined {
   if (content.kind !== 'file') return undefined;
@@ -48,7 +48,7 @@ export function findFileFault(content: CardContent, types?: readonly string[]): 
 const headOf = ({ id, type, role }: PackedCard): string =>
   `[card ${id}: ${type}${role === null ? '' : `, ${role}`}]`;
 
-/** What a call or its result says, without the ids that other systems gave it. */
+/** The content of a call or its result, without the ids of other systems. */
 function callOf(content: Extract<CardContent, { kind: 'tool_call' | 'tool_result' }>): JsonObject {
   const { tool_call_id, name } = content;
   if (content.kind === 'tool_call') return { tool_call_id, name, arguments: content.arguments };
@@ -63,7 +63,7 @@ function callOf(content: Extract<CardContent, { kind: 'tool_call' | 'tool_result
   };
 }
 
-/** The piece of one card. Its id makes a text of its own of it. */
+/** The piece of one card. The card's id makes its text unique. */
 export function pieceOfCard(card: PackedCard): Piece {
   const { content, id, type, role } = card;
   const asJson = (data: JsonValue): Piece => ({
@@ -94,7 +94,7 @@ const labelled = (name: 'context' | 'payload', value: AdapterRequest['payload'])
   text: `[${name}]\n${jsonText(value)}`,
 });
 
-/** What is sent beside the cards, in the order of the prompt. */
+/** The pieces that are sent in addition to the cards, in the order of the prompt. */
 export function fixedPieces({ context, payload, task }: AdapterRequest): readonly Piece[] {
   const isEmpty = isJsonObject(context) && Object.keys(context).length === 0;
   return [

@@ -10,9 +10,9 @@ export class AdapterRegistry {
   }
 
   /**
-   * Adds an adapter, or puts it in the place of the one that its platform has.
+   * Adds an adapter, or replaces the adapter of the same platform.
    *
-   * @throws KernelError `bad_request` for a platform without a name, or under another name than its first.
+   * @throws KernelError `bad_request` for a platform without a name, or with a name that is not its first name.
    */
   registerAdapter(adapter: HandoffAdapter): void {
     const { platform } = adapter;
@@ -25,18 +25,18 @@ export class AdapterRegistry {
     this.#adapters.set(platform, adapter);
   }
 
-  /** First names, in the order in which they were registered. */
+  /** First names, in the order of registration. */
   get platforms(): readonly string[] {
     return [...this.#adapters.keys()];
   }
 
-  /** The platforms that the kernel does not know: entries of `targets` may name them. */
+  /** Platforms that the kernel does not know; entries of `targets` may name them. */
   get customPlatforms(): readonly string[] {
     return this.platforms.filter((platform) => normalizePlatform(platform) === undefined);
   }
 
   /**
-   * The adapter of a platform, by any of its names in any case.
+   * The adapter of a platform, by any of its names, in upper or lower case.
    *
    * @throws KernelError `bad_request` with the text `Unsupported platform: <name>` and nothing after it.
    */
@@ -48,7 +48,7 @@ export class AdapterRegistry {
         : this.#adapters.get(first);
     if (found !== undefined) return found;
     platformOf(name);
-    // The kernel knows the platform, and nothing here serves it.
+    // The kernel knows the platform, but no adapter here serves it.
     throw new KernelError('bad_request', {
       message: `Unsupported platform: ${name}`,
       next: '',

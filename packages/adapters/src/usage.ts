@@ -1,11 +1,11 @@
 import type { AdapterUsage } from './adapter.js';
 
-/** More than any answer has. An account that is charged with such a figure is of no use any more. */
+/** More than any real answer has. A charge of such a figure would make an account unusable. */
 const MOST = 1_000_000_000;
 
 const isCount = (figure: number): boolean => figure >= 0 && figure <= MOST;
 
-/** What a platform reported, in whole tokens; null for figures that no call can have. */
+/** The usage that a platform reported, in whole tokens; null for impossible figures. */
 export const usageFrom = (input: number, output: number): AdapterUsage | null =>
   isCount(input) && isCount(output)
     ? { input_tokens: Math.ceil(input), output_tokens: Math.ceil(output) }

@@ -1,3 +1,3 @@
 #!/usr/bin/env node
-// Stands outside dist so that the link to it can be made before the first build.
+// This file is not in dist, so that it can be linked before the first build.
 import '../dist/main.js';

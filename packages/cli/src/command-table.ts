@@ -1,17 +1,17 @@
 /**
- * The commands of the program, in the order of its help. A module of `commands/` is loaded when its command is run, completed or asked
- * for its help; the help of the program needs this table alone.
+ * The commands of the program, in the order of its help. A module of `commands/` is loaded when its command is run, completed or its help
+ * is requested; the program's own help needs only this table.
  */
 import type { Command } from 'commander';
 import type { Run } from './command.js';
 
 export interface ListedCommand {
   readonly name: string;
-  /** Of the help of the program and of the command. */
+  /** Used in the help of the program and of the command. */
   readonly description: string;
-  /** Its work needs the modules of all commands. */
+  /** True: the command needs the modules of all commands. */
   readonly knowsAll?: boolean;
-  /** Puts the command with this name on the program. */
+  /** Loads the function that adds the command with this name to the program. */
   load(): Promise<(program: Command, run: Run) => void>;
 }
 

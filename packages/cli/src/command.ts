@@ -1,4 +1,4 @@
-/** What the files in `commands/` share to put themselves on the program: `add…(program, run)` each. */
+/** Shared helpers of the files in `commands/`, each of which exports an `add…(program, run)` function. */
 import { findingsOf, safeParse } from '@boxcar/kernel/base';
 import { InvalidArgumentError } from 'commander';
 import type { z } from 'zod';
@@ -8,7 +8,7 @@ import { wrap } from './text/text.js';
 export { EXIT } from './exit.js';
 export { collect, notBlank, same } from './input/values.js';
 
-/** Hands a command its context, and its exit code to the process. */
+/** Runs a command with its context, and sets the exit code of the process. */
 export type Run = (command: (context: Context) => Promise<number>) => Promise<void>;
 
 /** A flag that follows the same rule as the setting it overrides. */
@@ -21,11 +21,11 @@ export const flag =
   };
 
 /**
- * The end of a command's help: remarks, examples and exit codes, to be handed to `addHelpText('after', …)`.
+ * The end of a command's help: remarks, examples and exit codes, for `addHelpText('after', …)`.
  *
- * @param of.remarks - Paragraphs with an empty line in between; wrapped here.
- * @param of.negative - When it exits 3.
- * @param of.error - When it exits 1, beside an error.
+ * @param of.remarks - Paragraphs separated by an empty line; wrapped here.
+ * @param of.negative - When the command exits with 3.
+ * @param of.error - When the command exits with 1, in addition to errors.
  */
 export function helpOf(of: {
   readonly remarks?: string | undefined;

@@ -112,7 +112,7 @@ describe.each(queueBackends())('with the queues on %s', (backend) => {
     const keep = { removeOnComplete: false, removeOnFail: false };
     const jobs = [
       { name: 'context_handoff', data, opts: { ...keep, jobId: `handoff-${backend}` } },
-      // A comma command too, which is answered by the door itself.
+      // Also a comma command, which the queue door answers itself.
       {
         name: 'delegate_async',
         data: { ...data, arguments: command },
@@ -276,7 +276,7 @@ describe('without a worker', () => {
 
 it('with nothing but Node, every command joins one embedded Postgres, migrated, and the last one stops it', async () => {
   const home = mkdtempSync(join(tmpdir(), 'boxcar-cli-'));
-  // Root runs the server as another account, which has to get there.
+  // As root, the server runs under another account, which needs access to the folder.
   chmodSync(home, 0o755);
   const env = { BOXCAR_DATA_DIR: home };
   await using worker = startCli(['worker', '--json', '--plugin', PLUGIN], env);

@@ -1,4 +1,4 @@
-/** What every command of the program owes its users; a new one is held to it without being named here. */
+/** Requirements for every command of the program; a new command is checked automatically. */
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import type { Command } from 'commander';
@@ -8,7 +8,7 @@ import { createProgram } from './run-cli.js';
 import { cliHere } from './testing/cli.js';
 
 const program = await createProgram(async () => undefined);
-/** `boxcar mcp` does something by itself, and has commands below it. */
+/** `boxcar mcp` is a command itself, and also has subcommands. */
 const isGroup = ({ commands, options }: Command): boolean => commands.length > 0 && options.length === 0;
 const leavesOf = (command: Command, path: readonly string[]): [string, Command][] => [
   ...(path.length === 0 || isGroup(command) ? [] : [[path.join(' '), command] as [string, Command]]),
@@ -26,7 +26,7 @@ it.each(groups.map((group) => [group.name(), group] as const))(
   async (name, group) => {
     const help = await helpOf(name);
     const examples = /\nExamples:\n((?: {2}.*\n)+)/.exec(help)?.[1]?.trim().split('\n') ?? [];
-    // A group may do something itself: `boxcar mcp --http`.
+    // A group may also be a command itself: `boxcar mcp --http`.
     const shown = examples.flatMap((line) => new RegExp(`boxcar ${name} ([a-z]\\S*)`).exec(line)?.[1] ?? []);
     expect(shown.length).toBeGreaterThan(0);
     expect(group.commands.map((command) => command.name())).toEqual(expect.arrayContaining(shown));
@@ -135,7 +135,7 @@ describe('completion', () => {
     expect(complete('boxcar tree 0198c1f2 --no')).toEqual(['--no-watch']);
     for (const line of ['boxcar ', 'boxcar profiles ', 'boxcar tree '])
       expect(complete(line).filter((word) => word === '--help')).toHaveLength(1);
-    // Files, by bash itself.
+    // Bash itself completes files.
     expect(complete('boxcar profiles apply --file prof')).toEqual([]);
   });
 
@@ -162,9 +162,9 @@ describe('completion', () => {
   });
 });
 
-/** No database answers there, so an exit with 2 has asked none. */
+/** No database is reachable at this address, so exit code 2 shows that none was contacted. */
 const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
-/** What may be empty: the default pool, texts that then say nothing, an argument that has its own error. */
+/** Values that may be empty: the default pool, texts without content, and an argument with its own error. */
 const MAY_BE_EMPTY = new Set([
   ...['worker --target', 'box create --text', 'submit --arg', 'pack --arg', 'tape handoff --summary'],
   ...['tape handoff --next-steps', 'tape fork --next-steps', 'tape fork --context-summary'],

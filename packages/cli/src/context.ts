@@ -8,17 +8,22 @@ import { wrap } from './text/text.js';
 
 const LEAD = 'boxcar: ';
 
-/** What every command works with. */
+/** The environment that every command receives. */
 export interface Context {
   readonly config: Config;
   readonly isJson: boolean;
-  /** Fires when the process is asked to stop; its reason is a KernelError when a bug did. A command that listens finishes by itself; others are ended. */
+  /**
+   * Aborts when the process is asked to stop; the reason is a KernelError when a bug is the cause. A command that listens finishes by
+   * itself; other commands are ended.
+   */
   readonly stop: AbortSignal;
-  /** The answer, on stdout: one line of JSON, or text for people, in which no character may move the cursor, ring, recolour or reverse. */
+  /**
+   * Writes the answer to stdout: one line of JSON, or text for people, without characters that move the cursor, ring, recolor or reverse.
+   */
   answer(value: unknown, text: () => string): void;
-  /** A remark for people, on stderr; fit for a terminal, as an answer is. */
+  /** Writes a remark for people to stderr, with the same restriction on characters. */
   note(line: string): void;
-  /** The log on stderr, from this level unless the environment says otherwise. */
+  /** The log on stderr, with this level unless the environment sets another. */
   log(level: LogLevel): Log;
 }
 
@@ -35,7 +40,7 @@ export function createContext(of: {
     note: (line) => {
       if (of.isJson) return;
       const { isTTY, columns } = process.stderr;
-      // A terminal that does not know its size says 0.
+      // A terminal with unknown size reports 0.
       const lines = isTTY ? wrap(line, Math.max((columns || 80) - LEAD.length, 20)) : [toPlain(line)];
       writeLogLine(`${LEAD}${lines.join(`\n${' '.repeat(LEAD.length)}`)}`);
     },

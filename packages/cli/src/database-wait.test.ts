@@ -62,7 +62,7 @@ describe('a database that is being restarted', () => {
       let connections = 0;
       let refused = 0;
       const sockets = new Set<Socket>();
-      // Before it lets clients in, Postgres accepts connections and answers like this.
+      // Postgres answers like this while it starts: it accepts connections, but no clients yet.
       const door = createServer((socket) => {
         sockets.add(socket);
         socket.on('error', () => undefined);

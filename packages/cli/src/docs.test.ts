@@ -1,4 +1,4 @@
-/** What the pages say of the command line is what the program has: commands, flags, exit codes and variables. */
+/** The documentation of the command line agrees with the program: commands, flags, exit codes and variables. */
 import { readdirSync, readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
@@ -20,7 +20,7 @@ const leavesOf = (command: Command, path: readonly string[]): [string, Command][
     : command.commands.flatMap((child) => leavesOf(child, [...path, child.name()]));
 const leaves = leavesOf(program, []);
 
-/** The history of decisions speaks of what is no more. */
+/** The history of decisions mentions commands that no longer exist. */
 const pages = [
   'README.md',
   ...pathsBelow('docs')
@@ -37,7 +37,7 @@ describe('packages/cli/README.md', () => {
   const rows = read('packages/cli/README.md')
     .split('\n')
     .filter((line) => line.startsWith('| `boxcar '));
-  /** Said once below the table. */
+  /** Explained once below the table. */
   const COMMON = new Set(['--project', '--plugin', '--workspace', '--session']);
 
   it.each(leaves)('lists the flags of boxcar %s, and no others', (path, command) => {
@@ -58,13 +58,13 @@ describe('packages/cli/README.md', () => {
   });
 });
 
-/** Command lines in a page: the words behind `boxcar`, to the end of the line or of the code. */
+/** Command lines in a page: the words after `boxcar`, to the end of the line or of the code. */
 const linesIn = (text: string): readonly string[] =>
   [...text.replaceAll('\\\n', ' ').matchAll(/(?<![@/\w-])boxcar ([a-z][^\n`]*)/g)].map(
     ([, line = '']) => line,
   );
 
-/** Words that follow `boxcar` in sentences: they are no commands. */
+/** Words that follow `boxcar` in sentences but are not commands. */
 const WORDS = new Set(['processes', 'password']);
 
 it.each(pages)('the command lines of %s have the commands and flags of the program', (page) => {
@@ -74,7 +74,7 @@ it.each(pages)('the command lines of %s have the commands and flags of the progr
     if (group === undefined) return WORDS.has(first) || /^[a-z]+ role\b/.test(line) ? [] : [line];
     const command =
       group.commands.length === 0 ? group : group.commands.find((child) => child.name() === second);
-    // A group may be named without a command of it.
+    // A group may be mentioned without a command.
     if (command === undefined) return second === '' || !/^[a-z-]+ [a-z]/.test(line) ? [] : [line];
     const known = new Set(
       [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]),
@@ -116,10 +116,10 @@ it('variables that the pages name are those that boxcar --help lists', async () 
     ([, name]) => name,
   );
   expect(taken.filter((name) => !listed.has(name ?? ''))).toEqual([]);
-  // Of tests, of the example, of examples of texts and entries, and of compose.
+  // Variables of tests, of the example, of sample texts and entries, and of compose.
   const OTHERS =
     /^(BOXCAR_(TEST|REQUIRE|FAULTS|KEEP|MODEL$|SURVEY|ADK)|TEST_|POSTGRES_PASSWORD$|LOCK_MS$|(JUDGE|HARBOUR|WRITER)_KEY$)/;
-  // The exports of packages are constants, not variables.
+  // The uppercase exports of packages are constants, not variables.
   for (const page of pages.filter((path) => !path.includes('testkit') && path !== 'docs/reference/api.md')) {
     const named = read(page).match(
       /\b(?:[A-Z]+_)+(?:URL|KEY|PASSWORD|MS|SECONDS|BYTES|CARDS)\b|\bBOXCAR_[A-Z_]+[A-Z]\b/g,

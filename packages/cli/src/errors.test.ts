@@ -15,7 +15,7 @@ beforeAll(async () => {
 });
 
 const NOBODY = { DATABASE_URL: 'postgres://127.0.0.1:1/boxcar', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
-/** Nothing is asked of it where it is named; only its absence would ask for queue tables. */
+/** Redis is never contacted; the variable is set only because queue tables would be needed without it. */
 const REDIS_URL = 'redis://127.0.0.1:1';
 
 const withPassword = (url: string, password: string): string => {
@@ -28,7 +28,7 @@ const withPassword = (url: string, password: string): string => {
 const SUBMIT = ['submit', 'launch_principal', '--arg', 'profile_name=x', '--arg', 'instruction=y'];
 const APPLY = ['profiles', 'apply', '-f', PROFILES];
 
-/** One line, `boxcar: <code>: …`, that says what to do, and nothing else. */
+/** Expects exactly one line, `boxcar: <code>: …`, that says how to react. */
 async function expectError(args: readonly string[], env: Env, line: RegExp, run = cli): Promise<void> {
   const { code, stdout, stderr } = await run(args, env);
   expect({ stdout, code }).toEqual({ stdout: '', code: 1 });
@@ -92,7 +92,7 @@ it('with a wrong user or password every way in says so in one line', async () =>
   const env = { DATABASE_URL: withPassword(migrated.url, 'wrong') };
   await expectError(['worker'], env, line);
   for (const args of [['show', '01234567'], ['migrate']]) await expectError(args, env, line, cliHere);
-  // The pool gets in, the direct connection does not.
+  // The pool can connect, the direct connection cannot.
   const { code, stderr } = await cli(['worker'], {
     DATABASE_URL: migrated.url,
     DATABASE_DIRECT_URL: withPassword(migrated.url, 'wrong'),

@@ -1,4 +1,4 @@
-/** A command ends when its answer is written, whatever a plugin keeps open. */
+/** A command ends after its answer is written, whatever a plugin keeps open. */
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -75,7 +75,7 @@ it('profiles apply ends, and a worker that is asked to stop', async () => {
 
 it('a plugin whose module never settles is named, and its command goes on until it is stopped', async () => {
   const never = join(folder, 'never.mjs');
-  // This timer holds nothing: it fires only in a process that something else keeps.
+  // This timer does not keep the process alive: it fires only in a process that stays for another reason.
   writeFileSync(
     never,
     "setTimeout(() => console.log('alive'), 10_500).unref();\nawait new Promise(() => undefined);\nexport default () => undefined;\n",

@@ -1,4 +1,4 @@
-/** The process around the command line: signals, and failures that nobody caught. */
+/** Sets up the process for the command line: signals, and uncaught failures. */
 import { getEventListeners } from 'node:events';
 import { constants } from 'node:os';
 import { strayCalls } from '@boxcar/host/base';
@@ -9,19 +9,19 @@ import { runCli } from './run-cli.js';
 
 /** How long connections may take to close after the command has ended. */
 const LEAVE_AFTER_MS = 100;
-/** Any period will do: a timer that runs keeps the process. */
+/** Any period works: an active timer keeps the process alive. */
 const HOLD_MS = 60_000;
 
 const stop = new AbortController();
 let hasCrashed = false;
 
-/** Loads what it needs: a program that has nothing to report starts without it. */
+/** Loads its modules on demand, so that a program without errors starts without them. */
 async function report(error: Error, withStack: boolean): Promise<void> {
   const { reportError } = await import('@boxcar/host/errors');
   reportError(error, { isJson: process.argv.includes('--json'), withStack });
 }
 
-/** Asks the command to finish; false when it does not listen, or has been asked before. */
+/** Asks the command to finish; false when the command does not listen, or was already asked. */
 function askToStop(reason?: KernelError): boolean {
   if (stop.signal.aborted || getEventListeners(stop.signal, 'abort').length === 0) return false;
   stop.abort(reason);
@@ -38,14 +38,14 @@ for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   });
 }
 
-// Started by `boxcar dev`: without it nobody would stop this process.
+// `boxcar dev` started this process: without this listener nothing would stop it.
 process.once('disconnect', () => {
   if (!askToStop()) process.exit(1);
 });
 process.channel?.unref();
 
-// A bug of ours or of a plugin. One that is traced to a tool call fails the call; any other is said in one line, turns in hand are
-// given back as lost, and the process ends as failed.
+// Handles a bug in Boxcar or in a plugin. A bug that can be traced to a tool call fails the call. Any other bug is reported in one line,
+// turns in progress are given back as lost, and the process exits with a failure.
 for (const name of ['uncaughtException', 'unhandledRejection'] as const) {
   process.on(name, (reason: unknown) => {
     if (strayCalls.fail(reason)) return;
@@ -63,8 +63,8 @@ for (const name of ['uncaughtException', 'unhandledRejection'] as const) {
   });
 }
 
-// A reader may stop reading: `boxcar show … | head`. A worker goes on without one; `dev` and
-// `mcp`, which are there to be read, stop as at Ctrl-C.
+// The reader of the output may stop reading: `boxcar show … | head`. A worker continues without a reader; `dev` and `mcp`, whose purpose
+// is their output, stop as at Ctrl-C.
 const command = process.argv.slice(2).find((word) => !word.startsWith('-'));
 let isCutOff = false;
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
@@ -77,17 +77,17 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   void report(outputFailed(error), false).finally(() => process.exit(1));
 });
 
-// A command that waits for something without a timer or socket of its own, as a plugin may, must not end unsaid.
+// A command may wait, for example in a plugin, without a timer or socket of its own. It must not end without a result.
 const hold = setInterval(() => undefined, HOLD_MS);
 const exitCode = await runCli(process.argv.slice(2), { stop: stop.signal });
 clearInterval(hold);
 process.exitCode =
   hasCrashed || isCutOff ? 1 : exitCode === EXIT.interrupted ? exitCodeOf(stoppedBy) : exitCode;
 
-// A connection may still wait for a server that is away, or a plugin may hold a timer, a socket or a pool. The command has ended, so the
-// process exits anyway, once its answer is written.
+// A connection may still wait for an unavailable server, or a plugin may hold a timer, a socket or a pool. The command has ended, so the
+// process exits anyway, after its answer is written.
 const leave = (): void => {
-  // What says so ends the process.
+  // The handler of the cut output ends the process.
   if (isCutOff) return;
   const isWritten = process.stdout.writableLength + process.stderr.writableLength === 0;
   if (isWritten) process.exit();

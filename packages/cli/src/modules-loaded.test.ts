@@ -1,4 +1,4 @@
-/** What a start costs is what it loads: a bound on the modules, which no busy machine changes. */
+/** The cost of a start is the number of loaded modules: a limit on it does not depend on the load of the machine. */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,12 +11,12 @@ import type { Env } from './testing/cli.js';
 const folder = mkdtempSync(join(tmpdir(), 'boxcar-modules-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** The tool that runs sources, in place of what was built. */
+/** The packages that run the sources directly, when nothing was built. */
 const LOADER = new Set(['tsx', 'esbuild', 'get-tsconfig']);
 
 const MAIN = [join(import.meta.dirname, 'main.ts')];
 
-/** The modules that a command line, or another program, loads, by their package. */
+/** The modules that a command line, or another program, loads, by package. */
 function modulesOf(
   args: readonly string[],
   env: Env = {},

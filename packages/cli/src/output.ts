@@ -1,4 +1,4 @@
-/** What a command says on stdout. */
+/** Writes the output of a command to stdout. */
 import { errorText, KernelError } from '@boxcar/kernel/base';
 
 /** @throws KernelError `output_failed` when stdout is a file that cannot be written; a pipe reports it by its event `error`. */

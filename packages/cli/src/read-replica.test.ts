@@ -43,7 +43,7 @@ describe.runIf(hasPostgresPair())('with DATABASE_READ_URL', () => {
     standby.arm();
   });
 
-  /** The labels of its statements. */
+  /** The labels of the statements that the proxy saw. */
   const labels = ({ statements }: StatementProxy): readonly string[] =>
     statements.flatMap((text) => /\/\* ([\w-]+\.[\w-]+) \*\//.exec(text)?.[1] ?? []);
   const PRIMARY = ['schema-version.applied', 'replica.mark'];
@@ -141,7 +141,7 @@ describe.runIf(hasPostgresPair())('with DATABASE_READ_URL', () => {
     await worker.close();
   });
 
-  // The last one: it ends the standby.
+  // This test is the last, because it ends the standby.
   test('doctor tells a replica that is none, and one that does not answer', async () => {
     const findings = async (url: string): Promise<unknown> => {
       const { stdout } = await cliHere(['doctor', '--json'], { ...env, DATABASE_READ_URL: url });

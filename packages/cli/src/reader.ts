@@ -10,13 +10,13 @@ import { checkSchemaVersion, createPool, endPool, type PoolOptions } from '@boxc
 export interface Reader extends AsyncDisposable {
   readonly pool: ReturnType<typeof createPool>;
   /**
-   * Reads a report: on the standby of `DATABASE_READ_URL` if there is one and it has all that the primary has, else on `pool`. Notes why
-   * the standby was not read. `ask` may be called twice, with either pool, and must not write.
+   * Reads a report. It uses the standby of `DATABASE_READ_URL` if there is one and it has replayed everything from the primary, else
+   * `pool`. A note gives the reason when the standby was not used. `ask` may be called twice, with either pool, and must not write.
    */
   report<T>(ask: (pool: Reader['pool']) => Promise<T>): Promise<T>;
 }
 
-/** How long one statement may take in commands that read or change many rows: purge, erase. */
+/** The time limit of one statement in commands that read or change many rows: purge, erase. */
 export const LONG_STATEMENT_MS = 30 * 60_000;
 
 /** @throws KernelError as `openStack` does. */

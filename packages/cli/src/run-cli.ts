@@ -11,14 +11,14 @@ import { writeOutput } from './output.js';
 export interface CliOptions {
   /** Default: the environment of the process. */
   readonly env?: Environment;
-  /** Asks the command to finish. */
+  /** Aborts to ask the command to finish. */
   readonly stop?: AbortSignal;
 }
 
-/** Commands follow one another; a worker is the last user for long. */
+/** Commands follow one another; after a worker, no user of the embedded server is expected for long. */
 const KEEP_MS = 60_000;
 
-/** In the words of commander, which flag or argument is wrong. */
+/** Finds the wrong flag or argument in commander's message. */
 const FIELD = /^option '[^']*--([\w-]+)|for argument '([\w|-]+)'/;
 
 const EXIT_CODES = `
@@ -97,7 +97,7 @@ const version = (): string => {
   return manifest.version;
 };
 
-/** The word of a command line that names its command; of `help submit` it is the second. */
+/** The word of a command line that names its command; for `help submit` it is the second. */
 const commandIn = (args: readonly string[]): string | undefined => {
   const [first, second] = args.filter((word) => !word.startsWith('-'));
   return first === 'help' ? second : first;
@@ -106,9 +106,9 @@ const commandIn = (args: readonly string[]): string | undefined => {
 /**
  * The program with its commands.
  *
- * @param run - What the commands do with their work.
- * @param name - The command that is meant. The modules of the others are not loaded: they have a name and a description only.
- * Without it all are loaded.
+ * @param run - Runs the work of a command.
+ * @param name - The command in use. The modules of other commands are not loaded: these have only a name and a description.
+ * Without a name, all modules are loaded.
  */
 export async function createProgram(run: Run, name?: string): Promise<Command> {
   const program: Command = new Command('boxcar')
@@ -121,7 +121,7 @@ export async function createProgram(run: Run, name?: string): Promise<Command> {
         command.parent?.parent === null ? command.name() : Help.prototype.subcommandTerm(command),
     })
     .addHelpText('after', `${EXIT_CODES}\n${ENVIRONMENT}`)
-    // What is wrong is said once, in one line, where the error arrives.
+    // An error is reported once, in one line, by the code that catches it.
     .configureOutput({ writeOut: writeOutput, outputError: () => undefined })
     .exitOverride();
   const needsAll = name === undefined || COMMANDS.some((one) => one.name === name && one.knowsAll === true);
@@ -134,7 +134,7 @@ export async function createProgram(run: Run, name?: string): Promise<Command> {
   return program;
 }
 
-/** The help of the command that was meant, as far as it exists. */
+/** The help of the given command, as far as the command exists. */
 function helpFor(program: Command, args: readonly string[]): string {
   const path: string[] = [];
   let command = program;
@@ -158,7 +158,7 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
   using _secrets = declareEnvironmentSecrets(env);
   let exitCode = 0;
   let withStack = false;
-  // Also when the command line cannot be read.
+  // Also used when the command line cannot be parsed.
   const isJson = args.includes('--json');
   const name = commandIn(args);
   const report = async (error: unknown): Promise<void> => {
@@ -183,7 +183,7 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
     } catch (error) {
       if (!(error instanceof CommanderError)) throw error;
       if (error.exitCode === 0) return EXIT.success;
-      // Without a command the help was printed, which says it all.
+      // Without a command the help was printed, which is sufficient.
       if (error.code !== 'commander.help') {
         const message = error.message.replace(/^error: /, '').replace(/\.$/, '');
         const { KernelError } = await import('@boxcar/kernel/base');
@@ -207,8 +207,8 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
 }
 
 /**
- * `help tape show` as `tape show --help`. Where help is asked for a command that does not exist, the command line without the question,
- * which is refused.
+ * Converts `help tape show` to `tape show --help`. When the command does not exist, returns the command line without the help request,
+ * which is then rejected.
  */
 function readHelp(args: readonly string[], program: Command): readonly string[] {
   const words = args.filter((word) => !word.startsWith('-'));
@@ -235,7 +235,7 @@ function readHelp(args: readonly string[], program: Command): readonly string[] 
   return hasWord ? [...path, ...flags, '--help'] : args;
 }
 
-/** The command line with the tape that `--session` names in its place. */
+/** Returns the command line with the tape that `--session` names inserted in its place. */
 async function withSession(
   args: readonly string[],
   name: string | undefined,
@@ -249,7 +249,7 @@ async function withSession(
   );
 }
 
-/** `submit <primitive> --help` is about that primitive. @returns Whether it was asked for. */
+/** `submit <primitive> --help` shows the help of that primitive. @returns Whether it was requested. */
 async function explainTopic(args: readonly string[], program: Command, run: Run): Promise<boolean> {
   const words = args.filter((word) => !['--help', '-h', '--json'].includes(word));
   const asksForHelp = args.includes('--help') || args.includes('-h');

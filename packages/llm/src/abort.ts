@@ -1,8 +1,8 @@
 import { startTimer, type Timer } from '@boxcar/kernel';
 
 /**
- * The outcome of `work`, or the signal's reason as soon as it aborts. The work itself has to see the signal
- * too: what it does after the abort is not waited for, and how it ends is not reported.
+ * The outcome of `work`, or the signal's reason as soon as the signal aborts. The work must watch the signal too: after an abort nothing
+ * waits for it, and its outcome is not reported.
  */
 export function raceAbort<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise<T>((resolve, reject) => {
@@ -13,7 +13,7 @@ export function raceAbort<T>(work: Promise<T>, signal: AbortSignal): Promise<T> 
   });
 }
 
-/** Waits; an abort ends the wait at once with the signal's reason and leaves no timer and no listener. */
+/** Waits. An abort ends the wait at once with the signal's reason and leaves no timer and no listener. */
 export async function pause(delayMs: number, signal: AbortSignal): Promise<void> {
   let timer: Timer | undefined;
   const elapsed = new Promise<void>((resolve) => {

@@ -1,23 +1,22 @@
 /**
- * What a scripted model reads in a prompt: the part that belongs to the current turn. Derived from the
- * request alone, so any instance on any worker reads the same.
+ * The part of a prompt that belongs to the current turn, as a scripted model reads it. It is derived from the request alone, so any
+ * instance on any worker reads the same.
  *
- * C1  Of this turn are the calls from `turn.firstMessage` on, and of those the last `turn.step - 1`
- *     messages at most: a clone's inherited calls stand before them and are nobody's results here.
- * C2  A result belongs to the call whose id it answers; results come in call order, whatever order they
- *     were given in.
+ * C1  The calls of this turn begin at `turn.firstMessage`, and at most the last `turn.step - 1` messages with calls count. A clone's
+ *     inherited calls precede them, and their results are not results of this turn.
+ * C2  A result belongs to the call whose id it answers. Results are in call order, whatever order they were given in.
  */
 import type { JsonValue, Message, ModelRequest, ModelToolCall } from '@boxcar/kernel';
 import { parseJsonOrText } from './template.js';
 
 export interface Conversation {
-  /** The text that is new since this turn's last answer; before the first one, the turn's whole context. */
+  /** The text that is new since this turn's last answer. Before the first answer: the turn's whole context. */
   news(): string;
-  /** The results of this turn's calls of `tool` in call order: parsed when they are JSON, else text. */
+  /** The results of this turn's calls of `tool` in call order, parsed when they are JSON, else text. */
   results(tool: string): readonly JsonValue[];
 }
 
-/** Where this turn's own calls begin (C1). */
+/** The index of the first message with calls of this turn (C1). */
 function findFirstCalls({ messages, turn }: ModelRequest): number {
   let first = messages.length;
   let stepsLeft = turn.step - 1;
@@ -30,7 +29,7 @@ function findFirstCalls({ messages, turn }: ModelRequest): number {
   return first;
 }
 
-/** Where begins what is new since this turn's last answer; before the first one, all of its context is. */
+/** The index of the first message that is new since this turn's last answer; before the first answer, the turn's first message. */
 function findNews({ messages, turn }: ModelRequest): number {
   if (turn.step === 1) return turn.firstMessage;
   const lastAnswer = messages.findLastIndex((message) => message.role === 'assistant');
@@ -56,7 +55,7 @@ function collectResults(messages: readonly Message[]): ReadonlyMap<string, reado
   return results;
 }
 
-/** Reads this turn's part of a prompt; results are parsed when the first of them is asked for. */
+/** Reads this turn's part of a prompt. Results are parsed on the first request for any of them. */
 export function readConversation(request: ModelRequest): Conversation {
   const { messages } = request;
   let results: ReadonlyMap<string, readonly JsonValue[]> | undefined;
@@ -73,10 +72,10 @@ export function readConversation(request: ModelRequest): Conversation {
   };
 }
 
-/** About four characters are one token: good for budgets and figures of demos, not for billing. */
+/** About four characters are one token: good enough for budgets and the figures of demos, not for billing. */
 const tokensOf = (characters: number): number => Math.ceil(characters / 4);
 
-/** The estimated size of a prompt: its texts and the calls in it. */
+/** The estimated size of a prompt: its texts and its calls. */
 export function estimatePromptTokens(messages: readonly Message[]): number {
   const characters = messages.map((message) => {
     if (message.role !== 'assistant') return message.content.length;

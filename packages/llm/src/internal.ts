@@ -1,2 +1,2 @@
-/** What tests of model adapters need beyond the package's surface. */
+/** Exports for tests of model adapters that are not part of the package's public API. */
 export { type ModelContractSubject, modelContract } from './model-contract.js';

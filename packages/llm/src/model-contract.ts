@@ -7,15 +7,15 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Model, ModelError, type ModelReply, type ModelRequest } from '@boxcar/kernel';
 
 export interface ModelContractSubject {
-  /** A fresh instance, as another worker would have it. */
+  /** A fresh instance, as another worker would create it. */
   create(): Model;
-  /** Answered with text and no call. */
+  /** The model answers it with text and no call. */
   readonly text: ModelRequest;
-  /** Answered with at least one call. */
+  /** The model answers it with at least one call. */
   readonly calls: ModelRequest;
-  /** Takes longer than ten seconds unless it is aborted. */
+  /** The answer takes longer than ten seconds unless the call is aborted. */
   readonly slow: ModelRequest;
-  /** Requests that fail, and how. */
+  /** Requests that fail, each with the expected failure. */
   readonly failures: readonly {
     readonly request: ModelRequest;
     readonly code: ModelError['code'];
@@ -40,7 +40,7 @@ function deepFreeze<T>(value: T): T {
 const ask = (model: Model, request: ModelRequest): Promise<ModelReply> =>
   model.generate(request, { signal: new AbortController().signal });
 
-/** How a call ended when it had to fail within a limit; `still running` when it did not. */
+/** The error of a call that must fail within a time limit; `still running` when it did not end. */
 async function failureOf(call: Promise<ModelReply>): Promise<unknown> {
   const limit = new AbortController();
   const answered = call.then(
@@ -90,7 +90,7 @@ function checkReply(reply: ModelReply): void {
   assert.ok(reasoningTokens <= outputTokens, 'reasoning is a part of the answer');
 }
 
-/** The cases for one adapter. Requests are frozen, so that an adapter that changes one fails. */
+/** The cases for one adapter. Requests are frozen, so an adapter that changes a request fails. */
 export function modelContract(subject: ModelContractSubject): readonly ContractCase[] {
   const text = deepFreeze(subject.text);
   const calls = deepFreeze(subject.calls);
@@ -191,7 +191,7 @@ export function modelContract(subject: ModelContractSubject): readonly ContractC
             assert.equal(await call, reason);
           });
           await Promise.all(ended);
-          // Rejections are reported when the tasks of a turn of the event loop are done.
+          // Node reports unhandled rejections after the microtasks of one turn of the event loop.
           await new Promise((resolve) => setImmediate(resolve));
           assert.deepEqual(unhandled, []);
         } finally {

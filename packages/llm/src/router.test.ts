@@ -6,7 +6,7 @@ import { createScriptedModel } from './scripted.js';
 
 const named = (text: string): Model => createScriptedModel({ functions: { name: () => ({ text }) } });
 
-/** An adapter that serves its prefix by another model's function. */
+/** An adapter whose prefix is served by a function of another model. */
 const served = (text: string): Model => ({
   generate: (request, options) => named(text).generate({ ...request, model: 'scripted:name' }, options),
 });

@@ -6,18 +6,18 @@ import { countAllTokens } from './tokenizer.js';
 
 export interface ModelRouterOptions {
   readonly scripted?: ScriptedModelOptions | undefined;
-  /** Keys and addresses of `openai`, `anthropic` and `openai-compatible`; a call says what is missing. */
+  /** Keys and addresses of `openai`, `anthropic` and `openai-compatible`; a call reports a missing one. */
   readonly providers?: ModelSettings | undefined;
-  /** More adapters by the prefix of their model names, or others in place of the ones above. */
+  /** More adapters by the prefix of their model names. They can replace the built-in adapters. */
   readonly adapters?: Readonly<Record<string, Model>> | undefined;
 }
 
 /**
- * One `Model` over several: the part of the profile's model name before the first `:` picks the adapter,
- * which gets the request as it is. `scripted` and the providers are always there.
+ * One `Model` over several: the part of the profile's model name before the first `:` picks the adapter, which gets the request
+ * unchanged. `scripted` and the providers are always there.
  *
- * @returns A `Model` that throws ModelError `model_unknown` for an unknown prefix; its `checkProfile`
- * throws KernelError `profile_invalid` for it, and else what the adapter's own check throws.
+ * @returns A `Model` that throws ModelError `model_unknown` for an unknown prefix. Its `checkProfile`
+ * throws KernelError `profile_invalid` for an unknown prefix, and otherwise the error of the adapter's own check.
  */
 export function createModelRouter({ scripted, providers, adapters = {} }: ModelRouterOptions = {}): Model {
   const models = new Map<string, Model>([

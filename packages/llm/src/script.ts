@@ -1,11 +1,11 @@
 /**
- * The script of the `scripted` model: a list of steps, one per model call of a turn. This file owns the
- * shape and every check that can be made before a turn runs; `scripted.ts` follows it.
+ * The script of the `scripted` model: a list of steps, one per model call of a turn. This file defines the shape and every check that is
+ * possible before a turn runs; `scripted.ts` runs the script.
  *
- * S1  A step foresees an answer (`calls`, `say`, both, or `empty`), a failure (`fail`, `overflow`), or a
- *     failure first and then the answer.
- * S2  Every template of a script can be parsed, and reads results only of tools that an earlier step calls.
- * S3  `item` and `index` stand only in the calls of a `forEach`, and in the `$item` of a list element with `$forEach`.
+ * S1  A step defines an answer (`calls`, `say`, both, or `empty`), a failure (`fail`, `overflow`), or first a failure and then the
+ *     answer.
+ * S2  Every template of a script can be parsed, and reads only results of tools that an earlier step calls.
+ * S3  `item` and `index` occur only in the calls of a `forEach`, and in the `$item` of a list element with `$forEach`.
  */
 import { isJsonObject, type JsonValue, ROLES } from '@boxcar/kernel';
 import { z } from 'zod';
@@ -16,7 +16,7 @@ const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
 const expectSchema = z.strictObject({
   /** The role of the prompt's last message. */
   lastRole: z.enum(ROLES).optional(),
-  /** Must (not) stand in what is new since this turn's last answer: at step 1 in all of its context. */
+  /** Must (not) occur in the text that is new since this turn's last answer; at step 1, in the whole context. */
   contains: z.string().min(1).optional(),
   notContains: z.string().min(1).optional(),
 });
@@ -43,7 +43,7 @@ const failSchema = z.strictObject({
   /** Seconds, as in the HTTP header. */
   retryAfter: z.number().nonnegative().max(86_400).optional(),
   message: z.string().optional(),
-  /** Fails while the attempt is at most this. Default 1; a step without an answer fails always. */
+  /** Fails while the attempt is at most this number. Default 1. A step without an answer always fails. */
   times: z.number().int().positive().optional(),
 });
 
@@ -55,9 +55,9 @@ const usageSchema = z.strictObject({
 const stepShape = z.strictObject({
   expect: expectSchema.optional(),
   calls: z.array(callSchema).min(1).optional(),
-  /** One template that yields a list; `calls` is repeated for each item. No item makes an empty answer. */
+  /** One template that yields a list; `calls` is repeated for each item. An empty list makes an empty answer. */
   forEach: z.string().optional(),
-  /** The answer's text, alone or beside calls. Templates allowed. */
+  /** The answer's text, alone or together with calls. Templates allowed. */
   say: z.string().min(1).optional(),
   /** An answer with neither text nor calls. */
   empty: z.literal(true).optional(),
@@ -65,14 +65,14 @@ const stepShape = z.strictObject({
   /** The prompt exceeds the window: at the first attempt, or always when the step has no answer. */
   overflow: z.literal(true).optional(),
   delayMs: z.number().int().nonnegative().max(86_400_000).optional(),
-  /** The number of pauses `delayMs` is divided into; and the parts of the text as it is streamed. */
+  /** The number of pauses that `delayMs` is divided into, and of pieces that the text is streamed in. */
   chunks: z.number().int().min(1).max(10_000).optional(),
   usage: usageSchema.optional(),
   finishReason: z.enum(['stop', 'tool_calls', 'length', 'content_filter', 'other']).optional(),
 });
 type StepShape = z.infer<typeof stepShape>;
 
-/** True when the step has something to answer once it no longer fails. */
+/** True when the step has an answer for the time when it no longer fails. */
 export const hasAnswer = (step: StepShape): boolean =>
   step.calls !== undefined || step.say !== undefined || step.empty === true;
 
@@ -96,7 +96,7 @@ function textsOf(value: JsonValue, path: readonly (string | number)[], isRepeate
   return members.flatMap(([key, member]) => textsOf(member, [...path, key], isRepeated));
 }
 
-/** Every text of a step in which templates are filled in. */
+/** Every text of a step whose templates are filled in. */
 function templateTextsOf(step: StepShape): readonly TemplateText[] {
   const isRepeated = step.forEach !== undefined;
   return [
@@ -109,7 +109,7 @@ function templateTextsOf(step: StepShape): readonly TemplateText[] {
   ];
 }
 
-/** One step of a script, checked on its own. */
+/** One step of a script, checked by itself. */
 export const scriptStepSchema = stepShape.superRefine((step, context) => {
   const refuse = (path: readonly (string | number)[], message: string): void => {
     context.addIssue({ code: 'custom', path: [...path], message });
@@ -150,7 +150,7 @@ export const scriptStepSchema = stepShape.superRefine((step, context) => {
 });
 export type ScriptStep = z.infer<typeof scriptStepSchema>;
 
-/** A whole script: its steps, and what each may read of those before it (S2). */
+/** A whole script: its steps, and the results that each may read from earlier steps (S2). */
 export const scriptSchema = z
   .array(scriptStepSchema)
   .min(1, 'a script needs at least one step')

@@ -17,7 +17,7 @@ const reply = (request: ModelRequest, options?: ScriptedModelOptions) =>
   ask(createScriptedModel(options), request);
 
 afterEach(() => {
-  // Those of others are not to be lost with the clock.
+  // Timers that other code set under the fake clock must not be lost with it.
   if (vi.isFakeTimers()) vi.runOnlyPendingTimers();
   vi.useRealTimers();
 });
@@ -400,7 +400,7 @@ describe('time', () => {
   });
 
   it('a delay is as many pauses as it has chunks', async () => {
-    // Each pause listens for an abort of its own.
+    // Each pause has its own abort listener.
     const listeners = async (chunks: number): Promise<number> => {
       const { signal } = new AbortController();
       const listen = vi.spyOn(signal, 'addEventListener');
@@ -418,7 +418,7 @@ describe('time', () => {
     const call = createScriptedModel().generate(request, { signal: controller.signal });
     const outcome = expect(call).rejects.toBe('the worker stops');
     await vi.advanceTimersByTimeAsync(25_000);
-    // What other files have left in this process may set timers too.
+    // Code of other files in this process may have set timers too.
     const timers = vi.getTimerCount();
     controller.abort('the worker stops');
     await outcome;

@@ -2,9 +2,9 @@
  * The deterministic model of demos, tests and benches: `scripted` follows the script of the profile,
  * `scripted:<name>` a registered function.
  *
- * M1  It keeps nothing between calls: the position is `turn.step`, everything else is read from the
- *     request. A fresh instance on another worker continues where the first one stood.
- * M2  What the script does not foresee is a `script_mismatch` that names turn, step and what was seen.
+ * M1  It keeps nothing between calls: the position is `turn.step`, everything else is read from the request. A fresh instance on another
+ *     worker continues at the same position.
+ * M2  A request that the script does not provide for fails with a `script_mismatch` that names turn, step and the prompt's content.
  * M3  An abort ends a call at once with the signal's reason, and leaves no timer behind.
  */
 import {
@@ -31,7 +31,7 @@ import {
 import { hasAnswer, type ScriptStep, scriptSchema, scriptStepSchema } from './script.js';
 import { fillText, fillValue, isList, shapeOf, type TemplateScope } from './template.js';
 
-/** What a scripted function answers; whatever it leaves out is empty, estimated, or follows from the rest. */
+/** The answer of a scripted function; omitted fields are empty, estimated, or derived from the others. */
 export interface ScriptedReply {
   readonly text?: string | undefined;
   readonly toolCalls?: readonly ModelToolCall[] | undefined;
@@ -39,26 +39,26 @@ export interface ScriptedReply {
   readonly finishReason?: ModelReply['finishReason'] | undefined;
 }
 
-/** The readers that scripts have, for functions. */
+/** The script's readers, for functions. */
 export interface ScriptedHelpers {
   /** The turn's own instruction: text, or the JSON it was given; null when it has none. */
   readonly instruction: JsonValue;
-  /** The results of this turn's calls of `tool` in call order: parsed when they are JSON, else their text. */
+  /** The results of this turn's calls of `tool` in call order, parsed when they are JSON, else their text. */
   results(tool: string): readonly JsonValue[];
   /** A JSON value with its templates filled in, as in a script. @throws ModelError `script_mismatch` */
   template(value: JsonValue): JsonValue;
   /** A call whose arguments are valid JSON. The id defaults to `call_<step>`. */
   call(tool: string, argumentsValue: JsonValue, id?: string): ModelToolCall;
-  /** Waits, and ends with the signal's reason when the call is aborted. */
+  /** Waits; rejects with the signal's reason when the call is aborted. */
   pause(delayMs: number): Promise<void>;
-  /** Hands on a part of the text before the answer is complete. The parts joined are the answer's text. */
+  /** Emits a piece of the text before the answer is complete. The joined pieces are the answer's text. */
   write(text: string): void;
   readonly signal: AbortSignal;
 }
 
 /**
- * A model in code, for what scripts cannot say. It must derive its answer from the request alone. A thrown
- * `ModelError` passes as it is, any other error becomes `model_failed`.
+ * A model in code, for behavior that scripts cannot express. It must derive its answer from the request alone. A thrown `ModelError`
+ * passes unchanged, any other error becomes `model_failed`.
  */
 export type ScriptedFunction = (
   request: ModelRequest,
@@ -66,7 +66,7 @@ export type ScriptedFunction = (
 ) => ScriptedReply | Promise<ScriptedReply>;
 
 export interface ScriptedModelOptions {
-  /** The functions behind `scripted:<name>`, looked up at each call: plugins may add to it after the start. */
+  /** The functions of `scripted:<name>`, looked up at each call: plugins may add to them after the start. */
   readonly functions?: Readonly<Record<string, ScriptedFunction>>;
 }
 
@@ -76,7 +76,7 @@ const MAX_SEEN = 300;
 const shorten = (text: string): string =>
   text.length <= MAX_SEEN ? text : `${text.slice(0, MAX_SEEN).toWellFormed()}…`;
 
-/** A finding in a profile, in the form that failed schemas have. */
+/** A finding in a profile, in the same form as a failed schema. */
 export function toProfileInvalid(path: string, message: string): KernelError {
   return new KernelError('profile_invalid', {
     message: `${path}: ${message}.`,
@@ -156,7 +156,7 @@ function checkExpectation(request: ModelRequest, conversation: Conversation, ste
   if (notContains !== undefined && news.includes(notContains)) refuse(`no text with '${notContains}'`);
 }
 
-/** Waits, and hands on a part of the text after each wait. */
+/** Waits, and emits a piece of the text after each wait. */
 async function writeInChunks(
   { delayMs = 0, chunks = 1 }: ScriptStep,
   text: string,
@@ -216,7 +216,7 @@ function writeAnswer(request: ModelRequest, step: ScriptStep, scope: TemplateSco
     ...call,
     id: call.id ?? `call_${request.turn.step}_${index}`,
   }));
-  // Text alone would end the turn where the script foresaw calls; an empty answer only leads to the next step.
+  // Text without calls would end the turn although the script defined calls; an empty answer leads to the next step.
   const saysNothing = step.calls !== undefined && toolCalls.length === 0;
   return {
     text: step.say === undefined || saysNothing ? '' : fillText(step.say, scope),
@@ -276,11 +276,11 @@ async function callFunction(
 /**
  * Creates the scripted model.
  *
- * @returns A `Model` whose `checkProfile` throws KernelError `profile_invalid` naming each wrong part of a
- * script (`script.3.calls.0.tool`, positions from 0), and an unknown function (`model`).
+ * @returns A `Model` whose `checkProfile` throws KernelError `profile_invalid` that names each wrong part of a script
+ * (`script.3.calls.0.tool`, positions from 0), and an unknown function (`model`).
  */
 export function createScriptedModel({ functions = {} }: ScriptedModelOptions = {}): Model {
-  /** The function a model name stands for, nothing for the script itself, or why the name means nothing. */
+  /** The function that a model name stands for, undefined for the script itself, or the reason why the name is not valid. */
   const findFunction = (
     model: string,
   ): { readonly run?: ScriptedFunction } | { readonly unknown: string } => {

@@ -4,14 +4,14 @@
  * A pointer is a root and a path in the manner of RFC 6901 (`~1` is a `/` in a key, `~0` a `~`):
  *   instruction, instruction/path     the turn's instruction; text is read as JSON when a path follows
  *   results/<tool>, …/path            the result of the last call of that tool in this turn
- *   results/<tool>/*, …/path          the results of all its calls in this turn, in call order; none = []
- *   item, item/path, index            the item a `forEach` stands at, and its position from 0
- * `*` stands for every element of a list or every value of an object; a pointer with one or more `*` yields
- * the flat list of its matches. Helpers are applied from right to left.
+ *   results/<tool>/*, …/path          the results of all its calls in this turn, in call order; no call: []
+ *   item, item/path, index            the current item of a `forEach`, and its position from 0
+ * `*` matches every element of a list or every value of an object; a pointer with one or more `*` yields the flat list of its matches.
+ * Helpers are applied from right to left.
  *
- * P1  A string that is exactly one template yields the value, with its JSON type. Within longer text strings
- *     stand as they are and anything else as JSON.
- * P2  What a pointer names must be there, and a helper gets what it needs; otherwise the template is refused.
+ * P1  A string that consists of exactly one template yields the value, with its JSON type. Within longer text strings are inserted
+ *     unchanged and other values as JSON.
+ * P2  The value that a pointer names must exist, and a helper must get a suitable value; otherwise the template is refused.
  * P3  Values that were filled in are never read as templates again.
  */
 import { canonicalJson, isJsonObject, type JsonValue } from '@boxcar/kernel';
@@ -30,7 +30,7 @@ interface HelperUse {
 }
 
 interface Template {
-  /** In the order they are applied. */
+  /** In the order of application. */
   readonly helpers: readonly HelperUse[];
   readonly pointer: Pointer;
 }
@@ -39,14 +39,14 @@ export type ParsedTemplate =
   | { readonly outcome: 'parsed'; readonly template: Template }
   | { readonly outcome: 'refused'; readonly why: string };
 
-/** What templates are read against. */
+/** The values that templates can read. */
 export interface TemplateScope {
   /** Null when the turn has none. */
   readonly instruction: JsonValue;
   /** The results of this turn's calls of `tool`, in call order. */
   results(tool: string): readonly JsonValue[];
   readonly item?: { readonly value: JsonValue; readonly index: number } | undefined;
-  /** Throws, saying where the script stands. */
+  /** Throws an error that names the position in the script. */
   refuse(why: string): never;
 }
 
@@ -61,7 +61,7 @@ interface Helper {
 /** `Array.isArray` for JSON, which keeps the element type. */
 export const isList = (value: JsonValue): value is readonly JsonValue[] => Array.isArray(value);
 
-/** What kind of JSON a value is, for messages. */
+/** The JSON kind of a value, for messages. */
 export const shapeOf = (value: JsonValue): string => {
   if (value === null) return 'null';
   return isList(value) ? 'a list' : typeof value === 'object' ? 'an object' : `a ${typeof value}`;
@@ -83,7 +83,7 @@ const asNumbers = (value: JsonValue, refuse: Refuse): readonly number[] =>
 const asFilledNumbers = (value: JsonValue, refuse: Refuse): readonly number[] =>
   asNumbers(asFilledList(value, refuse), refuse);
 
-/** The text a value has within longer text. */
+/** The text form of a value within longer text. */
 const textOf = (value: JsonValue): string => (typeof value === 'string' ? value : JSON.stringify(value));
 
 function sortList(value: JsonValue, argument: string, refuse: Refuse): JsonValue {
@@ -116,7 +116,7 @@ const HELPERS: ReadonlyMap<string, Helper> = new Map<string, Helper>([
     },
   ],
   [
-    'sum', // of numbers; of none it is 0
+    'sum', // of numbers; the sum of no numbers is 0
     {
       argument: 'none',
       apply: (value, _argument, refuse) => asNumbers(value, refuse).reduce((total, part) => total + part, 0),
@@ -158,7 +158,7 @@ const HELPERS: ReadonlyMap<string, Helper> = new Map<string, Helper>([
     },
   ],
   [
-    'unique', // the first of equal values stays
+    'unique', // keeps the first of equal values
     {
       argument: 'none',
       apply: (value, _argument, refuse) => {
@@ -170,17 +170,17 @@ const HELPERS: ReadonlyMap<string, Helper> = new Map<string, Helper>([
       },
     },
   ],
-  // sort, sort(-), sort(path), sort(-path): stable, by the element or by what the path names in it; - descends
+  // sort, sort(-), sort(path), sort(-path): stable, by the element or by its value at the path; - sorts in descending order
   ['sort', { argument: 'optional', apply: sortList }],
   [
-    'get', // get(path): a path into what stands right of it, `*` included
+    'get', // get(path): the value at the path in the value on its right, `*` included
     {
       argument: 'required',
       apply: (value, argument, refuse) => readPath(value, splitPath(argument), '', refuse),
     },
   ],
   [
-    'after', // after(text): what follows the first `text`, up to the end of that line
+    'after', // after(text): the text after the first `text`, up to the end of that line
     {
       argument: 'required',
       apply: (value, argument, refuse) => {
@@ -202,7 +202,7 @@ const HELPERS: ReadonlyMap<string, Helper> = new Map<string, Helper>([
   ['json', { argument: 'none', apply: (value) => JSON.stringify(value) }],
 ]);
 
-/** The path's segments, unescaped; the empty path has none. */
+/** The path's segments, unescaped; an empty path has no segments. */
 function splitPath(path: string): readonly string[] {
   if (path === '') return [];
   return path.split('/').map((segment) => segment.replaceAll('~1', '/').replaceAll('~0', '~'));
@@ -243,7 +243,7 @@ function describeKeys(keys: readonly string[]): string {
 
 const HELPER_USE = /^([A-Za-z_]+)(?:\(([^()]*)\))?:/;
 
-/** Reads what stands between `{{` and `}}`. */
+/** Parses the text between `{{` and `}}`. */
 function parseTemplate(source: string): ParsedTemplate {
   const refused = (why: string): ParsedTemplate => ({ outcome: 'refused', why: `{{${source}}}: ${why}` });
   const helpers: HelperUse[] = [];
@@ -276,10 +276,10 @@ function parseTemplate(source: string): ParsedTemplate {
 const HOLE = /\{\{([^{}]*)\}\}/g;
 const EXACT = /^\{\{([^{}]*)\}\}$/;
 
-/** The one template a text consists of; undefined when it is longer, or none. */
+/** The template when a text consists of exactly one; otherwise undefined. */
 export const exactTemplate = (text: string): string | undefined => EXACT.exec(text)?.[1];
 
-/** Every template of a text in order; a `{{` that begins none is one that is refused. */
+/** Every template of a text in order; a `{{` that does not begin a valid template is a refused template. */
 export function parseTemplates(text: string): readonly ParsedTemplate[] {
   const parsed = [...text.matchAll(HOLE)].map(([, source = '']) => parseTemplate(source));
   if (!text.replaceAll(HOLE, '').includes('{{')) return parsed;
@@ -335,7 +335,7 @@ export function fillText(text: string, scope: TemplateScope): string {
   return text.replaceAll(HOLE, (_hole, source: string) => textOf(evaluate(source, scope)));
 }
 
-/** A list element that stands for one element per item of a list: `{ $forEach: '{{list}}', $item: <value> }`. */
+/** A list element that produces one element per item of a list: `{ $forEach: '{{list}}', $item: <value> }`. */
 export interface RepeatedElement {
   readonly $forEach: JsonValue;
   readonly $item: JsonValue;
@@ -351,7 +351,7 @@ function fillRepeated({ $forEach, $item }: RepeatedElement, scope: TemplateScope
   return items.map((item, index) => fillValue($item, { ...scope, item: { value: item, index } }));
 }
 
-/** A JSON value with the templates in its strings filled in (P1) and repeated elements written out; keys stay as they are. */
+/** A JSON value with the templates in its strings filled in (P1) and repeated elements expanded; keys stay unchanged. */
 export function fillValue(value: JsonValue, scope: TemplateScope): JsonValue {
   if (typeof value === 'string') {
     const source = exactTemplate(value);
@@ -365,7 +365,7 @@ export function fillValue(value: JsonValue, scope: TemplateScope): JsonValue {
   return Object.fromEntries(Object.entries(value).map(([key, member]) => [key, fillValue(member, scope)]));
 }
 
-/** JSON when the text is JSON, else the text. */
+/** The parsed value when the text is JSON, else the text. */
 export function parseJsonOrText(text: string): JsonValue {
   try {
     const value: JsonValue = JSON.parse(text);

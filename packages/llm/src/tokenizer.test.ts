@@ -27,7 +27,7 @@ describe('the encoding of a model', () => {
 });
 
 describe('counting', () => {
-  // As another implementation of the published encodings counts.
+  // The counts of another implementation of the published encodings.
   test.each([
     ['', 0, 0],
     ['hello world', 2, 2],

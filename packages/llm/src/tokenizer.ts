@@ -1,7 +1,6 @@
 /**
- * Counting tokens without a network. OpenAI publishes the encodings of its models; Anthropic and most others do not, so for
- * them the count is an estimate by OpenAI's newest encoding. Nothing that is stored depends on it: budgets are counted in
- * the kernel's own estimate.
+ * Counts tokens without a network. OpenAI publishes the encodings of its models; Anthropic and most others do not, so for them the count
+ * is an estimate by OpenAI's newest encoding. No stored figure depends on it: budgets use the kernel's own estimate.
  */
 import { Worker } from 'node:worker_threads';
 import { KernelError, providerOf } from '@boxcar/kernel';
@@ -12,7 +11,7 @@ export interface Tokenizer {
   readonly isExact: boolean;
 }
 
-/** Which encoding counts for a model name of a profile, `<provider>:<model>`. */
+/** The encoding for a model name of a profile, `<provider>:<model>`. */
 export function tokenizerOf(model: string): Tokenizer {
   const [, ...rest] = model.split(':');
   const name = rest.join(':').toLowerCase();
@@ -33,13 +32,13 @@ type Answer =
   | { readonly id: number; readonly counts: readonly number[] }
   | { readonly id: number; readonly error: string };
 
-/** The thread that counts: started by the first count, kept afterwards, and no reason for the process to go on. */
+/** The counting thread. The first count starts it; it stays afterwards and does not keep the process alive. */
 class TokenizerThread {
   readonly #worker = new Worker(new URL('../tokenizer-thread.js', import.meta.url), { execArgv: [] });
   readonly #requests = new Map<number, Request>();
   #next = 0;
 
-  /** @param onEnd - It will answer nothing more. */
+  /** @param onEnd - Called when the thread will not answer again. */
   constructor(onEnd: (thread: TokenizerThread) => void) {
     const end = (reason: unknown): void => {
       onEnd(this);
@@ -74,11 +73,11 @@ class TokenizerThread {
 
 let thread: TokenizerThread | undefined;
 
-/** The tokens of each text for a model; whether that is exact, `tokenizerOf` says. Counted beside the process's own loop. */
+/** The tokens of each text for a model; `tokenizerOf` tells whether the count is exact. Counted off the event loop. */
 export async function countAllTokens(texts: readonly string[], model: string): Promise<readonly number[]> {
   const { encoding } = tokenizerOf(model);
   thread ??= new TokenizerThread((ended) => {
-    // It says so twice, by its error and by its exit; between the two another may have been started.
+    // An ended thread reports twice, by its error and by its exit; in between, another thread may have been started.
     if (thread === ended) thread = undefined;
   });
   try {

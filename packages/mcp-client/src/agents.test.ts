@@ -1,4 +1,4 @@
-/** Agents that use MCP servers: the whole way from a profile to the rows, with real servers. */
+/** Agents that use MCP servers: the whole path from a profile to the rows, with real servers. */
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -73,7 +73,7 @@ describe('the official servers, killed during a call', () => {
   const SLOW = 'all.trigger-long-running-operation';
   const READ = 'files.read_text_file';
 
-  /** Makes the next call only when it was told that nobody knows what came of the call before. */
+  /** Makes the next call only when it was told that the outcome of the previous call is unknown. */
   const careful =
     ({ pipe, note }: { readonly pipe: string; readonly note: string }): ScriptedFunction =>
     (_request, { call, results }) => {
@@ -96,7 +96,7 @@ describe('the official servers, killed during a call', () => {
     await waitFor(() => server.notes().includes(`call ${tool}`), { message: `${tool} has begun` });
     for (const pid of server.pids().filter(isAlive)) process.kill(pid, 'SIGKILL');
   };
-  /** What has happened in a server from its first call on. */
+  /** The events of a server from its first call on. */
   const sinceCalls = (server: NotedServer): readonly string[] => {
     const notes = server.notes().map((line) => (line.startsWith('start ') ? 'start' : line));
     return notes.slice(notes.findIndex((line) => line.startsWith('call ')));
@@ -105,11 +105,11 @@ describe('the official servers, killed during a call', () => {
   test('are started again: the agent is told, its next call works, and no call reaches a server twice', async () => {
     const folder = newFolder();
     const [pipe, note] = [join(folder, 'pipe'), join(folder, 'note.txt')];
-    // Nobody writes to it, so that reading it does not end.
+    // Nothing writes to the pipe, so reading it does not end.
     execFileSync('mkfifo', [pipe]);
     const all = notedServer(everything());
     const files = notedServer(filesystem(folder));
-    // The server says of the tool that it only reads: that is not why a call may run again.
+    // The server declares the tool read-only; that is not the reason why a call may run again.
     await using stage = await openStage(
       { all: all.entry, files: { ...files.entry, retry_safe: ['read_text_file'] } },
       { careful: careful({ pipe, note }) },

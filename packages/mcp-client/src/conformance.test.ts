@@ -1,6 +1,6 @@
 /**
- * The scenarios of the official conformance suite for clients that are about tools. Those left out are about elicitation and OAuth, which
- * this client does not have.
+ * The scenarios of the official conformance suite for clients that test tools. The other scenarios test elicitation and OAuth, which this
+ * client does not have.
  */
 import { spawn } from 'node:child_process';
 import { createRequire } from 'node:module';

@@ -1,4 +1,4 @@
-/** `@boxcar/mcp-client`: the tools of MCP servers for agents. Rule: packages/mcp-client/README.md. */
+/** `@boxcar/mcp-client`: makes the tools of MCP servers available to agents. Rule: packages/mcp-client/README.md. */
 export { McpServers, type McpServersOptions } from './servers/mcp-servers.js';
 export { checkServers, parseServers, readServersFile } from './servers/parse-servers.js';
 export type {

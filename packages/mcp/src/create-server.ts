@@ -1,5 +1,5 @@
 /**
- * The server of one connection, or of one request: both protocol revisions, stdio and HTTP are served from here.
+ * Creates the server of one connection or of one request, for both protocol revisions, over stdio and HTTP.
  *
  * Rule: docs/reference/mcp.md.
  */
@@ -18,7 +18,7 @@ const INSTRUCTIONS =
   'Sessions hold the context of your work. Register one with register_session, add to it with update_context, ' +
   'and pass it on with request_handoff. Read a session that was passed on to you with get_summary and get_context.';
 
-/** What adds the tools of a group to a server. */
+/** Adds the tools of a group to a server. */
 type Register = (server: McpServer, scope: McpClientScope) => void;
 
 const GROUPS: Readonly<Record<ToolGroup, Register>> = {
@@ -28,7 +28,7 @@ const GROUPS: Readonly<Record<ToolGroup, Register>> = {
   approvals: registerApprovalTools,
 };
 
-/** Each connection gets a server of its own: it is closed with the connection. */
+/** Each connection needs a separate server: the server is closed with the connection. */
 export function createMcpServer(scope: McpClientScope): McpServer {
   const server = new McpServer(SERVER, {
     instructions: INSTRUCTIONS,

@@ -1,6 +1,6 @@
 /**
- * The stdio server as a program of its own: `node dist/server.js [--agent NAME] [--tools …] [--project NAME]`. It reads the environment
- * as `boxcar` does. `boxcar mcp` is the same.
+ * The stdio server as a separate program: `node dist/server.js [--agent NAME] [--tools …] [--project NAME]`. It reads the environment as
+ * `boxcar` does. `boxcar mcp` does the same.
  */
 import { parseArgs } from 'node:util';
 import { declareEnvironmentSecrets } from '@boxcar/host/base';
@@ -55,5 +55,5 @@ async function run(): Promise<number> {
   }
 }
 
-// What the client started last may still hold a socket or a timer.
+// Work that the client started last may still hold a socket or a timer.
 process.exit(await run());

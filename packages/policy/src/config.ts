@@ -1,6 +1,6 @@
-/** The settings of a program that names none itself. A variable that is set to nothing counts as unset. */
+/** The default settings of a program that passes none. A variable with an empty value counts as unset. */
 
-/** Where nothing says otherwise, the strictest place that policies commonly name. */
+/** The default is the strictest environment that policies commonly name. */
 const DEFAULT_ENVIRONMENT = 'production';
 
 export interface PolicySettings {

@@ -1,4 +1,4 @@
-/** A second evaluator, written from the rules of docs/reference/policy.md alone, agrees with the first one. It reads the file's own data. */
+/** A second evaluator, written only from the rules of docs/reference/policy.md, agrees with the first. It reads the file's own data. */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { evaluatePolicy } from './evaluate.js';
@@ -29,7 +29,7 @@ const FIRST_NAMES: Readonly<Record<string, string>> = {
 const firstName = (platform: string): string => FIRST_NAMES[platform.toLowerCase()] ?? platform;
 const toolName = (tool: string): string => (tool === 'agent.handoff' ? 'handoff' : tool);
 
-/** Both sides flat: `args.payload.amount` and its value. Limits stay together. */
+/** Both sides flattened: `args.payload.amount` and its value. Limits stay together. */
 function flat(data: unknown, at: string): readonly (readonly [string, unknown])[] {
   if (typeof data !== 'object' || data === null || Array.isArray(data)) return [[at, data]];
   if ('less_than' in data || 'greater_than' in data) return [[at, data]];
@@ -46,7 +46,7 @@ function accepts(wanted: unknown, given: unknown, rename: (name: string) => stri
   return (below === undefined || given < below) && (above === undefined || given > above);
 }
 
-/** Sorts what speaks for each level, strictest and most exact last. */
+/** Sorts the matches by level, with the strictest and most exact last. */
 function secondOpinion({ tools, rules }: FileData, call: Call): string {
   const tool = toolName(call.tool);
   const facts = new Map([
@@ -166,7 +166,7 @@ it('two evaluators agree on generated policies and requests', () => {
   const seen = new Map<string, number>();
   fc.assert(
     fc.property(file, fc.array(call, { minLength: 1, maxLength: 4 }), (data, calls) => {
-      // Each JSON text is YAML.
+      // Every JSON text is valid YAML.
       const policy = parsePolicy(JSON.stringify(data));
       for (const request of calls) {
         const { level, rule_id, trace } = evaluatePolicy(policy, request);
@@ -178,7 +178,7 @@ it('two evaluators agree on generated policies and requests', () => {
     }),
     { numRuns },
   );
-  // Each way to decide has been met.
+  // Every kind of decision has occurred.
   for (const level of ['always', 'require_approval', 'never'])
     for (const by of ['rules', 'tools'])
       expect([level, by, seen.get(`${level} by ${by}`) ?? 0]).not.toEqual([level, by, 0]);

@@ -1,10 +1,11 @@
 /**
  * The decision about one call. Rule: docs/reference/policy.md, "How a decision is made".
  *
- * E1 Every rule is evaluated, whatever the others say.
- * E2 A matching NEVER wins, also one in `tools`.
- * E3 Else the match with more condition keys wins, at equal number the stricter. An entry of `tools` has no condition key.
- * E4 Where nothing matches, an approval is needed.
+ * E1 Every rule is evaluated, whatever the results of the others.
+ * E2 A matching NEVER wins, also an entry of `tools`.
+ * E3 Otherwise the match with more condition keys wins; with an equal number, the stricter match. An entry of `tools` has no condition
+ *    key.
+ * E4 When nothing matches, an approval is needed.
  */
 import { DEFAULT_PLATFORM, isJsonObject, normalizePlatform } from '@boxcar/kernel';
 import { matchesGlob } from './glob.js';
@@ -20,14 +21,14 @@ import {
   type PolicyRule,
 } from './policy.js';
 
-/** What a policy may ask of a call. Other members are not looked at. */
+/** The context of a call that a policy can test. Other members are ignored. */
 export interface PolicyContext {
-  /** Any name of a platform, in any case. Default: `agdd`. */
+  /** Any name of a platform, in upper or lower case. Default: `agdd`. */
   readonly platform?: string | undefined;
   readonly target_agent?: string | undefined;
   readonly source_agent?: string | undefined;
   readonly request_type?: string | undefined;
-  /** The arguments of the call, nested as they are; for a handoff `{task, context, payload, …}`. */
+  /** The arguments of the call, with their nesting; for a handoff `{task, context, payload, …}`. */
   readonly args?: unknown;
 }
 
@@ -41,23 +42,23 @@ export interface PolicyRequest {
 export interface TracedRule {
   readonly rule_id: string;
   readonly level: PermissionLevel;
-  /** How many condition keys it has. */
+  /** The number of its condition keys. */
   readonly keys: number;
   readonly matched: boolean;
-  /** The first key that did not match, such as `context.args.amount`; only of a rule that did not match. */
+  /** The first key that did not match, such as `context.args.amount`; only for a rule that did not match. */
   readonly failed_key?: string;
 }
 
 export interface PolicyAnswer {
   readonly level: PermissionLevel;
-  /** The place of the rule in the file, such as 'rules.0' or 'tools.handoff'; 'default' where no rule matched. */
+  /** The position of the rule in the file, such as 'rules.0' or 'tools.handoff'; 'default' when no rule matched. */
   readonly rule_id: string;
   readonly policy_version: string;
   /** Every entry of `rules`, in the order of the file. */
   readonly trace: readonly TracedRule[];
 }
 
-/** The value at a path, or undefined. Only an object's own members count: no inherited ones, no items of lists. */
+/** The value at a path, or undefined. Only an object's own members count, not inherited members or items of lists. */
 function valueAt(subject: unknown, path: readonly string[]): unknown {
   let value = subject;
   for (const name of path) {
@@ -70,7 +71,7 @@ function valueAt(subject: unknown, path: readonly string[]): unknown {
 const isSame = (wanted: ConditionValue, value: unknown): boolean =>
   typeof wanted === 'string' ? typeof value === 'string' && matchesGlob(wanted, value) : wanted === value;
 
-/** A missing value is undefined, and meets no condition. */
+/** A missing value is undefined, and satisfies no condition. */
 function fits(key: ConditionKey, value: unknown): boolean {
   if ('anyOf' in key) return key.anyOf.some((wanted) => isSame(wanted, value));
   if (typeof value !== 'number') return false;
@@ -78,7 +79,7 @@ function fits(key: ConditionKey, value: unknown): boolean {
   return value < lessThan && value > greaterThan;
 }
 
-/** What the keys of conditions are looked up in, with one name for each tool and platform. */
+/** The object in which condition keys are looked up, with canonical names of tool and platform. */
 function toSubject({ tool, context = {}, environment }: PolicyRequest): object {
   const platform = context.platform ?? DEFAULT_PLATFORM;
   return {
@@ -88,9 +89,9 @@ function toSubject({ tool, context = {}, environment }: PolicyRequest): object {
   };
 }
 
-/** The first key of a rule that does not match; undefined when all do. */
+/** The first key of a rule that does not match; undefined when all match. */
 function failedKey(rule: PolicyRule, subject: object, isHandoff: boolean): string | undefined {
-  // Without a condition it holds for handoffs alone, as if it named that tool.
+  // A rule without a condition applies only to handoffs, as if it named that tool.
   if (rule.condition.length === 0) return isHandoff ? undefined : 'tool_name';
   const failed = rule.condition.find((key) => !fits(key, valueAt(subject, key.path)));
   return failed === undefined ? undefined : keyName(failed);
@@ -104,7 +105,7 @@ interface Match {
 
 const strictness = (level: PermissionLevel): number => LEVELS.indexOf(level);
 
-/** Whether a match wins over the one before it. The earlier of two equal ones stays. */
+/** Whether a match wins over the previous best match. The earlier of two equal matches stays. */
 function beats(match: Match, before: Match): boolean {
   const isNever = match.level === 'never';
   if (isNever !== (before.level === 'never')) return isNever;
@@ -112,7 +113,7 @@ function beats(match: Match, before: Match): boolean {
   return strictness(match.level) > strictness(before.level);
 }
 
-/** Decides one call by a policy. Nothing is read but the arguments: the same request and policy have the same answer. */
+/** Decides one call by a policy. Only the arguments are read: the same request and policy always give the same answer. */
 export function evaluatePolicy(policy: Policy, request: PolicyRequest): PolicyAnswer {
   const subject = toSubject(request);
   const tool = canonicalTool(request.tool);
@@ -138,8 +139,8 @@ export function evaluatePolicy(policy: Policy, request: PolicyRequest): PolicyAn
 }
 
 /**
- * Whether a policy speaks of a tool: an entry of `tools` has its name, or the `tool_name` of a rule fits it. Tools and primitives other
- * than `handoff` are held to a policy only then.
+ * Whether a policy names a tool: an entry of `tools` has its name, or the `tool_name` of a rule matches it. Tools and primitives other
+ * than `handoff` are subject to a policy only in that case.
  */
 export function namesTool(policy: Policy, tool: string): boolean {
   const name = canonicalTool(tool);

@@ -1,24 +1,27 @@
 /**
- * Patterns as Python's `fnmatch` has them: `*` any characters, `?` one character, `[seq]` and `[!seq]` one of a set, with ranges such as
- * `a-z`. A pattern fits a whole text. `*` and `?` also stand for `/`, line breaks and a leading dot. Case counts.
+ * Patterns with the syntax of Python's `fnmatch`: `*` any characters, `?` one character, `[seq]` and `[!seq]` one character of a set,
+ * with ranges such as `a-z`. A pattern must match the whole text. `*` and `?` also match `/`, line breaks and a leading dot. Matching is
+ * case-sensitive.
  *
- * One difference: in `[z-a!x]` the range is empty, and Python takes the `!` after it for a negation. Here it is a member of the set.
+ * One difference: in `[z-a!x]` the range is empty, and Python treats the `!` after it as a negation. Here it is a member of the set.
  *
- * No regular expression is built: the time is at most the length of the text times that of the pattern.
+ * No regular expression is built: the time is at most the length of the text times the length of the pattern.
  */
 
 interface CharacterSet {
   readonly isNegated: boolean;
-  /** Code points, first and last of each range. */
+  /** Code points: the first and last of each range. */
   readonly ranges: readonly (readonly [number, number])[];
 }
 
-/** A character itself, a set of characters, or one of the two wildcards. */
+/** A literal character, a set of characters, or one of the two wildcards. */
 type Part = string | CharacterSet | { readonly wildcard: 'one' | 'many' };
 
 const codeOf = (character: string | undefined): number => character?.codePointAt(0) ?? -1;
 
-/** The position of the `]` that ends the set begun at `start`; -1 when none does. A `]` in the first place is a member of the set. */
+/**
+ * The position of the `]` that ends the set begun at `start`; -1 when there is none. A `]` in the first position is a member of the set.
+ */
 function endOfSet(characters: readonly string[], start: number): number {
   const first = characters[start + 1] === '!' ? start + 2 : start + 1;
   return characters.indexOf(']', first + 1);
@@ -63,13 +66,13 @@ function fits(part: Part | undefined, character: string): boolean {
 const isMany = (part: Part | undefined): boolean =>
   typeof part === 'object' && 'wildcard' in part && part.wildcard === 'many';
 
-/** Whether a pattern fits a whole text. Both are compared in the Unicode form NFC. */
+/** Whether a pattern matches a whole text. Both are compared in the Unicode form NFC. */
 export function matchesGlob(pattern: string, text: string): boolean {
   const parts = readPattern(pattern.normalize('NFC'));
   const characters = [...text.normalize('NFC')];
   let part = 0;
   let at = 0;
-  /** The last `*` that was met, and where the text after it was tried. An earlier `*` need not be tried again. */
+  /** The last `*` so far, and the text position where the rest of the pattern was tried. An earlier `*` need not be retried. */
   let star = -1;
   let tried = 0;
   while (at < characters.length) {
@@ -88,5 +91,5 @@ export function matchesGlob(pattern: string, text: string): boolean {
   return part === parts.length;
 }
 
-/** Whether a pattern is more than a text: it has a character with a meaning of its own. */
+/** Whether a pattern is not only a literal text: it has a character with a special meaning. */
 export const isGlob = (pattern: string): boolean => /[*?[]/.test(pattern);

@@ -1,4 +1,4 @@
-/** `@boxcar/policy`: which calls run, which wait for an approval, and which are refused. Rule: docs/reference/policy.md. */
+/** `@boxcar/policy`: decides which calls run, which wait for an approval, and which are refused. Rule: docs/reference/policy.md. */
 export {
   evaluatePolicy,
   namesTool,

@@ -8,7 +8,7 @@ const linesOf = (text: string | Uint8Array): readonly string[] =>
 
 const version = (text: string): string => parsePolicy(text).version;
 
-/** One rule with this condition, in the flow style of YAML. */
+/** One rule with this condition, in YAML's flow style. */
 const rule = (condition: string): string => `rules:\n  - permission: NEVER\n    condition: ${condition}\n`;
 
 it('reads the file of the description as it is', () => {

@@ -1,4 +1,4 @@
-/** A policy from its text: everything that is wrong with it at once, or the frozen policy. Format: docs/reference/policy.md. */
+/** Parses a policy: the result is either all errors at once or the frozen policy. Format: docs/reference/policy.md. */
 import { isUtf8 } from 'node:buffer';
 import { canonicalJson, isCleanText, type JsonValue, KernelError, sha256 } from '@boxcar/kernel';
 import { isScalar, LineCounter, parseDocument } from 'yaml';
@@ -7,11 +7,11 @@ import { readRule, readTools } from './read-rules.js';
 import { NodeReader, type Place, type PolicyFinding } from './yaml-nodes.js';
 
 export interface ParsePolicyOptions {
-  /** What findings call the text. Default: `policy`. */
+  /** The name of the text in findings. Default: `policy`. */
   readonly file?: string | undefined;
 }
 
-/** A policy, or what is wrong with its text: one of the two. */
+/** Either a policy or the errors of its text. */
 export type CheckedPolicy =
   | { readonly policy: Policy; readonly findings: readonly [] }
   | { readonly policy?: undefined; readonly findings: readonly PolicyFinding[] };
@@ -32,26 +32,26 @@ function freeze<T>(value: T): T {
   return value;
 }
 
-/** A finding at the first character that does not belong into a text. */
+/** A finding at the first character that is not allowed in the text. */
 function refuseCharacter(text: string, wrong: RegExp, message: string): CheckedPolicy {
   const lines = text.slice(0, Math.max(text.search(wrong), 0)).split('\n');
   const column = (lines.at(-1)?.length ?? 0) + 1;
   return { findings: [{ line: lines.length, column, path: '', message }] };
 }
 
-/** What the reader of YAML says, in the words of a finding. */
+/** Rewords a message of the YAML parser as a finding. */
 function ownWords(code: string, message: string): string {
   if (code === 'MULTIPLE_DOCS') return 'has more than one document';
   return message.includes('call stack') ? 'is nested too deeply' : message;
 }
 
-/** The root of the document; undefined for a text that is not valid YAML, whose errors are findings. */
+/** The root of the document; undefined for a text that is not valid YAML, whose errors become findings. */
 function readDocument(text: string, lines: LineCounter, reader: NodeReader): Place | undefined {
   const document = parseDocument(text, {
     lineCounter: lines,
     prettyErrors: false,
     stringKeys: true,
-    // The reader of nodes finds them, and knows their paths.
+    // Repeated keys are found by the reader of nodes, which knows their paths.
     uniqueKeys: false,
   });
   const flaws = new Map(
@@ -75,7 +75,7 @@ function readPolicy(reader: NodeReader, root: Place): Pick<Policy, 'tools' | 'ru
   };
 }
 
-/** Reads a policy, and throws nothing: for programs that show all that is wrong. */
+/** Reads a policy without throwing: for programs that show all errors. */
 export function checkPolicy(source: string | Uint8Array): CheckedPolicy {
   const isText = typeof source === 'string';
   const text = (isText ? source : Buffer.from(source).toString('utf8')).replace(/^\ufeff/, '');
@@ -99,8 +99,8 @@ export function checkPolicy(source: string | Uint8Array): CheckedPolicy {
  * Reads a policy.
  *
  * @param source - YAML, as text or as the UTF-8 bytes of a file.
- * @throws KernelError `policy_invalid` with everything that is wrong: in the message `file:line:column path: what` each, in
- * `details.findings` as {@link PolicyFinding}.
+ * @throws KernelError `policy_invalid` with all errors: in the message as `file:line:column path: what`, in `details.findings` as
+ * {@link PolicyFinding}.
  */
 export function parsePolicy(source: string | Uint8Array, options: ParsePolicyOptions = {}): Policy {
   const { policy, findings } = checkPolicy(source);

@@ -32,7 +32,7 @@ beforeEach(() => {
   onTestFinished(() => void vi.unstubAllEnvs());
 });
 
-/** An evaluator of the file whose time moves only when the test says so. The file system has its own. */
+/** An evaluator of the file whose clock moves only when the test moves it. The file system has its own clock. */
 function watch(options: PermissionEvaluatorOptions = {}) {
   const problems: KernelError[] = [];
   const startMs = Date.now();
@@ -54,7 +54,7 @@ function watch(options: PermissionEvaluatorOptions = {}) {
   return { evaluator, problems, level, pass, after };
 }
 
-/** The file with another time of its own. */
+/** Sets the file's own modification time. */
 const setAge = (seconds: number): void => {
   const at = Date.now() / 1000 - seconds;
   utimesSync(file, at, at);
@@ -95,7 +95,7 @@ it('file and environment are those of the process where none are given; without 
   writeFileSync(file, text);
   vi.stubEnv('BOXCAR_POLICY_FILE', file);
   expect(answer({})).toBe('never');
-  // A text is another policy, not a second one.
+  // A text replaces the file's policy; it is not added to it.
   expect(answer({ text: 'rules: [{condition: {}, permission: ALWAYS}]' })).toBe('always');
 });
 
@@ -158,7 +158,7 @@ it('a file that is being written is not used before it is left alone', () => {
   truncateSync(file, 0);
   setAge(-3.5);
   expect(after(1_000)).toBe('never');
-  // The first half of a file can be a policy, too.
+  // The first half of a file can be a valid policy, too.
   writeFileSync(file, ALWAYS);
   setAge(-4.5);
   expect(after(999)).toBe('never');
@@ -190,7 +190,7 @@ it('a broken file keeps the last good policy, and each broken version is told on
     ['policy_invalid', expect.stringContaining(`${file}:1:30 tools.deploy.permission: must be one of`)],
   ]);
   expect(evaluator.problem).toBe(problems[0]);
-  // Saved again, unchanged.
+  // The file is saved again, unchanged.
   writeFileSync(file, readFileSync(file));
   expect(after(5_000)).toBe('always');
   expect(problems).toHaveLength(1);

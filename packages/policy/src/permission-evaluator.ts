@@ -6,19 +6,19 @@ import type { Policy } from './policy.js';
 import { type PolicyClock, systemClock, WatchedPolicy } from './watched-policy.js';
 
 export interface PermissionEvaluatorOptions {
-  /** A YAML file. A change of it is used at the latest 5 s later. Default: `BOXCAR_POLICY_FILE`, where there is no `text`. */
+  /** A YAML file. A change takes effect after at most 5 s. Default: `BOXCAR_POLICY_FILE`, when there is no `text`. */
   readonly file?: string | undefined;
-  /** YAML, in place of a file. */
+  /** YAML text instead of a file. */
   readonly text?: string | undefined;
   /** Default: `BOXCAR_ENVIRONMENT`, else `production`. */
   readonly environment?: string | undefined;
-  /** Called once for each state of the file that is broken or cannot be read. The last good policy stays in use. It must not throw. */
+  /** Called once for each state of the file that is not valid or cannot be read. The last good policy stays in use. It must not throw. */
   readonly onProblem?: ((problem: KernelError) => void) | undefined;
-  /** @internal Tests move it. */
+  /** @internal Tests replace it. */
   readonly clock?: PolicyClock | undefined;
 }
 
-/** What is asked of a policy; the environment is the evaluator's. */
+/** A call to decide. The environment comes from the evaluator. */
 export interface PermissionRequest {
   readonly tool: string;
   readonly context?: PolicyContext | undefined;
@@ -35,14 +35,14 @@ function checkOptions({ file, text, environment }: PermissionEvaluatorOptions): 
       throw new KernelError('bad_request', { message: `${field}: must not be blank.`, details: { field } });
 }
 
-/** Answers what a policy says of calls in one environment, and follows the changes of its file. Rule: docs/reference/policy.md. */
+/** Decides calls in one environment by a policy, and follows the changes of its file. Rule: docs/reference/policy.md. */
 export class PermissionEvaluator {
   readonly environment: string;
   readonly #source: { readonly policy: Policy; readonly problem?: KernelError | undefined };
 
   /**
-   * @throws KernelError `policy_invalid` for what is wrong in the policy, `bad_config` when there is none or its file cannot be read,
-   * `bad_request` for wrong options. A program does not start then.
+   * @throws KernelError `policy_invalid` for errors in the policy, `bad_config` when there is no policy or its file cannot be read,
+   * `bad_request` for wrong options. A program must not start then.
    */
   constructor(options: PermissionEvaluatorOptions = {}) {
     checkOptions(options);
@@ -65,17 +65,17 @@ export class PermissionEvaluator {
     });
   }
 
-  /** The policy in use: its `version` and `text` are what is recorded. */
+  /** The policy in use: its `version` and `text` are recorded with decisions. */
   get policy(): Policy {
     return this.#source.policy;
   }
 
-  /** Why the file is not what is used now: it is broken or cannot be read. */
+  /** Why the current state of the file is not in use: it is not valid or cannot be read. */
   get problem(): KernelError | undefined {
     return this.#source.problem;
   }
 
-  /** Decides one call. It may look at the file, and waits for nothing else. */
+  /** Decides one call. It may check the file, and waits for nothing else. */
   evaluate({ tool, context }: PermissionRequest): PolicyAnswer {
     return evaluatePolicy(this.policy, { tool, context, environment: this.environment });
   }

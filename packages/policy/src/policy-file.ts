@@ -1,13 +1,13 @@
-/** A policy file on the disk: what tells one state of it from another, and its bytes. */
+/** A policy file on the disk: its bytes, and a mark that distinguishes its states. */
 import { type BigIntStats, closeSync, constants, fstatSync, openSync, readFileSync, statSync } from 'node:fs';
 
 const MAX_BYTES = 4 * 1024 * 1024;
 
-// To open a named pipe would wait for its writer.
+// Without O_NONBLOCK, opening a named pipe would wait for its writer.
 const READ_FLAGS = constants.O_RDONLY | (constants.O_NONBLOCK ?? 0);
 
 export interface FileState {
-  /** Equal for two looks at the same state of the same file: its inode, size and times of change. */
+  /** Equal for two checks of the same state of the same file: its inode, size and times of change. */
   readonly mark: string;
   /** When its content changed, in milliseconds since 1970. */
   readonly modifiedMs: number;
@@ -18,13 +18,13 @@ const stateOf = ({ dev, ino, size, mtimeNs, ctimeNs, mtimeMs }: BigIntStats): Fi
   modifiedMs: Number(mtimeMs),
 });
 
-/** @throws Error with the code of the system, for a file that is not there. */
+/** @throws Error with the system's code when the file does not exist. */
 export const lookAt = (path: string): FileState => stateOf(statSync(path, { bigint: true }));
 
 /**
  * Reads a regular file of at most 4 MiB.
  *
- * @returns Its bytes and its state, which is undefined when it changed while it was read.
+ * @returns Its bytes and its state; the state is undefined when the file changed while it was read.
  * @throws Error with the reason.
  */
 export function readPolicyFile(path: string): { bytes: Buffer; state: FileState | undefined } {

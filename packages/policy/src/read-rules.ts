@@ -1,4 +1,4 @@
-/** The parts of a policy, read from the nodes of its file. */
+/** Reads the parts of a policy from the nodes of its file. */
 import { normalizePlatform, PLATFORM_NAMES, PLATFORMS, type Platform } from '@boxcar/kernel';
 import { isMap, isScalar } from 'yaml';
 import { isGlob, matchesGlob } from './glob.js';
@@ -14,7 +14,7 @@ import {
 } from './policy.js';
 import { meantWord, type NodeReader, type Place, quoted } from './yaml-nodes.js';
 
-/** Deeper arguments are not compared. */
+/** Conditions cannot refer to arguments that are nested more deeply. */
 const MAX_DEPTH = 50;
 
 function readText(reader: NodeReader, place: Place): string | undefined {
@@ -48,7 +48,7 @@ function readPermission(
   return level;
 }
 
-/** The entries of `tools`, by the one name of each tool. */
+/** The entries of `tools`, by the canonical name of each tool. */
 export function readTools(reader: NodeReader, place: Place): Record<string, { permission: PermissionLevel }> {
   const tools: Record<string, { permission: PermissionLevel }> = Object.create(null);
   const spelled = new Map<string, string>();
@@ -68,7 +68,7 @@ export function readTools(reader: NodeReader, place: Place): Record<string, { pe
   return tools;
 }
 
-/** `tool_name`. A glob that fits only the other name of handoffs counts for them as well, unless its rule would allow them by it. */
+/** `tool_name`. A glob that matches only the alias of `handoff` counts for handoffs as well, unless the rule would allow them by it. */
 function readToolNames(
   reader: NodeReader,
   place: Place,
@@ -88,7 +88,10 @@ function readToolNames(
   return [...names];
 }
 
-/** The platforms that a name or glob means. A glob is tried on first names, and on all names where it restricts. */
+/**
+ * The platforms that a name or glob means. In a rule that allows calls, a glob is matched only against first names; in other rules,
+ * against all names.
+ */
 function platformsOf(word: string, permission: PermissionLevel | undefined): readonly Platform[] {
   const named = normalizePlatform(word);
   if (named !== undefined) return [named];
@@ -155,7 +158,7 @@ function readValues(reader: NodeReader, place: Place): readonly ConditionValue[]
   });
 }
 
-/** The condition on one argument: more than one key when the argument has members of its own. */
+/** The condition on one argument: more than one key when the argument has members. */
 function readArgument(reader: NodeReader, place: Place, path: readonly string[]): readonly ConditionKey[] {
   if (!isMap(place.node)) return [{ path, anyOf: readValues(reader, place) }];
   const members = reader.members(place) ?? new Map<string, Place>();
@@ -209,7 +212,7 @@ function readCondition(
   return given === undefined ? keys : [...keys, ...readArguments(reader, given, ['context', 'args'])];
 }
 
-/** One item of `rules`; undefined when it cannot be used, which is a finding. */
+/** One item of `rules`; undefined when it is not valid, which adds a finding. */
 export function readRule(reader: NodeReader, place: Place): PolicyRule | undefined {
   const members = reader.members(place, ['condition', 'permission']);
   if (members === undefined) return undefined;

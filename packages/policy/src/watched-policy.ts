@@ -1,26 +1,26 @@
 /**
- * The policy of a file, kept current without a timer: each question looks at the file, at most once a second.
+ * The policy of a file, kept current without a timer: each request checks the file, at most once a second.
  *
- * W1 A change is used by every question that is asked 4 s after it, or later.
- * W2 A file that is being written is not used: it must have been left alone for a second, by its own time or by ours.
- * W3 A file that is broken, or that cannot be read, leaves the last good policy in use. Each such state is reported once.
+ * W1 Every request made 4 s or more after a change uses the change.
+ * W2 A file that is being written is not used: it must have been unchanged for a second, by its own time or by our clock.
+ * W3 When a file is not valid or cannot be read, the last good policy stays in use. Each such state is reported once.
  */
 import { errorText, KernelError, sha256 } from '@boxcar/kernel';
 import { parsePolicy } from './parse-policy.js';
 import type { Policy } from './policy.js';
 import { type FileState, lookAt, readPolicyFile } from './policy-file.js';
 
-/** Between two looks. */
+/** The interval between two checks. */
 const LOOK_MS = 1_000;
-/** How long a file must have been left alone. */
+/** How long a file must have been unchanged. */
 const SETTLED_MS = 1_000;
-/** After a pause between two looks as long as this, a state is used although its time says nothing. */
+/** After a pause of at least this length between two checks, a state is used even when its own time is not usable. */
 const LONG_PAUSE_MS = 3_000;
 
 export interface PolicyClock {
-  /** Milliseconds that never go back. */
+  /** Milliseconds of a clock that never goes back. */
   monotonicMs(): number;
-  /** Milliseconds since 1970, by which the file system marks files. */
+  /** Milliseconds since 1970, the clock with which the file system marks files. */
   wallMs(): number;
 }
 
@@ -49,13 +49,13 @@ export class WatchedPolicy {
   readonly #options: WatchOptions;
   #policy: Policy;
   #problem: { readonly key: string; readonly error: KernelError } | undefined;
-  /** Of the state that was read last; undefined when it has to be read again. */
+  /** The mark of the state that was read last; undefined when the file must be read again. */
   #mark: string | undefined;
   /** A state that may still be being written. */
   #seen: { readonly mark: string; readonly atMs: number } | undefined;
   #lookedAtMs: number;
 
-  /** @throws KernelError `bad_config` for a file that cannot be read, `policy_invalid` for what is wrong in it. */
+  /** @throws KernelError `bad_config` for a file that cannot be read, `policy_invalid` for errors in it. */
   constructor(path: string, options: WatchOptions) {
     this.#path = path;
     this.#options = options;
@@ -66,7 +66,7 @@ export class WatchedPolicy {
     } catch (error) {
       throw unreadable(path, error);
     }
-    // The first look reads it once more: it may still be being written, or be written again within the same tick of its time.
+    // The first check reads the file once more: it may be incomplete, or be written again within the same tick of its timestamp.
     this.#policy = parsePolicy(bytes, { file: path });
   }
 
@@ -76,7 +76,7 @@ export class WatchedPolicy {
     return this.#policy;
   }
 
-  /** Why the file is not what is used now; undefined when it is. */
+  /** Why the current state of the file is not in use; undefined when it is in use. */
   get problem(): KernelError | undefined {
     this.#look();
     return this.#problem?.error;
@@ -98,12 +98,14 @@ export class WatchedPolicy {
     }
   }
 
-  /** Since the file changed, by its own time; negative when that is the time of another machine, or was set. */
+  /** The time since the file changed, by its own timestamp; negative when the timestamp is from another machine's clock, or was set. */
   #ageMs({ modifiedMs }: FileState): number {
     return this.#options.clock.wallMs() - modifiedMs;
   }
 
-  /** A file without a usable time is settled when a look has seen the same state before, or after a long pause between two looks. */
+  /**
+   * A file without a usable timestamp is settled when an earlier check has seen the same state, or after a long pause between two checks.
+   */
   #isSettled(state: FileState, { nowMs, pauseMs }: { nowMs: number; pauseMs: number }): boolean {
     const ageMs = this.#ageMs(state);
     if (ageMs >= SETTLED_MS || (ageMs < 0 && pauseMs >= LONG_PAUSE_MS)) return true;
@@ -114,7 +116,7 @@ export class WatchedPolicy {
 
   #load(): void {
     const { bytes, state } = readPolicyFile(this.#path);
-    // What changed while it was read is read at the next look.
+    // A file that changed while it was read is read again at the next check.
     if (state === undefined) return;
     this.#mark = state.mark;
     try {

@@ -1,8 +1,8 @@
-/** The nodes of a YAML document with their places, and all that is wrong with them. */
+/** The nodes of a YAML document with their positions, and all errors in them. */
 import { mustBe, suggest } from '@boxcar/kernel';
 import { isAlias, isMap, isNode, isScalar, isSeq, type LineCounter } from 'yaml';
 
-/** One thing that is wrong with a policy. */
+/** One error in a policy. */
 export interface PolicyFinding {
   /** From 1. */
   readonly line: number;
@@ -13,10 +13,10 @@ export interface PolicyFinding {
   readonly message: string;
 }
 
-/** A value of the document, with where it is. */
+/** A value of the document with its position. */
 export interface Place {
   readonly node: unknown;
-  /** Where findings point when the node has no place of its own. */
+  /** The position for findings when the node has no position of its own. */
   readonly offset: number;
   readonly path: string;
 }
@@ -24,7 +24,7 @@ export interface Place {
 const offsetOf = (node: unknown, otherwise: number): number =>
   isNode(node) ? (node.range?.[0] ?? otherwise) : otherwise;
 
-/** The kind and value of a node as far as findings tell of it. */
+/** The kind and value of a node, as far as findings show them. */
 function sample(node: unknown): unknown {
   if (isMap(node)) return {};
   if (isSeq(node)) return [];
@@ -33,11 +33,11 @@ function sample(node: unknown): unknown {
 
 const LONGEST_ECHO = 60;
 
-/** A word of the file, as a finding repeats it. In double quotes: an error takes what is between two single ones for a word. */
+/** A word of the file, as a finding repeats it. In double quotes: an error treats text between two single quotes as a word. */
 export const quoted = (word: string): string =>
   JSON.stringify(word.length > LONGEST_ECHO ? `${word.slice(0, LONGEST_ECHO).toWellFormed()}…` : word);
 
-/** Ends a finding about a word that is none of the known ones. */
+/** The end of a finding about an unknown word: the closest known word, or empty. */
 export function meantWord(word: string, known: readonly string[]): string {
   const near = suggest(word, known);
   return near === undefined ? '' : ` (did you mean ${quoted(near)}?)`;
@@ -49,7 +49,7 @@ const unknownKey = (key: string, known: readonly string[]): string =>
 const joined = (path: string, part: string | number): string =>
   path === '' ? String(part) : `${path}.${part}`;
 
-/** Reads nodes. A wrong node is a finding, and the reading continues. */
+/** Reads nodes. A wrong node adds a finding, and reading continues. */
 export class NodeReader {
   readonly findings: PolicyFinding[] = [];
   readonly #lines: LineCounter;
@@ -59,7 +59,7 @@ export class NodeReader {
   }
 
   refuseAt(offset: number, path: string, message: string): void {
-    // A counter that saw no line break says line 0.
+    // A counter that has seen no line break reports line 0.
     const { line, col } = this.#lines.linePos(offset);
     this.findings.push({ line: Math.max(line, 1), column: Math.max(col, 1), path, message });
   }
@@ -68,7 +68,7 @@ export class NodeReader {
     this.refuseAt(offsetOf(node, offset), path, message);
   }
 
-  /** @param what - What had to be there, such as "a list". */
+  /** @param what - The kind that was expected, such as "a list". */
   refuseKind(place: Place, what: string): undefined {
     this.refuse(
       place,
@@ -77,10 +77,10 @@ export class NodeReader {
   }
 
   /**
-   * The members of a map, by key. A key that is given twice is a finding.
+   * The members of a map, by key. A repeated key adds a finding.
    *
-   * @param known - The only keys there may be. Default: any.
-   * @returns Undefined for what is not a map, which is a finding.
+   * @param known - The only allowed keys. Default: any.
+   * @returns Undefined for a node that is not a map, which adds a finding.
    */
   members(place: Place, known?: readonly string[]): ReadonlyMap<string, Place> | undefined {
     const { node, offset, path } = place;
@@ -97,14 +97,14 @@ export class NodeReader {
     return found;
   }
 
-  /** The items of a list; undefined for what is not a list, which is a finding. */
+  /** The items of a list; undefined for a node that is not a list, which adds a finding. */
   items(place: Place): readonly Place[] | undefined {
     const { node, offset, path } = place;
     if (!isSeq(node)) return this.refuseKind(place, 'a list');
     return node.items.map((item, index) => ({ node: item, offset, path: joined(path, index) }));
   }
 
-  /** The items of a list that is not empty, or the one value that takes its place. */
+  /** The items of a list that is not empty, or the single value in place of a list. */
   itemsOrOne(place: Place): readonly Place[] {
     if (!isSeq(place.node)) return [place];
     const items = this.items(place) ?? [];

@@ -1,6 +1,6 @@
 /**
- * A provider on loopback whose model does what the survey's agents need: behind a real HTTP hop it follows the scripts of their
- * profiles, and knows nothing but the request's body.
+ * A loopback provider whose model plays the survey's agents: over real HTTP it follows the scripts of their profiles, and uses only the
+ * request's body.
  */
 import { ModelError, parseId, type ToolSchema } from '@boxcar/kernel';
 import { createScriptedModel } from '@boxcar/llm';
@@ -14,7 +14,7 @@ const profileSchema = z.looseObject({
   script: z.array(z.json()),
 });
 
-/** Never shown to anyone: the scripted model names it in its own errors. */
+/** Not visible outside: the scripted model names it only in its own errors. */
 const TURN_ID = parseId<'turn'>('00000000-0000-7000-8000-000000000000', 'turn');
 
 export async function openSurveyModel(
@@ -31,7 +31,7 @@ export async function openSurveyModel(
     async ({ prompt }, index): Promise<Behaviour> => {
       const messages = prompt?.messages ?? [];
       const system = messages[0]?.content.trim();
-      // A survey that is alone has names of its own, and the principal's instructions say them.
+      // A survey with its own pool has profile names with a suffix, which is in the principal's instructions.
       const suffix = /folder-expert(-[0-9a-f]{12})/.exec(system ?? '')?.[1];
       const profiles =
         suffix === undefined ? shared : await read({ ...SHARED_POOL, nameOf: (name) => `${name}${suffix}` });
@@ -63,7 +63,7 @@ export async function openSurveyModel(
         return {
           answer: {
             ...(reply.text === '' ? {} : { text: reply.text }),
-            // Ids of a real provider are unique across answers.
+            // The ids of a real provider are unique across answers.
             calls: reply.toolCalls.map((call) => ({ ...call, id: `call_${index}_${call.id}` })),
             usage: { input: reply.usage.inputTokens, output: reply.usage.outputTokens },
           },

@@ -1,4 +1,4 @@
-/** Serves the survey's model until it is stopped: a provider of one's own for trying the real path without a key. */
+/** Serves the survey's model until it is stopped: a local provider for trying the real path without a key. */
 import { chatWire } from '@boxcar/llm/testing';
 import { openSurveyModel } from './model-server.js';
 

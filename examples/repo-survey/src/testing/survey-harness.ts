@@ -7,7 +7,7 @@ import { createModelRouter } from '@boxcar/llm';
 import { createWorker, InProcessDoorbell, Runtime } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 
-/** A runtime with one worker, on a database of its own. */
+/** A runtime with one worker, on a separate database. */
 export async function openTestRuntime(
   model: Model = createModelRouter(),
 ): Promise<AsyncDisposable & { readonly runtime: Runtime; readonly url: string }> {
@@ -33,9 +33,9 @@ export async function openTestRuntime(
 export const SECRET = 'the secret outside';
 
 export interface TestTree extends AsyncDisposable {
-  /** A copy of the fixture with what git cannot keep: links, ignored folders, files to skip. */
+  /** A copy of the fixture with content that git cannot store: links, ignored folders, files to skip. */
   readonly root: string;
-  /** A folder beside it that nobody may read. */
+  /** A folder next to the root that no tool may read. */
   readonly outside: string;
 }
 
@@ -44,7 +44,7 @@ const FIXTURE = fileURLToPath(new URL('../../fixtures/small-tree', import.meta.u
 export async function copyFixture(): Promise<TestTree> {
   const base = await realpath(await mkdtemp(join(tmpdir(), 'boxcar-survey-')));
   const root = join(base, 'tree');
-  // Its name begins like the root's: a check of prefixes would let it in.
+  // Its name begins like the root's name: a check of path prefixes would accept it.
   const outside = join(base, 'tree-outside');
   await cp(FIXTURE, root, { recursive: true });
   await mkdir(outside);

@@ -1,4 +1,4 @@
-/** `@boxcar/adapters/a2a`: tasks of this installation in the words of A2A. */
+/** `@boxcar/adapters/a2a`: tasks of this installation in the form of A2A. */
 export { type Notification, type Notified, notificationOf } from './notification.js';
 export {
   DATA_TASK,

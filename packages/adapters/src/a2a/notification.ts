@@ -1,4 +1,4 @@
-/** Push notifications in the form of each protocol. Rule: docs/reference/a2a.md, "Push notifications". */
+/** Push notifications in the form of each protocol version. Rule: docs/reference/a2a.md, "Push notifications". */
 import { StreamResponse } from '@a2a-js/sdk';
 import { V03PushNotificationSerializer } from '@a2a-js/sdk/compat/v0_3/server';
 import { type TaskRecord, toTask } from './task.js';
@@ -6,12 +6,12 @@ import { type TaskRecord, toTask } from './task.js';
 const TOKEN_HEADER = 'x-a2a-notification-token';
 const CONTENT_TYPE = 'application/a2a+json';
 
-/** Who is notified. */
+/** The receiver of a notification. */
 export interface Notified {
   readonly token: string | null;
   readonly scheme: string | null;
   readonly credentials: string | null;
-  /** `0.3`, else the newest protocol. */
+  /** `0.3`; any other value means the newest protocol. */
   readonly version: string;
 }
 
@@ -20,7 +20,7 @@ export interface Notification {
   readonly headers: Readonly<Record<string, string>>;
 }
 
-/** Says how a task is. */
+/** Builds the notification that reports the state of a task. */
 export function notificationOf(record: TaskRecord, to: Notified): Notification {
   const task = toTask(record);
   const event: StreamResponse = { payload: { $case: 'task', value: task } };

@@ -1,4 +1,4 @@
-/** Tasks of public agents as the protocol has them, made of rows. */
+/** Tasks of public agents in the form of the protocol, built from database rows. */
 import {
   type Artifact,
   type Message,
@@ -14,10 +14,10 @@ import { ERROR_CATALOGUE, type Handoff, type HandoffPhase, type JsonValue } from
 export const TEXT_TYPE = 'text/plain';
 export const JSON_TYPE = 'application/json';
 
-/** The task of a message that has data and no words. */
+/** The task text for a message that has data and no text. */
 export const DATA_TASK = 'Do what the data of this message asks for.';
 
-/** What a row of a task has. */
+/** The row of a task. */
 export interface TaskRecord
   extends Pick<
     Handoff,
@@ -25,7 +25,7 @@ export interface TaskRecord
   > {
   readonly conversation: string;
   readonly message_id: string;
-  /** What it asks; null: nothing. */
+  /** The open question of the task; null: there is none. */
   readonly question: {
     readonly handoff_id: string;
     readonly seq: number;
@@ -55,7 +55,7 @@ const STATES: Readonly<Record<HandoffPhase, TaskState>> = {
 
 export const stateOf = ({ phase }: Pick<TaskRecord, 'phase'>): TaskState => STATES[phase];
 
-/** The phases that read as a state. */
+/** The handoff phases that are shown as a given state. */
 export const phasesOfState = (state: TaskState): readonly HandoffPhase[] =>
   (Object.keys(STATES) as HandoffPhase[]).filter((phase) => STATES[phase] === state);
 
@@ -71,7 +71,7 @@ const dataPart = (value: JsonValue): Part => partOf({ $case: 'data', value }, JS
 export const resultPart = (result: JsonValue): Part =>
   typeof result === 'string' ? textPart(result) : dataPart(result);
 
-/** What a task has made: its result. */
+/** The result of a task. */
 export const resultArtifact = (parts: readonly Part[]): Artifact => ({
   artifactId: RESULT,
   name: RESULT,
@@ -86,12 +86,12 @@ const messageIn = (
   of: Pick<Message, 'messageId' | 'role' | 'parts'>,
 ): Message => ({ ...of, taskId, contextId, metadata: undefined, extensions: [], referenceTaskIds: [] });
 
-/** What is to say of a state: why it is no result, or what it waits for. */
+/** The message of a state: the reason of a missing result, or the event that the task waits for. */
 function wordsOf({ phase, error, turn_id, question }: TaskRecord): string | undefined {
   if (question !== null) return question.text ?? ERASED_QUESTION;
   if (phase === 'awaiting_approval') return 'The task waits for an approval.';
   if (error === null || turn_id === null || phase === 'canceled') return error?.message;
-  // What a turn has failed with may name models, addresses and files: it is for the operator.
+  // The error of a failed turn may name models, addresses and files; only the operator may see it.
   return (
     Object.entries(ERROR_CATALOGUE).find(([code]) => code === error.code)?.[1].message ??
     'The agent has failed.'
@@ -101,7 +101,7 @@ function wordsOf({ phase, error, turn_id, question }: TaskRecord): string | unde
 export function statusOf(task: TaskRecord): TaskStatus {
   const { question } = task;
   const words = wordsOf(task);
-  // Each question is a message of its own.
+  // Each question is a separate message.
   const id = question === null ? `${task.handoff_id}/status` : `${question.handoff_id}/${question.seq}`;
   return {
     state: stateOf(task),
@@ -113,7 +113,7 @@ export function statusOf(task: TaskRecord): TaskStatus {
   };
 }
 
-/** What was asked, in the words of the row. */
+/** The request of the task, as the row has it. */
 function historyOf(task: TaskRecord): readonly Message[] {
   const { payload, message_id: messageId } = task;
   const isWords = task.task !== DATA_TASK || payload === null;
@@ -122,7 +122,7 @@ function historyOf(task: TaskRecord): readonly Message[] {
 }
 
 export interface TaskView {
-  /** At most so many messages of its history. */
+  /** The maximum number of messages of its history. */
   readonly historyLength?: number | undefined;
   readonly hasArtifacts?: boolean | undefined;
 }

@@ -1,4 +1,4 @@
-/** An A2A agent as its card describes it: protocol 1.0, and 0.3 by the SDK's compatibility. */
+/** An A2A agent as its card describes it: protocol 1.0, and 0.3 through the SDK's compatibility layer. */
 import { type AgentCard, StreamResponse } from '@a2a-js/sdk';
 import {
   type Client,
@@ -14,13 +14,13 @@ import { type Caller, type Exchange, failureOf } from '../wire/exchange.js';
 export interface Agent {
   readonly client: Client;
   readonly isStreaming: boolean;
-  /** Whether the agent takes content of this media type. A card without types takes all. */
+  /** Whether the agent accepts content of this media type. A card without types accepts all. */
   takes(mediaType: string): boolean;
 }
 
 const legacyCompat = { enabled: true } as const;
 
-/** The SDK's own method prints an event that it cannot read to stderr, with whatever the agent put into it. */
+/** The SDK's own method prints an event that it cannot read to stderr, with the agent's content. */
 class QuietRestTransportFactory extends RestTransportFactory {
   override async create(url: string, card: AgentCard): Promise<Transport> {
     const transport = await super.create(url, card);
@@ -32,7 +32,7 @@ class QuietRestTransportFactory extends RestTransportFactory {
   }
 }
 
-/** The members that are read. The SDK checks nothing of a card. */
+/** The members that are used. The SDK does not validate a card. */
 const cardSchema = z.looseObject({
   supportedInterfaces: z
     .array(
@@ -48,7 +48,7 @@ const matches = (mode: string, mediaType: string): boolean => {
 };
 
 /**
- * Reads the card and chooses the transport. The exchange judges each address, that of the card and those that it names.
+ * Reads the card and chooses the transport. The exchange checks each address: the card's address and the addresses in the card.
  *
  * @throws AdapterError for a card that cannot be read, or that names no transport over HTTP.
  */

@@ -1,4 +1,4 @@
-/** Handoffs to agents of the Agent Development Kit: apps of its API server, and any A2A agent by its card. */
+/** Handoffs to agents of the Agent Development Kit: apps of its API server, and any A2A agent that has a card. */
 import { TaskState } from '@a2a-js/sdk';
 import { KernelError, normalizePlatform } from '@boxcar/kernel';
 import type {
@@ -27,9 +27,11 @@ import { runApp } from './app-server.js';
 import { runAgent } from './run-agent.js';
 
 export interface ADKAdapterOptions {
-  /** Hosts, addresses and networks that A2A agents may have although they are not public. Default: `BOXCAR_TARGETS_ALLOW_PRIVATE`. */
+  /**
+   * Hosts, addresses and networks of A2A agents that are allowed although they are not public. Default: `BOXCAR_TARGETS_ALLOW_PRIVATE`.
+   */
   readonly allowPrivate?: readonly string[] | undefined;
-  /** Between two looks at a task whose stream has ended. Default: 1,000 ms. */
+  /** The interval between polls of a task whose stream has ended. Default: 1,000 ms. */
   readonly pollMs?: number | undefined;
 }
 
@@ -41,7 +43,7 @@ const AGENT: AdapterCapabilities = {
   carries: CARRIED_KINDS,
 };
 
-/** An app gets texts: what its model could do with the address of a file is not known. */
+/** An app receives only text: whether its model could use the address of a file is not known. */
 const APP: AdapterCapabilities = {
   streaming: false,
   cancel: false,
@@ -52,7 +54,7 @@ const APP: AdapterCapabilities = {
 
 const DEFAULT_USER = 'boxcar';
 
-/** What these agents do may have effects: an attempt that was cut off is never followed by another one by itself. */
+/** The work of these agents may have side effects: an interrupted attempt is never repeated automatically. */
 export class ADKHandoffAdapter implements HandoffAdapter {
   readonly platform = 'adk';
   readonly retry = 'never';
@@ -132,7 +134,7 @@ export class ADKHandoffAdapter implements HandoffAdapter {
     }
   }
 
-  /** Only agents can be told to stop; an app stops when its connection is closed, as an abort does. */
+  /** Only agents can be told to stop. An app stops when its connection is closed, which an abort does. */
   async cancel({ target }: Pick<AdapterRequest, 'target'>, options: CancelOptions): Promise<boolean> {
     if (!isAdkTarget(target) || target.card_url === undefined) return false;
     const { remoteId, signal } = options;
@@ -146,7 +148,7 @@ export class ADKHandoffAdapter implements HandoffAdapter {
       );
       return status?.state === TaskState.TASK_STATE_CANCELED;
     } catch (error) {
-      // It has ended already, or the agent cannot stop it.
+      // The task has already ended, or the agent cannot stop it.
       const { status } = exchange.failure instanceof AdapterError ? exchange.failure.details : {};
       if (status === 400 || status === 404 || status === 409) return false;
       if (error instanceof Error && 'envelopeCode' in error) return false;
@@ -172,7 +174,7 @@ export class ADKHandoffAdapter implements HandoffAdapter {
   }
 }
 
-/** The attempt as errors name it, and the key where the entry names a variable. */
+/** The attempt as errors name it, and the key when the entry names a variable. */
 function connect(
   { api_key_env: variable, base_url, card_url, app }: AdkTarget,
   handoffId: string,

@@ -2,7 +2,7 @@
 import type { Part } from '@a2a-js/sdk';
 import { z } from 'zod';
 
-/** How an agent of the ADK says that a part is the call of a tool, and its result. */
+/** The key by which an ADK agent marks a part as a tool call or its result. */
 const TYPE_KEY = 'adk_type';
 const CALL = 'function_call';
 const RESPONSE = 'function_response';
@@ -12,7 +12,7 @@ const callSchema = z.looseObject({ id: z.string().min(1), name: z.string().min(1
 const isCall = ({ metadata }: Part): boolean => metadata?.[TYPE_KEY] === CALL;
 
 /**
- * An agent of the ADK asks by a call of a tool, and takes nothing but the result of that call. Every other agent gets the words.
+ * An ADK agent asks by calling a tool, and accepts only the result of that call. Every other agent receives the text.
  *
  * @param askedWith - The data of the question.
  */

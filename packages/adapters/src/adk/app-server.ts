@@ -1,6 +1,6 @@
 /**
- * One attempt with an app of an ADK API server: the app is looked up, a session is opened for this attempt alone, and the message is run in
- * it. Wire format: `/list-apps`, `/apps/{app}/users/{user}/sessions/{session}`, `/run`.
+ * One attempt with an app of an ADK API server: the attempt looks the app up, opens its own session, and runs the message in it. Wire
+ * format: `/list-apps`, `/apps/{app}/users/{user}/sessions/{session}`, `/run`.
  */
 import { type JsonValue, jsonText } from '@boxcar/kernel';
 import { z } from 'zod';
@@ -11,10 +11,10 @@ import { usageFrom } from '../usage.js';
 import { type Caller, type Exchange, failureOf, shorten } from '../wire/exchange.js';
 
 const text = z.string().nullish();
-/** An odd figure is no reason to throw an answer away. */
+/** A malformed figure must not cause the loss of an answer. */
 const count = z.number().nonnegative().nullish().catch(undefined);
 
-/** An event of a run, as far as it is read. */
+/** The members of a run's event that are used. */
 const eventSchema = z.looseObject({
   author: text,
   partial: z.boolean().nullish(),
@@ -84,7 +84,7 @@ function usageOf(events: readonly AdkEvent[]): AdapterUsage | null {
   );
 }
 
-/** The words of an event that ends what an agent says: no calls, and not a piece of a later event. */
+/** The text of an event that completes an agent's message: it has no calls and is not a fragment of a later event. */
 function wordsOf({ author, partial, content }: AdkEvent): string {
   const parts = content?.parts ?? [];
   const isStep = parts.some((part) => part.functionCall != null || part.functionResponse != null);
@@ -94,7 +94,7 @@ function wordsOf({ author, partial, content }: AdkEvent): string {
 
 const REFUSALS = /^(SAFETY|PROHIBITED_CONTENT|BLOCKLIST|SPII|RECITATION|IMAGE_SAFETY)$/;
 
-/** The last thing that was said; of a workflow that says nothing, its output. */
+/** The last message; for a workflow without messages, its output. */
 function resultOf(events: readonly AdkEvent[], caller: Caller): JsonValue {
   const failed = events.findLast(({ errorCode, errorMessage }) => errorCode != null || errorMessage != null);
   if (failed !== undefined && failed === events.at(-1)) {

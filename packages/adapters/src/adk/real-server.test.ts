@@ -1,6 +1,6 @@
 /**
- * The server of the ADK itself, which `node scripts/install-adk.mjs <folder>` installs: the rest of the tests asks servers of ours that
- * follow it. Without BOXCAR_ADK_DIR these cases are left out, except where all backends are required.
+ * Tests with the real ADK server, which `node scripts/install-adk.mjs <folder>` installs; the other tests use our own servers, which
+ * imitate it. Without BOXCAR_ADK_DIR these cases are skipped, except where all backends are required.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';

@@ -21,7 +21,7 @@ interface Reply {
   readonly body: string;
 }
 
-/** An agent that answers each request but that for its card with the same reply. */
+/** An agent that answers every request except the one for its card with the same reply. */
 async function openAgent({ status, type, body }: Reply) {
   const paths: string[] = [];
   const server = createServer(({ url = '' }, response) => {

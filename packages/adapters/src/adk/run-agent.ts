@@ -19,20 +19,20 @@ export interface AgentCall {
   readonly options: ExecuteOptions;
   readonly exchange: Exchange;
   readonly caller: Caller;
-  /** Between two looks at a task whose stream has ended. */
+  /** The interval between polls of a task whose stream has ended. */
   readonly pollMs: number;
 }
 
 export interface AgentAnswer {
   readonly result: JsonValue;
   readonly remoteId: string | null;
-  /** What the card of the agent rules out. */
+  /** The cards that the agent's card rules out. */
   readonly lost: readonly LostCard[];
 }
 
 const JSON_TYPE = 'application/json';
 
-/** An agent that does not stream would name its task only at its end, and until then nobody could cancel it. */
+/** Without this, an agent that does not stream would name its task only at its end, and the task could not be canceled before. */
 const AT_ONCE: SendMessageConfiguration = {
   acceptedOutputModes: [],
   taskPushNotificationConfig: undefined,
@@ -54,7 +54,7 @@ const toPart = (piece: Piece, agent: Agent): Part => {
     : partOf({ $case: 'text', value: piece.text }, 'text/plain');
 };
 
-/** Cards with files of types that the agent does not take. */
+/** Cards with files whose types the agent does not accept. */
 const findRuledOut = (cards: readonly PackedCard[], agent: Agent): readonly LostCard[] =>
   cards.flatMap((card) => {
     const piece = pieceOfCard(card);
@@ -64,7 +64,7 @@ const findRuledOut = (cards: readonly PackedCard[], agent: Agent): readonly Lost
     ];
   });
 
-/** What the agent said in place of an answer: an error of JSON-RPC, or nothing that can be read. */
+/** The agent's failure: a JSON-RPC error, or an answer that cannot be read. */
 function explainAgent(error: unknown, caller: Caller): Error {
   const verdict = { code: 'platform_failed', retryable: false } as const;
   let cause = error;
@@ -108,7 +108,7 @@ class Conversation {
     return this.#view;
   }
 
-  /** An answer that the agent has had is not the answer to the same words that it asks again. */
+  /** Counts the answers that the agent has already received: when it asks the same text again, an earlier answer must not be reused. */
   #recall(): void {
     const prefix = `${this.#call.options.idempotencyKey}/`;
     for (const id of new Set(this.#view.heard)) {
@@ -117,7 +117,7 @@ class Conversation {
     }
   }
 
-  /** The question that is open: another attempt that is asked it again gives it the same id. */
+  /** The open question. Another attempt gives the same question the same id. */
   takeQuestion(): { readonly text: string; readonly id: string } {
     const text = this.#call.caller.concealer.text(this.#view.question);
     const hash = createHash('sha256').update(`${this.#view.statusId}\n${text}`).digest('hex').slice(0, 32);
@@ -147,7 +147,7 @@ class Conversation {
     try {
       for await (const { payload } of stream) {
         if (payload !== undefined) view.take(payload as Arrived);
-        // A task that goes on may be shown first as it was: with the question that has just been answered.
+        // The first update may still show the task before the answer, with the question that has now been answered.
         if (!isHeard && isAnswer && payload?.$case === 'task' && isAsking(view)) continue;
         isHeard = true;
         if (view.isSettled) break;
@@ -156,7 +156,7 @@ class Conversation {
       cut = this.#recover(error);
     }
     await this.#poll();
-    // The task asks as before: the answer did not arrive, and nothing is sent twice.
+    // The task still asks: the answer did not arrive, and it is not sent a second time.
     if (cut !== undefined && !isHeard && isAsking(view)) throw cut;
     return view;
   }
@@ -165,7 +165,7 @@ class Conversation {
     const { options, request } = this.#call;
     const suffix = answered === undefined ? '' : `/${answered}`;
     return {
-      // The same for all attempts: an agent can tell a message that it has had before.
+      // The same in all attempts: the agent can recognize a message that it has already received.
       messageId: `${options.idempotencyKey}${suffix}`,
       contextId: this.#view.contextId,
       taskId: this.#view.taskId ?? '',
@@ -178,7 +178,7 @@ class Conversation {
   }
 
   /**
-   * A task that is known goes on without its stream: asking for its state begins nothing anew.
+   * A known task continues without its stream: polling its state starts nothing new.
    *
    * @returns Why the stream ended.
    */
@@ -219,7 +219,7 @@ class Conversation {
   }
 }
 
-/** The end of a task that is not a question. */
+/** The outcome of a task that does not end with a question. */
 function endOf(view: TaskView, caller: Caller): JsonValue {
   const words = shorten(view.statusText, caller);
   const fail = (
@@ -279,7 +279,7 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
   try {
     return { result: endOf(view, caller), remoteId: view.taskId, lost };
   } catch (error) {
-    // A value can be nested deeper than any stack.
+    // A value may be nested too deeply for the call stack.
     throw exchange.explain(error, (other) => explainAgent(other, caller));
   }
 }

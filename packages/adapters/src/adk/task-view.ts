@@ -1,13 +1,13 @@
 /**
- * The task of an A2A agent, put together from what arrives: whole tasks, messages and updates. Text goes out as parts while it grows. If
- * an agent replaces what it has written, the result is an object: parts that went out cannot be taken back.
+ * The task of an A2A agent, assembled from whole tasks, messages and updates. Text is emitted as parts while it grows. If an agent
+ * replaces text that it has written, the result is an object, because emitted parts cannot be withdrawn.
  */
 import { type Message, type Part, type Task, TaskState } from '@a2a-js/sdk';
 import type { JsonObject, JsonValue } from '@boxcar/kernel';
 import type { ResultPart } from '../adapter.js';
 import type { ConcealedText, Concealer } from '../wire/conceal.js';
 
-/** What a stream yields and a call returns, as one shape. */
+/** An item of a stream or the return value of a call, in one shape. */
 export type Arrived =
   | { readonly $case: 'task'; readonly value: Task }
   | { readonly $case: 'message'; readonly value: Message }
@@ -54,7 +54,7 @@ export class TaskView {
   readonly #concealed: ConcealedText;
   readonly #onPart: (part: ResultPart) => void;
   readonly #onId: (id: string) => void;
-  /** Lists of its own: an answer of many pieces is not copied for each of them. */
+  /** The lists are copies, so that an answer of many pieces can grow without a copy for each piece. */
   readonly #artifacts = new Map<string, Part[]>();
   #newestArtifact: string | undefined;
   #message: Message | undefined;
@@ -62,7 +62,7 @@ export class TaskView {
   #contextId = '';
   #status: Task['status'];
   #heard: readonly string[] = [];
-  /** What was put out, before it was concealed, and after it. */
+  /** The emitted text before and after secrets were concealed. */
   #raw = '';
   #shown = '';
 
@@ -89,40 +89,40 @@ export class TaskView {
     return this.#status?.state ?? TaskState.TASK_STATE_UNSPECIFIED;
   }
 
-  /** The words of the agent about the state: why it failed, or what it asks. */
+  /** The agent's message about the state: why the task failed, or what the agent asks. */
   get statusText(): string {
     return textIn(this.#status?.message?.parts ?? []);
   }
 
-  /** The id of the message with these words; blank where there is none. */
+  /** The id of that message; empty when there is none. */
   get statusId(): string {
     return this.#status?.message?.messageId ?? '';
   }
 
-  /** What the agent asks: its words, else its data as JSON. */
+  /** The agent's question: its text, else its data as JSON. */
   get question(): string {
     const data = this.askedWith.map(({ content }) => JSON.stringify(content?.value));
     return this.statusText.trim() === '' && data.length > 0 ? data.join(BETWEEN) : this.statusText;
   }
 
-  /** The data that the agent asks with. */
+  /** The data of the agent's question. */
   get askedWith(): readonly Part[] {
     return (this.#status?.message?.parts ?? []).filter(({ content }) => content?.$case === 'data');
   }
 
-  /** Nothing more arrives without a further message. */
+  /** True when nothing more arrives without a further message. */
   get isSettled(): boolean {
     const waits =
       this.state === TaskState.TASK_STATE_INPUT_REQUIRED || this.state === TaskState.TASK_STATE_AUTH_REQUIRED;
     return this.#message !== undefined || FINAL.has(this.state) || waits;
   }
 
-  /** The ids of the messages that the task has had, where the agent keeps them. */
+  /** The ids of the messages that the task has received, when the agent keeps them. */
   get heard(): readonly string[] {
     return this.#heard;
   }
 
-  /** Before a further message: the question has been answered. */
+  /** Must be called before a further message: the question has been answered. */
   reopen(): void {
     this.#status = undefined;
   }
@@ -178,7 +178,7 @@ export class TaskView {
     this.#artifacts.set(id, [...parts]);
   }
 
-  /** A task brings along what was written before it was asked for. */
+  /** A whole task contains text that was written before the task was fetched. */
   #catchUp(): void {
     const text = [...this.#artifacts.values()].map(textIn).join(BETWEEN);
     if (text.startsWith(this.#raw)) this.#grow(text.slice(this.#raw.length));
@@ -201,7 +201,7 @@ export class TaskView {
     return [this.#status?.message?.parts ?? []];
   }
 
-  /** The result of a task that is completed. Undefined: the agent gave none. */
+  /** The result of a completed task. Undefined: the agent gave none. */
   result(): JsonValue | undefined {
     const groups = this.#groups();
     const parts = groups.flat();

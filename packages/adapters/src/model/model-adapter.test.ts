@@ -27,7 +27,7 @@ type Name = (typeof PLATFORMS)[number][0];
 
 const ADAPTERS = { openai: OpenAIHandoffAdapter, anthropic: AnthropicHandoffAdapter };
 
-/** A server behind the platform's own variables, and a handoff to `model:writer` without an entry. */
+/** A server that the platform's own variables point to, and a handoff to `model:writer` without an entry. */
 async function open(name: Name, wire: Wire, ...behaviours: readonly Behaviour[]) {
   const server = await openProviderServer(wire, inOrder(...behaviours));
   vi.stubEnv(`${name.toUpperCase()}_API_KEY`, SERVER_KEY);

@@ -13,7 +13,7 @@ import { raceAbort } from '../wire/race-abort.js';
 import { MODEL_PLATFORMS } from './model-platform.js';
 import { runModel } from './run-model.js';
 
-/** What both have in common. A call of a model changes nothing on the platform, so that it may be made twice. */
+/** The common part of both adapters. A model call changes nothing on the platform, so it may be repeated. */
 class ModelAdapter implements HandoffAdapter {
   readonly platform: 'openai' | 'anthropic';
   readonly retry = 'safe';
@@ -26,7 +26,7 @@ class ModelAdapter implements HandoffAdapter {
     file_types: ['application/pdf'],
   };
 
-  /** Takes a name: types of the SDK in what is exported would ask programs for types of its own. */
+  /** Takes a name, not an SDK object: SDK types in the exported API would force programs to install the SDK's types. */
   constructor(platform: 'openai' | 'anthropic') {
     this.platform = platform;
   }

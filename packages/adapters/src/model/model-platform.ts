@@ -1,4 +1,4 @@
-/** The platforms whose targets are models, by the providers of the AI SDK. */
+/** The platforms whose targets are models, based on the providers of the AI SDK. */
 import type { LanguageModelV3, SharedV3ProviderOptions } from '@ai-sdk/provider';
 
 export interface ModelPlatform {
@@ -15,7 +15,7 @@ export interface ModelPlatform {
   }): Promise<LanguageModelV3>;
 }
 
-/** The Responses API. Nothing is stored there: the handoff's rows are the record. */
+/** The Responses API. Nothing is stored there: the rows of the handoff are the record. */
 const openai: ModelPlatform = {
   name: 'openai',
   keyVariable: 'OPENAI_API_KEY',
@@ -37,7 +37,7 @@ const anthropic: ModelPlatform = {
   options: {},
   open: async ({ model, key, baseUrl, fetch }) => {
     const { createAnthropic } = await import('@ai-sdk/anthropic');
-    // Anthropic's own programs take the address without the version.
+    // Anthropic's own programs expect the address without the version.
     const baseURL = new URL(baseUrl).pathname === '/' ? `${new URL(baseUrl).origin}/v1` : baseUrl;
     return createAnthropic({ apiKey: key, baseURL, fetch }).messages(model);
   },

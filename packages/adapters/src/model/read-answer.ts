@@ -1,4 +1,4 @@
-/** The stream of a model's answer, read to its end: parts go out while it is written. */
+/** Reads the stream of a model's answer to its end and emits parts while the answer is written. */
 import type {
   LanguageModelV3FinishReason,
   LanguageModelV3StreamPart,
@@ -12,10 +12,10 @@ import type { ConcealedText } from '../wire/conceal.js';
 /** An error inside a stream, as the platform sent it. */
 export class StreamError extends Error {}
 
-/** A stream that ended before its end. */
+/** A stream that broke off before its last event. */
 export class CutOff extends Error {}
 
-/** What is known of an answer so far. */
+/** The known part of an answer so far. */
 export class AnswerReader {
   readonly #concealed: ConcealedText;
   readonly #onPart: (part: ResultPart) => void;
@@ -43,22 +43,22 @@ export class AnswerReader {
     return this.#id;
   }
 
-  /** What was reported, also of an answer that broke off. */
+  /** The reported usage, also of an answer that broke off. */
   get usage(): AdapterUsage | null {
     return this.#usage;
   }
 
   /**
-   * Reads to the end.
+   * Reads the stream to its end.
    *
    * @returns Why the model stopped.
-   * @throws StreamError for an error in the stream, CutOff when it has no end.
+   * @throws StreamError for an error in the stream, CutOff when the stream has no end.
    */
   async read(stream: ReadableStream<LanguageModelV3StreamPart>): Promise<LanguageModelV3FinishReason> {
     for await (const part of stream) this.#take(part);
     this.#show(this.#concealed.end());
     const finish = this.#finish;
-    // The SDK makes up an end when the last event did not come.
+    // When the last event is missing, the SDK makes up an end.
     const isMadeUp = finish?.unified === 'other' && finish.raw === undefined;
     if (finish === undefined || isMadeUp || finish.unified === 'error' || finish.raw === 'error')
       throw new CutOff('the stream ended before the answer did');
@@ -94,7 +94,7 @@ export class AnswerReader {
     this.#onPart({ type: 'text', text });
   }
 
-  /** Anthropic says at the beginning what the prompt was: that counts when the answer breaks off. */
+  /** Anthropic reports the size of the prompt at the beginning; the figure is used when the answer breaks off. */
   #noteEarly(raw: unknown): void {
     const early = findReportedUsage(raw);
     if (early === undefined) return;

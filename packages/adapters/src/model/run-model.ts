@@ -59,7 +59,7 @@ const toUserPart = (piece: Piece): UserPart =>
     ? { type: 'file', mediaType: piece.mediaType, data: new URL(piece.url) }
     : { type: 'text', text: piece.text };
 
-/** The call: instructions of the operator as the system's words, everything that is handed over as one message of the user. */
+/** Builds the call: the operator's instructions as the system prompt, the handed-over content as one user message. */
 function toCall(
   request: AdapterRequest,
   target: ModelTarget,
@@ -77,7 +77,7 @@ function toCall(
   };
 }
 
-/** An answer that is not a result: refused, cut by its limit, or empty. */
+/** Rejects an answer that is not a result: refused, cut by its limit, or empty. */
 function checkAnswer(finish: LanguageModelV3FinishReason, text: string, caller: Caller): void {
   const fail = (code: 'platform_refused' | 'answer_cut' | 'platform_failed', did: string): never => {
     throw failureOf(caller, { code, retryable: false }, did);
@@ -91,11 +91,11 @@ function checkAnswer(finish: LanguageModelV3FinishReason, text: string, caller: 
   if (text.trim() === '') fail('platform_failed', 'gave an empty answer');
 }
 
-/** What the platform said in an event; an event that the SDK cannot read is in its error. */
+/** The platform's error in an event; for an event that the SDK cannot read, the error holds the event. */
 const saidIn = (cause: unknown): ProviderError | undefined =>
   findProviderError(cause instanceof Error ? Reflect.get(cause, 'value') : cause);
 
-/** The failure of an answer that began. */
+/** The failure of an answer that had begun. */
 function explainAnswer(error: unknown, caller: Caller): AdapterError {
   if (error instanceof CutOff)
     return failureOf(

@@ -1,4 +1,4 @@
-/** `@boxcar/adapters/targets`: the operator's targets, without the adapters and what they load. */
+/** `@boxcar/adapters/targets`: the operator's targets, without loading the adapters and their dependencies. */
 export {
   checkTargets,
   type ParseTargetsOptions,

@@ -1,4 +1,4 @@
-/** The targets of handoffs, from a file or from code: everything that is wrong at once, or the frozen entries. */
+/** Reads the targets of handoffs, from a file or from code: the result is either all errors at once or the frozen entries. */
 import { findingsOf, isJsonObject, meant, normalizePlatform, safeParse } from '@boxcar/kernel';
 import {
   checkSettings,
@@ -25,7 +25,7 @@ function platformFinding(platform: unknown, customPlatforms: readonly string[]):
   return `must be one of ${known.join(', ')}${meant(platform.toLowerCase(), known)}`;
 }
 
-/** An entry, or what is wrong with it. */
+/** An entry, or its errors. */
 function readTarget(
   name: string,
   input: unknown,
@@ -80,7 +80,7 @@ export const checkTargets = (input: unknown, options: ParseTargetsOptions = {}):
 /**
  * Reads targets from YAML or JSON.
  *
- * @param file - What findings call the text.
+ * @param file - The name of the text in findings.
  * @throws KernelError `bad_config` with all findings, each `file:line:column path: what`.
  */
 export const parseTargets = (text: string, file: string, options: ParseTargetsOptions = {}): Targets =>

@@ -1,4 +1,4 @@
-/** The target that a handoff names. A request brings a name and nothing else: addresses, models and keys are the operator's. */
+/** Resolves the target that a handoff names. A request has only a name; addresses, models and keys come from the operator. */
 import { KernelError } from '@boxcar/kernel';
 import type { Targets } from './parse-targets.js';
 import type { Target } from './target.js';
@@ -13,13 +13,13 @@ const ENTRIES: Readonly<Record<string, string>> = {
 
 const PLAIN_KEY = /^[A-Za-z_][\w./-]*$/;
 
-/** The line that makes the name a target. */
+/** The configuration line that would make the name a target. */
 const lineFor = (platform: string, name: string): string =>
   `${PLAIN_KEY.test(name) ? name : JSON.stringify(name)}: ${ENTRIES[platform] ?? `{ platform: ${platform} }`}`;
 
 /**
  * @param platform - The first name of the platform.
- * @throws KernelError `bad_request` for a name that is not a target there, with the line to add.
+ * @throws KernelError `bad_request` when the name is not a target of the platform, with the line to add.
  */
 export function resolveTarget(targets: Targets, platform: string, name: string): Target {
   const entry = targets.get(name);

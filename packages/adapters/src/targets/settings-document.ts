@@ -1,6 +1,6 @@
 /**
- * Settings of the operator in YAML or JSON: everything that is wrong at once, each with its line. No finding repeats a value, which may be
- * an address or a key in the wrong place.
+ * Reads the operator's settings in YAML or JSON and reports all errors at once, each with its line. No finding repeats a value, which may
+ * be an address or a misplaced key.
  */
 import { readFileSync } from 'node:fs';
 import { KernelError } from '@boxcar/kernel';
@@ -11,14 +11,14 @@ export interface SettingsFinding {
   readonly message: string;
 }
 
-/** How a kind of settings is read. */
+/** How to read one kind of settings. */
 export interface SettingsFormat<T> {
-  /** What findings call the whole. */
+  /** The name of the whole document in findings. */
   readonly root: string;
   readonly read: (input: unknown, refuse: (finding: SettingsFinding) => void) => T;
 }
 
-/** Words in double quotes: an error takes what is between two single quotes for one word, and shortens it. */
+/** Uses double quotes: an error treats text between two single quotes as one word, and shortens it. */
 const wordsOf = ({ path, message }: SettingsFinding, root: string): string =>
   `${path.length === 0 ? root : path.join('.')}: ${message.replaceAll("'", '"')}`;
 
@@ -37,7 +37,7 @@ export function checkSettings<T>(input: unknown, { root, read }: SettingsFormat<
   return settings;
 }
 
-/** Where a finding is in the document: its node, else the nearest node around it. */
+/** The position of a finding in the document: its node, else the nearest enclosing node. */
 function offsetOf(document: Document, path: readonly string[]): number {
   for (let length = path.length; length >= 0; length -= 1) {
     const node: unknown = length === 0 ? document.contents : document.getIn(path.slice(0, length), true);
@@ -49,7 +49,7 @@ function offsetOf(document: Document, path: readonly string[]): number {
 /**
  * Reads settings from YAML or JSON.
  *
- * @param file - What findings call the text.
+ * @param file - The name of the text in findings.
  * @throws KernelError `bad_config` with all findings, each `file:line:column path: what`.
  */
 export function parseSettings<T>(text: string, file: string, { root, read }: SettingsFormat<T>): T {
@@ -64,7 +64,7 @@ export function parseSettings<T>(text: string, file: string, { root, read }: Set
     const { line, col } = lines.linePos(offset);
     findings.push(`${file}:${Math.max(line, 1)}:${Math.max(col, 1)} ${wordsOf(finding, root)}`);
   };
-  // The words of the reader may repeat the text around an error.
+  // The reader's own message may repeat the text around an error.
   for (const { code, pos } of [...document.errors, ...document.warnings])
     refuseAt(pos[0], { path: [], message: `is not valid YAML (${code})` });
   visit(document, {

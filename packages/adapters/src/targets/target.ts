@@ -1,4 +1,4 @@
-/** What an operator configures about an agent or a model of another platform. Format: README.md, "Targets". */
+/** The operator's configuration of an agent or a model of another platform. Format: README.md, "Targets". */
 import { normalizePlatform, PLATFORMS } from '@boxcar/kernel';
 import { z } from 'zod';
 
@@ -12,13 +12,13 @@ function findUrlFault(text: string): string | undefined {
   return username === '' && password === '' ? undefined : 'must hold no user and no password';
 }
 
-/** The findings do not repeat the address: a path may be a secret. */
+/** The findings do not repeat the address: its path may contain a secret. */
 const address = z.string().superRefine((text, context) => {
   const message = findUrlFault(text.trim());
   if (message !== undefined) context.addIssue({ code: 'custom', message });
 });
 
-/** An address without the slashes at its end. Not by a pattern, which would read many slashes again from each of them. */
+/** An address without trailing slashes. A regular expression would rescan a run of slashes from each of them. */
 export function withoutSlashes(text: string): string {
   let end = text.length;
   while (text[end - 1] === '/') end -= 1;
@@ -35,7 +35,7 @@ const keyVariable = z
   .regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'must be the name of an environment variable, not a key');
 
 const shared = {
-  /** Told to the target before the task. */
+  /** Instructions that the target receives before the task. */
   instructions: filled.optional(),
   /** The name of the variable that holds the key. */
   api_key_env: keyVariable.optional(),
@@ -80,7 +80,7 @@ const schemas = {
 
 export type ModelTarget = z.output<typeof schemas.openai> | z.output<typeof schemas.anthropic>;
 export type AdkTarget = z.output<typeof schemas.adk>;
-/** Of a platform that a program has registered: the shared members, and what its adapter reads. */
+/** An entry for a platform that a program has registered: the shared members, and the members that its adapter reads. */
 export type CustomTarget = z.output<typeof custom>;
 export type Target = ModelTarget | AdkTarget | CustomTarget;
 
@@ -89,7 +89,7 @@ export const isModelTarget = (target: Target): target is ModelTarget =>
 
 export const isAdkTarget = (target: Target): target is AdkTarget => target.platform === 'adk';
 
-/** The schema of an entry of that platform; undefined where there are no entries. */
+/** The schema of an entry of that platform; undefined when the platform cannot have entries. */
 export function schemaOf(
   platform: string,
   customPlatforms: readonly string[],

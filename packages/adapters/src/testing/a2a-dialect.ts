@@ -1,4 +1,4 @@
-/** A2A agents on the server of the official SDK: protocol 1.0, and 0.3 by its compatibility. */
+/** A2A agents on the server of the official SDK: protocol 1.0, and 0.3 through its compatibility layer. */
 import {
   A2A_VERSION_HEADER,
   type AgentCard,
@@ -37,10 +37,10 @@ const NO_ARTIFACT: Artifact = {
   extensions: [],
 };
 
-/** What an agent does with a message: publishes on the bus, with the words of the test. */
+/** How an agent handles a message: it publishes on the bus, with the test's text. */
 export type Play = (context: RequestContext, bus: Bus, text: string) => void | Promise<void>;
 
-/** The bus of a task in a few words. */
+/** A short interface to the bus of a task. */
 export class Bus {
   readonly #bus: ExecutionEventBus;
   readonly #context: RequestContext;
@@ -54,7 +54,7 @@ export class Bus {
     return { taskId: this.#context.taskId, contextId: this.#context.contextId };
   }
 
-  /** Every execution begins with the task. */
+  /** Every execution begins with this. */
   task(state: TaskState): void {
     const { taskId: id, contextId } = this.#ids;
     const status = { state, message: undefined, timestamp: undefined };
@@ -114,7 +114,7 @@ export class Bus {
   }
 }
 
-/** Asks until it has an answer to each question, and repeats the last answer. */
+/** Asks until each question has an answer, and repeats the last answer. */
 export const playQuestions =
   (...questions: readonly string[]): Play =>
   ({ task, userMessage }, bus, text) => {
@@ -149,13 +149,13 @@ export interface A2ADialectOptions {
   readonly play?: Play;
   readonly isStreaming?: boolean;
   readonly inputModes?: readonly string[];
-  /** A task that its execution leaves at work is completed, with this answer, when it is asked for the third time. */
+  /** A task that is still working after its execution is completed with this answer on the third request for its state. */
   readonly lateAnswer?: string;
-  /** Where the card says that the agent is. Default: the server itself. */
+  /** The address of the agent in its card. Default: the server itself. */
   readonly urlOf?: (origin: string) => string;
 }
 
-/** The card in the form of its version. */
+/** The card in the form of its protocol version. */
 function cardOf(
   { version, isStreaming = true, inputModes = [], urlOf }: A2ADialectOptions,
   origin: string,
@@ -187,7 +187,7 @@ function cardOf(
   };
 }
 
-/** The card that the SDK's server goes by. */
+/** The card that the SDK's server uses. */
 const ownCard = (isStreaming: boolean): AgentCard => ({
   name: 'Harbour',
   description: '',

@@ -1,4 +1,4 @@
-/** What every adapter has to keep to, against a real server that speaks its platform's wire format. */
+/** The contract that every adapter must fulfill, tested against a real server that speaks its platform's wire format. */
 import { KernelError } from '@boxcar/kernel';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import type { AdapterResult, ExecuteOptions, ResultPart } from '../adapter.js';
@@ -35,7 +35,7 @@ export function adapterContract(subject: AdapterSubject): void {
   const open = (...behaviours: readonly Behaviour[]): Promise<PlatformServer> =>
     openPlatform(subject.dialect(), ...behaviours);
 
-  /** Nothing of what only the operator may see. */
+  /** Checks that the shown value has nothing that only the operator may see. */
   function expectConcealed(server: PlatformServer, shown: unknown): void {
     const text = shown instanceof Error ? `${shown.message} ${JSON.stringify(shown)}` : JSON.stringify(shown);
     for (const secret of [PLATFORM_KEY, server.origin, new URL(server.origin).host, ...subject.secrets])

@@ -1,6 +1,6 @@
 /**
- * The API server of the ADK, as `adk api_server` (adk-devtools 2.0.0) answers: it knows its apps, runs a message only in a session that was
- * opened before, and opens no session twice.
+ * Imitates the ADK's API server, `adk api_server` (adk-devtools 2.0.0): it knows its apps, runs a message only in a session that was
+ * opened before, and does not open a session twice.
  */
 import { z } from 'zod';
 import { type Dialect, json, type Reply, type ServedRequest } from './platform-server.js';
@@ -19,7 +19,7 @@ const runSchema = z.strictObject({
 
 const SESSION = /^\/apps\/([^/]+)\/users\/([^/]+)\/sessions\/([^/]+)$/;
 
-/** Events as an agent of one model makes them: a call, its result, and the words at the end. */
+/** The events of an agent with one model: a call, its result, and the final text. */
 const eventsOf = (text: string, app: string): readonly unknown[] => {
   const event = (part: object, more: object = {}): object => ({
     id: 'event',
@@ -45,7 +45,7 @@ const eventsOf = (text: string, app: string): readonly unknown[] => {
 
 const headersOk = ({ headers }: ServedRequest): boolean => headers['content-type'] === 'application/json';
 
-/** @param events - What a run answers. Default: `eventsOf`. */
+/** @param events - The events that a run returns. Default: `eventsOf`. */
 export function adkDialect(apps: readonly string[], events = eventsOf): Dialect {
   const sessions = new Set<string>();
 

@@ -1,4 +1,4 @@
-/** A handoff to an agent or an app on loopback, in a few words. */
+/** A helper that makes a handoff to an agent or an app on loopback. */
 import { KernelError } from '@boxcar/kernel';
 import type { AdapterResult, ExecuteOptions, PackedCard } from '../adapter.js';
 import { type ADKAdapterOptions, ADKHandoffAdapter } from '../adk/adk-adapter.js';

@@ -1,4 +1,4 @@
-/** What the cases of the contract share. */
+/** Definitions shared by the cases of the contract. */
 import type { AdapterResult, ExecuteOptions, HandoffAdapter } from '../adapter.js';
 import { AdapterError } from '../adapter-error.js';
 import type { Target } from '../targets/target.js';
@@ -11,15 +11,15 @@ export interface AdapterSubject {
   dialect(): Dialect;
   /** The entry that leads to the server, with `api_key_env: CONTRACT_KEY`. */
   targetAt(origin: string): Target;
-  /** Words of the entry that only the operator may see, beside the address and the key. */
+  /** Texts of the entry that only the operator may see, in addition to the address and the key. */
   readonly secrets: readonly string[];
-  /** How many requests one handoff makes when nothing fails. */
+  /** The number of requests of one handoff when nothing fails. */
   readonly requests: number;
   /** Cards of every kind that the platform does not carry. */
   readonly notCarried: readonly string[];
-  /** False when an answer is one document, whose first half says nothing. */
+  /** False when an answer is one document, whose first half is not usable. */
   readonly isStreaming: boolean;
-  /** A task that is known by its id is looked at when its stream is cut. */
+  /** True: a task with a known id is polled when its stream breaks off. */
   readonly recoversCut?: boolean;
 }
 

@@ -1,4 +1,7 @@
-/** What every adapter makes of failures of its platform: a code, whether it can be tried again, and no word that only the operator may see. */
+/**
+ * How every adapter must report failures of its platform: a code, whether a retry is possible, and no text that only the operator may
+ * see.
+ */
 import { expect, test } from 'vitest';
 import { adviseRetry } from '../adapter-error.js';
 import { type AdapterSubject, ANSWER, type Bench, failureOf } from './bench.js';

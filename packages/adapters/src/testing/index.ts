@@ -1,4 +1,4 @@
-/** The contract of adapters, for the adapters of other packages too. Not part of what is published. */
+/** The contract of adapters, also for adapters in other packages. Not published. */
 
 export { a2aDialect, playQuestions } from './a2a-dialect.js';
 export { type AdapterSubject, adapterContract } from './adapter-contract.js';

@@ -1,4 +1,4 @@
-/** The wire formats of OpenAI and Anthropic, as the tests of models have them. */
+/** The wire formats of OpenAI and Anthropic, in the form that the model tests use. */
 import { anthropicWire, responsesWire, type Wire } from '@boxcar/llm/testing';
 import type { Dialect } from './platform-server.js';
 

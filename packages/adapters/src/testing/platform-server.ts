@@ -1,6 +1,6 @@
 /**
- * A platform on loopback: a real HTTP server that speaks one dialect, refuses what the platform would refuse, and does to each request for
- * work what the test says. Requests around the work (cards, sessions, lists) are always served.
+ * A platform on loopback: a real HTTP server that speaks one dialect and refuses the requests that the platform would refuse. The test
+ * decides how it treats each work request. Other requests (cards, sessions, lists) are always served.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -10,7 +10,7 @@ export interface ServedRequest {
   readonly method: string;
   readonly path: string;
   readonly headers: Readonly<Record<string, string | readonly string[] | undefined>>;
-  /** As it came. */
+  /** The body as received. */
   readonly text: string;
 }
 
@@ -20,7 +20,7 @@ export interface Reply {
   readonly frames: readonly string[];
 }
 
-/** What happens to a request for work. */
+/** The server's treatment of a work request. */
 export type Behaviour =
   | { readonly kind: 'answer'; readonly text: string }
   | {
@@ -28,26 +28,26 @@ export type Behaviour =
       readonly status: number;
       readonly message?: string;
       readonly headers?: Readonly<Record<string, string>>;
-      /** In place of an error in the platform's form. */
+      /** Replaces the error in the platform's form. */
       readonly body?: string;
     }
-  /** The connection falls without an answer. */
+  /** The connection breaks without an answer. */
   | { readonly kind: 'drop' }
-  /** It falls after the headers and the first bytes of the answer. */
+  /** The connection breaks after the headers and the first bytes of the answer. */
   | { readonly kind: 'cut'; readonly text: string }
-  /** Bytes that are not an answer of the platform, with its content type. */
+  /** Bytes that are not a valid answer of the platform, with its content type. */
   | { readonly kind: 'garbage' }
-  /** The first bytes of an answer, and then nothing: the connection stays open. */
+  /** The first bytes of an answer, then nothing: the connection stays open. */
   | { readonly kind: 'endless'; readonly text: string }
   /** No answer at all. */
   | { readonly kind: 'silent' };
 
 export interface Dialect {
-  /** The header that carries the key, and what is in front of it. */
+  /** The header that carries the key, and the prefix of its value. */
   readonly keyHeader: readonly [name: string, prefix: string];
-  /** Serves what is not the work; undefined for the work itself. */
+  /** Serves requests other than work; undefined for a work request. */
   serveOther?(request: ServedRequest, baseUrl: string): Promise<Reply | undefined> | Reply | undefined;
-  /** Reads the work as strictly as the platform does. @throws Error with what it would refuse. */
+  /** Reads a work request as strictly as the platform does. @throws Error that names the fault. */
   read(request: ServedRequest): void;
   answer(text: string, request: ServedRequest): Promise<Reply> | Reply;
   error(status: number, message: string): unknown;
@@ -58,13 +58,13 @@ export interface PlatformServer extends AsyncDisposable {
   readonly origin: string;
   /** All requests, in order. */
   readonly requests: readonly ServedRequest[];
-  /** The requests for work. */
+  /** The work requests. */
   readonly works: readonly ServedRequest[];
-  /** What the platform would have refused. */
+  /** The requests that the platform would have refused. */
   readonly refusals: readonly string[];
-  /** Resolves when the caller has closed the connection of a work before its answer ended. */
+  /** Resolves when the caller has closed the connection of a work request before its answer ended. */
   abandoned(): Promise<void>;
-  /** Resolves when the first bytes of an answer, or a request that stays without one, are there. */
+  /** Resolves when the first bytes of an answer were sent, or a request that gets no answer has arrived. */
   reached(): Promise<void>;
 }
 
@@ -150,7 +150,7 @@ async function behaveLike(
   }
 }
 
-/** A promise, and the function that resolves it. */
+/** A promise together with the function that resolves it. */
 function signalled(): { readonly promise: Promise<void>; readonly resolve: () => void } {
   let resolve: () => void = () => undefined;
   const promise = new Promise<void>((done) => {
@@ -159,7 +159,7 @@ function signalled(): { readonly promise: Promise<void>; readonly resolve: () =>
   return { promise, resolve };
 }
 
-/** @param behaviours - One after the other; the last one goes on. */
+/** @param behaviours - Used one after the other; the last one repeats. */
 export async function openPlatform(
   dialect: Dialect,
   ...behaviours: readonly Behaviour[]

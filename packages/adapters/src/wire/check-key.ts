@@ -1,13 +1,13 @@
 import { type Caller, failureOf } from './exchange.js';
 
-/** What a header can hold. Errors about other values would repeat them. */
+/** The characters that a header can hold. Errors about other values would repeat the value. */
 const PLAIN = /^[\x21-\x7e]+$/;
 
 /**
  * The key of a target.
  *
- * @param key - What `readVariable` gave for `caller.keyVariable`.
- * @throws AdapterError `platform_unauthorized` when there is none, or what there is cannot be a key.
+ * @param key - The result of `readVariable` for `caller.keyVariable`.
+ * @throws AdapterError `platform_unauthorized` when there is no key, or the value cannot be a key.
  */
 export function checkKey(key: string | undefined, caller: Caller): string {
   const refuse = (why: string): never => {

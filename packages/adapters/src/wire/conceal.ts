@@ -1,8 +1,8 @@
 /**
- * Texts without what only the operator may see: the addresses, the model and the key of a target.
+ * Removes secrets from texts: the addresses, the model and the key of a target, which only the operator may see.
  *
- * C1  Errors conceal all of them, results and parts the key and the configured addresses: a model may write about models.
- * C2  Parts are concealed while they arrive. A secret that is cut into two parts is found, and the parts joined are the concealed text.
+ * C1  Errors conceal all of them. Results and parts conceal the key and the configured addresses, since a model may write about models.
+ * C2  Parts are concealed while they arrive. A secret that is split over two parts is found, and the joined parts are the concealed text.
  */
 import { isJsonObject, type JsonValue, maskSecrets } from '@boxcar/kernel';
 
@@ -16,13 +16,13 @@ const ADDRESS = '[address]';
 
 const escaped = (text: string): string => text.replace(/[.*+?^${}()|[\]\\/-]/g, '\\$&');
 
-/** As a word of its own: a short name may be a part of ordinary words. */
+/** Matches whole words only: a short name may be a part of ordinary words. */
 const asWord = (value: string): RegExp => new RegExp(`(?<![\\w-])${escaped(value)}(?![\\w-])`, 'gi');
 
 const longestFirst = (needles: readonly Needle[]): readonly Needle[] =>
   needles.filter(({ value }) => value !== '').toSorted((a, b) => b.value.length - a.value.length);
 
-/** The forms of an address in texts, without the names of hosts alone. */
+/** The forms of an address in texts, without bare host names. */
 function formsOf(url: string): readonly string[] {
   if (!URL.canParse(url)) return [url];
   const { href, origin } = new URL(url);
@@ -47,17 +47,17 @@ export class Concealer {
     for (const url of addresses) if (url !== undefined) this.addAddress(url);
   }
 
-  /** An address that is found out on the way, as in the card of an agent. */
+  /** An address that is learned during the attempt, for example from the card of an agent. */
   addAddress(url: string): void {
     for (const form of formsOf(url)) this.#addresses.add(form);
     if (!URL.canParse(url)) return;
     const { host, hostname, pathname, search } = new URL(url);
     this.#hosts.add(host).add(hostname);
-    // Servers say which path they do not have.
+    // Servers name the path that they do not have.
     if (pathname !== '/') this.#paths.add(pathname).add(pathname + search);
   }
 
-  /** What results and parts do not show. */
+  /** The secrets that results and parts must not show. */
   get needles(): readonly Needle[] {
     const addresses = [...this.#addresses].map((value) => ({ shown: ADDRESS, value }));
     return longestFirst([this.#key, ...addresses]);
@@ -83,7 +83,7 @@ export class Concealer {
     return open.push(text) + open.end();
   }
 
-  /** A result: its texts and the names of its members. */
+  /** Conceals a result: its texts and the names of its members. */
   value(value: JsonValue): JsonValue {
     if (typeof value === 'string') return this.text(value);
     if (Array.isArray(value)) return value.map((item) => this.value(item));
@@ -103,12 +103,12 @@ export class ConcealedText {
     this.#needles = needles;
   }
 
-  /** @returns What can be shown now. */
+  /** @returns The text that can be shown now. */
   push(text: string): string {
     return this.#take(this.#held + text, false);
   }
 
-  /** @returns What was held back. */
+  /** @returns The text that was held back. */
   end(): string {
     return this.#take(this.#held, true);
   }
@@ -131,7 +131,7 @@ export class ConcealedText {
     return shown + text.slice(from, at);
   }
 
-  /** True when more text could make a secret of what begins here. */
+  /** True when more text could turn the text from here on into a secret. */
   #mayGrow(text: string, at: number): boolean {
     const left = text.length - at;
     return this.#needles.some(({ value }) => value.length > left && value.startsWith(text.slice(at)));

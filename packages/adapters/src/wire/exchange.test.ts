@@ -6,7 +6,7 @@ import { Concealer } from './conceal.js';
 import { Exchange, type ExchangeOptions } from './exchange.js';
 import { createFetch } from './http-fetch.js';
 
-/** A server that answers each connection with these bytes. It closes it, or keeps it open. */
+/** A server that answers each connection with these bytes, and then closes it or keeps it open. */
 async function openRaw(bytes: string, isOpen = false) {
   let closed: () => void = () => undefined;
   const whenClosed = new Promise<void>((resolve) => {

@@ -1,9 +1,10 @@
 /**
- * The exchange of one attempt with a platform: a `fetch` for the clients of platforms, what was sent, and why it failed.
+ * The exchange of one attempt with a platform: a `fetch` for the platforms' clients, a record of the sent bodies, and the reason of a
+ * failure.
  *
- * X1  Each request is made once. A status that is not 2xx, a network error and a cut body are one failure, whatever the client of the
- *     platform makes of them.
- * X2  An answer is at most 64 MiB. Of an error 64 KiB are read, for at most 5 s: its status says what counts.
+ * X1  Each request is made once. A status that is not 2xx, a network error and a cut body are one failure, however the platform's client
+ *     treats them.
+ * X2  An answer is at most 64 MiB. Of an error body, 64 KiB are read, for at most 5 s: the status is what matters.
  * X3  When the exchange is over, all of its connections are closed.
  */
 import { KernelError } from '@boxcar/kernel';
@@ -25,7 +26,7 @@ export interface Caller {
   readonly platform: string;
   readonly handoffId: string;
   readonly attempt: number;
-  /** The variable that holds the key, for errors about it. */
+  /** The variable that holds the key, for errors about the key. */
   readonly keyVariable: string | undefined;
   readonly concealer: Concealer;
 }
@@ -34,17 +35,17 @@ export interface ExchangeOptions {
   readonly fetch: typeof globalThis.fetch;
   readonly signal: AbortSignal;
   readonly caller: Caller;
-  /** Sent with each request to this origin, and to no other. */
+  /** Sent with each request to this origin, and to no other origin. */
   readonly authorization?: { readonly origin: string; readonly value: string } | undefined;
-  /** Answers are streams of events; a page or a document in place of one is a failure. */
+  /** Answers are streams of events; a page or a document instead is a failure. */
   readonly isStream?: boolean | undefined;
-  /** @internal Tests use less. */
+  /** @internal Tests use a smaller value. */
   readonly maxAnswerBytes?: number | undefined;
-  /** @internal Tests use less. */
+  /** @internal Tests use a smaller value. */
   readonly errorBodyMs?: number | undefined;
 }
 
-/** Words of others in an error. They are concealed before they are cut: nothing finds the first half of a key. */
+/** Foreign text in an error. Secrets are concealed before the text is cut, since half a key would not be found. */
 export const shorten = (text: string, { concealer }: Pick<Caller, 'concealer'>): string => {
   const words = concealer.error(text.slice(0, MAX_ERROR_BYTES)).replaceAll(/\s+/g, ' ').trim();
   return words.length > MAX_WORDS ? `${words.slice(0, MAX_WORDS).toWellFormed()}…` : words;
@@ -52,7 +53,7 @@ export const shorten = (text: string, { concealer }: Pick<Caller, 'concealer'>):
 
 const ended = (words: string): string => (/[.!?…]$/.test(words) ? words : `${words}.`);
 
-/** The failure of an attempt. `did` is what the platform did, and may have words of it at its end. */
+/** The failure of an attempt. `did` is what the platform did, and may end with the platform's own text. */
 export function failureOf(
   caller: Caller,
   verdict: Verdict,
@@ -85,13 +86,13 @@ export function failureOf(
 
 const looksLikeHtml = (body: string): boolean => /^\s*<(!doctype|html|head|body|\?xml)/i.test(body);
 
-/** What an error body says. Pages of gateways are left out. */
+/** The message of an error body. Pages of gateways are left out. */
 function wordsOf(body: string, error: ProviderError | undefined, caller: Caller): string {
   const words = error?.message ?? (looksLikeHtml(body) ? '' : body);
   return shorten(words === '' ? (error?.code ?? '') : words, caller);
 }
 
-/** At most 64 KiB of the body of an error; what came before it was cut, or before its time was over. */
+/** At most 64 KiB of an error body: the bytes that arrived before the body broke off or the time was over. */
 async function readError({ body }: Response, withinMs: number): Promise<string> {
   if (body === null) return '';
   let text = '';
@@ -106,7 +107,7 @@ async function readError({ body }: Response, withinMs: number): Promise<string> 
       text += decoder.decode(value, { stream: true });
     }
   } catch {
-    // The status says enough.
+    // The status is sufficient.
   } finally {
     clearTimeout(timer);
     stop();
@@ -131,7 +132,7 @@ export class Exchange implements Disposable {
     return this.#failure;
   }
 
-  /** The failure has been dealt with: what fails later counts. */
+  /** Clears the failure, which has been dealt with, so that a later failure counts. */
   forget(): void {
     this.#failure = undefined;
   }
@@ -141,7 +142,7 @@ export class Exchange implements Disposable {
     return this.#bodies;
   }
 
-  /** A function of the caller: what it throws is the caller's error, and none of the platform's. */
+  /** Wraps a function of the caller: its errors are the caller's errors, not the platform's. */
   guard<T>(callback: ((value: T) => void) | undefined): (value: T) => void {
     return (value) => {
       try {
@@ -152,7 +153,7 @@ export class Exchange implements Disposable {
     };
   }
 
-  /** For the client of the platform. */
+  /** For the platform's client. */
   readonly fetch: typeof globalThis.fetch = async (input, init = {}) => {
     const { signal, headers: given, body } = init;
     const headers = new Headers(given);
@@ -195,7 +196,7 @@ export class Exchange implements Disposable {
         network,
       });
     if (error instanceof KernelError) return error;
-    // An answer that is not HTTP, or a certificate that is not valid.
+    // The answer is not HTTP, or the certificate is not valid.
     const why = typeof code === 'string' ? ` (${code})` : '';
     return failureOf(caller, { code: 'platform_failed', retryable: false }, `${did}${why}`);
   }
@@ -218,7 +219,7 @@ export class Exchange implements Disposable {
     });
   }
 
-  /** Some gateways have the status 200 for errors too. */
+  /** Some gateways use the status 200 for errors too. */
   async #explainDocument(response: Response, type: string): Promise<AdapterError> {
     const { caller } = this.#options;
     const error = findErrorInBody(await this.#readError(response));
@@ -236,7 +237,7 @@ export class Exchange implements Disposable {
     return readError(response, this.#options.errorBodyMs ?? ERROR_BODY_MS);
   }
 
-  /** The same answer; its body is counted, and the end of the connection is a failure. */
+  /** The same answer; its bytes are counted, and a broken connection is a failure. */
   #watch(response: Response): Response {
     if (response.body === null) return response;
     const reader = response.body.getReader();
@@ -273,9 +274,9 @@ export class Exchange implements Disposable {
   }
 
   /**
-   * What to throw for a failed attempt: the abort's reason, else why the exchange failed, else `otherwise`.
+   * The error to throw for a failed attempt: the abort's reason, else the failure of the exchange, else `otherwise`.
    *
-   * @param error - What the client of the platform threw.
+   * @param error - The error that the platform's client threw.
    */
   explain(error: unknown, otherwise: (error: unknown) => Error): unknown {
     const { signal } = this.#options;

@@ -1,10 +1,10 @@
 /**
- * A `fetch` over Node's own HTTP client, for two reasons: the global one gives an answer up after five minutes without a byte, whatever
- * the timeout of a handoff is, and it does not say which address a connection leads to.
+ * A `fetch` over Node's own HTTP client, for two reasons. The global `fetch` gives an answer up after five minutes without a byte,
+ * whatever the timeout of a handoff, and it does not report the address that a connection leads to.
  *
- * W1  It waits as long as its signal lets it. An abort closes the connection.
- * W2  Redirects are not followed: a key would travel along.
- * W3  With rules, a connection is made only to an address that they allow, literal or looked up.
+ * W1  It waits until its signal aborts. An abort closes the connection.
+ * W2  Redirects are not followed: a key would be sent along.
+ * W3  With rules, a connection is made only to an address that the rules allow, whether the address is literal or looked up.
  */
 import { lookup } from 'node:dns';
 import { type IncomingMessage, request as requestHttp } from 'node:http';
@@ -14,14 +14,14 @@ import { Readable } from 'node:stream';
 import type { ReadableStream } from 'node:stream/web';
 import type { AddressRules } from './private-address.js';
 
-/** The code of an error for a name that leads to no allowed address. */
+/** The error code for a name that leads to no allowed address. */
 export const ADDRESS_REFUSED = 'ADDRESS_REFUSED';
 
 class RefusedAddress extends Error {
   readonly code = ADDRESS_REFUSED;
 }
 
-/** Looks a name up, and keeps the addresses that may be connected to (W3). */
+/** Looks a name up and keeps the addresses that are allowed (W3). */
 const lookupWith =
   (rules: AddressRules, lookUp: typeof lookup): LookupFunction =>
   (hostname, options, callback) => {
@@ -45,15 +45,15 @@ function toResponse(answer: IncomingMessage): Response {
     answer.resume();
     return new Response(null, { status, headers });
   }
-  // The two types of one class: that of the library and that of the module.
+  // One class has two types: the library's and the module's.
   const body = Readable.toWeb(answer) as ReadableStream<Uint8Array>;
   return new Response(body as ConstructorParameters<typeof Response>[0], { status, statusText, headers });
 }
 
 /**
- * @param rules - Which addresses may be used. Default: all, for addresses that an operator has configured.
- * @param options.what - What a refusal calls the address.
- * @param options.lookUp - In place of Node's own.
+ * @param rules - The allowed addresses. Default: all, for addresses that an operator has configured.
+ * @param options.what - The name of the address in refusals.
+ * @param options.lookUp - Replaces Node's own lookup.
  * @returns A `fetch` that takes a URL and a body of text.
  */
 export const createFetch =
@@ -74,7 +74,7 @@ export const createFetch =
       const outgoing = send(url, {
         method,
         headers: { ...headers, 'accept-encoding': 'identity' },
-        // A connection of its own: a kept one may be closed just when it is used again.
+        // Uses a new connection: a kept connection may be closed at the moment of reuse.
         agent: false,
         ...(signal ? { signal } : {}),
         ...(rules === undefined ? {} : { lookup: lookupWith(rules, lookUp) }),
@@ -83,13 +83,13 @@ export const createFetch =
         try {
           resolve(toResponse(answer));
         } catch (error) {
-          // A status or a header that no HTTP answer has.
+          // The answer has a status or a header that is not valid in HTTP.
           reject(error);
           answer.destroy();
         }
       });
       outgoing.on('error', (error) => reject(signal?.aborted === true ? signal.reason : error));
-      // A change of the protocol, which nobody asked for, closes the connection without an error.
+      // A protocol upgrade that was not requested closes the connection without an error.
       outgoing.once('close', () => reject(new Error('the connection closed without an answer')));
       outgoing.end(body ?? undefined);
     });

@@ -1,4 +1,4 @@
-/** What an answer of a platform means, as a code of the catalogue. Pure: evidence in, verdict out. */
+/** Classifies an answer of a platform as a code of the catalogue. A pure function of the evidence. */
 import { type ErrorCode, isContextOverflow } from '@boxcar/kernel';
 import { findStatus, type ProviderError } from '@boxcar/llm/failures';
 import { isTransientStatus } from '../adapter-error.js';
@@ -22,8 +22,8 @@ const codeOf = (status: number, error: ProviderError | undefined): ErrorCode => 
 };
 
 /**
- * @param status - Of the answer; of a stream with an error in it 200.
- * @param error - What the platform said, where it said it.
+ * @param status - The status of the answer; 200 for a stream with an error in it.
+ * @param error - The platform's error, when it sent one.
  */
 export function judge(status: number, error: ProviderError | undefined): Verdict {
   const counted = findStatus({ status, error }) ?? status;

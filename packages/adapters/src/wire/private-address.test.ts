@@ -85,7 +85,7 @@ test('a host that is longer than any name may be is refused', () => {
   const longest = `${'a'.repeat(61)}.`.repeat(4);
   expect(isRefused(rules, `https://${longest}agent`)).toBe(false);
   expect(isRefused(rules, `https://${longest}agents`)).toBe(true);
-  // Two thousand characters that become six thousand.
+  // Two thousand characters that become six thousand in the URL.
   expect(isRefused(rules, `https://${'\u{4e00}\u{5143}\u{7532}.'.repeat(400)}example/`)).toBe(true);
 });
 

@@ -1,9 +1,11 @@
 /**
- * Which addresses an A2A agent or a receiver of callbacks may have. What others name must not lead into the operator's own network.
+ * Rules for the addresses of A2A agents and receivers of callbacks. An address that a third party names must not lead into the operator's
+ * own network.
  *
- * P1  An address is judged as it is used, never as it is written: `0x7f.1`, `2130706433` and `[::ffff:127.0.0.1]` are all loopback.
+ * P1  An address is judged in the form in which it is used, not as written: `0x7f.1`, `2130706433` and `[::ffff:127.0.0.1]` are all
+ *     loopback.
  * P2  A name is judged by the address it leads to, at the moment of the connection.
- * P3  Exceptions are the operator's alone: hosts, addresses or networks of the configuration.
+ * P3  Only the operator can make exceptions: hosts, addresses or networks in the configuration.
  */
 import { BlockList, isIP } from 'node:net';
 import { KernelError } from '@boxcar/kernel';
@@ -43,7 +45,7 @@ const NOT_PUBLIC: readonly string[] = [
 
 const familyOf = (address: string): 'ipv4' | 'ipv6' => (isIP(address) === 6 ? 'ipv6' : 'ipv4');
 
-/** Adds an address or a network. @returns False for what is neither. */
+/** Adds an address or a network. @returns False when the text is neither. */
 function addRange(list: BlockList, range: string): boolean {
   const [address = '', bits, more] = range.split('/');
   const version = isIP(address);
@@ -61,11 +63,11 @@ for (const range of NOT_PUBLIC) addRange(notPublic, range);
 /** The host of a URL without the brackets of IPv6. */
 const bareHost = (host: string): string => host.replace(/^\[|\]$/g, '').toLowerCase();
 
-/** Names that lead to the machine itself, whoever is asked. */
+/** Names that lead to the machine itself with any resolver. */
 const LOCAL_NAME = /(^|\.)localhost\.?$/;
 const LOOPBACK = ['127.0.0.1', '::1'];
 
-/** The limit of DNS. The host of a callback is in an index, whose rows have a limit too. */
+/** The limit of DNS. The host of a callback is indexed, and index rows have a size limit too. */
 const MAX_HOST = 253;
 
 const HOST_NAME = /^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$/;
@@ -76,9 +78,9 @@ export class AddressRules {
   readonly #variable: string;
 
   /**
-   * @param allowPrivate - Host names, addresses and networks (`10.1.0.0/16`) that are allowed all the same.
-   * @param variable - Where the operator says so. Default: that of targets.
-   * @throws KernelError `bad_config` for a word that is none of them.
+   * @param allowPrivate - Host names, addresses and networks (`10.1.0.0/16`) that are allowed although they are not public.
+   * @param variable - The setting that has them. Default: the setting of targets.
+   * @throws KernelError `bad_config` for an entry that is none of them.
    */
   constructor(allowPrivate: readonly string[] = [], variable?: string) {
     this.#variable = variable ?? 'BOXCAR_TARGETS_ALLOW_PRIVATE';
@@ -97,7 +99,7 @@ export class AddressRules {
   /** Whether a connection to `address` may be made for a URL with this host (P1, P2). */
   allows(host: string, address: string): boolean {
     const bare = bareHost(host);
-    // A zone such as `%eth0` is only on addresses of the own link.
+    // A zone such as `%eth0` occurs only on link-local addresses.
     const plain = address.split('%')[0] ?? address;
     if (isIP(plain) === 0) return false;
     if (this.#hosts.has(bare) || this.#ranges.check(plain, familyOf(plain))) return true;
@@ -105,10 +107,10 @@ export class AddressRules {
   }
 
   /**
-   * Judges a URL before anything is asked of it; the names of hosts are judged at the connection.
+   * Judges a URL before any request; host names are judged at the connection.
    *
-   * @throws KernelError `bad_request` for another scheme, a user in the URL, a host longer than a name may be, and a literal
-   *   address that is not public.
+   * @throws KernelError `bad_request` for another scheme, a user in the URL, a host longer than a name may be, and a literal address that
+   *   is not public.
    */
   check(url: string, what: string): URL {
     const refuse = (why: string): never => {

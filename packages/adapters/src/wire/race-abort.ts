@@ -7,8 +7,8 @@ export const abortReason = ({ reason }: AbortSignal): unknown =>
     : reason;
 
 /**
- * The outcome of `work`, or the signal's reason as soon as it aborts. The work sees the signal too; how it ends after the abort is not
- * reported.
+ * The outcome of `work`, or the signal's reason as soon as the signal aborts. The work must watch the signal too; its outcome after the
+ * abort is not reported.
  */
 export function raceAbort<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise<T>((resolve, reject) => {

@@ -4,9 +4,9 @@ import type { Context } from '../context.js';
 import { wrongUsage } from './usage.js';
 
 /**
- * Asks before something that cannot be taken back. `--yes` answers in advance; where nobody can be asked it must.
+ * Asks for confirmation of an action that cannot be undone. `--yes` confirms in advance; it is required without a terminal.
  *
- * @returns False when the answer is no, or none comes: the input has ended.
+ * @returns False when the answer is no, or the input has ended without an answer.
  * @throws KernelError `bad_request` without a terminal and without `--yes`.
  */
 export async function confirm(
@@ -18,7 +18,7 @@ export async function confirm(
   if (context.isJson || process.stdin.isTTY !== true)
     throw wrongUsage(`${question} There is nobody to ask here: give --yes`, 'yes');
   const terminal = createInterface({ input: process.stdin, output: process.stderr });
-  // At a terminal in raw mode Ctrl-C is a key: to the process it is a signal all the same.
+  // At a terminal in raw mode Ctrl-C is a key; it is passed on to the process as a signal.
   terminal.on('SIGINT', () => process.kill(process.pid, 'SIGINT'));
   const answer = await new Promise<string>((resolve) => {
     terminal.once('close', () => resolve(''));

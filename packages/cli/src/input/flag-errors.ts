@@ -1,13 +1,13 @@
-/** Errors in the words of the command line: the flag that was written, in place of the argument that it became. */
+/** Rewords errors for the command line: they name the flag that the user wrote, not the argument that it became. */
 import { KernelError } from '@boxcar/kernel';
 
-/** By the name of an argument, or its whole path: the flag. */
+/** The flag, by the name or the whole path of an argument. */
 export type FlagNames = Readonly<Record<string, string>>;
 
-/** A name or a path, not in quotes: those are words of the caller. */
+/** A name or a path that is not in quotes; quoted text comes from the caller. */
 const PATHS = /(?<![\w.'])\w+(?:\.\w+)*/g;
 
-/** A path without the indexes at its end, where an argument is a list. */
+/** A path without trailing indexes, for an argument that is a list. */
 function argumentOf(path: string): string {
   const parts = path.split('.');
   return parts.slice(0, parts.findLastIndex((part) => !/^\d+$/.test(part)) + 1).join('.');
@@ -16,7 +16,7 @@ function argumentOf(path: string): string {
 const inWords = (text: string, flags: FlagNames): string =>
   text.replaceAll(PATHS, (path) => flags[argumentOf(path)] ?? path);
 
-/** Does the work; an error that names an argument of `flags` names the flag. */
+/** Runs the work; an error that names an argument in `flags` then names the flag. */
 export async function inFlags<T>(flags: FlagNames, work: () => Promise<T>): Promise<T> {
   try {
     return await work();

@@ -1,11 +1,11 @@
-/** Arguments that name a row by its id: one that cannot be an id is wrong usage, before the database is asked. */
+/** Arguments that name a row by its id. A text that cannot be an id is a usage error, reported without a database query. */
 import { InvalidArgumentError } from 'commander';
 
-/** The same digits as the store asks for (`findTurnId`). */
+/** The minimum that the store requires (`findTurnId`). */
 const MIN_DIGITS = 8;
 const ALL_DIGITS = 32;
 
-/** An id as it was written: whole, with or without dashes, or the beginning of one. */
+/** An id as written: complete, with or without dashes, or a prefix. */
 export function readId(text: string): string {
   const digits = text.replaceAll('-', '');
   const isPossible =

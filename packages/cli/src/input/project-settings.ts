@@ -1,4 +1,4 @@
-/** Settings of a project that are more than a number: given as YAML or JSON, in place or in a file. */
+/** Structured settings of a project, given as YAML or JSON, inline or in a file. */
 import { errorText, KernelError, type ProjectLimits } from '@boxcar/kernel';
 import { parse } from 'yaml';
 import { countOf } from '../text/text.js';
@@ -10,8 +10,8 @@ const refused = (field: string, message: string, cause: unknown): KernelError =>
 
 /**
  * @param text - The value itself, `@` and a file, or `none`, which removes the setting.
- * @returns What it says, to be validated; undefined for `none`.
- * @throws KernelError `bad_request` when there is no such file, or it is neither YAML nor JSON.
+ * @returns The parsed value, not yet validated; undefined for `none`.
+ * @throws KernelError `bad_request` when the file does not exist, or is neither YAML nor JSON.
  */
 export async function readSetting(text: string, field: string): Promise<unknown> {
   if (text === 'none') return undefined;
@@ -32,7 +32,7 @@ export async function readSetting(text: string, field: string): Promise<unknown>
   }
 }
 
-/** One line for all limits; prices are only counted. */
+/** One line for all limits; only the number of prices is shown. */
 export const describeLimits = ({ run_budget, prices, ...limits }: ProjectLimits): string =>
   [
     ...Object.entries(limits).map(([name, value]) => `${name}=${JSON.stringify(value)}`),

@@ -1,8 +1,8 @@
-/** Files and stdin as the command line reads them: never a device or a pipe by its path, never more than a limit. */
+/** Reads files and stdin for the command line: no device or pipe by its path, and never more than a limit. */
 import { type FileHandle, open } from 'node:fs/promises';
 import { checkFile, MAX_TEXT_BYTES, MIB, READ_FLAGS } from '@boxcar/host/files';
 
-/** Of what programs make: arguments and cards, whose own limits can be raised. */
+/** For the output of programs: arguments and cards, whose own limits can be raised. */
 export const MAX_DATA_BYTES = 64 * MIB;
 
 async function collect(source: AsyncIterable<Uint8Array | string>, maxBytes: number): Promise<Buffer> {
@@ -29,7 +29,7 @@ async function* piecesOf(file: FileHandle): AsyncGenerator<Uint8Array> {
  * Reads a file, or stdin for `-`.
  *
  * @param maxBytes - Default 4 MiB.
- * @throws Error with the reason, or with the code of the system, for what cannot be read, is not a regular file or is too large.
+ * @throws Error with the reason, or with the system's code, when the file cannot be read, is not a regular file or is too large.
  */
 export async function readInput(path: string, maxBytes = MAX_TEXT_BYTES): Promise<Buffer> {
   if (path === '-') return collect(process.stdin, maxBytes);

@@ -1,4 +1,7 @@
-/** `--workspace` and `--session`: a session by name, whose folder is resolved here, where the disk is. Source: docs/reference/tape.md, "Sessions by name". */
+/**
+ * `--workspace` and `--session` name a session. The folder is resolved here, where the disk is. Source: docs/reference/tape.md, "Sessions
+ * by name".
+ */
 import { realpathSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { type SessionAddress, sessionTapeName } from '@boxcar/kernel';
@@ -13,7 +16,7 @@ export interface SessionFlags {
 const WORKSPACE = ['--workspace <folder>', 'of the session (the folder of now)'] as const;
 const SESSION = ['--session <name>', 'a session of the workspace, by name'] as const;
 
-/** Puts both options on a command. */
+/** Adds both options to a command. */
 export const addSessionFlags = (command: Command): Command => command.option(...WORKSPACE).option(...SESSION);
 
 /** Follows symbolic links as far as the path exists. */
@@ -28,7 +31,7 @@ function realPath(path: string): string {
   }
 }
 
-/** A workspace as its sessions know it: absolute, without links. */
+/** The form of a workspace that identifies its sessions: an absolute path without links. */
 export const workspaceOf = (folder: string): string => realPath(resolve(folder));
 
 /** The session that the flags name; undefined when they name none. @throws KernelError `bad_request`. */
@@ -38,7 +41,7 @@ export function sessionOf({ workspace, session }: SessionFlags): SessionAddress 
   throw wrongUsage('--workspace: is of a session; give --session too', 'session');
 }
 
-/** The value of an option in the words of a command line; undefined when it is not there. */
+/** The value of an option in the words of a command line; undefined when the option is missing. */
 function flagIn(words: readonly string[], option: string): string | undefined {
   const at = words.findIndex((word) => word === option || word.startsWith(`${option}=`));
   const word = words[at];
@@ -46,7 +49,8 @@ function flagIn(words: readonly string[], option: string): string | undefined {
 }
 
 /**
- * Puts the name of the session's tape where a command of `boxcar tape` takes a tape, so that whatever follows it stays in its place.
+ * Inserts the name of the session's tape where a command of `boxcar tape` takes a tape, so that the following arguments keep their
+ * positions.
  *
  * @param group - The group `tape`: its commands that take a tape have the options.
  */
@@ -57,7 +61,7 @@ export function nameSession(words: readonly string[], group: Command | undefined
   const flags = words.slice(0, end === -1 ? undefined : end);
   const [workspace, session] = ['--workspace', '--session'].map((option) => flagIn(flags, option));
   if (command === undefined || command.options.every(({ long }) => long !== '--workspace')) return [...words];
-  // A command that needs no tape takes the workspace itself.
+  // A command whose tape is optional uses the workspace itself.
   if (session === undefined && command.registeredArguments[0]?.required === false) return [...words];
   const found = sessionOf({ workspace, session });
   if (found === undefined || words.includes('--help')) return [...words];

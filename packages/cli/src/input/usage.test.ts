@@ -1,4 +1,4 @@
-/** Exit code 2: what is wrong with a command line is found before the database is asked. No server listens here, so asking it would be 1. */
+/** Exit code 2: usage errors are reported without a database query. No server listens here, so a query would give exit code 1. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,9 +1,9 @@
-/** A command line that cannot be done as it is written: exit code 2, before the database is asked. What that refuses is 1. */
+/** Usage errors: exit code 2, reported without a database query. An error from the database gives exit code 1. */
 import { KernelError } from '@boxcar/kernel/base';
 
 const wrong = new WeakSet<object>();
 
-/** Marks an error as one of the command line. */
+/** Marks an error as a usage error. */
 export function usage<E extends object>(error: E): E {
   wrong.add(error);
   return error;
@@ -12,11 +12,11 @@ export function usage<E extends object>(error: E): E {
 export const isUsage = (error: unknown): boolean =>
   typeof error === 'object' && error !== null && wrong.has(error);
 
-/** @param field - The argument or flag that is wrong. */
+/** @param field - The wrong argument or flag. */
 export const wrongUsage = (message: string, field: string): KernelError =>
   usage(new KernelError('bad_request', { message: `${message}.`, details: { field } }));
 
-/** Reads a part of the command line by a rule of the kernel; what the rule refuses is wrong usage. */
+/** Reads a part of the command line by a rule of the kernel; a value that the rule rejects is a usage error. */
 export function readFlag<T>(read: () => T): T {
   try {
     return read();

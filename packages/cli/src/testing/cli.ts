@@ -12,7 +12,7 @@ const FIXTURES = join(import.meta.dirname, '../fixtures');
 export const PLUGIN = join(FIXTURES, 'plugin.mjs');
 export const PROFILES = join(FIXTURES, 'profiles.yaml');
 
-/** No setting of the machine that runs the tests may reach the command line under test. */
+/** Settings of the machine that runs the tests must not reach the tested command line. */
 const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
   [
     ...[
@@ -67,25 +67,25 @@ export interface CliResult {
   readonly stderr: string;
 }
 
-/** Starts `boxcar …` in a process of its own. */
+/** Starts `boxcar …` in a separate process. */
 export const startCli = (
   args: readonly string[],
   env: Env = {},
   options: Pick<NonNullable<Parameters<typeof spawnNode>[3]>, 'cwd' | 'files'> = {},
 ): NodeChild => {
-  // A plugin imports the packages that the command line uses; `dev` starts its own file again.
+  // A plugin must import the same packages as the command line, and `dev` starts its own file again.
   const isJoined = args[0] !== 'dev' && !args.includes('--plugin');
   return spawnNode(MAIN, args, { ...CLEAN, ...env }, { ...options, isJoined });
 };
 
-/** Runs `boxcar …` to its end, in a process of its own. */
+/** Runs `boxcar …` to its end, in a separate process. */
 export async function cli(args: readonly string[], env: Env = {}): Promise<CliResult> {
   await using child = startCli(args, env);
   const { code } = await child.exited;
   return { code, stdout: child.stdout, stderr: child.stderr };
 }
 
-/** The same command line in this process: a process of its own takes a second of the machine. `stop` stands for a signal to it. */
+/** The same command line in this process: a separate process takes a second of CPU time. `stop` replaces a signal to the process. */
 export async function cliHere(
   args: readonly string[],
   env: Env = {},

@@ -1,12 +1,12 @@
-/** Budgets in words: what is limited, used, set aside for turns under way, and left. */
+/** Budgets in words: the limit, and the used, reserved and remaining amounts. */
 import type { BudgetReport } from '@boxcar/store';
 import { countOf, formatCount, formatTable } from './text.js';
 
-/** Micros of a dollar, to four places. */
+/** Micro-dollars, with four decimal places. */
 export const formatCost = (micros: number): string =>
   `$${(micros / 1e6).toLocaleString('en-US', { minimumFractionDigits: 2, maximumFractionDigits: 4 })}`;
 
-/** A cost, and the steps that are missing in it: of models that are free, and of those without a price. */
+/** A cost, and the number of steps that are not in it: steps of free models, and of models without a price. */
 export const describeCost = (cost: {
   readonly cost_micros: number;
   readonly free_steps: number;
@@ -49,7 +49,7 @@ const shapeOf = ({ limits, deadline_at }: BudgetReport): string[] => [
   ...(deadline_at === null ? [] : [`until ${deadline_at.toISOString()}`]),
 ];
 
-/** A table of each account. */
+/** One table per account. */
 export function formatBudgets(budgets: readonly BudgetReport[]): string {
   return budgets
     .map((budget) => {
@@ -77,7 +77,7 @@ export function formatBudgets(budgets: readonly BudgetReport[]): string {
     .join('\n\n');
 }
 
-/** One line per account, for where there is little room. */
+/** One line per account, for places with little room. */
 export const budgetLines = (budgets: readonly BudgetReport[], idOf: (id: string) => string): string[] =>
   budgets.map((budget) => {
     const parts = linesOf(budget).map(

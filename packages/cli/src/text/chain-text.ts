@@ -1,4 +1,4 @@
-/** Handoffs of one root as lines for a terminal: who handed what on to whom, and what undid it. */
+/** The handoffs of one root as lines for a terminal: the sources, their targets, and the compensations. */
 import { toLine } from '@boxcar/host/base';
 import type { HandoffOutline } from '@boxcar/kernel';
 import { shortIds } from './short-ids.js';
@@ -10,14 +10,14 @@ function labelOf({ mode, hop, target_agent, platform }: HandoffOutline): string 
   return `${place}${target_agent}${platform === 'agdd' ? '' : ` on ${platform}`}`;
 }
 
-/** Of one that failed its error says more. */
+/** For a failed handoff the error says more than the phase. */
 const phaseOf = ({ phase, error }: HandoffOutline): string =>
   phase === 'failed' ? (error?.code ?? phase) : phase;
 
 const takenOf = ({ created_at, ended_at }: HandoffOutline): string =>
   formatDuration(Math.max((ended_at ?? new Date()).getTime() - created_at.getTime(), 0));
 
-/** Each with those below it, in the order in which they were made. */
+/** Each handoff followed by the handoffs below it, in the order of their creation. */
 function inOrder(handoffs: readonly HandoffOutline[]): readonly HandoffOutline[] {
   const below = new Map<string | null, HandoffOutline[]>();
   for (const handoff of handoffs) {
@@ -36,7 +36,7 @@ function inOrder(handoffs: readonly HandoffOutline[]): readonly HandoffOutline[]
   return ordered;
 }
 
-/** @param handoffs - Of one root, the oldest first. */
+/** @param handoffs - The handoffs of one root, the oldest first. */
 export function describeChain(handoffs: readonly HandoffOutline[]): string {
   const short = shortIds(handoffs.map(({ handoff_id }) => handoff_id));
   return formatTable(

@@ -1,4 +1,4 @@
-/** What `boxcar doctor` says about one thing. */
+/** One result of a check of `boxcar doctor`. */
 
 /** A word of a command line that can be pasted into a shell. */
 export const quoteWord = (word: string): string =>
@@ -10,9 +10,9 @@ export interface Finding {
   readonly check: string;
   readonly level: Level;
   readonly message: string;
-  /** What to do; absent when there is nothing to do. */
+  /** The recommended action; absent when none is needed. */
   readonly next?: string;
-  /** Ids involved; a few of them. */
+  /** Some of the ids involved. */
   readonly ids?: readonly string[];
 }
 
@@ -29,7 +29,7 @@ export const fail = (check: string, message: string, next: string, ids?: readonl
   level: 'fail',
 });
 
-/** The worst of them, as the answer to all. */
+/** The worst level, as the overall result. */
 export const worstOf = (findings: readonly Finding[]): Level =>
   findings.some(({ level }) => level === 'fail')
     ? 'fail'

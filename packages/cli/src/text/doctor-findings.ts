@@ -1,4 +1,4 @@
-/** What the facts that `boxcar doctor` has read about the work mean, and what to do next. Pure. */
+/** Interprets the facts about work that `boxcar doctor` has read, and recommends actions. Pure. */
 import { findPrice, needsPrice, type PriceTable, priceTables, WINDOW_FACTOR } from '@boxcar/kernel';
 import type { DeadLetter, LateTarget, UsedModel } from '@boxcar/store';
 import type { Counted, InvariantReport, WorkFacts } from '@boxcar/store/report';
@@ -11,7 +11,7 @@ const poolOf = (target: string): string => (target === '' ? 'default pool' : `po
 const startFor = (target: string): string =>
   target === '' ? 'boxcar worker' : `boxcar worker --target ${target}`;
 
-/** Nothing to say while all workers are of one build that can read all there is. */
+/** Empty when all workers have the same build, and it can read all rows. */
 function judgeBuilds({ builds, outdatedWorkers, unreadable }: WorkFacts): Finding[] {
   const findings: Finding[] = [];
   if (outdatedWorkers.count > 0)
@@ -41,7 +41,7 @@ function judgeBuilds({ builds, outdatedWorkers, unreadable }: WorkFacts): Findin
   return findings;
 }
 
-/** @param lost - Rings that no queue knows; undefined when the queue could not be asked. */
+/** @param lost - Rings that no queue knows; undefined when the queue could not be queried. */
 export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] | undefined): Finding[] {
   const findings: Finding[] = [];
   const live = facts.targets.filter((target) => target.liveWorkers > 0);
@@ -136,7 +136,7 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
   return findings;
 }
 
-/** Ends of handoffs that receivers have not got. */
+/** Outcomes of handoffs that their receivers have not received. */
 export function judgeWebhooks({
   failed,
   late,
@@ -166,7 +166,7 @@ export function judgeWebhooks({
   return findings;
 }
 
-/** @param letters - As many as are looked at; those that were given up first. */
+/** @param letters - Up to the checked maximum, with the letters that were given up first. */
 export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
   const dead = letters.filter((letter) => letter.is_dead);
   const blocked = letters.filter((letter) => letter.kind === 'blocked_jobs');
@@ -200,7 +200,7 @@ export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
   return findings.length > 0 ? findings : [ok('dead letters', 'The sweep has given nothing up.')];
 }
 
-/** @param unserved - Undefined when the queue could not be asked. */
+/** @param unserved - Undefined when the queue could not be queried. */
 export function judgeToolQueues(unserved: readonly LateTarget[] | undefined): Finding[] {
   if (unserved === undefined)
     return [
@@ -253,7 +253,7 @@ export function judgeInvariants(reports: readonly InvariantReport[], scope: stri
   return [ok('invariants', `${held} of ${reports.length} hold (${scope}).`), ...bad];
 }
 
-/** Models of current profiles whose calls nobody knows the price of. */
+/** Models of current profiles whose price is unknown. */
 export function judgePrices(models: readonly UsedModel[], tables: readonly PriceTable[]): Finding[] {
   const unpriced = models.filter(
     ({ model, prices }) => needsPrice(model) && findPrice(model, priceTables(prices, tables)) === undefined,

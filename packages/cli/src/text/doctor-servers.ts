@@ -1,4 +1,4 @@
-/** What the facts about Postgres and Redis mean. Pure. */
+/** Interprets the facts about Postgres and Redis. Pure. */
 import { OLDEST_SERVER, type ReplicaFacts } from '@boxcar/store';
 import type { DirectFacts, ServerFacts } from '@boxcar/store/report';
 import { type Finding, fail, ok, quoteWord, warn, worstOf } from './doctor-finding.js';
@@ -115,7 +115,7 @@ export interface RedisFacts {
   readonly isPersistent: boolean;
 }
 
-/** One entry for each node; of a cluster the worst finding of each check counts. */
+/** Takes one entry per node; for a cluster, the worst finding of each check counts. */
 export function judgeRedis(nodes: readonly RedisFacts[]): Finding[] {
   const found = nodes.map(judgeNode);
   const [first = []] = found;

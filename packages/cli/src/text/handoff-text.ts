@@ -1,4 +1,4 @@
-/** A handoff for a terminal of 80 columns: the request, how far it is, and its log. */
+/** A handoff for a terminal of 80 columns: the request, its progress, and its log. */
 import { toPlain } from '@boxcar/host/base';
 import { errorLine } from '@boxcar/host/errors';
 import {
@@ -31,7 +31,7 @@ function describeTimes({ created_at, ended_at }: Handoff): string {
   return `${created_at.toISOString()}, ${ended_at === null ? `${taken} ago` : `took ${taken}`}`;
 }
 
-/** The decision as it was stored: level, rule, version. */
+/** The stored decision: level, rule, version. */
 const decisionText = ({ level, rule_id, policy_version }: JsonObject): string =>
   `${level} by ${rule_id}, version ${String(policy_version).slice(0, 12)}`;
 
@@ -69,7 +69,7 @@ const traceOf = (decision: JsonObject | null): readonly ShownRule[] => {
   return Array.isArray(trace) ? (trace as unknown as readonly ShownRule[]) : [];
 };
 
-/** What did not arrive at the platform. */
+/** The cards that did not reach the platform. */
 function lossSection({ loss }: Handoff): string | undefined {
   if (loss === null) return undefined;
   const sent = Array.isArray(loss.sent_cards) ? loss.sent_cards.length : 0;
@@ -86,7 +86,7 @@ function lossSection({ loss }: Handoff): string | undefined {
   );
 }
 
-/** Members that the head says, or the columns before. */
+/** Members that are already shown in the head or in the preceding columns. */
 const SAID = new Set([
   ...['event_type', 'handoff_id', 'seq', 'created_at', 'completed_at', 'duration_ms'],
   ...['source_agent', 'target_agent', 'platform'],
@@ -114,7 +114,7 @@ function logLines({ created_at }: Handoff, events: readonly HandoffEvent[]): str
   );
 }
 
-/** Where its end is sent to, and how far that is. */
+/** The receivers of its outcome, and the state of each delivery. */
 const sentTo = (webhooks: readonly WebhookDelivery[]): string =>
   formatTable(
     [{ title: 'delivery' }, { title: 'status' }, { title: 'attempts', align: 'right' }, { title: 'url' }],

@@ -1,4 +1,4 @@
-/** How people read where a text came from. */
+/** The origin of a text, in words for people. */
 
 import { toLine } from '@boxcar/host/base';
 import type {
@@ -95,14 +95,14 @@ const ofArgument = (argument: string | null): string => (argument === null ? '' 
 export const describeOmission = ({ reason, cut }: Pick<ExplainedOmission, 'reason' | 'cut'>): string =>
   cut === null ? reason : `${reason} (${cut.strategy}: ${cut.reason})`;
 
-/** Of an entry that belongs to no step. */
+/** The writer of an entry that belongs to no step. */
 const WRITERS: Readonly<Record<Extract<CardPlace, { kind: 'tape' }>['written_by'], string>> = {
   agent: 'by the agent itself',
   kernel: 'by the kernel',
   outside: 'from outside',
 };
 
-/** The reason in a few words, for the head of a message. */
+/** A short reason, for the head of a message. */
 export function describePlace(card: CardOrigin): string {
   const { place, notice } = card;
   if (notice !== null) return NOTICES[notice];
@@ -170,7 +170,7 @@ function placeFields(card: CardOrigin): readonly [string, string][] {
   }
 }
 
-/** A card with all that is known of its way. */
+/** A card with all known facts about its path. */
 export function cardFields(card: CardOrigin): readonly [string, string][] {
   const role = card.role ?? 'user';
   const erased = card.is_erased ? ', erased' : '';

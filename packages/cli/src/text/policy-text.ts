@@ -1,7 +1,7 @@
-/** What the rules of a policy said of one call, as a table. */
+/** The results of a policy's rules for one call, as a table. */
 import { formatTable } from './text.js';
 
-/** A rule as it was looked at. A stored trace is read as it is. */
+/** A rule as evaluated; also the form of a stored trace. */
 export interface ShownRule {
   readonly rule_id: string;
   readonly level: string;

@@ -1,6 +1,6 @@
 import { toLine } from '@boxcar/host/base';
 
-/** The time between two lines when stderr is not a terminal. */
+/** The interval between two lines when stderr is not a terminal. */
 const LINE_MS = 5_000;
 
 export interface ProgressOutput {
@@ -15,8 +15,8 @@ export interface Progress extends Disposable {
 }
 
 /**
- * Shows the progress of a long command: on a terminal one line that is overwritten, and erased at the end; elsewhere a line every
- * five seconds. With `isJson` it writes nothing.
+ * Shows the progress of a long command. On a terminal it is one line that is overwritten, and erased at the end; elsewhere it is a line
+ * every five seconds. With `isJson` nothing is written.
  */
 export function createProgress(options: {
   readonly isJson: boolean;

@@ -1,4 +1,4 @@
-/** Redraws lines in place on a terminal: each frame over the one before, in one write, so that nothing flickers. */
+/** Redraws lines in place on a terminal: each frame over the previous one, in a single write, so that the output does not flicker. */
 const ESC = '\u001b';
 const HIDE_CURSOR = `${ESC}[?25l`;
 const SHOW_CURSOR = `${ESC}[?25h`;
@@ -15,7 +15,7 @@ export class Screen implements Disposable {
 
   constructor(out: NodeJS.WriteStream = process.stdout) {
     this.#out = out;
-    // Also when the process is told to end while a frame stands.
+    // Also when the process ends while a frame is shown.
     process.once('exit', this.#show);
   }
 
@@ -27,7 +27,7 @@ export class Screen implements Disposable {
     return this.#out.rows ?? 24;
   }
 
-  /** @param lines - None wider than the terminal and fewer than it has rows. */
+  /** @param lines - No wider than the terminal, and fewer than its rows. */
   draw(lines: readonly string[]): void {
     const up = this.#height > 1 ? `${ESC}[${this.#height - 1}A` : '';
     this.#out.write(
@@ -37,7 +37,7 @@ export class Screen implements Disposable {
     this.#height = lines.length;
   }
 
-  /** Leaves the last frame standing. */
+  /** Leaves the last frame on the screen. */
   [Symbol.dispose](): void {
     process.removeListener('exit', this.#show);
     if (this.#height > 0) this.#out.write('\n');

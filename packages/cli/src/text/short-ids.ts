@@ -1,11 +1,11 @@
-/** The digits that resolvers of ids ask for at least (`findTurnId`). */
+/** The minimum number of digits that id lookups require (`findTurnId`). */
 const SHORTEST = 8;
 
 /**
- * Beginnings by which ids are told apart, all of one length: the shortest from eight digits on that is unique among `ids`.
- * Commands accept them; one that other rows share is answered with the ids that fit.
+ * Prefixes that distinguish ids, all of the same length: the shortest of at least eight digits that is unique among `ids`. Commands
+ * accept them. For a prefix that other rows share, a command lists the matching ids.
  *
- * @returns The beginning of each id.
+ * @returns The prefix of each id.
  */
 export function shortIds(ids: readonly string[]): ReadonlyMap<string, string> {
   const whole = [...new Set(ids)];

@@ -1,7 +1,7 @@
-/** Text for terminals: tables, fields, figures. Nothing that models or tools wrote may move the cursor, ring or recolour. */
+/** Text for terminals: tables, fields, figures. Text from models or tools must not move the cursor, ring or recolor. */
 import { cut, toLine, widthOf } from '@boxcar/host/base';
 
-/** Terminals of 80 columns are the narrowest anyone uses. */
+/** The narrowest terminals in use have 80 columns. */
 const WIDTH = 80;
 
 export interface Column {
@@ -12,10 +12,10 @@ export interface Column {
 }
 
 /**
- * Aligned columns, titles first. A line longer than the width is cut, so the last column takes what room is left.
+ * Aligned columns with a header. A line longer than the width is cut, so the last column gets the remaining room.
  *
  * @param options.indent - Spaces before each line.
- * @param options.keepSpace - The cells are lines already, and their spaces mean something.
+ * @param options.keepSpace - The cells are complete lines whose spaces must be kept.
  */
 export function formatTable(
   columns: readonly Column[],
@@ -84,7 +84,7 @@ export function formatDuration(ms: number): string {
     : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** The same in at most six columns: `820ms`, `2.3s`, `14m`, `3h`, `12d`. */
+/** A duration in at most six columns: `820ms`, `2.3s`, `14m`, `3h`, `12d`. */
 export function formatShortDuration(ms: number): string {
   if (ms < 1_000) return `${Math.round(ms)}ms`;
   if (ms < 99_950) return `${(ms / 1_000).toFixed(1)}s`;
@@ -105,6 +105,6 @@ export function formatShortCount(value: number): string {
 /** A whole number with thin groups: `12,345`. */
 export const formatCount = (value: number): string => value.toLocaleString('en-US');
 
-/** Noun with its number: `1 card`, `2 cards`. */
+/** A noun with its number: `1 card`, `2 cards`. */
 export const countOf = (value: number, noun: string): string =>
   `${formatCount(value)} ${noun}${value === 1 ? '' : 's'}`;

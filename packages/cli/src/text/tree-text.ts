@@ -7,7 +7,7 @@ import type { TreeBatch, TreeNode, TurnTree } from '@boxcar/store/report';
 import { budgetLines, describeCost, formatCost } from './budget-text.js';
 import { countOf, formatCount, formatShortCount, formatShortDuration, formatTable } from './text.js';
 
-/** With what it is of, and the accounts of its run. */
+/** A tree with the kind of its root, and the accounts of its run. */
 export interface BudgetedTree extends TurnTree {
   readonly of: TreeOf;
   readonly budgets: readonly BudgetReport[];
@@ -16,15 +16,15 @@ export interface BudgetedTree extends TurnTree {
 export interface TreeLayout {
   /** Columns of the terminal. */
   readonly width: number;
-  /** Lines at most; what does not fit is counted in the last one. Default: all. */
+  /** The maximum number of lines; the last line counts the turns that do not fit. Default: all. */
   readonly height?: number;
-  /** The ids of the turns in place of their figures, and those of batches. */
+  /** Shows the ids of turns instead of their figures, and the ids of batches. */
   readonly withIds?: boolean;
-  /** Ids as they are printed. Default: in full. */
+  /** The ids as shown. Default: in full. */
   readonly ids?: ReadonlyMap<string, string>;
 }
 
-/** `scout-1 (writer) · ask_expert`; the profile only where the agent's name does not say it. */
+/** `scout-1 (writer) · ask_expert`; the profile is shown only when the agent's name does not imply it. */
 function labelOf(node: TreeNode): string {
   const isTold = node.agent.startsWith(node.profile);
   return `${node.agent}${isTold ? '' : ` (${node.profile})`} · ${node.primitive}`;
@@ -44,9 +44,9 @@ function callsOf(node: TreeNode): string {
 const wordOf = (value: unknown): string => (typeof value === 'string' ? value : '');
 
 /**
- * Why a turn waits that waits for no call: `retry 2 in 12 s: model_timeout`, `openai: rate`, `budget paused: tokens`.
+ * The reason why a turn waits, other than for calls: `retry 2 in 12 s: model_timeout`, `openai: rate`, `budget paused: tokens`.
  *
- * @param at - The server's clock; without it no time is said.
+ * @param at - The server's clock; without it no time is shown.
  */
 export function describeWait({ kind, due_at, provider, detail }: WaitLine, at?: string): string {
   const leftMs = due_at === null || at === undefined ? 0 : Date.parse(due_at) - Date.parse(at);
@@ -59,7 +59,7 @@ export function describeWait({ kind, due_at, provider, detail }: WaitLine, at?: 
   return reason === 'failing' ? `${provider}: fails, again${inTime || ' soon'}` : `${provider}: ${reason}`;
 }
 
-/** What a turn that has not ended waits for, or why it ended as it did. */
+/** The wait of a turn in progress, or the reason of its outcome. */
 export function noteOf(node: TreeNode, at?: string): string {
   if (node.error !== null) return node.error.code;
   const target = node.worker_target === '' ? '' : ` for '${node.worker_target}'`;
@@ -82,10 +82,10 @@ type Counts = TreeNode['hidden'];
 
 interface Row {
   readonly lead: string;
-  /** Undefined: a line for a batch, or for siblings that are not listed. */
+  /** Undefined: the row of a batch, or of siblings that are not listed. */
   readonly node: TreeNode | undefined;
   readonly label: string;
-  /** Of the line of a batch. */
+  /** For the row of a batch. */
   readonly batchId?: TreeBatch['batch_id'];
 }
 
@@ -115,7 +115,7 @@ function describeBatch(batch: TreeBatch): string {
   return `${kind}: ${parts.join(', ')}`;
 }
 
-/** What stands below a turn, a batch, or at the top. */
+/** The rows below a turn, below a batch, or at the top. */
 interface Family {
   readonly batches: readonly TreeBatch[];
   readonly nodes: readonly TreeNode[];
@@ -130,7 +130,7 @@ const RANKS: Readonly<Partial<Record<TreeNode['status'], number>>> = {
   success: 5,
 };
 
-/** Of many the `most` that matter most, and none that is done while others are under way. */
+/** Keeps the `most` most relevant of many siblings, and no finished one while others are in progress. */
 function fold(family: Family, most: number, isOpenBelow: ReadonlySet<string>): Family {
   const { batches, nodes, hidden } = family;
   const isWide = nodes.length > most || Object.keys(hidden).length > 0;
@@ -182,7 +182,7 @@ function familiesOf(tree: TurnTree): { families: Families; isOpenBelow: Readonly
 function rowsOf({ families, isOpenBelow }: ReturnType<typeof familiesOf>, most: number): Row[] {
   const rows: Row[] = [];
   type Item = Row & { readonly below: string; readonly of: TreeBatch | TreeNode | 'top' | undefined };
-  // A stack, not recursion: a chain of delegations may be deep.
+  // A stack instead of recursion: a chain of delegations may be deep.
   const stack: Item[] = [{ node: undefined, label: '', lead: '', below: '', of: 'top' }];
   for (let row = stack.pop(); row !== undefined; row = stack.pop()) {
     const { below, of } = row;
@@ -213,7 +213,7 @@ function rowsOf({ families, isOpenBelow }: ReturnType<typeof familiesOf>, most: 
   return rows;
 }
 
-/** As many siblings as leave all lines room, at least one; all that are listed when there is no limit. */
+/** Lists as many siblings as fit for all, at least one; without a limit, all that are loaded. */
 function fittingRows(tree: TurnTree, room: number | undefined): Row[] {
   const families = familiesOf(tree);
   let most = Math.max(1, ...[...families.families.values()].map(({ nodes }) => nodes.length));
@@ -224,7 +224,7 @@ function fittingRows(tree: TurnTree, room: number | undefined): Row[] {
   }
 }
 
-/** Whose tree it is, and what all of it comes to, listed or not. */
+/** The root of the tree, and the totals of all its turns, listed or not. */
 function totalsOf(tree: BudgetedTree): string[] {
   const { totals, of } = tree;
   const { input_tokens: input, output_tokens: output } = totals.usage;
@@ -241,11 +241,11 @@ function totalsOf(tree: BudgetedTree): string[] {
   ];
 }
 
-/** Deep trees keep a readable label: the lead is cut from the left. */
+/** Deep trees keep a readable label: the lead is cut on the left. */
 const leadOf = (lead: string, width: number): string =>
   lead.length <= width ? lead : `…${lead.slice(lead.length - width + 1)}`;
 
-/** The lines of a tree, none wider than the terminal and no more than it has room for. */
+/** The lines of a tree, none wider than the terminal, and no more than fit. */
 export function formatTree(tree: BudgetedTree, layout: TreeLayout): string[] {
   const { width, height, withIds = false } = layout;
   const idOf = (id: string): string => layout.ids?.get(id) ?? id;
@@ -280,7 +280,7 @@ export function formatTree(tree: BudgetedTree, layout: TreeLayout): string[] {
         ]),
   ];
   const [titles = '', ...table] = formatTable(columns, cells, { width, keepSpace: true }).split('\n');
-  // What stands for a batch or for siblings takes the whole line.
+  // The row of a batch or of unlisted siblings uses the whole line.
   const body = rows.map(({ node, lead, label, batchId }) => {
     if (node !== undefined) return table.shift() ?? '';
     return cut(`${lead}${label}${withIds && batchId !== undefined ? `, batch ${idOf(batchId)}` : ''}`, width);

@@ -1,14 +1,17 @@
-/** Call ids on the wire: the provider's own where it gave them, the kernel's in the provider's form elsewhere. */
+/** Call ids on the wire: the provider's own id for calls that it made, else the kernel's id in the provider's form. */
 import { type Message, sha256 } from '@boxcar/kernel';
 
 export interface CallIdRules {
-  /** Ids that the provider takes; one of its own that is none of them is replaced too. */
+  /** The ids that the provider accepts. The provider's own id is replaced too when it does not match. */
   readonly callId?: RegExp;
-  /** A call id of the kernel in the form that the provider takes; default: as it is. */
+  /** Converts a call id of the kernel to the form that the provider accepts. Default: unchanged. */
   readonly toCallId?: (id: string) => string;
 }
 
-/** By the kernel's id. An id is used once in a prompt, whatever the provider did; what comes first decides, so that prompts stay prefixes. */
+/**
+ * The wire id of each call, by the kernel's id. An id occurs once per prompt, even when the provider repeated it. The first call keeps a
+ * contested id, so a prompt stays a prefix of the next one.
+ */
 export function mapCallIds(messages: readonly Message[], rules: CallIdRules): ReadonlyMap<string, string> {
   const wireIds = new Map<string, string>();
   const used = new Set<string>();
@@ -30,7 +33,7 @@ export function mapCallIds(messages: readonly Message[], rules: CallIdRules): Re
   return wireIds;
 }
 
-/** Nine letters and digits, which is what Mistral's API takes: https://github.com/langchain-ai/langchain/pull/24668 */
+/** Nine letters and digits, the form that Mistral's API accepts: https://github.com/langchain-ai/langchain/pull/24668 */
 export const toNineCharacters = (id: string): string =>
   BigInt(`0x${sha256(id)}`)
     .toString(36)

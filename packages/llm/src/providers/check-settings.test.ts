@@ -1,4 +1,4 @@
-/** What is said of settings when a profile is applied is what a call then does. */
+/** The findings about settings when a profile is applied agree with the requests that a call then sends. */
 import { answerTokensOf, type ModelRequest } from '@boxcar/kernel';
 import { describe, expect, it } from 'vitest';
 import { ask } from '../fixtures/requests.js';
@@ -13,7 +13,7 @@ const SETTINGS: readonly ModelRequest['settings'][] = [
   { temperature: 0.5, max_output_tokens: 500_000, stream: false },
 ];
 
-/** Those that differ in what they take, and one that nobody knows. */
+/** Models that accept different settings, and one unknown model. */
 const MODELS: Readonly<Record<string, readonly string[]>> = {
   openai: ['gpt-4.1', 'gpt-5', 'o3'],
   'openai-chat': ['gpt-4.1', 'gpt-5', 'o3', 'gpt-4o-search-preview'],
@@ -23,7 +23,7 @@ const MODELS: Readonly<Record<string, readonly string[]>> = {
   deepseek: ['deepseek-chat', 'deepseek-reasoner'],
 };
 
-/** The two settings in a body, wherever its API has them. */
+/** The two settings in a request body, wherever the API has them. */
 function settingsIn(body: unknown) {
   const text = JSON.stringify(body);
   const numberOf = (name: RegExp): number | null => {
@@ -46,13 +46,13 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provid
       const findings = await router.checkSettings?.(request.model, settings);
       const asked = server.requests.length;
       const reply = await ask(router, request);
-      // Nothing was asked to find out.
+      // The check itself sent no request.
       expect(server.requests).toHaveLength(asked + 1);
       const sent = settingsIn(server.requests.at(-1)?.body);
       const told = Object.fromEntries((findings ?? []).map((finding) => [finding.setting, finding.sent]));
       const { temperature, max_output_tokens } = settings;
       expect({ temperature, max_output_tokens, ...told }).toEqual(sent);
-      // The step says so too.
+      // The step reports the finding too.
       expect((reply.warnings ?? []).length > 0).toBe((findings ?? []).length > 0);
     }
   });

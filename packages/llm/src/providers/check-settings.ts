@@ -1,12 +1,12 @@
 /**
- * Finds the settings of a profile that its provider does not get as they are written. The SDK writes a request with them, which goes
- * nowhere, and this file reads that request. So there is no second list of what each model takes.
+ * Finds the settings of a profile that do not reach its provider as written. The SDK writes a request with them that is never sent, and
+ * this file reads that request. So no second list of the settings that each model accepts is needed.
  */
 import type { LanguageModelV3CallOptions, SharedV3Warning } from '@ai-sdk/provider';
 import { isJsonObject, type ModelRequest, type SettingFinding } from '@boxcar/kernel';
 import type { Provider } from './provider.js';
 
-/** The settings of a call in the form of the AI SDK, and what is not sent as it was given. */
+/** The settings of a call in the form of the AI SDK, and the settings that are not sent as given. */
 export function toCallSettings(
   given: ModelRequest['settings'],
   { name, options, maxTemperature = Number.POSITIVE_INFINITY }: Provider,
@@ -31,10 +31,10 @@ const PROMPT: LanguageModelV3CallOptions['prompt'] = [
   { role: 'user', content: [{ type: 'text', text: 'Hello.' }] },
 ];
 
-/** For a provider that has no address of its own. */
+/** For a provider without a default address. */
 const NOWHERE = 'http://127.0.0.1:9/v1';
 
-/** The names that the setting has in the APIs, and the SDK's own. */
+/** The names of each setting in the APIs, and in the SDK. */
 const NAMES = {
   temperature: { wire: ['temperature'], sdk: 'temperature' },
   max_output_tokens: {
@@ -43,7 +43,7 @@ const NAMES = {
   },
 } as const;
 
-/** Gemini keeps them in a part of their own. */
+/** Gemini has the settings in a nested object. */
 function findSent(body: unknown, names: readonly string[]): number | null {
   if (!isJsonObject(body)) return null;
   const { generationConfig } = body;
@@ -52,7 +52,7 @@ function findSent(body: unknown, names: readonly string[]): number | null {
   return typeof value === 'number' ? value : null;
 }
 
-/** The body of the request, and what the SDK says of it. */
+/** The body of the request, and the warnings of the SDK. */
 async function writeRequest(
   provider: Provider,
   { modelId, given, baseUrl }: CheckedSettings,
@@ -90,7 +90,7 @@ export async function checkSettings(
     const given = checked.given[setting];
     const sent = findSent(body, wire);
     if (given === undefined || given === sent) return [];
-    // The last reason: a temperature may be clamped first and left out then.
+    // The last reason counts: a temperature may be clamped first and then left out.
     const why = warnings.flatMap((warning) =>
       'feature' in warning && warning.feature === sdk ? (warning.details ?? []) : [],
     );

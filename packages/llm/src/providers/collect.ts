@@ -1,4 +1,4 @@
-/** The parts of an answer, streamed or whole, as one reply of the port. */
+/** Collects the parts of an answer, streamed or whole, into one reply of the port. */
 import type {
   LanguageModelV3Content,
   LanguageModelV3FinishReason,
@@ -20,7 +20,7 @@ export class StreamError extends Error {
   override readonly name = 'StreamError';
 }
 
-/** A stream that ended before its end. */
+/** A stream that broke off before its last event. */
 export class CutOff extends Error {
   override readonly name = 'CutOff';
 }
@@ -29,13 +29,13 @@ export interface Answer {
   readonly text: string;
   readonly reasoning: string;
   readonly calls: readonly ModelToolCall[];
-  /** Its parts in order, with what the provider attached to them. */
+  /** The parts of the answer in order, with the data that the provider attached to them. */
   readonly parts: readonly ProviderPart[];
-  /** The words of a refusal, where the provider sends them apart from the answer. */
+  /** The text of a refusal, where the provider sends it separately from the answer. */
   readonly refusal: string;
   readonly usage: LanguageModelV3Usage;
   readonly finish: LanguageModelV3FinishReason;
-  /** What the SDK did not send as it was told to. */
+  /** The SDK's warnings about settings that it did not send as given. */
   readonly warnings: readonly SharedV3Warning[];
 }
 
@@ -86,7 +86,7 @@ class Collector {
         this.#extend('reasoning', part);
         break;
       case 'tool-call': {
-        // Tools that providers run themselves are none of ours; nothing here asks for them.
+        // Tools that the provider runs itself are not the kernel's tools; no request asks for them.
         if (part.providerExecuted === true) break;
         this.#calls.push({ id: part.toolCallId, name: part.toolName, arguments: part.input });
         const call = this.#open('call', { callId: part.toolCallId });
@@ -104,7 +104,7 @@ class Collector {
     }
   }
 
-  /** What the SDK's provider leaves out of chat completions. */
+  /** Reads the data of chat completions that the SDK's provider leaves out. */
   #read(raw: unknown): void {
     const { refusal, isNamedOtherwise } = readRaw(raw);
     this.#refusal += refusal;
@@ -117,7 +117,7 @@ class Collector {
     return open;
   }
 
-  /** Ids of parts that have ended may be used again. */
+  /** The id of a part that has ended may be used again. */
   #extend(
     kind: 'reasoning' | 'text',
     part: {
@@ -147,7 +147,7 @@ class Collector {
       text: textsOf('text').join(''),
       reasoning: textsOf('reasoning').join('\n\n'),
       calls: this.#calls,
-      // Servers that name it `reasoning` refuse `reasoning_content`, and that is how it would be sent.
+      // Servers that name the field `reasoning` refuse `reasoning_content`, the name under which the SDK would send it.
       parts: this.#parts
         .map(toPart)
         .filter((part) =>
@@ -161,11 +161,11 @@ class Collector {
   }
 }
 
-/** An end that is an error: the provider gave the answer up without saying why. The SDK knows not all of them. */
+/** A finish that means an error: the provider gave the answer up without a reason. The SDK does not know all such values. */
 const isGivenUp = ({ unified, raw }: LanguageModelV3FinishReason): boolean =>
   unified === 'error' || raw === 'error';
 
-/** @throws StreamError for an error in it, CutOff when it has no end, and what reading it throws. */
+/** @throws StreamError for an error in the stream, CutOff when the stream has no end, and any error of reading it. */
 export async function collectStream(
   stream: ReadableStream<LanguageModelV3StreamPart>,
   onText?: (text: string) => void,
@@ -178,7 +178,7 @@ export async function collectStream(
     else collector.add(part);
     if (part.type === 'text-delta' && part.delta !== '') onText?.(part.delta);
   }
-  // The SDK makes up an end with neither reason nor word of the provider when the last event did not come.
+  // When the last event is missing, the SDK makes up a finish with neither a reason nor the provider's own word.
   const isMadeUp = end?.finish.unified === 'other' && end.finish.raw === undefined;
   if (end === undefined || isMadeUp || isGivenUp(end.finish))
     throw new CutOff('the stream ended before the answer did');
@@ -195,7 +195,7 @@ export function collectContent(result: {
   const collector = new Collector();
   for (const part of result.content) collector.add(part);
   const { usage, finishReason, warnings, response } = result;
-  // A body in which the SDK's provider found neither an answer nor a reason for its end.
+  // A body in which the SDK's provider found neither an answer nor a finish reason.
   const isEmpty = result.content.length === 0 && finishReason.raw === undefined;
   if (isEmpty && finishReason.unified === 'other') {
     if (findProviderError(response?.body) === undefined) throw new CutOff('the body holds no answer');
@@ -206,12 +206,12 @@ export function collectContent(result: {
   return collector.end(usage, finishReason, { warnings, body: response?.body });
 }
 
-/** OpenAI reports a refusal as a completed answer: its words are the refusal's. */
+/** OpenAI reports a refusal as a completed answer, whose text is the text of the refusal. */
 const COMPLETED: ReadonlySet<string | undefined> = new Set([undefined, 'stop']);
 
 /**
- * The words of a refusal; empty for an answer that a filter has left empty; undefined for an answer. What a filter has cut is an answer as
- * far as it goes.
+ * The text of a refusal; empty for an answer that a filter emptied; undefined for an answer. An answer that a filter cut short counts as
+ * an answer.
  */
 export function refusalOf({ text, calls, finish, refusal }: Answer): string | undefined {
   if (refusal.trim() !== '') return refusal;
@@ -222,7 +222,7 @@ export function refusalOf({ text, calls, finish, refusal }: Answer): string | un
 function finishReasonOf({ finish, calls }: Answer): ModelReply['finishReason'] {
   switch (finish.unified) {
     case 'stop':
-      // Some servers say so beside calls.
+      // Some servers say `stop` although the answer has calls.
       return calls.length > 0 ? 'tool_calls' : 'stop';
     case 'tool-calls':
       return 'tool_calls';
@@ -235,18 +235,18 @@ function finishReasonOf({ finish, calls }: Answer): ModelReply['finishReason'] {
   }
 }
 
-/** Of its words; some of the SDK's providers have those of a refusal in the text, too. */
+/** The size of the answer's text. Some of the SDK's providers repeat the text of a refusal in the answer's text. */
 function bytesOf({ text, reasoning, refusal, calls }: Answer): number {
   const apart = text.endsWith(refusal) ? '' : refusal;
   const words = [text, reasoning, apart, ...calls.map((call) => call.name + call.arguments)];
   return words.reduce((sum, part) => sum + Buffer.byteLength(part), 0);
 }
 
-/** What an answer has used, of a call that sent so many bytes. */
+/** The usage of an answer, given the size of its request. */
 export const usageOf = (answer: Answer, sentBytes: number): ModelUsage =>
   toUsage(answer.usage, { sentBytes, answerBytes: bytesOf(answer) });
 
-/** A plain text without anything attached needs no parts. */
+/** A plain text without attached data needs no parts. */
 const hasAttachments = ({ parts }: Answer): boolean =>
   parts.some(({ kind, options }) => kind !== 'text' || options !== undefined);
 
@@ -256,7 +256,7 @@ function wordsOf(warning: SharedV3Warning): string {
   return `${feature} is ${warning.type}${details === undefined ? '' : `: ${details}`}`;
 }
 
-/** The reply with our names for its tools. Arguments stay text; none at all are the empty object that is meant. */
+/** The reply with the kernel's tool names. Arguments stay text; empty arguments become the empty object. */
 export function toReply(
   answer: Answer,
   { names, members }: Pick<WirePrompt, 'names' | 'members'>,

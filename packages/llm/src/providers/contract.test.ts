@@ -5,7 +5,7 @@ import { askFor, routerTo } from '../testing/ask-provider.js';
 import { type Behave, openProviderServer, type ProviderServer } from '../testing/provider-server.js';
 import { WIRES } from '../testing/wires.js';
 
-/** The model on the server: what it does follows from its name alone. */
+/** The model on the server: its behavior follows from its name alone. */
 const behave: Behave = ({ prompt }) => {
   switch (prompt?.model) {
     case 'text':

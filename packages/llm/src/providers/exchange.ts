@@ -1,36 +1,36 @@
 /**
- * One HTTP exchange with a provider: a `fetch` for the SDK, and what was seen of the answer, for failures.
+ * One HTTP exchange with a provider: a `fetch` for the SDK, and a record of the answer for failures.
  *
- * X1  Redirects are not followed: the key would travel along.
- * X2  A stream that has begun and falls silent is given up after `idleMs`, a byte of any kind resets the clock.
- * X3  An answer that is no stream where one was asked for never reaches the SDK's stream parser, which would see
+ * X1  Redirects are not followed: the key would be sent along.
+ * X2  A stream that has begun and is silent for `idleMs` is given up. Any byte resets the clock.
+ * X3  When a stream was requested and the answer is not a stream, the answer never reaches the SDK's stream parser, which would see
  *     nothing in it.
- * X4  Of a body that is not an answer, 64 KiB are read: an error message is short, whatever the provider sends.
+ * X4  At most 64 KiB of a body that is not an answer are read: error messages are short, whatever the provider sends.
  */
 import { ModelError, startTimer, type Timer } from '@boxcar/kernel';
 
 const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
-/** Read of a body that tells of an error (X4). */
+/** The part of an error body that is read (X4). */
 export const MAX_ERROR_BYTES = 64 * 1024;
 
 export interface Exchange extends Disposable {
   readonly fetch: typeof globalThis.fetch;
-  /** Aborts with the caller's signal, when the answer falls silent, and when the exchange is over. */
+  /** Aborts with the caller's signal, when the answer goes silent, and when the exchange is over. */
   readonly signal: AbortSignal;
-  /** Why the exchange itself gave up, when it did. */
+  /** The reason when the exchange itself gave up. */
   readonly fault: ModelError | undefined;
   readonly status: number | undefined;
   readonly headers: Headers | undefined;
-  /** Bytes of the request's body; 0 = none was sent. */
+  /** Bytes of the request's body; 0: no request was sent. */
   readonly sentBytes: number;
   readonly isStreaming: boolean;
   /** Bytes of the answer's body so far. */
   readonly bytes: number;
-  /** The body that was read in place of the stream that was asked for (X3). */
+  /** The body that was read when it was not the requested stream (X3). */
   readonly unexpectedBody: string | undefined;
 }
 
-/** Thrown into the SDK, which hands it through; `Exchange` has the facts. */
+/** Thrown into the SDK, which passes it through; `Exchange` has the facts. */
 class UnexpectedAnswer extends Error {
   override readonly name = 'UnexpectedAnswer';
 }

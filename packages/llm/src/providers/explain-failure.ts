@@ -1,4 +1,4 @@
-/** From whatever an exchange threw to the `ModelError` that names it. */
+/** Turns any error of an exchange into the `ModelError` that names it. */
 import { ModelError, type ModelErrorCode, type ModelUsage, maskSecrets } from '@boxcar/kernel';
 import { CutOff, StreamError } from './collect.js';
 import { type Exchange, MAX_ERROR_BYTES } from './exchange.js';
@@ -23,7 +23,7 @@ export interface Caller {
   readonly baseUrlVariable: string;
   readonly baseUrl: string;
   readonly apiKey: string | undefined;
-  /** Ids that every error names. */
+  /** Ids that are in every error. */
   readonly details: Readonly<Record<string, unknown>>;
   /** `Turn …, step …`. */
   readonly where: string;
@@ -37,7 +37,7 @@ function parseJson(text: string): unknown {
   }
 }
 
-/** Words of others, cut to what an error may hold. */
+/** Foreign text, cut to the length that an error may hold. */
 export const shorten = (text: string): string => {
   const words = text.slice(0, MAX_ERROR_BYTES).replaceAll(/\s+/g, ' ').trim();
   return words.length > MAX_WORDS ? `${words.slice(0, MAX_WORDS).toWellFormed()}…` : words;
@@ -47,7 +47,7 @@ const looksLikeHtml = (body: string): boolean => /^\s*<(!doctype|html|head|body|
 
 const titleOf = (body: string): string => /<title(?:\s[^<>]*)?>([^<]*)</i.exec(body)?.[1] ?? body;
 
-/** `error` and what caused it, from the outside in. */
+/** `error` and its causes, from the outside in. */
 function causesOf(error: unknown): readonly Error[] {
   const causes: Error[] = [];
   let current = error;
@@ -63,7 +63,7 @@ const textMember = (value: unknown, name: string): string | undefined => {
   return typeof member === 'string' ? member : undefined;
 };
 
-/** Codes of Node and undici: upper case, which no provider's are. */
+/** A code of Node or undici. These are in upper case; no provider's code is. */
 const networkCodeOf = (causes: readonly Error[]): string | undefined =>
   causes.map((cause) => textMember(cause, 'code')).findLast((code) => /^[A-Z][A-Z0-9_]+$/.test(code ?? ''));
 
@@ -78,14 +78,14 @@ const valueIn = (cause: Error): unknown => ('value' in cause ? cause.value : und
 function providerErrorOf(causes: readonly Error[], body: string | undefined): ProviderError | undefined {
   const inStream = causes.find((cause) => cause instanceof StreamError)?.cause;
   if (inStream !== undefined && !(inStream instanceof Error)) return findProviderError(inStream);
-  // An event that the SDK's provider cannot read: the error of it holds the event.
+  // An event that the SDK's provider cannot read: its error holds the event.
   const event: unknown =
     inStream === undefined ? undefined : causes.map(valueIn).find((value) => value !== undefined);
   if (event !== undefined) return findProviderError(event);
   return body === undefined ? undefined : findErrorInBody(body);
 }
 
-/** The figures beside the error, or in the whole answer that came in place of a stream. */
+/** The usage reported with the error, or in the whole answer that arrived in place of a stream. */
 function reportedUsageOf(causes: readonly Error[], body: string | undefined): ModelUsage | undefined {
   const inAnswer = causes.find((cause) => cause instanceof StreamError || cause instanceof CutOff)?.cause;
   return findReportedUsage(inAnswer ?? (body === undefined ? undefined : parseJson(body)));
@@ -112,7 +112,7 @@ function answerOf(
   return isOk && isBrokenJson(causes) ? 'broken' : undefined;
 }
 
-/** What the provider did, in words; `words` are its own. */
+/** The provider's failure in words; `words` is the provider's own text. */
 function describe(evidence: FailureEvidence, words: string, causes: readonly Error[]): string {
   if (evidence.error !== undefined) {
     const named = words === '' ? (evidence.error.code ?? '') : words;
@@ -149,15 +149,15 @@ const adviceOf = (code: ModelErrorCode, caller: Caller): string => {
   return '';
 };
 
-/** Without the key, wherever a provider repeats it, also when it is too short for a declared secret. */
+/** Removes the key wherever a provider repeats it, even a key that is too short to be masked as a declared secret. */
 const conceal = (text: string, { apiKey = '', keyVariable }: Caller): string =>
   maskSecrets(text, [{ name: keyVariable, value: apiKey }]);
 
-/** The address without what a path may give away. */
+/** The host alone: a path may give away secrets. */
 const hostOf = (baseUrl: string): string => (URL.canParse(baseUrl) ? new URL(baseUrl).host : '');
 
 /**
- * The failure of one exchange. What the caller's own abort threw is not for this function.
+ * The failure of one exchange. Errors of the caller's own abort must not be passed in.
  *
  * @param options.now - Clock for a `retry-after` that is a date.
  */
@@ -193,7 +193,7 @@ export function explainFailure(
   const ownWords = providerError?.message ?? (isPage ? titleOf(body) : (body ?? ''));
   const location = exchange.headers?.get('location');
   const isRedirect = status !== undefined && status >= 300 && status < 400;
-  // Before it is cut: a part of the key would be left.
+  // The key is concealed before the text is cut: a cut key would not be found.
   const words = shorten(
     conceal(isRedirect ? `it redirects to ${hostOf(location ?? '') || 'elsewhere'}` : ownWords, caller),
   );

@@ -9,11 +9,11 @@ import { WIRES } from '../testing/wires.js';
 interface Failed {
   readonly usage: ModelUsage | undefined;
   readonly code: string;
-  /** A token for four bytes of what was sent. */
+  /** One token for every four bytes that were sent. */
   readonly sentTokens: number;
 }
 
-/** A parameter schema that is longer than all messages. */
+/** A parameter schema that is longer than all messages together. */
 const LONG_TOOL = {
   name: 'survey',
   description: 'Surveys.'.repeat(200),
@@ -48,10 +48,10 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('a failed cal
     expect(failed.code).toBe('model_unavailable');
     expect(failed.sentTokens).toBeGreaterThan(1_500);
     expect(failed.usage?.isEstimated).toBe(true);
-    // Anthropic says at the start of a stream what the prompt had.
+    // Anthropic reports the size of the prompt at the start of a stream.
     if (wire.provider !== 'anthropic')
       expect(Math.abs((failed.usage?.inputTokens ?? 0) - failed.sentTokens)).toBeLessThan(10);
-    // At least one of three pieces, at most all.
+    // At least one of three pieces, at most all three.
     expect(failed.usage?.outputTokens).toBeGreaterThanOrEqual(LONG.length / 12);
     expect(failed.usage?.outputTokens).toBeLessThanOrEqual(LONG.length / 4 + 10);
   });
@@ -118,7 +118,7 @@ it.each(
   },
 );
 
-// Mistral has no word for it.
+// Mistral has no error code for it.
 it.each(WIRES.filter(({ provider }) => provider !== 'mistral').map((wire) => [wire.provider, wire] as const))(
   'a call of %s that the filter stopped is charged with what the provider reported',
   async (_, wire) => {
@@ -133,7 +133,7 @@ it.each(WIRES.filter(({ provider }) => provider !== 'mistral').map((wire) => [wi
   },
 );
 
-/** Where the API has a place of its own for the words of a refusal. */
+/** The providers whose API has a separate place for the text of a refusal. */
 const refusing = WIRES.filter(({ provider }) =>
   ['openai', 'openai-chat', 'deepseek', 'openai-compatible'].includes(provider),
 ).flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));
@@ -155,7 +155,7 @@ it.each(refusing)(
   },
 );
 
-/** Each ending of a stream within the refusal: the words that came are charged. */
+/** Every way for a stream to end within the refusal: the text that arrived is charged. */
 it.each(refusing.filter(([, stream]) => stream))(
   'a call of %s, streamed: %s, whose refusal breaks off is charged with the words that came',
   async (_, stream, wire) => {
@@ -164,7 +164,7 @@ it.each(refusing.filter(([, stream]) => stream))(
     for (const after of ['destroy', 'end', { error }] as const) {
       const failed = await failOf(
         wire,
-        // Past the first of the pieces of the refusal, before the end.
+        // After the first piece of the refusal, before its end.
         {
           answer: { refusal, finish: 'stop', usage: null },
           frames: wire.provider === 'openai' ? 6 : 3,

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { findErrorInBody, findStatus, judgeFailure } from './failure.js';
 import { readRetryAfter } from './retry-after.js';
 
-/** Bodies as providers and gateways are known to send them. */
+/** Error bodies that providers and gateways are known to send. */
 const bodies: readonly (readonly [status: number, body: unknown, code: string])[] = [
   [
     400,

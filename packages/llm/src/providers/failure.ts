@@ -1,17 +1,17 @@
 /**
- * What went wrong, as a code that says what to do about it. The rules are pure: evidence in, verdict out. Bodies of the
- * providers' errors differ; what they share is an object with `message`, mostly `code` or `type`, somewhere in it.
+ * Classifies a failure with a code that tells the caller how to react. The rules are pure functions of the evidence. The error bodies of
+ * providers differ; common to them is an object with `message`, mostly with `code` or `type`, at some depth.
  */
 import { isContextOverflow, isJsonObject, type JsonObject, type ModelErrorCode } from '@boxcar/kernel';
 
 export interface FailureEvidence {
-  /** HTTP status; undefined when no answer came. */
+  /** HTTP status; undefined when no answer arrived. */
   readonly status?: number | undefined;
-  /** The error object of the provider: of an error response, of an event in a stream, or of a body with status 200. */
+  /** The provider's error object: from an error response, from an event in a stream, or from a body with status 200. */
   readonly error?: ProviderError | undefined;
-  /** The code of the network's or the runtime's failure: `ECONNREFUSED`, `UND_ERR_SOCKET`, … */
+  /** The code of a network or runtime failure: `ECONNREFUSED`, `UND_ERR_SOCKET`, … */
   readonly network?: string | undefined;
-  /** What the answer was when it was none of the provider's. */
+  /** The kind of an answer that is not a valid answer of the provider. */
   readonly answer?: 'html' | 'broken' | 'empty' | 'cut' | 'no_stream' | undefined;
 }
 
@@ -26,7 +26,7 @@ export interface Verdict {
   readonly canRetry: boolean;
 }
 
-/** Statuses behind the types that providers name in streams, where the HTTP status is 200 whatever happens. */
+/** The HTTP statuses of the error types that providers name in streams, where the HTTP status is always 200. */
 const STATUS_OF_TYPE: ReadonlyMap<string, number> = new Map(
   Object.entries({
     invalid_request_error: 400,
@@ -45,7 +45,7 @@ const STATUS_OF_TYPE: ReadonlyMap<string, number> = new Map(
     api_error: 500,
     timeout_error: 504,
     overloaded_error: 529,
-    // Google's.
+    // Google's names.
     INVALID_ARGUMENT: 400,
     FAILED_PRECONDITION: 400,
     UNAUTHENTICATED: 401,
@@ -79,7 +79,7 @@ const TIMEOUTS = new Set(['UND_ERR_BODY_TIMEOUT', 'UND_ERR_HEADERS_TIMEOUT']);
 
 const verdict = (code: ModelErrorCode, canRetry: boolean): Verdict => ({ code, canRetry });
 
-/** The status that counts: the one of the response, or in an answer of status 200 what its error object stands for. */
+/** The status that counts: the response's, or for status 200 the status that its error object stands for. */
 export function findStatus({ status, error }: FailureEvidence): number | undefined {
   if (status !== undefined && (status < 200 || status > 299)) return status;
   if (error === undefined) return undefined;
@@ -99,7 +99,7 @@ export function judgeFailure(evidence: FailureEvidence): Verdict {
   if (network !== undefined && TIMEOUTS.has(network)) return verdict('model_timeout', true);
   if (network !== undefined && UNREACHABLE.has(network)) return verdict('model_unavailable', true);
   if (answer === 'cut' || answer === 'empty') return verdict('model_unavailable', true);
-  // A page in place of an answer is a wrong address, broken JSON a bad moment.
+  // A page in place of an answer means a wrong address. Broken JSON is a temporary fault.
   return verdict('model_failed', answer === 'broken');
 }
 
@@ -108,7 +108,7 @@ function judgeStatus(status: number, error: ProviderError): Verdict {
     .filter((name) => name !== undefined)
     .map((name) => name.toLowerCase());
   const isNamed = (known: ReadonlySet<string>): boolean => names.some((name) => known.has(name));
-  // By other statuses the words speak of something else.
+  // With other statuses the words mean something else.
   const isOfRequest = status === 400 || status === 413 || status === 422 || status >= 500;
   const saysTooLong =
     names.some((code) => isContextOverflow({ message: '', code })) ||
@@ -118,7 +118,7 @@ function judgeStatus(status: number, error: ProviderError): Verdict {
   const isWithoutCredit = names.includes('insufficient_quota') || CREDIT_WORDS.test(error.message);
   if (status === 401 || status === 402 || status === 403 || isWithoutCredit)
     return verdict('model_unauthorized', false);
-  // One request larger than a minute's allowance fails however long it waits. Some hosts answer 413 to it.
+  // A request larger than the allowance of a minute fails however long the caller waits. Some hosts answer it with 413.
   if (status === 429 || status === 413)
     return verdict('model_rate_limited', !/request too large/i.test(error.message));
   if (status === 404 || isNamed(new Set(['model_not_found']))) return verdict('model_unknown', false);
@@ -128,7 +128,7 @@ function judgeStatus(status: number, error: ProviderError): Verdict {
   return status >= 500 ? verdict('model_unavailable', true) : verdict('model_failed', false);
 }
 
-/** Long enough for all words of a provider; an event of a stream has no other limit. */
+/** Enough for any text of a provider; an event of a stream has no other limit. */
 const MAX_TEXT = 64 * 1024;
 
 const textOf = (value: unknown): string | undefined => {
@@ -139,13 +139,13 @@ const textOf = (value: unknown): string | undefined => {
 function readErrorObject(value: JsonObject): ProviderError | undefined {
   const message = textOf(value.message) ?? textOf(value.detail) ?? textOf(value.msg);
   const code = textOf(value.code);
-  // Google has the number of the status in `code`, and its name in `status`.
+  // Google puts the number of the status in `code`, and its name in `status`.
   const type = textOf(value.type) ?? textOf(value.status);
   if (message === undefined && code === undefined) return undefined;
   return { message: message ?? '', code, type };
 }
 
-/** The provider's error object in a parsed body or event, wherever it stands in it. */
+/** The provider's error object in a parsed body or event, at any depth that providers use. */
 export function findProviderError(value: unknown): ProviderError | undefined {
   if (!isJsonObject(value)) return undefined;
   const response: unknown = value.response;
@@ -156,11 +156,11 @@ export function findProviderError(value: unknown): ProviderError | undefined {
   return readErrorObject(value);
 }
 
-/** The same in a body of text; undefined for what is no JSON or holds none. */
+/** The error object in a body of text; undefined when the body is not JSON or has no error object. */
 export function findErrorInBody(body: string): ProviderError | undefined {
   try {
     const parsed: unknown = JSON.parse(body);
-    // Some gateways answer with a list of one.
+    // Some gateways answer with a list of one element.
     return findProviderError(Array.isArray(parsed) ? parsed[0] : parsed);
   } catch {
     return undefined;

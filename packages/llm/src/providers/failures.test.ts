@@ -16,7 +16,7 @@ async function failureOf(work: Promise<ModelReply>): Promise<ModelError> {
     (thrown: unknown) => thrown,
   );
   if (!(error instanceof ModelErrorClass)) throw error;
-  // Nothing that is logged or stored may hold the key, the stack and the causes included.
+  // Nothing that is logged or stored may hold the key, not even the stack and the causes.
   expect(inspect(error, { depth: 20 })).not.toContain(SERVER_KEY);
   expect(JSON.parse(JSON.stringify(error.toJSON()))).toEqual(error.toJSON());
   expect(error.details).toMatchObject({ turnId: expect.any(String), step: 1, model: expect.any(String) });
@@ -32,7 +32,7 @@ async function failWith(
   await using server = await openProviderServer(wire, inOrder(behaviour));
   const request = askFor(wire, { settings: { stream } });
   const error = await failureOf(ask(routerTo(wire, server.baseUrl, rest), request));
-  // Never asked twice.
+  // The request is never repeated.
   expect(server.requests).toHaveLength(1);
   return error;
 }
@@ -48,7 +48,7 @@ type Expected = readonly [
   retryAfterMs?: number,
 ];
 
-/** Named by codes that Google does not have. */
+/** Errors with codes that Google does not have. */
 const BY_CODE = [
   '429 for an account without credit',
   'a context overflow by code',
@@ -206,7 +206,7 @@ describe.each(kinds)('%s, streamed: %s:', (_name, stream, wire) => {
     '%s',
     async (_case, behaviour, [code, canRetry, message, retryAfterMs]) => {
       const error = await failWith(wire, behaviour, { stream });
-      // In one piece, broken JSON is a bad moment; where a stream was asked for, it is no stream.
+      // In a whole answer, broken JSON is a temporary fault. Where a stream was requested, the body is not a stream.
       const isWhole = !stream && 'body' in behaviour && /^(\{"id|\[1)/.test(behaviour.body ?? '');
       expect(error).toMatchObject({ code, canRetry: isWhole ? true : canRetry });
       expect(error.retryAfterMs).toBe(retryAfterMs);
@@ -295,7 +295,7 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
     [{ message: 'bad', type: 'invalid_request_error' }, 'model_failed', false],
   ];
   it.each(events)('an error event in a 200 stream: %o', async (sent, code, canRetry) => {
-    // Anthropic's errors have no code, Google's are names of statuses.
+    // Anthropic's errors have no code; Google's codes are names of statuses.
     const error =
       wire.provider === 'anthropic' || wire.provider === 'google'
         ? {
@@ -323,7 +323,7 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
   });
 });
 
-// Mistral has no word for it.
+// Mistral has no error code for it.
 it.each(wires.filter(([provider]) => provider !== 'mistral'))(
   '%s: an answer that the filter left empty is refused, one with text is an answer',
   async (_name, wire) => {
@@ -340,7 +340,7 @@ it.each(wires.filter(([provider]) => provider !== 'mistral'))(
   },
 );
 
-/** Where the API has a place of its own for the words of a refusal. */
+/** The providers whose API has a separate place for the text of a refusal. */
 const refusing = WIRES.filter(({ provider }) =>
   ['openai', 'openai-chat', 'deepseek', 'openai-compatible'].includes(provider),
 ).flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));

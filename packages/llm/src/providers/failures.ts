@@ -1,6 +1,6 @@
 /**
- * How failed answers of providers read, without a judgement: for other programs of this workspace that call them. Pure functions over
- * bodies, headers and events.
+ * Parsers for failed answers of providers, without a verdict, for other packages of this workspace that call providers. Pure functions
+ * over bodies, headers and events.
  */
 export { findErrorInBody, findProviderError, findStatus, type ProviderError } from './failure.js';
 export { findReportedUsage } from './reported-usage.js';

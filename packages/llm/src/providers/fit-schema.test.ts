@@ -67,7 +67,7 @@ describe('a schema', () => {
   });
 });
 
-/** Schemas as tools have them, and as no tool should. */
+/** Schemas that tools have, and schemas that no tool should have. */
 const anySchema: fc.Arbitrary<JsonValue> = fc.letrec<{ schema: JsonValue }>((tie) => ({
   schema: fc.oneof(
     { depthSize: 'small', withCrossShrink: true },
@@ -217,7 +217,7 @@ describe('Gemini is told', () => {
     expect(JSON.stringify(schema).length).toBeLessThan(100_000);
     expect(findings).toHaveLength(21);
     expect(findings.at(-1)).toMatch(/^\d+ more places are offered in part$/);
-    // Every member is told as deep as the others.
+    // Every member is described to the same depth.
     const nested = object(Object.fromEntries(names.map((name) => [name, text])));
     const inner = (schema.properties as Record<string, JsonObject>).else?.properties as JsonObject;
     expect(JSON.stringify(inner)).toContain(JSON.stringify(nested));

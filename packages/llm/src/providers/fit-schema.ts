@@ -1,8 +1,8 @@
 /**
- * Schemas of tools as providers take them, at any depth: arrays have `items`, names of members are of the form that Anthropic takes,
- * references lead to definitions, and nothing is there that is no JSON schema. One tool that a provider refuses fails every call that
- * offers it, so what cannot be written is offered as any value, and named. Arguments are still checked against the whole schema when the call
- * is dispatched.
+ * Rewrites tool schemas so that providers accept them, at any depth: arrays have `items`, member names have the form that Anthropic
+ * accepts, references lead to definitions, and everything is valid JSON schema. A single tool that a provider refuses fails every call
+ * that offers the tool. So a part that cannot be written is offered as any value, and reported. Arguments are still checked against the
+ * whole schema when the call is dispatched.
  */
 import { isJsonObject, type JsonObject, type JsonValue, sha256 } from '@boxcar/kernel';
 
@@ -10,7 +10,7 @@ const LEGAL_NAME = /^[a-zA-Z0-9_.-]{1,64}$/;
 const TYPES = new Set(['string', 'number', 'integer', 'boolean', 'object', 'array', 'null']);
 const DEFINITIONS = /^#(\/(\$defs|definitions)\/[^/]+)?$/;
 
-/** Members by name, a schema in place, lists of schemas; all other keywords hold values. */
+/** Keywords whose values are members by name, a single schema, or a list of schemas; all other keywords hold plain values. */
 const MEMBERS = new Set(['properties', 'patternProperties', '$defs', 'definitions', 'dependentSchemas']);
 const SCHEMAS = new Set([
   'additionalProperties',
@@ -26,9 +26,9 @@ const LISTS = new Set(['allOf', 'anyOf', 'oneOf']);
 
 export interface FittedSchema {
   readonly schema: JsonObject;
-  /** Names of members that are written otherwise: ours → on the wire. */
+  /** Member names that differ on the wire: ours → on the wire. */
   readonly renamed: ReadonlyMap<string, string>;
-  /** What the provider is not told, in words. */
+  /** Descriptions of the parts that the provider does not see. */
   readonly findings: readonly string[];
 }
 
@@ -68,7 +68,7 @@ class Fitting {
       else if (SCHEMAS.has(keyword) && typeof value !== 'boolean') fitted[keyword] = this.fit(value, at);
       else if (LISTS.has(keyword) && Array.isArray(value))
         fitted[keyword] = value.map((part) => this.fit(part, at));
-      // Of a draft in which it was a switch of `minimum`.
+      // In an older draft, `exclusive…` was a boolean that modified `minimum` or `maximum`.
       else if (!(keyword.startsWith('exclusive') && typeof value === 'boolean')) fitted[keyword] = value;
     }
     const types = Array.isArray(schema.type) ? schema.type : [schema.type];
@@ -103,7 +103,7 @@ class Fitting {
     );
   }
 
-  /** A list of positions is written as a list of anything that one of them may be. */
+  /** A tuple becomes a list whose elements may match the schema of any position. */
   #tuple(parts: readonly JsonValue[], place: string): JsonObject {
     const fitted = parts.map((part) => this.fit(part, place));
     return fitted.length === 0 ? {} : { anyOf: fitted };
@@ -126,19 +126,19 @@ class Fitting {
   }
 }
 
-/** The very schema where it already fits; a pure function of its value, so that prompts stay byte-equal. */
+/** The same object when it already fits. A pure function of the schema's value, so that prompts stay byte-equal. */
 export function fitSchema(schema: JsonObject): FittedSchema {
   const fitting = new Fitting(schema);
   const fitted = fitting.fit(schema, '#');
   const { renamed, findings } = fitting;
-  // What a tool takes is an object, whatever is wrong with its schema.
+  // The arguments of a tool are an object, whatever is wrong with its schema.
   const root = findings.some((finding) => finding.startsWith('# '))
     ? { type: 'object', properties: {} }
     : fitted;
   return { schema: sameOr(schema, root), renamed, findings };
 }
 
-/** Arguments with the other names of their members, at any depth. */
+/** Arguments with member names replaced, at any depth. */
 export function renameMembers(value: JsonValue, names: ReadonlyMap<string, string>): JsonValue {
   if (names.size === 0 || typeof value !== 'object' || value === null) return value;
   if (Array.isArray(value)) return value.map((part) => renameMembers(part, names));
@@ -150,7 +150,10 @@ export function renameMembers(value: JsonValue, names: ReadonlyMap<string, strin
   );
 }
 
-/** The arguments that a model wrote, with our names; text that is no JSON, or holds none of the other names, stays as it is. */
+/**
+ * The arguments that a model wrote, with the original member names. Text that is not JSON, or has no renamed member, is returned
+ * unchanged.
+ */
 export function renameWritten(text: string, renamed: ReadonlyMap<string, string>): string {
   const back = new Map([...renamed].map(([name, wireName]) => [wireName, name]));
   if (![...back.keys()].some((wireName) => text.includes(wireName))) return text;

@@ -1,20 +1,20 @@
 /**
- * Schemas of tools as Gemini takes them: a part of OpenAPI 3.0, without references, with one type each. The SDK's provider translates
- * what it knows and throws at the rest, which would fail every call, so here everything is written in the part that both know.
- * https://ai.google.dev/api/caching#Schema
+ * Rewrites tool schemas in the form that Gemini accepts: a part of OpenAPI 3.0, without references, with one type each. The SDK's
+ * provider translates the keywords that it knows and throws for the rest, which would fail every call. So everything is written here in
+ * the subset that both know. https://ai.google.dev/api/caching#Schema
  */
 import { isJsonObject, type JsonObject, type JsonValue } from '@boxcar/kernel';
 import type { FittedSchema } from './fit-schema.js';
 import { toObjectSchema } from './tool-schema.js';
 
 const MAX_DEPTH = 12;
-/** However large the schema is written, this much of it is told. */
+/** This many levels are always sent, however large the schema becomes. */
 const MIN_DEPTH = 3;
-/** A schema that refers to itself in several places has many more parts on each level. */
+/** A schema that refers to itself in several places grows by a factor with each level. */
 const MAX_PARTS = 1_000;
 const MAX_FINDINGS = 20;
 const FORMATS = new Set(['date-time', 'enum', 'float', 'double', 'int32', 'int64']);
-/** Of a value that may be anything: it has no type for that. */
+/** The type of a value that may be anything: Gemini has no type for it. */
 const TEXT: JsonObject = { type: 'string' };
 
 const listOf = (value: JsonValue | undefined): readonly JsonValue[] => (Array.isArray(value) ? value : []);
@@ -118,7 +118,7 @@ class Translation {
 
 const withoutReference = ({ $ref: _reference, ...rest }: JsonObject): JsonObject => rest;
 
-/** An intersection of objects as one object; of other values what the first of them says. */
+/** An intersection of objects becomes one object; for other values the first part counts. */
 function mergeAll({ allOf, ...rest }: JsonObject): JsonObject {
   const merged = toObjectSchema({ ...rest, allOf: allOf ?? [] });
   const [first] = listOf(allOf).filter(isJsonObject);
@@ -126,7 +126,7 @@ function mergeAll({ allOf, ...rest }: JsonObject): JsonObject {
   return isObject ? merged : { ...first, ...rest };
 }
 
-/** Its types, or those that its other keywords speak of. */
+/** The declared types, or the types that the other keywords imply. */
 function typesOf(schema: JsonObject): readonly string[] {
   const { type } = schema;
   const named = (Array.isArray(type) ? type : [type]).filter((one) => typeof one === 'string');
@@ -137,7 +137,7 @@ function typesOf(schema: JsonObject): readonly string[] {
   return [...new Set(values.map((value) => (value === null ? 'null' : typeof value)))];
 }
 
-/** Its choice of values where they are text; of other values words say which they are. */
+/** The allowed values as `enum` for strings; for other types they are listed in the description. */
 function valuesOf({ enum: given, const: only, description }: JsonObject, type: string): JsonObject {
   const values = (only === undefined ? listOf(given) : [only]).filter(
     (value) => value !== null && value !== '',
@@ -150,7 +150,10 @@ function valuesOf({ enum: given, const: only, description }: JsonObject, type: s
   };
 }
 
-/** As deep as it stays small: all branches are cut at the same depth, so that none takes the room of another. */
+/**
+ * Translates to the greatest depth at which the result stays small. All branches are cut at the same depth, so no branch takes the room
+ * of another.
+ */
 function translateSchema(schema: JsonObject): { schema: JsonObject; findings: readonly string[] } {
   for (let maxDepth = MAX_DEPTH; ; maxDepth -= 1) {
     const translation = new Translation(schema, maxDepth);

@@ -1,4 +1,4 @@
-/** What a provider attaches to its answer, on the way into a reply and back into a prompt. */
+/** Data that a provider attaches to its answer: how it gets into a reply and back into a prompt. */
 import type { LanguageModelV3Message, SharedV3ProviderMetadata } from '@ai-sdk/provider';
 import {
   isJsonObject,
@@ -12,7 +12,7 @@ import {
 type AssistantMessage = Extract<Message, { readonly role: 'assistant' }>;
 type AssistantParts = Extract<LanguageModelV3Message, { readonly role: 'assistant' }>['content'];
 
-/** Later values of one name replace earlier ones; null and undefined replace nothing. */
+/** A later value of a name replaces the earlier value; null and undefined replace nothing. */
 export function mergeOptions(
   before: JsonObject | undefined,
   added: SharedV3ProviderMetadata | undefined,
@@ -28,13 +28,13 @@ export function mergeOptions(
 }
 
 export interface PartRules {
-  /** Whether the provider takes the part back; default: all. */
+  /** Whether the provider accepts the part in a later prompt. Default: all parts. */
   readonly takesBack?: (part: ProviderPart) => boolean;
-  /** The options under the names by which the SDK sends them, where it reads them under others. */
+  /** Renames the options to the names under which the SDK sends them, when it reads them under other names. */
   readonly toOptions?: (options: JsonObject) => JsonObject;
 }
 
-/** An answer as its provider gave it: its parts in their order, each with what was attached to it. */
+/** An answer as its provider gave it: the parts in order, each with its attached data. */
 export function toAssistantParts(
   message: AssistantMessage,
   toCall: (call: MessageToolCall) => Extract<AssistantParts[number], { readonly type: 'tool-call' }>,
@@ -42,16 +42,16 @@ export function toAssistantParts(
 ): AssistantParts {
   const { content: words, toolCalls = [], provider } = message;
   const all = provider?.parts ?? [];
-  // Whole or not at all: OpenAI refuses the id of a message without the reasoning that it came with.
+  // All parts or none: OpenAI refuses the id of a message without the reasoning that came with it.
   const isWhole = all.every((part) => rules.takesBack?.(part) !== false);
   const given = isWhole ? all : all.filter(({ kind }) => kind !== 'reasoning');
   const optionsOf = ({ options }: ProviderPart) => {
     if (options === undefined || !isWhole) return {};
-    // The SDK hands on what it was given; its type of such values is the same JSON.
+    // The SDK passes these values through unchanged; its type describes the same JSON.
     return { providerOptions: (rules.toOptions?.(options) ?? options) as SharedV3ProviderMetadata };
   };
   const lengths = given.flatMap((part) => (part.kind === 'text' ? [part.length] : []));
-  // A text that was cleaned or cut is another one than what was attached to its parts.
+  // Attached data belongs to the original text: it is dropped when the text was cleaned or cut.
   const isSameText = lengths.reduce((sum, length) => sum + length, 0) === words.length;
   if (!isWhole || (lengths.length > 0 && !isSameText)) rules.onLeftOut?.();
   const parts: AssistantParts = [];

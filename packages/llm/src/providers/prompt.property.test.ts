@@ -1,4 +1,4 @@
-/** Whatever history the kernel's view may build, each provider takes it and reads the same conversation in it. */
+/** For every history that the kernel's view can build, each provider accepts the prompt and reads the same conversation in it. */
 import { checkMessages, type JsonValue, type Message, type ToolSchema } from '@boxcar/kernel';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -42,7 +42,7 @@ interface Step {
     readonly isError: boolean;
   }[];
   readonly isReversed: boolean;
-  /** What stands after it. */
+  /** The notes that follow it. */
   readonly notes: readonly string[];
 }
 
@@ -80,16 +80,20 @@ function toMessages(first: readonly string[], steps: readonly Step[]): readonly 
   return messages;
 }
 
-/** Who said what, in order, whatever joins a provider's format needs: the runs of one role as one text, and each call and result. */
+/**
+ * The speakers and texts in order, independent of joins that a provider's format needs: consecutive texts of one role joined, and each
+ * call and result.
+ */
 function essence(messages: readonly Message[]): readonly string[] {
   const lines: string[] = [];
   const ids: string[] = [];
   let role = '';
   for (const message of messages) {
-    // What an adapter says between results and the user, where a provider wants something there.
+    // The filler that an adapter puts between results and the user, for providers that need one.
     if (message.role === 'assistant' && message.content === '[noted]') continue;
     if (message.role === 'tool') {
-      // A provider may not know of errors; ours say it in words. Ids may have another form; which call is meant counts.
+      // A provider may have no field for errors; then the text says it. Ids may have another form; only the call that they refer to
+      // counts.
       lines.push(`result ${ids.indexOf(message.toolCallId)} ${message.name}: ${message.content}`);
       role = 'tool';
       continue;

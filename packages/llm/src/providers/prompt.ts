@@ -1,4 +1,4 @@
-/** The kernel's messages and tools in the form of the AI SDK, made valid for the provider behind it. */
+/** The kernel's messages and tools in the form of the AI SDK, made valid for the target provider. */
 import type {
   LanguageModelV3CallOptions,
   LanguageModelV3FunctionTool,
@@ -21,25 +21,25 @@ import {
   placeholderNote,
 } from './wire-notes.js';
 
-/** How providers differ in what they take. */
+/** The differences between providers in the prompts that they accept. */
 export interface PromptRules extends PartRules, CallIdRules {
-  /** Neighbours of one role become one message: chat templates of small models insist on alternation. */
+  /** Consecutive messages of one role become one message: chat templates of small models require alternation. */
   readonly joinsNeighbours?: boolean;
-  /** The assistant has to speak between results and the user's next message. */
+  /** The assistant must speak between results and the user's next message. */
   readonly closesResults?: boolean;
-  /** Characters of a tool's description that the provider takes. */
+  /** The longest tool description that the provider accepts, in characters. */
   readonly maxDescription?: number;
   /** The provider's own form of schemas. */
   readonly toSchema?: (fitted: FittedSchema) => FittedSchema;
-  /** Marks how far the prompt may be cached, where a provider caches only what is marked. */
+  /** Marks how far the prompt may be cached, for a provider that caches only marked parts. */
   readonly cacheMark?: SharedV3ProviderOptions;
-  /** Fillers that the provider's part of the SDK puts beside calls: which, and whether those of a message get it. */
+  /** A filler that the SDK's provider adds to calls: its text, and whether a given message gets it. */
   readonly callFiller?: {
     readonly text: string;
     readonly why: string;
     readonly isNeeded: (message: LanguageModelV3Message, modelId: string) => boolean;
   };
-  /** Says explicitly whether tools are strict, where leaving it out means that they are. */
+  /** Says explicitly whether tools are strict, for a provider that treats tools as strict by default. */
   readonly strictTools?: boolean;
 }
 
@@ -51,13 +51,13 @@ const join = (first: string, second: string): string =>
 
 const hasCalls = (message: AssistantMessage): boolean => (message.toolCalls ?? []).length > 0;
 
-/** What was attached to the first answer is left out: its words are now a part of another message. */
+/** The data attached to the first answer is left out: its text is now a part of another message. */
 const joinAnswers = (first: AssistantMessage, second: AssistantMessage): AssistantMessage => ({
   ...second,
   content: join(first.content, second.content),
 });
 
-/** A message that is sent, and the messages of the prompt that it is made of, by their indexes. */
+/** A message that is sent, with the indexes of the prompt's messages that it consists of. */
 interface Sent<M> {
   readonly message: M;
   readonly from: readonly number[];
@@ -88,7 +88,7 @@ function joinNeighbours(messages: readonly Sent<Message>[]): readonly Sent<Messa
   return joined;
 }
 
-/** What stands for the kernel's names and ids in one prompt. */
+/** The wire forms of the kernel's names and ids in one prompt. */
 interface WireWords {
   readonly names: ToolNames;
   readonly members: MemberNames;
@@ -142,7 +142,7 @@ function toWireMessages(
       prompt.push({ message: toWireMessage(message, words, onLeftOut), from: [...from] });
       continue;
     }
-    // Results of one step stand together: Anthropic wants them in one message.
+    // The results of one step are one message: Anthropic requires that.
     const last = prompt.at(-1);
     if (last?.message.role === 'tool') {
       last.message.content.push(toolResult(message, words));
@@ -153,7 +153,7 @@ function toWireMessages(
   return prompt;
 }
 
-/** A fixed word, so that a prompt stays the beginning of the next one. */
+/** A fixed text, so that a prompt stays the beginning of the next prompt. */
 const NOTED_TEXT = '[noted]';
 const NOTED: LanguageModelV3Message = { role: 'assistant', content: [{ type: 'text', text: NOTED_TEXT }] };
 
@@ -170,10 +170,10 @@ function closeResults(prompt: SentPrompt, notes: WireNote[]): SentPrompt {
 }
 
 /**
- * On the system prompt and the end of the inherited context, which siblings share, and on the last message, which the next step
- * repeats: at most three of the four that Anthropic takes.
+ * Marks the system prompt and the end of the inherited context, which siblings share, and the last message, which the next step repeats.
+ * These are at most three of the four marks that Anthropic allows.
  *
- * @param shared - How many messages of the prompt siblings share.
+ * @param shared - The number of the prompt's messages that siblings share.
  */
 function markCache(
   prompt: SentPrompt,
@@ -197,7 +197,7 @@ function markCache(
   return result;
 }
 
-/** Says what the SDK's part of the provider puts in by itself. */
+/** Notes the fillers that the SDK's provider adds by itself. */
 function noteFillers(
   prompt: SentPrompt,
   { callFiller }: PromptRules,
@@ -210,7 +210,7 @@ function noteFillers(
   of.notes.push(fillerNote(callFiller.text, at, callFiller.why));
 }
 
-/** The messages on the wire that stand for the first `count`; results of one step are one message there. */
+/** The number of wire messages for the first `count` messages; the results of one step are one message there. */
 const wireCount = (messages: readonly Message[], count: number): number =>
   messages
     .slice(0, count)
@@ -221,7 +221,7 @@ const callsIn = (messages: readonly Message[]) =>
 
 const NONE: ReadonlyMap<string, string> = new Map();
 
-/** The parameters of a tool as this provider takes them. */
+/** The parameters of a tool in the form that this provider accepts. */
 function fitTool(parameters: JsonValue, { toSchema }: Pick<PromptRules, 'toSchema'>): FittedSchema {
   const fitted = fitSchema(toObjectSchema(parameters));
   return toSchema?.(fitted) ?? fitted;
@@ -230,7 +230,7 @@ function fitTool(parameters: JsonValue, { toSchema }: Pick<PromptRules, 'toSchem
 const describeTool = ({ description }: ToolSchema, { maxDescription }: PromptRules): string =>
   description.slice(0, maxDescription).toWellFormed();
 
-/** What a model of this provider is not told of a tool, in words. */
+/** The parts of a tool that a model of this provider does not see, in words. */
 export function findUntold(tool: ToolSchema, rules: PromptRules): readonly string[] {
   const { description } = tool;
   const told = describeTool(tool, rules).length;
@@ -241,18 +241,18 @@ export function findUntold(tool: ToolSchema, rules: PromptRules): readonly strin
   return [...fitTool(tool.parameters, rules).findings, ...cut];
 }
 
-/** Stands for a tool that the history used and this step does not offer. */
+/** A placeholder for a tool that the history used and this step does not offer. */
 const pastTool = (name: string): ToolSchema => ({
   name,
   description: 'Not available in this step.',
   parameters: { type: 'object', properties: {} },
 });
 
-/** By the name of a tool: which members of its arguments have another name on the wire. */
+/** By the name of a tool: the member names of its arguments that differ on the wire. */
 export type MemberNames = (tool: string) => ReadonlyMap<string, string>;
 
 export interface WirePrompt {
-  /** What is sent in another form than it has in the request, or is not in the request at all. */
+  /** The parts that are sent in another form than in the request, or are not in the request at all. */
   readonly notes: readonly WireNote[];
   readonly names: ToolNames;
   readonly members: MemberNames;
@@ -260,8 +260,8 @@ export interface WirePrompt {
 }
 
 /**
- * Translates a request's messages and tools. A step without tools whose history used some declares those and forbids
- * to call them: Anthropic, and gateways in front of it, refuse a history of undeclared calls.
+ * Translates a request's messages and tools. When a step has no tools but its history used some, the prompt declares those tools and
+ * forbids calls: Anthropic, and gateways in front of it, refuse a history with undeclared calls.
  */
 export function toWirePrompt(
   request: Pick<ModelRequest, 'messages' | 'tools'> & {
@@ -284,7 +284,7 @@ export function toWirePrompt(
       type: 'function',
       name: names.toWire(tool.name),
       description: describeTool(tool, rules),
-      // The SDK's type of a JSON schema is narrower than what schemas may hold; it passes them on as they are.
+      // The SDK's type of a JSON schema is narrower than valid schemas; the SDK passes them on unchanged.
       inputSchema: { ...schemas.get(tool.name)?.schema },
       ...(rules.strictTools === undefined ? {} : { strict: rules.strictTools }),
     }),

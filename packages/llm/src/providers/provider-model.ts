@@ -1,10 +1,10 @@
 /**
- * A `Model` over one provider of the AI SDK. It uses the SDK's providers and nothing above them: what runs tools, parses
- * their arguments and retries is the kernel's.
+ * A `Model` over one provider of the AI SDK. It uses only the SDK's providers: the kernel itself runs tools, parses their arguments and
+ * retries.
  *
  * A1  One request, one HTTP call: no retry, no redirect, no repair.
- * A2  The caller's abort ends the call at once with its reason; an answer after it takes no effect.
- * A3  Every other failure is a ModelError, and no text of it holds the key.
+ * A2  The caller's abort ends the call at once with its reason; a later answer has no effect.
+ * A3  Every other failure is a ModelError, and none of its texts contains the key.
  */
 
 import {
@@ -43,7 +43,7 @@ export function createProviderModel(
   const modelIdOf = (model: string): string =>
     model.startsWith(`${provider.name}:`) ? model.slice(provider.name.length + 1).trim() : '';
 
-  /** What stands in the way of any call, as an error that names the variable or the profile's field. */
+  /** The configuration fault that prevents any call, as an error that names the variable or the profile's field. */
   function connect(request: ModelRequest): { readonly modelId: string; readonly caller: Caller } {
     const { where, details } = placeOf(request);
     const modelId = modelIdOf(request.model);
@@ -94,7 +94,7 @@ export function createProviderModel(
       const call = {
         ...options,
         ...toSend.settings,
-        // The SDK's providers tell of usage at the end only, and some leave out refusals.
+        // The SDK's providers report usage only at the end, and some leave out refusals.
         includeRawChunks: true,
         abortSignal: exchange.signal,
       };
@@ -110,7 +110,7 @@ export function createProviderModel(
     return toReply({ ...answer, warnings }, words, exchange.sentBytes);
   }
 
-  /** @throws ModelError `model_refused` for an answer that says no, or that a filter has left empty. */
+  /** @throws ModelError `model_refused` for a refusal, or for an answer that a filter emptied. */
   function refuseRefusal(answer: Answer, request: ModelRequest, sentBytes: number): void {
     const words = refusalOf(answer);
     if (words === undefined) return;

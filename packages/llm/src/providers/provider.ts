@@ -4,16 +4,16 @@ import type { PromptRules } from './prompt.js';
 export interface Provider extends PromptRules {
   /** The prefix of its model names. */
   readonly name: string;
-  /** Chat completions, whose refusals the SDK's provider does not pass on as text. */
+  /** Chat completions whose refusals the SDK's provider does not pass on as text. */
   readonly hidesRefusals?: boolean;
   readonly keyVariable: string;
   readonly baseUrlVariable: string;
-  /** None: it has to be set. */
+  /** Undefined: the address must be configured. */
   readonly defaultBaseUrl?: string;
-  /** True where no call succeeds without a key. */
+  /** True when no call succeeds without a key. */
   readonly needsKey: boolean;
   readonly options?: SharedV3ProviderOptions;
-  /** A higher one is refused there, and the SDK's provider would send it. */
+  /** The provider refuses a higher temperature, and the SDK's provider would send it. */
   readonly maxTemperature?: number;
   open(connection: {
     readonly modelId: string;

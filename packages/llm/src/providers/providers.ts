@@ -1,4 +1,4 @@
-/** The providers, each loaded when its first call comes: a program that asks none of them pays for none. */
+/** The providers. Each is loaded on its first call, so a program that never calls a provider does not load it. */
 import type { LanguageModelV3Message, SharedV3ProviderOptions } from '@ai-sdk/provider';
 import { isJsonObject, type Model, type ProviderPart } from '@boxcar/kernel';
 import { toNineCharacters } from './call-ids.js';
@@ -7,18 +7,18 @@ import type { Provider } from './provider.js';
 import { createProviderModel } from './provider-model.js';
 import type { ModelSettings } from './settings.js';
 
-/** The Responses API: the one that reasoning models are made for. Nothing is stored there: the tape is the history. */
+/** The Responses API, which reasoning models are made for. Nothing is stored there: the tape is the history. */
 const openai: Provider = {
   name: 'openai',
   keyVariable: 'OPENAI_API_KEY',
   baseUrlVariable: 'OPENAI_BASE_URL',
   defaultBaseUrl: 'https://api.openai.com/v1',
   needsKey: true,
-  // Left out, it means strict there, which refuses optional members.
+  // The default there is strict, which refuses optional members.
   strictTools: false,
   options: { openai: { store: false } },
   callId: /^.{1,64}$/,
-  // What is not stored there is known by its encrypted content alone.
+  // Nothing is stored there, so reasoning is accepted only with its encrypted content.
   takesBack: (part) => part.kind !== 'reasoning' || hasOption(part, 'openai', 'reasoningEncryptedContent'),
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createOpenAI } = await import('@ai-sdk/openai');
@@ -26,7 +26,7 @@ const openai: Provider = {
   },
 };
 
-/** OpenAI's chat completions, in its own strict form. It shows no reasoning and takes none back. */
+/** OpenAI's chat completions, in its own strict form. It neither shows reasoning nor accepts it in a prompt. */
 const openaiChat: Provider = {
   ...openai,
   name: 'openai-chat',
@@ -47,17 +47,17 @@ const anthropic: Provider = {
   defaultBaseUrl: 'https://api.anthropic.com/v1',
   needsKey: true,
   callId: /^[a-zA-Z0-9_-]+$/,
-  // Thinking goes back with its signature; without one it is refused.
+  // Thinking is sent back with its signature; without a signature it is refused.
   takesBack: (part) =>
     part.kind !== 'reasoning' ||
     hasOption(part, 'anthropic', 'signature') ||
     hasOption(part, 'anthropic', 'redactedData'),
   cacheMark: { anthropic: { cacheControl: { type: 'ephemeral' } } },
-  // Arguments that are streamed while they are written are not checked there, and gateways do not know the switch.
+  // With tool streaming, arguments are not validated there, and gateways do not know the option.
   options: { anthropic: { toolStreaming: false } },
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createAnthropic } = await import('@ai-sdk/anthropic');
-    // Anthropic's own programs take the variable without the version.
+    // Anthropic's own programs expect the variable without the version.
     const baseURL = new URL(baseUrl).pathname === '/' ? `${baseUrl}/v1` : baseUrl;
     return createAnthropic({ apiKey, baseURL, fetch }).messages(modelId);
   },
@@ -70,7 +70,7 @@ const google: Provider = {
   defaultBaseUrl: 'https://generativelanguage.googleapis.com/v1beta',
   needsKey: true,
   toSchema: toGeminiSchema,
-  // The SDK's provider does so: Gemini 3 refuses the first call of an answer without a signature.
+  // The SDK's provider adds the filler: Gemini 3 refuses the first call of an answer without a signature.
   callFiller: {
     text: 'skip_thought_signature_validator',
     why: 'is the signature of calls that the provider has not signed',
@@ -79,7 +79,7 @@ const google: Provider = {
       return first !== undefined && SIGNED.test(modelId) && first.google?.thoughtSignature === undefined;
     },
   },
-  // A call follows a turn of the user or results, so what was said before it is a part of its own turn.
+  // A call must follow a turn of the user or results, so text before the call is joined into the same turn.
   joinsNeighbours: true,
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createGoogleGenerativeAI } = await import('@ai-sdk/google');
@@ -108,13 +108,13 @@ const mistral: Provider = {
 /** Models that sign their calls: all since Gemini 3. */
 const SIGNED = /(?:^|\/)gemini-(?![12](?:[.-]|$)|pro(?:-vision)?$|robotics-er-1\.5(?:[.-]|$))/i;
 
-/** Of each call in a message, what is attached to it. */
+/** The data attached to each call in a message. */
 const callPartsOf = (message: LanguageModelV3Message): readonly SharedV3ProviderOptions[] =>
   message.role !== 'assistant'
     ? []
     : message.content.flatMap((part) => (part.type === 'tool-call' ? [part.providerOptions ?? {}] : []));
 
-/** Chat completions, as gateways and local servers speak them. */
+/** Chat completions, as gateways and local servers implement them. */
 const openaiCompatible: Provider = {
   name: 'openai-compatible',
   keyVariable: 'OPENAI_COMPATIBLE_API_KEY',
@@ -122,7 +122,7 @@ const openaiCompatible: Provider = {
   needsKey: false,
   joinsNeighbours: true,
   hidesRefusals: true,
-  // The SDK's provider reads a signature from Gemini under its own name and sends it under Google's.
+  // The SDK's provider reads Gemini's signature under its own name and sends it under Google's.
   toOptions: ({ openaiCompatible: own, ...others }) => ({ ...others, ...(own && { google: own }) }),
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createOpenAICompatible } = await import('@ai-sdk/openai-compatible');
@@ -137,8 +137,8 @@ const openaiCompatible: Provider = {
 };
 
 /**
- * DeepSeek's chat completions: a call in the history needs the reasoning that led to it, if only an empty one, as that of a call which
- * another model has made. https://api-docs.deepseek.com/guides/thinking_mode, https://github.com/deepseek-ai/deepseek-harness/discussions/739
+ * DeepSeek's chat completions: a call in the history needs the reasoning that led to it. For a call that another model made, the
+ * reasoning is empty. https://api-docs.deepseek.com/guides/thinking_mode, https://github.com/deepseek-ai/deepseek-harness/discussions/739
  */
 const deepseek: Provider = {
   name: 'deepseek',

@@ -1,4 +1,4 @@
-/** What the SDK's providers leave out of chat completions, read from their chunks and bodies as they came. */
+/** Reads the data of chat completions that the SDK's providers leave out, from their raw chunks and bodies. */
 import { z } from 'zod';
 
 const message = z
@@ -14,7 +14,7 @@ const chunk = z.object({
 
 export interface RawWords {
   readonly refusal: string;
-  /** The reasoning is named `reasoning`, not `reasoning_content`. */
+  /** The field is named `reasoning`, not `reasoning_content`. */
   readonly isNamedOtherwise: boolean;
 }
 

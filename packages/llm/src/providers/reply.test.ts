@@ -16,7 +16,7 @@ async function replyTo(wire: Wire, answer: ServerAnswer, stream: boolean) {
   return reply;
 }
 
-/** What each provider attached to the answer below. */
+/** The data that each provider attached to the answer below. */
 const SEAL = sealOf('First I think,\nthen I look.');
 const ATTACHED: Readonly<Record<Wire['provider'], readonly (readonly [kind: string, options: unknown])[]>> = {
   openai: [
@@ -36,7 +36,7 @@ const optionsIn = (parts: readonly ProviderPart[]) =>
 
 describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) => {
   it('has its text, its reasoning apart, its calls in order under our names, and what it cost', async () => {
-    // Others have no word for it.
+    // The others do not report it.
     const written = provider === 'anthropic' ? { cacheWrite: 200 } : {};
     const usage = { input: 1000, output: 70, cached: 600, ...written, reasoning: 30 };
     const reply = await replyTo(
@@ -57,7 +57,7 @@ describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) 
     const reasoning = 'First I think,\nthen I look.';
     const hasReasoning = provider !== 'openai-chat';
     const kindsOfParts = (providerParts ?? []).map((part) => (part.kind === 'call' ? part.id : part.kind));
-    // Mistral's and Gemini's pieces are parts of one.
+    // The pieces of Mistral and Gemini are pieces of one part.
     expect(kindsOfParts.filter((kind, index) => kind !== kindsOfParts[index - 1])).toEqual([
       ...(hasReasoning ? ['reasoning'] : []),
       'text',
@@ -78,7 +78,7 @@ describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) 
         inputTokens: 1000,
         outputTokens: 70,
         cachedInputTokens: 600,
-        // Mistral's provider has no figure for it.
+        // Mistral's provider does not report it.
         ...(provider === 'mistral' ? {} : { reasoningTokens: 30 }),
         ...(provider === 'anthropic' ? { cacheWriteTokens: 200 } : {}),
       },
@@ -101,7 +101,9 @@ describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) 
   });
 });
 
-/** Mistral's API has this end, and gateways have it for a provider that fails within an answer. https://docs.mistral.ai/api/#tag/chat */
+/**
+ * Mistral's API has this finish reason, and gateways use it when a provider fails within an answer. https://docs.mistral.ai/api/#tag/chat
+ */
 const broken = (wire: Wire): Wire => {
   const breakOff = (text: string): string =>
     text.replace('"finish_reason":"stop"', '"finish_reason":"error"');
@@ -126,7 +128,7 @@ it.each(chats)(
   },
 );
 
-// Anthropic's whole answers and Gemini's carry arguments as objects: there is no text to keep.
+// Whole answers of Anthropic and Gemini carry arguments as objects: there is no text to keep.
 const asText = kinds.filter(
   ([provider, stream]) => provider !== 'google' && (provider !== 'anthropic' || stream),
 );

@@ -1,8 +1,8 @@
-/** What a provider says that a call has used, in whatever of its bodies and events it says it. */
+/** Reads the usage that a provider reports for a call, from any of its bodies and events. */
 import { isJsonObject, type ModelUsage } from '@boxcar/kernel';
 import { z } from 'zod';
 
-/** Figures as providers write them, wherever they put them. */
+/** The fields that providers use for usage, at any place in a body. */
 const figures = z.object({
   input_tokens: z.number().nonnegative().optional(),
   prompt_tokens: z.number().nonnegative().optional(),
@@ -16,7 +16,7 @@ const figures = z.object({
 });
 type Figures = z.infer<typeof figures>;
 
-/** Anthropic counts what it reads from the cache and writes to it apart from the rest, and is the only one with these names. */
+/** Anthropic counts tokens read from the cache and written to it separately, and only Anthropic has these names. */
 function inputOf(told: Figures): Omit<ModelUsage, 'outputTokens'> | undefined {
   const plain = told.input_tokens ?? told.prompt_tokens ?? told.promptTokenCount;
   if (plain === undefined) return undefined;
@@ -28,13 +28,13 @@ function inputOf(told: Figures): Omit<ModelUsage, 'outputTokens'> | undefined {
   };
 }
 
-/** Gemini counts thoughts apart from the answer, the others with it. */
+/** Gemini counts thoughts separately from the answer; the others include them. */
 const outputOf = (told: Figures): number =>
   told.output_tokens ??
   told.completion_tokens ??
   (told.candidatesTokenCount ?? 0) + (told.thoughtsTokenCount ?? 0);
 
-/** The figures in a parsed body or event, also beside an error. */
+/** The usage in a parsed body or event, also next to an error. */
 export function findReportedUsage(value: unknown): ModelUsage | undefined {
   if (!isJsonObject(value)) return undefined;
   const places = [

@@ -1,9 +1,9 @@
-/** What the adapters need to know of their providers. It is read from the environment by whoever opens the stack, never here. */
+/** The adapters' settings for their providers. The program that opens the stack reads them from the environment; this file does not. */
 import { z } from 'zod';
 
 export interface ProviderSettings {
   readonly apiKey?: string | undefined;
-  /** Without a slash at its end. */
+  /** Without a trailing slash. */
   readonly baseUrl?: string | undefined;
 }
 
@@ -18,7 +18,7 @@ export interface ModelSettings {
   readonly idleTimeoutMs?: number | undefined;
 }
 
-// Neither message repeats the value: it may be a secret, or hold one.
+// Neither message repeats the value: the value may be a secret or contain one.
 const apiKey = z
   .string()
   .trim()
@@ -43,7 +43,7 @@ const baseUrl = z
   .transform((text) => text.replace(/(?<!\/)\/+$/, ''))
   .optional();
 
-/** The variables of the adapters, for the schema in a program's `config.ts`. Unset ones must be absent, not empty. */
+/** The adapters' variables, for the schema in a program's `config.ts`. Unset variables must be absent, not empty. */
 export const modelEnvironment = {
   OPENAI_API_KEY: apiKey,
   OPENAI_BASE_URL: baseUrl,

@@ -1,13 +1,16 @@
-/** Tool names on the wire: providers take neither our dots nor more than 64 characters, and Gemini no other beginning than a letter or `_`. */
+/**
+ * Tool names on the wire: providers accept neither dots nor more than 64 characters, and Gemini requires a letter or `_` at the
+ * beginning.
+ */
 import { sha256 } from '@boxcar/kernel';
 
 const wirePattern = /^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$/;
-/** Where a `__` for a dot could not be told from underscores that were there before. */
+/** Names in which a `__` for a dot could not be distinguished from underscores of the original. */
 const ambiguous = /__|_\.|\._|\.\./;
 
 export interface ToolNames {
   toWire(name: string): string;
-  /** The name it stands for; one that stands for none is returned as it is: the model made it up. */
+  /** The original name. A wire name without an original is returned unchanged: the model made it up. */
   fromWire(wireName: string): string;
 }
 
@@ -17,8 +20,8 @@ const hashed = (name: string): string => {
 };
 
 /**
- * One name on the wire for each of `names`. Legal names stay, `tape.handoff` becomes `tape__handoff`, and what would
- * then be ambiguous, too long or taken gets a part of its hash, so that a name is written alike in every step.
+ * One wire name for each of `names`. Legal names stay, `tape.handoff` becomes `tape__handoff`. A name that would then be ambiguous, too
+ * long or taken gets a part of its hash, so that it is the same in every step.
  */
 export function mapToolNames(names: Iterable<string>): ToolNames {
   const all = new Set(names);

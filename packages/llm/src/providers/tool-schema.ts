@@ -1,17 +1,16 @@
 /**
- * Tool parameters as every provider takes them: an object at the root, with `properties`, and none of the keywords that
- * OpenAI and Anthropic refuse there. What the flattening loses (which members belong together) is still
- * checked when the call is dispatched.
+ * Tool parameters in the form that every provider accepts: an object at the root, with `properties`, and without the keywords that OpenAI
+ * and Anthropic refuse there. The flattening loses which members belong together; that is still checked when the call is dispatched.
  */
 import { canonicalJson, isJsonObject, type JsonObject, type JsonValue } from '@boxcar/kernel';
 
 const REFUSED_AT_ROOT = new Set(['$schema', '$ref', 'allOf', 'anyOf', 'enum', 'not', 'oneOf']);
 const MAX_DEPTH = 16;
-/** Schemas that are read for one root: one that refers to itself in several places has no end. */
+/** The limit of schemas that are read for one root: a schema that refers to itself in several places has no end. */
 const MAX_READ = 1_000;
 
 interface Shape {
-  /** Each member's schemas, one for each alternative that has it. */
+  /** The schemas of each member, one for each alternative that has the member. */
   readonly properties: ReadonlyMap<string, readonly JsonValue[]>;
   readonly required: ReadonlySet<string>;
 }
@@ -26,7 +25,7 @@ function mergeProperties(shapes: readonly Shape[]): Map<string, readonly JsonVal
   return merged;
 }
 
-/** One of them holds: only what each requires is required. */
+/** One alternative holds, so only members that every alternative requires are required. */
 function mergeAlternatives(shapes: readonly Shape[]): Shape {
   const [first, ...others] = shapes;
   if (first === undefined) return EMPTY;
@@ -85,7 +84,7 @@ function alternatives(schemas: readonly JsonValue[]): JsonValue {
   return distinct.length === 1 ? (distinct[0] ?? {}) : { anyOf: distinct };
 }
 
-/** The schema itself where it already fits; a pure function of its value, so that prompts stay byte-equal. */
+/** The same object when it already fits. A pure function of the schema's value, so that prompts stay byte-equal. */
 export function toObjectSchema(schema: JsonValue): JsonObject {
   if (isJsonObject(schema) && isPlainObject(schema)) return schema;
   const root = isJsonObject(schema) ? schema : {};

@@ -1,6 +1,6 @@
 /**
- * What a call has used, as far as it is known: what the provider reported, else an estimate from the bytes that were sent and that
- * came back. A call that fails is charged with it.
+ * The usage of a call as far as it is known: the provider's report, else an estimate from the bytes that were sent and received. A failed
+ * call is charged with it.
  */
 import type { LanguageModelV3StreamPart, LanguageModelV3Usage } from '@ai-sdk/provider';
 import { estimateTokens, type ModelUsage } from '@boxcar/kernel';
@@ -9,29 +9,29 @@ import { findReportedUsage } from './reported-usage.js';
 
 const bytesOf = (text: string): number => Buffer.byteLength(text);
 
-/** Sees the parts of a stream as they pass. */
+/** Reads the parts of a stream as they pass. */
 export class UsageMeter {
   #reported: LanguageModelV3Usage | undefined;
   #early: ModelUsage | undefined;
   #bytes = 0;
   readonly #hidesRefusals: boolean;
 
-  /** @param hidesRefusals - The SDK's provider does not pass the words of refusals as text. */
+  /** @param hidesRefusals - The SDK's provider does not pass on the text of refusals. */
   constructor(hidesRefusals: boolean) {
     this.#hidesRefusals = hidesRefusals;
   }
 
-  /** What the provider has said at the end of its answer. */
+  /** The usage that the provider reported at the end of its answer. */
   get reported(): LanguageModelV3Usage | undefined {
     return this.#reported;
   }
 
-  /** What it has said before: Anthropic at the beginning, Gemini in each event. */
+  /** The usage that the provider reported earlier: Anthropic at the beginning, Gemini in each event. */
   get early(): ModelUsage | undefined {
     return this.#early;
   }
 
-  /** Of the answer's words so far, reasoning, calls and a refusal included; not of what wraps them. */
+  /** The bytes of the answer's text so far, including reasoning, calls and a refusal; the surrounding JSON does not count. */
   get answerBytes(): number {
     return this.#bytes;
   }
@@ -70,14 +70,14 @@ export class UsageMeter {
   }
 }
 
-/** Usage in the port's form; what was not reported is estimated. */
+/** Usage in the port's form; figures that were not reported are estimated. */
 export function toUsage(
   { inputTokens: input, outputTokens: output }: LanguageModelV3Usage,
   seen: { readonly sentBytes: number; readonly answerBytes: number; readonly isCut?: boolean },
 ): ModelUsage {
   const hasInput = (input.total ?? 0) > 0;
   const estimated = estimateTokens(seen.answerBytes);
-  // Figures of an answer that was cut may be those of its beginning.
+  // The figures of an answer that was cut may be from its beginning.
   const outputTokens =
     seen.isCut === true ? Math.max(output.total ?? 0, estimated) : (output.total ?? estimated);
   const isEstimated = !hasInput || outputTokens !== output.total;
@@ -96,7 +96,7 @@ const NOTHING_REPORTED: LanguageModelV3Usage = {
   outputTokens: { total: undefined, text: undefined, reasoning: undefined },
 };
 
-/** The request had gone out when the connection fell: the provider may have worked on it. */
+/** The request had been sent when the connection broke: the provider may have worked on it. */
 const SENT = new Set([
   'ECONNRESET',
   'EPIPE',
@@ -106,11 +106,11 @@ const SENT = new Set([
 ]);
 
 /**
- * What a failed call has used. Undefined: nothing, since it was not sent, or was refused.
+ * The usage of a failed call. Undefined when the call used nothing, because it was not sent or was refused.
  *
- * @param failed.reported - Figures beside the error.
- * @param failed.hasError - The provider said why.
- * @param failed.receivedBytes - All that came, whatever it was.
+ * @param failed.reported - Usage reported next to the error.
+ * @param failed.hasError - The provider gave a reason.
+ * @param failed.receivedBytes - All received bytes, whatever their content.
  */
 export function usageOfFailure(
   meter: UsageMeter,
@@ -129,7 +129,7 @@ export function usageOfFailure(
   if (reported !== undefined) return reported;
   const isAnswered = status !== undefined && status >= 200 && status < 300 && !isPage;
   const isLost = status === undefined && network !== undefined && SENT.has(network);
-  // An error in place of the first word is a refusal, whatever the status says.
+  // An error before the first word is a refusal, whatever the status says.
   const isRefused = hasError && meter.answerBytes === 0 && meter.reported === undefined;
   if (!(isAnswered || isLost) || isRefused) return undefined;
   const answerBytes = isStreaming ? meter.answerBytes : receivedBytes;

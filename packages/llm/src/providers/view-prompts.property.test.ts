@@ -1,6 +1,6 @@
 /**
- * Every history that the properties of the view play, with what other models and this one attached to its answers, is asked at every
- * provider. There are hundreds of checks a second, and vitest's `expect` would cost more than the calls.
+ * Every history that the properties of the view generate is sent to every provider, with data that other models and this one attached to
+ * its answers. There are hundreds of checks a second, and vitest's `expect` would cost more than the calls.
  */
 import assert from 'node:assert/strict';
 import { buildView, type ToolSchema } from '@boxcar/kernel';
@@ -20,7 +20,7 @@ const tools: readonly ToolSchema[] = ['list', 'read', 'tape.handoff', 'submit_re
   parameters: { type: 'object' },
 }));
 
-/** Of each provider a model that is strict about what was attached. */
+/** For each provider, a model that is strict about attached data. */
 const MODELS = { google: 'gemini-3-pro', openai: 'gpt-5', 'openai-chat': 'gpt-5' } as const;
 
 describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provider, wire) => {

@@ -1,6 +1,6 @@
 /**
- * What goes over the wire, as reviewed files: a turn whose steps call tools, two at once, and get results. After a change that
- * is meant, `npx vitest run packages/llm -u` rewrites them; read the difference like code.
+ * The requests on the wire, as reviewed files: a turn whose steps call tools, two at once, and get results. After an intended change,
+ * `npx vitest run packages/llm -u` rewrites them; read the difference like code.
  */
 import type { Message, ModelRequest } from '@boxcar/kernel';
 import { expect, it } from 'vitest';
@@ -91,7 +91,7 @@ it('siblings of a fork share the marked beginning of their prompts at Anthropic'
   if (wire === undefined) throw new Error('no wire of anthropic');
   await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
   const router = routerTo(wire, server.baseUrl);
-  // The system prompt, what was inherited, then what each of them is told.
+  // The system prompt, the inherited messages, then the messages of each sibling.
   const inherited = [userMessage('A long report.'), ...second.slice(2)];
   for (const task of ['Check the figures.', 'Check the words.'])
     await ask(
@@ -106,7 +106,7 @@ it('siblings of a fork share the marked beginning of their prompts at Anthropic'
   const sharedUpTo = (text = ''): string =>
     text.slice(0, text.lastIndexOf('"cache_control"', text.indexOf('Parent agent: boss')));
   expect(sharedUpTo(one)).toContain('A long report.');
-  // The last of the inherited messages, a result of a tool, is the marked one.
+  // The last of the inherited messages, a tool result, has the mark.
   expect(sharedUpTo(one)).toContain('tool_failed');
   expect(sharedUpTo(other)).toBe(sharedUpTo(one));
   for (const text of [one, other]) expect(text?.split('"cache_control"')).toHaveLength(4);

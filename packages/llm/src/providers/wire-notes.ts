@@ -1,7 +1,9 @@
-/** What an adapter does to a prompt on the way to its provider, in words. The code that does it says so here, each time that it does it. */
+/**
+ * Notes about changes that an adapter makes to a prompt on the way to its provider. The code that makes a change notes it here each time.
+ */
 import type { WireNote } from '@boxcar/kernel';
 
-/** Messages of a prompt by their index, as people count them. */
+/** Messages of a prompt by their index, counted from 1. */
 const numbers = (indexes: readonly number[]): readonly number[] => indexes.map((index) => index + 1);
 
 export const placeholderNote = (tool: string, text: string): WireNote => ({

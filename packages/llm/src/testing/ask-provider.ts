@@ -1,4 +1,4 @@
-/** A router on a provider of loopback, and the requests that its tests send. */
+/** A router to a loopback provider, and the requests of its tests. */
 import type { Message, Model, ModelRequest } from '@boxcar/kernel';
 import { requestOf, userMessage } from '../fixtures/requests.js';
 import { createModelRouter } from '../router.js';

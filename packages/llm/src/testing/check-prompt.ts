@@ -36,7 +36,7 @@ function checkSchema(schema: JsonValue, place: string, propertyName: RegExp | un
 }
 
 /**
- * What every provider refuses in a prompt, whatever its wire format.
+ * Checks the rules that every provider enforces for a prompt, whatever its wire format.
  *
  * @throws Error with the findings.
  */

@@ -1,4 +1,4 @@
-/** Providers on loopback, for tests here and in packages above. Not part of what is published. */
+/** Providers on loopback, for tests here and in packages that depend on this one. Not published. */
 export {
   type Behave,
   type Behaviour,

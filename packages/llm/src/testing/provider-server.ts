@@ -1,6 +1,6 @@
 /**
- * A provider on loopback: a real HTTP server that speaks one wire format, refuses what the provider would refuse, and does
- * to each request what the test says.
+ * A provider on loopback: a real HTTP server that speaks one wire format and refuses the requests that the provider would refuse. The
+ * test decides how it treats each request.
  */
 
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { errorText } from '@boxcar/kernel';
 import type { ReadPrompt, ServerAnswer, Wire, WireError } from './wire.js';
 
-/** What happens after some frames of a stream. */
+/** The server's behavior after some frames of a stream. */
 export type StreamEnd =
   | 'end'
   | 'destroy'
@@ -40,29 +40,31 @@ export interface ServedRequest {
   readonly path: string;
   readonly headers: Readonly<Record<string, string | readonly string[] | undefined>>;
   readonly body: unknown;
-  /** The body as it came. */
+  /** The body as received. */
   readonly text: string;
-  /** Undefined when the wire refuses the body. */
+  /** Undefined when the wire format refuses the body. */
   readonly prompt: ReadPrompt | undefined;
 }
 
 export type Behave = (request: ServedRequest, index: number) => Behaviour | Promise<Behaviour>;
 
 export interface ProviderServer extends AsyncDisposable {
-  /** For the provider's base URL variable. */
+  /** For the variable of the provider's base URL. */
   readonly baseUrl: string;
   readonly requests: readonly ServedRequest[];
-  /** What the provider would have refused. */
+  /** The requests that the provider would have refused. */
   readonly refusals: readonly string[];
-  /** Answers that the caller gave up before their end. */
+  /** The number of answers that the caller gave up before their end. */
   readonly abandoned: number;
-  /** Forgets the answers it has given, as a real one does: what is missing of them is then refused only where it must not be missing. */
+  /**
+   * Forgets the answers it has given, as a real provider does. Data that is missing from them is then refused only where it is required.
+   */
   forget(): void;
 }
 
 export const SERVER_KEY = 'sk-test-0123456789abcdef';
 
-/** One behaviour after the other; the last goes on. */
+/** One behavior after the other; the last one repeats. */
 export const inOrder =
   (...behaviours: readonly Behaviour[]): Behave =>
   (_request, index) =>
@@ -96,7 +98,7 @@ async function sendStream(
   if (after === 'end') response.end();
   else if (after === 'hang') response.flushHeaders();
   else if (after === 'destroy') {
-    // What was written has to be out before the connection falls.
+    // The written bytes must be sent before the connection breaks.
     response.write('', () => response.destroy());
   } else response.end('error' in after ? wire.errorEvent(after.error) : after.frame);
 }

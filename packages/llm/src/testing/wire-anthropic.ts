@@ -1,11 +1,12 @@
 /**
- * Anthropic's messages. Refused, besides what `checkPrompt` finds:
+ * Anthropic's Messages API. Refused, in addition to the findings of `checkPrompt`:
  *
  * A1  Roles that do not alternate, a prompt that does not begin with the user, empty or blank text blocks.
  *     https://docs.anthropic.com/en/api/messages, https://github.com/anthropics/claude-code/issues/23440
  * A2  A `tool_use` whose `tool_result` is not at the start of the next message; a second use of its id.
  *     https://docs.anthropic.com/en/docs/agents-and-tools/tool-use/implement-tool-use
- * A3  A `tool_use` that came with thinking, redacted or not, sent back without it; a block of it that was changed, or that follows the call.
+ * A3  A `tool_use` that came with thinking, redacted or not, and is sent back without it; a thinking block that was changed, or that
+ *     follows the call.
  *     https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#preserving-thinking-blocks
  *     https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#thinking-redaction
  * A4  A temperature above 1, more than four cache marks, a cache mark on thinking.
@@ -142,7 +143,7 @@ function checkThinking(messages: Body['messages'], answers: Seen['answers']): vo
   }
 }
 
-/** Alternation, and every result at the start of the message after its call. */
+/** Checks alternation, and that every result is at the start of the message after its call. */
 function checkOrder(messages: Body['messages']): void {
   for (const [index, message] of messages.entries()) {
     const expected = index % 2 === 0 ? 'user' : 'assistant';

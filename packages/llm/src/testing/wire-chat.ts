@@ -1,16 +1,16 @@
 /**
- * Chat completions in three dialects: as gateways and local servers speak them, OpenAI's own, and DeepSeek's. Refused, besides what
- * `checkPrompt` finds:
+ * Chat completions in three dialects: as gateways and local servers speak them, OpenAI's own, and DeepSeek's. Refused, in addition to the
+ * findings of `checkPrompt`:
  *
- * C1  Unknown keys, in the body and in messages; a stream without asking for its usage (ours).
+ * C1  Unknown keys, in the body and in messages; a stream request that does not ask for usage (our own rule).
  * C2  A result that does not follow the message with its call. https://platform.openai.com/docs/guides/function-calling
- * C3  Compatible: neighbours of one role, on which chat templates of small models insist.
+ * C3  Compatible: consecutive messages of one role: chat templates of small models require alternation.
  *     https://huggingface.co/docs/transformers/chat_templating
  * C4  OpenAI: call ids above 40 characters; `max_tokens` and a temperature for reasoning models.
  *     https://github.com/vercel/ai/issues/5171,
  *     https://platform.openai.com/docs/guides/reasoning
  * C5  OpenAI: a description above 1,024 characters. https://github.com/getsentry/sentry-mcp/issues/106
- * C6  DeepSeek: a message with calls but without `reasoning_content`, or with another one than was given with the call.
+ * C6  DeepSeek: a message with calls but without `reasoning_content`, or with other reasoning than came with the call.
  *     https://api-docs.deepseek.com/guides/thinking_mode, https://github.com/deepseek-ai/deepseek-harness/discussions/739
  */
 import { type JsonValue, type Message, sha256 } from '@boxcar/kernel';
@@ -39,7 +39,7 @@ const bodyOf = ({
   body = {},
 }: {
   readonly maxCallId?: number;
-  /** Besides `system`. */
+  /** In addition to `system`. */
   readonly systemRoles?: readonly ['developer'] | readonly [];
   readonly assistant?: z.ZodRawShape;
   readonly maxDescription?: number;
@@ -194,11 +194,11 @@ const usageOf = ({ usage = DEFAULT_USAGE }: ServerAnswer) =>
 
 const head = { id: 'chatcmpl-1', created: 0, model: 'served' };
 
-/** What the dialects of chat completions share: how an answer is written. */
+/** Writes an answer; shared by the dialects of chat completions. */
 export const chatAnswers = (
-  /** How reasoning is written, in pieces and in one. */
+  /** How reasoning is written, in pieces and as a whole. */
   writeReasoning: (words: string, text?: string) => object,
-  /** The last piece of an answer has its figures; else they come in a piece of their own. */
+  /** The last piece of an answer has the usage; otherwise it is in a separate piece. */
   { hasUsageAtEnd = false } = {},
 ): Pick<Wire, 'events' | 'whole' | 'error' | 'errorEvent'> => ({
   events(answer) {
@@ -277,7 +277,7 @@ interface ChatBody {
   readonly stream_options?: unknown;
 }
 
-/** Ids of whatever form, which the server has given itself, as ids of the form that every provider takes. */
+/** Replaces ids of any form that the server itself gave with ids that every provider accepts. */
 function withOwnIds(messages: readonly Message[], { answers }: Seen): readonly Message[] {
   const given = new Set(answers.flatMap(({ calls = [] }) => calls.map(({ id }) => id)));
   const toId = (id: string): string => (given.has(id) ? sha256(id).slice(0, 32) : id);
@@ -330,7 +330,7 @@ export const deepseekWire: Wire = {
   },
 };
 
-/** It shows no reasoning. */
+/** It does not show reasoning. */
 export const openaiChatWire: Wire = {
   ...chat,
   ...chatAnswers(() => ({})),

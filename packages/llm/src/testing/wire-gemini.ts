@@ -1,15 +1,17 @@
 /**
- * Gemini's generateContent. Refused, besides what `checkPrompt` finds:
+ * Gemini's generateContent. Refused, in addition to the findings of `checkPrompt`:
  *
- * G1  Contents without parts, parts without data, a first content that is not the user's, unknown keys.
+ * G1  Contents without parts, parts without data, a first content that is not from the user, unknown keys.
  *     https://ai.google.dev/api/caching#Content
- * G2  Another number of function responses than the turn before has calls; a call that follows neither a user's turn nor responses.
+ * G2  A number of function responses that differs from the number of calls in the turn before; a call that follows neither a user's turn
+ *     nor responses.
  *     https://ai.google.dev/gemini-api/docs/function-calling, https://github.com/google-gemini/gemini-cli/issues/4217
- * G3  In the current turn (behind the last text of the user) a first call without its signature, or with another one than was given with it.
+ * G3  In the current turn (after the last text of the user) a first call without its signature, or with another signature than came with
+ *     it.
  *     https://ai.google.dev/gemini-api/docs/thought-signatures
  * G4  Names of functions outside `^[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}$`. https://github.com/cline/cline/issues/7339
- * G5  Schemas: keywords it does not know, arrays whose items have no type, enums of anything but text, an object without properties,
- *     `required` that names no property. https://ai.google.dev/api/caching#Schema,
+ * G5  Schemas: unknown keywords, arrays whose items have no type, enums of anything but text, an object without properties, a `required`
+ *     that names a missing property. https://ai.google.dev/api/caching#Schema,
  *     https://github.com/zed-extensions/mcp-server-brave-search/issues/12, https://github.com/spiritledsoftware/caplets/issues/178
  */
 import { isJsonObject, type JsonValue, type Message } from '@boxcar/kernel';
@@ -102,7 +104,7 @@ function checkOrder(contents: Contents): void {
   }
 }
 
-/** What Google documents for calls whose signature is not known. */
+/** The value that Google documents for calls whose signature is not known. */
 const SKIP = 'skip_thought_signature_validator';
 
 /** G3 */
@@ -205,7 +207,7 @@ const STATUSES: Readonly<Record<string, readonly [string, number] | undefined>> 
 const partsOf = (answer: ServerAnswer, cut: (text: string) => readonly string[]): readonly object[] => {
   const calls = (answer.calls ?? []).map(({ id, name, arguments: text }, index) => ({
     functionCall: { id, name, args: JSON.parse(text === '' ? '{}' : text) as unknown },
-    // One signature for all calls of an answer, with the first.
+    // One signature for all calls of an answer, on the first call.
     ...(index === 0 && answer.reasoning !== undefined ? { thoughtSignature: sealOf(answer.reasoning) } : {}),
   }));
   return [
@@ -255,7 +257,7 @@ export const geminiWire: Wire = {
 
   events(answer) {
     const usageMetadata = usageOf(answer);
-    // In each event, of what there is until then.
+    // Each event has the usage up to that event.
     const soFar =
       usageMetadata === undefined
         ? {}

@@ -1,8 +1,8 @@
 /**
- * Mistral's chat completions. Refused, besides what `checkPrompt` finds:
+ * Mistral's chat completions. Refused, in addition to the findings of `checkPrompt`:
  *
  * M1  Call ids that are not nine letters and digits. https://github.com/langchain-ai/langchain/pull/24668
- * M2  A user message after a result, a result that follows neither a call nor a result, an end that is the assistant's.
+ * M2  A user message after a result, a result that follows neither a call nor a result, a last message from the assistant.
  *     https://github.com/avante-corp/avante.nvim/pull/2695, https://github.com/0xPlaygrounds/rig/pull/1130
  * M3  An assistant message with neither text nor calls, unknown keys.
  *     https://docs.mistral.ai/api/#tag/chat
@@ -130,7 +130,7 @@ const answers = chatAnswers(
 
 export const mistralWire: Wire = {
   ...answers,
-  // Its figures are never left out.
+  // The usage is always present.
   whole: (answer) =>
     answers.whole(answer.usage === null ? { ...answer, usage: { input: 0, output: 0 } } : answer),
   provider: 'mistral',

@@ -1,13 +1,13 @@
 /**
- * OpenAI's responses. Refused, besides what `checkPrompt` finds:
+ * OpenAI's Responses API. Refused, in addition to the findings of `checkPrompt`:
  *
- * R1  An output whose call is not before it, a call without its output, a call id that is used twice or longer than 64 characters.
+ * R1  An output that does not follow its call, a call without its output, a call id that is used twice or longer than 64 characters.
  *     https://platform.openai.com/docs/guides/function-calling, https://github.com/diegosouzapw/OmniRoute/pull/4317
- * R2  Ids of items that are not of their kind (`msg…`, `rs…`).
+ * R2  Ids of items without the prefix of their kind (`msg…`, `rs…`).
  *     https://platform.openai.com/docs/api-reference/responses/create
- * R3  Reasoning without its encrypted content, since nothing is stored; with another content than it was given; or without an item of the
- *     same answer behind it. https://github.com/openai/openai-node/issues/1567
- * R4  A message under its id that came with reasoning, without that reasoning.
+ * R3  Reasoning without its encrypted content, since nothing is stored; with changed content; or without a following item of the same
+ *     answer. https://github.com/openai/openai-node/issues/1567
+ * R4  A message with its id whose reasoning is missing, when it came with reasoning.
  *     https://github.com/continuedev/continue/issues/11994
  */
 import type { JsonValue, Message, MessageToolCall } from '@boxcar/kernel';
@@ -131,7 +131,7 @@ function checkReasoning(items: Items): void {
   }
 }
 
-/** The end of the id of a message that came with reasoning. */
+/** The suffix of the id of a message that came with reasoning. */
 const THOUGHT = '_thought';
 
 function usageOf({ usage = DEFAULT_USAGE }: ServerAnswer) {

@@ -1,18 +1,18 @@
-/** What a loopback server needs to know of a provider's wire format. */
+/** The facts about a provider's wire format that a loopback server needs. */
 import { type Message, sha256 } from '@boxcar/kernel';
 
-/** What the model on the server says, in no provider's words. */
+/** The answer of the model on the server, independent of any provider. */
 export interface ServerAnswer {
   readonly text?: string;
   readonly reasoning?: string;
-  /** Reasoning of which the API gives only a sealed form, where it has one. */
+  /** Reasoning that the API gives only in sealed form, where it has such a form. */
   readonly redacted?: string;
   readonly calls?: readonly { readonly id: string; readonly name: string; readonly arguments: string }[];
-  /** Default: follows from the rest. */
+  /** Default: derived from the other fields. */
   readonly finish?: 'stop' | 'tool_calls' | 'length' | 'content_filter';
-  /** Words by which the model refuses, where the API has a place for them. */
+  /** The text of a refusal, where the API has a place for it. */
   readonly refusal?: string;
-  /** Default: figures that no test takes for estimates. `null`: the server says none. */
+  /** Default: figures that no test can mistake for estimates. `null`: the server reports none. */
   readonly usage?: ServerUsage | null;
 }
 
@@ -26,21 +26,21 @@ export interface ServerUsage {
 
 export const DEFAULT_USAGE: ServerUsage = { input: 1234, output: 56 };
 
-/** What a server knows of a request besides its body. */
+/** The server's information about a request in addition to the body. */
 export interface Seen {
   readonly path: string;
   /** The answers that this server has given. */
   readonly answers: readonly ServerAnswer[];
 }
 
-/** The answer that made a call, the last one when several did. */
+/** The answer that made a call; the last of several such answers. */
 export const answerOfCall = (answers: readonly ServerAnswer[], id: string): ServerAnswer | undefined =>
   answers.findLast((answer) => (answer.calls ?? []).some((call) => call.id === id));
 
-/** What only the server can have made of these words: a signature, an encrypted form. */
+/** A value that only the server can derive from the text: a signature, an encrypted form. */
 export const sealOf = (words: string): string => `sealed-${sha256(words).slice(0, 24)}`;
 
-/** A request's prompt as the server understood it. */
+/** A request's prompt as the server read it. */
 export interface ReadPrompt {
   readonly model: string;
   readonly messages: readonly Message[];
@@ -69,13 +69,13 @@ export interface WireError {
 export interface Wire {
   /** The prefix of the models it serves. */
   readonly provider: ProviderName;
-  /** Where its base URL ends. */
+  /** The path at the end of the base URL. */
   readonly base: string;
-  /** Behind the base; `generate` of Gemini has the model in it. */
+  /** The path after the base; for Gemini's `generate` it contains the model. */
   readonly path: string | RegExp;
-  /** The header that carries the key, and what stands before it. */
+  /** The header that carries the key, and the prefix of its value. */
   readonly keyHeader: readonly [name: string, prefix: string];
-  /** Reads a body as strictly as the provider does. @throws Error naming what it would refuse. */
+  /** Reads a body as strictly as the provider does. @throws Error that names the fault. */
   read(body: unknown, seen: Seen): ReadPrompt;
   /** The frames of a streamed answer. */
   events(answer: ServerAnswer): readonly string[];
@@ -88,7 +88,7 @@ export interface Wire {
 export const frame = (data: unknown, event?: string): string =>
   `${event === undefined ? '' : `event: ${event}\n`}data: ${JSON.stringify(data)}\n\n`;
 
-/** A text in up to three pieces, so that no reader gets away with looking at one. */
+/** A text in up to three pieces, so that a reader that looks at only one piece fails. */
 export function piecesOf(text: string): readonly string[] {
   const size = Math.max(1, Math.ceil(text.length / 3));
   const pieces: string[] = [];

@@ -1,10 +1,10 @@
 /**
- * One connection with a server, from its handshake to its end. It is never repaired: after its end another one is opened.
+ * One connection with a server, from its handshake to its end. It is never repaired: after its end a new connection is opened.
  *
- * C1  Its end is told once, whoever has caused it.
- * C2  A peer that sends what is not MCP, again and again, is left.
- * C3  A failed call ends no other one: a connection that is given up is closed after its last call.
- * C4  Results and failures are masked as they arrive, before anything is cut: half a secret would not be known any more.
+ * C1  Its end is reported once, whatever caused it.
+ * C2  A peer that keeps sending messages that are not MCP is disconnected.
+ * C3  A failed call does not end other calls: a connection that is given up is closed after its last call.
+ * C4  Results and failures are masked on arrival, before they are cut, since half a secret would not be recognized.
  */
 import { type JsonObject, maskSecrets } from '@boxcar/kernel';
 import type { CallToolResult, Client, Tool } from '@modelcontextprotocol/client';
@@ -13,23 +13,23 @@ import { endLostCalls } from './lost-calls.js';
 import { type NamedValue, type OpenedTransport, openTransport } from './open-transport.js';
 import { outputValidator } from './output-validator.js';
 
-/** Faults of a peer (C2) without a good answer between them. */
+/** The limit of consecutive faults of a peer (C2), without a valid answer between them. */
 const MAX_FAULTS = 1_000;
 const LIST_MS = 10_000;
 const PROBE_MS = 5_000;
-/** The longest that a timer takes. Calls have deadlines of their own. */
+/** The longest time that a timer accepts. Calls have their own deadlines. */
 const NO_TIMEOUT_MS = 2_147_483_647;
 
-/** Which of the two families of revisions a server speaks. */
+/** The family of protocol revisions that a server speaks. */
 export type Era = 'legacy' | 'modern';
 
 export interface ConnectionOptions {
   readonly definition: ServerDefinition;
   readonly values: readonly NamedValue[];
   readonly connectMs: number;
-  /** Of an earlier connection. */
+  /** The era of an earlier connection. */
   readonly era: Era | undefined;
-  /** Gives the attempt up. */
+  /** Aborts the attempt. */
   readonly signal: AbortSignal;
   readonly onEnd: () => void;
   readonly onListChanged: () => void;
@@ -67,7 +67,7 @@ export class Connection {
     };
   }
 
-  /** @throws whatever the handshake fails with. Nothing is left open then. */
+  /** @throws the error of the handshake. Nothing stays open then. */
   static async open(options: ConnectionOptions): Promise<Connection> {
     const { definition, values, connectMs, era, onEnd, onListChanged } = options;
     const { Client } = await import('@modelcontextprotocol/client');
@@ -83,7 +83,7 @@ export class Connection {
     const connection = new Connection(client, { lastWords, values, onEnd });
     const signal = AbortSignal.any([options.signal, AbortSignal.timeout(connectMs)]);
     try {
-      // The probe would start a second child.
+      // The probe would start a second child process.
       const prior = era === 'legacy' ? { prior: { kind: 'legacy' } as const } : {};
       await client.connect(transport, { timeout: connectMs, signal, ...prior });
       endLostCalls(transport);
@@ -95,7 +95,7 @@ export class Connection {
     return connection;
   }
 
-  /** The failure with the last words of a child, which say more than it. */
+  /** The failure with the last stderr output of the child, which says more than the error. */
   #explain(error: unknown): Error {
     const words = this.#lastWords().trim();
     const fault = this.#lastFault;
@@ -104,12 +104,12 @@ export class Connection {
     return this.#masked(new Error([message, ...more].join(': '), { cause: error }));
   }
 
-  /** C4. */
+  /** See C4. */
   #masked<T>(value: T): T {
     return maskSecrets(value, this.#values);
   }
 
-  /** Whether it takes new calls. */
+  /** Whether it accepts new calls. */
   get isOpen(): boolean {
     return this.#isOpen;
   }
@@ -123,13 +123,13 @@ export class Connection {
     return this.#client.getProtocolEra();
   }
 
-  /** What the server calls itself. */
+  /** The name and version that the server reports. */
   get serverInfo(): { readonly name: string; readonly version: string } | undefined {
     return this.#client.getServerVersion();
   }
 
   async list(): Promise<readonly Tool[]> {
-    // The SDK would write to stdout.
+    // Without this check the SDK would write to stdout.
     if (this.#client.getServerCapabilities()?.tools === undefined) return [];
     const timeouts = { timeout: LIST_MS, maxTotalTimeout: LIST_MS };
     const { tools } = await this.#maskingFailures(this.#client.listTools(undefined, timeouts));
@@ -137,7 +137,7 @@ export class Connection {
     return tools;
   }
 
-  /** @param signal - The server is told when it fires. */
+  /** @param signal - When it aborts, the server is notified. */
   async call(name: string, args: JsonObject, signal: AbortSignal): Promise<CallToolResult> {
     this.#calls += 1;
     try {
@@ -158,13 +158,13 @@ export class Connection {
     });
   }
 
-  /** C3. It takes no new calls. */
+  /** Stops accepting new calls; the connection closes after its last call (C3). */
   async giveUp(): Promise<void> {
     this.#isOpen = false;
     if (!this.isBusy) await this.close();
   }
 
-  /** Never fails. A child that does not end by itself is killed. */
+  /** Never fails. A child process that does not end by itself is killed. */
   async close(): Promise<void> {
     this.#isOpen = false;
     await this.#client.close().catch(() => undefined);

@@ -1,10 +1,10 @@
-/** What a call that failed means. Pure: the error of the SDK or of the system in, a code of the catalogue out. */
+/** Classifies a failed call: maps an error of the SDK or of the system to a code of the catalogue. A pure function. */
 import { KernelError } from '@boxcar/kernel';
 import { isLostCall } from './lost-calls.js';
 
 const MAX_WORDS = 4_000;
 
-/** The request was not sent, or was refused before anything read it. */
+/** The request was not sent, or was refused before it was read. */
 const NOT_SENT = new Set<unknown>([
   'NOT_CONNECTED',
   'ECONNREFUSED',
@@ -17,7 +17,7 @@ const NOT_SENT = new Set<unknown>([
   'CLIENT_HTTP_FORBIDDEN',
 ]);
 
-/** The server has answered, with what cannot be used. */
+/** The server answered, but the answer cannot be used. */
 const UNUSABLE = new Set<unknown>([
   'INVALID_RESULT',
   'UNSUPPORTED_RESULT_TYPE',
@@ -28,7 +28,7 @@ const UNUSABLE = new Set<unknown>([
 const read = (error: unknown, member: string): unknown =>
   typeof error === 'object' && error !== null ? Reflect.get(error, member) : undefined;
 
-/** The HTTP status that a server has refused a request with. */
+/** The HTTP status with which a server refused a request. */
 function statusOf(error: unknown): number | undefined {
   const status = read(error, 'status');
   return typeof status === 'number' ? status : undefined;
@@ -38,15 +38,15 @@ const wordsOf = (error: unknown): string =>
   (error instanceof Error ? error.message : String(error)).slice(0, MAX_WORDS).toWellFormed();
 
 /**
- * Whether a server over HTTP does not know the session of a request: it was not executed. Some servers say so with 400, which alone means
- * anything.
+ * Whether an HTTP server does not know the session of a request, so that the request was not executed. Some servers report it with status
+ * 400, which has many other meanings.
  */
 export function isRefusedSession(error: unknown): boolean {
   const status = statusOf(error);
   return status === 404 || (status === 400 && /session/i.test(wordsOf(error)));
 }
 
-/** @param tool - As the model calls it. */
+/** @param tool - The name under which the model calls it. */
 export function explainCall(server: string, tool: string, error: unknown): KernelError {
   if (error instanceof KernelError) return error;
   const code = read(error, 'code');

@@ -1,8 +1,8 @@
 /**
- * A `fetch` for MCP over HTTP: it keeps to the address rules of its server, and reads no endless message.
+ * A `fetch` for MCP over HTTP: it applies the address rules of its server, and limits the size of messages.
  *
- * L1  A body that is one document is at most `maxBytes`; of a stream of events, each event is.
- * L2  A body that is larger is broken off, and its connection closed.
+ * L1  A body that is one document may have at most `maxBytes`; in a stream of events, each event may.
+ * L2  A larger body is aborted, and its connection closed.
  */
 import { type AddressRules, createFetch } from '@boxcar/adapters/wire';
 

@@ -1,20 +1,20 @@
 /**
- * Calls whose stream of events has ended without their answer. The SDK tries to go on with a stream that can be resumed, and then would
- * wait for ever; here such a call is answered with an error.
+ * Ends calls whose event stream has ended without their answer. The SDK tries to continue a stream that can be resumed, and could then
+ * wait forever; here such a call gets an error as its answer.
  */
 import type { JSONRPCMessage, RequestId, Transport } from '@modelcontextprotocol/client';
 
-/** What the error of such a call has as its data. */
+/** The data of the error of such a call. */
 const LOST = 'the stream of the call has ended without its answer';
 const INTERNAL_ERROR = -32_603;
 
-/** The id of a call of a tool. */
+/** The id of a tool call. */
 function callIdOf(message: JSONRPCMessage | JSONRPCMessage[]): RequestId | undefined {
   if (Array.isArray(message) || !('method' in message) || !('id' in message)) return undefined;
   return message.method === 'tools/call' ? message.id : undefined;
 }
 
-/** Once its client is connected. */
+/** Must be called after the client is connected. */
 export function endLostCalls(transport: Transport): void {
   const open = new Set<RequestId>();
   const send = transport.send.bind(transport);

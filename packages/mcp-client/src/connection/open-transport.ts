@@ -1,4 +1,4 @@
-/** The way to a server: a child process, or HTTP. */
+/** Opens the transport to a server: a child process, or HTTP. */
 import { fileURLToPath } from 'node:url';
 import { KernelError, maskSecrets } from '@boxcar/kernel';
 import type { Transport } from '@modelcontextprotocol/client';
@@ -14,16 +14,16 @@ import { limitedFetch } from './limited-fetch.js';
 
 export type Environment = Readonly<Record<string, string | undefined>>;
 
-/** Of a message of a server. A result is cut to much less. */
+/** The limit of a server's message. A result is cut to a much smaller size. */
 const MAX_MESSAGE_BYTES = 4 * 1024 * 1024;
 
-/** Ends the server with this process, however that ends. */
+/** Ends the server when this process ends, in whatever way it ends. */
 const GUARD = fileURLToPath(new URL('../../server-guard.js', import.meta.url));
 const MAX_STDERR = 2_000;
 
 export interface OpenedTransport {
   readonly transport: Transport;
-  /** The end of what a child has written to stderr, masked. */
+  /** The end of the child's stderr output, masked. */
   readonly lastWords: () => string;
 }
 
@@ -32,7 +32,7 @@ export interface NamedValue {
   readonly value: string;
 }
 
-/** The values of the variables that an entry names, which are secrets. @throws KernelError for one that is not set. */
+/** The values of the variables that an entry names, which are secrets. @throws KernelError for a variable that is not set. */
 export function findValues(server: string, definition: ServerDefinition, env: Environment): NamedValue[] {
   const names = new Set(Object.values(valuesOf(definition)).flatMap(variablesIn));
   return [...names].map((name) => {
@@ -63,7 +63,7 @@ export async function openTransport(
   return { transport, lastWords: () => '' };
 }
 
-/** Beside what its entry gives it, a child gets variables such as PATH and HOME, and nothing else of the worker's. */
+/** A child gets the environment of its entry and variables such as PATH and HOME, and nothing else from the worker's environment. */
 async function openChild(
   { command, args, cwd }: Extract<ServerDefinition, { command: string }>,
   env: Readonly<Record<string, string>>,
@@ -79,7 +79,7 @@ async function openChild(
     ...(cwd === undefined ? {} : { cwd }),
   });
   let words = '';
-  // It must be read: a child whose pipe is full stands still.
+  // The pipe must be read: a child whose pipe is full blocks.
   transport.stderr?.on('data', (chunk: Buffer) => {
     words = maskSecrets(words + chunk.toString('utf8'), values).slice(-MAX_STDERR);
   });

@@ -1,6 +1,6 @@
 /**
- * Checks structured results by the schema of their tool, in limited time. What cannot be enforced of a schema is not: a wrong schema of a
- * server is no reason to lose its results.
+ * Validates structured results against the schema of their tool, in limited time. Parts of a schema that cannot be enforced are ignored:
+ * a wrong schema of a server must not cause the loss of its results.
  */
 import { checkBySchema, isJsonObject, type JsonValue, loosenSchema } from '@boxcar/kernel';
 import type { jsonSchemaValidator } from '@modelcontextprotocol/client';

@@ -1,4 +1,4 @@
-/** When a server that failed is tried again. */
+/** Decides when a failed server is tried again. */
 
 const FIRST_MS = 500;
 const LONGEST_MS = 60_000;
@@ -8,7 +8,7 @@ export class Backoff {
   #failures = 0;
   #failedAt = 0;
 
-  /** @param now - Milliseconds of a clock that only moves on. */
+  /** @param now - Milliseconds of a monotonic clock. */
   constructor(now: () => number) {
     this.#now = now;
   }
@@ -22,7 +22,7 @@ export class Backoff {
     this.#failures = 0;
   }
 
-  /** How long from now nobody tries; 0: the next one that needs the server does. */
+  /** The time during which no attempt is made; 0: the next caller that needs the server tries it. */
   get remainingMs(): number {
     if (this.#failures === 0) return 0;
     const pause = Math.min(FIRST_MS * 2 ** (this.#failures - 1), LONGEST_MS);

@@ -102,7 +102,7 @@ async function readMessage(request: IncomingMessage): Promise<Message> {
   return JSON.parse(Buffer.concat(parts).toString()) as Message;
 }
 
-/** Answers what comes before a call, in the older revision. */
+/** The answers to the messages before a call, in the older revision. */
 const ANSWERS: Readonly<Record<string, object>> = {
   initialize: {
     protocolVersion: '2025-11-25',
@@ -112,7 +112,7 @@ const ANSWERS: Readonly<Record<string, object>> = {
   'tools/list': { tools: [{ name: 'work', inputSchema: { type: 'object' } }] },
 };
 
-/** A server of the older revision that answers calls as it is told. */
+/** A server of the older revision that answers calls with the given function. */
 const answering = (onCall: (response: ServerResponse, message: Message) => unknown) =>
   plain((request, response) => {
     void (async () => {
@@ -151,7 +151,7 @@ test.each([400, 404, 502, 503])('a call that is refused with %s ends no other ca
   expect((await failureOf(call(servers, 'web.work', { n: 2 }))).code).toBe(code);
   finish();
   expect(await first).toBe('done');
-  // 404 alone says that the session was not known, so that nothing was done.
+  // Only 404 says that the session was unknown, so that nothing was executed.
   expect(calls).toBe(status === 404 ? 3 : 2);
 });
 
@@ -209,7 +209,7 @@ test.each<[string, RequestListener]>([
 test('an address that is not public is refused at the connection too', async () => {
   await using server = await httpServer('2026');
   const url = `http://localhost:${server.port}/mcp`;
-  // A program without types may hand in what no check has seen.
+  // A program without types may pass values that were not checked.
   const servers = new McpServers(new Map([['web', { url, headers: {}, allow_private: false }]]), { env: {} });
   opened.push(servers);
   expect((await tools(servers)).map(({ name }) => name)).toEqual(['web.unavailable']);

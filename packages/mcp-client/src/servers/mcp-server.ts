@@ -1,11 +1,10 @@
 /**
- * One server as this process knows it: its connection, which is opened when somebody needs it and again after its end, and its list of
- * tools.
+ * One server as this process knows it: its list of tools and its connection, which is opened on demand and reopened after its end.
  *
- * S1  All that need the server share one connection, and one attempt to open it.
- * S2  A server that failed is not tried again before a pause, which grows. Meanwhile whoever needs it is told why at once.
- * S3  Its tools stay those of the last list that could be read, also while it is away.
- * S4  A server may do one thing at a time. While it has calls, a list that does not arrive is not a failure: it is asked for again later.
+ * S1  All callers share one connection, and one attempt to open it.
+ * S2  A server that failed is not tried again before a growing pause has passed. Meanwhile callers get the reason at once.
+ * S3  Its tools stay those of the last list that could be read, also while the server is unavailable.
+ * S4  A server may handle one request at a time. While it has calls, a missing list is not a failure: it is requested again later.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { errorText, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
@@ -20,7 +19,7 @@ import type { ServerDefinition } from './server-definition.js';
 
 const CONNECT_MS = 30_000;
 const CLOSE_MS = 1_000;
-/** A list is read again after this time, beside the work: not every server says when it changes. */
+/** After this time a list is read again in the background: not every server reports a change. */
 const LIST_MS = 60_000;
 
 export interface McpServerOptions {
@@ -36,7 +35,7 @@ export class McpServer {
   readonly #options: McpServerOptions;
   readonly #backoff: Backoff;
   readonly #kept = new Map<string, Tool>();
-  /** Also those that were given up and have calls. */
+  /** Includes connections that were given up and still have calls. */
   readonly #connections = new Set<Connection>();
   #connection: Connection | undefined;
   #opening: Promise<Connection> | undefined;
@@ -66,12 +65,12 @@ export class McpServer {
     return this.#failure;
   }
 
-  /** The same, where it may also be that it has not answered yet. */
+  /** The failure, or the fact that the server has not answered yet. */
   get whyAway(): KernelError {
     return this.#failure ?? this.#unavailable('has not answered yet');
   }
 
-  /** Why it cannot be used now, as the log has it: for the operator, not for models. */
+  /** Why the server cannot be used now, as logged: for the operator, not for models. */
   get reason(): string | undefined {
     return this.#reason;
   }
@@ -84,7 +83,7 @@ export class McpServer {
     return this.#era;
   }
 
-  /** Its tools as they are now. @throws KernelError `tool_server_unavailable`. */
+  /** The server's current tools. @throws KernelError `tool_server_unavailable`. */
   async list(): Promise<ToolList> {
     const isOpen = this.#connection?.isOpen === true;
     if (!isOpen || this.#isStale || this.#list === undefined) return this.#read();
@@ -101,7 +100,7 @@ export class McpServer {
 
   async #readOnce(): Promise<ToolList> {
     const connection = await this.#connect();
-    // What changes while the list is read makes it stale again.
+    // A change during the read makes the list stale again.
     this.#isStale = false;
     try {
       const listed = await connection.list();
@@ -187,7 +186,7 @@ export class McpServer {
     });
   }
 
-  /** Notes a failure (S2). What the server or the system says goes to the log only: it may hold paths and addresses. */
+  /** Records a failure (S2). The message of the server or the system goes only to the log: it may contain paths and addresses. */
   #failed(error: unknown, did: string): KernelError {
     const failure =
       error instanceof KernelError && error.code === 'tool_server_unavailable'
@@ -213,7 +212,7 @@ export class McpServer {
       if (signal.aborted) throw error;
       const isLost = connection.era === 'legacy' && isRefusedSession(error);
       if (isLost) await connection.giveUp();
-      // A server that has been restarted knows no session of before, and has refused the call.
+      // A restarted server does not know earlier sessions, and has refused the call.
       if (isLost && !isAgain) return this.#call({ tool, shown, args }, signal, true);
       const failure = explainCall(this.name, shown, error);
       if (failure.code === 'tool_server_unavailable') this.#failed(error, 'cannot be reached');
@@ -224,7 +223,7 @@ export class McpServer {
 
   async close(): Promise<void> {
     this.#closing.abort(new Error('this worker ends'));
-    // What is still being started ends itself; nobody waits long for it.
+    // A server that is still starting ends by itself; closing does not wait long for it.
     const opening = this.#opening?.catch(() => undefined);
     await Promise.race([opening, delay(CLOSE_MS, undefined, { ref: false })]);
     await Promise.all([...this.#connections].map((connection) => connection.close()));

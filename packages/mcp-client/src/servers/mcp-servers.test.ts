@@ -1,4 +1,4 @@
-/** The tools of real servers, without a runtime: it is in packages/mcp-client/src/agents.test.ts. */
+/** The tools of real servers, without a runtime; packages/mcp-client/src/agents.test.ts tests them with one. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { KernelError } from '@boxcar/kernel';
@@ -33,7 +33,7 @@ const find = (tools: readonly Tool[], name: string): Tool => {
   if (tool === undefined) throw new Error(`no ${name} among ${namesOf(tools).join(', ')}`);
   return tool;
 };
-/** Runs a tool as the runtime does, after its arguments were checked. */
+/** Runs a tool as the runtime does, after checking its arguments. */
 async function run(tool: Tool, args: unknown = {}, signal: AbortSignal = never): Promise<unknown> {
   return tool.run(tool.input.parse(args), { signal } as ToolContext);
 }
@@ -127,7 +127,7 @@ describe('a server that ends', () => {
     expect(await servers.toolsOf(['raw'], never)).toEqual(tools);
     expect(await failureOf(run(find(tools, 'raw.work')))).toMatchObject({ code: 'tool_server_unavailable' });
     writeFileSync(script, good);
-    // Within the pause nobody tries.
+    // During the pause no attempt is made.
     expect(await failureOf(run(find(tools, 'raw.work')))).toMatchObject({ code: 'tool_server_unavailable' });
     now += 500;
     expect(await run(find(tools, 'raw.work'))).toBe('did work');

@@ -1,9 +1,9 @@
 /**
- * The tools of MCP servers, as the runtime asks for them. Nothing is started or connected before a turn needs it.
+ * The tools of MCP servers, as the runtime requests them. No server is started or connected before a turn needs it.
  *
- * P1  A step waits a limited time for servers that start, and goes on without those that do not answer.
- * P2  In place of the tools of a server that was never reached, agents get one tool that says so and looks again.
- * P3  What stands here belongs to this process: `close` ends the children and the connections.
+ * P1  A step waits a limited time for servers that start, and continues without the servers that do not answer.
+ * P2  For a server that was never reached, agents get one tool that says so and tries again.
+ * P3  The connections belong to this process: `close` ends the children and the connections.
  */
 import { KernelError } from '@boxcar/kernel';
 import type { Log, Tool, ToolServers } from '@boxcar/runtime';
@@ -16,14 +16,14 @@ import type { ServerDefinitions } from './server-definition.js';
 const WAIT_MS = 10_000;
 
 export interface McpServersOptions {
-  /** Where variables in entries are looked up. */
+  /** The variables that entries can use. */
   readonly env: Environment;
   readonly log?: Log;
   /** How long a step waits for servers that start. Default 10,000. */
   readonly waitMs?: number;
   /** How long a server may take to start. Default 30,000. */
   readonly connectMs?: number;
-  /** For tests: milliseconds of a clock that only moves on. */
+  /** For tests: milliseconds of a monotonic clock. */
   readonly now?: () => number;
 }
 
@@ -46,7 +46,7 @@ export class McpServers implements ToolServers, AsyncDisposable {
     );
   }
 
-  /** One of the servers, for a look at it. */
+  /** Returns one server, to inspect it. */
   get(name: string): McpServer | undefined {
     return this.#servers.get(name);
   }
@@ -73,7 +73,7 @@ export class McpServers implements ToolServers, AsyncDisposable {
     return server?.known === undefined ? server?.whyAway : undefined;
   }
 
-  /** P2. */
+  /** See P2. */
   #looker(server: McpServer, reason: string): Tool {
     const name = `${server.name}.unavailable`;
     const key = `${name} ${reason}`;
@@ -101,7 +101,7 @@ export class McpServers implements ToolServers, AsyncDisposable {
   }
 }
 
-/** @throws the reason of the signal, or an error when the time is over. What was waited for goes on. */
+/** @throws the signal's reason, or an error when the time is over. The work itself continues. */
 async function inTime<T>(work: Promise<T>, withinMs: number, signal: AbortSignal): Promise<T> {
   work.catch(() => undefined);
   signal.throwIfAborted();

@@ -1,4 +1,4 @@
-/** The MCP servers of the operator, from a file or from code: everything that is wrong at once, or the frozen entries. */
+/** Reads the operator's MCP servers, from a file or from code: the result is either all errors at once or the frozen entries. */
 import {
   checkSettings,
   parseSettings,
@@ -52,7 +52,7 @@ export const checkServers = (input: unknown): ServerDefinitions => checkSettings
 /**
  * Reads servers from YAML or JSON.
  *
- * @param file - What findings call the text.
+ * @param file - The name of the text in findings.
  * @throws KernelError `bad_config` with all findings, each `file:line:column path: what`.
  */
 export const parseServers = (text: string, file: string): ServerDefinitions =>

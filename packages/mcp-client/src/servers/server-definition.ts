@@ -1,4 +1,4 @@
-/** What the operator says of an MCP server. Format: docs/reference/mcp.md, "Client side". */
+/** The operator's configuration of an MCP server. Format: docs/reference/mcp.md, "Client side". */
 import { AddressRules } from '@boxcar/adapters/wire';
 import { KernelError } from '@boxcar/kernel';
 import { z } from 'zod';
@@ -7,16 +7,18 @@ const MAX_TIMEOUT_MS = 86_400_000;
 
 const filled = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 
-/** A part of a value that is a variable of the worker. */
+/** A reference to a variable of the worker within a value. */
 const VARIABLE = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/g;
 
-/** What only this installation may know. A server gets none of it, whatever its entry says. */
+/** Variables that only this installation may know. A server never gets them, whatever its entry says. */
 const OURS = /^(BOXCAR_|AGDD_|DATABASE_|PG|REDIS_)/;
 
 export const variablesIn = (text: string): readonly string[] =>
   [...text.matchAll(VARIABLE)].flatMap(([, name]) => name ?? []);
 
-/** Puts the values of variables in. A name without a value stays as it is: `missingVariables` has found it before. */
+/**
+ * Replaces references by the values of the variables. A name without a value stays unchanged: `missingVariables` has already reported it.
+ */
 export const withVariables = (text: string, values: ReadonlyMap<string, string>): string =>
   text.replace(VARIABLE, (whole, name: string) => values.get(name) ?? whole);
 
@@ -44,9 +46,9 @@ const toolNames = z
 const shared = {
   /** The tools that agents get, by the server's own names. Default: all. */
   tools: toolNames.optional(),
-  /** Tools whose call may run again after a crash. What the server says of them does not count. */
+  /** Tools whose calls may run again after a crash. The server's own declarations do not count. */
   retry_safe: toolNames.optional(),
-  /** How long a call may take. Default: what the profile says. */
+  /** The time limit of a call. Default: the limit of the profile. */
   timeout_ms: z.int().min(1).max(MAX_TIMEOUT_MS).optional(),
 } as const;
 
@@ -58,7 +60,7 @@ const stdioSchema = z.strictObject({
   env: variables.default({}),
 });
 
-/** @returns What is wrong with the address. It is not repeated: a path may be a secret. */
+/** @returns The fault of the address. The address is not repeated: its path may contain a secret. */
 function findUrlFault(url: string, isPrivateAllowed: boolean): string | undefined {
   if (!URL.canParse(url)) return 'must be an http:// or https:// URL';
   try {
@@ -95,7 +97,7 @@ export type ServerDefinitions = ReadonlyMap<string, ServerDefinition>;
 
 export const isStdio = (definition: ServerDefinition): definition is StdioServer => 'command' in definition;
 
-/** Which addresses connections to a server may lead to. */
+/** The addresses that connections to a server may lead to. */
 export function rulesOf({
   url,
   allow_private: isAllowed,
@@ -103,7 +105,7 @@ export function rulesOf({
   return new AddressRules(isAllowed ? [new URL(url).hostname] : [], 'allow_private of its entry');
 }
 
-/** The schema of an entry; undefined for one that names neither a command nor a URL, or both. */
+/** The schema of an entry; undefined for an entry with neither a command nor a URL, or with both. */
 export function schemaOf(entry: object): typeof stdioSchema | typeof httpSchema | undefined {
   const hasCommand = 'command' in entry;
   if (hasCommand === 'url' in entry) return undefined;

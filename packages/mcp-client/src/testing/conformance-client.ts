@@ -1,5 +1,5 @@
 /**
- * The client of the conformance suite: our servers, and a call of each tool with arguments of the types that its schema names.
+ * The client of the conformance suite: our client code, and a call of each tool with arguments of the types that its schema names.
  *
  * argv: the address of the server of a scenario.
  */

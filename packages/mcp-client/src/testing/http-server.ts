@@ -1,4 +1,4 @@
-/** HTTP servers by the official SDK, on loopback: of both revisions. */
+/** HTTP servers with the official SDK, on loopback, for both revisions. */
 import { randomUUID } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -9,9 +9,9 @@ import { z } from 'zod';
 export interface HttpServerForTests extends AsyncDisposable {
   readonly url: string;
   readonly port: number;
-  /** What each request has sent as `authorization`. */
+  /** The `authorization` header of each request. */
   readonly authorizations: (string | undefined)[];
-  /** How many sessions there were. */
+  /** The number of sessions so far. */
   readonly sessions: () => number;
 }
 
@@ -62,7 +62,7 @@ function withSessions(): { readonly handle: Handle; readonly sessions: () => num
   return { handle, sessions: () => count };
 }
 
-/** @param revision - `2025` has sessions, `2026` has none. @param port - 0: any free one. */
+/** @param revision - `2025` has sessions, `2026` has none. @param port - 0: any free port. */
 export async function httpServer(revision: '2025' | '2026', port = 0): Promise<HttpServerForTests> {
   const authorizations: (string | undefined)[] = [];
   const old = withSessions();

@@ -22,13 +22,13 @@ export const newFolder = (): string => mkdtempSync(join(tmpdir(), 'boxcar-mcp-')
 
 export interface NotedServer {
   readonly entry: { readonly command: string; readonly args: readonly string[] };
-  /** What has happened in it, one line each. */
+  /** The events of the server, one line each. */
   readonly notes: () => readonly string[];
   /** The processes that were started, in order. */
   readonly pids: () => readonly number[];
 }
 
-/** @param argsFor - The arguments of Node, by the file that gets the notes. */
+/** @param argsFor - Returns Node's arguments for the file that receives the notes. */
 function noted(argsFor: (file: string) => readonly string[]): NotedServer {
   const file = join(newFolder(), 'notes');
   const notes = (): readonly string[] => {
@@ -46,11 +46,11 @@ function noted(argsFor: (file: string) => readonly string[]): NotedServer {
   };
 }
 
-/** @param mode - What it does: see its file. */
+/** @param mode - Its behavior: see the file of the server. */
 export const rawServer = (mode: string): NotedServer =>
   noted((file) => [pathOf('../fixtures/raw-server.mjs'), mode, file]);
 
-/** One of the official servers as it is: its processes, and the calls that reach it, are noted. */
+/** One of the official servers, unchanged; its processes and the calls that reach it are recorded. */
 export const notedServer = ({ args }: { readonly args: readonly string[] }): NotedServer =>
   noted((file) => [pathOf('../fixtures/noted-server.mjs'), file, ...args]);
 

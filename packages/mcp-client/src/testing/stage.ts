@@ -20,10 +20,10 @@ export interface Stage extends AsyncDisposable {
   readonly database: TestDatabase;
   readonly opened: OpenRuntime;
   readonly servers: McpServers;
-  /** The events of the servers. */
+  /** The log events of the servers. */
   readonly events: string[];
   worker(): Promise<Worker>;
-  /** An agent that makes these calls, step by step, and says `done`. */
+  /** An agent that makes these calls, one per step, and then says `done`. */
   agent(
     calls: readonly { readonly tool: string; readonly arguments?: unknown }[],
     rest?: object,

@@ -1,5 +1,5 @@
 /**
- * A worker with MCP servers as a process of its own. It prints `ready`, and ends when it is killed.
+ * A worker with MCP servers as a separate process. It prints `ready`, and runs until it is killed.
  *
  * argv: the address of the database, and the JSON of the entries of the servers.
  */

@@ -1,8 +1,8 @@
-/** What a call of a tool has brought, as JSON for models: texts, structured content, and notes in place of what is neither. */
+/** Converts the result of a tool call to JSON for models: texts, structured content, and notes in place of any other content. */
 import { isJsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 import type { CallToolResult, ContentBlock } from '@modelcontextprotocol/client';
 
-/** Characters of a result; of an error. */
+/** The limits of a result and of an error, in characters. */
 const MAX_RESULT = 200_000;
 const MAX_ERROR = 4_000;
 
@@ -13,7 +13,7 @@ function cut(text: string, most: number): string {
 
 const bytesOf = (base64: string): number => Math.floor((base64.length * 3) / 4);
 
-/** Models read texts alone. */
+/** Models read only text. */
 function wordsOf(block: ContentBlock): string {
   switch (block.type) {
     case 'text':
@@ -33,7 +33,7 @@ function wordsOf(block: ContentBlock): string {
   }
 }
 
-/** Servers repeat structured content as text, for clients that do not know it. */
+/** Servers repeat structured content as text, for clients that do not support it. */
 function isRepeated(text: string, structured: string): boolean {
   try {
     return JSON.stringify(JSON.parse(text)) === structured;

@@ -1,4 +1,4 @@
-/** A tool of a server, as the runtime has tools. */
+/** Converts a tool of a server to a tool of the runtime. */
 import {
   checkBySchema,
   isCleanText,
@@ -15,12 +15,12 @@ import { toolNameOf } from './tool-name.js';
 
 const MAX_DESCRIPTION = 4_000;
 const MAX_SCHEMA = 64 * 1024;
-/** JSON of ours has no more levels. */
+/** The depth limit of JSON in this system. */
 const MAX_LEVELS = 200;
-/** Tools of one server. */
+/** The limit of tools per server. */
 const MAX_TOOLS = 256;
 
-/** A tool that agents do not get, and why. */
+/** A tool that agents do not get, with the reason. */
 export interface LeftOut {
   readonly tool: string;
   readonly why: string;
@@ -31,15 +31,15 @@ export interface ToolList {
   readonly leftOut: readonly LeftOut[];
 }
 
-/** How a call reaches the server. */
+/** Sends a call to the server. */
 export type CallTool = (
   call: { readonly tool: string; readonly shown: string; readonly args: JsonObject },
   signal: AbortSignal,
 ) => Promise<JsonValue>;
 
 /**
- * Checks arguments by as much of the schema as can be enforced; the server checks all of it. The schema is compiled by the first call,
- * since most tools of a list are never called.
+ * Checks arguments against the part of the schema that can be enforced; the server checks all of it. The schema is compiled on the first
+ * call, since most tools of a list are never called.
  */
 function argumentsBy(schema: JsonObject): z.ZodType<JsonObject> {
   let enforced: { readonly schema: JsonObject | undefined } | undefined;
@@ -67,7 +67,7 @@ const isDeeperThan = (value: unknown, levels: number): boolean =>
   value !== null &&
   (levels === 0 || Object.values(value).some((part) => isDeeperThan(part, levels - 1)));
 
-/** Why agents do not get a tool; undefined: they do. */
+/** Why agents do not get a tool; undefined when they do. */
 function findFault({ name, inputSchema }: ServerTool, { tools }: ServerDefinition): string | undefined {
   if (tools !== undefined && !tools.includes(name)) return 'not among the tools of its entry';
   if (isDeeperThan(inputSchema, MAX_LEVELS)) return `its schema has more than ${MAX_LEVELS} levels`;
@@ -89,7 +89,7 @@ function toTool(
     description: describe(tool),
     input: argumentsBy(tool.inputSchema as JsonObject),
     parameters,
-    // Never by what the server says of itself.
+    // Depends only on the operator's entry, never on the server's own declarations.
     retry: retry_safe.includes(tool.name) ? 'safe' : 'never',
     ...(timeoutMs === undefined ? {} : { timeoutMs }),
     run: (args, { signal }) => call({ tool: tool.name, shown: name, args }, signal),
@@ -99,7 +99,7 @@ function toTool(
 /**
  * The tools of a server that agents get.
  *
- * @param before - By their text: tools of an earlier list. One that has not changed is the same object in the new list.
+ * @param before - Tools of an earlier list, by their text. An unchanged tool is the same object in the new list.
  */
 export function toTools(
   server: string,

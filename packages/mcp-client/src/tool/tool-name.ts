@@ -7,8 +7,8 @@ const LIKE_CHANGED = /_[0-9a-f]{8}$/;
 
 /**
  * The name `server.tool` with the characters `[a-zA-Z0-9_.-]`, at most 64 of them. A name that had to change ends in a short hash of the
- * whole original, so that it is the same in every process; so does a name that looks like a changed one. Names of servers have no dot, so
- * two tools have one name only when their hashes are equal.
+ * whole original, so that it is the same in every process. A name that looks like a changed name also gets a hash. Names of servers have
+ * no dot, so two tools have the same name only when their hashes are equal.
  */
 export function toolNameOf(server: string, tool: string): string {
   const original = `${server}.${tool}`;

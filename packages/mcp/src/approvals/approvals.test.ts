@@ -1,4 +1,4 @@
-/** Tickets and their decisions as tools. */
+/** Tools for tickets and their decisions. */
 import { type JsonObject, SCOPES } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { McpClientScope } from '../client-scope.js';
@@ -25,7 +25,7 @@ async function call(name: string, args: JsonObject, rest: Partial<McpClientScope
   return await connection.call(name, args);
 }
 
-/** A handoff of ada that waits. */
+/** A waiting handoff of the agent ada. */
 async function ask(): Promise<{ readonly session_key: string; readonly ticket_id: string }> {
   const session_key = `s-${++n}`;
   await call('register_session', { session_key }, { as: 'ada' });
@@ -71,7 +71,7 @@ test('an agent sees the tickets of its own requests, and decides none of them', 
     expect((await call('list_approvals', args, { as: 'bob' })).body).toMatchObject({ approvals: [] });
   const decided = await call('decide_approval', { ticket_id, decision: 'approve' }, { as: 'ada' });
   expect(decided.body).toMatchObject({ success: false, error_code: 'PERMISSION_DENIED' });
-  // Without the scope there is no such tool.
+  // Without the scope the tool does not exist.
   const scopes = SCOPES.filter((scope) => scope !== 'approvals:write');
   await expect(call('decide_approval', { ticket_id, decision: 'approve' }, { scopes })).rejects.toMatchObject(
     { code: -32602 },

@@ -32,7 +32,7 @@ const decisionSchema = z.strictObject({
 const open = z.record(z.string(), z.unknown());
 const done = { success: z.literal(true) };
 
-/** Undefined: the operator. */
+/** Undefined: the operator decides. */
 function principalOf({ as, principal, scopes }: McpClientScope): Principal | undefined {
   if (principal !== undefined || as === OPERATOR) return principal;
   return { id: as, kind: 'agent', scopes };
@@ -50,7 +50,7 @@ function gateOf(
   });
 }
 
-/** The operator sees all tickets of the project, an agent those of its own requests. */
+/** The operator sees all tickets of the project, an agent only the tickets of its own requests. */
 async function list(scope: McpClientScope, args: JsonObject): Promise<JsonObject> {
   const asked = parseArguments(listSchema, args);
   const actor = await findActor(scope.runtime.pool, scope.projectId, scope.as);
@@ -59,13 +59,13 @@ async function list(scope: McpClientScope, args: JsonObject): Promise<JsonObject
     return { success: true, approvals: [], next_cursor: null };
   const page = await gateOf(scope, actor.projectId).list(
     { ...asked, agent: own ?? asked.agent },
-    // From outside any name may ask.
+    // For the operator: requests from outside may carry any agent name.
     own === undefined ? {} : { agentId: actor.agentId },
   );
   return { success: true, approvals: toJson(page.approvals), next_cursor: page.next_cursor };
 }
 
-/** @throws KernelError `approval_resolved` for a ticket that was decided before; `permission_denied` for an agent. */
+/** @throws KernelError `approval_resolved` for a ticket that was already decided; `permission_denied` for an agent. */
 export async function decide(scope: McpClientScope, args: JsonObject): Promise<JsonObject> {
   const { ticket_id: ticketId, decision, reason } = parseArguments(decisionSchema, args);
   const { projectId } = await findActor(scope.runtime.pool, scope.projectId, scope.as);

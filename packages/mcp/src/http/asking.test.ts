@@ -39,7 +39,7 @@ afterAll(async () => {
   await stage[Symbol.asyncDispose]();
 });
 
-/** A client whose person approves everything. */
+/** A client whose user approves everything. */
 async function connect(kind: ClientKind, asked: string[]): Promise<McpClient> {
   const info = { name: 'asking', version: '1' };
   const capabilities = { elicitation: { form: {} } };

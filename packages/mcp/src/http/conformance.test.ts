@@ -9,7 +9,7 @@ test('every scenario passes on the server of the product with the fixtures of th
   await using proxy = await keyProxy();
   await using stage = await openStage({
     createServer: (scope) => addConformanceFixtures(createMcpServer(scope)),
-    // The suite sends requests of a page of this address, too.
+    // The suite also sends requests as a page of this origin.
     allowedOrigins: [proxy.origin],
   });
   proxy.passTo(stage.url, await stage.key());

@@ -1,6 +1,6 @@
-/** How much the clients of a key do at once. */
+/** The limits of concurrent use for the clients of a key. */
 export interface KeyLimits {
-  /** Requests that are not answered yet. */
+  /** Requests that have no answer yet. */
   readonly requests: number;
   /** Transport sessions of the revision 2025-11-25. */
   readonly sessions: number;
@@ -10,7 +10,7 @@ export interface KeyLimits {
 
 export const DEFAULT_LIMITS: KeyLimits = { requests: 128, sessions: 128, streams: 128 };
 
-/** Counts what each key has taken. */
+/** Counts the current use of each key. */
 export class KeyCounts {
   readonly #limits: KeyLimits;
   readonly #taken = new Map<string, number>();
@@ -19,7 +19,7 @@ export class KeyCounts {
     this.#limits = limits;
   }
 
-  /** Gives them back when it is called, once; undefined when the key would have more than it may. */
+  /** Reserves `count` units. Returns a function that releases them, once; undefined when the key would exceed its limit. */
   take(kind: keyof KeyLimits, keyId: string, count = 1): (() => void) | undefined {
     const name = `${kind} ${keyId}`;
     const taken = this.#taken.get(name) ?? 0;

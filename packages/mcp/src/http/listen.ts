@@ -1,15 +1,15 @@
 /**
- * `subscriptions/listen` of the revision 2026-07-28: one stream, and the changes of the resources that its request names.
+ * `subscriptions/listen` of the revision 2026-07-28: one stream with the changes of the resources that its request names.
  *
- * The SDK writes the stream and asks for events without saying of what. So the request is read here first: resources that the client does
- * not see are taken out of it, and the acknowledgement names the others.
+ * The SDK writes the stream, but requests events without saying for which resources. So the request is parsed here first: resources that
+ * the client cannot see are removed from it, and the acknowledgement names the rest.
  */
 import type { ServerEvent, ServerEventBus } from '@modelcontextprotocol/server';
 import type { McpClientScope } from '../client-scope.js';
 import { urisOf, withUris } from '../resources/listen-filter.js';
 import { Subscriptions } from '../resources/subscriptions.js';
 
-/** Who listens to one stream. */
+/** The event bus of one stream. */
 class StreamBus implements ServerEventBus {
   readonly #listeners = new Set<(event: ServerEvent) => void>();
 
@@ -24,7 +24,7 @@ class StreamBus implements ServerEventBus {
 }
 
 export interface Listening {
-  /** The request, without what the client does not see. */
+  /** The request without the resources that the client cannot see. */
   readonly body: unknown;
   readonly bus: ServerEventBus;
   close(): void;
@@ -47,7 +47,7 @@ export async function openListening(scope: McpClientScope, body: unknown): Promi
   }
 }
 
-/** The id of a request, where it has one. */
+/** The id of a request; null when it has none. */
 export const requestIdOf = (body: unknown): string | number | null => {
   const id: unknown = typeof body === 'object' && body !== null ? Reflect.get(body, 'id') : null;
   return typeof id === 'string' || typeof id === 'number' ? id : null;

@@ -54,7 +54,7 @@ const send = (
     body: typeof body === 'string' ? body : JSON.stringify(body),
   });
 
-/** Opens a session and gives its id. */
+/** Opens a session and returns its id. */
 async function initialize(of: { readonly as?: string; readonly url?: string } = {}): Promise<string> {
   const answer = await send(INITIALIZE, of);
   expect(answer.status).toBe(200);
@@ -328,7 +328,7 @@ describe('bad input', () => {
       name: 'register_session',
       arguments: { session_key: 'large', agent_from: 'claude' },
     });
-    // Six characters of JSON for each byte.
+    // JSON needs six characters for each byte.
     const content = '\u0001'.repeat(1_048_576);
     expect(await update(content)).toMatchObject({
       success: true,

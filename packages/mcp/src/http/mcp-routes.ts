@@ -1,11 +1,12 @@
 /**
  * MCP over HTTP, on the frame: one address for both protocol revisions.
  *
- * M1  Key, scope, host, origin and size of the body are judged by the frame. What is wrong with a message is said by the protocol.
- * M2  The revision 2026-07-28 has no sessions: each request gets a server of its own, and any process answers it. The revision 2025-11-25
+ * M1  The frame checks key, scope, host, origin and size of the body. Errors of a message are reported by the protocol.
+ * M2  The revision 2026-07-28 has no sessions: each request gets its own server, and any process can answer it. The revision 2025-11-25
  *     has transport sessions in the memory of a process.
- * M3  Each key has limits: requests, sessions and streams at once. Beyond them the answer is 429. All tokens of a subject are one key.
- * M4  A stream ends with its key, and with its token.
+ * M3  Each key has limits: concurrent requests, sessions and streams. Above a limit the answer is 429. All tokens of a subject count as
+ *     one key.
+ * M4  A stream ends when its key or its token ends.
  * Rule: docs/reference/mcp.md, "HTTP".
  */
 import type { Call, Route } from '@boxcar/http';
@@ -33,7 +34,7 @@ import { type Listening, openListening, requestIdOf } from './listen.js';
 import { type SessionTimes, type TransportSession, TransportSessions } from './transport-sessions.js';
 import { watchBody } from './watched-body.js';
 
-/** 1 MiB of content fits in whatever way JSON writes it. */
+/** 1 MiB of content fits in any JSON encoding. */
 const BODY_LIMIT_BYTES = 8 * 1024 * 1024;
 const KEEP_ALIVE_MS = 15_000;
 const STALL_MS = 30_000;
@@ -46,18 +47,18 @@ const PATH = '/mcp';
 
 export interface McpRoutesOptions extends Partial<SessionTimes> {
   readonly runtime: Runtime;
-  /** Which tools are offered. Default: sessions and tapes. */
+  /** The groups of tools that are offered. Default: sessions and tapes. */
   readonly groups?: ReadonlySet<ToolGroup> | undefined;
   readonly log?: Log | undefined;
-  /** Tokens that are accepted beside keys. Default: none. */
+  /** Settings for tokens that are accepted in addition to keys. Default: no tokens. */
   readonly oauth?: (OAuthOptions & IssuerTimes) | undefined;
-  /** Of each key. */
+  /** The limits of each key. */
   readonly limits?: Partial<KeyLimits> | undefined;
-  /** Makes the server of a connection. Default: `createMcpServer`. */
+  /** Creates the server of a connection. Default: `createMcpServer`. */
   readonly createServer?: ((scope: McpClientScope) => McpServer) | undefined;
-  /** How often a silent stream says that it is alive. Default: 15 s. */
+  /** The interval of keep-alive messages on a silent stream. Default: 15 s. */
   readonly keepAliveMs?: number | undefined;
-  /** How long a reader may take nothing. Default: 30 s. */
+  /** How long a reader may read nothing. Default: 30 s. */
   readonly stallMs?: number | undefined;
 }
 
@@ -96,7 +97,7 @@ const sessionNotFound = (): Response =>
 const refuseSession = ({ request }: Call): Response =>
   request.headers.has(SESSION_HEADER) ? sessionNotFound() : noSessionGiven();
 
-/** The body as JSON; `undefined` for what is not. @throws KernelError `payload_too_large`. */
+/** The body as JSON; `undefined` when it is not JSON. @throws KernelError `payload_too_large`. */
 async function readBody(request: Request): Promise<unknown> {
   const bytes = await request.arrayBuffer();
   try {
@@ -155,7 +156,7 @@ class McpDoor {
     }
   }
 
-  /** Each message of a batch is a request. */
+  /** Each message of a batch counts as a request. */
   async #serveBatch(
     call: Call,
     { body, give }: { readonly body: unknown; readonly give: () => void },
@@ -177,7 +178,7 @@ class McpDoor {
     }
   }
 
-  /** The stream of a session. */
+  /** Opens the stream of a session. */
   async get(call: Call): Promise<Response> {
     this.#watchEnd(call);
     const session = this.#sessionOf(call);
@@ -245,13 +246,13 @@ class McpDoor {
     };
   }
 
-  /** M2. */
+  /** See M2. */
   async #serveModern(
     call: Call,
     { body, give }: { readonly body: unknown; readonly give: () => void },
   ): Promise<Response> {
     if (hasMethod(body, 'subscriptions/listen')) {
-      // A stream of events is no open request.
+      // An event stream does not count as an open request.
       give();
       return this.#serveListen(call, body);
     }
@@ -290,12 +291,12 @@ class McpDoor {
     }
   }
 
-  /** Keys are asked for all sessions together. */
+  /** Ends a stream with its token. Keys are checked for all sessions together. */
   #endOfToken(call: Call, end: () => void): () => void {
     return call.principal.expiresAt === undefined ? () => undefined : this.#endListen(call, end);
   }
 
-  /** A stream ends with the server, and when its key is not valid any more (M4). */
+  /** A stream ends when the server stops, and when its key is no longer valid (M4). */
   #endListen({ closing, isStillAllowed, principal }: Call, end: () => void): () => void {
     const { checkMs = CHECK_MS } = this.#options;
     const check = async (): Promise<void> => {
@@ -355,9 +356,9 @@ class McpDoor {
 }
 
 /**
- * The routes of `/mcp`, to be mounted.
+ * The routes of `/mcp`, for mounting.
  *
- * @throws KernelError `bad_config` for an issuer, an audience or an address that cannot be one.
+ * @throws KernelError `bad_config` for an issuer, an audience or an address that is not valid.
  */
 export function mcpRoutes(options: McpRoutesOptions): readonly Route[] {
   const { oauth, runtime, log = silentLog, groups = DEFAULT_GROUPS } = options;

@@ -1,9 +1,9 @@
 /**
  * The last messages of a transport session.
  *
- * V1  A client whose connection was cut goes on after the last message that it has read.
- * V2  Messages that belong to no request go to the stream of the session. Those that were sent while nobody had it open are sent when
- *     it is opened: a client may open it after its first call.
+ * V1  A client whose connection broke continues after the last message that it has read.
+ * V2  Messages that belong to no request go to the stream of the session. Messages that were sent while the stream was not open are
+ *     delivered when it is opened: a client may open it after its first call.
  */
 import type { EventStore, JSONRPCMessage } from '@modelcontextprotocol/server';
 
@@ -17,24 +17,24 @@ interface Kept {
   readonly bytes: number;
 }
 
-/** What the transport calls the stream of a session. */
+/** The transport's name of the session's own stream. */
 const OWN_STREAM = '_GET_stream';
 const ID = /^(\d{1,15})_(.{1,100})$/;
 
-/** Keeps a limited number of messages in memory; the oldest go first, and the newest one stays whatever its size. */
+/** Keeps a limited number of messages in memory. The oldest are dropped first; the newest message stays whatever its size. */
 export class SessionEvents implements EventStore {
   readonly #kept: Kept[] = [];
   #bytes = 0;
   #count = 0;
-  /** Messages of the own stream from the next one on have had no reader; undefined while it is open. */
+  /** Messages of the own stream with a higher number have had no reader; undefined while the stream is open. */
   #unreadAfter: number | undefined = 0;
 
-  /** Whether a client that has read this event last goes on with the own stream. */
+  /** Whether this event, the last that a client has read, belongs to the own stream. */
   isOwn(eventId: string): boolean {
     return this.#read(eventId)?.streamId === OWN_STREAM;
   }
 
-  /** The own stream is open until the result is called. */
+  /** Marks the own stream as open until the returned function is called. */
   openOwnStream(): () => void {
     this.#unreadAfter = undefined;
     return () => {
@@ -42,7 +42,7 @@ export class SessionEvents implements EventStore {
     };
   }
 
-  /** The id after which messages of the own stream have had no reader; undefined when there are none. */
+  /** The id after which messages of the own stream have had no reader; undefined when there are no such messages. */
   get lastReadId(): string | undefined {
     const after = this.#unreadAfter;
     if (after === undefined) return undefined;
@@ -70,7 +70,7 @@ export class SessionEvents implements EventStore {
   ): Promise<string> {
     const last = this.#read(lastEventId);
     if (last === undefined) throw new Error('the id of an event that this session has not sent');
-    // The first event of a stream only has an id.
+    // The first event of a stream has only an id.
     for (const { n, streamId, message } of [...this.#kept])
       if (streamId === last.streamId && n > last.n && 'jsonrpc' in message)
         await send(`${n}_${streamId}`, message);

@@ -1,13 +1,13 @@
 /**
- * Sessions of the revision 2025-11-25 over HTTP. Each has a server and a transport in the memory of this process.
+ * Sessions of the revision 2025-11-25 over HTTP. Each session has a server and a transport in the memory of this process.
  *
- * T1  A session belongs to the key that has opened it. To every other key it does not exist. With tokens it belongs to their subject, and
- *     tokens that are for less than the session do not find it.
- * T2  It ends with a DELETE, when it is idle for a while, when its key is not valid any more, and with the server. The end of a token ends
- *     its streams alone: the client goes on with the next token of its subject.
- * T3  A server that stops ends the open streams at once, and each session with its last request.
- * T4  A key that has all its sessions gets another one in place of one that nobody uses: few clients end their sessions.
- * T5  Nothing but the connection is kept here: what the tools did is in rows. A client whose session has ended opens another one.
+ * T1  A session belongs to the key that has opened it. For every other key it does not exist. With tokens it belongs to their subject; a
+ *     token with fewer rights than the session does not find it.
+ * T2  A session ends with a DELETE, after an idle time, when its key is no longer valid, and with the server. The end of a token ends
+ *     only its streams: the client continues with the next token of its subject.
+ * T3  A server that stops ends open streams at once, and each session after its last open request.
+ * T4  When a key has reached its limit of sessions, a new session replaces an unused one: few clients end their sessions.
+ * T5  Only the connection is kept here: the results of tools are in database rows. A client whose session has ended opens another.
  * Rule: docs/reference/mcp.md, "HTTP".
  */
 import { randomUUID } from 'node:crypto';
@@ -19,9 +19,9 @@ import { SessionEvents } from './session-events.js';
 export interface SessionTimes {
   /** A session without a request and without a stream ends after this time. */
   readonly idleMs: number;
-  /** A session without a request and without a stream may be ended for another one of its key after this time. */
+  /** After this time a session without a request and without a stream may be replaced by another session of its key. */
   readonly replaceMs: number;
-  /** How often keys and idle sessions are looked at. */
+  /** The interval between checks of keys and idle sessions. */
   readonly checkMs: number;
 }
 
@@ -31,7 +31,7 @@ export interface SessionOptions extends SessionTimes {
   readonly log: Log;
 }
 
-/** One session, and what goes on in it. */
+/** One session with its open requests and streams. */
 export class TransportSession {
   readonly keyId: string;
   readonly principal: CallPrincipal;
@@ -66,7 +66,7 @@ export class TransportSession {
     return this.isBusy ? 0 : performance.now() - this.#usedAt;
   }
 
-  /** An answer begins; call the result at its end. */
+  /** Must be called at the beginning of an answer; call the result at its end. */
   begin(call: Call): () => void {
     this.isStillAllowed = call.isStillAllowed;
     this.#open += 1;
@@ -77,7 +77,7 @@ export class TransportSession {
   }
 }
 
-/** The server of a session was made for one project and agent, and offers what its scopes allow. */
+/** The server of a session was created for one project and agent, and offers the tools that its scopes allow. */
 const mayUse = (principal: CallPrincipal, session: CallPrincipal): boolean =>
   principal.keyId === session.keyId &&
   principal.projectId === session.projectId &&
@@ -94,16 +94,16 @@ export class TransportSessions {
     this.#options = options;
   }
 
-  /** Undefined: there is none that this key may use (T1). */
+  /** Undefined: the key may use no session with this id (T1). */
   find(id: string, { principal }: Call): TransportSession | undefined {
     const session = this.#sessions.get(id);
     return session !== undefined && mayUse(principal, session.principal) ? session : undefined;
   }
 
   /**
-   * A session that the first request of a client opens. It is known from the answer to that request on.
+   * Opens a session for the first request of a client. The session can be found after the answer to that request.
    *
-   * @param onEnd - Called once, at its end.
+   * @param onEnd - Called once, at the end of the session.
    */
   async open(
     call: Call,
@@ -134,13 +134,13 @@ export class TransportSessions {
     return session;
   }
 
-  /** A request has been answered: a server that stops needs the session no more. */
+  /** Must be called after the answer to a request. Ends the session when the server stops, or when the request has opened none. */
   async settle(session: TransportSession): Promise<void> {
     const isUnused = session.transport.sessionId === undefined;
     if ((this.#isClosing || isUnused) && !session.isBusy) await this.end(session);
   }
 
-  /** T4. False: the key has no session that nobody uses. */
+  /** Ends an unused session of the key (T4). False: the key has no unused session. */
   async makeRoom(keyId: string): Promise<boolean> {
     const unused = [...this.#sessions.values()].filter(
       (session) => session.keyId === keyId && !session.isBusy && session.idleMs >= this.#options.replaceMs,
@@ -152,7 +152,7 @@ export class TransportSessions {
     return true;
   }
 
-  /** T3. */
+  /** See T3. */
   close(): void {
     this.#isClosing = true;
     for (const session of this.#sessions.values()) {
@@ -173,7 +173,7 @@ export class TransportSessions {
     this.#timer = undefined;
   }
 
-  /** T2. One question for each key. */
+  /** See T2. One check for each key. */
   async #check(): Promise<void> {
     const byKey = new Map<string, TransportSession[]>();
     for (const session of this.#sessions.values()) {

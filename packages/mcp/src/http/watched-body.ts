@@ -1,9 +1,9 @@
 /**
  * The body of an answer, watched until its end.
  *
- * B1  `onEnd` is called once, whether the answer was read to its end, its client has gone, or its source has failed.
- * B2  A reader that takes nothing for a while is dropped.
- * B3  An answer that is allowed until a moment ends then, as if its source had ended.
+ * B1  `onEnd` is called once: when the answer was read to its end, when its client is gone, or when its source failed.
+ * B2  A reader that reads nothing for a while is disconnected.
+ * B3  An answer with a time limit ends at that time, as if its source had ended.
  */
 export interface BodyWatch {
   readonly stallMs: number;
@@ -82,7 +82,7 @@ class WatchedBody {
   }
 }
 
-/** The same answer; an answer without a body is at its end. */
+/** The same answer, watched. For an answer without a body, the end is reported at once. */
 export function watchBody(response: Response, watch: BodyWatch): Response {
   const { body, status, statusText, headers } = response;
   if (body === null) {

@@ -1,10 +1,10 @@
 /**
- * Documents of an issuer.
+ * Fetches the JSON documents of an issuer.
  *
- * J1  A document is asked for within 5 s, has at most 256 KiB, and is where its address says: no redirect is followed.
- * J2  It is asked for by TLS, unless the issuer is on this machine. Its address may be a private one: whoever has named the issuer trusts it
- *     with more than an address.
- * J3  An answer that says that there is nothing, or that is not JSON, is no failure: metadata may be at another address.
+ * J1  A request may take 5 s, a document may have 256 KiB, and redirects are not followed.
+ * J2  Requests use TLS, unless the issuer is on this machine. The address may be private: the operator that configured the issuer trusts
+ *     it with far more than an address.
+ * J3  An answer without a document, or one that is not JSON, is not a failure: the metadata may be at another address.
  */
 import { isLoopbackUrl } from '@boxcar/host/config';
 
@@ -33,7 +33,7 @@ function parse(text: string): unknown {
   }
 }
 
-/** An issuer on this machine may be asked without TLS. */
+/** Only an issuer on this machine may be called without TLS. */
 function checkScheme(url: URL, isHere: boolean): void {
   if (url.protocol === 'https:' || (isHere && isLoopbackUrl(url))) return;
   throw new Error('the address of a document is not https');
@@ -42,7 +42,7 @@ function checkScheme(url: URL, isHere: boolean): void {
 const TRY_AGAIN: readonly number[] = [408, 429];
 const saysNothing = (status: number): boolean => status >= 400 && status < 500 && !TRY_AGAIN.includes(status);
 
-/** @param askMs - How long an answer may take. Default: 5 s. */
+/** @param askMs - The time limit of an answer. Default: 5 s. */
 export function createFetchJson(issuer: string, askMs = ASK_MS): FetchJson {
   const isHere = isLoopbackUrl(new URL(issuer));
   return async (url) => {

@@ -1,4 +1,4 @@
-/** How an issuer is asked for its keys. */
+/** Requests for the keys of an issuer. */
 import type { ServerResponse } from 'node:http';
 import { KernelError } from '@boxcar/kernel';
 import { jwtVerify } from 'jose';
@@ -17,7 +17,7 @@ async function start(path?: string): Promise<TestIssuer> {
   return issuer;
 }
 
-/** How a token ends: `good`, or the code of an error. */
+/** The verdict on a token: `good`, or the code of an error. */
 async function judge(asked: Issuer, token: string): Promise<string> {
   try {
     await jwtVerify(token, asked.keyOf);
@@ -27,7 +27,7 @@ async function judge(asked: Issuer, token: string): Promise<string> {
   }
 }
 
-/** Why an issuer cannot be asked. */
+/** Why an issuer cannot be reached. */
 async function reasonOf(name: string): Promise<string> {
   const other = await start();
   try {
@@ -225,7 +225,7 @@ describe('an issuer that fails', () => {
     const asked = new Issuer(issuer.url, { pauseMs: 20, keepMs: 0 });
     const token = await issuer.token();
     const pauses = [20, 40, 80, 160];
-    // Two addresses are asked each time; then there is a pause.
+    // Each attempt requests two addresses; then there is a pause.
     while (askedAt.length < 2 * pauses.length + 1) await judge(asked, token);
     for (const [at, least] of pauses.entries())
       expect((askedAt[2 * at + 2] ?? 0) - (askedAt[2 * at + 1] ?? 0)).toBeGreaterThan(least - 2);
@@ -235,7 +235,7 @@ describe('an issuer that fails', () => {
   });
 });
 
-// None of these leaves this machine, even when the rule is broken.
+// None of these requests would leave this machine, even if the rule were broken.
 test.each(['http://0.0.0.0:1/keys', 'http://[::]:1/keys'])(
   'an issuer on this machine does not lead to %s',
   async (jwksUri) => {

@@ -1,12 +1,12 @@
 /**
- * The keys of an issuer. Its metadata says where they are: those of OAuth (RFC 8414), else those of OpenID.
+ * The keys of an issuer. Their address is in its metadata: the metadata of OAuth (RFC 8414), else of OpenID.
  *
- * I1  Metadata count only when they name this issuer.
- * I2  Keys are kept for a while, and asked for again when a token has an unknown one, at most once in a while.
- * I3  An issuer that cannot be reached is an error of the server: it says nothing of the token. A key that cannot be used
- *     counts against the token alone, since any token can name it.
- * I4  After a failure nothing is asked for a while, which grows with each failure: requests with tokens that are not judged yet must not
- *     become requests to the issuer.
+ * I1  Metadata are accepted only when they name this issuer.
+ * I2  Keys are cached for a limited time. An unknown key id in a token causes a new request, at most once per cooldown.
+ * I3  An unreachable issuer is an error of the server, since it says nothing about the token. A key that is not usable counts only
+ *     against the token, since any token can name it.
+ * I4  After a failure no request is made for a time that grows with each failure: requests with unverified tokens must not become
+ *     requests to the issuer.
  */
 import { KernelError, safeParse } from '@boxcar/kernel';
 import {
@@ -25,13 +25,13 @@ const PAUSE_MS = 2_000;
 const MAX_PAUSE_MS = 60_000;
 
 export interface IssuerTimes {
-  /** How long an answer may take. Default: 5 s. */
+  /** The time limit of an answer. Default: 5 s. */
   readonly askMs?: number | undefined;
-  /** How long nothing is asked after a first failure. Default: 2 s; after further ones up to a minute. */
+  /** The pause after a first failure. Default: 2 s; after further failures it grows to at most a minute. */
   readonly pauseMs?: number | undefined;
-  /** How long an unknown key is not looked for again. Default: 5 s. */
+  /** The time after which an unknown key is looked up again. Default: 5 s. */
   readonly cooldownMs?: number | undefined;
-  /** How long keys are used without being asked for again. Default: 10 minutes. */
+  /** How long keys are used before they are fetched again. Default: 10 minutes. */
   readonly keepMs?: number | undefined;
 }
 
@@ -39,7 +39,7 @@ const metadataSchema = z.object({ issuer: z.string(), jwks_uri: z.url() });
 
 const keysSchema = z.object({ keys: z.array(z.record(z.string(), z.unknown())) });
 
-/** In the order of the specification of MCP. */
+/** In the order that the MCP specification defines. */
 export function metadataUrlsOf(issuer: string): readonly string[] {
   const { origin, pathname } = new URL(issuer);
   const path = pathname.replace(/\/$/, '');
@@ -51,7 +51,7 @@ export function metadataUrlsOf(issuer: string): readonly string[] {
   ];
 }
 
-/** The issuer was not reached, or its answer cannot be used. */
+/** The issuer was not reached, or its answer is not usable. */
 class IssuerFailed extends Error {}
 const causeIn = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
@@ -71,7 +71,7 @@ export class Issuer {
   /**
    * The key of a token.
    *
-   * @throws KernelError `issuer_unavailable`; what `jose` says of the token, or of the key that it names.
+   * @throws KernelError `issuer_unavailable`; the error of `jose` about the token, or about the key that it names.
    */
   readonly keyOf = async (
     header: JWTHeaderParameters,
@@ -85,13 +85,13 @@ export class Issuer {
       return await keys(header, token);
     } catch (error) {
       if (!(error instanceof IssuerFailed)) throw error;
-      // Keys that are still good stay; else the issuer may have moved them.
+      // Fresh keys stay. Older keys are dropped, since the issuer may have moved them.
       if (keys?.fresh !== true && this.#keys === asked) this.#keys = undefined;
       throw new KernelError('issuer_unavailable', { cause: error });
     }
   };
 
-  /** What is asked, unless it is the time of a pause. Its error is then the first one again, and does not prolong it. */
+  /** Runs the work, unless there is a pause. During a pause the first error is thrown again, which does not prolong the pause. */
   async #ask<T>(work: () => Promise<T>): Promise<T> {
     const { pauseMs = PAUSE_MS } = this.#times;
     const failed = this.#failed;

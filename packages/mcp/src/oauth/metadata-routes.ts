@@ -1,4 +1,4 @@
-/** Where clients read which issuer gives tokens for `/mcp` (RFC 9728). */
+/** The metadata from which clients learn the issuer of tokens for `/mcp` (RFC 9728). */
 import type { Route } from '@boxcar/http';
 import type { Scope } from '@boxcar/kernel';
 import type { ToolGroup } from '../client-scope.js';
@@ -11,12 +11,15 @@ const SCOPES_OF: Readonly<Record<ToolGroup, readonly Scope[]>> = {
   approvals: ['approvals:read', 'approvals:write'],
 };
 
-/** Clients ask for all that is listed: the scopes of tools that are not offered are left out. Resources show turns whatever tools there are. */
+/**
+ * Clients request all listed scopes, so the scopes of tools that are not offered are left out. Resources show turns with any set of
+ * tools.
+ */
 const scopesOf = (groups: ReadonlySet<ToolGroup>): readonly Scope[] => [
   ...new Set<Scope>(['mcp:call', ...[...groups].flatMap((group) => SCOPES_OF[group]), 'turns:read']),
 ];
 
-/** Both addresses: that of the server, and that of `/mcp`. */
+/** Both addresses: of the server, and of `/mcp`. */
 export function metadataRoutes(
   { issuer, resource }: OAuthSettings,
   groups: ReadonlySet<ToolGroup>,

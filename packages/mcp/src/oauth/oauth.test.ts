@@ -45,7 +45,7 @@ const openServer = (options: Partial<StageOptions> = {}, more: object = {}): Pro
 
 beforeAll(async () => {
   issuer = await openIssuer({ audience });
-  // Nothing but the end of a token ends its streams.
+  // The check of keys runs too rarely to end a stream here; only the end of a token does.
   stage = await openServer({ checkMs: 600_000 });
   await makeAgents(stage, ['scout']);
   await createProject(stage.database.pool, { name: 'other' });

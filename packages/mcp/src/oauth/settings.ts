@@ -1,22 +1,22 @@
-/** Who gives tokens for `/mcp`, and what they must say. */
+/** The settings for tokens at `/mcp`: their issuer and their required claims. */
 import { isIssuerUrl } from '@boxcar/host/config';
 import { readPublicUrl } from '@boxcar/http';
 import { KernelError } from '@boxcar/kernel';
 
 export interface OAuthOptions {
-  /** As it is in tokens, to the letter. */
+  /** Exactly as in tokens. */
   readonly issuer: string;
-  /** What tokens must be for. Default: the address of `/mcp`. */
+  /** The required audience of tokens. Default: the address of `/mcp`. */
   readonly audience?: string | undefined;
-  /** The address by which clients reach the server, without `/mcp`. Default: by `audience`. */
+  /** The address by which clients reach the server, without `/mcp`. Default: derived from `audience`. */
   readonly publicUrl?: string | undefined;
-  /** Of tokens that name none, by id or name. */
+  /** The project of tokens that name none, by id or name. */
   readonly project: string;
 }
 
 export interface OAuthSettings {
   readonly issuer: string;
-  /** Any of them. */
+  /** A token needs one of them. */
   readonly audiences: readonly string[];
   /** The address of `/mcp`. */
   readonly resource: string;
@@ -31,20 +31,20 @@ const refuse = (message: string, next: string): never => {
   throw new KernelError('bad_config', { message, next, details: { field: 'oauth' } });
 };
 
-/** The address of the server that an audience names; undefined when it is not that of a `/mcp`. */
+/** The address of the server that an audience implies; undefined when the audience is not the address of an `/mcp`. */
 const baseIn = (audience: string | undefined): string | undefined =>
   audience !== undefined && /^https?:\/\/[^?#]+\/mcp$/.test(audience) && URL.canParse(audience)
     ? audience.slice(0, -DOOR.length)
     : undefined;
 
-/** Its address is made of that of the resource: the path comes after the well-known one (RFC 9728, section 3.1). */
+/** The address of the resource's metadata: the path follows the well-known prefix (RFC 9728, section 3.1). */
 function metadataUrlOf(resource: string): string {
   const { origin, pathname } = new URL(resource);
   return `${origin}${METADATA_PATH}${pathname}`;
 }
 
 /**
- * The address is never taken from a request: tokens for another server must not be valid here because a client says so.
+ * The address never comes from a request: otherwise a client could make tokens for another server valid here.
  *
  * @throws KernelError `bad_config`.
  */
@@ -68,7 +68,7 @@ export function readOAuth({ issuer, audience, publicUrl, project }: OAuthOptions
       `Give the address without ${DOOR}.`,
     );
   const resource = `${plain}${DOOR}`;
-  // An address that is written in another way is the same one to clients, which name the resource.
+  // For clients another spelling of the address means the same server, and they name the resource: both are accepted.
   const audiences =
     baseIn(audience) === undefined && audience !== undefined ? [audience] : [audience ?? resource, resource];
   return { issuer, audiences, resource, metadataUrl: metadataUrlOf(resource), project };

@@ -1,11 +1,12 @@
 /**
- * Tokens of an issuer, beside keys.
+ * Accepts tokens of an issuer, in addition to API keys.
  *
- * O1  A token counts when the issuer has signed it with a key of a pair, for this server, for now. The client is not told what is wrong.
- * O2  It speaks for the operator of its project, or for the agent that it names, with the scopes that it has and no others. An agent never
+ * O1  A token is accepted when the issuer signed it with an asymmetric key, its audience is this server and it is valid now. The client
+ *     does not learn the reason of a refusal.
+ * O2  It acts for the operator of its project, or for the agent that it names, with exactly the scopes in the token. An agent never
  *     decides.
- * O3  Tokens of one subject count as one key.
- * O4  No log line and no error has a token.
+ * O3  All tokens of one subject count as one key.
+ * O4  No log line and no error contains a token.
  * Rule: docs/reference/mcp.md, "OAuth".
  */
 import { createHash } from 'node:crypto';
@@ -25,16 +26,16 @@ import { OPERATOR } from '../client-scope.js';
 import { Issuer, type IssuerTimes } from './issuer.js';
 import type { OAuthSettings } from './settings.js';
 
-/** Clocks differ. */
+/** Tolerance for differing clocks. */
 const TOLERANCE_S = 5;
 
-/** Signatures by the private key of a pair. With the others whoever checks a token could make one. */
+/** Only asymmetric signatures. With a symmetric algorithm every verifier of tokens could also issue them. */
 const ALGORITHMS = [
   ...['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512'],
   ...['ES256', 'ES384', 'ES512', 'EdDSA', 'Ed25519'],
 ] as NonNullable<NonNullable<Parameters<typeof jwtVerify>[2]>['algorithms']>;
 
-/** Tokens for other purposes are of other types (RFC 8725). */
+/** Tokens for other purposes have other types (RFC 8725). */
 const TYPES: ReadonlySet<string | undefined> = new Set([undefined, 'jwt', 'at+jwt', 'application/at+jwt']);
 
 const name = z.string().min(1).max(200);
@@ -71,7 +72,7 @@ const deny = (message: string): never => {
   });
 };
 
-/** The part of a name that identifies a subject, as an id. */
+/** A hash of issuer and subject in the form of a key id. */
 function keyIdOf(issuer: string, subject: string): CallPrincipal['keyId'] {
   const digest = createHash('sha256')
     .update(JSON.stringify([issuer, subject]))
@@ -118,7 +119,7 @@ class IssuedTokens implements TokenDoor {
     };
   }
 
-  /** O1. */
+  /** See O1. */
   async #verify(token: string): Promise<Claims> {
     try {
       this.#look(decodeProtectedHeader(token), decodeJwt(token));
@@ -134,7 +135,7 @@ class IssuedTokens implements TokenDoor {
       return claims.success ? (claims.data as Claims) : refuse();
     } catch (error) {
       if (error instanceof KernelError) throw error;
-      // A key of the issuer that cannot be used: its operator must hear of it.
+      // A key of the issuer is not usable: this is logged for the operator.
       if (error instanceof errors.JOSEError)
         this.#options.log('debug', 'oauth.token_refused', { reason: error.code });
       else this.#options.log('warn', 'oauth.key_unusable', { error });
@@ -142,14 +143,14 @@ class IssuedTokens implements TokenDoor {
     }
   }
 
-  /** Tokens of others, and those that have ended, are refused without asking the issuer: it may be away. */
+  /** Tokens of other issuers and expired tokens are refused without a request to the issuer, which may be unreachable. */
   #look({ kid, typ }: ProtectedHeaderParameters, { iss, exp }: JWTPayload): void {
     if (kid === undefined || !TYPES.has(typ?.toLowerCase())) refuse();
     if (iss !== this.#settings.issuer) refuse();
     if (typeof exp !== 'number' || (exp + TOLERANCE_S) * 1000 <= Date.now()) refuse();
   }
 
-  /** O2. One statement. */
+  /** See O2. One SQL statement. */
   async #findActor({ boxcar_project: project, boxcar_agent: agent }: Claims): Promise<Actor> {
     const found = await this.#askActor(project, agent);
     if (found.isArchived) deny('The project of the token is archived.');
@@ -178,6 +179,6 @@ class IssuedTokens implements TokenDoor {
   }
 }
 
-/** Accepts the tokens of an issuer. It asks the issuer when the first token arrives. */
+/** Accepts the tokens of an issuer. The first request to the issuer is made when the first token arrives. */
 export const openTokenDoor = (settings: OAuthSettings, options: TokenDoorOptions): TokenDoor =>
   new IssuedTokens(settings, options);

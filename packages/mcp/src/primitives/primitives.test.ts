@@ -127,7 +127,7 @@ test('a client that has asked for it is told how a wait goes, and may cancel it'
   );
   await expect(waiting).rejects.toThrow(/abort/i);
   expect(told[0]).toContain(turn_id);
-  // The connection goes on, and so does the turn.
+  // The connection continues, and so does the turn.
   release();
   expect((await connection.call('wait_for_turn', { turn_id })).body).toMatchObject({
     turn: { result: 'at last' },

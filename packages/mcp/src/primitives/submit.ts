@@ -1,4 +1,4 @@
-/** Primitives as tools. They are submitted as at every other door. Rule: docs/reference/primitives.md. */
+/** Primitives as tools. They are submitted as through every other interface. Rule: docs/reference/primitives.md. */
 import { isJsonObject, type JsonObject, type JsonValue, KernelError, TAPE_HANDOFF } from '@boxcar/kernel';
 import { type Accepted, builtInHandlers, type Handler } from '@boxcar/runtime';
 import { z } from 'zod';
@@ -6,10 +6,10 @@ import { type McpClientScope, OPERATOR } from '../client-scope.js';
 import { ADDS, ENDS, inputOf, outputOf, type ToolCall, type ToolDefinition } from '../tool/index.js';
 import { DEFAULT_WAIT_SECONDS, tellingProgress, unlessLate } from './wait.js';
 
-/** `submit_result` ends the turn that calls it, and no turn calls here. `tape_handoff` is a tool of tapes. */
+/** `submit_result` ends the calling turn, and calls here come from no turn. `tape_handoff` is one of the tools for tapes. */
 const NOT_OFFERED: ReadonlySet<string> = new Set(['submit_result', TAPE_HANDOFF.name]);
 const DESTRUCTIVE: ReadonlySet<string> = new Set(['cancel', 'context_handoff', 'handoff']);
-/** They touch nothing but rows. */
+/** These primitives access only database rows. */
 const CLOSED_WORLD: ReadonlySet<string> = new Set([
   'cancel',
   'create_box',
@@ -34,7 +34,7 @@ const output = outputOf(
   }),
 );
 
-/** Its schema, with a key where there is none. Forms of arguments that exclude each other have no place for one more. */
+/** The primitive's schema, with an added idempotency key when it has none. Schemas of alternatives cannot take an additional member. */
 function schemaOf({ input }: Handler): JsonObject {
   const schema = inputOf(input);
   const { properties } = schema;
@@ -92,7 +92,7 @@ const ticketIn = (answer: JsonValue): string | undefined => {
   return typeof ticketId === 'string' ? ticketId : undefined;
 };
 
-/** A call that waits for turns waits here too, within a limit. One that waits for a person does not. */
+/** A call that waits for turns waits here too, within a time limit. A call that waits for a person does not. */
 async function toAnswer(
   runtime: McpClientScope['runtime'],
   { projectId, answer, awaitedBatchId, awaitedTurnId }: Accepted,

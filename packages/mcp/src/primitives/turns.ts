@@ -1,4 +1,4 @@
-/** Turns as the client may see them: an agent sees its own turns and those that it has asked for, the operator all. */
+/** Turns that the client may see: an agent sees its own turns and the turns that it requested, the operator sees all. */
 import { type JsonObject, KernelError, type ProjectId, tryParseId } from '@boxcar/kernel';
 import { findActor } from '@boxcar/runtime';
 import { seesTurn } from '@boxcar/store/report';
@@ -36,7 +36,7 @@ const turn = z.object({
 });
 const output = z.object({ success: z.literal(true), turn });
 
-/** @throws KernelError `not_found`, also for a turn that the client may not know of. */
+/** @throws KernelError `not_found`, also for a turn that the client may not see. */
 async function checkSeen({ runtime, projectId, as }: McpClientScope, turnId: string): Promise<ProjectId> {
   const actor = await findActor(runtime.pool, projectId, as);
   const id = tryParseId<'turn'>(turnId);

@@ -1,13 +1,13 @@
-/** Calls that wait: they tell how it goes, end in time, and end when the client cancels them. */
+/** Calls that wait: they report progress, end in time, and end when the client cancels them. */
 import { errorText, KernelError } from '@boxcar/kernel';
 import type { ToolCall } from '../tool/index.js';
 
-/** Some clients give up after 60 seconds, whatever they are told meanwhile. */
+/** Some clients give up after 60 seconds, even when they receive progress. */
 export const DEFAULT_WAIT_SECONDS = 45;
 export const MAX_WAIT_SECONDS = 3_600;
 const PROGRESS_MS = 5_000;
 
-/** Undefined: the time is over, and what was waited for goes on. */
+/** Undefined: the time is over; the awaited work continues. */
 export async function unlessLate<T>(wait: () => Promise<T>): Promise<T | undefined> {
   try {
     return await wait();
@@ -17,7 +17,7 @@ export async function unlessLate<T>(wait: () => Promise<T>): Promise<T | undefin
   }
 }
 
-/** Tells a client that has asked for it how it goes, at once and every few seconds. */
+/** Reports progress to a client that asked for it, at once and every few seconds. */
 export async function tellingProgress<T>(
   { request, signal, log }: ToolCall,
   describe: () => Promise<string>,
@@ -31,7 +31,7 @@ export async function tellingProgress<T>(
     try {
       const message = await describe();
       if (signal.aborted) return;
-      // It must grow.
+      // The protocol requires a growing value.
       told = Math.max(told + 0.001, (performance.now() - startedAt) / 1_000);
       const params = { progressToken, progress: told, message };
       await request.notify({ method: 'notifications/progress', params });
@@ -47,7 +47,7 @@ export async function tellingProgress<T>(
     return await work();
   } finally {
     clearInterval(timer);
-    // After the answer nothing may be told any more.
+    // No progress may be sent after the answer.
     await telling;
   }
 }

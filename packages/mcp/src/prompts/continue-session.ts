@@ -1,12 +1,12 @@
-/** What an agent that goes on with a session is shown: the summary and the newest entries, within a budget of tokens. */
+/** The text for an agent that continues a session: the summary and the newest entries, within a budget of tokens. */
 import { estimateTokens } from '@boxcar/kernel';
 import type { ContextAnswer, HandoffSessions, SummaryAnswer } from '@boxcar/runtime';
 
 type Found = Extract<SummaryAnswer, { readonly outcome: 'found' }>;
 
-/** So many entries are read at once, from the end on. */
+/** The number of entries that are read at once, from the end backwards. */
 const WINDOW = 50;
-/** And so many times at most. */
+/** The maximum number of such reads. */
 const MAX_WINDOWS = 10;
 
 const tokensOf = (text: string): number => estimateTokens(Buffer.byteLength(text));
@@ -17,7 +17,7 @@ const textOf = (value: unknown): string =>
 const entryText = ({ sequence_number, context_type, content }: ContextAnswer): string =>
   `[${sequence_number}] ${context_type}: ${textOf(content)}`;
 
-/** All entries after a number up to another one: a page may end before. */
+/** All entries between two numbers; several reads may be needed, since a page may end earlier. */
 async function readWindow(
   sessions: HandoffSessions,
   { sessionKey, after, upto }: { readonly sessionKey: string; readonly after: number; readonly upto: number },

@@ -1,4 +1,4 @@
-/** The prompt that goes on with a session. Rule: docs/reference/mcp.md, "Prompt". */
+/** The prompt that continues a session. Rule: docs/reference/mcp.md, "Prompt". */
 import { openHandoffSessions } from '@boxcar/runtime';
 import { type McpServer, ProtocolError, ProtocolErrorCode } from '@modelcontextprotocol/server';
 import { z } from 'zod';

@@ -1,4 +1,4 @@
-/** What a URI names. The parts are percent-decoded here; what is not one of these forms names nothing. */
+/** Parses resource URIs. The parts are percent-decoded here; a URI in none of these forms names no resource. */
 
 export type Address =
   | { readonly kind: 'sessions'; readonly cursor: string | undefined }
@@ -7,12 +7,12 @@ export type Address =
   | { readonly kind: 'summary'; readonly sessionKey: string }
   | { readonly kind: 'health' }
   | { readonly kind: 'metrics' }
-  /** The reference as docs/reference/tape.md has it, without the cursor. */
+  /** The reference in the form of docs/reference/tape.md, without the cursor. */
   | { readonly kind: 'tape'; readonly ref: string; readonly cursor: string | undefined }
   | { readonly kind: 'run'; readonly runId: string; readonly cursor: string | undefined }
   | { readonly kind: 'turn_context'; readonly turnId: string; readonly cursor: string | undefined };
 
-/** No session key, name or reference needs more. */
+/** Every session key, name or reference fits. */
 const MAX_LENGTH = 16_384;
 
 function decode(part: string): string | undefined {
@@ -29,7 +29,7 @@ interface Parts {
   readonly query: ReadonlyMap<string, string>;
 }
 
-/** Undefined: a name is given twice, or something is not percent-encoded UTF-8. */
+/** Undefined: a name occurs twice, or a part is not percent-encoded UTF-8. */
 function readQuery(text: string): ReadonlyMap<string, string> | undefined {
   const query = new Map<string, string>();
   for (const pair of text === '' ? [] : text.split('&')) {
@@ -75,7 +75,7 @@ function readBoxcar(text: string): Address | undefined {
   return undefined;
 }
 
-/** Anchor names and tapes are decoded with the reference; only the cursor is taken out here. */
+/** Only the cursor is removed here; anchor names and tapes are decoded with the reference. */
 function readTape(uri: string): Address | undefined {
   const at = uri.indexOf('?');
   const query = readQuery(at < 0 ? '' : uri.slice(at + 1));
@@ -90,7 +90,7 @@ function readTape(uri: string): Address | undefined {
   };
 }
 
-/** Undefined: it names nothing of this server. */
+/** Undefined: the URI names no resource of this server. */
 export function parseAddress(uri: string): Address | undefined {
   if (uri.length > MAX_LENGTH || uri.includes('#')) return undefined;
   if (uri.startsWith('tape://')) return readTape(uri);

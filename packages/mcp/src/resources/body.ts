@@ -1,4 +1,4 @@
-/** What reading a resource gives. */
+/** The content that reading a resource returns. */
 import { KernelError } from '@boxcar/kernel';
 import { ProtocolError, ProtocolErrorCode, ResourceNotFoundError } from '@modelcontextprotocol/server';
 
@@ -14,10 +14,10 @@ export const jsonBody = (value: unknown): Body => ({
   text: JSON.stringify(value, null, 2),
 });
 
-/** What the client may not read is answered as what does not exist. */
+/** A resource that the client may not read is reported as missing. */
 const HIDDEN: ReadonlySet<string> = new Set(['not_found', 'box_not_authorized']);
 
-/** A failure as the protocol says it. */
+/** Converts a failure to an error of the protocol. */
 export function toProtocolError(error: unknown, uri: string): unknown {
   if (!(error instanceof KernelError)) return error;
   if (HIDDEN.has(error.code)) return new ResourceNotFoundError(uri);
@@ -34,7 +34,7 @@ export const cursorError = (): KernelError =>
 
 const NUMBER = /^\d{1,10}$/;
 
-/** A place in numbered entries; 0 is before the first. @throws KernelError `bad_request`. */
+/** A position in numbered entries; 0 is before the first. @throws KernelError `bad_request`. */
 export function readPosition(cursor: string | undefined): number {
   if (cursor === undefined) return 0;
   const position = NUMBER.test(cursor) ? Number(cursor) : Number.NaN;

@@ -1,4 +1,4 @@
-/** The resources that clients are shown. */
+/** The resources that clients can list. */
 import type { Address } from './address.js';
 import { JSON_TYPE } from './body.js';
 
@@ -15,7 +15,7 @@ export interface StaticResource extends Entry {
 }
 
 export interface TemplateResource extends Entry {
-  /** The first is for the first page; the protocol matches a cursor only by a template of its own. */
+  /** The first template is for the first page; the protocol matches a cursor only with a separate template. */
   readonly templates: readonly string[];
 }
 

@@ -1,11 +1,11 @@
 /**
- * Tells of changes of resources, whatever process has made them.
+ * Reports changes of resources, made by any process.
  *
- * W1  One look at the rows serves all followers of a process: one statement, four times a second while somebody follows, none otherwise.
- * W2  A mark of the rows only says where to look. A follower is told when the resource has changed as it sees it, with its rights of that
- *     moment. So nobody is told of what it may not read.
- * W3  A look that fails is made up for: the next one reads every resource again.
- * W4  What time alone changes (a session expires, a grant ends) and what is removed is found within half a minute.
+ * W1  One query serves all followers of a process: one statement, four times a second while there are followers, else none.
+ * W2  A mark of the rows only shows where to look. A follower is notified when the resource has changed as the follower sees it, with its
+ *     current rights. So no follower learns about a resource that it may not read.
+ * W3  After a failed query, the next one reads every resource again.
+ * W4  Changes by time alone (a session expires, a grant ends) and removals are found within half a minute.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { errorText } from '@boxcar/kernel';
@@ -22,7 +22,7 @@ interface Follower {
   readonly uri: string;
   readonly tell: () => void;
   followed: Followed | null;
-  /** Undefined: the client does not see it any more. */
+  /** Undefined: the client can no longer see it. */
   version: string | undefined;
   mark: string | undefined;
   readAt: number;
@@ -40,15 +40,15 @@ export class ChangeWatch {
     this.#runtime = runtime;
   }
 
-  /** How many are told. */
+  /** The number of followers. */
   get size(): number {
     return this.#followers.size;
   }
 
   /**
-   * Tells of each change from now on, until the result is called.
+   * Reports each change from now on, until the returned function is called.
    *
-   * @returns Undefined: the client does not see such a resource.
+   * @returns Undefined: the client cannot see such a resource.
    */
   async follow(scope: McpClientScope, uri: string, tell: () => void): Promise<(() => void) | undefined> {
     const seen = await observeResource(scope, uri);
@@ -69,7 +69,7 @@ export class ChangeWatch {
         await this.#lookOnce();
         this.#hasFailed = false;
       } catch (error) {
-        // Once for each time that the database is away.
+        // Logged once for each outage of the database.
         if (!this.#hasFailed) this.#runtime.log('warn', 'mcp.changes_not_read', { error: errorText(error) });
         this.#hasFailed = true;
       }
@@ -87,7 +87,7 @@ export class ChangeWatch {
       const isDue = performance.now() - follower.readAt >= READ_AGAIN_MS;
       if (mark === follower.mark && !isDue && !isMadeUp) continue;
       await this.#read(follower);
-      // The next look reads it again if the rows have changed since.
+      // If the rows have changed since, the next query reads the resource again.
       follower.mark = mark;
     }
   }
@@ -101,7 +101,7 @@ export class ChangeWatch {
     return new Map([...named.keys()].map((name, index) => [name, marks[index] ?? '']));
   }
 
-  /** W2. */
+  /** See W2. */
   async #read(follower: Follower): Promise<void> {
     const seen = await observeResource(follower.scope, follower.uri);
     follower.readAt = performance.now();
@@ -114,7 +114,7 @@ export class ChangeWatch {
 
 const watches = new WeakMap<Runtime, ChangeWatch>();
 
-/** The one of a runtime. */
+/** The change watch of a runtime. */
 export function changeWatchOf(runtime: Runtime): ChangeWatch {
   const known = watches.get(runtime) ?? new ChangeWatch(runtime);
   watches.set(runtime, known);

@@ -1,7 +1,7 @@
 /**
- * Resources: what clients read by URI.
+ * Resources, which clients read by URI.
  *
- * Every read is made in the name of the client, with its scopes and grants. What it may not read is answered as what does not exist.
+ * Every read is made in the name of the client, with its scopes and grants. A resource that it may not read is reported as missing.
  * Rule: docs/reference/mcp.md, "Resources".
  */
 import { type McpServer, ResourceTemplate } from '@modelcontextprotocol/server';

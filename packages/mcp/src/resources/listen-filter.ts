@@ -8,14 +8,14 @@ const objectAt = (value: unknown, name: string): Json => {
 
 const filterOf = (message: unknown): Json => objectAt(objectAt(message, 'params'), 'notifications');
 
-/** Undefined when it is not a list of texts: the SDK says so. */
+/** Undefined when it is not a list of strings, which the SDK then reports. */
 export function urisOf(message: unknown): readonly string[] | undefined {
   const { resourceSubscriptions: uris } = filterOf(message);
   if (!Array.isArray(uris) || !uris.every((uri) => typeof uri === 'string')) return undefined;
   return [...new Set<string>(uris)];
 }
 
-/** The same request for other resources. */
+/** The same request with other resources. */
 export const withUris = (message: unknown, uris: readonly string[]): unknown => ({
   ...(message as Json),
   params: {

@@ -1,4 +1,4 @@
-/** Health, and numbers for Prometheus. */
+/** Health, and metrics for Prometheus. */
 import { KernelError } from '@boxcar/kernel';
 import { findActor } from '@boxcar/runtime';
 import { findLiveWorkers } from '@boxcar/store/health';
@@ -6,7 +6,7 @@ import { type ProjectNumber, readProjectNumbers } from '@boxcar/store/report';
 import type { McpClientScope } from '../client-scope.js';
 import { type Body, jsonBody } from './body.js';
 
-/** Whether the database answers, and how many workers there are. */
+/** Whether the database answers, and the number of workers. */
 export async function healthBody({ runtime }: McpClientScope): Promise<Body> {
   try {
     const workers = await findLiveWorkers(runtime.pool);

@@ -1,4 +1,4 @@
-/** How a resource is now, as its reader sees it, and what tells that it may have changed. */
+/** The current state of a resource as its reader sees it, and the rows whose mark shows a possible change. */
 import { KernelError, type ProjectId, sha256, tryParseId } from '@boxcar/kernel';
 import { findActor } from '@boxcar/runtime';
 import type { Followed } from '@boxcar/store/report';
@@ -11,13 +11,13 @@ import { sessionVersion } from './session-bodies.js';
 import { resolveTape } from './turn-bodies.js';
 
 export interface Observed {
-  /** Another text than before: it has changed. */
+  /** It differs from the previous version exactly when the resource has changed. */
   readonly version: string;
-  /** Null: nothing is written that would change it. */
+  /** Null: no write changes the resource. */
   readonly followed: Followed | null;
 }
 
-/** Numbers that change all the time are not followed. */
+/** Numbers that change constantly are not followed. */
 const UNFOLLOWED: ReadonlySet<Address['kind']> = new Set(['health', 'metrics']);
 
 function followedOf(address: Address, projectId: ProjectId): Followed | null {
@@ -53,9 +53,9 @@ async function observe(scope: McpClientScope, uri: string, address: Address): Pr
 }
 
 /**
- * Undefined: the client does not see it, or it cannot be followed.
+ * Undefined: the client cannot see it, or it cannot be followed.
  *
- * @throws KernelError, ProtocolError for what failed on our side.
+ * @throws KernelError, ProtocolError for failures of the server.
  */
 export async function observeResource(scope: McpClientScope, uri: string): Promise<Observed | undefined> {
   const address = parseAddress(uri);

@@ -1,4 +1,4 @@
-/** Reads what an address names, in the name of a client. */
+/** Reads the resource at an address, in the name of a client. */
 
 import type { Scope } from '@boxcar/kernel';
 import { ResourceNotFoundError } from '@modelcontextprotocol/server';
@@ -9,7 +9,7 @@ import { healthBody, metricsBody } from './number-bodies.js';
 import { contextBody, sessionsBody, summaryBody } from './session-bodies.js';
 import { runBody, tapeBody, turnContextBody } from './turn-bodies.js';
 
-/** What a client needs to read it; null: nothing. */
+/** The scope that a client needs to read it; null: none. */
 const SCOPE_OF: Readonly<Record<Address['kind'], Scope | null>> = {
   sessions: 'handoffs:read',
   agent_sessions: 'handoffs:read',
@@ -22,7 +22,7 @@ const SCOPE_OF: Readonly<Record<Address['kind'], Scope | null>> = {
   turn_context: 'turns:read',
 };
 
-/** Numbers of the whole project are the operator's. */
+/** Only the operator may read the numbers of the whole project. */
 export function mayRead(scope: McpClientScope, kind: Address['kind']): boolean {
   const needed = SCOPE_OF[kind];
   return (needed === null || scope.scopes.includes(needed)) && (kind !== 'metrics' || scope.as === OPERATOR);
@@ -52,7 +52,7 @@ function read(scope: McpClientScope, address: Address): Promise<Body | undefined
   }
 }
 
-/** @throws ProtocolError; `ResourceNotFoundError` also for what the client may not read. */
+/** @throws ProtocolError; `ResourceNotFoundError` also for a resource that the client may not read. */
 export async function readResource(scope: McpClientScope, uri: string): Promise<Body> {
   const address = parseAddress(uri);
   if (address === undefined || !mayRead(scope, address.kind)) throw new ResourceNotFoundError(uri);

@@ -1,4 +1,4 @@
-/** `resources/subscribe` of the revision 2025-11-25. The SDK has no handlers of its own for it. */
+/** `resources/subscribe` of the revision 2025-11-25, for which the SDK has no built-in handlers. */
 import { type McpServer, ResourceNotFoundError } from '@modelcontextprotocol/server';
 import type { McpClientScope } from '../client-scope.js';
 import { Subscriptions } from './subscriptions.js';

@@ -20,7 +20,7 @@ async function readText(of: Client, uri: string): Promise<string> {
 const read = async (of: Client, uri: string): Promise<Json> => JSON.parse(await readText(of, uri)) as Json;
 const entriesOf = (body: Json): readonly Json[] => body.entries as readonly Json[];
 
-/** The error of the protocol, which names the resource. */
+/** The protocol error, which names the resource. */
 async function refusalOf(of: Client, uri: string): Promise<unknown> {
   const error = (await of.readResource({ uri }).then(
     () => undefined,

@@ -1,4 +1,4 @@
-/** Sessions, their entries and summaries as resources. The bodies are those of docs/reference/mcp.md, "Resources". */
+/** Sessions, their entries and summaries as resources. The bodies are defined in docs/reference/mcp.md, "Resources". */
 import { openHandoffSessions } from '@boxcar/runtime';
 import type { McpClientScope } from '../client-scope.js';
 import { type Body, jsonBody, readPosition } from './body.js';
@@ -23,7 +23,7 @@ export async function sessionsBody(
   });
 }
 
-/** Undefined: there is no session that the client may read. */
+/** Undefined: the client may read no such session. */
 export async function contextBody(
   scope: McpClientScope,
   { sessionKey, cursor }: { readonly sessionKey: string; readonly cursor: string | undefined },
@@ -35,7 +35,7 @@ export async function contextBody(
   return jsonBody({ session_key: sessionKey, entries, has_more, next_cursor });
 }
 
-/** Undefined: there is no session that the client may read. */
+/** Undefined: the client may read no such session. */
 export async function summaryBody(scope: McpClientScope, sessionKey: string): Promise<Body | undefined> {
   const sessions = await open(scope);
   const found = await sessions.summary({ session_key: sessionKey });
@@ -44,12 +44,12 @@ export async function summaryBody(scope: McpClientScope, sessionKey: string): Pr
   return jsonBody({ session_key: sessionKey, summary, key_points, participants, generated_at });
 }
 
-/** What of a session changes when something is written to it; undefined: the client does not see it. */
+/** The part of a session that a write changes; undefined: the client cannot see the session. */
 export async function sessionVersion(scope: McpClientScope, sessionKey: string): Promise<string | undefined> {
   const sessions = await open(scope);
   const session = await sessions.get({ session_key: sessionKey });
   if (session === undefined) return undefined;
-  // Readers up to a position are not told of later writes.
+  // Readers with access up to a position do not learn about later writes.
   const { last_write_at: _written, expires_at: _expires, ...seen } = session;
   return JSON.stringify(seen);
 }

@@ -1,4 +1,4 @@
-/** Who is told of which changes: over HTTP, of writes in another process, with the rights of the reader. */
+/** Change notifications over HTTP: changes are written in another process and reported with the rights of the reader. */
 import { tcpProxy, waitFor } from '@boxcar/testkit';
 import type { Client } from '@modelcontextprotocol/client';
 import { ResourceUpdatedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
@@ -24,7 +24,7 @@ afterAll(async () => {
 
 type Told = string[];
 
-/** A client of either revision, and what it is told. */
+/** A client of either revision, and the notifications that it received. */
 async function openReader(
   revision: '2025' | '2026',
   { agent, url = stage.url }: { readonly agent?: string; readonly url?: string } = {},
@@ -72,7 +72,7 @@ const until = (told: Told, uri: string, times = 1): Promise<unknown> =>
     message: `${uri} to be told`,
   });
 
-/** Nobody follows any more, so nothing looks at the rows. */
+/** Without followers nothing queries the rows. */
 const untilQuiet = (): Promise<unknown> =>
   waitFor(async () => changeWatchOf(stage.opened.runtime).size === 0 || undefined, {
     message: 'the last follower to leave',

@@ -1,4 +1,4 @@
-/** What one client has subscribed to. A limited number of resources; all of them end with the client. */
+/** The subscriptions of one client: a limited number of resources. All of them end with the client. */
 import {
   ProtocolError as Problem,
   type ProtocolError,
@@ -21,15 +21,15 @@ export class Subscriptions {
   }
 
   /**
-   * Again for the same resource changes nothing.
+   * A repeated call for the same resource has no effect.
    *
-   * @returns False: the client does not see such a resource.
-   * @throws ProtocolError beyond the limit.
+   * @returns False: the client cannot see such a resource.
+   * @throws ProtocolError above the limit.
    */
   async add(uri: string): Promise<boolean> {
     if (this.#stops.has(uri)) return true;
     if (this.#stops.size >= MAX_SUBSCRIPTIONS) throw tooManySubscriptions();
-    // Its place is taken while it is looked for.
+    // The slot is reserved during the lookup.
     this.#stops.set(uri, () => undefined);
     let stop: (() => void) | undefined;
     try {

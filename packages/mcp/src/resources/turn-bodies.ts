@@ -1,4 +1,4 @@
-/** Runs, contexts of turns and places on tapes as resources, with the rights of the client. */
+/** Runs, contexts of turns and positions on tapes as resources, with the rights of the client. */
 import { KernelError, parseTapeRef, type TapeQuery, tryParseId } from '@boxcar/kernel';
 import { findActor, type ResolvedTapeRef } from '@boxcar/runtime';
 import { findReadableContext, inspectBox, readRunTurns } from '@boxcar/store/report';
@@ -12,7 +12,7 @@ const readerOf = async ({ runtime, projectId, as }: McpClientScope) => {
   return { projectId: actor.projectId, actorId: actor.agentId };
 };
 
-/** Undefined: the client sees no turn of such a run. */
+/** Undefined: the client can see no turn of such a run. */
 export async function runBody(
   scope: McpClientScope,
   { runId, cursor }: { readonly runId: string; readonly cursor: string | undefined },
@@ -27,7 +27,7 @@ export async function runBody(
   return jsonBody({ run_id: id, turns, has_more: next !== null, next_cursor: next });
 }
 
-/** Undefined: there is no turn whose context the client may read. */
+/** Undefined: the client may read the context of no such turn. */
 export async function turnContextBody(
   scope: McpClientScope,
   { turnId, cursor }: { readonly turnId: string; readonly cursor: string | undefined },
@@ -71,7 +71,7 @@ const between = (limit: number): TapeQuery => ({
   text: null,
 });
 
-/** An entry alone; from an anchor all up to the head, page by page. */
+/** A single entry; from an anchor, all entries up to the head, page by page. */
 export async function tapeBody(
   scope: McpClientScope,
   { ref, cursor }: { readonly ref: string; readonly cursor: string | undefined },

@@ -1,4 +1,4 @@
-/** Answers of the tools of sessions, from what the runtime answers. */
+/** Converts answers of the runtime to answers of the tools for sessions. */
 import type { JsonObject, JsonValue } from '@boxcar/kernel';
 import type {
   CloseAnswer,
@@ -20,13 +20,13 @@ const headOf = ({ id, session_key, status }: SessionAnswer): JsonObject => ({ id
 
 const entryOf = (entry: WrittenAnswer): JsonObject => ({ ...entry });
 
-/** What is asked of an archived session, in words. */
+/** The refusals for an archived session, by the requested action. */
 const ARCHIVED = {
   update: 'Cannot add context to archived session',
   other: 'Cannot update archived session',
 } as const;
 
-/** A session that is not there, or no longer active. */
+/** A session that does not exist, or is no longer active. */
 function toRefusal(refusal: SessionRefusal, asked: keyof typeof ARCHIVED = 'other'): ToolFailure {
   if (refusal.outcome === 'not_found')
     return new ToolFailure({
@@ -71,7 +71,7 @@ export function toRegistered(answer: RegisterAnswer, args: JsonObject): JsonObje
   }
 }
 
-/** Nothing of a session that the client may not read. */
+/** Shows nothing about a session that the client may not read. */
 const existing = (session: SessionAnswer | null): JsonObject =>
   session === null
     ? {}
@@ -136,7 +136,7 @@ export function toRequested(answer: HandoffRequestAnswer): JsonObject {
   return toHandoffAnswer(answer);
 }
 
-/** Places on the tape are for the runtime: a client reads the session by its key. */
+/** Positions on the tape are internal: a client reads the session by its key. */
 const packageOf = ({ phase, tape_box_id: _box, head: _head, ...told }: PackageAnswer): JsonObject => ({
   ...told,
   status: phase,

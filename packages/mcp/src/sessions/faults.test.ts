@@ -1,4 +1,4 @@
-/** Calls whose connection to Postgres breaks are answered, and done once. */
+/** Calls whose connection to Postgres breaks get an answer, and take effect once. */
 import type { JsonObject } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { type OpenRuntime, openRuntime } from '@boxcar/runtime';
@@ -30,7 +30,7 @@ afterAll(async () => {
   await stage[Symbol.asyncDispose]();
 });
 
-/** What makes a write stay. */
+/** The statements that make a write durable. */
 const WRITES = /^\s*(?:commit|with|insert|update)\b/i;
 
 async function session(): Promise<string> {
@@ -40,7 +40,7 @@ async function session(): Promise<string> {
   return session_key;
 }
 
-/** What there is of a session. */
+/** The row counts of a session. */
 async function rowsOf(session_key: string): Promise<readonly number[]> {
   const { rows } = await stage.database.pool.query<{ entries: number; handoffs: number }>(
     `select (select count(*)::int from boxcar.handoff_session_entries e where e.session_id = s.id) as entries,
@@ -77,7 +77,7 @@ test.each<[string, JsonObject]>([
         expect([when, at, await rowsOf(session_key)]).toEqual([when, at, expected]);
         proxy.arm();
       }
-    // After the answer something is still written down, in one call more and in another less.
+    // The number of statements after the answer differs between calls.
     expect(strikes).toBeGreaterThan(count);
   },
   90_000,
@@ -97,7 +97,7 @@ test.each<[string, JsonObject]>([
       model: createModelRouter({}),
     });
     let retries = 0;
-    // What is tried again inside of one attempt finds nobody. The next attempt of the call does.
+    // The retry within one attempt finds no server. The next attempt of the call does.
     const log: McpClientScope['log'] = (_level, event) => {
       if (event !== 'mcp.call_again') return;
       retries += 1;

@@ -1,8 +1,10 @@
-/** A target that a policy forbids, under every spelling, by every tool that hands on: nothing of it runs, and it reads nothing. */
+/**
+ * A target that a policy forbids, under every spelling and through every tool that hands work over: it neither runs nor reads anything.
+ */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Connection, openStage, type Stage } from '../testing/stage.js';
 
-// The profile and one of its agents are known to the policy by name; the other agent is of the profile.
+// The policy names the profile and one of its agents; the other agent belongs to the profile.
 const POLICY = `
 tools:
   handoff: { permission: ALWAYS }
@@ -30,7 +32,9 @@ beforeAll(async () => {
 afterAll(() => stage[Symbol.asyncDispose]());
 
 const KNOWN = ['secret', 'profile:secret', 'sleeper', 'agent:sleeper', 'hidden', 'agent:hidden'];
-/** Names of nobody here: refused, or waiting for somebody of exactly this name, which no agent can have by accident. */
+/**
+ * Names without an agent here: the handoff is refused, or waits for an agent of exactly this name, which no agent can have by accident.
+ */
 const UNKNOWN = [
   'SECRET',
   'Hidden',
@@ -46,7 +50,7 @@ async function session(): Promise<string> {
   return session_key;
 }
 
-/** Everything by which something of the target could run or read. */
+/** Every row from which the target could run or read. */
 async function traces(): Promise<unknown> {
   const { rows } = await stage.database.pool.query(
     `select (select count(*)::int from boxcar.turns) as turns, (select count(*)::int from boxcar.grants) as grants,

@@ -1,4 +1,4 @@
-/** The answer to request_handoff: its words and members are a contract with clients. Rule: docs/reference/mcp.md, "Handoff". */
+/** The answer to request_handoff. Its texts and members are a contract with clients. Rule: docs/reference/mcp.md, "Handoff". */
 import type { JsonObject } from '@boxcar/kernel';
 import type { HandoffRequestAnswer } from '@boxcar/runtime';
 
@@ -7,7 +7,7 @@ type HandedOn = Extract<HandoffRequestAnswer, { readonly outcome: 'handed_on' | 
 const withTicket = (ticketId: string | null): JsonObject =>
   ticketId === null ? {} : { ticket_id: ticketId };
 
-/** What becomes of the session of the client. */
+/** The effect on the client's session. */
 const NEXT_OF_SESSION: Readonly<Record<HandedOn['status'], string>> = {
   active: 'Session remains active for continued collaboration',
   completed: 'Session has been marked as completed - original agent handoff is complete',
@@ -34,7 +34,7 @@ const messageOf = ({ status, target_agent: target }: HandedOn): string =>
     ? `The handoff to agent '${target}' waits for an approval.`
     : `The context has been prepared for agent '${target}'.`;
 
-/** One target is told by the members of the handoff itself. */
+/** A single target is described by the members of the handoff itself. */
 const targetsOf = ({ targets }: HandedOn): JsonObject =>
   targets.length === 1
     ? {}

@@ -1,4 +1,4 @@
-/** Sessions that clients pass on. The first test is the example of the manual, with the calls as they are there. */
+/** Sessions that clients hand over. The first test is the example of the manual, with exactly its calls. */
 import { migrateQueues } from '@boxcar/runtime';
 import { nodeArguments } from '@boxcar/testkit';
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
@@ -26,7 +26,7 @@ beforeAll(async () => {
 });
 afterAll(() => stage[Symbol.asyncDispose]());
 
-/** A session of `source-agent-id` with so many entries. */
+/** A session of `source-agent-id` with the given number of entries. */
 async function session(entries: number, session_key = fresh()): Promise<string> {
   await using connection = await stage.connect();
   await connection.call('register_session', { session_key, agent_from: 'source-agent-id' });
@@ -38,7 +38,7 @@ async function session(entries: number, session_key = fresh()): Promise<string> 
   return session_key;
 }
 
-/** As the manual has it. */
+/** The payload in the form of the manual. */
 interface Payload {
   readonly success: boolean;
   readonly handoff: { readonly context_summary: string; readonly handoff_id: string };

@@ -1,4 +1,4 @@
-/** Tools of sessions: register, add to, read, pass on. What they do is in the runtime. Rule: docs/reference/mcp.md. */
+/** Tools of sessions: register, update, read, hand over. The runtime implements them. Rule: docs/reference/mcp.md. */
 import {
   acceptHandoffSchema,
   closeSessionSchema,
@@ -25,7 +25,7 @@ import { listHandoffs } from './list-handoffs.js';
 import { passOn } from './pass-on.js';
 import { CLOSED, CONTEXT, HANDOFF, PACKAGE, REGISTERED, SUMMARY, UPDATED } from './schemas.js';
 
-/** The sessions of the principal. They are opened by the first call that needs them, and again after a failure. */
+/** The sessions of the principal. The first call that needs them opens them, and so does the next call after a failure. */
 function sessionsOf({ runtime, projectId, as }: McpClientScope): () => Promise<HandoffSessions> {
   let opening: Promise<HandoffSessions> | undefined;
   return () => {

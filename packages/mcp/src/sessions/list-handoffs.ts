@@ -1,4 +1,4 @@
-/** Handoffs of the project: the operator sees all, an agent those that it has asked for. */
+/** Handoffs of the project: the operator sees all, an agent only the handoffs that it requested. */
 import { HANDOFF_STATUSES, type JsonObject } from '@boxcar/kernel';
 import { findActor, listHandoffPage } from '@boxcar/runtime';
 import { z } from 'zod';
@@ -26,7 +26,7 @@ async function list({ runtime, projectId, as }: McpClientScope, args: JsonObject
     runtime,
     actor.projectId,
     { ...asked, source_agent: own ?? asked.source_agent },
-    // From outside any name may be that of a source.
+    // For the operator: requests from outside may carry any source name.
     own === undefined ? {} : { agentId: actor.agentId },
   );
   return { success: true, handoffs: toJson(handoffs), next_cursor };

@@ -1,4 +1,4 @@
-/** Handoffs that need an approval, with clients that can ask their person. */
+/** Handoffs that need an approval, with clients that can ask their user. */
 import type { JsonObject } from '@boxcar/kernel';
 import { Client as NewClient } from '@modelcontextprotocol/client';
 import { Client as OldClient } from '@modelcontextprotocol/sdk/client/index.js';
@@ -23,7 +23,7 @@ interface Said {
   readonly content?: Record<string, string>;
 }
 
-/** A client whose person always says the same, and the questions that it was asked. */
+/** A client whose user always gives the same answer, and the questions that the user received. */
 function clientSaying(
   kind: ClientKind,
   said: Said,
@@ -49,7 +49,7 @@ function clientSaying(
   return { client, asked };
 }
 
-/** Passes a new session on. */
+/** Hands a new session over. */
 async function pass(
   client: McpClient,
   { request_type, ...rest }: Partial<McpClientScope> & { request_type?: string } = {},

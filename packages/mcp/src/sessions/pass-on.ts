@@ -1,9 +1,9 @@
 /**
- * request_handoff. A handoff that needs an approval is answered at once with its ticket. When the client can ask its person, and the
- * principal may decide, the person is asked first.
+ * request_handoff. A handoff that needs an approval is answered at once with its ticket. When the client can ask its user, and the
+ * principal may decide, the user is asked first.
  *
  * P1  Only a principal with `approvals:write` is asked, and it decides in its own name. An agent is never asked.
- * P2  What is said or not said to the question, the handoff is asked for once: every round has the key of the first.
+ * P2  Whatever the answer to the question, the handoff is requested once: every round has the key of the first.
  * Rule: docs/reference/mcp.md, "Approvals".
  */
 import { type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
@@ -24,12 +24,12 @@ import { toRequested } from './answers.js';
 
 type Handed = Extract<HandoffRequestAnswer, { readonly outcome: 'handed_on' | 'waits' }>;
 
-/** Its type has other names for its members. */
+/** The SDK's type of the envelope has other member names. */
 type Envelope = { readonly [CLIENT_CAPABILITIES_META_KEY]?: ClientCapabilities };
 
 const QUESTION = 'approval';
 const decisionSchema = z.object({ decision: z.enum(['approve', 'deny']), reason: z.string().optional() });
-/** It comes back from the client, which could have sent such a key by itself: the ticket that is decided is read from rows. */
+/** The client returns the state, and could send any key: the ticket to decide is therefore read from rows. */
 const stateSchema = z.object({ idempotency_key: z.string() });
 type State = z.output<typeof stateSchema>;
 
@@ -46,14 +46,14 @@ function stateOf({ request }: ToolCall): State | undefined {
   }
 }
 
-/** Clients of 2026-07-28 say what they can with each request, others when they connect. */
+/** Clients of 2026-07-28 send their capabilities with each request, others when they connect. */
 function canAsk(server: McpServer, { request }: ToolCall): boolean {
   const said = (request.envelope as Envelope | undefined)?.[CLIENT_CAPABILITIES_META_KEY];
   const { elicitation } = said ?? server.server.getClientCapabilities() ?? {};
   return elicitation !== undefined && (elicitation.form !== undefined || elicitation.url === undefined);
 }
 
-/** P1. */
+/** See P1. */
 const mayDecide = ({ as, principal, scopes }: McpClientScope): boolean =>
   scopes.includes('approvals:write') && as === OPERATOR && principal?.kind !== 'agent';
 
@@ -75,11 +75,11 @@ const question = (handed: Handed, state: State): InputRequiredResult =>
     requestState: JSON.stringify(state),
   });
 
-/** The handoff as it is after the approval: its first answer says that it waits. */
+/** The handoff after the approval; its first answer says that it waits. */
 async function afterApproval(scope: McpClientScope, handed: Handed): Promise<Handed> {
   const { target_agent, handoff_id, session, request_type } = handed;
   const found = await findPackage(scope.runtime, { session_key: session.session_key, target_agent }, scope);
-  // Its session has ended meanwhile, or a worker still has to begin it.
+  // The session has ended meanwhile, or a worker has not yet begun the handoff.
   if (found?.handoff_id !== handoff_id || found.phase === 'awaiting_approval') return handed;
   return {
     ...handed,
@@ -95,7 +95,7 @@ const refused = ({ target_agent, handoff_id, ticket_id }: Handed, status: string
     rest: { handoff_id, ticket_id, current_status: status },
   });
 
-/** The status of the ticket by what the person has said. Undefined: it goes on waiting. */
+/** The status of the ticket after the person's answer. Undefined: the ticket still waits. */
 async function decideAs(
   scope: McpClientScope,
   { request }: ToolCall,
@@ -112,7 +112,7 @@ async function decideAs(
     });
     return decision === 'approve' ? 'approved' : 'denied';
   } catch (error) {
-    // Somebody else was faster.
+    // Another principal decided first.
     if (error instanceof KernelError && error.code === 'approval_resolved')
       return String(error.details.status);
     throw error;

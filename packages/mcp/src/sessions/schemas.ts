@@ -1,4 +1,4 @@
-/** Answers of the tools of sessions, for the lists of clients. */
+/** Output schemas of the tools for sessions, for the tool lists of clients. */
 import { z } from 'zod';
 import { outputOf } from '../tool/index.js';
 

@@ -1,11 +1,11 @@
 /**
- * Lines of a client, before the SDK reads them. The SDK drops a line that is no message, so that its sender waits for ever, and ends the
- * connection at a line that is too long. Here such lines are answered, and the connection goes on.
+ * Checks the lines of a client before the SDK reads them. The SDK ignores a line that is not a message, so its sender would wait forever,
+ * and ends the connection at a line that is too long. Here such lines get an answer, and the connection continues.
  */
 import { Transform, type TransformCallback } from 'node:stream';
 import { type JSONRPCMessage, parseJSONRPCMessage } from '@modelcontextprotocol/server';
 
-/** A content of 1 MiB is up to six times as long when each of its characters is escaped. */
+/** A content of 1 MiB grows up to six times when each character is escaped. */
 export const MAX_LINE_BYTES = 16 * 1_048_576;
 
 const PARSE_ERROR = -32700;
@@ -27,13 +27,13 @@ const refusal = (code: number, message: string, id: LineError['id'] = null): Lin
 const tooLong = (): LineError =>
   refusal(INVALID_REQUEST, `The message is longer than ${MAX_LINE_BYTES} bytes. Send less at once.`);
 
-/** The id of a request that is not valid, as far as it has one. */
+/** The id of a request that is not valid, when it has one. */
 const idIn = (value: unknown): LineError['id'] => {
   const { id } = Object(value) as { readonly id?: unknown };
   return typeof id === 'string' || (typeof id === 'number' && Number.isInteger(id)) ? id : null;
 };
 
-/** A line as a message, or what its sender is answered. */
+/** A line as a message, or the error for its sender. */
 function readLine(bytes: Uint8Array): { readonly message: JSONRPCMessage } | { readonly error: LineError } {
   let value: unknown;
   try {
@@ -54,7 +54,7 @@ const isBlank = (bytes: Uint8Array): boolean =>
 export interface InputOptions {
   onMessage(message: JSONRPCMessage): void;
   onRefused(error: LineError): void;
-  /** What is waited for before the SDK hears of the end of the input. */
+  /** The end of the input is passed to the SDK only after this has settled. */
   untilDone(): Promise<void>;
 }
 

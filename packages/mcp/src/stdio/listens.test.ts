@@ -1,4 +1,4 @@
-/** Changes of resources over stdio, in both revisions: written by this process, told by the one that a client has started. */
+/** Changes of resources over stdio, in both revisions: this process writes, and the process that a client has started reports. */
 import { PassThrough } from 'node:stream';
 import { SCOPES } from '@boxcar/kernel';
 import { migrateQueues, openHandoffSessions, silentLog } from '@boxcar/runtime';
@@ -58,7 +58,7 @@ test.each(['legacy', 'auto'] as const)(
       const listening = await client.listen({ resourceSubscriptions: [uri] });
       expect(listening.honoredFilter).toEqual({ resourceSubscriptions: [uri] });
       end = () => listening.close();
-      // It is told once when it begins to be followed.
+      // The resource is reported once when following begins.
       await until(1);
     }
     const before = told.length;
@@ -69,7 +69,7 @@ test.each(['legacy', 'auto'] as const)(
     await until(before + 2);
     expect(new Set(told)).toEqual(new Set([uri]));
     await end();
-    // The end has been heard once a later request is answered.
+    // When a later request has an answer, the end has been processed.
     await client.listResources();
     const after = told.length;
     await say(sessions, key, 'z');

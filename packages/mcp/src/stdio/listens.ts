@@ -1,9 +1,9 @@
 /**
- * `subscriptions/listen` over stdio. The SDK keeps the list of a connection and passes on what the server says of its resources; here is
- * heard which resources those are, and they are followed.
+ * `subscriptions/listen` over stdio. The SDK keeps the list of a connection and passes on the server's notifications. This file reads the
+ * named resources from the messages and follows them.
  *
- * L1  The SDK acknowledges before it is known how a resource is. So each is told once when it begins to be followed: what was written in
- *     between is not missed.
+ * L1  The SDK acknowledges a request before the state of its resources is known. So each resource is reported once when following begins,
+ *     and a write in between is not missed.
  */
 import { errorText } from '@boxcar/kernel';
 import type { JSONRPCMessage, McpServer, RequestId } from '@modelcontextprotocol/server';
@@ -17,9 +17,9 @@ export const isListen = (message: JSONRPCMessage): boolean =>
 export class Listens {
   readonly #scope: McpClientScope;
   readonly #subscriptions: Subscriptions;
-  /** What each request has named. */
+  /** The resources that each request has named. */
   readonly #named = new Map<RequestId, readonly string[]>();
-  /** The one that serves the connection. */
+  /** The server of the connection. */
   server: McpServer | undefined;
 
   constructor(scope: McpClientScope) {
@@ -27,7 +27,7 @@ export class Listens {
     this.#subscriptions = new Subscriptions(scope, (uri) => this.#tell(uri));
   }
 
-  /** A message of the client, before the SDK hears it. */
+  /** Must be called with each message of the client, before the SDK handles it. */
   heard(message: JSONRPCMessage): void {
     if (!('method' in message)) return;
     if ('id' in message && isListen(message)) void this.#begin(message.id, urisOf(message) ?? []);
@@ -47,7 +47,7 @@ export class Listens {
       } catch (error) {
         this.#scope.log('warn', 'mcp.not_followed', { uri, error: errorText(error) });
       }
-    // It may have been ended meanwhile.
+    // The request may have ended meanwhile.
     if (!this.#named.has(id)) this.#drop(uris);
   }
 

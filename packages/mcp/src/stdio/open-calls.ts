@@ -5,14 +5,14 @@ export class OpenCalls {
   readonly #ids = new Set<RequestId>();
   readonly #waiting = new Set<() => void>();
 
-  /** A message of the client. A request that it cancels gets no answer. */
+  /** Must be called with each message of the client. A canceled request gets no answer. */
   heard(message: JSONRPCMessage): void {
     if (!('method' in message)) return;
     if ('id' in message) this.#ids.add(message.id);
     else if (message.method === 'notifications/cancelled') this.#end(message.params?.requestId);
   }
 
-  /** A message to the client. */
+  /** Must be called with each message to the client. */
   said(message: JSONRPCMessage): void {
     if (!('method' in message)) this.#end(message.id);
   }
@@ -22,7 +22,7 @@ export class OpenCalls {
     for (const wake of this.#waiting) wake();
   }
 
-  /** Settles when everything is answered, after `limitMs`, or when `giveUp` fires. */
+  /** Settles when every request has an answer, after `limitMs`, or when `giveUp` fires. */
   async settled(limitMs: number, giveUp?: AbortSignal): Promise<void> {
     if (this.#ids.size === 0 || giveUp?.aborted === true) return;
     let timer: NodeJS.Timeout | undefined;

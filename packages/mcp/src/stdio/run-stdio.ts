@@ -1,4 +1,4 @@
-/** What `boxcar mcp` and `dist/server.js` do: a server for the client that has started the process. */
+/** The common part of `boxcar mcp` and `dist/server.js`: a server for the client that has started the process. */
 
 import type { Config } from '@boxcar/host/config';
 import { openStack } from '@boxcar/host/open';
@@ -14,16 +14,16 @@ import {
 import { type StdioOptions, serveClient } from './serve-client.js';
 
 export interface StdioFlags {
-  /** In whose name: id or name of an agent. Default: the operator. */
+  /** The agent that the client acts for, by id or name. Default: the operator. */
   readonly agent?: string | undefined;
   readonly groups?: ReadonlySet<ToolGroup> | undefined;
-  /** Id or name. Default: that of the configuration. */
+  /** Id or name. Default: the project of the configuration. */
   readonly project?: string | undefined;
 }
 
 const isGroup = (name: string): name is ToolGroup => (TOOL_GROUPS as readonly string[]).includes(name);
 
-/** `sessions,tapes`. @throws KernelError `bad_request`. */
+/** Parses `sessions,tapes`. @throws KernelError `bad_request`. */
 export function readGroups(text: string): ReadonlySet<ToolGroup> {
   const names = text.split(',').map((name) => name.trim());
   const groups = names.filter(isGroup);
@@ -39,9 +39,9 @@ const scopesOf = (agent: string | undefined): McpClientScope['scopes'] =>
   agent === undefined ? SCOPES : SCOPES.filter((scope) => scope !== 'approvals:write');
 
 /**
- * Opens what the configuration says and serves until the connection has ended.
+ * Opens the configured stack and serves until the connection has ended.
  *
- * @throws KernelError `not_found` for an agent or project that there is not; as `openStack`.
+ * @throws KernelError `not_found` for an unknown agent or project; the errors of `openStack`.
  */
 export async function runStdio(
   config: Config,
@@ -54,7 +54,7 @@ export async function runStdio(
   try {
     const { runtime } = stack;
     const as = agent ?? OPERATOR;
-    // Clients say little about a server whose calls all fail. Without its agent it does not start.
+    // Clients show little about a server whose calls all fail, so the server does not start without its agent.
     await openHandoffSessions(runtime, { projectId, as });
     await serveClient({ runtime, projectId, as, scopes: scopesOf(agent), groups, log }, options);
   } finally {

@@ -1,10 +1,10 @@
 /**
- * The server of one client that has started this process, over its stdin and stdout.
+ * Serves the client that has started this process, over stdin and stdout.
  *
- * C1  stdout has messages of the protocol and nothing else.
- * C2  When the client closes stdin, or the process is asked to stop, calls in progress are answered within a limit. Then the connection
- *     ends. A call that is not answered by then is given up; what it has written stays written, and nothing is half done.
- * C3  A line that is no message is answered, and costs nothing else.
+ * C1  stdout has only messages of the protocol.
+ * C2  When the client closes stdin, or the process is asked to stop, calls in progress have a limited time for their answer. Then the
+ *     connection ends. A call without an answer by then is given up; its committed writes stay, and no write is half done.
+ * C3  A line that is not a message gets an answer, and has no other effect.
  * Rule: docs/reference/mcp.md, "Over stdio".
  */
 import type { Readable, Writable } from 'node:stream';
@@ -19,9 +19,9 @@ import { OpenCalls } from './open-calls.js';
 export interface StdioOptions {
   readonly stdin: Readable;
   readonly stdout: Writable;
-  /** Asks to end. When the client has closed stdin before, the end is at once. */
+  /** Requests the end. If the client has already closed stdin, the connection ends at once. */
   readonly stop: AbortSignal;
-  /** How long calls in progress may take after that. */
+  /** The time for calls in progress after that. */
   readonly graceMs: number;
 }
 
@@ -61,7 +61,7 @@ export async function serveClient(scope: McpClientScope, options: StdioOptions):
   const input = new CheckedInput({
     onMessage: (message) => {
       listens.heard(message);
-      // A stream of events is no open call.
+      // An event stream does not count as an open call.
       if (!isListen(message)) calls.heard(message);
     },
     onRefused: (error) => {

@@ -75,7 +75,7 @@ const called = (id: number, name: string, args: JsonObject) => ({
 });
 const INITIALIZED = { jsonrpc: '2.0', method: 'notifications/initialized' };
 
-/** The line with which a request was answered. */
+/** The output line that answers a request. */
 const answerTo = async (child: NodeChild, id: string): Promise<JsonObject> =>
   JSON.parse(await child.line(new RegExp(`"id":${id}[,}]`))) as JsonObject;
 
@@ -140,7 +140,7 @@ describe('the process ends', () => {
   });
 });
 
-/** A connection in this process. */
+/** A connection within this process. */
 function connect(graceMs: number) {
   const stdin = new PassThrough();
   const stdout = new PassThrough();
@@ -156,7 +156,7 @@ function connect(graceMs: number) {
   return { stdin, stop, ended, send, said: () => said };
 }
 
-/** Holds what writes to a session. */
+/** Holds a lock that blocks writes to a session. */
 async function hold(session_key: string) {
   const client = await stage.database.pool.connect();
   await client.query('begin');

@@ -1,4 +1,4 @@
-/** Tools of tapes: what a model has for its own tape, for clients. Rule: docs/reference/tape.md, "Tools". */
+/** The tools that a model has for its own tape, for clients. Rule: docs/reference/tape.md, "Tools". */
 import {
   type JsonObject,
   KernelError,
@@ -64,7 +64,7 @@ function targetOf(ref: string | SessionAddress | undefined, { as }: McpClientSco
   return box === undefined ? ref : { box };
 }
 
-/** A tape that exists, with the rights of the client. */
+/** Opens an existing tape, with the rights of the client. */
 const openTape = (scope: McpClientScope, ref: string | SessionAddress | undefined): Promise<Tape> => {
   const { runtime, projectId, as } = scope;
   return runtime.tape(targetOf(ref, scope), { projectId, as, create: false });
@@ -98,7 +98,7 @@ async function fork(scope: McpClientScope, args: JsonObject): Promise<JsonObject
   return { success: true, session: made.name, agent_id: made.agentId, box_id: made.tape.boxId };
 }
 
-/** Bytes of matches in one answer. A match itself is cut as it is for models. */
+/** The limit of the matches in one answer, in bytes. Each match is also cut, as for models. */
 const MAX_MATCHES_BYTES = 262_144;
 
 async function search(scope: McpClientScope, args: JsonObject): Promise<JsonObject> {

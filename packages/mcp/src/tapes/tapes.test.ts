@@ -23,7 +23,7 @@ test('an agent anchors, describes, lists and searches its own tape', async () =>
   const handoff = { name: 'phase-1', summary: 'The pantograph is drawn.', idempotency_key: 'one' };
   const first = await call('tape_handoff', handoff, { as });
   expect(first.body).toEqual({ success: true, message: 'anchor added: phase-1' });
-  // The same key is the same anchor.
+  // The same key gives the same anchor.
   expect((await call('tape_handoff', handoff, { as })).body).toEqual(first.body);
   expect((await call('tape_info', {}, { as })).body).toMatchObject({
     success: true,

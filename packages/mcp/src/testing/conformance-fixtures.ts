@@ -1,4 +1,4 @@
-/** What the official conformance suite asks for: tools, resources and prompts beside those of the product. */
+/** Tools, resources and prompts that the official conformance suite requires in addition to the product's. */
 import { completable, fromJsonSchema, type McpServer, ResourceTemplate } from '@modelcontextprotocol/server';
 import { z } from 'zod';
 
@@ -111,7 +111,7 @@ const DEFAULTS = {
   verified: { type: 'boolean', default: true },
 } as const;
 
-/** Tools that ask the client something in the middle of a call. */
+/** Tools that ask the client a question in the middle of a call. */
 function addAskingTools(server: McpServer): void {
   const said = (
     what: string,
@@ -191,7 +191,7 @@ function addResources(server: McpServer): void {
       ],
     }),
   );
-  // The product follows rows; the resource of the suite has none.
+  // The product follows rows, and the resource of the suite has no rows.
   server.server.setRequestHandler('resources/subscribe', () => ({}));
   server.server.setRequestHandler('resources/unsubscribe', () => ({}));
 }

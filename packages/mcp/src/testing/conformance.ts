@@ -1,4 +1,4 @@
-/** The official conformance suite against a server: it sends no key, so a proxy adds one to each of its requests. */
+/** Runs the official conformance suite against a server. The suite sends no key, so a proxy adds one to each of its requests. */
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer, request } from 'node:http';
@@ -11,11 +11,11 @@ import { spawnNode } from '@boxcar/testkit';
 export interface KeyProxy extends AsyncDisposable {
   readonly origin: string;
   readonly url: string;
-  /** Where requests go from now on, and with which key. */
+  /** Sets the target of further requests, and their key. */
   passTo(target: string, key: string): void;
 }
 
-/** Passes everything on, with the key. */
+/** A proxy that passes all requests on and adds the key. */
 export async function keyProxy(): Promise<KeyProxy> {
   let target = '';
   let authorization = '';
@@ -50,7 +50,7 @@ export async function keyProxy(): Promise<KeyProxy> {
   };
 }
 
-/** All that the suite has for servers. */
+/** All scenarios of the suite for servers. */
 export const SCENARIOS: readonly string[] = [
   'completion-complete',
   'dns-rebinding-protection',
@@ -90,14 +90,14 @@ const SUITE = createRequire(import.meta.url).resolve('@modelcontextprotocol/conf
 
 export interface Verdict {
   readonly code: number | null;
-  /** Each scenario that has run, with how many of its checks have passed and failed. */
+  /** Each scenario that has run, with the numbers of passed and failed checks. */
   readonly scenarios: ReadonlyMap<string, { readonly passed: number; readonly failed: number }>;
   readonly output: string;
 }
 
 const LINE = /^[✓✗] ([a-z0-9-]+): (\d+) passed, (\d+) failed/gm;
 
-/** Runs scenarios against a server; without a name all of them. */
+/** Runs one scenario against a server; without a name, all scenarios. */
 export async function runConformance(url: string, scenario?: string): Promise<Verdict> {
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-conformance-'));
   const what = scenario === undefined ? ['--suite', 'all'] : ['--scenario', scenario];

@@ -1,4 +1,4 @@
-/** The MCP server over HTTP on a database of its own, and clients of the official SDKs, for tests. */
+/** The MCP server over HTTP on a separate database, and clients of the official SDKs, for tests. */
 import { createHttpFrame, type HttpFrame, type HttpFrameOptions } from '@boxcar/http';
 import { SCOPES, type Scope } from '@boxcar/kernel';
 import { createKey, type OpenRuntime, openRuntime } from '@boxcar/runtime';
@@ -18,9 +18,9 @@ export interface LogLine {
 export interface StageOptions
   extends Omit<McpRoutesOptions, 'runtime' | 'log'>,
     Partial<Omit<HttpFrameOptions, 'runtime' | 'log' | 'stallMs'>> {
-  /** Of another stage: a second process on the same rows. */
+  /** The database of another stage: a second process on the same rows. */
   readonly database?: TestDatabase;
-  /** Another way to the database. */
+  /** Another address of the database. */
   readonly databaseUrl?: string;
 }
 
@@ -102,7 +102,7 @@ const times = (given: Readonly<Record<keyof SessionTimes, number | undefined>>):
 
 export const bearer = (key: string): Readonly<Record<string, string>> => ({ authorization: `Bearer ${key}` });
 
-/** Of the SDK that speaks the revision 2025-11-25. */
+/** A client of the SDK for the revision 2025-11-25. */
 export async function openLegacyClient(url: string, key: string): Promise<LegacyClient> {
   const client = new LegacyClient({ name: 'test', version: '1.0.0' });
   const transport = new LegacyTransport(new URL(url), { requestInit: { headers: { ...bearer(key) } } });
@@ -110,14 +110,14 @@ export async function openLegacyClient(url: string, key: string): Promise<Legacy
   return client;
 }
 
-/** Ends the session too: a client that is closed leaves it open. */
+/** Ends the session too: closing a client leaves the session open. */
 export async function endSession(client: LegacyClient): Promise<void> {
   const { transport } = client;
   if (transport instanceof LegacyTransport) await transport.terminateSession();
   await client.close();
 }
 
-/** Of the SDK that speaks both revisions; `auto` takes the newer one. */
+/** A client of the SDK for both revisions; `auto` takes the newer one. */
 export async function openClient(
   url: string,
   key: string,

@@ -1,34 +1,34 @@
-/** An issuer of tokens on this machine, for tests: its keys are made here, and it serves what clients look for. */
+/** An issuer of tokens on this machine, for tests: it generates its keys and serves the documents that clients request. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { type CryptoKey, exportJWK, generateKeyPair, type JWK, SignJWT } from 'jose';
 
-/** Also those that no token may have. */
+/** Includes claims that no token may have. */
 export type Claims = Readonly<Record<string, unknown>>;
 
 export interface TestIssuer extends AsyncDisposable {
   readonly url: string;
-  /** The paths that were asked for, in order. */
+  /** The requested paths, in order. */
   readonly asked: string[];
-  /** The public key that it shows now. */
+  /** The public key that it currently publishes. */
   readonly publicKey: CryptoKey;
-  /** Where its keys are, when it says something else than it does. */
+  /** The published address of its keys, which may differ from the real one. */
   jwksUri: string;
-  /** What it answers in place of everything else. */
+  /** Replaces every answer. */
   broken: ((answer: ServerResponse) => void) | undefined;
   readonly jwk: JWK;
-  /** What it shows beside its own key. */
+  /** Keys that it publishes in addition to its own. */
   readonly otherKeys: object[];
-  /** What its metadata have more. */
+  /** An additional member of its metadata. */
   padding: string;
-  /** What it answers where it has nothing. */
+  /** The answer at unknown paths. */
   elsewhere: ((answer: ServerResponse) => void) | undefined;
-  /** Its metadata are at this path. */
+  /** The path of its metadata. */
   metadataPath: string;
-  /** What its metadata call it. */
+  /** The issuer that its metadata name. */
   calledIssuer: string;
-  /** Shows another key from now on. @param algorithm - Default: RS256. */
+  /** Publishes another key from now on. @param algorithm - Default: RS256. */
   rotate(algorithm?: string): Promise<void>;
   /** A token for `audience`, valid for ten minutes. Claims that are undefined are left out. */
   token(claims?: Claims, header?: { readonly kid?: string | null; readonly typ?: string }): Promise<string>;
@@ -37,7 +37,7 @@ export interface TestIssuer extends AsyncDisposable {
 const lifeS = 600;
 export const nowS = (): number => Math.floor(Date.now() / 1000);
 
-/** @param options.path - Of the issuer, such as `/tenant`. */
+/** @param options.path - The path of the issuer, such as `/tenant`. */
 export async function openIssuer({
   audience,
   path = '',
@@ -69,7 +69,7 @@ export async function openIssuer({
     answer.writeHead(found === undefined ? 404 : 200, { 'content-type': 'application/json' });
     answer.end(JSON.stringify(found ?? {}));
   });
-  /** To any client, for what it asks. */
+  /** Gives any client the token that it requests. */
   async function giveToken(request: IncomingMessage, answer: ServerResponse): Promise<void> {
     const form = new URLSearchParams(await text(request));
     const scope = form.get('scope') ?? '';

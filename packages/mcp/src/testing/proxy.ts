@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net';
 
 export interface Proxy extends AsyncDisposable {
   readonly url: string;
-  /** The address of the server behind it. */
+  /** The address of the proxied server. */
   target: string | undefined;
 }
 

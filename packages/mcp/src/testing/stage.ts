@@ -1,4 +1,4 @@
-/** A server on a database of its own, and clients of the official SDKs, for tests. */
+/** A server on a separate database, and clients of the official SDKs, for tests. */
 import type { JsonObject, JsonValue, Scope } from '@boxcar/kernel';
 import { SCOPES } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
@@ -33,10 +33,10 @@ export function makeClient(kind: ClientKind): McpClient {
   }
 }
 
-/** What a tool answers. */
+/** The answer of a tool. */
 export interface Called {
   readonly isError: boolean;
-  /** Of the text. */
+  /** The text, parsed. */
   readonly body: JsonObject;
   readonly structured: JsonValue | undefined;
   readonly meta: JsonObject;
@@ -84,9 +84,9 @@ export interface StageOptions {
   /** The text of a policy. */
   readonly policy?: string;
   readonly functions?: Record<string, ScriptedFunction>;
-  /** False: nothing runs turns. */
+  /** False: no worker runs turns. */
   readonly works?: boolean;
-  /** True: the primitive `handoff` is on. */
+  /** True: the primitive `handoff` is enabled. */
   readonly handsOff?: boolean;
 }
 
@@ -131,7 +131,7 @@ export async function openStage({
       const [near, far] = InMemoryTransport.createLinkedPair();
       const served = serveStdio(() => createMcpServer(scope(rest)), { transport: far });
       await (client as OldClient).connect(near as OldTransport);
-      // From now on the client checks what it gets by the schemas of the tools.
+      // After this call the client validates results against the schemas of the tools.
       await client.listTools();
       const connection: Connection = {
         client,

@@ -2,7 +2,7 @@
 import { type HandoffSessions, openHandoffSessions } from '@boxcar/runtime';
 import type { Stage } from './http-stage.js';
 
-/** A profile whose turns nobody runs, and agents of it. */
+/** A profile whose turns no worker runs, and agents of it. */
 export async function makeAgents({ opened }: Stage, names: readonly string[]): Promise<void> {
   const { runtime } = opened;
   await runtime.applyProfile({
@@ -19,7 +19,7 @@ export async function makeAgents({ opened }: Stage, names: readonly string[]): P
 export const sessionsOf = ({ opened }: Stage, as?: string): Promise<HandoffSessions> =>
   openHandoffSessions(opened.runtime, as === undefined ? {} : { as });
 
-/** A session with messages; gives its tape. */
+/** Creates a session with messages; returns its tape. */
 export async function makeSession(
   sessions: HandoffSessions,
   sessionKey: string,
@@ -44,7 +44,7 @@ export async function say(sessions: HandoffSessions, sessionKey: string, content
   if (outcome !== 'updated') throw new Error(`the update is ${outcome}`);
 }
 
-/** As a handoff grants: up to a position. */
+/** Grants access up to a position, as a handoff does. */
 export async function grantUpto(
   { database }: Stage,
   { boxId, agent, upto }: { readonly boxId: string; readonly agent: string; readonly upto: number },

@@ -1,11 +1,11 @@
 /**
- * Tools of the server: one way from the arguments of a client to an answer.
+ * Tools of the server: the common path from the arguments of a client to an answer.
  *
- * T1  Arguments in camelCase are renamed, and then checked by the same schemas as at every other door.
- * T2  An answer is its JSON as text, and the same as structured content. A failure that the client can act on is the text alone, with
- *     `isError`. It never is an error of the protocol.
- * T3  Every call has an id: in its answer, and in each of its log lines.
- * T4  A call that meets a database that is away is tried up to three times under one idempotency key, so it is done once.
+ * T1  Arguments in camelCase are renamed, and then checked against the same schemas as in every other interface.
+ * T2  An answer is its JSON as text, and the same as structured content. A failure that the client can react to is only text, with
+ *     `isError`. It is never an error of the protocol.
+ * T3  Every call has an id, in its answer and in each of its log lines.
+ * T4  When the database is unavailable, a call is tried up to three times under one idempotency key, so it takes effect once.
  * Rule: docs/reference/mcp.md, "Answers".
  */
 import { isJsonObject, type JsonObject, type Scope } from '@boxcar/kernel';
@@ -27,51 +27,51 @@ export interface ToolCall {
   readonly requestId: string;
   readonly log: Log;
   readonly signal: AbortSignal;
-  /** What the protocol has of the request. */
+  /** The protocol's data of the request. */
   readonly request: ServerContext['mcpReq'];
 }
 
-/** What a call comes to: an answer, or a question to the person at the client. */
+/** The outcome of a call: an answer, or a question to the user of the client. */
 export type ToolAnswer = JsonObject | InputRequiredResult;
 
 export interface ToolDefinition {
   readonly name: string;
   readonly title: string;
   readonly description: string;
-  /** JSON schemas of an object. */
+  /** JSON schema of an object. */
   readonly input: JsonObject;
   readonly output: JsonObject;
   readonly scope: Scope;
   readonly annotations: ToolAnnotations;
-  /** Its arguments have an `idempotency_key`, which is set when the client gives none (T4). */
+  /** Its arguments have an `idempotency_key`, which is set when the client sends none (T4). */
   readonly isKeyed?: boolean;
-  /** A second run would do it again, so there is none (T4). */
+  /** It is never run a second time, since a second run would repeat its effect (T4). */
   readonly isOnce?: boolean;
   /**
-   * @param args - Not checked yet.
-   * @throws KernelError, ToolFailure what the client is answered.
+   * @param args - Not yet checked.
+   * @throws KernelError, ToolFailure the failure for the client.
    */
   run(args: JsonObject, call: ToolCall): Promise<ToolAnswer>;
 }
 
-/** Reads: the same call again changes nothing. */
+/** For reads: a repeated call changes nothing. */
 export const READS: ToolAnnotations = {
   readOnlyHint: true,
   destructiveHint: false,
   idempotentHint: true,
   openWorldHint: false,
 };
-/** Writes that take nothing away. */
+/** For writes that remove nothing. */
 export const ADDS: ToolAnnotations = {
   readOnlyHint: false,
   destructiveHint: false,
   idempotentHint: false,
   openWorldHint: false,
 };
-/** Writes after which something is gone or ended. */
+/** For writes that remove or end an object. */
 export const ENDS: ToolAnnotations = { ...ADDS, destructiveHint: true };
 
-/** Arguments are checked in `run`, so that what is wrong with them is told as every other failure is (T1, T2). */
+/** Arguments are checked in `run`, so that their errors are reported like every other failure (T1, T2). */
 const listed = (schema: JsonObject): StandardSchemaWithJSON<JsonObject> => ({
   '~standard': {
     version: 1,
@@ -87,10 +87,10 @@ const textOf = (body: JsonObject): CallToolResult['content'] => [
 
 const names = new WeakMap<McpServer, Set<string>>();
 
-/** Whether a server has a tool of this name. Plugins name primitives as they like. */
+/** Whether a server has a tool of this name. Plugins can name primitives freely. */
 export const hasTool = (server: McpServer, name: string): boolean => names.get(server)?.has(name) === true;
 
-/** Adds a tool, if the principal has its scope. */
+/** Adds a tool, if the principal has the tool's scope. */
 export function addTool(server: McpServer, scope: McpClientScope, tool: ToolDefinition): void {
   names.set(server, (names.get(server) ?? new Set()).add(tool.name));
   if (!scope.scopes.includes(tool.scope)) return;

@@ -1,4 +1,4 @@
-/** Arguments in camelCase, which some clients send, under the names of the schema. */
+/** Converts arguments in camelCase, which some clients send, to the names of the schema. */
 import { isJsonObject, type JsonObject, type JsonValue, KernelError } from '@boxcar/kernel';
 
 const toCamelCase = (name: string): string =>
@@ -19,7 +19,7 @@ function refuse(field: string, alias: string): never {
   });
 }
 
-/** The members of an object under their names, each once. Its own words come first: those of the schema are not aliases. */
+/** The members of an object under their schema names, each once. The schema's own names take precedence: they are never aliases. */
 function renameMembers(value: JsonObject, properties: JsonObject, path: string): JsonObject {
   const aliases = new Map(
     Object.keys(properties)
@@ -37,7 +37,7 @@ function renameMembers(value: JsonObject, properties: JsonObject, path: string):
 }
 
 /**
- * A value with the names of its JSON schema. What the schema leaves open, such as metadata, stays as it is.
+ * A value with the member names of its JSON schema. Parts that the schema leaves open, such as metadata, stay unchanged.
  *
  * @throws KernelError `bad_request` for a name that is given in both spellings with different values.
  */

@@ -1,4 +1,4 @@
-/** Arguments and answers of tools whose work begins here. */
+/** Parses arguments and converts answers of tools. */
 import { type JsonObject, type JsonValue, parseInput } from '@boxcar/kernel';
 import type { z } from 'zod';
 
@@ -6,5 +6,5 @@ import type { z } from 'zod';
 export const parseArguments = <T>(schema: z.ZodType<T>, args: JsonObject): T =>
   parseInput(schema, args, 'arguments');
 
-/** What the runtime answers is JSON by its types, but for dates. */
+/** Answers of the runtime are JSON except for dates. */
 export const toJson = (value: unknown): JsonValue => JSON.parse(JSON.stringify(value ?? null)) as JsonValue;

@@ -1,15 +1,17 @@
-/** Failures of calls that the client can act on. They are results of the tool: errors of the protocol are for the protocol. */
+/**
+ * Failures of calls that the client can react to. They are results of the tool: errors of the protocol are for faults of the protocol.
+ */
 import { type ErrorCode, type JsonObject, KernelError } from '@boxcar/kernel';
 import { type Log, newId } from '@boxcar/runtime';
 
-/** The words of the protocol's clients for the codes of the kernel; other codes are told as they are, in capitals. */
+/** The texts that clients of the protocol use for codes of the kernel; other codes are shown unchanged, in capitals. */
 const WORDS: Readonly<Partial<Record<ErrorCode, string>>> = {
   bad_request: 'VALIDATION_ERROR',
   payload_too_large: 'VALIDATION_ERROR',
 };
 
 interface Failure {
-  /** In words that a model can act on. */
+  /** A text that a model can act on. */
   readonly error: string;
   readonly error_code: string;
   readonly details?: JsonObject | undefined;
@@ -17,7 +19,7 @@ interface Failure {
   readonly rest?: JsonObject | undefined;
 }
 
-/** A failure that a tool finds by itself. */
+/** A failure that a tool detects itself. */
 export class ToolFailure extends Error {
   readonly failure: Failure;
 
@@ -28,7 +30,7 @@ export class ToolFailure extends Error {
   }
 }
 
-/** What is not meant for a client is in the log, under the id of the call. */
+/** Details that are not meant for a client are in the log, under the id of the call. */
 export function toFailure(error: unknown, log: Log): Failure {
   if (error instanceof ToolFailure) return error.failure;
   if (!(error instanceof KernelError) || error.code === 'internal_error') {
@@ -59,5 +61,5 @@ export const failureBody = (
   request_id: requestId,
 });
 
-/** Of a call: its id in answers and log lines. */
+/** The id of a call in answers and log lines. */
 export const newRequestId = (): string => newId();

@@ -4,7 +4,7 @@ import { withPatience } from './patience.js';
 
 const away = (): KernelError => new KernelError('database_unavailable');
 
-/** Fails so often, and then answers. */
+/** Fails the given number of times, and then answers. */
 const failing = (times: number, error: () => unknown = away) => {
   const attempts: number[] = [];
   return {

@@ -1,4 +1,4 @@
-/** Calls that meet a database that is away are made again, inside of the call. */
+/** Retries calls within one request while the database is unavailable. */
 import { setTimeout as pause } from 'node:timers/promises';
 import { decideRetry, KernelError } from '@boxcar/kernel';
 
@@ -10,8 +10,8 @@ const isTransient = (error: unknown): boolean =>
 /**
  * Up to three attempts, with growing pauses of random length.
  *
- * @param attempt - The second run of it changes nothing that the first one has done.
- * @param options.signal - Nobody waits for the answer any more: no further attempt.
+ * @param attempt - Must be idempotent: a second run changes nothing that the first run has done.
+ * @param options.signal - When it aborts, no caller waits for the answer, and no further attempt is made.
  */
 export async function withPatience<T>(
   attempt: () => Promise<T>,

@@ -1,8 +1,8 @@
-/** Schemas as clients are shown them. */
+/** Schemas in the form that clients see. */
 import type { JsonObject } from '@boxcar/kernel';
 import { z } from 'zod';
 
-/** As in every list of tools, without the dialect. */
+/** Without the dialect, as in every list of tools. */
 const withoutDialect = ({ $schema: _dialect, ...schema }: Record<string, unknown>): JsonObject =>
   schema as JsonObject;
 

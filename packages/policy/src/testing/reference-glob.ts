@@ -1,8 +1,8 @@
-/** A second matcher for tests, which tries every way. Texts of a few characters only. */
+/** A second matcher for tests, which tries every possibility. Only for texts of a few characters. */
 
 const codeOf = (character: string): number => character.codePointAt(0) ?? -1;
 
-/** Whether a character is in the inside of a set, `!` left out. */
+/** Whether a character is in the set with this content, without the `!`. */
 function isIn(inside: string, character: string): boolean {
   if (inside === '') return false;
   const [, first, last] = /^(.)-(.)/su.exec(inside) ?? [];

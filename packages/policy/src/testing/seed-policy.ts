@@ -1,4 +1,4 @@
-/** The policy that the description of handoffs gives, to the letter. Nothing but tests uses it. */
+/** The policy from the description of handoffs, copied exactly. Only tests use it. */
 export const SEED_POLICY = `tools:
   handoff:
     permission: REQUIRE_APPROVAL

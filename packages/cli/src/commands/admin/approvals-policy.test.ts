@@ -1,4 +1,4 @@
-/** Approvals of handoffs on the command line, under a policy that has changed since the request. No worker runs. */
+/** Approvals of handoffs on the command line, when the policy has changed since the request. No worker runs. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -36,7 +36,7 @@ afterAll(async () => {
   await stack[Symbol.asyncDispose]();
 });
 
-/** A turn that waits, and its ticket. */
+/** A waiting turn, and its ticket. */
 async function ask(): Promise<{ turn: string; ticket: string }> {
   const { turn_id: turn } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'payer',

@@ -18,7 +18,7 @@ interface ListFlags extends TicketsFlags {
   readonly cursor?: string;
 }
 
-/** What is left of its time, or when it was decided. */
+/** The remaining time, or the time of the decision. */
 function timeOf({ status, expires_at, resolved_at }: ApprovalTicket): string {
   if (status === 'pending')
     return `${formatShortDuration(Math.max(Date.parse(expires_at) - Date.now(), 0))} left`;

@@ -24,7 +24,7 @@ function openCluster({ nodes, isTls, username, password }: RedisClusterAddress, 
   return new Cluster([...nodes], {
     lazyConnect: true,
     clusterRetryStrategy: null,
-    // A cluster that is not whole would be waited for.
+    // With the check, the client would wait for an incomplete cluster.
     enableReadyCheck: false,
     slotsRefreshTimeout: timeoutMs,
     ...(isTls ? { dnsLookup: (host, found) => found(null, host) } : {}),
@@ -41,14 +41,14 @@ const toError = (thrown: unknown): Error => (thrown instanceof Error ? thrown : 
 const toCause = (error: Error): Error =>
   error.message === 'Connection is closed.' ? new Error('the connection was refused or cut off') : error;
 
-/** Connects, asks and disconnects; the reason of a failure says what Redis or the network said. */
+/** Connects, runs the question and disconnects. The reason of a failure contains the error of Redis or of the network. */
 async function ask<C extends Client, T>(
   address: RedisAddress,
   client: C,
   question: (client: C) => Promise<T>,
 ): Promise<T> {
   let reason: Error | undefined;
-  // Of what a cluster says about its nodes, the first is the cause of the others.
+  // The first of several node errors of a cluster is the cause of the others.
   for (const event of ['error', 'node error'] as const)
     client.on(event, (error: Error) => {
       reason ??= error;
@@ -75,7 +75,7 @@ async function readNode(node: Redis): Promise<RedisFacts> {
   const lines = info.split(/\r?\n/);
   const field = (name: string): string =>
     lines.find((line) => line.startsWith(`${name}:`))?.slice(name.length + 1) ?? '';
-  // Managed servers may refuse CONFIG, and say the policy in INFO.
+  // Managed servers may refuse CONFIG, and report the policy in INFO.
   const save = await node.config('GET', 'save').catch(() => undefined);
   const saves = Array.isArray(save) ? String(save[1] ?? '') : '';
   return {
@@ -93,7 +93,7 @@ function addressOf(url: string): RedisAddress {
   return read.address;
 }
 
-/** A cluster refuses every command while it has no node for one of its slots. */
+/** A cluster refuses every command while any of its slots has no node. */
 async function checkCluster(cluster: Cluster): Promise<void> {
   const info = String(await cluster.cluster('INFO'));
   const [, state = 'unknown'] = /cluster_state:(\w+)/.exec(info) ?? [];
@@ -103,9 +103,9 @@ async function checkCluster(cluster: Cluster): Promise<void> {
 }
 
 /**
- * Asks Redis whether it is there and lets us in. A cluster must have a node for every slot.
+ * Checks that Redis is reachable and accepts the credentials. A cluster must have a node for every slot.
  *
- * @throws KernelError `redis_unavailable` with the reason; the URL's password is not part of it.
+ * @throws KernelError `redis_unavailable` with the reason, without the URL's password.
  */
 export async function checkRedis(url: string, timeoutMs = 2_000): Promise<void> {
   const address = addressOf(url);
@@ -114,7 +114,7 @@ export async function checkRedis(url: string, timeoutMs = 2_000): Promise<void> 
 }
 
 /**
- * One entry for each node with slots.
+ * Returns one entry for each node with slots.
  *
  * @throws KernelError as `checkRedis`.
  */

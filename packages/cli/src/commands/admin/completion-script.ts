@@ -1,4 +1,4 @@
-/** Completion scripts for shells, written from the program's own definition. */
+/** Completion scripts for shells, generated from the program's own definition. */
 import type { Command, Option } from 'commander';
 
 export const SHELLS = ['bash', 'zsh', 'fish'] as const;
@@ -9,7 +9,7 @@ interface Word {
   readonly description: string;
 }
 
-/** What may follow a command line so far. */
+/** The words that may follow a partial command line. */
 interface Place {
   /** `boxcar profiles apply`. */
   readonly path: string;
@@ -26,7 +26,7 @@ const toWord = (option: Option): Word => ({
 
 function placesOf(command: Command, path: string, inherited: readonly Option[]): Place[] {
   const help = command.createHelp();
-  // Of one name once: each command makes its own --help.
+  // Options with the same name are listed once: each command has its own --help.
   const options = [
     ...new Map(
       [...help.visibleOptions(command), ...inherited].map((option) => [option.flags, option]),

@@ -133,7 +133,7 @@ describe('a database', () => {
       level: 'fail',
       next: expect.stringContaining('sweep'),
     });
-    // Broken by hand above, too: it says it has started, and its tape does not.
+    // Also corrupted above: the turn has started, but its tape has no start.
     expect(of(stuck, 'invariant starts-once')).toMatchObject({ level: 'fail', ids: [turnId] });
     await database.pool.query('delete from boxcar.workers');
     await database.pool.query('delete from boxcar.turns where id = $1', [turnId]);
@@ -327,7 +327,7 @@ describe('what facts mean', () => {
     const good = { version: '7.4.1', policy: 'noeviction', maxMemory: 0, isPersistent: true };
     const bad = { ...good, ...rest };
     const found = judgeRedis([bad]);
-    // Of a cluster the worst node counts.
+    // For a cluster, the worst node counts.
     expect(judgeRedis([good, bad, good]).slice(1)).toEqual(level === 'ok' ? judgeRedis([good]) : found);
     expect(found.find((finding) => finding.check === check)).toMatchObject({ level });
   });

@@ -42,9 +42,9 @@ import { readRedisFacts } from './check-redis.js';
 
 const DEFAULT_TURNS = 10_000;
 const DEFAULT_TIMEOUT_MS = 5_000;
-/** What was due a moment ago is not late: sweeps come every second. */
+/** Work that was due a moment ago is not late: sweeps run every second. */
 const LATE_MS = 10_000;
-/** A standby that works has what was written a moment ago. */
+/** A healthy standby has replayed the writes of a moment ago. */
 const CATCH_UP_MS = 1_000;
 const LISTED_IDS = 5;
 const LISTED_LETTERS = 100;
@@ -60,7 +60,7 @@ interface DoctorFlags {
 }
 
 interface Extent {
-  /** Undefined: all of them. */
+  /** Undefined: all turns. */
   readonly turns: number | undefined;
   readonly timeoutMs: number;
 }
@@ -69,7 +69,7 @@ const POOLER_TROUBLE = /prepared statement .{0,200} exist|unsupported startup pa
 const POOLER_NEXT =
   'A transaction pooler stands in between: it must know prepared statements (PgBouncer 1.21 or newer with max_prepared_statements), and DATABASE_DIRECT_URL must lead past it.';
 
-/** A check that could not be made is a finding too. */
+/** A check that failed to run is a finding too. */
 function failed(check: string, thrown: unknown): Finding {
   const error = toErrorBody(toDatabaseError(thrown));
   const isPooler = POOLER_TROUBLE.test(error.message);
@@ -122,7 +122,7 @@ async function examineReplica({ config }: Context, server: Server): Promise<read
   }
 }
 
-/** What a program that starts now would say of the policy. */
+/** The findings that a program that starts now would report about the policy. */
 function examinePolicy({ config }: Context): Promise<readonly Finding[]> {
   return attempt('policy', async () => {
     const { policyFile: file } = config;
@@ -152,7 +152,7 @@ async function examineInvariants(
   return judgeInvariants(reports, scope);
 }
 
-/** What needs the schema: work under way, and the invariants. */
+/** Checks that need the schema: work in progress, and the invariants. */
 async function examineRows(context: Context, server: Server, extent: Extent): Promise<readonly Finding[]> {
   const { timeoutMs } = extent;
   const config = { ...context.config, databaseUrl: server.databaseUrl, directUrl: server.directUrl };
@@ -184,14 +184,14 @@ async function examine(context: Context, server: Server, extent: Extent): Promis
     connectionString: server.databaseUrl,
     max: 1,
     applicationName: 'boxcar-doctor',
-    // A pooler that takes no settings is what may have to be found out.
+    // The connection may lead to a pooler that rejects settings, which the checks must be able to report.
     isPooled: true,
   });
   try {
     const hasQueues = context.config.redisUrl === undefined;
     findings.push(...judgeServer(await readServerFacts(pool, { hasQueues })));
   } catch (error) {
-    // Whatever else there is to ask would say the same.
+    // Every further check would report the same failure.
     return [failed('database', error)];
   } finally {
     await endPool(pool);
@@ -243,7 +243,7 @@ function describe(findings: readonly Finding[]): string {
   return `${lines.join('\n')}\n\n${countOf(findings.length, 'finding')}: ${count('ok')} ok, ${count('warn')} warn, ${count('fail')} fail`;
 }
 
-/** `boxcar doctor --retry-dead`: the one thing it mends. */
+/** `boxcar doctor --retry-dead`: the only repair that the command makes. */
 async function retryDead(context: Context): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
   const count = await retryDeadLetters(reader.pool);
@@ -255,7 +255,7 @@ async function retryDead(context: Context): Promise<number> {
   return EXIT.success;
 }
 
-/** `boxcar doctor --invariants`: for after a test, an upgrade or a repair by hand. */
+/** `boxcar doctor --invariants`: for use after a test, an upgrade or a manual repair. */
 async function onlyInvariants(context: Context, extent: Extent): Promise<readonly Finding[]> {
   await using reader = await openReader(context.config, context.log('warn'));
   return await examineInvariants(context, reader.pool, extent);
@@ -266,7 +266,7 @@ async function examineAll(context: Context, extent: Extent): Promise<readonly Fi
   return await examine(context, server, extent);
 }
 
-/** `boxcar doctor`: looks, and changes nothing. */
+/** `boxcar doctor`: checks, and changes nothing. */
 async function runDoctor(context: Context, flags: DoctorFlags): Promise<number> {
   if (flags.retryDead === true) return retryDead(context);
   const extent = {

@@ -43,7 +43,7 @@ const describe = (cards: readonly ErasedCard[], evidence: readonly ErasedEvidenc
     .map(({ title, rows }) => formatTable([{ title }, { title: 'outcome' }], rows))
     .join('\n');
 
-/** `boxcar erase`: the content of cards and evidence, for good. */
+/** `boxcar erase`: permanently deletes the content of cards and evidence. */
 async function runErase(context: Context, refs: readonly string[], flags: EraseFlags): Promise<number> {
   const named = refs.map((ref, index) => readFlag(() => parseId<'card'>(ref, `cards.${index}`)));
   const boxId =

@@ -1,4 +1,4 @@
-/** Handoffs on the command line: asked for by one process, served by a worker, listed and shown by another process. */
+/** Handoffs on the command line: requested by one process, served by a worker, listed and shown by another process. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -98,7 +98,7 @@ test('one that needs an approval prints its ticket, and goes on after the decisi
     { message: 'the second ticket' },
   );
   expect(other).not.toBe(ticket_id);
-  // Another command line in this process would get this one's output.
+  // A second command line in this process would receive the output of the first.
   await new ApprovalGate({ runtime: stack.runtime }).deny(other, { reason: 'not now' });
   const denied = await waiting;
   expect(denied.code).toBe(3);
@@ -174,7 +174,7 @@ test('a chain is one request, one picture, and undone by hand where it could not
     `hops:=${JSON.stringify(hops)}`,
   ];
   const { handoff_id } = await json(...submit);
-  // Its functions are served here.
+  // The functions of the tool are served by this process.
   expect(await tool.waitForHandoff(handoff_id)).toMatchObject({ phase: 'compensation_failed' });
   const shown = await cliHere(['handoffs', 'show', handoff_id, '--chain'], env);
   const lines = shown.stdout
@@ -243,7 +243,7 @@ test('a question is listed, and answered once', async () => {
   });
 });
 
-/** No database answers there. */
+/** No database is reachable at this address. */
 const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
 
 test('wrong values are refused by name before the database is asked, and what there is not after', async () => {

@@ -40,7 +40,7 @@ interface ListFlags {
 
 const FLAGS = { 'options.limit': '--limit', 'options.cursor': '--cursor' };
 
-/** @throws KernelError of the command line for a value that no list takes. */
+/** @throws KernelError of the command line for a value that the list does not accept. */
 async function optionsOf(flags: ListFlags): Promise<ListHandoffsOptions> {
   const { source, target, project: _project, ...rest } = flags;
   const options = { ...rest, source_agent: source, target_agent: target };

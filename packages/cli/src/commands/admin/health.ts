@@ -8,8 +8,8 @@ import { openReader } from '../../reader.js';
 import { countOf } from '../../text/text.js';
 
 /**
- * `boxcar health`: whether a worker of this host holds a living lease, read from the rows. The lease is renewed by the
- * worker's own event loop, so one that hangs, or has lost the database, is found out within the lease.
+ * `boxcar health`: whether a worker of this host has a lease that has not expired, read from the rows. The worker's own event loop renews
+ * the lease, so a worker that hangs, or has lost the database, is detected within the lease time.
  */
 async function checkHealth(context: Context, flags: { readonly pid?: number }): Promise<number> {
   // A probe has its own time limit, and an unreachable database is a result.
@@ -27,7 +27,7 @@ async function checkHealth(context: Context, flags: { readonly pid?: number }): 
       ? `healthy: ${countOf(workers.length, 'live worker')} on ${where}`
       : `unhealthy: no live worker on ${where}`,
   );
-  // Not `negative`: health checks of containers know 0 and 1 only.
+  // Not `negative`: container health checks only know 0 and 1.
   return isHealthy ? EXIT.success : EXIT.error;
 }
 

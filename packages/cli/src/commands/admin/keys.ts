@@ -23,7 +23,7 @@ interface CreateFlags {
   readonly project?: string;
 }
 
-/** What is shown of a key that was made: its text, this once. */
+/** Shows a new key with its text, which is never shown again. */
 function answerMade(context: Context, made: CreatedKey): void {
   const { key_id, key, scopes, project, agent, expires_at } = made;
   context.answer(
@@ -69,7 +69,7 @@ interface ListFlags {
 const since = (at: Date | null): string =>
   at === null ? 'never' : `${formatShortDuration(Math.max(Date.now() - at.getTime(), 0))} ago`;
 
-/** Until when it may be used. */
+/** The end of the key's validity. */
 function endOf({ status, expires_at, revoked_at }: Key): string {
   if (status !== 'usable') return status;
   const ends = [expires_at, revoked_at].flatMap((at) => (at === null ? [] : [at.getTime()]));

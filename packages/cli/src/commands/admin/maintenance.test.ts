@@ -1,4 +1,4 @@
-/** The commands that change what is stored: erase, purge, projects. */
+/** The commands that change stored data: erase, purge, projects. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -104,7 +104,7 @@ describe('boxcar purge', () => {
        update boxcar.turns t set status = 'canceled', ended_at = now() - interval '40 days', created_at = now() - interval '41 days', deliverable_card_id = d.card from d where t.id = d.id`,
     );
   const age = (): Promise<unknown> =>
-    // Entries are as old as their runs.
+    // Entries have the same age as their runs.
     database.pool.query(
       `begin; set local session_replication_role = replica;
        update boxcar.runs set created_at = now() - interval '41 days';

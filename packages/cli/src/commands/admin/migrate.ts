@@ -8,7 +8,7 @@ interface MigrateFlags {
   readonly grantWorker?: string;
 }
 
-/** `boxcar migrate`: our schema and that of the queues; then what the role of the workers lacks on them. */
+/** `boxcar migrate`: migrates our schema and that of the queues, and then grants the workers' role the missing rights on them. */
 async function runMigrate(context: Context, { grantWorker: role }: MigrateFlags): Promise<number> {
   const log = context.log('warn');
   await using server = await openServer(context.config, log);

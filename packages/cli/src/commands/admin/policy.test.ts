@@ -22,7 +22,7 @@ const write = (name: string, text: string): string => {
 const good = write('good.yaml', GOOD);
 const bad = write('bad.yaml', BAD);
 
-/** No database answers there: neither command asks one. */
+/** No database is reachable at this address: neither command uses one. */
 const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
 const run = (args: readonly string[], env: Readonly<Record<string, string>> = {}) =>
   cliHere(['policy', ...args], { ...NOWHERE, ...env });

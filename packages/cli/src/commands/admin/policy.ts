@@ -67,7 +67,7 @@ interface ExplainFlags {
 
 const CONTEXT_KEYS = ['platform', 'target_agent', 'source_agent', 'request_type', 'args'] as const;
 
-/** What is asked is written by hand: a word that no policy looks at is a mistake. */
+/** The context is written by hand, so a member that no policy can test is a mistake. */
 function readContext(text = '{}'): PolicyContext {
   let value: unknown;
   try {

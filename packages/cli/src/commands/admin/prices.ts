@@ -19,9 +19,9 @@ import { formatTable } from '../../text/text.js';
 
 interface PriceLine {
   readonly model: string;
-  /** Null: a model of a profile that has no price. */
+  /** Null: a profile uses the model, but the model has no price. */
   readonly price: ModelPrice | null;
-  /** Whose table it is in. */
+  /** The price table that has the model. */
   readonly from: 'project' | 'file' | 'built-in' | null;
   readonly source: string | null;
   readonly read_at: string | null;

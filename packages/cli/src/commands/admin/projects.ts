@@ -10,7 +10,7 @@ import { openReader } from '../../reader.js';
 import { formatCount, formatFields } from '../../text/text.js';
 import { addListTo } from '../list/list.js';
 
-/** What people see of a project. */
+/** A project as text for people. */
 const describe = (project: ProjectReport): string =>
   formatFields([
     ['project', project.name],

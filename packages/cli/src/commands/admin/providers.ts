@@ -43,7 +43,7 @@ async function showProviders(context: Context): Promise<number> {
   return EXIT.success;
 }
 
-/** A limit as it was given: a number, or the word for none. */
+/** A limit as given: a number, or a word for no limit. */
 type Given = number | 'none' | 'default';
 
 interface SetFlags {
@@ -74,7 +74,7 @@ async function setLimits(context: Context, name: string, flags: SetFlags): Promi
   return EXIT.success;
 }
 
-/** A whole number, or a word for none. */
+/** A whole number, or a word for no limit. */
 const limitOf =
   (least: number, none: 'none' | 'default') =>
   (text: string): Given => {
@@ -83,7 +83,7 @@ const limitOf =
     throw new InvalidArgumentError(`It must be a whole number from ${least} to 1000000, or '${none}'.`);
   };
 
-/** What stands before the colon of a model's name. */
+/** The part of a model's name before the colon. */
 function providerName(text: string): string {
   if (/^[^\s:]{1,64}$/.test(text)) return text;
   throw new InvalidArgumentError("It must be the part of a model's name before ':', such as openai.");

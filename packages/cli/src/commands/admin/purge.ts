@@ -50,7 +50,7 @@ const WORDS: Readonly<Record<KeptByPurge['cause'], string>> = {
   incarnation: 'an earlier incarnation of it stays:',
 };
 
-/** The words for a tape that stays by itself, where they differ. */
+/** The wording for a tape that is kept by itself, where it differs. */
 const TAPE_WORDS: Readonly<Partial<Record<KeptByPurge['cause'], string>>> = {
   in_use: 'it was used meanwhile, see',
   segment: 'cards of it were packed into box',
@@ -115,7 +115,7 @@ function parseAge(text: string): number {
   return parsed.data;
 }
 
-/** `boxcar purge`: finished runs, whole, or tapes without runs. */
+/** `boxcar purge`: deletes finished runs as a whole, or tapes without runs. */
 async function runPurge(context: Context, flags: PurgeFlags): Promise<number> {
   const ageMs = parseAge(flags.olderThan);
   await using reader = await openReader(context.config, context.log('warn'), {
@@ -131,7 +131,7 @@ async function runPurge(context: Context, flags: PurgeFlags): Promise<number> {
     ? `the archived, discarded and imported tapes ${where} that were left before ${before.toISOString()}`
     : `the runs ${where} that ended before ${before.toISOString()}`;
   if (!isDryRun && !(await confirm(context, `Remove ${what} for good?`, flags))) return EXIT.negative;
-  // Whoever listens is not ended by a signal: what is under way is brought to its end.
+  // A command that listens for the abort is not ended by a signal: the current batch is completed.
   context.stop.addEventListener('abort', () => context.note('stopping after this batch'), { once: true });
   const options = { before, projectId: project?.id, isDryRun, signal: context.stop };
   const head = { dry_run: isDryRun, before };

@@ -1,4 +1,4 @@
-/** Approval tickets, wherever a command reaches them: in the database, or by a server. */
+/** Access to approval tickets, either in the database or through a server. */
 import { openStack } from '@boxcar/host/open';
 import { type ApprovalTicket, KernelError } from '@boxcar/kernel';
 import { ApprovalGate, type ListTicketsOptions, type TicketPage } from '@boxcar/runtime';
@@ -19,7 +19,7 @@ export interface TicketsFlags {
   readonly project?: string;
 }
 
-/** @param decides - Whether the command may begin what was approved. */
+/** @param decides - Whether the command may start the approved work. */
 export function openTickets(context: Context, flags: TicketsFlags, decides: boolean): Promise<Tickets> {
   return flags.url === undefined
     ? ticketsOfDatabase(context, flags.project ?? context.config.project, decides)
@@ -53,7 +53,7 @@ async function ticketsOfDatabase(context: Context, project: string, decides: boo
   };
 }
 
-/** No database is opened. */
+/** Opens no database. */
 async function ticketsOfServer(
   { config }: Context,
   address: string,

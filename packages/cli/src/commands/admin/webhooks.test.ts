@@ -1,4 +1,4 @@
-/** Callbacks on the command line: asked for, listed, shown, and sent again by a person. */
+/** Callbacks on the command line: requested, listed, shown, and sent again manually. */
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { createWorker, HandoffTool } from '@boxcar/runtime';
@@ -12,7 +12,7 @@ let stack: Awaited<ReturnType<typeof prepare>>;
 let worker: Awaited<ReturnType<typeof createWorker>>;
 let server: Server;
 let url: string;
-/** What the receiver answers, and the ids that it got. */
+/** The status that the receiver answers, and the ids that it received. */
 let answer = 410;
 const got: string[] = [];
 

@@ -26,14 +26,14 @@ const FLAGS = { 'options.limit': '--limit', 'options.cursor': '--cursor' };
 
 const since = (at: Date): string => formatShortDuration(Math.max(Date.now() - at.getTime(), 0));
 
-/** When it is sent next, or when it ended. */
+/** The time of the next attempt, or the time of the end. */
 function timeOf({ next_at, ended_at, created_at }: WebhookDelivery): string {
   if (next_at === null) return `${since(ended_at ?? created_at)} ago`;
   const leftMs = next_at.getTime() - Date.now();
   return leftMs > 0 ? `in ${formatShortDuration(leftMs)}` : 'due';
 }
 
-/** What the last attempt came to. */
+/** The result of the last attempt. */
 const lastOf = ({ last_status, last_error }: WebhookDelivery): string =>
   toLine(last_error ?? (last_status === null ? '' : `HTTP ${last_status}`));
 
@@ -93,7 +93,7 @@ const linesOf = (delivery: WebhookDelivery): string =>
     ...(lastOf(delivery) === '' ? [] : ([['last', lastOf(delivery)]] as const)),
   ]);
 
-/** Works on one delivery of a project. */
+/** Runs work on one delivery of a project. */
 async function withDelivery(
   context: Context,
   { ref, project }: { readonly ref: string; readonly project: string | undefined },

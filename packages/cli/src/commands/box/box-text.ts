@@ -1,4 +1,4 @@
-/** What `boxcar box show` prints: the box, its manifest, its cards or entries, who may read it. */
+/** The output of `boxcar box show`: the box, its manifest, its cards or entries, and its readers. */
 import { cut, toLine, toPlain } from '@boxcar/host/base';
 import { type CardContent, isJsonObject, type Segment } from '@boxcar/kernel';
 import type { BoxCard, BoxEntry, BoxGrantLine, BoxReport } from '@boxcar/store/report';
@@ -33,7 +33,7 @@ function cardsOf(segment: Segment): string {
   return `${segment.source === undefined ? 'own ' : ''}${segment.from}–${segment.to}`;
 }
 
-/** Below the line of a segment: what does not fit beside it. */
+/** Lines below a segment, for details that do not fit on its own line. */
 function sourceLines({ source, via, cut: left }: Segment): string[] {
   const lines = source === undefined ? [] : [`from ${source}`];
   if (via !== undefined && via !== source) lines.push(`named by ${via}`);
@@ -71,7 +71,7 @@ function manifest(report: BoxReport): string {
   ].join('\n');
 }
 
-/** What stands there, in one line. */
+/** The content of an entry in one line. */
 function gistOf(entry: BoxEntry): string {
   if (entry.kind !== 'card' && entry.kind === 'event')
     return isJsonObject(entry.payload) ? String(entry.payload.name) : '';
@@ -112,7 +112,7 @@ function textOf(content: CardContent | null | undefined): string {
   return JSON.stringify(content.kind === 'json' ? content.data : rest, null, 2);
 }
 
-/** A card with its whole content, or an event with what it says. */
+/** A card with its whole content, or an event with its text. */
 function describeEntry(entry: BoxEntry, segments: readonly Segment[]): string {
   const { card } = entry;
   const segment = entry.kind === 'card' ? segments[entry.segment] : undefined;

@@ -302,7 +302,7 @@ describe('box grant', () => {
       grants: [{ agent: 'reader', mode: 'read', is_expired: false, source_agent: 'operator' }],
     });
 
-    // The past takes it back.
+    // An end in the past revokes the grant.
     expect(await boxcar('box', 'grant', id, 'reader', '--until', '2020-01-01', '--json')).toMatchObject({
       code: 0,
       stdout: '{"granted":true}\n',
@@ -332,7 +332,7 @@ describe('box grant', () => {
   ])('of %s is refused', async (_what, args, message) => {
     const words = args.map((arg) => (arg === 'BOX' ? done.context_box_id : arg));
     expect(await boxcar('box', 'grant', ...words)).toMatchObject({
-      // A flag that cannot be read, or a refusal of the database.
+      // Exit code 2 for a flag that cannot be read, 1 for a refusal by the database.
       code: args.includes('--until') || args[0] === 'x' ? 2 : 1,
       stdout: '',
       stderr: expect.stringMatching(message),

@@ -67,7 +67,7 @@ async function readCards(name: string): Promise<readonly JsonValue[]> {
   return Array.isArray(value) ? value : [value];
 }
 
-/** The arguments of `create_box`; what they may be is the primitive's to say. */
+/** The arguments of `create_box`; the primitive validates them. */
 async function readBoxArguments(flags: CreateFlags): Promise<JsonObject> {
   const textCard = (text: string, metadata?: JsonObject): JsonObject => ({
     type: flags.type,
@@ -122,7 +122,7 @@ interface GrantFlags extends SubmissionFlags {
   readonly until?: string;
 }
 
-/** A day, or a time with its zone: without one it would mean another moment on each machine. */
+/** A day, or a time with its zone: without a zone the time would mean another moment on each machine. */
 function parseUntil(text: string): string {
   const isDay = /^\d{4}-\d\d-\d\d$/.test(text);
   const isMoment = /^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$/i.test(text);
@@ -136,7 +136,7 @@ function parseUntil(text: string): string {
   try {
     return new Date(parseTapeDate(text)).toISOString();
   } catch (error) {
-    // A day that no month has: Node's own parser takes it for one of the next month.
+    // A day that the month does not have: Node's own parser would read it as a day of the next month.
     if (error instanceof KernelError) return refuse();
     throw error;
   }

@@ -68,12 +68,12 @@ async function readHandover(name: string): Promise<HandoverInput> {
   return value;
 }
 
-/** What the fixed recipe packs; what nothing would pack is a mistake. */
+/** The arguments that the fixed recipe packs; any other argument is a mistake. */
 const RECIPE_ARGUMENTS: ReadonlySet<string> = new Set(['instruction', 'result_fields']);
 
 type Spec = Pick<PackRequest, 'arguments' | 'handover'>;
 
-/** The fixed recipe: `--profile`, `--arg instruction=…`, `--box`. */
+/** Builds the fixed recipe: `--profile`, `--arg instruction=…`, `--box`. */
 function recipe(flags: PackFlags, args: Record<string, unknown>): Spec {
   if (flags.profile === undefined)
     throw wrongFlag('profile', 'give a handover by --handover, or a profile by --profile');
@@ -120,7 +120,7 @@ async function readSpec(flags: PackFlags): Promise<Spec> {
 }
 
 const RULES: Readonly<Record<string, string>> = { pack_arguments: 'argument' };
-/** Above it neighbours alike share a line. */
+/** With more cards than this, similar neighbors share a line. */
 const LISTED = 40;
 const MAX_LINES = 200;
 
@@ -161,7 +161,7 @@ function groupsOf(cards: readonly PreviewCard[]): readonly Group[] {
   return groups;
 }
 
-/** The end of an id is what differs between boxes of one moment. */
+/** Ids of boxes made at the same moment differ only at their end. */
 function placeOf({ first, last }: Group): string {
   if (first.source === null) return first.argument ?? '';
   const positions = first === last ? `${first.position}` : `${first.position}–${last.position}`;
@@ -252,7 +252,7 @@ function describePreview(preview: PackPreview, flags: PackFlags): string {
 
 const CONFIG = 'handover.context_packing_config';
 
-/** What the flags have become; with `--handover` a box is an argument of the caller's own. */
+/** The flags by the arguments that they became. With `--handover`, boxes come from the caller's own arguments. */
 const flagNames = ({ handover, budget, strategy }: PackFlags): FlagNames => ({
   ...(handover === undefined ? { 'arguments.input_box_ids': '--box' } : {}),
   ...(handover === undefined || budget !== undefined
@@ -263,7 +263,7 @@ const flagNames = ({ handover, budget, strategy }: PackFlags): FlagNames => ({
     : {}),
 });
 
-/** `boxcar pack`: packs a context and prints its ids; with `--dry-run` says what it would hold and writes nothing. */
+/** `boxcar pack`: packs a context and prints its ids; with `--dry-run` it shows the content and writes nothing. */
 async function runPack(context: Context, flags: PackFlags): Promise<number> {
   if (flags.messages === true && flags.dryRun !== true)
     throw wrongFlag('messages', '--messages: is for --dry-run only');

@@ -1,4 +1,4 @@
-/** What happens, a line each, for a terminal of 80 columns. */
+/** Shows events, one line each, for a terminal of 80 columns. */
 import { cut, toLine } from '@boxcar/host/base';
 import type { Activity } from '@boxcar/store/report';
 import { formatShortCount, formatShortDuration } from '../../text/text.js';

@@ -1,4 +1,4 @@
-/** A boxcar command in a process of its own, for `boxcar dev`: what it says arrives line by line. */
+/** Runs a boxcar command in a separate process for `boxcar dev`, and delivers its output line by line. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -7,23 +7,23 @@ import { childEnvironment } from '@boxcar/host/base';
 const MAIN = fileURLToPath(
   new URL(import.meta.url.endsWith('.ts') ? '../../main.ts' : '../../main.js', import.meta.url),
 );
-/** Beyond the patience it has itself. */
+/** Added to the child's own grace time. */
 const KILL_AFTER_MS = 5_000;
-/** The same, for a child that nobody waits for any more. */
+/** The shorter time for a child whose result is no longer needed. */
 export const GIVEN_UP_MS = 1_000;
-/** How long its outputs may stay open after its end: what it has started may hold them. */
+/** How long the outputs of a child may stay open after its exit: processes that it started may hold them. */
 const LAST_LINES_MS = 1_000;
 
 export interface Child {
   readonly pid: number | undefined;
   readonly exited: Promise<{ readonly code: number | null; readonly signal: NodeJS.Signals | null }>;
   readonly isRunning: boolean;
-  /** Asks it to finish, and ends it when it does not. A child with nothing in hand needs no patience. */
+  /** Asks the child to finish, and kills it when it does not. A child without work in progress can have a short time limit. */
   stop(graceMs: number, killAfterMs?: number): Promise<void>;
 }
 
 /**
- * @param options.onLine - Each line of its stdout and stderr, as JSON where it is one.
+ * @param options.onLine - Receives each line of its stdout and stderr; JSON where the child writes JSON.
  */
 export function startChild(
   args: readonly string[],
@@ -34,7 +34,7 @@ export function startChild(
 ): Child {
   const child: ChildProcess = spawn(process.execPath, [...process.execArgv, MAIN, ...args], {
     env: childEnvironment(options.env),
-    // A channel that breaks when this process is killed; and a group of its own, so that Ctrl-C asks this process alone.
+    // The IPC channel breaks when this process is killed. A separate process group ensures that Ctrl-C reaches only this process.
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     detached: true,
   });
@@ -49,7 +49,7 @@ export function startChild(
       options.onLine('stderr', error.message);
       settle({ code: null, signal: null });
     });
-    // After its last line.
+    // `close` follows the last line of output.
     child.once('close', (code, signal) => {
       isRunning = false;
       settle({ code, signal });

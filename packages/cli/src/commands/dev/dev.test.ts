@@ -16,7 +16,7 @@ import { cliHere, type Env, PLUGIN, PROFILES, startCli } from '../../testing/cli
 
 type Line = Readonly<Record<string, unknown>> & { readonly event: string };
 
-// Each change is a process or two that starts.
+// Each change starts one or two processes.
 vi.setConfig({ testTimeout: 120_000, hookTimeout: 120_000 });
 
 let folder: string;
@@ -28,7 +28,7 @@ const lines = (): Line[] =>
     .split('\n')
     .slice(0, -1)
     .map((line) => JSON.parse(line));
-/** The n-th line of this event. */
+/** The n-th line with this event. */
 const said = (event: string, n = 1): Promise<Line> =>
   waitFor(() => lines().filter((line) => line.event === event)[n - 1], {
     message: `dev says ${event} (${n}): ${dev.stdout}${dev.stderr}`,
@@ -92,7 +92,7 @@ describe('boxcar dev', () => {
         ['step.committed', 2],
       ]),
     );
-    // Each once, however often it was looked at.
+    // Each event once, although the rows are read repeatedly.
     expect(new Set(events.map((line) => JSON.stringify(line))).size).toBe(events.length);
   });
 
@@ -234,7 +234,7 @@ describe('boxcar dev refuses', () => {
     ['a plugin that is not there', ['--plugin', 'nowhere.js'], {}, /--plugin nowhere\.js: there is no such/],
   ])('%s', async (_what, flags, settings, words) => {
     const { code, stderr } = await cliHere(['dev', ...flags], { ...settings, BOXCAR_DATA_DIR: tmpdir() });
-    // Without a terminal the command line has to say it.
+    // Without a terminal, the command line must confirm the reset.
     expect(code).toBe(flags.join() === '--reset' ? 2 : 1);
     expect(stderr).toMatch(words);
   });

@@ -23,7 +23,7 @@ import { codeFiles, findSources, profileFiles, type Sources, stampOf } from './s
 import { parseSaid, type Said, WorkerSupervisor } from './supervisor.js';
 
 const LOOK_MS = 300;
-/** A child that takes longer, beyond its wait for the database, is ended. */
+/** A child that takes longer than this, plus its wait for the database, is ended. */
 const CHILD_MS = 60_000;
 
 type GivenUp = 'saved' | 'late';
@@ -37,7 +37,7 @@ interface DevFlags {
   readonly yes?: boolean;
 }
 
-/** Deletes what the embedded Postgres holds, once somebody has said that this is meant. */
+/** Deletes the data of the embedded Postgres after a confirmation. */
 async function resetData(context: Context, flags: DevFlags): Promise<void> {
   if (context.config.databaseUrl !== undefined) {
     throw new KernelError('bad_request', {
@@ -51,7 +51,7 @@ async function resetData(context: Context, flags: DevFlags): Promise<void> {
       throw wrongUsage('--reset: there is no terminal to ask on; say --yes as well', 'yes');
     }
     const lines = createInterface({ input: process.stdin, output: process.stderr });
-    // Ctrl-C and the end of the input are answers too, which the question alone would wait for in vain.
+    // Ctrl-C and the end of the input must also end the question, which would otherwise wait forever.
     const noAnswer = new AbortController();
     for (const event of ['SIGINT', 'close'] as const) lines.once(event, () => noAnswer.abort());
     const question = `Delete all data in ${toLine(folder)}? [y/N] `;
@@ -70,13 +70,13 @@ const here = (path: string): string => {
   return short === '' || short.startsWith('..') ? path : short;
 };
 
-/** One line per finding with its place, on stderr; whatever ran before goes on. */
+/** Writes one line per finding with its place to stderr. The previous worker and profiles stay in use. */
 function sayFailure(context: Context, event: string, failure: ErrorBody): void {
   if (context.isJson) context.answer({ event, error: failure }, () => '');
   else for (const line of describeError(failure)) context.note(line);
 }
 
-/** Syntax errors of a module come without their place; `node --check` knows it. */
+/** The syntax error of a module has no position; `node --check` reports it. */
 async function findSyntaxError(files: readonly string[]): Promise<string | undefined> {
   const { execFile } = await import('node:child_process');
   for (const file of files.filter((path) => /\.[cm]?js$/.test(path))) {
@@ -152,7 +152,10 @@ class DevServer {
     }
   }
 
-  /** Runs a child, which is given up when a file of these is saved meanwhile, or when it takes too long: no edit waits for a child. */
+  /**
+   * Runs a child and gives it up when one of the files is saved meanwhile or the time limit is reached, so that no edit waits for a
+   * child.
+   */
   async #watching<T>(
     filesOf: (sources: Sources) => readonly string[],
     work: (giveUp: AbortSignal) => Promise<T>,
@@ -176,7 +179,7 @@ class DevServer {
     }
   }
 
-  /** Applies the profiles as they are now, in a process that has the plugins as they are now. */
+  /** Applies the current profiles, in a process with the current plugins. */
   async #applyProfiles(giveUp: AbortSignal): Promise<void> {
     const files = profileFiles(this.#sources);
     if (files.length === 0) return;
@@ -227,7 +230,7 @@ class DevServer {
 
   async #exchangeWorker(giveUp: AbortSignal): Promise<boolean> {
     if (await this.#worker.exchange(giveUp)) return true;
-    // What was saved is taken up at once.
+    // A saved change is processed at once.
     if (this.#context.stop.aborted || giveUp.reason === ('saved' satisfies GivenUp)) return false;
     this.#sayLate(giveUp, 'worker.late', 'the worker did not get ready in time');
     const place = await findSyntaxError(codeFiles(this.#sources));
@@ -256,12 +259,12 @@ class DevServer {
       const profiles = stampOf(profileFiles(this.#sources));
       const code = stampOf(codeFiles(this.#sources));
       const hasNewCode = code !== codeStamp;
-      // What a profile may name depends on the plugins.
+      // The plugins decide which names a profile may use.
       const hasNewProfiles = profiles !== profileStamp || hasNewCode;
       profileStamp = profiles;
       codeStamp = code;
       if (hasNewCode) isCodeGood = await this.#watching(codeFiles, (giveUp) => this.#exchangeWorker(giveUp));
-      // With code that cannot be loaded profiles cannot be checked; they are when it is mended.
+      // Profiles cannot be checked while the code cannot be loaded; they are checked after the code is fixed.
       if (hasNewProfiles && isCodeGood && !stop.aborted)
         await this.#watching(
           (sources) => [...codeFiles(sources), ...profileFiles(sources)],
@@ -282,7 +285,7 @@ class DevServer {
         }
         isLost = false;
       } catch (error) {
-        // A server that restarts is waited for, like workers do; said once.
+        // Waits for a server that restarts, as workers do; the error is reported once.
         if (!isLost) reportError(error, { isJson, withStack: false });
         isLost = true;
       }
@@ -295,14 +298,16 @@ class DevServer {
   }
 }
 
-/** `boxcar dev`: database, worker, profiles and plugins of the working folder, reloaded when they change. */
+/**
+ * `boxcar dev`: runs the database and a worker, with the profiles and plugins of the working folder, and reloads them when they change.
+ */
 async function runDev(context: Context, flags: DevFlags): Promise<number> {
   const { config, stop } = context;
   const findNow = findSources(process.cwd(), {
     profiles: flags.profiles,
     plugins: flags.plugin ?? config.plugins,
   });
-  // Heard from here on, so that Ctrl-C never leaves a server behind.
+  // From here on the command listens for the abort, so that Ctrl-C never leaves a server running.
   const ignore = (): void => undefined;
   stop.addEventListener('abort', ignore);
   if (flags.reset === true) await resetData(context, flags);

@@ -1,11 +1,11 @@
-/** The files that `boxcar dev` works with, and what of them has changed: by looking, which works on every file system. */
+/** Finds the files of `boxcar dev` and detects changes by polling, which works on every file system. */
 import { readdirSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { KernelError } from '@boxcar/kernel';
 
 const PROFILE = /\.(ya?ml|json)$/i;
 const CODE = /\.([cm]?[jt]s|json)$/i;
-/** Found in the working folder without being named. */
+/** Found in the working folder when no file is named. */
 const DEFAULT_PROFILES = ['profiles.yaml', 'profiles.yml', 'profiles.json', 'profiles'];
 const DEFAULT_PLUGINS = ['plugin.js', 'plugin.mjs'];
 
@@ -20,15 +20,15 @@ const kindOf = (path: string): 'file' | 'folder' | undefined => {
   return stats === undefined ? undefined : stats.isDirectory() ? 'folder' : 'file';
 };
 
-/** What lies in the working folder under the usual names. */
+/** The files in the working folder that have the usual names. */
 const usual = (cwd: string, names: readonly string[]): string[] =>
   names.map((name) => join(cwd, name)).filter((path) => kindOf(path) !== undefined);
 
 /**
- * What was named, else what lies in the working folder under the usual names, now: it may come later.
+ * Finds the named files, or else the files in the working folder that currently have the usual names: such a file may appear later.
  *
  * @returns A function that looks again.
- * @throws KernelError `bad_request` naming what is not there.
+ * @throws KernelError `bad_request` that names the missing file.
  */
 export function findSources(
   cwd: string,
@@ -66,11 +66,11 @@ const filesIn = (folder: string, pattern: RegExp): string[] => {
   }
 };
 
-/** The files with profiles that are there now. */
+/** The profile files that currently exist. */
 export const profileFiles = (sources: Sources): string[] =>
   sources.profiles.flatMap((path) => (kindOf(path) === 'folder' ? filesIn(path, PROFILE) : [path]));
 
-/** The code that is there now: the plugins, and what lies beside them, which they may import. */
+/** The code files that currently exist: the plugins, and the files in their folders, which they may import. */
 export const codeFiles = (sources: Sources): string[] => {
   const isProfile = new Set(profileFiles(sources));
   const beside = sources.plugins.flatMap((path) => filesIn(dirname(path), CODE));
@@ -79,7 +79,7 @@ export const codeFiles = (sources: Sources): string[] => {
   );
 };
 
-/** Changes when a file comes, goes or is written. */
+/** Changes when a file is created, deleted or written. */
 export const stampOf = (files: readonly string[]): string =>
   files
     .map((path) => {

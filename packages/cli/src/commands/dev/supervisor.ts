@@ -1,9 +1,9 @@
 /**
- * The worker of `boxcar dev`, and how it is exchanged.
+ * The worker of `boxcar dev`, and how it is replaced.
  *
- * D1  A worker is a process of its own: code that was loaded cannot be unloaded, and a plugin may take its process down.
- * D2  The new worker is ready before the old one is asked to go; one that does not get ready changes nothing.
- * D3  A worker that ends by itself is started again, ever more slowly while it keeps ending.
+ * D1  A worker is a separate process: loaded code cannot be unloaded, and a plugin may crash its process.
+ * D2  The new worker is ready before the old worker is asked to stop. When the new worker does not get ready, the old one continues.
+ * D3  A worker that ends by itself is started again, with growing pauses while it keeps ending.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ErrorBody } from '@boxcar/kernel';
@@ -12,7 +12,7 @@ import { type Child, GIVEN_UP_MS, startChild } from './child.js';
 
 const RESTART_MIN_MS = 500;
 const RESTART_MAX_MS = 10_000;
-/** A worker that lived so long has proved that it can. */
+/** A worker that ran this long counts as stable. */
 const STABLE_MS = 10_000;
 
 const failureSchema = z.object({
@@ -24,12 +24,12 @@ const failureSchema = z.object({
 });
 const eventSchema = z.looseObject({ event: z.string() });
 
-/** What a child says in a line of JSON. */
+/** A message of a child, sent as a line of JSON. */
 export type Said =
   | { readonly kind: 'event'; readonly event: string; readonly fields: Readonly<Record<string, unknown>> }
   | { readonly kind: 'failure'; readonly failure: ErrorBody };
 
-/** A line as what was said, or undefined when it is somebody's own words. */
+/** Parses a line as a message; undefined when it is other output. */
 export function parseSaid(line: string): Said | undefined {
   let value: unknown;
   try {
@@ -50,9 +50,9 @@ export interface SupervisorOptions {
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly graceMs: number;
   readonly onSaid: (said: Said) => void;
-  /** What a plugin or the runtime prints. */
+  /** Receives the output of plugins and of the runtime. */
   readonly onWords: (line: string) => void;
-  /** The worker has ended by itself and is about to be started again. */
+  /** Called when the worker has ended by itself and will be started again. */
   readonly onExit: () => void;
 }
 
@@ -73,10 +73,10 @@ export class WorkerSupervisor {
   }
 
   /**
-   * Starts a worker and lets the one before it go.
+   * Starts a new worker, and then stops the previous one.
    *
-   * @param giveUp - Ends the wait for it.
-   * @returns False: it did not get ready, and the one before it goes on.
+   * @param giveUp - Ends the wait for the new worker.
+   * @returns False: the new worker did not get ready, and the previous one continues.
    */
   async exchange(giveUp: AbortSignal = this.#stop.signal): Promise<boolean> {
     let ready: (isReady: boolean) => void = () => undefined;
@@ -122,7 +122,7 @@ export class WorkerSupervisor {
     const pauseMs = this.#pauseMs;
     this.#pauseMs = Math.min(pauseMs * 2, RESTART_MAX_MS);
     await delay(pauseMs, undefined, { signal: this.#stop.signal }).catch(() => undefined);
-    // Exchanged meanwhile, because a file was saved.
+    // The worker was replaced meanwhile, because a file was saved.
     if (this.#isStopping || this.isRunning) return;
     if (!(await this.exchange()) && !this.#isStopping && !this.isRunning) await this.#restart();
   }

@@ -15,7 +15,7 @@ async function answer(...args: string[]): Promise<Record<string, unknown>> {
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
   return JSON.parse(stdout);
 }
-/** The cells of a table, without its titles. */
+/** The cells of a table, without its header. */
 const rowsOf = (stdout: string): string[][] =>
   stdout
     .trimEnd()

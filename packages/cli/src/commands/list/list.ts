@@ -1,4 +1,4 @@
-/** `boxcar runs|turns|agents|boxes|projects|tools|primitives ls`: commands made from the table of what there is to list. */
+/** `boxcar runs|turns|agents|boxes|projects|tools|primitives ls`: commands generated from the table of nouns. */
 
 import { settingSchemas } from '@boxcar/host/config';
 import { KernelError, parseTapeDate, TURN_STATUSES, type TurnStatus } from '@boxcar/kernel';
@@ -41,7 +41,7 @@ function parseSince(text: string): Date {
   }
 }
 
-/** Statuses with commas between them. */
+/** Statuses separated by commas. */
 function parseStatuses(text: string): readonly TurnStatus[] {
   return text.split(',').map((part) => {
     const word = part.trim();
@@ -55,13 +55,13 @@ function parseStatuses(text: string): readonly TurnStatus[] {
   });
 }
 
-/** A list that takes longer has words to write first. */
+/** When a search takes longer, it is still writing the search text of turns. */
 const PATIENCE_MS = 2_000;
 const PIPE_WIDTH = 120;
 const widthOf = (): number =>
   process.stdout.isTTY ? Math.max(process.stdout.columns || 80, 80) : PIPE_WIDTH;
 
-/** The names of the library's options as flags. */
+/** The flags for the names of the library's options. */
 const FLAGS = {
   status: '--status',
   channelId: '--channel',
@@ -70,7 +70,7 @@ const FLAGS = {
   cursor: '--cursor',
 };
 
-/** Only what was given: a list refuses options that it does not have. */
+/** Only the given options: a list rejects options that it does not have. */
 function optionsOf(context: Context, noun: Noun, flags: Flags): object {
   const { status, channel, since, project, archived, ...rest } = flags;
   return {
@@ -83,7 +83,7 @@ function optionsOf(context: Context, noun: Noun, flags: Flags): object {
   };
 }
 
-/** How a text was looked for, when that leaves something to say. */
+/** A note on how a text was searched; undefined when there is nothing to note. */
 function searchNote(search: ListSearch | undefined, isIndexed: boolean): string | undefined {
   if (search?.by !== 'scan') return undefined;
   const how = isIndexed
@@ -105,7 +105,7 @@ async function runList(context: Context, noun: Noun, flags: Flags): Promise<numb
     if (isSearch) context.note('the words of turns that no search has seen are written, once');
   }, PATIENCE_MS);
   const load = (pool: Reader['pool']) => noun.load(pool, options);
-  // A search writes words first, which no standby can.
+  // A search first writes the text of turns, which a standby cannot do.
   const { answer, rows, empty } = await inFlags(FLAGS, () =>
     isSearch ? load(reader.pool) : reader.report(load),
   ).finally(() => clearTimeout(waiting));
@@ -138,7 +138,7 @@ const OPTIONS: Readonly<Record<Filter, (noun: Noun) => ListOption>> = {
   project: () => ['--project <name>', 'project, by id or name'],
 };
 
-/** Puts `ls` of a noun on its group of commands. */
+/** Adds `ls` of a noun to its group of commands. */
 export function addListTo(group: Command, name: ListNoun, run: Run): void {
   const noun = NOUNS.find((one) => one.name === name);
   if (noun === undefined) throw new TypeError(`no list of ${name}`);
@@ -153,7 +153,7 @@ export function addListTo(group: Command, name: ListNoun, run: Run): void {
     .action((flags: Flags) => run((context) => runList(context, noun, flags)));
 }
 
-/** Puts `boxcar runs`, or the group of another noun that has no other commands, on the program. */
+/** Adds `boxcar runs`, or the group of another noun without other commands, to the program. */
 export const addList =
   (name: ListNoun) =>
   (program: Command, run: Run): void => {

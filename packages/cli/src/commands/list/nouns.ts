@@ -1,4 +1,4 @@
-/** What there is to list: of each noun its filters, its columns and how a page of it is loaded. */
+/** The nouns that can be listed: the filters and columns of each, and the function that loads a page. */
 import { TURN_STATUSES, type TurnStatus } from '@boxcar/kernel';
 import {
   type ListNoun,
@@ -21,7 +21,7 @@ type Pool = Reader['pool'];
 
 export type Filter = 'status' | 'profile' | 'agent' | 'channel' | 'text' | 'since' | 'archived' | 'project';
 
-/** A page as it is answered, and as people see it. */
+/** A page, both as data and as a table. */
 interface Page {
   readonly answer: {
     readonly next_cursor: string | null;
@@ -29,7 +29,7 @@ interface Page {
     readonly silent_workers?: number;
   };
   readonly rows: readonly (readonly string[])[];
-  /** In place of an empty table. */
+  /** Shown instead of an empty table. */
   readonly empty: string;
 }
 
@@ -38,7 +38,7 @@ export interface Noun {
   readonly of: string;
   readonly description: string;
   readonly filters: readonly Filter[];
-  /** What `--text` looks at. */
+  /** The fields that `--text` searches. */
   readonly text: string;
   readonly columns: readonly Column[];
   readonly remarks?: string;
@@ -50,7 +50,10 @@ const ageOf = (date: Date): string => formatShortDuration(Math.max(Date.now() - 
 const AGE = { title: 'age', align: 'right' } as const;
 const ID_REMARK = 'Ids are cut to what no other id begins with, and commands take them so.';
 
-/** Ids as they are printed: unique in the list, and in all that a command would look for them in: many take a turn, a run or a batch. */
+/**
+ * Shortened ids that are unique in the list and among all ids that a command would look up: many commands accept a turn, a run or a
+ * batch.
+ */
 const shorten = async (
   pool: Pool,
   kind: 'turn' | 'run' | 'box',

@@ -1,4 +1,4 @@
-/** Profiles from YAML and JSON files: every finding with its file, line and field, before anything is applied. */
+/** Reads profiles from YAML and JSON files, and reports every finding with its file, line and field before anything is applied. */
 import { isUtf8 } from 'node:buffer';
 import {
   errorText,
@@ -35,7 +35,7 @@ export interface ProfileFinding {
   readonly column: number;
   /** Path inside the profile; empty when the document itself is wrong. */
   readonly field: string;
-  /** Of a file with several documents: the name of the profile, if it has one. */
+  /** For a file with several documents: the name of the profile, if it has one. */
   readonly profile?: string;
   readonly message: string;
 }
@@ -46,7 +46,7 @@ export interface ReadProfile {
   readonly line: number;
 }
 
-/** What only a runtime knows of a profile: what its model says of it, which tools there are, whether a card can hold it. */
+/** The checks of a profile that need a runtime: by its model, for its tools, and whether it fits into a card. */
 export type CheckProfile = (profile: Profile) => void;
 
 interface Source {
@@ -55,19 +55,19 @@ interface Source {
 }
 
 function findingAt(source: Source, offset: number, what: { field: string; message: string }): ProfileFinding {
-  // A counter that saw no line break says line 0.
+  // A counter that has seen no line break reports line 0.
   const { line, col } = source.lines.linePos(offset);
   const place = { line: Math.max(line, 1), column: Math.max(col, 1) };
   return { place: `${source.file}:${place.line}:${place.column}`, file: source.file, ...place, ...what };
 }
 
-/** Between two separators, or only a comment. */
+/** An empty document between two separators, or only a comment. */
 const isEmpty = ({ contents }: { readonly contents: unknown }): boolean =>
   contents === null || (isScalar(contents) && contents.value === null);
 
 const startOf = (node: unknown): number | undefined => (isNode(node) ? (node as Node).range?.[0] : undefined);
 
-/** Where in the text a path of the profile stands: its key, or the deepest part of it that is there. */
+/** The text offset of a path of the profile: of its key, or of the deepest part of the path that exists. */
 function offsetOf(document: Document, path: readonly string[]): number {
   let node: unknown = document.contents;
   let offset = startOf(node) ?? 0;
@@ -89,13 +89,13 @@ function offsetOf(document: Document, path: readonly string[]): number {
 
 const LONGEST_NAME = 60;
 
-/** Names and paths can be as long as somebody makes them. */
+/** Names and paths can have any length. */
 const cutText = (text: string): string =>
   text.length > LONGEST_NAME ? `${text.slice(0, LONGEST_NAME)}…` : text;
 
 let profileJsonSchema: JsonObject | undefined;
 
-/** The keys that may stand at a path of a profile, in all the forms that are allowed there. */
+/** The keys that are allowed at a path of a profile, in all variants of its schema. */
 function knownKeysAt(path: readonly string[]): readonly string[] {
   profileJsonSchema ??= z.toJSONSchema(profileSchema, { io: 'input', unrepresentable: 'any' }) as JsonObject;
   const formsOf = (schema: JsonValue | undefined): readonly JsonObject[] => {
@@ -133,7 +133,7 @@ function describeUnknown(unknown: string, path: readonly string[]): string {
 interface Issue {
   readonly path: string;
   readonly message: string;
-  /** Unknown ones, which are reported on their parent; the key itself is the better place. */
+  /** Unknown keys. They are reported on their parent, but their own position is better. */
   readonly keys?: readonly string[];
 }
 
@@ -163,7 +163,7 @@ function nameOf({ contents }: Document): string | undefined {
   return typeof name === 'string' && name.trim() !== '' ? name : undefined;
 }
 
-/** Where an alias stands that cannot be expanded: the one without an anchor, else the first. */
+/** The offset of an alias that cannot be expanded: the first alias without an anchor, else the first alias. */
 function offsetOfAlias(document: Document): number {
   const offsets: number[] = [];
   let missing: number | undefined;
@@ -177,7 +177,7 @@ function offsetOfAlias(document: Document): number {
   return missing ?? offsets[0] ?? 0;
 }
 
-/** Where the first merge of a value that is not a map stands. */
+/** The offset of the first merge whose value is not a map. */
 function offsetOfMerge(document: Document): number {
   let offset = 0;
   visit(document, {
@@ -190,7 +190,7 @@ function offsetOfMerge(document: Document): number {
   return offset;
 }
 
-/** Maps as objects in the order of the file. An alias is the value that it stands for, also inside that value. */
+/** Converts maps to objects in the order of the file. An alias becomes the value that it refers to, even within that value. */
 function toPlain(value: unknown, made = new Map<unknown, unknown>()): unknown {
   if (made.has(value)) return made.get(value);
   if (Array.isArray(value)) {
@@ -213,7 +213,7 @@ function toPlain(value: unknown, made = new Map<unknown, unknown>()): unknown {
   return object;
 }
 
-/** A document as plain data; what YAML can say and JSON cannot is a finding. */
+/** A document as plain data. A YAML feature without an equivalent in JSON is a finding. */
 function toData(document: Document, source: Source): { data: unknown } | { findings: ProfileFinding[] } {
   const flaws = [...document.errors, ...document.warnings];
   if (flaws.length > 0) {
@@ -225,8 +225,8 @@ function toData(document: Document, source: Source): { data: unknown } | { findi
     return { data: toPlain(document.toJS({ mapAsMap: true })) };
   } catch (error) {
     if (!(error instanceof Error)) throw error;
-    // A ReferenceError: aliases without an anchor, or so many of so many that expanding them would fill the memory. Else a merge (`<<`)
-    // of a value that is not a map.
+    // A ReferenceError means an alias without an anchor, or nested aliases whose expansion would exhaust the memory. Any other error
+    // means a merge (`<<`) whose value is not a map.
     const at = error instanceof ReferenceError ? offsetOfAlias(document) : offsetOfMerge(document);
     return { findings: [findingAt(source, at, { field: '', message: error.message })] };
   }
@@ -263,7 +263,7 @@ const WHY_UNREADABLE: Readonly<Record<string, string>> = {
 /**
  * Reads files as UTF-8 text; `-` is stdin.
  *
- * @throws KernelError `bad_request` for a file that cannot be read, `profile_invalid` for one that is no UTF-8.
+ * @throws KernelError `bad_request` for a file that cannot be read, `profile_invalid` for a file that is not valid UTF-8.
  */
 export async function readTexts(names: readonly string[]): Promise<ProfileText[]> {
   const texts: ProfileText[] = [];
@@ -286,9 +286,9 @@ export async function readTexts(names: readonly string[]): Promise<ProfileText[]
 }
 
 function decode(bytes: Buffer, file: string): string {
-  // Without a byte order mark, which is no part of the text.
+  // A byte order mark is removed: it is not part of the text.
   if (isUtf8(bytes)) return bytes.toString('utf8').replace(/^\ufeff/, '');
-  // A line break never stands inside a character, so the first line that is wrong can be named.
+  // A line break is never part of a longer character, so the first wrong line can be named.
   let line = 1;
   for (let from = 0, to = bytes.indexOf(10); to !== -1; from = to + 1, to = bytes.indexOf(10, from)) {
     if (!isUtf8(bytes.subarray(from, to))) break;

@@ -13,7 +13,7 @@ const reread = (yaml: string): unknown => {
   return JSON.parse(JSON.stringify(found?.profile));
 };
 
-// What terminals obey, what YAML takes for something else, and what breaks lines.
+// Control characters for terminals, text with a meaning in YAML, and line breaks.
 const text = fc.oneof(
   fc.string({ unit: fc.constantFrom(...'\u001b\u0085\u2028\u202e\ufeff\t\r\n #:-|>\'"\\[]{}&*!%@`a1é🚃') }),
   fc.string({ unit: 'grapheme' }),

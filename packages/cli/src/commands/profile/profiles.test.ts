@@ -206,7 +206,7 @@ describe('profiles apply --dry-run', () => {
       ],
     });
     expect(await json('profiles', 'ls')).toEqual(before);
-    // What it foretold is what happens.
+    // The result matches the preview.
     expect((await boxcar('profiles', 'apply', '-f', path)).stdout).toMatch(
       /^profile +version\nnewcomer +1 +new\nwriter +2 +changed\npoet +2 +unchanged\n$/,
     );

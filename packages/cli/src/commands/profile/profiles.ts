@@ -29,7 +29,7 @@ const projectOf = (context: Context, flags: ProjectFlags): { readonly projectId:
   projectId: flags.project ?? context.config.project,
 });
 
-/** Data as the database and a diff hold it: a profile that was parsed has no functions and no undefined. */
+/** Data in the form of the database and of a diff: a parsed profile has no functions and no undefined values. */
 const toData = (profile: object): JsonObject => JSON.parse(JSON.stringify(profile));
 
 /** `name`, `name@7` or `name@current`. */
@@ -53,12 +53,12 @@ async function parseWithPlugins(
   return readProfiles(of.texts, (profile) => void stack.runtime.checkProfile(profile));
 }
 
-/** `boxcar profiles apply`: all profiles of all files, or none when one of them is wrong. */
+/** `boxcar profiles apply`: applies all profiles of all files, or none when any profile is not valid. */
 async function applyProfiles(context: Context, flags: ApplyFlags): Promise<number> {
   const texts = await readTexts(flags.file);
   await using stack = await openStack(context.config, { log: context.log('warn') });
   const read = await parseWithPlugins(context, stack, { texts, flags });
-  // Awaited here: the stack is closed when this function is left.
+  // Awaited here, because the stack is closed when this function returns.
   if (flags.dryRun === true)
     return await previewApply(context, stack, { read, ...projectOf(context, flags) });
   const applied = await stack.runtime.applyProfiles(
@@ -77,7 +77,7 @@ async function applyProfiles(context: Context, flags: ApplyFlags): Promise<numbe
   return EXIT.success;
 }
 
-/** One line for each, with its profile. */
+/** One line per finding, with its profile. */
 export const describeFindings = (of: {
   readonly name: string;
   readonly findings?: readonly ProfileFinding[];
@@ -88,7 +88,7 @@ export const describeFindings = (of: {
     ),
   );
 
-/** What applying would do; nothing is written. */
+/** Shows the effect of applying; writes nothing. */
 async function previewApply(
   context: Context,
   { runtime }: Stack,
@@ -177,7 +177,7 @@ function describeProfile(found: ProfileVersion): string {
   ])}\n\n${toYaml(found.profile).trimEnd()}`;
 }
 
-/** `boxcar profiles show`: a version as it was stored, in a form that can be applied again. */
+/** `boxcar profiles show`: a version as stored, in a form that can be applied again. */
 async function showProfile(
   context: Context,
   ref: string,
@@ -198,7 +198,7 @@ interface DiffFlags extends FileFlags {
   readonly file?: string;
 }
 
-/** Both sides of a comparison: two versions, or a version and what a file holds under its name. */
+/** Both sides of a comparison: two versions, or a version and the profile with its name in a file. */
 async function readSides(
   context: Context,
   stack: Stack,
@@ -238,7 +238,7 @@ async function readSides(
   return [side(await get({ name: from.name, version: current.version - 1 })), side(current)];
 }
 
-/** `boxcar profiles diff`: 0 when both are the same, 3 when not. */
+/** `boxcar profiles diff`: exits with 0 when both are equal, with 3 when not. */
 async function diffVersions(
   context: Context,
   from: string,

@@ -1,5 +1,5 @@
 import { join } from 'node:path';
 import { dataHome } from '@boxcar/embedded/data-home';
 
-/** Where servers of this account leave their local keys for its commands. */
+/** The folder in which servers of this account store their local keys for its commands. */
 export const localFolder = (): string => join(dataHome(), 'http');

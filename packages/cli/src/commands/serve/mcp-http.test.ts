@@ -1,4 +1,4 @@
-/** `boxcar mcp --http` and `/mcp` of `boxcar serve`. What the server does is tested in @boxcar/mcp. */
+/** `boxcar mcp --http` and `/mcp` of `boxcar serve`. The tests of the server itself are in @boxcar/mcp. */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -52,7 +52,7 @@ test.each([
   const answer = await initialize(ready.url, key);
   expect([answer.status, await answer.text()]).toEqual([200, expect.stringContaining('"name":"boxcar"')]);
   expect((await initialize(ready.url, 'boxcar_none')).status).toBe(401);
-  // An open session holds nothing up.
+  // An open session does not delay the end.
   await child.kill('SIGTERM');
   expect(await child.exited).toMatchObject({ code: 0 });
   expect(child.stdout).toContain(`"${event}.stopped"`);

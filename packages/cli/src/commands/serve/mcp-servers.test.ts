@@ -38,7 +38,7 @@ const bad = write(
   `gone: { command: ${node}, args: [-e, "console.error('no folder'); process.exit(1)"] }\n`,
 );
 
-/** No database answers there: neither command asks one. */
+/** No database is reachable at this address: neither command uses one. */
 const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
 const run = (args: readonly string[], env: Readonly<Record<string, string>> = {}) =>
   cliHere(['mcp', 'servers', ...args], { ...NOWHERE, ...env });

@@ -1,4 +1,4 @@
-/** `boxcar mcp servers`: the MCP servers whose tools agents may call. It asks no database. */
+/** `boxcar mcp servers`: the MCP servers whose tools agents may call. It needs no database. */
 import { processEnvironment } from '@boxcar/host/base';
 import { isStdio, McpServers, readServersFile, type ServerDefinitions } from '@boxcar/mcp-client';
 import type { Command } from 'commander';
@@ -11,15 +11,15 @@ interface ServerFlags {
   readonly file?: string;
 }
 
-/** A server that was looked at. */
+/** A server that was checked. */
 interface CheckedServer {
   readonly name: string;
   readonly status: 'ok' | 'unavailable';
-  /** Why it is not available, in the words of the operator's side. */
+  /** Why it is not available, worded for the operator. */
   readonly error: string | null;
-  /** What the server calls itself. */
+  /** The name and version that the server reports. */
   readonly server: { readonly name: string; readonly version: string } | null;
-  /** As agents call them. */
+  /** The names under which agents call them. */
   readonly tools: readonly string[];
   readonly left_out: readonly { readonly tool: string; readonly why: string }[];
 }

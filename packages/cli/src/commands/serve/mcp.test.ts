@@ -1,4 +1,4 @@
-/** `boxcar mcp`, as a client starts it. What the server does is tested in @boxcar/mcp. */
+/** `boxcar mcp`, as a client starts it. The tests of the server itself are in @boxcar/mcp. */
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { cli, type Env, prepare, startCli } from '../../testing/cli.js';

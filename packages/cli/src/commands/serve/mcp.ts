@@ -26,7 +26,7 @@ interface McpFlags extends HttpFlags {
   readonly publicUrl?: string;
 }
 
-/** Who gives tokens; undefined without `BOXCAR_OAUTH_ISSUER`. */
+/** The settings of the token issuer; undefined without `BOXCAR_OAUTH_ISSUER`. */
 export const oauthOf = (
   { config: { oauth, project } }: Context,
   flags: { readonly publicUrl?: string; readonly project?: string },
@@ -43,7 +43,7 @@ export function toolsOf(text: string): ToolGroups {
   }
 }
 
-/** Serves the client that has started the process, until one of them ends it. */
+/** Serves the client that has started the process, until the client or a signal ends it. */
 async function runOverStdio({ config, log, stop }: Context, flags: McpFlags): Promise<number> {
   const { agent, tools, project, graceMs = config.graceMs } = flags;
   const { stdin, stdout } = process;
@@ -54,7 +54,7 @@ async function runOverStdio({ config, log, stop }: Context, flags: McpFlags): Pr
 
 const ONLY_HTTP = ['host', 'port', 'allowHost', 'allowOrigin', 'publicUrl'] as const;
 
-/** With `--http` keys say for whom a client speaks. */
+/** With `--http`, the key decides for whom a client acts. */
 function runMcp(context: Context, flags: McpFlags): Promise<number> {
   if (flags.http !== true) {
     const given = ONLY_HTTP.find((name) => flags[name] !== undefined);

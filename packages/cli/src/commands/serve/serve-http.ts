@@ -1,4 +1,4 @@
-/** Starts a server of the HTTP frame, says where it is, and answers until it is told to stop. */
+/** Starts a server of the HTTP frame, reports its address, and serves until it is told to stop. */
 import { settingSchemas } from '@boxcar/host/config';
 import { openStack, type Stack } from '@boxcar/host/open';
 import {
@@ -26,14 +26,14 @@ export interface HttpFlags {
 }
 
 export interface HttpServing {
-  /** What the events of the answer are called: `serve.ready`. */
+  /** The name of the event in the answer: `serve.ready`. */
   readonly event: string;
   routes(stack: Stack, log: ReturnType<Context['log']>): readonly Route[];
-  /** What else the server says when it is ready. */
+  /** Further facts and notes that the server reports when it is ready. */
   ready(stack: Stack): Promise<{ readonly facts: object; readonly notes: readonly string[] }>;
 }
 
-/** Flags that all servers have. */
+/** Adds the flags that all servers have. */
 export const addHttpFlags = (command: Command): Command =>
   command
     .option('--host <host>', 'address or name of this machine (default: 127.0.0.1)')
@@ -49,7 +49,7 @@ export const addHttpFlags = (command: Command): Command =>
       collect(notBlank),
     );
 
-/** Ends everything in the time that is left, whichever server is away. */
+/** Closes everything in the remaining time, even when a server is unavailable. */
 async function closeAll(frame: HttpFrame, stack: Stack, graceMs: number): Promise<void> {
   try {
     await frame.close({ graceMs });
@@ -58,7 +58,7 @@ async function closeAll(frame: HttpFrame, stack: Stack, graceMs: number): Promis
   }
 }
 
-/** On an address that only this machine reaches there is a key for its commands. */
+/** Creates the key for local commands, when only this machine can reach the address. */
 async function localKeyOf(
   { config }: Context,
   stack: Stack,

@@ -1,4 +1,4 @@
-/** The HTTP server on the command line, the keys, and decisions by people without a database. */
+/** The HTTP server on the command line, its keys, and decisions by people without access to the database. */
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -67,7 +67,7 @@ test('a person without the database decides with the key that the server has lef
   await using server = serve();
   const { url, key_file } = await readyOf(server);
   expect(statSync(key_file ?? '').mode & 0o777).toBe(0o600);
-  // No database can be opened with this.
+  // These settings cannot open any database.
   const outside = { BOXCAR_DATA_DIR: folder, DATABASE_URL: 'postgres://a@127.0.0.1:1/b' };
   const ask = (args: readonly string[], more: Env = outside) => json([...args, '--url', url], more);
   const { approvals } = await ask(['approvals', 'ls', '--run', 'run/7', '--status', 'pending']);
@@ -122,7 +122,7 @@ test('a stop ends the server, and the next start takes the same key, also after 
   }
   expect(new Set(keys).size).toBe(1);
   expect(keyFiles()).toHaveLength(1);
-  // What a server has announced is taken back by its end, not by its death.
+  // An orderly end removes the server's announcement; a killed process leaves it.
   expect(readdirSync(join(folder, 'http', 'servers'))).toHaveLength(1);
 }, 60_000);
 

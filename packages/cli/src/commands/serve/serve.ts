@@ -16,7 +16,7 @@ interface ServeFlags extends HttpFlags {
   readonly mcpTools?: ToolGroups;
 }
 
-/** `boxcar serve`: answers until it is told to stop. */
+/** `boxcar serve`: serves until it is told to stop. */
 const runServe = (context: Context, flags: ServeFlags): Promise<number> =>
   serveHttp(context, flags, {
     event: 'serve',
@@ -35,7 +35,7 @@ const runServe = (context: Context, flags: ServeFlags): Promise<number> =>
     },
   });
 
-/** So many are named; all are served, and those that are applied later too. */
+/** The number of agents that are named. All agents are served, including those applied later. */
 const MAX_NAMED = 50;
 
 async function publicAgentsOf({ runtime }: Stack) {

@@ -24,7 +24,7 @@ test.each<[string, string, string[]]>([
   ['nothing', '', []],
 ])('lines of one command come together: %s', async (_what, text, commands) => {
   expect(await read(text)).toEqual(commands);
-  // However the stream cuts it, a character in the middle included.
+  // The stream may be cut anywhere, even within a character.
   const bytes = Buffer.from(`é${text}`);
   const cut = await read(bytes.subarray(0, 1), bytes.subarray(1));
   expect(cut.join('\n')).toBe(`é${commands.join('\n')}`);
@@ -33,7 +33,7 @@ test.each<[string, string, string[]]>([
 test('a command is given as soon as nothing has arrived behind it', async () => {
   async function* arrive(): AsyncGenerator<string> {
     yield ',anchors\n,handoff na';
-    // What has begun to arrive may go on with the line before it.
+    // The partial next line may still continue the command.
     expect(seen).toEqual([]);
     yield 'me=a\n';
     expect(seen).toEqual([',anchors', ',handoff name=a']);

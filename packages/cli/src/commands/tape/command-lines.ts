@@ -1,7 +1,7 @@
-/** Lines as they arrive, those of one command together. */
+/** Splits a stream into lines, and joins the lines of one command. */
 import { beginCommand, isCommaCommand } from '@boxcar/kernel';
 
-/** An indented line that begins with `key=` goes on with the command above it. */
+/** An indented line that begins with `key=` continues the command above it. */
 const ARGUMENT_LINE = /^[ \t]+(?:--)?[A-Za-z_][\w.-]*=/;
 
 export const isArgumentLine = (line: string): boolean => ARGUMENT_LINE.test(line);
@@ -9,13 +9,13 @@ export const isArgumentLine = (line: string): boolean => ARGUMENT_LINE.test(line
 export interface Arrival {
   /** Lines that arrived together. */
   readonly lines: readonly string[];
-  /** The beginning of another came with them. */
+  /** The beginning of another line arrived with them. */
   readonly isCut: boolean;
-  /** What is open before them was given up. */
+  /** A command that was open before these lines was given up. */
   readonly isFresh: boolean;
 }
 
-/** The lines of a stream in the pieces in which it brings them. */
+/** The lines of a stream, grouped by the chunks in which they arrive. */
 export async function* splitLines(input: AsyncIterable<string | Uint8Array>): AsyncGenerator<Arrival> {
   const decoder = new TextDecoder();
   let rest = '';
@@ -30,8 +30,8 @@ export async function* splitLines(input: AsyncIterable<string | Uint8Array>): As
 }
 
 /**
- * Joins lines to commands: while a quote, brace or backslash is open, and with indented `key=` lines behind one. A command is
- * given as soon as nothing has arrived behind it, so that who waits for its answer gets it.
+ * Joins lines to commands: while a quote, brace or backslash is open, and with indented `key=` lines that follow a command. A command is
+ * yielded as soon as no further input has arrived after it, so that a caller that waits for its answer gets the answer.
  *
  * @param options.onOpen - Called when a command needs another line.
  */
@@ -40,7 +40,7 @@ export async function* joinCommands(
   options: { readonly onOpen?: () => void } = {},
 ): AsyncGenerator<string> {
   let held: string | undefined;
-  /** What of a held command is still open. */
+  /** The open quotes, braces and backslashes of the held command. */
   let lexer: ReturnType<typeof beginCommand> | undefined;
   const isOpen = (): boolean => lexer !== undefined && lexer.open !== null;
   for await (const { lines, isCut, isFresh } of arrivals) {

@@ -53,7 +53,7 @@ async function answer(...args: string[]): Promise<Record<string, unknown>> {
   return JSON.parse(stdout);
 }
 
-/** What it is refused with; there is no such tape then. */
+/** The error of a refused import; afterwards no such tape exists. */
 async function refusal(path: string, ...args: string[]): Promise<string> {
   const name = fresh();
   const { code, stdout, stderr } = await tape('import', path, name, ...args);
@@ -62,7 +62,7 @@ async function refusal(path: string, ...args: string[]): Promise<string> {
   return stderr;
 }
 
-/** A copy of the fixture, to be changed. */
+/** A copy of the fixture for changes. */
 function session(change: (folder: string) => void = () => undefined): string {
   const path = join(folder, `session-${++n}`);
   cpSync(SESSION, path, { recursive: true });
@@ -112,13 +112,13 @@ describe('a folder', () => {
     const writtenAt = (path: string): number =>
       statSync(join(path, 'tape', manifest.tapes[1].file)).mtime.getTime();
     expect(writtenAt(to)).toBe(writtenAt(SESSION));
-    // And once more, by the manifest.
+    // The second round uses the manifest.
     const again = join(folder, 'out/again');
     expect(await answer('import', to, 'copy')).toMatchObject({ lines: 12, archived: 1 });
     await answer('export', 'copy', '--to', again);
     expect(read(again, 'tape/main.jsonl')).toBe(read(to, 'tape/main.jsonl'));
     expect(writtenAt(again)).toBe(writtenAt(SESSION));
-    // Those of the folder's sessions, and that of the copy.
+    // The lines of the folder's sessions, and the line of the copy.
     expect(read(again, 'session_graph.jsonl').split('\n').slice(0, 3).join('\n')).toBe(
       read(to, 'session_graph.jsonl').trimEnd(),
     );
@@ -194,7 +194,7 @@ describe('a folder', () => {
         cpSync(path, elsewhere, { recursive: true });
         if (name === 'tape/manifest.json') manifest(elsewhere, {});
         mkdirSync(join(elsewhere, 'tape/archived'), { recursive: true });
-        // Without a manifest the archived files are those in their folder.
+        // Without a manifest, the archived files are the files in the archive folder.
         if (name !== 'tape/manifest.json') rmSync(join(path, 'tape/manifest.json'), { force: true });
         rmSync(join(path, name), { recursive: true, force: true });
         symlinkSync(join(elsewhere, name), join(path, name));
@@ -263,7 +263,7 @@ describe('a folder', () => {
     await answer('import', SESSION, name);
     const found = await stack.runtime.tape(name);
     let isReset = false;
-    // It asks for the archived tape once it has begun.
+    // The export asks for the archived tape after it has begun.
     const runtime: Stack['runtime'] = Object.assign(Object.create(stack.runtime), {
       tape: async (...args: Parameters<Stack['runtime']['tape']>) => {
         if (!isReset) await (await stack.runtime.tape(name)).reset();
@@ -306,7 +306,7 @@ describe('a folder', () => {
 });
 
 describe('a folder of several tapes', () => {
-  /** What every file of a folder holds, and when archived ones were written. */
+  /** The content of every file of a folder, and the modification times of archived files. */
   const filesOf = (path: string): Record<string, unknown> =>
     Object.fromEntries(
       readdirSync(path, { recursive: true, withFileTypes: true })
@@ -367,7 +367,7 @@ describe('a folder of several tapes', () => {
         code: 1,
         stderr: expect.stringContaining('nothing was imported'),
       });
-      // Each but the first keeps the lines of its own lineage alone.
+      // Each tape except the first keeps only the lines of its own lineage.
       const graph = (await (await elsewhere.runtime.tape(main ?? '')).folder()).sessionGraph;
       expect(graph).toContain(main);
       expect(graph).not.toContain('child-of-side');
@@ -393,7 +393,7 @@ describe('a folder of several tapes', () => {
         read(SESSION, 'tape', file.includes('/') ? 'archived/main_2026-02-20_a.jsonl' : 'main.jsonl'),
       );
     expect(files.filter((file) => file === 'archived/main_2026-02-20_a.jsonl')).toHaveLength(1);
-    // One of them alone, under its own name or another.
+    // One of the tapes alone, under its own or another name.
     expect(await answer('import', to, '../up', '--append')).toMatchObject({ tape: '../up', lines: 12 });
   });
 
@@ -501,7 +501,7 @@ describe('a file', () => {
     expect(await answer('import', path, name, '--append')).toMatchObject({ first: 3, last: 4, lines: 2 });
     const to = join(folder, 'out', name);
     await answer('export', name, '--to', to);
-    // Lines as they were, whatever stands in them; blank ones are none, and each has its end.
+    // Lines stay unchanged, whatever their content. Blank lines are dropped, and each line has a line end.
     const once = `${message(1)}\r\n${message(2)}\n`;
     expect(read(to, 'tape/main.jsonl')).toBe(`${once}${once}`);
   });

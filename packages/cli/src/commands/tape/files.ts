@@ -23,7 +23,7 @@ interface ExportFlags extends TapeFlags {
   readonly session?: string;
 }
 
-/** The tapes that are named, each once, or those of the workspace. */
+/** The named tapes, each once, or the tapes of the workspace. */
 async function findTapes(
   runtime: Runtime,
   refs: readonly string[],
@@ -120,11 +120,11 @@ async function importOne(
   return made;
 }
 
-/** What the files or the database refuse. */
+/** An error for an import that the files or the database do not allow. */
 const badImport = (message: string, field: string): KernelError =>
   new KernelError('bad_request', { message: `${message}.`, details: { field } });
 
-/** Several tapes of a folder, one after the other: each is imported as a whole. */
+/** Imports several tapes of a folder, one after the other; each tape is imported completely. */
 async function importAll(
   context: Context,
   runtime: Runtime,
@@ -146,7 +146,7 @@ async function importAll(
   const made: ImportedTape[] = [];
   try {
     for (const one of wanted) {
-      // Each tape has a key of its own, so that the same command again goes on where it ended.
+      // Each tape has its own key, so that a repeated command continues after the last imported tape.
       const own = key === undefined || wanted.length === 1 ? key : `${key}:${sha256(one.name).slice(0, 16)}`;
       made.push(await importOne(context, runtime, { ...one, key: own, flags }));
     }
@@ -168,7 +168,7 @@ async function runImport(
   const found = await findTapeFiles(path, ref);
   const wanted = found.map(({ name, source }): Wanted => {
     const called = ref ?? name;
-    // The tape of an agent is called by an id, which here means another one, or none.
+    // An exported tape of an agent is named by an id, which in this database means another agent or none.
     if (called !== undefined && (ref !== undefined || tryParseId(called) === undefined))
       return { name: called, source };
     if (found.length === 1)

@@ -4,20 +4,22 @@ import { findListedTape, findProjectByRef } from '@boxcar/store';
 
 export interface FoundTape {
   readonly tape: Tape;
-  /** The agent whose output it is; undefined for a tape that only has a name, and for an archived one. */
+  /** The agent whose output tape it is; undefined for a tape that only has a name, and for an archived tape. */
   readonly agentId: string | undefined;
-  /** What people call it. */
+  /** The name for people. */
   readonly title: string;
 }
 
 interface FindOptions {
   /** Id or name. */
   readonly project: string;
-  /** In whose name; default: the operator. */
+  /** The name to act in. Default: the operator. */
   readonly as?: string | undefined;
 }
 
-/** The tape of a name, of a box, or of an agent (id or name), looked for in this order. A name that reads as an id comes last. */
+/**
+ * Finds a tape by name, by box, or by agent (id or name), in this order. For a reference with the form of an id, the name is tried last.
+ */
 export async function lookForTape(
   runtime: Runtime,
   ref: string,
@@ -39,7 +41,7 @@ export async function lookForTape(
 }
 
 /**
- * @param options.create - Make one of this name when there is none.
+ * @param options.create - Create a tape with this name when there is none.
  * @throws KernelError `not_found`.
  */
 export async function findTape(
@@ -51,7 +53,7 @@ export async function findTape(
     ...options
   }: FindOptions & {
     readonly create?: boolean | undefined;
-    /** What the caller said in place of the name. */
+    /** The session that the caller gave instead of the name. */
     readonly session?: SessionAddress | undefined;
   },
 ): Promise<FoundTape> {

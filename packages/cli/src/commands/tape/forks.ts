@@ -18,7 +18,7 @@ interface ForkFlags extends TapeFlags {
   readonly profile?: string;
 }
 
-/** Flags that say something about a session alone. */
+/** Flags that apply only to sessions. */
 const OF_SESSIONS = ['fromAnchor', 'nextSteps', 'contextSummary', 'notifyParent', 'profile'] as const;
 
 const toFlag = (name: string): string =>

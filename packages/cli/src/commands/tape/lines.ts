@@ -1,10 +1,10 @@
-/** Files of lines, read and written piece by piece. */
+/** Files of lines, read and written in chunks. */
 import { createReadStream, createWriteStream } from 'node:fs';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { KernelError, lineTooLong, MAX_LINE_LENGTH } from '@boxcar/kernel';
 
-/** What the disk refuses is said by its path: to the database the same codes mean something else. */
+/** Adds the path to an error of the disk; in the database layer the same codes have another meaning. */
 function diskError(path: string, error: unknown): unknown {
   if (!(error instanceof Error && 'syscall' in error)) return error;
   return new KernelError('bad_request', {
@@ -14,7 +14,7 @@ function diskError(path: string, error: unknown): unknown {
   });
 }
 
-/** Runs what works on a path. */
+/** Runs work on a path and converts its disk errors. */
 export async function onDisk<T>(path: string, work: () => Promise<T>): Promise<T> {
   try {
     return await work();
@@ -24,12 +24,12 @@ export async function onDisk<T>(path: string, work: () => Promise<T>): Promise<T
 }
 
 const NEWLINE = 0x0a;
-/** A character has three bytes at most for each unit of its length. */
+/** A UTF-16 code unit takes at most three bytes in UTF-8. */
 const MAX_LINE_BYTES = 3 * MAX_LINE_LENGTH;
 
-/** The lines of a file as they are, without their ends: nothing but a newline ends one. */
+/** The lines of a file without their ends, otherwise unchanged: only a newline ends a line. */
 export async function* readLines(path: string): AsyncGenerator<string, void, void> {
-  // What is no UTF-8 could not come back as it was; a byte order mark stays.
+  // Text that is not UTF-8 could not be restored; a byte order mark is kept.
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
   let number = 0;
   const decode = (pieces: readonly Uint8Array[]): string => {
@@ -65,7 +65,7 @@ export async function* readLines(path: string): AsyncGenerator<string, void, voi
   if (pieces.length > 0) yield decode(pieces);
 }
 
-/** Writes a new file, each line with its end. */
+/** Writes a new file, with a newline after each line. */
 export const writeLines = (path: string, lines: AsyncIterable<string>): Promise<void> =>
   onDisk(path, () =>
     pipeline(

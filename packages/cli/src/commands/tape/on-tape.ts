@@ -1,4 +1,4 @@
-/** What the commands of `boxcar tape` share. */
+/** Shared helpers of the commands of `boxcar tape`. */
 
 import { openStack } from '@boxcar/host/open';
 import { type SessionAddress, sessionTapeName } from '@boxcar/kernel';
@@ -9,7 +9,7 @@ import { type FoundTape, findTape } from './find-tape.js';
 export interface TapeFlags {
   readonly project?: string;
   readonly as?: string;
-  /** Said instead of the tape: its name was computed of them. */
+  /** The names that the caller gave; the tape's name was computed from them. */
   readonly workspace?: string;
   readonly session?: string;
 }
@@ -24,13 +24,13 @@ export const AS = ['--as <agent>', 'in whose name, by id or name (the operator)'
 export const projectOf = (context: Context, { project }: TapeFlags): string =>
   project ?? context.config.project;
 
-/** The session by which a tape was named; `fork --session` names the one that it makes. */
+/** The session that named the tape. For `fork`, `--session` names the new session instead. */
 function saidFor(ref: string, flags: TapeFlags): SessionAddress | undefined {
   const session = sessionOf(flags);
   return session !== undefined && sessionTapeName(session) === ref ? session : undefined;
 }
 
-/** Opens the tape and hands it over, with the runtime it lives on. */
+/** Opens a tape and passes it to the work, together with its runtime. */
 export async function onTape<T extends TapeFlags & { readonly create?: boolean }>(
   context: Context,
   ref: string,

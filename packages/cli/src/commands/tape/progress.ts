@@ -1,9 +1,9 @@
 import { formatCount } from '../../text/text.js';
 
-/** Lines between two remarks on how far it is. */
+/** The number of lines between two progress notes. */
 const REMARK_EVERY = 10_000;
 
-/** Told how many lines there are by now; says so now and then. */
+/** Returns a function that takes the current number of lines and writes a note from time to time. */
 export function progressOf(note: (line: string) => void): (lines: number) => void {
   let said = 0;
   return (lines) => {

@@ -1,4 +1,4 @@
-/** Finds the files of one or more tapes in a folder of the original's form, or takes a file as it is. */
+/** Finds the files of one or more tapes in a folder with the original's layout, or takes a single file. */
 import { isUtf8 } from 'node:buffer';
 import { readdir, realpath, stat } from 'node:fs/promises';
 import { basename, isAbsolute, join, relative, resolve, sep } from 'node:path';
@@ -15,7 +15,7 @@ import { MAX_DATA_BYTES, readInput } from '../../input/read-input.js';
 import { onDisk, readLines } from './lines.js';
 
 export interface FoundFiles {
-  /** What the manifest calls the tape; undefined without one. */
+  /** The tape's name in the manifest; undefined without a manifest. */
   readonly name: string | undefined;
   readonly source: TapeSource;
 }
@@ -25,7 +25,7 @@ const badPath = (message: string): KernelError =>
 
 const fileAt = (path: string): TapeFile => ({ name: basename(path), lines: () => readLines(path) });
 
-/** A file that ends before the entry with which it was when the manifest was written has been cut off. */
+/** Reads a file up to its end. A file that ends before the last entry in the manifest was truncated. */
 async function* readUpto(path: string, headId: number): AsyncGenerator<string, void, void> {
   let last = '';
   for await (const line of readLines(path)) {
@@ -44,10 +44,10 @@ const isInside = (folder: string, path: string): boolean => {
 };
 
 /**
- * The one rule for every file of a folder, whoever names it: it lies in that folder, and so does what it links to, and it is a regular
- * file or a folder. The folder itself is named by the user, and may be a link.
+ * The rule for every file of a folder, whatever names it: the file and the target of its links must be inside the folder, and it must be
+ * a regular file or a folder. The user names the folder itself, which may be a link.
  *
- * @returns Its path; also of a file that is not there.
+ * @returns Its path, also when the file does not exist.
  * @throws KernelError `bad_request`.
  */
 async function placeIn(folder: string, file: string, lead = ''): Promise<string> {
@@ -77,7 +77,7 @@ async function fileOf(
   };
 }
 
-/** What of an archived file an export gives back: its path, and when it was written. */
+/** The data of an archived file that an export restores: its path, and its modification time. */
 async function archivedFile(path: string, file: string): Promise<Pick<TapeFile, 'path' | 'writtenAt'>> {
   const stats = await stat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined;
@@ -86,7 +86,7 @@ async function archivedFile(path: string, file: string): Promise<Pick<TapeFile, 
   return { path: file.split(sep).join('/'), writtenAt: stats?.mtime };
 }
 
-/** @throws KernelError `bad_request` where two of a manifest cannot both be imported. */
+/** @throws KernelError `bad_request` when two tapes of a manifest cannot both be imported. */
 function checkDistinct(folder: string, tapes: readonly ManifestTape[]): void {
   const firstTwice = (names: readonly string[]): string | undefined => {
     const known = new Set<string>();
@@ -98,7 +98,7 @@ function checkDistinct(folder: string, tapes: readonly ManifestTape[]): void {
   if (id !== undefined) throw badPath(`manifest.json has two tapes '${id}' that are not archived.`);
 }
 
-/** The tape that is meant; all that are not archived where none is named. */
+/** The named tape; without a name, all tapes that are not archived. */
 function pickTapes(tapes: readonly ManifestTape[], name: string | undefined): readonly ManifestTape[] {
   const current = tapes.filter(({ archived }) => !archived);
   if (current.length === 1 || (name === undefined && current.length > 0)) return current;
@@ -111,7 +111,7 @@ async function textIn(folder: string, file: string): Promise<string | undefined>
   const path = await placeIn(folder, file);
   const bytes = await readInput(path, MAX_DATA_BYTES).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined;
-    // What the system says has a code.
+    // Errors of the system have a code.
     throw error.code === undefined ? badPath(`${file} ${error.message}.`) : error;
   });
   if (bytes === undefined || isUtf8(bytes)) return bytes?.toString();
@@ -169,7 +169,10 @@ async function readTapeFolder(folder: string, name: string | undefined): Promise
   );
 }
 
-/** The part of the session graph that is each tape's. A broken one is theirs as it is: its import says what is wrong. */
+/**
+ * The part of the session graph for each tape. A graph that is not valid is passed on unchanged: the import of each tape reports its
+ * errors.
+ */
 function shareGraph(text: string | undefined, names: readonly string[]): readonly (string | undefined)[] {
   if (text === undefined) return [];
   try {
@@ -181,8 +184,8 @@ function shareGraph(text: string | undefined, names: readonly string[]): readonl
 
 /**
  * @param path - A file of lines; a folder with `tape/`; or that folder itself.
- * @param name - Which of several tapes; all when it is undefined.
- * @returns One at least.
+ * @param name - Selects one of several tapes; undefined: all.
+ * @returns At least one.
  * @throws KernelError `bad_request`.
  */
 export function findTapeFiles(path: string, name: string | undefined): Promise<readonly FoundFiles[]> {

@@ -62,7 +62,7 @@ interface ShowFlags extends SliceFlags {
 }
 
 const DEFAULT_SHOWN = 100;
-/** Of messages only where they begin can be said: without its call a result is none. */
+/** For messages only a beginning can be chosen: a result without its call cannot be shown. */
 const NOT_OF_MESSAGES = ['to', 'since', 'until', 'kinds', 'text', 'limit', 'after'] as const;
 
 function sliceOf({ all, from, to }: ShowFlags): JsonObject {
@@ -84,7 +84,7 @@ const datesOf = ({ since, until }: SliceFlags): JsonObject =>
         },
       };
 
-/** `boxcar tape show`: what follows the last anchor, or another part. */
+/** `boxcar tape show`: the entries after the last anchor, or another part. */
 async function runShow(context: Context, ref: string, flags: ShowFlags): Promise<number> {
   const { kinds, text, after, limit = DEFAULT_SHOWN } = flags;
   const stray =
@@ -161,7 +161,7 @@ const MAX_SHOWN_MIB = 1;
 
 type ShownMatch = TapeMatch['record'] & Pick<TapeMatch, 'match'>;
 
-/** Matches up to a size, or the first one. */
+/** Matches up to a size limit, but at least the first. */
 async function takeMatches(
   pages: AsyncIterable<readonly TapeMatch[]>,
 ): Promise<{ readonly matches: readonly ShownMatch[]; readonly isCut: boolean }> {

@@ -1,4 +1,4 @@
-/** Where the lines of a repl come from: edited at a terminal, or as a stream brings them. */
+/** The sources of lines for a repl: edited at a terminal, or read from a stream. */
 import { createInterface } from 'node:readline';
 import { PassThrough, type Readable } from 'node:stream';
 import { type Arrival, splitLines } from './command-lines.js';
@@ -7,14 +7,14 @@ export type ReplInput = NodeJS.ReadableStream & { readonly isTTY?: boolean | und
 
 export interface ReplLines {
   readonly arrivals: AsyncIterable<Arrival>;
-  /** Shows that a line is awaited, the first of a command or another of it. */
+  /** Shows that a line is expected: the first of a command, or a further one. */
   ask(of: 'first' | 'more'): void;
   close(): void;
 }
 
 const PROMPTS = { first: '> ', more: '… ' } as const;
 
-/** Ctrl-C gives up what has been typed, the lines of an open command too; behind an empty prompt it leaves, as Ctrl-D does. */
+/** Ctrl-C discards the typed text, including the lines of an open command; at an empty prompt it ends the repl, as Ctrl-D does. */
 function openTerminal(input: ReplInput, interrupt: () => boolean): ReplLines {
   const terminal = createInterface({ input, output: process.stderr, terminal: true });
   const arrivals = new PassThrough({ objectMode: true });
@@ -45,7 +45,9 @@ function openTerminal(input: ReplInput, interrupt: () => boolean): ReplLines {
   return { arrivals, ask, close: () => terminal.close() };
 }
 
-/** @param interrupt - Asked at Ctrl-C on a terminal, elsewhere a signal to the process: ends what is worked on; false for nothing. */
+/**
+ * @param interrupt - Called at Ctrl-C on a terminal, otherwise at a signal to the process: ends the current work; false: there is none.
+ */
 export function openLines(input: ReplInput, interrupt: () => boolean): ReplLines {
   if (input.isTTY === true) return openTerminal(input, interrupt);
   return {

@@ -35,7 +35,7 @@ afterAll(() => stack.close());
 const boxcar = (...args: string[]) => cliHere(['tape', ...args], env);
 const json = async (...args: string[]) => JSON.parse((await boxcar(...args, '--json')).stdout);
 
-/** A command line with something at its standard input. */
+/** Runs a command line with the given standard input. */
 async function fed(input: string, ...args: string[]): Promise<CliResult> {
   const stdin = Object.assign(Readable.from([input]), { isTTY: false, fd: 0 as const });
   const spy = vi.spyOn(process, 'stdin', 'get').mockReturnValue(stdin as unknown as typeof process.stdin);
@@ -49,7 +49,7 @@ async function fed(input: string, ...args: string[]): Promise<CliResult> {
 interface Said {
   stdout: string;
   stderr: string;
-  /** Both, as they came. */
+  /** Both outputs, in their order. */
   all: string;
 }
 
@@ -76,7 +76,7 @@ async function replOn(ref: string, use: (said: Said) => ReplInput, isJson = fals
 /** Feeds lines to a repl. */
 const repl = (ref: string, text: string, isJson = false) => replOn(ref, () => Readable.from([text]), isJson);
 
-/** Types at the terminal of a repl: each text as soon as what is expected has been shown behind the one before. */
+/** Types at the terminal of a repl. Each text is typed as soon as the expected output has appeared after the previous text. */
 const typeInto = (ref: string, ...steps: readonly (readonly [expected: RegExp, keys: string])[]) =>
   replOn(ref, (said) => {
     const input = Object.assign(new PassThrough(), { isTTY: true });
@@ -246,7 +246,7 @@ it('the example of the README does what stands there', async () => {
   const shown = /\n## Tapes\n[\s\S]*?```console\n([\s\S]*?)```/.exec(readme)?.[1] ?? '';
   const said: string[] = [];
   for (const line of shown.split('\n').filter((each) => each.startsWith('$ '))) {
-    // A shell splits the line, and says what its command would read and be told.
+    // A shell splits the line, and prints the words that its command would receive.
     const words = execFileSync(
       'bash',
       ['--norc', '-c', `npx() { cat; printf '\\0%s' "$@"; }; ${line.slice(2)}`],

@@ -1,6 +1,6 @@
 /**
- * Lines of people on a tape. A line that begins with a comma is a command and nothing else; any other goes to the tape's agent as an
- * instruction, or, on a tape without agent, is appended as a message. Source: docs/reference/tape.md, "The repl".
+ * A repl on a tape. A line that begins with a comma is always a command. Any other line goes to the tape's agent as an instruction, or,
+ * on a tape without an agent, is appended as a message. Source: docs/reference/tape.md, "The repl".
  */
 
 import { toLine, toPlain } from '@boxcar/host/base';
@@ -22,7 +22,7 @@ const isQuit = (text: string): boolean => {
   }
 };
 
-/** What is no command: an instruction for the agent, or a message for whoever reads the tape. */
+/** Handles a line that is not a command: an instruction for the agent, or a message for readers of the tape. */
 async function say(
   context: Context,
   runtime: Runtime,
@@ -66,9 +66,9 @@ async function command(context: Context, { tape }: FoundTape, text: string): Pro
 }
 
 /**
- * Reads lines to their end, to `,quit`, or until it is asked to stop. What fails is reported, and the next line is read.
+ * Reads lines until the end of the input, `,quit`, or a request to stop. A failure is reported, and the next line is read.
  *
- * @returns 1 when a line failed and nobody was there to see it.
+ * @returns 1 when a line failed and the input was not a terminal.
  */
 export async function runRepl(
   context: Context,
@@ -80,7 +80,7 @@ export async function runRepl(
     context.note(`tape ${toLine(found.title)}; ,help lists the commands, ,quit leaves`);
   let work: AbortController | undefined;
   const lines = openLines(input, () => {
-    // What does not listen is ended with the process.
+    // Work that does not listen is ended with the process.
     if (work?.signal.aborted === true) process.kill(process.pid, 'SIGINT');
     work?.abort();
     return work !== undefined;
@@ -117,14 +117,14 @@ export async function runRepl(
       lines.ask('first');
     }
   } catch (error) {
-    // A stream that is closed under its reader.
+    // The stream was closed while it was read.
     if (!context.stop.aborted) throw error;
   } finally {
     context.stop.removeEventListener('abort', lines.close);
     lines.close();
   }
   if (context.stop.aborted) return EXIT.interrupted;
-  // The shell's prompt begins a line.
+  // The shell's prompt must begin on a new line.
   if (input.isTTY === true && !hasQuit) process.stderr.write('\n');
   return hasFailed && input.isTTY !== true ? EXIT.error : EXIT.success;
 }

@@ -6,7 +6,7 @@ import { addTapeFork, addTapeForks, addTapeMerge } from './forks.js';
 import { addTapeInfo, addTapeList, addTapeSearch, addTapeShow } from './read.js';
 import { addTapeHandoff, addTapeRepl, addTapeReset, addTapeResume } from './write.js';
 
-/** Each puts itself on the group; the order is that of the help. */
+/** Each function adds its commands to the group; the order is the order in the help. */
 const COMMANDS: readonly ((group: Command, run: Run) => void)[] = [
   addTapeList,
   addTapeShow,
@@ -23,7 +23,7 @@ const COMMANDS: readonly ((group: Command, run: Run) => void)[] = [
   addImport,
 ];
 
-/** `tape fork --session` names the session that it makes. */
+/** `tape fork --session` names the new session. */
 const takesTape = ({ registeredArguments, options }: Command): boolean =>
   registeredArguments[0]?.name() === 'tape' && options.every(({ long }) => long !== '--session');
 

@@ -4,7 +4,7 @@ import type { TapeInfo } from '@boxcar/runtime';
 import type { ListedTape } from '@boxcar/store';
 import { formatCount, formatFields, formatTable } from '../../text/text.js';
 
-/** A state or payload on one line; nothing for none. */
+/** A state or payload on one line; empty when there is none. */
 export const inline = (value: JsonValue): string =>
   value === null ? '' : typeof value === 'string' ? value : jsonText(value);
 
@@ -13,7 +13,7 @@ const shortDate = (date: string | null): string => date?.slice(0, 16).replace('T
 
 const wordsOf = (payload: JsonObject, key: string): string => inline(payload[key] ?? null);
 
-/** What a turn was asked comes first: a line may be cut. */
+/** The instruction of a turn comes first, since a line may be cut. */
 function eventText(payload: JsonObject): string {
   const data = isJsonObject(payload.data ?? null) ? (payload.data as JsonObject) : undefined;
   if (typeof data?.asked !== 'string')
@@ -25,10 +25,10 @@ function eventText(payload: JsonObject): string {
 const listOf = (value: JsonValue | undefined): readonly JsonValue[] => (Array.isArray(value) ? value : []);
 const textOf = (value: JsonValue | undefined): string => (typeof value === 'string' ? value : '');
 
-/** A tool's name before what it was told or said; what an imported line words in another way is shown as it is. */
+/** A tool's name before its arguments or result. An imported line with another wording is shown unchanged. */
 const named = (name: string, value: JsonValue): string => `${name === '' ? '' : `${name} `}${inline(value)}`;
 
-/** The calls of a record, each by the tool that is called, with its arguments. */
+/** The calls of a record: the tool's name with its arguments. */
 const callsText = ({ payload }: TapeRecord): string =>
   listOf(payload.calls)
     .map((call) => {
@@ -37,7 +37,7 @@ const callsText = ({ payload }: TapeRecord): string =>
     })
     .join(' · ') || wordsOf(payload, 'calls');
 
-/** The results of a record, each by the tool that gave it. */
+/** The results of a record: the tool's name with its result. */
 const resultsText = ({ payload, tools }: TapeRecord): string =>
   listOf(payload.results)
     .map((result, index) => named(tools?.[index] ?? '', result))
@@ -74,7 +74,7 @@ export const recordTable = (records: readonly TapeRecord[]): string =>
     ]),
   );
 
-/** Whose it is: a tape without a name and an agent is a fork. */
+/** The owner of a tape: a tape with neither a name nor an agent is a fork. */
 function ownerKindOf({ archived_at, agent, name }: ListedTape): string {
   if (archived_at !== null) return 'archived';
   if (agent !== null) return 'agent';

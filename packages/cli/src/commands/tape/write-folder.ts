@@ -1,4 +1,4 @@
-/** Writes one or more tapes as the original's folder: `tape/main.jsonl`, `manifest.json`, `archived/`, `session_graph.jsonl`. */
+/** Writes one or more tapes in the original's folder layout: `tape/main.jsonl`, `manifest.json`, `archived/`, `session_graph.jsonl`. */
 import { access, mkdir, mkdtemp, rename, rm, utimes, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import {
@@ -18,21 +18,21 @@ import { onDisk, writeLines } from './lines.js';
 export interface WrittenTape {
   /** The name of the tape, or of its box. */
   readonly id: string;
-  /** Of the tape as it is now. */
+  /** The number of lines of the current tape. */
   readonly lines: number;
-  /** Earlier incarnations. */
+  /** The number of earlier incarnations. */
   readonly archived: number;
 }
 
 interface Target {
-  /** A folder that exists. */
+  /** An existing folder. */
   readonly folder: string;
   readonly onLine: () => void;
 }
 
 type FileFacts = Pick<ManifestTape, 'head_id' | 'anchors'> & { readonly lines: number };
 
-/** Writes the lines of a tape, and reads off them what the manifest says. */
+/** Writes the lines of a tape, and collects the facts for the manifest from them. */
 async function writeTape(tape: Tape, path: string, onLine: () => void): Promise<FileFacts> {
   let head = 0;
   let lines = 0;
@@ -58,12 +58,12 @@ async function writeTape(tape: Tape, path: string, onLine: () => void): Promise<
   return { head_id: head, anchors: Object.fromEntries(anchors), lines };
 }
 
-/** A tape as it is written: with what its folder says, and its files. */
+/** A tape with its folder data and its file names. */
 interface Chosen {
   readonly tape: Tape;
   readonly folder: TapeFolder;
   readonly file: string;
-  /** Of its archived tapes, in their order. */
+  /** The files of its archived tapes, in their order. */
   readonly archived: readonly string[];
 }
 
@@ -79,7 +79,7 @@ function archivedPath(
   }
 }
 
-/** Paths that files were imported with are theirs again, as long as they are free; then come those that are made up. */
+/** Imported tapes get their original paths as long as these are free; generated paths are chosen afterwards. */
 function choosePaths(tapes: readonly Pick<Chosen, 'tape' | 'folder'>[]): readonly Chosen[] {
   const paths = new FilePaths();
   const stemOf = (id: string): string => {
@@ -110,7 +110,7 @@ async function writeOne(
   { tape, folder: { id, parent, archived }, file, archived: files }: Chosen,
   { folder, onLine }: Target,
 ): Promise<{ readonly entries: readonly ManifestTape[]; readonly written: WrittenTape }> {
-  // A reset from now on is of no concern.
+  // The tape is opened by its box, so a reset from now on has no effect.
   const open = (box: string): Promise<Tape> =>
     runtime.tape({ box }, { projectId: tape.projectId, as: tape.actorId });
   const main = await open(tape.boxId);
@@ -130,7 +130,7 @@ async function writeOne(
   };
 }
 
-/** @throws KernelError `bad_request`: an import could not tell them apart. */
+/** @throws KernelError `bad_request`: an import could not distinguish tapes with equal names. */
 function checkNames(folders: readonly TapeFolder[]): void {
   const names = new Set<string>();
   for (const { id } of folders) {
@@ -173,9 +173,9 @@ const exists = (path: string): Promise<boolean> =>
   );
 
 /**
- * What it writes is there as a whole or not at all, and in the place of nothing.
+ * The folder is written completely or not at all, and never replaces an existing one.
  *
- * @throws KernelError `bad_request` when there is one already, or the disk refuses.
+ * @throws KernelError `bad_request` when the folder exists already, or the disk reports an error.
  */
 export async function writeTapeFolder(
   runtime: Runtime,

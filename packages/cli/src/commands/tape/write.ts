@@ -155,7 +155,7 @@ export function addTapeRepl(group: Command, run: Run): void {
     .action((ref: string, flags: ReplFlags) => run((context) => runReplOn(context, ref, flags)));
 }
 
-/** `boxcar tape resume`: says where the work stands, and goes on with it. */
+/** `boxcar tape resume`: reports the state of the work, and continues it. */
 const runResume = (context: Context, ref: string, flags: TapeFlags): Promise<number> =>
   onTape(context, ref, flags, async (found, { runtime }) => {
     const [last] = await found.tape.anchors({ limit: 1 });

@@ -14,7 +14,7 @@ beforeAll(async () => {
   await using _stack = await prepare(env);
 });
 
-/** A turn that nobody runs, and its run. */
+/** A turn that no worker runs, and its run. */
 async function launch(): Promise<{ turn_id: string; run_id: string }> {
   const args = [
     'submit',
@@ -70,7 +70,7 @@ test('what fits nothing, or too much, is refused by name', async () => {
   expect(rows).toEqual([]);
 });
 
-/** A turn with an answer that came too late. */
+/** A turn whose answer arrived too late. */
 async function launchLate(): Promise<string> {
   const { turn_id } = await launch();
   const { rows } = await database.pool.query<{ project_id: string }>(

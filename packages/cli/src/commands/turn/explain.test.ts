@@ -19,7 +19,7 @@ let unknown: string;
 let modelPlugin: string;
 let reversed: string;
 
-/** Turns the direction of what follows on a terminal. */
+/** Reverses the direction of the following text on a terminal. */
 const REVERSE = '\u202e';
 
 const MODEL_PLUGIN = `export default (runtime) =>
@@ -80,7 +80,7 @@ beforeAll(async () => {
     wait: true,
   });
   selected = (other as { turn_id: string }).turn_id;
-  // Another model answers in place of the provider, whose adapter still says what it would send.
+  // Another model answers instead of the provider; the provider's adapter still reports what it would send.
   const scripted = createModelRouter();
   const script = [{ calls: [{ tool: 'look' }] }, { say: 'One cat.' }];
   runtime.registerModel('mistral', {
@@ -270,7 +270,7 @@ describe('boxcar why', () => {
   test('a signal ends it at once, without an answer, with the exit code of shells', async () => {
     const stop = new AbortController();
     let listeners = 0;
-    // It listens before it reads, so a signal is the command's to obey, not the process's.
+    // The command listens before it reads, so the command, and not the process, handles a signal.
     const add = stop.signal.addEventListener.bind(stop.signal);
     stop.signal.addEventListener = (...args: Parameters<typeof add>) => {
       listeners += 1;

@@ -22,7 +22,7 @@ const SHOWN_OMISSIONS = 20;
 const WIDTH = 80;
 const INDENT = '    ';
 
-/** @throws InvalidArgumentError when it is no number from 1. */
+/** @throws InvalidArgumentError when the text is not a number of at least 1. */
 export function readStep(text: string): number {
   const step = Number(text);
   if (!Number.isSafeInteger(step) || step < 1) throw new InvalidArgumentError('It must be a number from 1.');
@@ -53,7 +53,7 @@ function head(explained: StepExplanation): string {
   ]);
 }
 
-/** The lines of a message, cut for a look unless all are wanted. */
+/** The lines of a message, shortened unless all are requested. */
 function body(text: string, isFull: boolean): readonly string[] {
   const lines = toPlain(text).split('\n');
   if (isFull) return lines.map((line) => INDENT + line);
@@ -152,7 +152,7 @@ const UNKNOWN_WIRE =
 const lacksSelector = ({ findings }: StepExplanation): boolean =>
   findings.some(({ code }) => code === 'selector_unknown' || code === 'selector_failed');
 
-/** Whether the rows tell the prompt, and nothing here tells what the adapter does to it. */
+/** Whether the rows have the prompt, but the adapter that would change it is not registered here. */
 const lacksModel = (explained: StepExplanation): boolean =>
   explained.wire === null && explained.tools !== null && !lacksSelector(explained);
 
@@ -167,7 +167,7 @@ function wireNote({ kind, message, messages = [] }: WireNote): string {
   return entry(`${kind}: ${toLine(message)}${at}`);
 }
 
-/** Numbers in order, a run of them as its ends. */
+/** Numbers in order, with consecutive numbers as ranges. */
 function listOf(numbers: readonly number[]): string {
   const runs: [number, number][] = [];
   for (const number of numbers) {
@@ -186,10 +186,10 @@ interface Flags {
   readonly plugin?: readonly string[];
 }
 
-/** `boxcar explain`: what a step's model saw, and why. */
+/** `boxcar explain`: the prompt of a step, and the reason for each part. */
 async function explain(context: Context, turn: string, flags: Flags): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
-  // Nobody is asked: its adapters say what they add to a prompt.
+  // No provider is called; the adapters only report their changes to a prompt.
   const router = createModelRouter({ providers: context.config.models });
   const explained = await withPlugins(
     context,

@@ -7,7 +7,7 @@ import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { cliHere, type Env, prepare } from '../../testing/cli.js';
 
-/** No parser of JavaScript lists these keys as they are written here. */
+/** JavaScript's parsers do not keep these keys in this order. */
 const DATA = '{"10":"ten","2":{"b":[{"z":1,"0":2}],"1":2},"a":0}';
 
 let folder: string;

@@ -21,7 +21,7 @@ describe.each([...builtInHandlers, ['handoff', handoffForm] as const])(
       const found: readonly ArgumentHelp[] = json.arguments;
       expect(found.length).toBeGreaterThan(0);
       for (const one of found) expect(stdout).toContain(one.required ? `  ${one.name} *` : `  ${one.name}`);
-      // The schema itself says what it misses of nothing.
+      // The schema itself reports which members an empty object lacks.
       const missing = handler.input.safeParse({}).error?.issues.map(({ path }) => path.join('.')) ?? [];
       const required = found
         .filter(({ required, name }) => required && !/[.[]/.test(name))

@@ -1,4 +1,4 @@
-/** `boxcar submit <primitive> --help`: the arguments of a primitive, by the schema that checks them. */
+/** `boxcar submit <primitive> --help`: the arguments of a primitive, derived from the schema that checks them. */
 import { resolve } from 'node:path';
 import { toLine } from '@boxcar/host/base';
 import { openStack } from '@boxcar/host/open';
@@ -9,7 +9,7 @@ import type { Context } from '../../context.js';
 import { wrongUsage } from '../../input/usage.js';
 import { wrap } from '../../text/text.js';
 
-/** A part of a JSON schema, as far as it is shown. */
+/** The part of a JSON schema that is shown. */
 interface Schema {
   readonly type?: string | readonly string[];
   readonly description?: string;
@@ -26,7 +26,7 @@ interface Schema {
 }
 
 export interface ArgumentHelp {
-  /** A member of a member has its path: `tasks[].instruction`. */
+  /** The path for a nested member: `tasks[].instruction`. */
   readonly name: string;
   readonly type: string;
   readonly required: boolean;
@@ -34,12 +34,12 @@ export interface ArgumentHelp {
 }
 
 const WIDTH = 80;
-/** Members of members are shown; what is deeper is in docs/reference/primitives.md. */
+/** Members of members are shown; for deeper levels see docs/reference/primitives.md. */
 const MAX_DEPTH = 2;
 
 const optionsOf = ({ anyOf, oneOf }: Schema): readonly Schema[] | undefined => anyOf ?? oneOf;
 
-/** Larger ones limit nothing that anyone would write. */
+/** Larger limits do not matter in practice and are not shown. */
 const LARGEST_SHOWN = 10_000_000;
 const isBound = (value: number | undefined): value is number =>
   value !== undefined && Math.abs(value) <= LARGEST_SHOWN;
@@ -50,7 +50,7 @@ function boundsOf({ minimum, maximum }: Schema): string {
   return isBound(maximum) ? ` to ${maximum}` : '';
 }
 
-/** In words; bounds that the description says are left to it. */
+/** The type in words, without bounds that the description already mentions. */
 function typeOf(schema: Schema): string {
   if (schema.enum !== undefined) return schema.enum.map(String).join(' | ');
   if (schema.const !== undefined) return String(schema.const);
@@ -81,7 +81,10 @@ function membersOf(schema: Schema, path = '', depth = 1): readonly ArgumentHelp[
   });
 }
 
-/** The arguments of a primitive; a schema of several shapes has those of each, which are required where all of them say so. */
+/**
+ * The arguments of a primitive. For a schema with several variants these are the members of all variants; required when every variant
+ * requires them.
+ */
 function argumentsOf({ input }: Pick<Handler, 'input'>): readonly ArgumentHelp[] {
   const schema = z.toJSONSchema(input, { io: 'input', unrepresentable: 'any', reused: 'inline' }) as Schema;
   const shapes = [schema, ...(optionsOf(schema) ?? []), ...(schema.allOf ?? [])].filter(
@@ -98,14 +101,14 @@ function argumentsOf({ input }: Pick<Handler, 'input'>): readonly ArgumentHelp[]
 
 type Form = Pick<Handler, 'description' | 'input'>;
 
-/** Each runtime makes a `handoff` and a `handoff_chain` of its own. */
+/** Each runtime creates its own `handoff` and `handoff_chain`. */
 const builtIn: ReadonlyMap<string, Form> = new Map<string, Form>([
   ...builtInHandlers,
   ['handoff', handoffForm],
   ['handoff_chain', chainForm],
 ]);
 
-/** A primitive of the kernel, else of the plugins; only these need the database, as they do with `submit`. */
+/** A primitive of the kernel, else of the plugins. Only the latter needs the database, as with `submit`. */
 async function findForm(context: Context, name: string, plugins: readonly string[]): Promise<Form> {
   const known = builtIn.get(name);
   if (known !== undefined) return known;
@@ -156,7 +159,7 @@ function describe(name: string, handler: Form, found: readonly ArgumentHelp[]): 
   ].join('\n');
 }
 
-/** Name and type in a line, the description below it where it does not fit beside them. */
+/** Name and type in one line; the description is placed below when it does not fit next to them. */
 function listed(rows: readonly (readonly string[])[]): readonly string[] {
   const names = Math.min(Math.max(...rows.map(([name = '']) => name.length)), 34);
   return rows.flatMap(([name = '', type = '', description = '']) => {
@@ -169,7 +172,7 @@ function listed(rows: readonly (readonly string[])[]): readonly string[] {
   });
 }
 
-/** @param plugins - Of the flags. */
+/** @param plugins - The plugins from the flags. */
 export async function explainPrimitive(
   context: Context,
   name: string,

@@ -119,7 +119,7 @@ const steps = (report: TurnReport): string =>
 
 const callRow = (call: CallLine): string[] => [
   `${call.step}.${call.ordinal}`,
-  // What a worker outside runs, with whose queue it is in.
+  // For a call of an external worker: also the target whose queue has it.
   call.target === null ? call.name : `${call.name} (${call.target})`,
   call.status,
   call.duration_ms === null ? '' : formatCount(call.duration_ms),
@@ -192,7 +192,7 @@ function manifest({ context }: TurnReport): string {
 
 const SHOWN_RANGES = 3;
 
-/** What a token budget left out, if anything. */
+/** The cards that a token budget left out, if any. */
 function cuts({ context }: TurnReport): string {
   const rows = context.segments.flatMap(({ cut, source }) =>
     (cut?.parts ?? []).map((part) => [
@@ -227,7 +227,7 @@ function cards({ context }: TurnReport): string {
         { title: 'tokens', align: 'right' },
         { title: 'content' },
       ],
-      // The end of an id is what differs between cards of one moment.
+      // Ids of cards made at the same moment differ only at their end.
       shown.map((card) => [
         `…${card.card_id.slice(-12)}`,
         card.type,
@@ -290,7 +290,7 @@ function describeTurn(report: TurnReport): string {
   return parts.join('\n');
 }
 
-/** `boxcar show`: what became of a turn. */
+/** `boxcar show`: the outcome of a turn. */
 async function showTurn(
   context: Context,
   turn: string,

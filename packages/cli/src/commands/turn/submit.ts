@@ -49,7 +49,7 @@ const badArgument = (message: string): KernelError =>
 
 const wrongArgument = (message: string): KernelError => wrongUsage(message, 'arguments');
 
-/** @param refuse - How an error is made of words: input that is read is not the command line. */
+/** @param refuse - Creates an error from a message: faults in read input are not faults of the command line. */
 function parseArguments(
   text: string,
   source: string,
@@ -78,7 +78,7 @@ function parsePair(pair: string): readonly [string, unknown] {
   }
 }
 
-/** The arguments: one JSON object from at most one place, with the single ones on top. */
+/** The arguments: one JSON object from at most one source, with single arguments added to it. */
 export async function readArguments(
   flags: Pick<SubmitFlags, 'arg' | 'jsonArgs' | 'file'>,
   source: string | undefined,
@@ -108,7 +108,7 @@ const show = (value: JsonValue): string =>
 
 function describeReceipt(answer: JsonValue): string {
   if (!isJsonObject(answer)) return show(answer);
-  // A comma command has its words for people beside those for programs.
+  // A comma command has separate texts for people and for programs.
   const { command, output } = answer;
   if (typeof command === 'string' && typeof output === 'string') return show(output);
   const members = Object.entries(answer);
@@ -142,7 +142,7 @@ function describeEnd({ handoff_id, status, result, error }: Handoff): string {
 
 type Awaited = { readonly kind: 'turn' | 'batch' | 'handoff'; readonly id: string };
 
-/** The handoff, turn or batch that the receipt is about, when the primitive has made one. */
+/** The handoff, turn or batch of the receipt, when the primitive has created one. */
 function awaitedOf({ answer, awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undefined {
   const handoff = isJsonObject(answer) ? answer.handoff_id : undefined;
   if (typeof handoff === 'string') return { kind: 'handoff', id: handoff };
@@ -159,7 +159,7 @@ function awaitedOf({ answer, awaitedTurnId, awaitedBatchId }: Accepted): Awaited
 const runOf = (receipt: JsonValue): string | undefined =>
   isJsonObject(receipt) && typeof receipt.run_id === 'string' ? receipt.run_id : undefined;
 
-/** Says so when nobody is there to run the turn: the commonest reason why a wait seems to hang. */
+/** Warns when there is no worker to run the turn, the most common reason for a wait that seems to hang. */
 export async function warnWithoutWorker(
   context: Context,
   { pool }: Pick<Stack['runtime'], 'pool'>,
@@ -174,7 +174,7 @@ interface WaitOptions {
   readonly timeoutMs: number | undefined;
 }
 
-/** Where to look for what is no longer waited for. */
+/** The command that shows work whose wait was given up. */
 const LOOK: Readonly<Record<Awaited['kind'], (id: string) => string>> = {
   turn: (id) => `boxcar show ${id}`,
   batch: (id) => `boxcar submit collect --arg batch_id=${id} --wait`,
@@ -196,7 +196,7 @@ async function isOver({ runtime }: Stack, { kind, id }: Awaited, projectId: stri
   }
 }
 
-/** Answers with the end. @returns The exit code. */
+/** Prints the outcome. @returns The exit code. */
 async function answerEnd(
   context: Context,
   { runtime }: Stack,
@@ -233,7 +233,7 @@ async function waitFor(
   stack: Stack,
   of: Awaited & {
     readonly projectId: string;
-    /** Receipts of older builds name no run. */
+    /** Receipts of older builds do not name a run. */
     readonly runId: string | undefined;
     readonly timeoutSeconds: number | undefined;
   },
@@ -272,7 +272,7 @@ const warningsOf = (answer: JsonValue): readonly string[] => {
 
 const TO_SESSIONS = ['delegate_async', 'context_handoff'];
 
-/** The target of a submission to a session by name. */
+/** Adds the target for a submission to a session by name. */
 function addSession(
   args: Record<string, unknown>,
   primitive: string,
@@ -298,7 +298,7 @@ const SESSION_FLAGS: FlagNames = {
   profile_name: '--profile',
 };
 
-/** `boxcar submit`: accepted when it returns, like a call of the library. */
+/** `boxcar submit`: the submission is accepted when it returns, as with the library's call. */
 async function runSubmit(
   context: Context,
   primitive: string,

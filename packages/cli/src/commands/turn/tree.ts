@@ -12,7 +12,7 @@ import { shortIds } from '../../text/short-ids.js';
 import { type BudgetedTree, formatTree } from '../../text/tree-text.js';
 
 const POLL_MS = 500;
-/** Of the time at most one part in so many goes into looking. */
+/** At most one part in this many of the time is spent on polling. */
 const LOOK_SHARE = 10;
 const PIPE_WIDTH = 120;
 
@@ -36,7 +36,7 @@ async function loadBudgeted(
   return { of, ...tree, budgets: await loadBudgets(pool, tree.run_id) };
 }
 
-/** The ids that are printed, each as far as no other id of the database begins so. */
+/** The shown ids, each shortened as far as it stays unique in the database. */
 async function shorten(
   pool: Pool,
   tree: BudgetedTree,
@@ -58,13 +58,13 @@ function exitOf(tree: TurnTree): number {
     : EXIT.success;
 }
 
-/** What of a tree changes while nothing happens: the clock. */
+/** The state of a tree without the clock values, which always change. */
 const stateOf = (tree: TurnTree): string =>
   JSON.stringify(tree, (key, value: unknown) => (key === 'at' || key === 'duration_ms' ? undefined : value));
 
 type Ids = ReadonlyMap<string, string>;
 
-/** Shows each look as it comes: redrawn on a terminal, else only what has changed. */
+/** Shows each poll result: redrawn on a terminal, otherwise only when it has changed. */
 function createView(
   context: Context,
   flags: TreeFlags,
@@ -93,7 +93,7 @@ function createView(
   };
 }
 
-/** `boxcar tree`: the turns of a run or batch, or below a turn, once or until all have ended. */
+/** `boxcar tree`: the turns of a run or batch, or below a turn, shown once or until all have ended. */
 async function showTree(context: Context, ref: string, flags: TreeFlags): Promise<number> {
   const isTerminal = process.stdout.isTTY && !context.isJson;
   await using reader = await openReader(context.config, context.log('warn'));
@@ -113,7 +113,7 @@ async function showTree(context: Context, ref: string, flags: TreeFlags): Promis
   using view = createView(context, flags);
   for (;;) {
     const startedAt = performance.now();
-    // Of each parent so many children that two of them leave room for each other.
+    // The number of children per parent that leaves room for two such groups.
     const siblings = isTerminal ? Math.max(3, Math.floor((process.stdout.rows - 4) / 2)) : undefined;
     const tree = await loadBudgeted(reader.pool, found, { siblings });
     view.show(tree, await shortOf(reader.pool, tree));

@@ -128,7 +128,7 @@ it('a turn that its budget pauses is shown with the command that raises it, whic
     .join(' ')
     .match(/→ boxcar (budget raise [0-9a-f-]{36} --tokens) <n>/)?.[1];
   expect(command).toBe(`budget raise ${paused} --tokens`);
-  // What is said is what helps.
+  // The suggested command resolves the wait.
   const raised = await cliHere([...(command ?? '').split(' '), '100000'], env);
   expect([raised.code, raised.stderr]).toEqual([0, '']);
   await waitFor(

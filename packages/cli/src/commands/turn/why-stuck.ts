@@ -11,10 +11,10 @@ import { openReader } from '../../reader.js';
 import { countOf, formatCount, formatDuration, wrap } from '../../text/text.js';
 
 const WIDTH = 80;
-/** Of a wide tree some chains say what all do. */
+/** The chains of a wide tree resemble each other, so a few are enough. */
 const SHOWN_LINKS = 40;
 
-/** Every time here: as it is written everywhere, and how far it is from now. */
+/** The format of every time here: in full, with its distance from now. */
 function describeTime(time: string, at: string): string {
   const ms = Date.parse(time) - Date.parse(at);
   return `${time}, ${ms > 0 ? `in ${formatDuration(ms)}` : `${formatDuration(-ms)} ago`}`;
@@ -48,7 +48,7 @@ const VERDICTS: Readonly<Record<'ended' | 'live' | 'stuck', string>> = {
 };
 
 function describe(report: DescribedWait): string {
-  // What is stuck is what was asked for.
+  // For a stuck turn, only the stuck links and the paths to them are of interest.
   const order = report.is_live ? report.links : pathsToStuck(report.links);
   const shown = order.slice(0, SHOWN_LINKS);
   const rest = report.links.length - shown.length;
@@ -69,7 +69,7 @@ function describe(report: DescribedWait): string {
   ].join('\n');
 }
 
-/** The links that are not live, and those that lead to them. */
+/** The links that are not live, and the links that lead to them. */
 function pathsToStuck(links: readonly DescribedLink[]): readonly DescribedLink[] {
   const kept = new Set<DescribedLink>();
   const above: DescribedLink[] = [];
@@ -82,12 +82,12 @@ function pathsToStuck(links: readonly DescribedLink[]): readonly DescribedLink[]
   return links.filter((link) => kept.has(link));
 }
 
-/** `boxcar why-stuck`: what a turn waits for, down to what will move it. */
+/** `boxcar why-stuck`: the chain of waits of a turn, down to the event that will resume it. */
 async function askWhyStuck(context: Context, ref: string, project: string | undefined): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
   const { turnId } = await findTurnId(reader.pool, ref, project ?? context.config.project);
   const report = describeWait(await loadWaitFacts(reader.pool, turnId));
-  // It was there a moment ago.
+  // The turn existed a moment ago.
   if (report === undefined)
     throw new KernelError('not_found', { message: `No turn '${ref}'.`, details: { turn_id: turnId } });
   context.answer(report, () => describe(report));

@@ -75,7 +75,7 @@ function partFields(part: WhyPart): readonly [string, string][] {
   return card === null ? head : [...head, ...cardFields(card)];
 }
 
-/** The parts of a place, one under the other; what was said of a card is not said again. */
+/** The parts of a place, one below the other. The description of a card is not repeated. */
 function place({ parts }: WhyPlace): string {
   const seen = new Set<string>();
   return parts
@@ -150,7 +150,7 @@ function describeNotFound(answer: Extract<WhyAnswer, { outcome: 'not_found' }>):
   ].join('\n');
 }
 
-/** `boxcar why`: where a text of a prompt came from. */
+/** `boxcar why`: the origin of a text in a prompt. */
 async function askWhy(
   context: Context,
   turn: string,

@@ -1,18 +1,18 @@
-/** Selectors and models for commands that build prompts again: they are in plugins. */
+/** For commands that rebuild prompts: they need selectors and models, which plugins register. */
 import { resolve } from 'node:path';
 import { openStack } from '@boxcar/host/open';
 import { loadPlugins, type Runtime } from '@boxcar/runtime';
 import type { Context } from '../../context.js';
 
-/** What plugins have registered. */
+/** The registered parts of a runtime that such commands use. */
 type Registered = Pick<Runtime, 'selectors' | 'model'>;
 
 /**
- * Does the work with the plugins of a flag. Without that flag the work is done without plugins, and again with those of the configuration
- * when it needs them.
+ * Runs the work with the plugins of a flag. Without the flag the work runs without plugins, and again with the plugins of the
+ * configuration when it needs them.
  *
- * @param of.plugins - Paths of a flag.
- * @param of.needs - Whether an answer lacks something that a plugin may register.
+ * @param of.plugins - Paths from a flag.
+ * @param of.needs - Whether an answer lacks a part that a plugin may register.
  */
 export async function withPlugins<T>(
   context: Context,
@@ -29,6 +29,6 @@ export async function withPlugins<T>(
     stack.runtime,
     plugins.map((path) => resolve(path)),
   );
-  // Awaited here: the stack is closed when this returns.
+  // Awaited here, because the stack is closed when this function returns.
   return await work(stack.runtime);
 }

@@ -1,4 +1,4 @@
-/** A worker that receives a stop signal ends within its grace time, whichever servers are away. */
+/** A worker that receives a stop signal ends within its grace time, whichever servers are unavailable. */
 import {
   type NodeChild,
   queueBackends,
@@ -56,7 +56,7 @@ async function open(queues: 'redis' | 'postgres'): Promise<Place> {
   };
 }
 
-/** The exit of the worker, and how long it took. */
+/** The exit code of the worker, and how long it took. */
 async function stop(worker: NodeChild): Promise<{ code: number | null; tookMs: number }> {
   const since = performance.now();
   process.kill(worker.pid, 'SIGTERM');

@@ -26,7 +26,7 @@ beforeAll(async () => {
 
 afterAll(() => stack?.close());
 
-// A worker that a test kills leaves its row until the lease has passed.
+// The row of a killed worker stays until its lease has expired.
 beforeEach(async () => {
   await database.pool.query('delete from boxcar.workers');
 });
@@ -87,7 +87,7 @@ describe('a worker that is told to stop', () => {
     expect(await worker.exited).toEqual({ code: 0, signal: null });
     expect(worker.stderr).toMatch(/^boxcar: stopping; 1 turns? in hand/m);
     expect(worker.stderr).toMatch(/^boxcar: stopped$/m);
-    // The call's result was not lost with the worker, and nobody has to wait for a lease.
+    // The result of the call was not lost with the worker, and nothing has to wait for a lease.
     expect(await statusOf(turnId)).toBe('dispatched');
     expect(await workerCount()).toBe(0);
     const { rows } = await database.pool.query('select status from boxcar.tool_calls where turn_id = $1', [
@@ -222,7 +222,7 @@ describe('a tool that holds the event loop', () => {
 describe('a handler that holds the event loop', () => {
   const LEASE_MS = 20_000;
 
-  /** A worker with a turn that has no part in it. */
+  /** A worker with a second turn that is not involved in the bug. */
   async function startBeside(bug = 'spin'): Promise<{ worker: NodeChild; beside: string }> {
     const worker = await startWorker(['--lease-ms', String(LEASE_MS)], { BOXCAR_TEST_BUG: bug });
     const beside = await launch('sleeper', '60003');

@@ -21,7 +21,7 @@ interface WorkerFlags {
   readonly door: boolean;
 }
 
-/** A Redis that is away is said once, clearly, and is no reason not to start: turns are then taken from the rows. */
+/** Warns once when Redis is unavailable. The worker starts anyway, and takes turns from the rows. */
 async function warnWithoutRedis(url: string | undefined, isJson: boolean): Promise<void> {
   if (url === undefined) return;
   try {
@@ -31,13 +31,13 @@ async function warnWithoutRedis(url: string | undefined, isJson: boolean): Promi
   }
 }
 
-/** The largest part of the grace that is kept for handing turns back and closing connections. */
+/** The maximum part of the grace time that is reserved for handing turns back and closing connections. */
 const LEAVING_MS = 3_000;
 const LEAVING_SHARE = 0.3;
 /** The last part of that time, for closing the connections. */
 const CONNECTIONS_MS = 1_000;
 
-/** What a crash leaves of its time to the end of the process. */
+/** The part of the crash time that remains for the end of the process. */
 const LEAVING_RESERVE_MS = 1_000;
 
 /** A part of a worker that could not be closed, and why. */
@@ -54,7 +54,7 @@ const reasonsOf = (error: unknown): string =>
       : String(error);
 
 /**
- * Stops everything within the grace time, whichever servers are away. Turns may run for the first part of it. A grace of less than a
+ * Stops everything within the grace time, whichever servers are unavailable. Turns may run for the first part of it. A grace of less than a
  * few seconds is exceeded when a server does not answer.
  */
 async function stopAll(parts: {
@@ -62,7 +62,7 @@ async function stopAll(parts: {
   readonly worker: Worker;
   readonly door: { close(): Promise<void> } | undefined;
   readonly graceMs: number;
-  /** Why the process ends, when a bug did it. */
+  /** The error, when a bug ends the process. */
   readonly crash: KernelError | undefined;
 }): Promise<readonly NotClosed[]> {
   const startedAt = performance.now();
