@@ -123,7 +123,9 @@ async function main({ once, folder: given, model: chosen, help }) {
   );
   if (status !== 'success') process.exitCode = 1;
   if (once || !process.stdout.isTTY) {
-    say(`next: npx boxcar tree ${run_id} shows who did what; docs/reference/library.md leads to a program of your own`);
+    say(
+      `next: npx boxcar tree ${run_id} shows who did what; docs/reference/library.md leads to a program of your own`,
+    );
     return;
   }
 
