@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { CASES, labelOf } from './catalogue.js';
-import { hasBlock, isFormerBlock, parseBlock, replaceBlock } from './readme.js';
+import { hasBlock, parseBlock, replaceBlock } from './readme.js';
 import { formatTable, goalOf, judge, skip } from './report.js';
 
 const EMPTY = 'a\n<!-- bench:begin -->\n<!-- bench:end -->\nb\n';
@@ -42,47 +42,10 @@ describe('the block in the README', () => {
     expect(() => parseBlock(good.replace('| turns |', '| warp |'))).toThrow('no row');
   });
 
-  it('is read in its former form, without least floors', () => {
-    const former = EMPTY.replace(
-      '<!-- bench:end -->',
-      [
-        'Measured on 2025-02-28: some machine.',
-        '| suite | case | value | unit | goal | floor | ratio | ok |',
-        '| --- | --- | --- | --- | --- | --- | --- | --- |',
-        '| turns | redis | 10 | turns/s | 900 | 20 | 0.5 | no |',
-        '<!-- bench:end -->',
-      ].join('\n'),
-    );
-    const { cases } = parseBlock(former);
-    expect(cases).toEqual([
-      {
-        suite: 'turns',
-        case: 'redis',
-        value: 10,
-        unit: 'turns/s',
-        goal: 900,
-        goalRatio: null,
-        floor: 20,
-        ratio: 0.5,
-        least: null,
-        leastRatio: null,
-        ok: false,
-      },
-    ]);
-    expect(isFormerBlock(former)).toBe(true);
-    expect(isFormerBlock(replaceBlock(former, parseBlock(former)))).toBe(false);
-  });
-
   it('of this repository was written by the bench, and has every case with its goal', () => {
     const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8');
     const table = parseBlock(readme);
     expect(table.machine).toMatch(/cores, \d+ GiB; node \d+\.\d+\.\d+; postgres \d+.*; redis \d+/);
-    const named = CASES.map((spec) => `${spec.suite} ${labelOf(spec)}`);
-    // Until the next run of all suites, the table is from an earlier list, but the names of its rows must still exist.
-    if (isFormerBlock(readme)) {
-      expect(named).toEqual(expect.arrayContaining(table.cases.map((of) => `${of.suite} ${of.case}`)));
-      return;
-    }
     expect(
       table.cases.map(({ suite, case: of, unit, goal, goalRatio }) => ({
         suite,

@@ -13,9 +13,6 @@ export interface Table {
   readonly cases: readonly Case[];
 }
 
-/** Whether the block is older than the measurement of least floors. */
-export const isFormerBlock = (text: string): boolean => text.includes(row(FORMER_HEADER));
-
 export const hasBlock = (text: string): boolean => findBlock(text) !== undefined;
 
 function findBlock(text: string): { readonly from: number; readonly to: number } | undefined {
@@ -43,8 +40,6 @@ const HEADER = [
   '÷ least',
   'ok',
 ] as const;
-/** The header of blocks older than the measurement of least floors; needed until the next run of all suites. */
-const FORMER_HEADER = HEADER.filter((name) => name !== 'least' && name !== '÷ least');
 const measuredOn = ({ date, machine }: Pick<Table, 'date' | 'machine'>): string =>
   `Measured on ${date}: ${machine}.`;
 
@@ -92,9 +87,8 @@ export function parseBlock(text: string): Table {
     throw new Error('the block does not say what it was measured on');
   const rows = lines.filter((line) => line.startsWith('|')).map(readRow);
   const [header = []] = rows;
-  const isFormer = header.join() === FORMER_HEADER.join();
-  if (!isFormer && header.join() !== HEADER.join()) throw new Error('the block has another header');
-  return { date, machine, cases: rows.slice(2).map((cells) => toCase(isFormer ? widen(cells) : cells)) };
+  if (header.join() !== HEADER.join()) throw new Error('the block has another header');
+  return { date, machine, cases: rows.slice(2).map(toCase) };
 }
 
 const readRow = (line: string): string[] =>
@@ -102,9 +96,6 @@ const readRow = (line: string): string[] =>
     .split('|')
     .slice(1, -1)
     .map((cell) => cell.trim());
-
-/** A row of an older block, with empty cells for the missing columns. */
-const widen = (cells: readonly string[]): string[] => [...cells.slice(0, -1), '', '', ...cells.slice(-1)];
 
 function toCase(cells: readonly string[]): Case {
   const [suiteName, name = '', value = '', unitName, goal = '', floor = '', ratio = '', ...last] = cells;
