@@ -29,8 +29,8 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ['npm run soak', 'takes minutes; its parts have tests in packages/runtime'],
   ['npm run test:isolation', 'runs a part of the tests at other isolation levels'],
   ['npx vitest run', 'runs tests'],
-  ['pnpm install', 'every checkout begins with it'],
-  ['pnpm verify', 'what CI runs'],
+  ['node scripts/bootstrap.mjs', 'every checkout begins with it'],
+  ['npm run verify', 'what CI runs'],
   ['.ci/run', 'what CI runs'],
   ['export ', 'the settings of a host'],
   [

@@ -16,6 +16,7 @@ export interface Snippet {
 /** The pages whose blocks are read, relative to the root. */
 export const pages = (): string[] => [
   'README.md',
+  'CONTRIBUTING.md',
   ...readdirSync(join(root, 'docs'), { recursive: true, encoding: 'utf8' })
     .filter((path) => path.endsWith('.md'))
     .sort()

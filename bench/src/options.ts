@@ -28,7 +28,7 @@ export interface Options {
 
 export const HELP = `usage: npm run bench -- <suite>... [options]
        npm run bench -- all [options]
-       npm run bench -- --readme README.md
+       npm run bench -- --readme docs/reference/benchmarks.md
 
 suites
   turns   submit → answer, one step, one worker process: turns per second,

@@ -43,7 +43,7 @@ describe('the block in the README', () => {
   });
 
   it('of this repository was written by the bench, and has every case with its goal', () => {
-    const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8');
+    const readme = readFileSync(new URL('../../docs/reference/benchmarks.md', import.meta.url), 'utf8');
     const table = parseBlock(readme);
     expect(table.machine).toMatch(/cores, \d+ GiB; node \d+\.\d+\.\d+; postgres \d+.*; redis \d+/);
     expect(

@@ -1,4 +1,4 @@
-/** The block of README.md with the table of all suites: written from a run, and read by the tests. */
+/** The block of docs/reference/benchmarks.md with the table of all suites: written from a run, and read by the tests. */
 import { SUITES, UNITS } from './catalogue.js';
 import { type Case, goalText } from './report.js';
 
@@ -46,7 +46,7 @@ const measuredOn = ({ date, machine }: Pick<Table, 'date' | 'machine'>): string 
 function renderBlock(table: Table): string {
   return [
     BEGIN,
-    '<!-- Written by `npm run bench -- --readme README.md`; do not edit. -->',
+    '<!-- Written by `npm run bench -- --readme docs/reference/benchmarks.md`; do not edit. -->',
     '',
     measuredOn(table),
     '',
