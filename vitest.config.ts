@@ -46,6 +46,7 @@ const LONG_TESTS = [
   'examples/repo-survey/src/repository.test.ts',
   'packages/embedded/**/*.test.ts',
   'scripts/start.test.ts',
+  'scripts/tutorial.test.ts',
 ];
 /** `npm test` runs the others and `npm run test:long` these; vitest by itself runs all. */
 const PART = process.env.BOXCAR_TEST_PART;
