@@ -114,7 +114,8 @@ export async function testRedisCluster(): Promise<TestRedisCluster> {
         const states = await Promise.all(members.map(isWhole));
         return wanted
           ? states.every((state) => state === true)
-          : states.every((state) => state !== true) && states.includes(false);
+          : states.includes(false) &&
+              states.every((state, at) => state === false || members[at]?.admin.status !== 'ready');
       },
       { message: wanted ? 'every slot has its node' : 'the cluster has lost slots', deadlineMs: 20_000 },
     );

@@ -37,9 +37,11 @@ const openServer = (url: string, timeoutMs: number): Redis =>
 
 const toError = (thrown: unknown): Error => (thrown instanceof Error ? thrown : new Error(String(thrown)));
 
+const isClosed = (error: Error): boolean => error.message === 'Connection is closed.';
+
 /** A cluster does not report why a node refused the connection. */
 const toCause = (error: Error): Error =>
-  error.message === 'Connection is closed.' ? new Error('the connection was refused or cut off') : error;
+  isClosed(error) ? new Error('the connection was refused or cut off') : error;
 
 /** Connects, runs the question and disconnects. The reason of a failure contains the error of Redis or of the network. */
 async function ask<C extends Client, T>(
@@ -48,6 +50,7 @@ async function ask<C extends Client, T>(
   question: (client: C) => Promise<T>,
 ): Promise<T> {
   let reason: Error | undefined;
+  let isConnected = false;
   // The first of several node errors of a cluster is the cause of the others.
   for (const event of ['error', 'node error'] as const)
     client.on(event, (error: Error) => {
@@ -56,10 +59,13 @@ async function ask<C extends Client, T>(
   try {
     await client.connect();
     reason = undefined;
+    isConnected = true;
     return await question(client);
   } catch (error) {
     const host = redisHosts(address);
-    const why = toCause(reason ?? toError(error));
+    // A lost node of a cluster is in the events; the answer of the others says more.
+    const own = toError(error);
+    const why = isConnected && !isClosed(own) ? own : toCause(reason ?? own);
     throw new KernelError('redis_unavailable', {
       message: `Redis at ${host}: ${why.message.replace(/\.$/, '')}; turns are taken from the rows until it is back.`,
       details: { host },
@@ -93,12 +99,17 @@ function addressOf(url: string): RedisAddress {
   return read.address;
 }
 
-/** A cluster refuses every command while any of its slots has no node. */
+/** A cluster refuses every command while any of its slots has no node. All nodes are asked, since one of them may be away. */
 async function checkCluster(cluster: Cluster): Promise<void> {
-  const info = String(await cluster.cluster('INFO'));
-  const [, state = 'unknown'] = /cluster_state:(\w+)/.exec(info) ?? [];
-  if (state === 'ok') return;
-  const [, slots = '0'] = /cluster_slots_ok:(\d+)/.exec(info) ?? [];
+  const answers = await Promise.allSettled(cluster.nodes('master').map((node) => node.cluster('INFO')));
+  const infos = answers.flatMap((answer) => (answer.status === 'fulfilled' ? [String(answer.value)] : []));
+  if (infos.length === 0)
+    throw answers.find((answer) => answer.status === 'rejected')?.reason ?? new Error('no node answers');
+  const stateOf = (info: string): string => /cluster_state:(\w+)/.exec(info)?.[1] ?? 'unknown';
+  const broken = infos.find((info) => stateOf(info) !== 'ok');
+  if (broken === undefined) return;
+  const state = stateOf(broken);
+  const [, slots = '0'] = /cluster_slots_ok:(\d+)/.exec(broken) ?? [];
   throw new Error(`the state of the cluster is ${state}: ${slots} of 16384 slots have a node that answers`);
 }
 

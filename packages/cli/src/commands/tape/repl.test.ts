@@ -241,9 +241,9 @@ describe('boxcar tape resume', () => {
   });
 });
 
-it('the example of the README does what stands there', async () => {
-  const readme = readFileSync(new URL('../../../../../README.md', import.meta.url), 'utf8');
-  const shown = /\n## Tapes\n[\s\S]*?```console\n([\s\S]*?)```/.exec(readme)?.[1] ?? '';
+it('the example of docs/how-to/tapes.md prints the output on the page', async () => {
+  const page = readFileSync(new URL('../../../../../docs/how-to/tapes.md', import.meta.url), 'utf8');
+  const shown = /```console\n([\s\S]*?)```/.exec(page)?.[1] ?? '';
   const said: string[] = [];
   for (const line of shown.split('\n').filter((each) => each.startsWith('$ '))) {
     // A shell splits the line, and prints the words that its command would receive.
