@@ -607,8 +607,7 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * How far the read replica has replayed; undefined without a replica. @throws KernelError `database_unavailable` when the
-   * primary does not answer.
+   * How far the read replica has replayed; undefined without a replica. Errors are part of the report and are never thrown.
    */
   inspectReplica(): Promise<ReplicaFacts | undefined> {
     return Promise.resolve(this.#replica?.inspect());

@@ -87,6 +87,8 @@ export function judgeReplica({ state, lagMs, behindBytes, problem }: ReplicaFact
         `If it stays so, see what holds it up: pg_stat_replication of the primary, long reads on the replica. ${PRIMARY_READS}`,
       );
     }
+    case 'busy':
+      return ok(check, 'All connections of this program to it are in use.');
     case 'not_a_standby':
       return fail(
         check,

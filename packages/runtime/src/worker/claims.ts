@@ -30,6 +30,12 @@ type Following = Promise<void>[];
 /** The limit of remembered hints. The ring of a forgotten hint costs a claim. */
 const MAX_HINTED = 1_000;
 
+/**
+ * How long a commit keeps the slot of the turn that it claims. A commit that waits longer waits for a lock, and the slot must not wait with
+ * it.
+ */
+const RESERVED_MS = 200;
+
 async function untilDone(following: Following): Promise<void> {
   for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
 }
@@ -192,10 +198,26 @@ export class Claims implements LocalWorker {
       end = resolve;
     });
     this.#apart.add(settled);
-    const settle = (outcome: ViewedClaim | undefined): void => {
+    let isLent = false;
+    const lend = (): void => {
+      isLent = true;
       room.leave(INLINE_VIEW_BYTES);
+      this.#slots.release();
+      this.#apart.delete(settled);
+      end();
+      this.#onSlotFree();
+    };
+    const patience = setTimeout(lend, RESERVED_MS);
+    const settle = (outcome: ViewedClaim | undefined): void => {
+      clearTimeout(patience);
       const taken = outcome && { outcome, holderId };
-      if (taken === undefined && this.#claiming.get(turnId) === epoch) this.#claiming.delete(turnId);
+      const isKept = outcome?.outcome === 'claimed';
+      if (!isKept && this.#claiming.get(turnId) === epoch) this.#claiming.delete(turnId);
+      if (!isLent) room.leave(INLINE_VIEW_BYTES);
+      else if (!isKept || !this.#slots.take()) {
+        void this.#inContext(() => this.#settleWithoutSlot(turnId, taken));
+        return;
+      }
       // The turn runs in the context of the worker: models and tools must not see the context of the code that
       // submitted it.
       const running = this.#inContext(() =>
@@ -210,6 +232,14 @@ export class Claims implements LocalWorker {
       });
     };
     return { along, settle };
+  }
+
+  /** The commit took so long that its slot went to another turn, and no slot is free now. */
+  async #settleWithoutSlot(turnId: TurnId, taken: Taken | undefined): Promise<void> {
+    if (taken?.outcome.outcome === 'claimed') {
+      await this.#turns.giveBack(taken.outcome.turn, taken.holderId);
+      if (this.#claiming.get(turnId) === taken.outcome.turn.epoch) this.#claiming.delete(turnId);
+    } else if (taken === undefined) await this.#ringUnclaimed(turnId);
   }
 
   /**

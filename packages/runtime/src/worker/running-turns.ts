@@ -82,7 +82,7 @@ interface Active {
 export class RunningTurns {
   readonly #runtime: RuntimeCore;
   readonly #views: Views;
-  readonly #lease: Pick<Lease, 'isStale'>;
+  readonly #lease: Pick<Lease, 'id' | 'isStale'>;
   readonly #left: LeftTurns;
   readonly #modelWaits: ModelWaits;
   readonly #record: Recorder['add'];
@@ -99,7 +99,7 @@ export class RunningTurns {
     runtime: RuntimeCore,
     parts: {
       readonly views: Views;
-      readonly lease: Pick<Lease, 'isStale'>;
+      readonly lease: Pick<Lease, 'id' | 'isStale'>;
       /** Turns that were run here and not handed back. */
       readonly left: LeftTurns;
       readonly modelWaits: ModelWaits;
@@ -211,8 +211,9 @@ export class RunningTurns {
   ): Promise<void> {
     const { holderId, ring, reserve, whileWaiting } = of;
     // W5: claimed while the worker was closing, so its abort signal may have come before this turn was registered.
-    if (this.#state() !== 'running') {
-      await this.#giveBack(turn, holderId);
+    // W1: claimed for an identity that the worker has lost in the meantime.
+    if (this.#state() !== 'running' || holderId !== this.#lease.id || this.#lease.isStale) {
+      await this.giveBack(turn, holderId);
       return;
     }
     const view = new TurnView(this.#views, turn, claimed);
@@ -335,7 +336,7 @@ export class RunningTurns {
    * Hands back a turn that has not run at all. If the database cannot be reached now, the heartbeat finds the turn
    * later as an orphan.
    */
-  async #giveBack(turn: HeldAt, holderId: WorkerId): Promise<void> {
+  async giveBack(turn: HeldAt, holderId: WorkerId): Promise<void> {
     const { turnId } = turn;
     try {
       this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn], { begunIds: [] }));

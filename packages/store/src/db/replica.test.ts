@@ -141,12 +141,53 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     expect(told).toEqual([]);
   });
 
+  test('are made on the primary while all connections to the standby are in use, which go on', async () => {
+    await using narrow = new ReadReplica({ primary, url: proxy.url, maxConnections: 1 });
+    let begin = (): void => undefined;
+    const begun = new Promise<void>((settle) => {
+      begin = settle;
+    });
+    let end = (): void => undefined;
+    const ended = new Promise<void>((settle) => {
+      end = settle;
+    });
+    const long = narrow.read(async (pool) => {
+      const client = await pool.connect();
+      begin();
+      await ended;
+      const { rows } = await client.query<{ n: number }>('select 1 as n');
+      client.release();
+      return rows[0]?.n;
+    });
+    await begun;
+    expect(await narrow.read(last)).toMatchObject({ from: 'primary', replica: { state: 'busy' } });
+    end();
+    expect(await long).toMatchObject({ value: 1, from: 'replica' });
+    expect(await narrow.read(last)).toMatchObject({ from: 'replica' });
+  });
+
+  test('are made on the primary for a role that may not ask how far it is', async () => {
+    await primary.query("create role reader login password 'reader'");
+    await primary.query('grant select on public.notes to reader');
+    await primary.query('revoke execute on function pg_control_system() from public');
+    const as = (url: string): string =>
+      Object.assign(new URL(url), { username: 'reader', password: 'reader' }).href;
+    const own = createPool({ connectionString: as(pair.url) });
+    await using refused = new ReadReplica({ primary: own, url: as(pair.standbyUrl) });
+    expect(await refused.read(last)).toMatchObject({
+      from: 'primary',
+      replica: { state: 'unavailable', problem: expect.stringMatching(/pg_control_system/) },
+    });
+    await endPool(own);
+    await primary.query('grant execute on function pg_control_system() to public');
+  });
+
   test('end with the failure of the primary when it does not answer', async () => {
     await using away = await tcpProxy(pair.url);
     const pool = createPool({ connectionString: away.url });
     await using lone = new ReadReplica({ primary: pool, url: proxy.url });
     await away.cut();
-    await expect(lone.read(last)).rejects.toMatchObject({ code: 'database_unavailable' });
+    await expect(lone.read(last)).rejects.toMatchObject({ code: 'ECONNREFUSED' });
     await endPool(pool);
   });
 

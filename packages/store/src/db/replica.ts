@@ -3,7 +3,7 @@
  *
  * S1  A read on the standby sees everything that was committed before the read began. The primary tells the position up to which its
  *     log is flushed, and the standby is read after it has replayed the log up to this position. If this takes too long, the primary is
- *     read.
+ *     read. All connections must lead to one standby: behind an address of several standbys, the read could reach another one.
  * S2  A read that fails on the standby is repeated on the primary. The answer or failure of the primary counts.
  * S3  A server that does not answer, or is not a standby of this primary, is not used for a while.
  */
@@ -22,9 +22,10 @@ import { run, statement } from './statement.js';
  * - `not_a_standby`: it accepts writes itself.
  * - `other_server`: it was not copied from this primary, or follows another timeline since a failover. For up to `checkpoint_timeout`
  *   after a failover, a standby still reports the old timeline.
- * - `unavailable`: it does not answer.
+ * - `busy`: all connections of this process to it are in use.
+ * - `unavailable`: it does not answer, or the primary does not tell its own position.
  */
-export type ReplicaState = 'ready' | 'behind' | 'not_a_standby' | 'other_server' | 'unavailable';
+export type ReplicaState = 'ready' | 'behind' | 'busy' | 'not_a_standby' | 'other_server' | 'unavailable';
 
 export interface ReplicaFacts {
   readonly state: ReplicaState;
@@ -75,7 +76,9 @@ interface Mark {
 // The name of a log file begins with the timeline that is being written.
 const MARK = statement(`
   select /* replica.mark */ w.lsn::text, c.system_identifier::text as system, ('x' || left(pg_walfile_name(w.lsn), 8))::bit(32)::int as timeline
-  from (select pg_current_wal_flush_lsn() as lsn) w, pg_control_system() c`);
+  from (
+    select case when current_setting('synchronous_commit') = 'off' then pg_current_wal_insert_lsn() else pg_current_wal_flush_lsn() end as lsn
+  ) w, pg_control_system() c`);
 
 const LOOK = statement(`
   select /* replica.look */ pg_is_in_recovery() as is_standby, c.system_identifier::text = $2 and p.timeline_id = $3::int as is_same,
@@ -103,6 +106,9 @@ const unavailable = (error: unknown): ReplicaFacts => ({
   behindBytes: null,
   problem: errorText(error),
 });
+
+/** A standby in one of these states can serve the next read. */
+const STAYS: ReadonlySet<ReplicaState> = new Set(['ready', 'behind', 'busy']);
 
 /** A standby of the primary. It connects with the first read. */
 export class ReadReplica implements AsyncDisposable {
@@ -142,22 +148,20 @@ export class ReadReplica implements AsyncDisposable {
       }
     }
     if (replica.state !== 'ready') this.#onPrimary(replica);
-    if (replica.state !== 'ready' && replica.state !== 'behind')
-      this.#away = { until: performance.now() + AWAY_MS, facts: replica };
+    if (!STAYS.has(replica.state)) this.#away = { until: performance.now() + AWAY_MS, facts: replica };
     return { value: await ask(this.#primary), from: 'primary', replica };
   }
 
   /**
-   * Reports the state of the replica. Errors of the replica are part of the report and are never thrown.
+   * Reports the state of the replica. Errors are part of the report and are never thrown.
    *
    * @param options.waitMs - The time for which the replica may catch up. Default 0.
-   * @throws KernelError `database_unavailable`: the primary does not answer.
    */
   async inspect({ waitMs = 0 }: { readonly waitMs?: number } = {}): Promise<ReplicaFacts> {
-    const [mark] = await run<Mark & pg.QueryResultRow>(this.#primary, MARK, []);
-    if (mark === undefined) throw new Error('the server gave no answer');
-    const deadline = performance.now() + waitMs;
     try {
+      const [mark] = await run<Mark & pg.QueryResultRow>(this.#primary, MARK, []);
+      if (mark === undefined) throw new Error('the server gave no answer');
+      const deadline = performance.now() + waitMs;
       for (;;) {
         const facts = await this.#look(mark);
         if (facts.state !== 'behind' || performance.now() >= deadline) return facts;
@@ -169,6 +173,10 @@ export class ReadReplica implements AsyncDisposable {
   }
 
   async #look({ lsn, system, timeline }: Mark): Promise<ReplicaFacts> {
+    const { idleCount, totalCount, options } = this.#pool;
+    // The wait for a connection would look like silence of the standby.
+    if (idleCount === 0 && totalCount >= options.max)
+      return { state: 'busy', lagMs: null, behindBytes: null };
     const asked = run<Look & pg.QueryResultRow>(this.#pool, LOOK, [lsn, system, timeline]);
     const end = new AbortController();
     const silent = delay(LOOK_MS, undefined, { signal: end.signal }).then(() => {

@@ -1,0 +1,1 @@
+export function commentsOf(source: string, path: string): string;
