@@ -20,8 +20,9 @@ const files = ['packages', 'services', 'examples', 'bench', 'scripts', 'migratio
   filesBelow,
 );
 /** The history of decisions mentions names that no longer exist. */
+const isOfDecisions = (path: string): boolean => /^docs\/decisions(\.md$|\/)/.test(path);
 const pages = ['README.md', 'CONTRIBUTING.md', ...files.filter((path) => path.endsWith('.md'))].filter(
-  (path) => path !== 'docs/decisions.md',
+  (path) => !isOfDecisions(path),
 );
 /** Tests are included, since they also contain the names of refused values. */
 const source = files
@@ -128,7 +129,7 @@ function leads(page: string, link: string): boolean {
       files.some((file) => file === target || file.startsWith(`${target.replace(/\/$/, '')}/`)) ||
       readsRoot(target)
     );
-  if (!pages.includes(target) && target !== 'docs/decisions.md') return false;
+  if (!pages.includes(target) && !(isOfDecisions(target) && files.includes(target))) return false;
   const headings = withoutBlocks(read(target)).match(/^#+ .*$/gm) ?? [];
   return anchor === undefined || headings.some((heading) => anchorOf(heading.replace(/^#+ /, '')) === anchor);
 }
