@@ -117,7 +117,13 @@ test('whichever answer of the database is lost, a turn continues by itself, and 
   await runOnce();
   proxy.arm();
   const calm = await outcomeOf(await runOnce());
-  const count = proxy.statements.length;
+  // Statements that run side by side are joined more or less often: the shortest of several runs is met again.
+  let count = proxy.statements.length;
+  for (let run = 1; run < RUNS; run += 1) {
+    proxy.arm();
+    await runOnce();
+    count = Math.min(count, proxy.statements.length);
+  }
   expect(calm).toMatchObject({
     status: 'success',
     calls: ['pay success', 'ask_expert success', 'pay success'],
