@@ -212,9 +212,12 @@ export class Claims implements LocalWorker {
       clearTimeout(patience);
       const taken = outcome && { outcome, holderId };
       const isKept = outcome?.outcome === 'claimed';
-      if (!isKept && this.#claiming.get(turnId) === epoch) this.#claiming.delete(turnId);
       if (!isLent) room.leave(INLINE_VIEW_BYTES);
-      else if (!isKept || !this.#slots.take()) {
+      const hasSlot = !isLent || (isKept && this.#slots.take());
+      // A run in a slot ends the claim itself once it is answered.
+      if ((taken === undefined || (!isKept && !hasSlot)) && this.#claiming.get(turnId) === epoch)
+        this.#claiming.delete(turnId);
+      if (!hasSlot) {
         void this.#inContext(() => this.#settleWithoutSlot(turnId, taken));
         return;
       }
