@@ -10,6 +10,7 @@ import {
   WHY,
 } from '../testing/handoff-stage.js';
 import type { Harness } from '../testing/harness.js';
+import { untilSettled } from '../testing/invariants.js';
 import { rowCounts } from '../testing/row-counts.js';
 
 const {
@@ -357,6 +358,8 @@ describe('a context_handoff that is refused', () => {
        select project_id, $1, id, 'read', $3, owner_agent_id from boxcar.boxes where id = $2`,
       [bounded.agent_id, source.output_box_id, head - 1],
     );
+    // The turns of earlier tests may still end.
+    await untilSettled(h.database.pool);
     const before = await rowCounts(h.database.pool);
     const at = (place: string, rest = {}) => ({
       target_ref: 'target',
