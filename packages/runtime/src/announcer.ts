@@ -52,9 +52,11 @@ export class Announcer {
     // All rings of the same turn of the event loop are sent together.
     if (this.#rings.length > rings.length) return;
     this.#inBackground(() =>
-      new Promise((settle) => setImmediate(settle)).then(() =>
-        this.#runtime.doorbell.ring(this.#rings.splice(0)),
-      ),
+      new Promise((settle) => setImmediate(settle)).then(async () => {
+        let rings: readonly Ring[] = this.#rings.splice(0);
+        for (const worker of this.#runtime.localWorkers) rings = worker.keep(rings);
+        if (rings.length > 0) await this.#runtime.doorbell.ring(rings);
+      }),
     );
   }
 

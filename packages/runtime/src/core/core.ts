@@ -91,6 +91,8 @@ export interface LocalWorker {
   reserve(
     ring: Pick<Ring, 'turnId' | 'epoch'> & Partial<Pick<Ring, 'workerTarget'>>,
   ): Reservation | undefined;
+  /** Keeps rings of this process while no other worker serves its targets. @returns The rings that it does not keep. */
+  keep(rings: readonly Ring[]): readonly Ring[];
 }
 
 /** A slot of a worker for a turn that the same commit dispatches and claims. */

@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Doorbell, DoorbellSubscription, Ring } from '@boxcar/kernel';
 import { keyOf, WaitingRings } from './waiting-rings.js';
 
@@ -9,6 +10,8 @@ interface Listener {
   readonly handle: (ring: Ring) => Promise<void>;
   readonly onError: (error: unknown) => void;
   readonly running: Set<Promise<void>>;
+  /** Runs a function in the asynchronous context in which the listener was added, not in that of the code that rings. */
+  readonly inContext: <T>(run: () => T) => T;
   isOpen: boolean;
   isPaused: boolean;
 }
@@ -34,8 +37,18 @@ export class InProcessDoorbell implements Doorbell {
     for (const listener of this.#listeners) this.#deliver(listener);
   }
 
+  /** Whether the ring waits, or a listener is at work on it. */
+  has(ring: Ring): boolean {
+    return this.#waiting.has(ring) || this.#active.has(keyOf(ring));
+  }
+
+  /** Removes the rings that no listener has, in the order of their delivery, and returns them. */
+  takeWaiting(): readonly Ring[] {
+    return this.#waiting.takeAll();
+  }
+
   async findLost(rings: readonly Ring[]): Promise<readonly Ring[]> {
-    return rings.filter((ring) => !this.#waiting.has(ring) && !this.#active.has(keyOf(ring)));
+    return rings.filter((ring) => !this.has(ring));
   }
 
   async raise(rings: readonly Ring[]): Promise<void> {
@@ -48,7 +61,13 @@ export class InProcessDoorbell implements Doorbell {
   }
 
   async listen(options: Parameters<Doorbell['listen']>[0]): Promise<DoorbellSubscription> {
-    const listener: Listener = { ...options, running: new Set(), isOpen: true, isPaused: false };
+    const listener: Listener = {
+      ...options,
+      running: new Set(),
+      inContext: AsyncLocalStorage.snapshot(),
+      isOpen: true,
+      isPaused: false,
+    };
     this.#listeners.add(listener);
     this.#deliver(listener);
     return {
@@ -83,14 +102,16 @@ export class InProcessDoorbell implements Doorbell {
       const key = keyOf(ring);
       this.#waiting.delete(ring);
       this.#active.add(key);
-      const work: Promise<void> = Promise.resolve()
-        .then(() => listener.handle(ring))
-        .catch(listener.onError)
-        .finally(() => {
-          this.#active.delete(key);
-          listener.running.delete(work);
-          this.#deliver(listener);
-        });
+      const work: Promise<void> = listener.inContext(() =>
+        Promise.resolve()
+          .then(() => listener.handle(ring))
+          .catch(listener.onError)
+          .finally(() => {
+            this.#active.delete(key);
+            listener.running.delete(work);
+            this.#deliver(listener);
+          }),
+      );
       listener.running.add(work);
     }
   }
@@ -98,6 +119,6 @@ export class InProcessDoorbell implements Doorbell {
   async close(): Promise<void> {
     this.#isClosed = true;
     await Promise.all([...this.#listeners].map((listener) => this.#closeListener(listener)));
-    this.#waiting.clear();
+    this.#waiting.takeAll();
   }
 }

@@ -70,9 +70,12 @@ export class WaitingRings {
     return this.#lines.get(workerTarget)?.first();
   }
 
-  clear(): void {
+  /** Removes all rings. @returns Them, with the lowest place first. */
+  takeAll(): readonly Ring[] {
+    const all = [...this.#rings.values()].sort((a, b) => a.place - b.place).map(({ ring }) => ring);
     this.#rings.clear();
     this.#lines.clear();
+    return all;
   }
 
   #addAt(waiting: Waiting): void {

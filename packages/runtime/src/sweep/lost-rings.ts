@@ -7,12 +7,18 @@ import type { Clock, SweepContext } from './sweep-rows.js';
 /** The number of passed rings that one pass raises. */
 const RAISES = 100;
 
+/** Leaves out the rings that wait in this process and not in the queue. */
+export interface Near {
+  without(rings: readonly Ring[]): readonly Ring[];
+}
+
 export class LostRings {
   readonly #runtime: RuntimeCore;
   readonly #rows: SweepContext['rows'];
   readonly #queue: SweepContext['queue'];
   readonly #lostRingMs: number;
   readonly #halfLeaseMs: number;
+  readonly #near: Near;
   /**
    * Time of the last loss of a worker, on the monotonic clock. That worker may have taken rings without claiming them.
    */
@@ -20,7 +26,12 @@ export class LostRings {
   /** The position at which the last search for old rings ended. */
   #ringsAfter: RingPlace | undefined;
 
-  constructor(context: SweepContext, times: { readonly lostRingMs: number; readonly halfLeaseMs: number }) {
+  constructor(
+    context: SweepContext,
+    times: { readonly lostRingMs: number; readonly halfLeaseMs: number },
+    near: Near = { without: (rings) => rings },
+  ) {
+    this.#near = near;
     this.#runtime = context.runtime;
     this.#rows = context.rows;
     this.#queue = context.queue;
@@ -44,7 +55,7 @@ export class LostRings {
     // For a while after the loss of a worker, that worker may hold any unclaimed ring. A surplus ring has no effect.
     const isDoubtful = performance.now() - this.#lostWorkerAt < 3 * this.#lostRingMs;
     const takenMs = isDoubtful ? 0 : this.#halfLeaseMs;
-    const lost = await this.#runtime.doorbell.findLost(stale, { takenMs });
+    const lost = await this.#runtime.doorbell.findLost(this.#near.without(stale), { takenMs });
     if (lost === undefined) this.#queue.markDoorbellUnavailable();
     if (lost === undefined) return;
     this.#ringsAfter = next;

@@ -12,7 +12,7 @@ import { answerForLost } from '../end/index.js';
 import { WaitCycles } from './break-cycles.js';
 import { DueWaits, type WakeProvider } from './due-waits.js';
 import { LeftApprovals } from './left-approvals.js';
-import { LostRings } from './lost-rings.js';
+import { LostRings, type Near } from './lost-rings.js';
 import { Overdue } from './overdue.js';
 import { SweepRows } from './sweep-rows.js';
 import { WaitingJobs } from './waiting-jobs.js';
@@ -33,6 +33,8 @@ export interface SweeperOptions {
   readonly hasOlder?: () => boolean;
   /** Takes turns that wait for a selector of this process. */
   readonly takeForSelectors?: () => Promise<void>;
+  /** The rings that wait in this process. */
+  readonly near?: Near;
   /** Wakes turns that wait for a provider, as far as there is room. */
   readonly wakeProvider: WakeProvider;
 }
@@ -65,7 +67,8 @@ export class Sweeper {
     const context = { runtime, rows: this.#rows, queue: this };
     this.#overdue = new Overdue(context);
     this.#waits = new DueWaits(context, options.wakeProvider);
-    this.#rings = new LostRings(context, { lostRingMs: options.lostRingMs, halfLeaseMs: this.#halfLeaseMs });
+    const times = { lostRingMs: options.lostRingMs, halfLeaseMs: this.#halfLeaseMs };
+    this.#rings = new LostRings(context, times, options.near);
     this.#doors = new WaitingJobs(context);
     this.#cycles = new WaitCycles(context);
     this.#approvals = new LeftApprovals(runtime);

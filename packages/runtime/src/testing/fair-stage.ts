@@ -8,14 +8,18 @@ import { silentLog } from '../lib/log.js';
 import { BullMqDoorbell } from '../queue/doorbell-bullmq.js';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { openQueues } from '../queue/queues.js';
+import type { WorkerOptions } from '../worker/worker.js';
 import { deafDoorbell } from './deaf-doorbell.js';
 import { type Harness, harness } from './harness.js';
 import { testBackend } from './queue-backend.js';
 
 const START = Date.now();
 
-/** `no queue`: rings are ignored, so the worker takes turns from the rows. */
-export type FairKind = 'in process' | 'no queue' | QueueBackend;
+/**
+ * `no queue`: rings are ignored, so the worker takes turns from the rows. `near`: the rings stay in the process, because no other worker
+ * serves its targets.
+ */
+export type FairKind = 'in process' | 'no queue' | 'near' | QueueBackend;
 
 export interface FairStage extends AsyncDisposable {
   readonly h: Harness;
@@ -26,6 +30,8 @@ export interface FairStage extends AsyncDisposable {
   readonly held: TurnId[];
   /** Turns that were rung. A turn that the dispatching worker took itself is not included. */
   readonly rung: ReadonlySet<TurnId>;
+  /** Starts the worker of the stage. */
+  work(options: WorkerOptions): Promise<void>;
   /** Creates a project with the one-step profile `plain`. */
   project(name: string): Promise<string>;
   /** Submits a turn. If it was dispatched, settles after its ring is in the queue. */
@@ -44,7 +50,8 @@ export interface FairStage extends AsyncDisposable {
  *   rings, so on a busy machine the order would depend on how long a test takes.
  */
 export async function openFairStage(kind: FairKind, now: () => number = () => START): Promise<FairStage> {
-  const backend = kind === 'redis' || kind === 'postgres' ? await testBackend(kind) : undefined;
+  const isQueue = kind === 'redis' || kind === 'postgres';
+  const backend = isQueue || kind === 'near' ? await testBackend(isQueue ? kind : 'postgres') : undefined;
   const queue = (): Doorbell => {
     if (backend !== undefined) return new BullMqDoorbell(openQueues(backend.connection), silentLog, now);
     return kind === 'no queue' ? deafDoorbell() : new InProcessDoorbell(now);
@@ -88,6 +95,23 @@ export async function openFairStage(kind: FairKind, now: () => number = () => ST
     started,
     held,
     rung,
+    work: async (options) => {
+      await h.worker(options);
+      for (const worker of h.runtime.localWorkers) {
+        const keep = worker.keep.bind(worker);
+        worker.keep = (rings) => {
+          // As with several workers: the rings are those of the queue.
+          if (kind !== 'near') return rings;
+          const others = keep(rings);
+          for (const ring of rings) if (!others.includes(ring)) rung.add(ring.turnId);
+          return others;
+        };
+      }
+      if (kind !== 'near') return;
+      const probe = { turnId: randomUUID() as TurnId, epoch: 1, workerTarget: '' };
+      const keeps = () => [...h.runtime.localWorkers].some((worker) => worker.keep([probe]).length === 0);
+      await waitFor(keeps, { message: 'the rings stay in the process' });
+    },
     project: async (name) => {
       const [projectId, operatorId] = [randomUUID(), randomUUID()];
       await h.rows(
@@ -114,7 +138,10 @@ export async function openFairStage(kind: FairKind, now: () => number = () => ST
         'select status, epoch from boxcar.turns where id = $1',
         [turnId],
       );
-      if (turn?.status === 'dispatched' && kind !== 'no queue')
+      if (turn?.status !== 'dispatched' || kind === 'no queue') return turnId;
+      if (kind === 'near')
+        await waitFor(() => started.includes(turnId) || rung.has(turnId), { message: 'the turn is rung' });
+      else
         await waitFor(
           async () =>
             started.includes(turnId) ||

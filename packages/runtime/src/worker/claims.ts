@@ -20,6 +20,7 @@ import { type LeftTurns, noteFailedClaim } from '../turn/index.js';
 import { INLINE_VIEW_BYTES } from '../view/index.js';
 import type { Lease } from './lease.js';
 import { LockedClaims } from './locked-claims.js';
+import type { NearRings } from './near-rings.js';
 import { type Claimable, LEAVES_LOCKED, type RunningTurns, type Views } from './running-turns.js';
 import { Place, type SlotQueue, type Slots } from './slots.js';
 import type { WorkerOptions, WorkerState } from './worker-options.js';
@@ -51,6 +52,7 @@ export class Claims implements LocalWorker {
   readonly #options: Required<WorkerOptions>;
   readonly #lease: Pick<Lease, 'id' | 'isStale'>;
   readonly #slots: Slots;
+  readonly #near: Pick<NearRings, 'keep'>;
   readonly #turns: RunningTurns;
   readonly #left: LeftTurns;
   readonly #state: () => WorkerState;
@@ -79,6 +81,7 @@ export class Claims implements LocalWorker {
       readonly options: Required<WorkerOptions>;
       readonly lease: Pick<Lease, 'id' | 'isStale'>;
       readonly slots: Slots;
+      readonly near: Pick<NearRings, 'keep'>;
       readonly views: Views;
       readonly turns: RunningTurns;
       readonly left: LeftTurns;
@@ -90,6 +93,7 @@ export class Claims implements LocalWorker {
     this.#options = parts.options;
     this.#lease = parts.lease;
     this.#slots = parts.slots;
+    this.#near = parts.near;
     this.#turns = parts.turns;
     this.#left = parts.left;
     this.#state = parts.state;
@@ -112,6 +116,10 @@ export class Claims implements LocalWorker {
         outcome.outcome === 'stale' && outcome.isLocked === true ? LOCKED : { outcome, holderId },
       );
     }, LEAVES_LOCKED);
+  }
+
+  keep(rings: readonly Ring[]): readonly Ring[] {
+    return this.#near.keep(rings);
   }
 
   isClaiming(turnId: TurnId): boolean {

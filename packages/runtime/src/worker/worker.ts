@@ -55,6 +55,7 @@ import { Claims } from './claims.js';
 import { Goodbye } from './goodbye.js';
 import { Lease } from './lease.js';
 import { createLeaseClock, type LeaseClock } from './lease-clock.js';
+import { NearRings } from './near-rings.js';
 import { Orphans } from './orphans.js';
 import { PeerWatch } from './peer-watch.js';
 import { RowClaims } from './row-claims.js';
@@ -90,6 +91,7 @@ export class Worker implements AsyncDisposable {
   readonly #modelWaits: ModelWaits;
   readonly #sweeper: Sweeper;
   readonly #peerWatch: PeerWatch;
+  readonly #near: NearRings;
   readonly #limits: Disposable;
   readonly #subscriptions: { close(): Promise<void> }[] = [];
   /** True when workers of older builds share its targets, and until the first heartbeat has found out. */
@@ -145,12 +147,23 @@ export class Worker implements AsyncDisposable {
           this.#watchdog?.watch(id);
           this.#left.clear();
         },
-        expired: (reason) => this.#turns.abortAll(reason),
+        expired: (reason) => {
+          this.#near.letGo();
+          this.#turns.abortAll(reason);
+        },
         ended: (turnIds) => this.#turns.abortEnded(turnIds),
-        peerJoined: (id) => this.#peerWatch.joined(id),
+        peerJoined: (id) => {
+          this.#near.meet();
+          this.#peerWatch.joined(id);
+        },
         hinted: (ring) => this.#claims.takeHinted(ring),
         cutOff: (error) => this.#retire(error),
       },
+    });
+    this.#near = new NearRings({
+      targets: this.#options.takesOwnRings ? targets : [],
+      isStale: () => this.#lease.isStale,
+      send: (rings) => runtime.afterwards(() => runtime.doorbell.ring(rings)),
     });
     const parts = { state, lease: this.#lease, left: this.#left, views: this.#views };
     this.#turns = new RunningTurns(runtime, {
@@ -163,6 +176,7 @@ export class Worker implements AsyncDisposable {
       ...parts,
       ...handling,
       options: this.#options,
+      near: this.#near,
       onSlotFree: () => this.#rowClaims.onSlotFree(),
     });
     this.#rowClaims = new RowClaims(runtime, {
@@ -181,6 +195,7 @@ export class Worker implements AsyncDisposable {
       leaseMs,
       claimFromRows: (which) => this.#rowClaims.claim(which),
       hasOlder: () => this.#hasOlder,
+      near: this.#near,
       takeForSelectors: () => this.#rowClaims.takeForSelectors(),
       wakeProvider: (provider, rest) => this.#modelWaits.gate.wake(provider, rest),
     });
@@ -215,10 +230,13 @@ export class Worker implements AsyncDisposable {
     this.#state = 'running';
     this.#lease.start();
     this.#peerWatch.start();
-    for (const workerTarget of this.#options.targets) {
+    for (const [workerTarget, doorbell] of this.#options.targets.flatMap((target) => [
+      [target, this.#runtime.doorbell] as const,
+      [target, this.#near] as const,
+    ])) {
       this.#subscriptions.push(
         await this.#slots.join((queue) =>
-          this.#runtime.doorbell.listen({
+          doorbell.listen({
             workerTarget,
             concurrency: this.#options.concurrency,
             admit: (ring) => this.#claims.admit(ring, queue),
@@ -249,6 +267,7 @@ export class Worker implements AsyncDisposable {
     this.#modelWaits.gate.setGated(renewal.gated);
     this.#hasOlder = renewal.hasOlder;
     this.#peerWatch.setHasPeers(renewal.hasPeers);
+    this.#near.renewed(renewal.isAlone, askedAt);
     this.#runtime.builds.recordMinCompatible(renewal.minCompatible);
     const heldIds = renewal.held.map(({ turnId }) => turnId);
     // The notice of a turn that was given up may have come before this worker knew that it had claimed the turn.
@@ -292,6 +311,7 @@ export class Worker implements AsyncDisposable {
     }
     this.#unwatchBuild();
     this.#runtime.localWorkers.delete(this.#claims);
+    this.#near.letGo();
     this.#lease.stopProof();
     const graceMs = options.graceMs ?? this.#options.graceMs;
     const isCutOff = this.#lease.isCutOff;

@@ -1,0 +1,257 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
+import type { Model, Ring, TurnId } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { queueBackends, waitFor } from '@boxcar/testkit';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { newId } from '../lib/new-id.js';
+import { type OpenRuntime, openRuntime } from '../open.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { type TestBackend, testBackend } from '../testing/queue-backend.js';
+import { createWorker, type Worker, type WorkerOptions } from './worker.js';
+
+/** No sweep repeats a ring, and no heartbeat is needed after the first ones. */
+const CALM = { sweepMs: 3_600_000, lostRingMs: 3_600_000, heartbeatMs: 50, concurrency: 1 };
+const CHILDREN = 30;
+
+const request = new AsyncLocalStorage<string>();
+
+/** A process: a runtime with its rings to the queue, and the turns that its model is asked for. */
+class Process {
+  readonly opened: OpenRuntime;
+  /** The turns that were put into the queue. */
+  readonly rung: TurnId[] = [];
+  /** The turns whose model was called, in the order of the calls. */
+  readonly asked: TurnId[] = [];
+  /** What the models saw of the asynchronous contexts of callers. */
+  readonly seen: unknown[] = [];
+  readonly #workers: Worker[] = [];
+  readonly #held = new Map<TurnId, () => void>();
+  isHolding = false;
+
+  constructor(backend: TestBackend) {
+    const router = createModelRouter({});
+    const model: Model = {
+      ...router,
+      generate: async (asked, options) => {
+        this.seen.push(request.getStore());
+        this.asked.push(asked.turn.turnId);
+        if (this.isHolding && asked.tools.length === 0)
+          await new Promise<void>((settle) => this.#held.set(asked.turn.turnId, settle));
+        return router.generate(asked, options);
+      },
+    };
+    this.opened = openRuntime({ ...backend.urls, model });
+    const { doorbell } = this.opened.runtime;
+    const ring = doorbell.ring.bind(doorbell);
+    doorbell.ring = async (rings: readonly Ring[]) => {
+      this.rung.push(...rings.map(({ turnId }) => turnId));
+      await ring(rings);
+    };
+  }
+
+  get runtime() {
+    return this.opened.runtime;
+  }
+
+  async work(options: WorkerOptions = {}): Promise<Worker> {
+    const worker = await createWorker(this.runtime, { ...CALM, ...options });
+    this.#workers.push(worker);
+    return worker;
+  }
+
+  /** Waits until its worker keeps rings. A ring of an unknown turn shows it. */
+  async untilAlone(): Promise<void> {
+    const keeps = (): boolean =>
+      [...this.runtime.localWorkers].some(
+        (worker) => worker.keep([{ turnId: newId<'turn'>(), epoch: 1, workerTarget: '' }]).length === 0,
+      );
+    await waitFor(keeps, { message: 'the worker is alone' });
+  }
+
+  async launch(profile_name: string, instruction = 'go'): Promise<TurnId> {
+    const { answer } = await this.runtime.accept('launch_principal', { profile_name, instruction });
+    return (answer as { turn_id: TurnId }).turn_id;
+  }
+
+  async untilHeld(): Promise<TurnId> {
+    return waitFor(() => [...this.#held.keys()][0], { message: 'a turn is held' });
+  }
+
+  async release(): Promise<void> {
+    const turnId = await this.untilHeld();
+    this.#held.get(turnId)?.();
+    this.#held.delete(turnId);
+  }
+
+  letAllGo(): void {
+    this.isHolding = false;
+    for (const go of this.#held.values()) go();
+    this.#held.clear();
+  }
+
+  async close(): Promise<void> {
+    this.letAllGo();
+    for (const worker of this.#workers) await worker.close({ graceMs: 1_000 });
+    await this.opened.close();
+  }
+}
+
+describe.each(queueBackends())('with queues on %s, rings of a process with a worker', (kind) => {
+  let backend: TestBackend;
+  let own: Process;
+  let other: Process;
+
+  beforeEach(async () => {
+    backend = await testBackend(kind);
+    own = new Process(backend);
+    other = new Process(backend);
+    for (const target of ['', 'gpu'])
+      await own.runtime.applyProfile({
+        name: `leaf${target}`,
+        instructions: 'Answer.',
+        model: 'scripted',
+        worker_target: target,
+        script: [{ say: 'leaf {{instruction}}' }],
+      });
+    await own.runtime.applyProfile({
+      name: 'forks',
+      instructions: 'Fork.',
+      model: 'scripted',
+      script: [
+        {
+          calls: [
+            {
+              tool: 'fork_join',
+              arguments: {
+                tasks: Array.from({ length: CHILDREN }, (_, n) => ({
+                  target_strategy: 'new',
+                  target_ref: 'leaf',
+                  instruction: `task ${n}`,
+                })),
+              },
+            },
+          ],
+        },
+        { say: 'joined' },
+      ],
+      tools: ['fork_join'],
+      delegation_policy: { target_profiles: null },
+    });
+  });
+
+  afterEach(async () => {
+    await own.close();
+    await other.close();
+    await checkInvariants(backend.database.pool);
+    await backend.close();
+  });
+
+  const end = (turnId: TurnId) => own.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
+
+  test('stay in it while no other worker serves the target: a join uses no job for its children', async () => {
+    await own.work({ concurrency: 4 });
+    await own.untilAlone();
+    expect(await end(await own.launch('forks'))).toMatchObject({ status: 'success', result: 'joined' });
+    expect(own.rung).toEqual([]);
+    const { rows } = await backend.database.pool.query(
+      "select count(*)::int as ended from boxcar.turns where status = 'success'",
+    );
+    expect(rows).toEqual([{ ended: 1 + CHILDREN }]);
+  });
+
+  test('go to the queue for a target that the worker does not serve', async () => {
+    await other.work({ targets: ['gpu'] });
+    await own.work();
+    // A worker of another target does not share its turns.
+    await own.untilAlone();
+    const turnId = await own.launch('leafgpu');
+    expect(await end(turnId)).toMatchObject({ status: 'success' });
+    expect(own.rung).toEqual([turnId]);
+    expect(other.asked).toEqual([turnId]);
+  });
+
+  test('go to the queue when another worker starts, and the two share the turns', async () => {
+    own.isHolding = true;
+    await own.work();
+    await own.untilAlone();
+    const turnIds: TurnId[] = [];
+    for (let n = 0; n < 5; n++) turnIds.push(await own.launch('leaf', `${n}`));
+    const held = await own.untilHeld();
+    expect(own.rung).toEqual([]);
+    await other.work();
+    // The only slot of the first worker is taken all the time.
+    for (const turnId of turnIds) if (turnId !== held) await end(turnId);
+    expect(other.asked.toSorted()).toEqual(turnIds.filter((turnId) => turnId !== held).toSorted());
+    own.letAllGo();
+    await end(held);
+  });
+
+  test('go to the queue when the worker closes', async () => {
+    own.isHolding = true;
+    const worker = await own.work();
+    await own.untilAlone();
+    const turnIds: TurnId[] = [];
+    for (let n = 0; n < 4; n++) turnIds.push(await own.launch('leaf', `${n}`));
+    await own.untilHeld();
+    expect(own.rung).toEqual([]);
+    await worker.close({ graceMs: 0 });
+    await other.work();
+    for (const turnId of turnIds) expect(await end(turnId)).toMatchObject({ status: 'success' });
+  });
+
+  test('are not repeated by the sweep while they wait', async () => {
+    own.isHolding = true;
+    await own.work({ sweepMs: 20, lostRingMs: 1 });
+    await own.untilAlone();
+    const turnIds: TurnId[] = [];
+    for (let n = 0; n < 4; n++) turnIds.push(await own.launch('leaf', `${n}`));
+    await own.untilHeld();
+    const sweeps = async (): Promise<string> => {
+      const { rows } = await backend.database.pool.query<{ at: string }>(
+        'select max(lease_until)::text as at from boxcar.sweeper',
+      );
+      return rows[0]?.at ?? '';
+    };
+    for (let n = 0; n < 3; n++) {
+      const before = await sweeps();
+      await waitFor(async () => (await sweeps()) !== before, { message: 'a sweep has begun' });
+    }
+    expect(own.rung).toEqual([]);
+    own.letAllGo();
+    for (const turnId of turnIds) await end(turnId);
+  });
+
+  test('do not keep a turn of another process from its slot', async () => {
+    own.isHolding = true;
+    await own.work();
+    await own.untilAlone();
+    const near: TurnId[] = [];
+    for (let n = 0; n < 4; n++) near.push(await own.launch('leaf', `${n}`));
+    await own.untilHeld();
+    const far = await other.launch('leaf', 'of another process');
+    await waitFor(() => other.rung.includes(far), { message: 'the turn of the other process is rung' });
+    let ends = 0;
+    for (; !own.asked.includes(far); ends++) {
+      const before = own.asked.length;
+      await own.release();
+      await waitFor(() => own.asked.length > before, { message: 'the next turn begins' });
+    }
+    expect(ends).toBeLessThanOrEqual(2);
+    own.letAllGo();
+    for (const turnId of [...near, far]) await end(turnId);
+  });
+
+  test('do not show the model the asynchronous context of the code that rings', async () => {
+    own.isHolding = true;
+    await own.work();
+    await own.untilAlone();
+    const turnIds = await request.run('of a request', () =>
+      Promise.all(Array.from({ length: 3 }, (_, n) => own.launch('leaf', `${n}`))),
+    );
+    await own.untilHeld();
+    expect(own.rung).toEqual([]);
+    own.letAllGo();
+    for (const turnId of turnIds) await end(turnId);
+    expect(own.seen).toEqual(turnIds.map(() => undefined));
+  });
+});
