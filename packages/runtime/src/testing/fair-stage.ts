@@ -10,6 +10,7 @@ import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { openQueues } from '../queue/queues.js';
 import type { WorkerOptions } from '../worker/worker.js';
 import { deafDoorbell } from './deaf-doorbell.js';
+import { sendAllRings } from './far-rings.js';
 import { type Harness, harness } from './harness.js';
 import { testBackend } from './queue-backend.js';
 
@@ -97,17 +98,18 @@ export async function openFairStage(kind: FairKind, now: () => number = () => ST
     rung,
     work: async (options) => {
       await h.worker(options);
+      if (kind !== 'near') {
+        sendAllRings(h.runtime);
+        return;
+      }
       for (const worker of h.runtime.localWorkers) {
         const keep = worker.keep.bind(worker);
         worker.keep = (rings) => {
-          // As with several workers: the rings are those of the queue.
-          if (kind !== 'near') return rings;
           const others = keep(rings);
           for (const ring of rings) if (!others.includes(ring)) rung.add(ring.turnId);
           return others;
         };
       }
-      if (kind !== 'near') return;
       const probe = { turnId: randomUUID() as TurnId, epoch: 1, workerTarget: '' };
       const keeps = () => [...h.runtime.localWorkers].some((worker) => worker.keep([probe]).length === 0);
       await waitFor(keeps, { message: 'the rings stay in the process' });

@@ -6,6 +6,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { InProcessDoorbell } from '../queue/doorbell-in-process.js';
 import { statementsOf } from '../testing/count-statements.js';
+import { sendAllRings } from '../testing/far-rings.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 
@@ -42,8 +43,16 @@ beforeEach(async () => {
       return router.generate(request, options);
     },
   };
-  h = await harness({ doorbell: bell, model });
-  return () => h[Symbol.asyncDispose]();
+  const made = await harness({ doorbell: bell, model });
+  h = {
+    ...made,
+    worker: async (options) => {
+      const worker = await made.worker(options);
+      sendAllRings(made.runtime);
+      return worker;
+    },
+  };
+  return () => made[Symbol.asyncDispose]();
 });
 
 const lead = (name: string, calls: readonly { tool: string; arguments: object }[]) =>

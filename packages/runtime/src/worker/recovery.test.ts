@@ -418,7 +418,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     });
     await doorbell.close();
 
-    const worker = await pool.work();
+    const worker = await pool.work({ takesOwnRings: false });
     expect(await pool.result(turnId)).toMatchObject({ status: 'success', result: 'quick go' });
     expect(worker.log).toContainEqual({ event: 'sweep.rang_again', fields: { turn_ids: [turnId] } });
     expect((await pool.turn(turnId)).epoch).toBeGreaterThan(1);

@@ -142,6 +142,7 @@ describe('a worker', () => {
       minCompatible: expect.any(Number),
       hasOlder: false,
       hasPeers: false,
+      isAlone: true,
     });
     expect(await world.count('workers', "lease_until > now() + interval '30 seconds'")).toBe(1);
     await removeWorker(world.pool, id);
