@@ -35,8 +35,9 @@ export function helpOf(of: {
 }): string {
   const exits = [
     '  0  success',
-    `  1  ${of.error === undefined ? '' : `${of.error}, or `}an error; stderr says which`,
-    '  2  wrong usage',
+    `  1  ${of.error === undefined ? '' : `${of.error}, or `}an error, described on stderr`,
+    '  2  usage error: an unknown or missing command or option, or a value',
+    '     that is not valid',
     ...(of.negative === undefined ? [] : [`  3  ${of.negative}`]),
   ];
   return [

@@ -230,7 +230,10 @@ describe('without a worker', () => {
       status: 0,
       stdout: '{"repeated":"from stdin"}\n',
     });
-    expect(submit('{')).toMatchObject({ status: 1, stderr: expect.stringMatching(/stdin: is no JSON/) });
+    expect(submit('{')).toMatchObject({
+      status: 1,
+      stderr: expect.stringMatching(/stdin: is not valid JSON/),
+    });
   });
 
   it('the second submission under a key changes nothing and gives the first answer', async () => {

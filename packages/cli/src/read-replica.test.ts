@@ -149,7 +149,7 @@ describe.runIf(hasPostgresPair())('with DATABASE_READ_URL', () => {
     };
     expect(await findings(pair.url)).toMatchObject({
       level: 'fail',
-      message: 'It takes writes itself, so it is no standby.',
+      message: 'It accepts writes, so it is not a standby.',
       next: 'Point DATABASE_READ_URL to a standby of DATABASE_URL.',
     });
     expect(await findings('postgres://nobody@127.0.0.1:1/none')).toMatchObject({

@@ -24,50 +24,51 @@ const FIELD = /^option '[^']*--([\w-]+)|for argument '([\w|-]+)'/;
 const EXIT_CODES = `
 Exit codes:
   0  success
-  1  an error; stderr says which
-  2  wrong usage
-  3  the command did its work, and the answer is no
-  4  worker: a tool held its event loop; start it again`;
+  1  an error, described on stderr
+  2  usage error: an unknown or missing command or option, or a value
+     that is not valid
+  3  the command worked; the result is negative
+  4  worker: a tool blocked its event loop; start the worker again`;
 
 const ENVIRONMENT = `
 Environment:
   DATABASE_URL                  Postgres; without it an embedded one is used
-  DATABASE_DIRECT_URL           the same without a transaction pooler in between
-  DATABASE_READ_URL             a standby of it, for lists and reports (none)
+  DATABASE_DIRECT_URL           the same server without a transaction pooler
+  DATABASE_READ_URL             its read replica, for lists and reports (none)
   BOXCAR_DATABASE_WAIT_SECONDS  how long a start waits for a Postgres that
                                 cannot be reached (30)
-  PGPASSWORD                    password for those two, where the URL has none
+  PGPASSWORD                    password for URLs of Postgres without one
   REDIS_URL                     Redis or a cluster (redis+cluster://a,b) for the
-                                queues; else they live in Postgres
-  REDIS_PASSWORD                its password, where the URL has none
+                                queues; without it, they are in Postgres
+  REDIS_PASSWORD                password for a REDIS_URL without one
   BOXCAR_PROJECT                project, by id or name (default)
   BOXCAR_POLICY_FILE            policy for tool calls and handoffs
-  BOXCAR_ENVIRONMENT            what it calls this installation (production)
+  BOXCAR_ENVIRONMENT            the environment for the policy (production)
   BOXCAR_HANDOFF_ENABLED        true: models and submissions may hand off (false;
                                 also AGDD_HANDOFF_ENABLED)
   BOXCAR_TARGETS_FILE           agents and models of other platforms, by name
   BOXCAR_MCP_SERVERS            MCP servers whose tools profiles may name
-  BOXCAR_OAUTH_ISSUER           issuer whose tokens /mcp accepts beside keys
-  BOXCAR_OAUTH_AUDIENCE         what they must be for (the address of /mcp)
-  BOXCAR_TARGETS_ALLOW_PRIVATE  hosts and networks that A2A agents may have
+  BOXCAR_OAUTH_ISSUER           issuer of tokens that /mcp accepts, as well as keys
+  BOXCAR_OAUTH_AUDIENCE         audience of these tokens (the address of /mcp)
+  BOXCAR_TARGETS_ALLOW_PRIVATE  private hosts and networks allowed for A2A agents
   BOXCAR_WEBHOOK_SECRET         signs the callbacks of handoffs
-  BOXCAR_WEBHOOK_ALLOW_PRIVATE  hosts and networks that callbacks may have
+  BOXCAR_WEBHOOK_ALLOW_PRIVATE  private hosts and networks allowed for callbacks
   BOXCAR_WEBHOOK_RETRY_SECONDS  first pause after a failed callback (5)
-  BOXCAR_APPROVALS_ENABLED      false: what needs an approval is refused (true;
+  BOXCAR_APPROVALS_ENABLED      false: refuse calls that need an approval (true;
                                 also AGDD_APPROVALS_ENABLED)
   BOXCAR_APPROVAL_MINUTES       how long a call waits for its approval (30)
   BOXCAR_SUMMARY_MODEL          summarizes sessions that are handed on (none)
-  BOXCAR_API_KEY                key for commands that ask a server (--url); else
-                                the one that the server has left on this machine
-  BOXCAR_PLUGINS                plugins to load, with a comma between them
-  BOXCAR_CONCURRENCY            worker: turns at once (10)
+  BOXCAR_API_KEY                key for commands that use a server (--url); without
+                                it, the key that the server stored on this machine
+  BOXCAR_PLUGINS                plugins to load, separated by commas
+  BOXCAR_CONCURRENCY            worker: turns at a time (10)
   BOXCAR_WORKER_TARGETS         worker: pools it serves; '' is the default pool
-  BOXCAR_LEASE_MS               worker: its turns stay its own so long without
-                                news (10000)
-  BOXCAR_GRACE_MS               worker: how long a stop may take, most of it
-                                for running turns (10000)
-  BOXCAR_HANDLER_TIMEOUT_MS     how long the handler of a primitive that no
-                                turn calls may take (60000)
+  BOXCAR_LEASE_MS               worker: how long a silent worker keeps its turns
+                                before others take over (10000)
+  BOXCAR_GRACE_MS               worker: on shutdown, how long to wait for running
+                                steps (10000)
+  BOXCAR_HANDLER_TIMEOUT_MS     time limit for a handler that no turn calls
+                                (60000)
   BOXCAR_MAX_CARD_BYTES         largest card (1048576)
   BOXCAR_MAX_INSTRUCTION_BYTES  largest instruction (262144)
   BOXCAR_MAX_CONTEXT_CARDS      cards of one context box (10000)
@@ -85,10 +86,10 @@ Environment:
   BOXCAR_MODEL_IDLE_SECONDS     worker: how long a model's stream may be
                                 silent (120)
   BOXCAR_LOG_LEVEL              debug, info, warn, error; debug prints stacks
-  BOXCAR_DATA_DIR               where the embedded Postgres keeps its data, and
-                                servers the key of this machine
-  BOXCAR_POSTGRES_PORT          its port (any free one)
-  BOXCAR_POSTGRES_KEEP_SECONDS  how long it is kept after the last command (60)`;
+  BOXCAR_DATA_DIR               folder for the data of the embedded Postgres and
+                                for the key of this machine
+  BOXCAR_POSTGRES_PORT          port of the embedded Postgres (any free one)
+  BOXCAR_POSTGRES_KEEP_SECONDS  how long it runs after the last command (60)`;
 
 const version = (): string => {
   const manifest: { version: string } = JSON.parse(
@@ -112,7 +113,7 @@ const commandIn = (args: readonly string[]): string | undefined => {
  */
 export async function createProgram(run: Run, name?: string): Promise<Command> {
   const program: Command = new Command('boxcar')
-    .description('Multi-agent orchestration: turns are rows in Postgres, queues only ring the bell.')
+    .description('Multi-agent orchestration: turns are rows in Postgres, queues only announce them.')
     .version(version(), '--version')
     .option('--json', 'answers, logs and errors as JSON')
     .configureHelp({

@@ -152,7 +152,7 @@ export class HttpFrame {
     const binding = await resolveBinding(this.#options.host ?? DEFAULT_HOST);
     if (!binding.isLoopback && !(await this.#hasClients()))
       throw new KernelError('bad_config', {
-        message: `host: '${binding.host}' can be reached from other machines, and there is no API key that a client could use.`,
+        message: `host: '${binding.host}' can be reached from other machines, and no API key exists that a client could use.`,
         next: 'Make a key first (boxcar keys create), or listen on 127.0.0.1.',
         details: { field: 'host' },
       });

@@ -109,7 +109,7 @@ export class Registry {
   #checkName(name: string): void {
     if (!TOOL_NAME.test(name))
       throw new KernelError('bad_request', {
-        message: `'${name}' is no name for a tool or primitive: letters, digits, _ . - only, 64 at most.`,
+        message: `'${name}' is not a valid name for a tool or primitive: use only letters, digits, _ . -, at most 64.`,
         details: { name },
       });
     if (this.handlers.has(name) || this.tools.has(name))
@@ -157,7 +157,7 @@ export class Registry {
   registerModel(prefix: string, model: Model): void {
     if (!/^[a-z0-9-]+$/.test(prefix))
       throw new KernelError('bad_request', {
-        message: `'${prefix}' is no model prefix: lower-case letters, digits and - only.`,
+        message: `'${prefix}' is not a valid model prefix: use only lower-case letters, digits and -.`,
         details: { prefix },
       });
     if (this.#models.has(prefix))

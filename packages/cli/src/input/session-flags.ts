@@ -13,7 +13,7 @@ export interface SessionFlags {
   readonly session?: string | undefined;
 }
 
-const WORKSPACE = ['--workspace <folder>', 'of the session (the folder of now)'] as const;
+const WORKSPACE = ['--workspace <folder>', 'folder of the session (default: the current one)'] as const;
 const SESSION = ['--session <name>', 'a session of the workspace, by name'] as const;
 
 /** Adds both options to a command. */

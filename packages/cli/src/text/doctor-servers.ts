@@ -92,7 +92,7 @@ export function judgeReplica({ state, lagMs, behindBytes, problem }: ReplicaFact
     case 'not_a_standby':
       return fail(
         check,
-        'It takes writes itself, so it is no standby.',
+        'It accepts writes, so it is not a standby.',
         'Point DATABASE_READ_URL to a standby of DATABASE_URL.',
       );
     case 'other_server':

@@ -83,7 +83,7 @@ function describeRight(right: ReadRight): string {
       return `by a grant of ${shortName(right.source)}${until}${upto}`;
     }
     case 'none':
-      return 'by trusted code, or by a right that is no more';
+      return 'by trusted code, or by a right that has ended';
     default:
       return right satisfies never;
   }

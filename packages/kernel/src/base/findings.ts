@@ -206,7 +206,7 @@ function unionWords(issue: RawIssue<z.core.$ZodIssueInvalidUnion>): string {
     return part.code === 'invalid_value' ? part.values.map(asJson) : [];
   });
   const distinct = [...new Set(allowed)];
-  if (distinct.length === 0) return 'is none of what is allowed here';
+  if (distinct.length === 0) return 'is not one of the allowed values';
   const more = distinct.length - MAX_KNOWN;
   return mustBe(orList([...distinct.slice(0, MAX_KNOWN), ...(more > 0 ? [`${more} more`] : [])]), input);
 }

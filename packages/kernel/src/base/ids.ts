@@ -46,7 +46,7 @@ export function parseId<K extends string>(text: string, field: string): Id<K> {
   const id = tryParseId<K>(text);
   if (id === undefined) {
     throw new KernelError('bad_request', {
-      message: `${field}: '${text.slice(0, 80)}' is no id (uuid with dashes, or 32 hex digits).`,
+      message: `${field}: '${text.slice(0, 80)}' is not a valid id (uuid with dashes, or 32 hex digits).`,
       details: { field },
     });
   }

@@ -91,7 +91,7 @@ test('any value is printed as JSON.stringify prints it, and any text comes back'
   ).toBe('{"at":"1970-01-01T00:00:00.000Z","list":[null,null],"order":{"b":1,"1":2}}');
 });
 
-test('a text that is no JSON is refused as JSON.parse refuses it, and depth is no matter', () => {
+test('a text that is not valid JSON is refused as JSON.parse refuses it, and depth is no matter', () => {
   expect(() => parseJson('{"1":')).toThrow(SyntaxError);
   const deep = `${'{"1":'.repeat(5_000)}1${'}'.repeat(5_000)}`;
   expect(parseJson(deep)).toBeTypeOf('object');

@@ -43,7 +43,7 @@ describe('a manifest', () => {
   });
 
   test('that is broken is refused by its field', () => {
-    expect(() => parseManifest('{')).toThrow('The manifest is no JSON.');
+    expect(() => parseManifest('{')).toThrow('The manifest is not valid JSON.');
     expect(() => parseManifest('{"version":1,"tapes":[{"id":""}]}')).toThrow(KernelError);
   });
 
@@ -103,7 +103,7 @@ describe('a session graph', () => {
     expect(() => parseSessionGraph('{"session_id":"a"}\n{"parent_session_id":"a"}\n')).toThrow(
       'Line 2 has no `session_id`.',
     );
-    expect(() => parseSessionGraph('nonsense')).toThrow('Line 1 is no JSON.');
+    expect(() => parseSessionGraph('nonsense')).toThrow('Line 1 is not valid JSON.');
   });
 });
 

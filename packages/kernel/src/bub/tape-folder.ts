@@ -134,7 +134,7 @@ export function parseManifest(text: string): TapeFolderManifest {
     value = readPythonJson(text);
   } catch {
     throw new KernelError('bad_request', {
-      message: 'The manifest is no JSON.',
+      message: 'The manifest is not valid JSON.',
       details: { field: 'manifest' },
     });
   }
@@ -182,9 +182,9 @@ function readSession(line: string): SessionLine | { readonly fault: string; read
   try {
     value = readPythonJson(line);
   } catch {
-    return { fault: 'is no JSON' };
+    return { fault: 'is not valid JSON' };
   }
-  if (!isJsonObject(value)) return { fault: 'is no JSON object' };
+  if (!isJsonObject(value)) return { fault: 'is not a JSON object' };
   const textIn = (key: string): string | null => {
     const member = Object.hasOwn(value, key) ? value[key] : undefined;
     return typeof member === 'string' ? member : null;

@@ -260,8 +260,8 @@ describe('a tape file', () => {
 });
 
 test.each([
-  ['{"id": 1', 'Line 3 is no JSON.'],
-  ['[]', 'Line 3 is no JSON object.'],
+  ['{"id": 1', 'Line 3 is not valid JSON.'],
+  ['[]', 'Line 3 is not a JSON object.'],
   ['{"id": "1", "kind": "event", "payload": {}}', 'Line 3 has no integer `id`.'],
   ['{"id": 1, "payload": {}}', 'Line 3 has no `kind`.'],
   ['{"id": 1, "kind": "event", "payload": "x"}', 'Line 3 has no object `payload`.'],

@@ -457,7 +457,11 @@ describe('strategies of one’s own', () => {
   });
 
   const broken: readonly [string, (keep: readonly string[]) => unknown, RegExp][] = [
-    ['an unknown card', (keep) => ({ keep: [...keep, cardIdOf(9)] }), /keeps cacd.*, which is no candidate/],
+    [
+      'an unknown card',
+      (keep) => ({ keep: [...keep, cardIdOf(9)] }),
+      /keeps cacd.*, which is not a candidate/,
+    ],
     ['a card twice', (keep) => ({ keep: [...keep, cardIdOf(1), cardIdOf(1)] }), /keeps cacd.* twice/],
     ['no protected card', () => ({ keep: [] }), /leaves out instruction, which must stay/],
     ['not the parent pointer', (keep) => ({ keep: keep.slice(0, 1) }), /leaves out parent, which must stay/],

@@ -49,7 +49,7 @@ export class PackingStrategies {
   add(name: string, strategy: PackingStrategy): void {
     if (typeof name !== 'string' || !NAME.test(name))
       throw new KernelError('bad_request', {
-        message: `'${toText(name).slice(0, 80)}' is no name for a packing strategy: a lower-case letter, then lower-case letters, digits, _ and -, 64 at most.`,
+        message: `'${toText(name).slice(0, 80)}' is not a valid name for a packing strategy: use a lower-case letter, then lower-case letters, digits, _ and -, at most 64.`,
         details: { name },
       });
     if (typeof strategy !== 'function')
@@ -148,7 +148,7 @@ function check(choice: PackingChoice, offer: PackingOffer, name: string): Packin
   for (const id of choice.keep) {
     const card = known.get(id);
     if (card === undefined)
-      throw failed(name, `keeps ${id.slice(0, 80)}, which is no candidate`, { cardId: id });
+      throw failed(name, `keeps ${id.slice(0, 80)}, which is not a candidate`, { cardId: id });
     if (keep.has(id)) throw failed(name, `keeps ${id} twice`, { cardId: id });
     keep.add(id);
     tokens += card.tokens;

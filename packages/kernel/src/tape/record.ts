@@ -85,9 +85,9 @@ export function readRecord(line: string): TapeRecord | { readonly fault: string 
   try {
     value = readPythonJson(line);
   } catch {
-    return { fault: 'is no JSON' };
+    return { fault: 'is not valid JSON' };
   }
-  if (!isJsonObject(value)) return { fault: 'is no JSON object' };
+  if (!isJsonObject(value)) return { fault: 'is not a JSON object' };
   const { id, kind, payload, meta, timestamp } = value;
   if (!Number.isSafeInteger(id)) return { fault: 'has no integer `id`' };
   if (typeof kind !== 'string') return { fault: 'has no `kind`' };

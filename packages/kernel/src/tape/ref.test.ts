@@ -116,12 +116,12 @@ test('what is wrong is said in few words that can be stored, however long and br
 });
 
 test.each([
-  ['', 'is no tape reference'],
-  ['http://w/t/entry/1', 'is no tape reference'],
-  ['tape://w/entry/1', 'is no tape reference'],
-  ['tape:///t/entry/1', 'is no tape reference'],
-  ['tape://w/t/entry/', 'is no tape reference'],
-  ['tape://w/t/message/1', 'is no tape reference'],
+  ['', 'is not a tape reference'],
+  ['http://w/t/entry/1', 'is not a tape reference'],
+  ['tape://w/entry/1', 'is not a tape reference'],
+  ['tape:///t/entry/1', 'is not a tape reference'],
+  ['tape://w/t/entry/', 'is not a tape reference'],
+  ['tape://w/t/message/1', 'is not a tape reference'],
   ['tape://w/t/entry/0', "entry '0' is no position"],
   ['tape://w/t/entry/-1', 'is no position'],
   ['tape://w/t/entry/01', 'is no position'],

@@ -51,13 +51,13 @@ export function parseTapeRef(text: string, path = 'tape_ref'): TapeRef {
     const position = POSITION.test(part) ? Number(part) : 0;
     return position >= 1 && position <= MAX_POSITION
       ? position
-      : refuse(`${what} '${shorten(part)}' is no position, a positive integer`);
+      : refuse(`${what} '${shorten(part)}' is not a position; a position is a positive integer`);
   };
 
-  if (!text.startsWith(SCHEME)) return refuse(`is no tape reference, which reads ${SHAPE}`);
+  if (!text.startsWith(SCHEME)) return refuse(`is not a tape reference; its form is ${SHAPE}`);
   const [address = '', ...queries] = text.slice(SCHEME.length).split('?');
   const parts = PARTS.exec(address);
-  if (parts === null) return refuse(`is no tape reference, which reads ${SHAPE}`);
+  if (parts === null) return refuse(`is not a tape reference; its form is ${SHAPE}`);
   const [, workspace = '', tape = '', kind, target = ''] = parts;
   const query = queries.length === 0 ? null : queries.join('?');
   if (query !== null && !query.startsWith('head='))

@@ -72,7 +72,7 @@ const bad: Record<string, { readonly messages: readonly Message[]; readonly says
   },
   'a user message between call and answer': {
     messages: [user(), call('a'), user(), answer('a')],
-    says: /messages\[3\]: answers 'a', which is no open call/,
+    says: /messages\[3\]: answers 'a', which is not an open call/,
   },
   'a step between call and answer': {
     messages: [user(), call('a'), call('b'), answer('b'), answer('a')],
@@ -112,11 +112,11 @@ const bad: Record<string, { readonly messages: readonly Message[]; readonly says
   'an empty list of calls': { messages: [user(), calls('hi'), user()], says: /empty list of calls/ },
   'text as arguments': {
     messages: [user(), calls('', { id: 'a', name: 'list', arguments: '{}' }), answer('a')],
-    says: /arguments of 'a' are no object/,
+    says: /arguments of 'a' are not an object/,
   },
   'a list as arguments': {
     messages: [user(), calls('', { id: 'a', name: 'list', arguments: [] }), answer('a')],
-    says: /arguments of 'a' are no object/,
+    says: /arguments of 'a' are not an object/,
   },
   'NUL in arguments': {
     messages: [user(), calls('', { id: 'a', name: 'list', arguments: { deep: ['\u0000'] } }), answer('a')],

@@ -39,7 +39,7 @@ export function checkMessages(messages: readonly Message[], tools: readonly Tool
     };
     if (message.role === 'tool') {
       const name = open.get(message.toolCallId);
-      if (name === undefined) find(`answers '${message.toolCallId}', which is no open call`);
+      if (name === undefined) find(`answers '${message.toolCallId}', which is not an open call`);
       else if (name !== message.name)
         find(`answers '${message.toolCallId}' as ${message.name}, called ${name}`);
       open.delete(message.toolCallId);
@@ -83,7 +83,7 @@ function checkCall({ id, name, arguments: args }: MessageToolCall): readonly str
   const findings: string[] = [];
   if (!callIdPattern.test(id)) findings.push(`call id '${id}' is not legal`);
   if (!toolNamePattern.test(name)) findings.push(`tool name '${name}' is not legal`);
-  if (!isJsonObject(args)) findings.push(`the arguments of '${id}' are no object`);
+  if (!isJsonObject(args)) findings.push(`the arguments of '${id}' are not an object`);
   if (!isCleanJson(args)) findings.push(`the arguments of '${id}' hold NUL or a lone surrogate`);
   return findings;
 }
@@ -97,7 +97,7 @@ function checkTools(tools: readonly ToolSchema[]): string[] {
     if (names.has(name)) findings.push(`${head}: name '${name}' is used twice`);
     names.add(name);
     const isObjectSchema = isJsonObject(parameters) && parameters.type === 'object';
-    if (!isObjectSchema) findings.push(`${head}: parameters are no JSON schema of an object`);
+    if (!isObjectSchema) findings.push(`${head}: parameters are not a JSON schema of an object`);
     if (!isClean(description) || !isCleanJson(parameters))
       findings.push(`${head}: holds NUL or a lone surrogate`);
   }

@@ -272,7 +272,7 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
     expect(reply.text).toBe(ANSWER.text);
   });
 
-  it('an event that is no JSON', async () => {
+  it('an event that is not valid JSON', async () => {
     const after = { frame: 'data: {"type": "cut", \n\n' };
     const error = await failWith(wire, { answer: ANSWER, frames: 2, after });
     expect(error).toMatchObject({ code: 'model_failed', canRetry: true });

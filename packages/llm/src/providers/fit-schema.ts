@@ -87,9 +87,9 @@ class Fitting {
     if (unknown !== undefined) return `has the unknown type ${JSON.stringify(unknown)}`;
     if (reference !== undefined && !this.#leadsSomewhere(reference))
       return `refers to ${JSON.stringify(reference)}, which is not among its definitions`;
-    if (properties !== undefined && !isJsonObject(properties)) return 'has properties that are no object';
-    if (required !== undefined && !Array.isArray(required)) return 'has a `required` that is no list';
-    return values !== undefined && !Array.isArray(values) ? 'has an enum that is no list' : undefined;
+    if (properties !== undefined && !isJsonObject(properties)) return 'has properties that are not an object';
+    if (required !== undefined && !Array.isArray(required)) return 'has a `required` that is not a list';
+    return values !== undefined && !Array.isArray(values) ? 'has an enum that is not a list' : undefined;
   }
 
   #leadsSomewhere(reference: JsonValue): boolean {

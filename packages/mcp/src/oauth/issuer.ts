@@ -134,7 +134,7 @@ export class Issuer {
       [customFetch]: (url) =>
         this.#ask(async () => {
           const found = safeParse(keysSchema, await this.#fetchJson(url));
-          if (!found.success) throw new Error('there are no keys at the address that the metadata name');
+          if (!found.success) throw new Error('the address in the metadata has no keys');
           return Response.json(found.data);
         }),
     });

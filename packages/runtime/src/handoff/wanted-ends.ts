@@ -60,7 +60,7 @@ async function findTold(
   if (agent === undefined)
     throw refuse(
       'source_agent',
-      `notify tells an agent of this project, and '${source_agent ?? ''}' is none`,
+      `notify needs an agent of this project, and '${source_agent ?? ''}' is not one`,
       'Name an agent, or leave notify out.',
     );
   const refusal = await findNotifyRefusal(tx, { projectId, boxId: agent.tapeBoxId, makerId: source.agentId });

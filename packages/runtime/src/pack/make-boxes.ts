@@ -153,7 +153,7 @@ export async function makeGrant(io: PackIo, request: GrantRequest): Promise<Made
   }
   const until = request.until === undefined ? null : new Date(request.until);
   if (until !== null && Number.isNaN(until.getTime()))
-    throw new KernelError('bad_request', { message: 'until: is no date.', details: { field: 'until' } });
+    throw new KernelError('bad_request', { message: 'until: is not a date.', details: { field: 'until' } });
   // A right that was given with bounds is passed on within its bounds.
   const bounds = box.isOwn ? null : held;
   const isBound =

@@ -525,7 +525,9 @@ describe('a strategy of one’s own', () => {
     });
     expect(() => h.runtime.registerPackingStrategy('none', () => ({ keep: [] }))).toThrow(/is there already/);
     expect(() => h.runtime.registerPackingStrategy('newest', () => ({ keep: [] }))).toThrow(/built in/);
-    expect(() => h.runtime.registerPackingStrategy('No', () => ({ keep: [] }))).toThrow(/is no name/);
+    expect(() => h.runtime.registerPackingStrategy('No', () => ({ keep: [] }))).toThrow(
+      /is not a valid name/,
+    );
   });
 });
 

@@ -69,7 +69,7 @@ function checkRef({ name, version }: ProfileRef): void {
   parseJsonValue(name, 'name');
   if (version !== undefined && !(Number.isInteger(version) && version > 0 && version < 2 ** 31))
     throw new KernelError('bad_request', {
-      message: `version: '${String(version)}' is no version of a profile; they are counted from 1.`,
+      message: `version: '${String(version)}' is not a version of a profile; versions begin at 1.`,
       details: { field: 'version' },
     });
 }

@@ -219,7 +219,7 @@ export async function forkTape(
   });
   if (made.outcome === 'turn_ended')
     throw new KernelError('turn_ended', {
-      message: `turnId: turn ${turnId} has ended, or is none of this project.`,
+      message: `turnId: turn ${turnId} has ended, or belongs to another project.`,
       details: { field: 'turnId', turn_id: turnId },
     });
   const fork = made.outcome === 'made' ? await findFork(pool, actor.projectId, made.id) : undefined;

@@ -122,9 +122,9 @@ describe('a file', () => {
   });
 
   test.each<[string, readonly string[], string, number]>([
-    ['broken', [...LINES, '{"id": 1'], 'Line 10 is no JSON.', 10],
+    ['broken', [...LINES, '{"id": 1'], 'Line 10 is not valid JSON.', 10],
     ['with a card too large', [...LINES, bigLine()], 'Line 10: ', 10],
-    ['behind many good ones', [...many(1_200), '', 'x'], 'Line 1202 is no JSON.', 1_202],
+    ['behind many good ones', [...many(1_200), '', 'x'], 'Line 1202 is not valid JSON.', 1_202],
   ])('%s is refused by its line, and nothing is imported', async (_what, lines, message, line) => {
     const name = fresh();
     await expect(load(name, lines)).rejects.toMatchObject({

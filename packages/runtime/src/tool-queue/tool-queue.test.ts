@@ -308,7 +308,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
       { status: 'failed', error: { code: 'payload_too_large' } },
     ],
     [
-      'what is no JSON',
+      'what is not valid JSON',
       () => ({ n: 1n }),
       { status: 'failed', error: { code: 'tool_failed', message: expect.stringContaining('BigInt') } },
     ],

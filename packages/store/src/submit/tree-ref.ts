@@ -33,7 +33,7 @@ export async function findTreeRoot(
   const [from, to] = rangeOf(ref);
   if (digits.length < MIN_PREFIX || from === undefined || to === undefined) {
     throw new KernelError('bad_request', {
-      message: `'${ref.slice(0, 80)}' is no id of a run or turn and no beginning of one (${MIN_PREFIX} hex digits at least).`,
+      message: `'${ref.slice(0, 80)}' is not an id of a run or turn. Pass the full id or at least its first ${MIN_PREFIX} hex digits.`,
       details: { field: 'run' },
     });
   }
@@ -144,7 +144,7 @@ export async function findTree(
   const [from, to] = rangeOf(ref);
   if (digits.length < MIN_PREFIX || from === undefined || to === undefined)
     throw new KernelError('bad_request', {
-      message: `'${ref.slice(0, 80)}' is no id of a run, turn or batch and no beginning of one (${MIN_PREFIX} hex digits at least).`,
+      message: `'${ref.slice(0, 80)}' is not an id of a run, turn or batch. Pass the full id or at least its first ${MIN_PREFIX} hex digits.`,
       details: { field: 'run' },
     });
   type Row = pg.QueryResultRow & { project_id: string | null; found: readonly FoundTree[] | null };

@@ -71,7 +71,7 @@ async function findByBeginning<K extends keyof typeof FIND>(
   const digits = digitsOf(ref);
   if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32) {
     throw new KernelError('bad_request', {
-      message: `${kind}: '${ref.slice(0, 80)}' is no id and no beginning of one (${MIN_PREFIX} hex digits at least).`,
+      message: `${kind}: '${ref.slice(0, 80)}' is not a ${kind} id. Pass the full id or at least its first ${MIN_PREFIX} hex digits.`,
       details: { field: kind },
     });
   }
@@ -185,7 +185,7 @@ export async function findTurnOrRun(
   const digits = digitsOf(ref);
   if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32)
     throw new KernelError('bad_request', {
-      message: `'${ref.slice(0, 80)}' is no id of a turn or run and no beginning of one (${MIN_PREFIX} hex digits at least).`,
+      message: `'${ref.slice(0, 80)}' is not an id of a turn or run. Pass the full id or at least its first ${MIN_PREFIX} hex digits.`,
       details: { field: 'turn' },
     });
   type Found = { kind: 'turn'; id: TurnId } | { kind: 'run'; id: RunId } | { kind: null; id: null };

@@ -117,10 +117,10 @@ export function addApprovals(program: Command, run: Run): void {
   );
   approvals
     .command('ls')
-    .description('Calls that wait for an approval, or had it, newest first.')
+    .description('Lists requests for approval, open and decided, newest first.')
     .addOption(new Option('--status <status>', 'only these').choices(TICKET_STATUSES))
     .option('--run <run>', 'only of this run, as its caller named it')
-    .option('--agent <name>', 'only of the agent with this name')
+    .option('--agent <name>', 'only tapes of the agent with this name')
     .option('--limit <n>', 'rows at most (default: 50)', flag(settingSchemas.pageSize))
     .option('--cursor <cursor>', 'next_cursor of the page before')
     .option('--project <name>', 'project, by id or name')
@@ -137,7 +137,7 @@ export function addApprovals(program: Command, run: Run): void {
     .action((flags: ListFlags) => run((context) => listApprovals(context, flags)));
   approvals
     .command('show')
-    .description('One request: who asks for what, and who decided.')
+    .description('Shows a request for approval: the caller, the call and the decision.')
     .argument('<ticket>', TICKET, readId)
     .option('--project <name>', 'project, by id or name')
     .option(...URL_FLAG)
@@ -159,12 +159,12 @@ export function addApprovals(program: Command, run: Run): void {
       .command(verb)
       .description(description)
       .argument('<ticket>', TICKET, readId)
-      .option('--reason <text>', 'why; kept with the ticket')
+      .option('--reason <text>', 'the reason; stored with the ticket')
       .option('--project <name>', 'project, by id or name')
       .option(...URL_FLAG)
       .addHelpText(
         'after',
-        helpOf({ remarks: 'A ticket is decided once. After its time it is expired.', examples: [example] }),
+        helpOf({ remarks: 'A ticket can be decided once, before it expires.', examples: [example] }),
       )
       .action((ref: string, flags: DecideFlags) =>
         run((context) => decideApproval(context, verb, { ref, ...flags })),

@@ -187,7 +187,7 @@ describe('a database', () => {
       code: 0,
       stdout: '{"retried":1}\n',
     });
-    expect((await cliHere(['doctor', '--retry-dead'], env)).stdout).toBe('Nothing was given up.\n');
+    expect((await cliHere(['doctor', '--retry-dead'], env)).stdout).toBe('The sweep has given up no rows.\n');
     const { rows } = await database.pool.query(
       'select is_dead, attempts, next_try_at <= now() as is_due from boxcar.sweep_failures where row_id = $1',
       [id],

@@ -249,7 +249,7 @@ async function retryDead(context: Context): Promise<number> {
   const count = await retryDeadLetters(reader.pool);
   context.answer({ retried: count }, () =>
     count === 0
-      ? 'Nothing was given up.'
+      ? 'The sweep has given up no rows.'
       : `${countOf(count, 'row')} will be tried again by the next sweep; boxcar doctor shows what becomes of it.`,
   );
   return EXIT.success;
@@ -287,27 +287,26 @@ export function addDoctor(program: Command, run: Run): void {
       'how many of the newest turns the invariants are checked on (10000)',
       flag(settingSchemas.turns),
     )
-    .option('--all', 'check them on all rows, however many there are')
+    .option('--all', 'check them on all rows, whatever their number')
     .option('--invariants', 'check the invariants and nothing else')
     .addOption(
-      new Option(
-        '--retry-dead',
-        'look at nothing: let the sweeps try again what they have given up',
-      ).conflicts('invariants'),
+      new Option('--retry-dead', 'skip the checks; requeue rows that the sweep has given up').conflicts(
+        'invariants',
+      ),
     )
     .option('--timeout <seconds>', 'how long one statement may take (5)', flag(settingSchemas.seconds))
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Without --retry-dead it changes nothing, and no statement of it takes longer than --timeout.',
+          'Without --retry-dead the command changes nothing, and none of its statements takes longer than --timeout.',
         examples: [
           'boxcar doctor',
           'boxcar doctor --invariants --all --timeout 600',
           'boxcar doctor --retry-dead',
           'boxcar doctor --json | jq \'.findings[] | select(.level != "ok")\'',
         ],
-        error: 'a finding is a failure',
+        error: 'a check has failed',
       }),
     )
     .action((flags: DoctorFlags) => run((context) => runDoctor(context, flags)));

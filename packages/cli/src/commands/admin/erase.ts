@@ -84,20 +84,20 @@ export function addErase(program: Command, run: Run): void {
       '--box <id>',
       'all own cards of this box; of a tape, the cards of its entries and the results of calls of its turns',
     )
-    .option('--evidence <id...>', 'answers that came too late, by the ids that show lists')
-    .requiredOption('--reason <text>', 'why; it is stored with each card and late answer')
+    .option('--evidence <id...>', 'late answers, by the ids that show lists')
+    .requiredOption('--reason <text>', 'the reason; stored with each card and late answer')
     .option('--project <name>', 'project, by id or name')
     .option('--yes', 'do not ask')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Wherever a card is shown, in prompts too, (erased) stands in its place. The prompts of earlier steps can no longer be rebuilt; explain says which cards are missing.\n\nIt needs the role that migrates, or one that was granted boxcar.erase_cards and, for --evidence, boxcar.erase_evidence.',
+          'Every place that shows an erased card, also in prompts, shows (erased) instead. The prompts of earlier steps can no longer be rebuilt; explain lists the missing cards.\n\nThe command needs the role that migrates, or a role with boxcar.erase_cards and, for --evidence, boxcar.erase_evidence.',
         examples: [
           "boxcar erase 01a2013c-5528-78e5-be75-9f6b25de53ef --reason 'asked for'",
           "boxcar erase --box 01a2013c-5d21-7ae1-821d-cb189f2f49c0 --reason 'leak' --yes",
         ],
-        negative: 'a card was kept or not found, or the answer was no',
+        negative: 'a card was kept or not found, or you declined',
       }),
     )
     .action((refs: readonly string[], flags: EraseFlags) => run((context) => runErase(context, refs, flags)));

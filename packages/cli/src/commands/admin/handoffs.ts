@@ -151,7 +151,7 @@ async function reply(
   return EXIT.success;
 }
 
-const HANDOFF = 'its id, or at least the first 8 digits of it';
+const HANDOFF = 'its id, or at least the first 8 digits';
 
 export function addHandoffs(program: Command, run: Run): void {
   const handoffs = program.command('handoffs').addHelpText(
@@ -162,12 +162,12 @@ export function addHandoffs(program: Command, run: Run): void {
   );
   handoffs
     .command('ls')
-    .description('Handoffs in whatever state, newest first.')
+    .description('Lists handoffs in every state, newest first.')
     .addOption(new Option('--status <status>', 'only these').choices(HANDOFF_STATUSES))
     .option('--source <name>', 'only of the agent that asked')
     .option('--target <name>', 'only to this agent or target')
     .option('--platform <name>', 'only on this platform, by any of its names')
-    .option('--run <run>', 'only of this run: of the caller, or of a turn that asks or serves')
+    .option('--run <run>', 'only of this run, named by its caller or by a turn that asks or serves')
     .option('--limit <n>', 'rows at most (default: 50)', flag(settingSchemas.pageSize))
     .option('--cursor <cursor>', 'next_cursor of the page before')
     .option('--project <name>', 'project, by id or name')
@@ -184,14 +184,15 @@ export function addHandoffs(program: Command, run: Run): void {
     .action((flags: ListFlags) => run((context) => listHandoffs(context, flags)));
   handoffs
     .command('show')
-    .description('One handoff: request, policy, approval, turn, result and its log.')
+    .description('Shows a handoff: request, policy, approval, turn, result and log.')
     .argument('<handoff>', HANDOFF, readId)
     .option('--chain', 'all handoffs that come from the same first one')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'The turn that serves it is shown by boxcar show, its ticket by boxcar approvals show.',
+        remarks:
+          'boxcar show prints the turn that serves the handoff; boxcar approvals show prints its ticket.',
         examples: [
           'boxcar handoffs show 0198c1f2',
           'boxcar handoffs show 0198c1f2 --chain',
@@ -204,21 +205,21 @@ export function addHandoffs(program: Command, run: Run): void {
     );
   handoffs
     .command('compensate')
-    .description('Undoes what a chain that failed or was canceled has left.')
-    .argument('<handoff>', 'the chain: its id, or at least the first 8 digits of it', readId)
+    .description('Undoes the effects of a failed or canceled chain.')
+    .argument('<handoff>', 'id of the chain, or at least the first 8 digits', readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Carries out the compensations of completed hops that no one has undone, the\nlast hop first. Workers serve them; it waits for their ends.',
+          'Runs the compensations of completed hops that are not undone yet, the last hop\nfirst. Workers serve them; the command waits for their ends.',
         examples: ['boxcar handoffs compensate 0198c1f2'],
       }),
     )
     .action((ref: string, flags: { project?: string }) => run((context) => compensate(context, ref, flags)));
   handoffs
     .command('messages')
-    .description('What a handoff has asked while it runs, and the replies.')
+    .description('Lists the questions of a running handoff, and the replies.')
     .argument('<handoff>', HANDOFF, readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText('after', helpOf({ examples: ['boxcar handoffs messages 0198c1f2'] }))
@@ -227,10 +228,14 @@ export function addHandoffs(program: Command, run: Run): void {
     );
   handoffs
     .command('reply')
-    .description('Replies to a question of a handoff, which goes on then.')
+    .description('Replies to a question of a handoff, which then continues.')
     .argument('<handoff>', HANDOFF, readId)
     .argument('<text>', 'the reply')
-    .option('--question <n>', 'its number (default: the oldest open one)', flag(settingSchemas.position))
+    .option(
+      '--question <n>',
+      'number of the question (default: the oldest open one)',
+      flag(settingSchemas.position),
+    )
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',

@@ -34,7 +34,7 @@ async function checkHealth(context: Context, flags: { readonly pid?: number }): 
 export function addHealth(program: Command, run: Run): void {
   program
     .command('health')
-    .option('--pid <pid>', 'that very process', flag(settingSchemas.pid))
+    .option('--pid <pid>', 'the process with this id', flag(settingSchemas.pid))
     .addHelpText(
       'after',
       helpOf({ examples: ['boxcar health', 'boxcar health --pid 1'], error: 'no live worker' }),

@@ -147,16 +147,16 @@ export function addKeys(program: Command, run: Run): void {
   );
   keys
     .command('create')
-    .description('Makes a key for the HTTP server, and shows it this once.')
-    .option('--scope <scope>', 'what it may do, repeatable', collect(flag(z.enum(SCOPES))))
+    .description('Makes a key for the HTTP server, and shows it once.')
+    .option('--scope <scope>', 'a right of the key, repeatable', collect(flag(z.enum(SCOPES))))
     .option('--agent <name>', 'the key acts as this agent, by id or name')
-    .option('--name <text>', 'for people (default: key)')
+    .option('--name <text>', 'display name (default: key)')
     .option('--expires <age>', 'when it ends: 12h, 30d or 8w (default: never)', flag(settingSchemas.age))
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
-        remarks: `Scopes: ${SCOPE_LIST}.\n\nA key sees its project and nothing of another. Only its sha256 is stored.`,
+        remarks: `Scopes: ${SCOPE_LIST}.\n\nA key has access to its own project only. Only its sha256 is stored.`,
         examples: [
           'boxcar keys create --scope approvals:read --scope approvals:write',
           'boxcar keys create --scope a2a:call --name partner --expires 30d --json',
@@ -166,7 +166,7 @@ export function addKeys(program: Command, run: Run): void {
     .action((flags: CreateFlags) => run((context) => runCreate(context, flags)));
   keys
     .command('ls')
-    .description('Keys of a project, newest first; without those that have ended.')
+    .description('Lists the valid keys of a project, newest first.')
     .option('--all', 'ended keys too')
     .option('--limit <n>', 'rows at most (default: 50)', flag(settingSchemas.pageSize))
     .option('--cursor <cursor>', 'next_cursor of the page before')
@@ -182,7 +182,7 @@ export function addKeys(program: Command, run: Run): void {
     .action((ref: string, flags: EndFlags) => run((context) => runRevoke(context, ref, flags)));
   keys
     .command('rotate')
-    .description('Makes a key with the rights of another one, which ends.')
+    .description('Replaces a key by a new key with the same rights.')
     .argument('<key>', KEY, readId)
     .option(
       '--grace <seconds>',
@@ -194,7 +194,7 @@ export function addKeys(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'The new key has the project, the agent, the name, the scopes and the lifetime of the old one. A key is rotated once.',
+          'The new key has the project, agent, name, scopes and lifetime of the old key. A key can be rotated once.',
         examples: ['boxcar keys rotate 0198c1f2 --grace 3600'],
       }),
     )

@@ -67,7 +67,7 @@ describe('boxcar erase', () => {
 
   it.each([
     ['nothing to erase', ['--reason', 'x', '--yes'], /name the cards to erase, or give --box/],
-    ['what is no id', ['x', '--reason', 'x', '--yes'], /cards\.0: 'x' is no id/],
+    ['what is no id', ['x', '--reason', 'x', '--yes'], /cards\.0: 'x' is not a valid id/],
     [
       'a blank reason',
       ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', '--reason', ' ', '--yes'],

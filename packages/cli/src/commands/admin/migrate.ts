@@ -32,12 +32,12 @@ async function runMigrate(context: Context, { grantWorker: role }: MigrateFlags)
 export function addMigrate(program: Command, run: Run): void {
   program
     .command('migrate')
-    .option('--grant-worker <role>', 'then grant this role what workers and doors need, and no more')
+    .option('--grant-worker <role>', 'then grant this role only the rights that workers and doors need')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Run it on every deploy, before the workers start; running it again changes nothing. With --grant-worker the workers may run as a role that owns nothing: give the option on every deploy, since new tables need new rights.',
+          'Run it on every deploy, before the workers start. A second run changes nothing. With --grant-worker, workers can run as a role that owns nothing. Pass the option on every deploy, because new tables need new rights.',
         examples: [
           'boxcar migrate',
           'DATABASE_URL=postgres://… boxcar migrate --json',

@@ -136,32 +136,32 @@ export function addPolicy(program: Command, run: Run): void {
   );
   policy
     .command('check')
-    .description('Shows all that is wrong in a policy.')
+    .description('Shows every error in a policy.')
     .argument('<file>', 'YAML; - is stdin')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Each finding is a line: file:line:column path: what. A policy without findings is answered with its version.',
+          'Each finding is a line: file:line:column path: message. For a policy without findings, the command prints its version.',
         examples: [
           'boxcar policy check policy.yaml',
           "boxcar policy check policy.yaml --json | jq '.findings'",
         ],
-        error: 'something is wrong in it',
+        error: 'the policy has errors',
       }),
     )
     .action((file: string) => run((context) => runCheck(context, file)));
   policy
     .command('explain')
-    .description('Decides a call by a policy, and shows what each rule says of it.')
+    .description('Decides a call by a policy, and shows the result of each rule.')
     .requiredOption('--tool <name>', 'handoff, or another tool')
-    .option('--context <json>', 'what is known of the call; default: {}')
+    .option('--context <json>', 'context of the call for the policy; default: {}')
     .option('--file <file>', 'default: BOXCAR_POLICY_FILE; - is stdin')
     .option('--environment <name>', 'default: BOXCAR_ENVIRONMENT, else production')
     .addHelpText(
       'after',
       helpOf({
-        remarks: `The context has ${CONTEXT_KEYS.join(', ')}. Left out, the platform is agdd. Nothing is called.`,
+        remarks: `The context has ${CONTEXT_KEYS.join(', ')}. The default platform is agdd. The command calls no tool.`,
         examples: [
           `boxcar policy explain --tool handoff --file policy.yaml \\\n    --context '{"target_agent": "external-billing"}'`,
           `boxcar policy explain --tool handoff --file policy.yaml \\\n    --context '{"platform": "openai"}' --json | jq -r .level`,

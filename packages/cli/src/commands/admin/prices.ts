@@ -167,13 +167,13 @@ export function addPrices(program: Command, run: Run): void {
     );
   prices
     .command('ls')
-    .description('Lists prices, where they come from, and models of profiles without one.')
+    .description('Lists prices, their sources, and models of profiles without a price.')
     .option(...PROJECT)
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'In dollars for a million tokens. The project comes first, then the file of BOXCAR_PRICES, then what is built in.',
+          'In dollars per million tokens. Prices of the project precede those of the file of BOXCAR_PRICES, and these precede the built-in ones.',
         examples: [
           'boxcar prices ls',
           "boxcar prices ls --json | jq '.prices[] | select(.price == null).model'",
@@ -185,13 +185,13 @@ export function addPrices(program: Command, run: Run): void {
     .command('set')
     .description('Sets the price of a model for a project.')
     .argument('<model>', 'as profiles name it', modelName)
-    .option('--input <dollars>', 'a million tokens of prompts', rate)
-    .option('--output <dollars>', 'a million tokens of answers', rate)
+    .option('--input <dollars>', 'per million tokens of prompts', rate)
+    .option('--output <dollars>', 'per million tokens of answers', rate)
     .option('--cached-input <dollars>', 'prompts from the cache; default: --input', rate)
-    .option('--cache-write <dollars>', 'prompts written to it; default: --input', rate)
+    .option('--cache-write <dollars>', 'prompts written to the cache; default: --input', rate)
     .option('--reasoning <dollars>', 'reasoning; default: --output', rate)
-    .option('--free', 'its calls cost nothing, and receipts say so')
-    .option('--none', 'removes the price that was set for the project')
+    .option('--free', 'its calls cost nothing, and receipts report that')
+    .option('--none', 'remove the price that was set for the project')
     .option(...PROJECT)
     .addHelpText(
       'after',

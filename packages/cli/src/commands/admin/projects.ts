@@ -141,14 +141,14 @@ export function addProjects(program: Command, run: Run): void {
   withLimits(
     projects
       .command('create')
-      .description('Makes a project; when there is one of this name, nothing changes.')
+      .description('Makes a project; if the name exists, nothing changes.')
       .argument('<name>', 'its name, 1 to 200 characters'),
   )
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Commands and programs name it by --project, BOXCAR_PROJECT or projectId. Agents, tapes, boxes and profiles belong to one project; nothing of another is seen.',
+          'Commands and programs name it by --project, BOXCAR_PROJECT or projectId. Agents, tapes, boxes and profiles belong to one project and are not visible from another.',
         examples: ['boxcar projects create team-a', 'boxcar projects create team-b --max-concurrent 20'],
       }),
     )
@@ -163,7 +163,7 @@ export function addProjects(program: Command, run: Run): void {
   withLimits(
     projects
       .command('set')
-      .description('Sets limits of a project; what is not named stays.')
+      .description('Sets limits of a project; limits that are not named are kept.')
       .argument('<project>', 'project, by id or name'),
   )
     .addHelpText(
@@ -182,14 +182,14 @@ export function addProjects(program: Command, run: Run): void {
     .action((ref: string, flags: SetFlags) => run((context) => runSet(context, ref, flags)));
   projects
     .command('archive')
-    .description('Lets a project take no new submissions; what runs goes on to its end.')
+    .description('Makes a project refuse new submissions; running turns continue.')
     .argument('<project>', 'project, by id or name')
-    .option('--undo', 'takes submissions again')
+    .option('--undo', 'accept submissions again')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'A submission from outside is then refused as project_archived. Turns that were accepted go on with all that they delegate. cancel, collect and raise_budget are accepted: they start nothing. Nothing is removed; boxcar purge does that.',
+          'Submissions from outside are then refused with project_archived. Accepted turns continue, with everything that they delegate. cancel, collect and raise_budget are still accepted, because they start nothing. Nothing is deleted; boxcar purge does that.',
         examples: ['boxcar projects archive team-a', 'boxcar projects archive team-a --undo'],
       }),
     )

@@ -98,7 +98,7 @@ export function addProviders(program: Command, run: Run): void {
     );
   providers
     .command('ls')
-    .description('Providers with limits or failures: who calls, who waits.')
+    .description('Lists providers with limits or failures, their calls and waiting turns.')
     .addHelpText(
       'after',
       helpOf({ examples: ['boxcar providers ls', "boxcar providers ls --json | jq '.providers[].waiting'"] }),
@@ -106,7 +106,7 @@ export function addProviders(program: Command, run: Run): void {
     .action(() => run(showProviders));
   providers
     .command('set')
-    .description('Sets limits of a provider for all workers together.')
+    .description('Sets limits of a provider, shared by all workers.')
     .argument('<provider>', 'the part of model names before the colon', providerName)
     .option('--max-concurrent <n>', "calls at once, or 'none'", limitOf(1, 'none'))
     .option('--requests-per-minute <n>', "calls begun in a minute, or 'none'", limitOf(1, 'none'))
@@ -118,7 +118,7 @@ export function addProviders(program: Command, run: Run): void {
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'What is not named stays as it is. Workers follow within a heartbeat.',
+        remarks: 'Limits that are not named are kept. Workers apply the change within a heartbeat.',
         examples: [
           'boxcar providers set openai --max-concurrent 20 --requests-per-minute 500',
           'boxcar providers set openai --max-concurrent none',

@@ -160,25 +160,25 @@ async function runPurge(context: Context, flags: PurgeFlags): Promise<number> {
 export function addPurge(program: Command, run: Run): void {
   program
     .command('purge')
-    .requiredOption('--older-than <age>', 'runs that ended so long ago: 12h, 30d, 8w')
+    .requiredOption('--older-than <age>', 'minimum age of the ended runs: 12h, 30d, 8w')
     .option(
       '--tapes',
       'archived incarnations, discarded forks and imported tapes, unless a turn that exists has them as its tape',
     )
     .option('--project <name>', 'of this project only, by id or name (all projects)')
-    .option('--dry-run', 'say what would go; nothing is written')
+    .option('--dry-run', 'show what would be deleted; write nothing')
     .option('--yes', 'do not ask')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'A run goes whole or stays whole. It stays while something that stays refers to it, and the answer says what. It may be interrupted at any moment, and workers may run beside it.\n\nIt needs the role that migrates, or one that was granted boxcar.purge_boxes.',
+          'A run is deleted as a whole or kept as a whole. It is kept while something else that is kept refers to it; the output names this. You can interrupt the command at any time, and workers can run meanwhile.\n\nThe command needs the role that migrates, or a role with boxcar.purge_boxes.',
         examples: [
           'boxcar purge --older-than 30d --dry-run',
           'boxcar purge --older-than 30d --project default --yes --json',
           'boxcar purge --tapes --older-than 90d --dry-run',
         ],
-        negative: 'the answer was no',
+        negative: 'you declined',
       }),
     )
     .action((flags: PurgeFlags) => run((context) => runPurge(context, flags)));

@@ -117,7 +117,7 @@ export function addWebhooks(program: Command, run: Run): void {
     );
   webhooks
     .command('ls')
-    .description('Ends and questions that are sent, or were, newest first.')
+    .description('Lists callbacks (ends and questions of handoffs), newest first.')
     .addOption(new Option('--status <status>', 'only these').choices(DELIVERY_STATUSES))
     .option('--handoff <handoff>', 'only of this handoff', readId)
     .option('--limit <n>', 'rows at most (default: 50)', flag(settingSchemas.pageSize))
@@ -136,7 +136,7 @@ export function addWebhooks(program: Command, run: Run): void {
     .action((flags: ListFlags) => run((context) => listWebhooks(context, flags)));
   webhooks
     .command('show')
-    .description('One delivery: what is sent where, and what the last attempt came to.')
+    .description('Shows a delivery: content, address, and the result of the last attempt.')
     .argument('<delivery>', DELIVERY, readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText('after', helpOf({ examples: ['boxcar webhooks show 5b1c0a7e'] }))
@@ -151,13 +151,13 @@ export function addWebhooks(program: Command, run: Run): void {
     );
   webhooks
     .command('retry')
-    .description('Has a delivery sent now, and again for a day if that fails.')
+    .description('Sends a delivery now, and retries for a day if that fails.')
     .argument('<delivery>', DELIVERY, readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'A worker sends it, within about a second. One that was delivered is not sent again.',
+        remarks: 'A worker sends it within about a second. A delivery that has arrived is not sent again.',
         examples: ['boxcar webhooks retry 5b1c0a7e'],
       }),
     )

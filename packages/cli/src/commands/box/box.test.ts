@@ -124,13 +124,17 @@ describe('box create', () => {
 
   it.each([
     ['nothing', [], /give --text, --file, --cards or --card/],
-    ['a file that is not there', ['--file', 'nothing.txt'], /--file: nothing\.txt: there is no such file\./],
+    [
+      'a file that is not there',
+      ['--file', 'nothing.txt'],
+      /--file: nothing\.txt: the file does not exist\./,
+    ],
     ['a folder', ['--file', tmpdir()], /is a folder/],
-    ['bytes', ['--file', 'BYTES'], /is no UTF-8 text/],
-    ['broken JSON', ['--cards', 'BROKEN'], /--cards: .* is no JSON/],
+    ['bytes', ['--file', 'BYTES'], /is not UTF-8 text/],
+    ['broken JSON', ['--cards', 'BROKEN'], /--cards: .* is not valid JSON/],
     ['a card that is none', ['--cards', 'WRONG'], /cards\.0/],
     ['an unknown role', ['--text', 'x', '--role', 'robot'], /cards\.0\.role/],
-    ['a card id that is none', ['--card', 'x'], /card_ids\.0: 'x' is no id/],
+    ['a card id that is none', ['--card', 'x'], /card_ids\.0: 'x' is not a valid id/],
     ['an agent that is none', ['--text', 'x', '--source-agent', 'nobody'], /No agent 'nobody'/],
     ['a project that is none', ['--text', 'x', '--project', 'nowhere'], /No project 'nowhere'/],
   ])('of %s is refused with what is wrong', async (_what, args, message) => {

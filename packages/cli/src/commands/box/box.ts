@@ -35,7 +35,7 @@ const badInput = (field: string, message: string, cause?: unknown): KernelError 
 const reasonOf = (error: unknown): string => {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
   if (code === 'EISDIR') return 'is a folder';
-  if (code === 'ENOENT') return 'there is no such file';
+  if (code === 'ENOENT') return 'the file does not exist';
   return errorText(error);
 };
 
@@ -43,7 +43,7 @@ async function readAsText(name: string, field: string): Promise<string> {
   const bytes = await readInput(name, MAX_DATA_BYTES).catch((error: unknown) => {
     throw badInput(field, `${name}: ${reasonOf(error)}`, error);
   });
-  if (!isUtf8(bytes)) throw badInput(field, `${name}: is no UTF-8 text`);
+  if (!isUtf8(bytes)) throw badInput(field, `${name}: is not UTF-8 text`);
   return bytes.toString('utf8');
 }
 
@@ -62,7 +62,7 @@ async function readCards(name: string): Promise<readonly JsonValue[]> {
   try {
     value = parseJson(text) as JsonValue;
   } catch (error) {
-    throw badInput('cards', `${name}: is no JSON (${reasonOf(error)})`, error);
+    throw badInput('cards', `${name}: is not valid JSON (${reasonOf(error)})`, error);
   }
   return Array.isArray(value) ? value : [value];
 }
@@ -204,7 +204,7 @@ export function addBox(program: Command, run: Run): void {
   );
   box
     .command('create')
-    .description('Make a sealed box and print its id.')
+    .description('Makes a sealed box and prints its id.')
     .option('--text <text>', 'a text card, repeatable', collect(same))
     .option('--file <file>', 'a file as a text card, repeatable; - is stdin', collect(notBlank))
     .option(
@@ -233,8 +233,8 @@ export function addBox(program: Command, run: Run): void {
     .action((flags: CreateFlags) => run((context) => createBox(context, flags)));
   box
     .command('show')
-    .description('What stands in a context box or a tape, by which rule and from where, and who may read it.')
-    .argument('<box>', 'its id, or at least the first 8 digits of it', readId)
+    .description('Shows the cards of a context box or tape, their rules and sources, and its readers.')
+    .argument('<box>', 'its id, or at least the first 8 digits', readId)
     .option('--cards', 'with the contents of the cards')
     .option('--after <number>', 'begin after this card or position', flag(settingSchemas.position))
     .option('--limit <number>', 'how many at most, up to 1000 (50)', flag(settingSchemas.pageSize))
@@ -252,11 +252,11 @@ export function addBox(program: Command, run: Run): void {
     .action((ref: string, flags: ShowFlags) => run((context) => showBox(context, ref, flags)));
   box
     .command('grant')
-    .description('Let an agent read a box, or append to a tape.')
-    .argument('<box>', 'its id, or at least the first 8 digits of it', readId)
+    .description('Lets an agent read a box, or append to a tape.')
+    .argument('<box>', 'its id, or at least the first 8 digits', readId)
     .argument('<agent>', 'id or name of the agent')
     .option('--mode <mode>', 'read or append (read)')
-    .option('--until <time>', 'when it ends: a day, or a time with its zone (never); the past takes it back')
+    .option('--until <time>', 'when it ends: a day, or a time with its zone (never); a past time revokes it')
     .option(...SOURCE)
     .option(...PROJECT)
     .option(...KEY)

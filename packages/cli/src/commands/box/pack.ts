@@ -315,7 +315,7 @@ export function addPack(program: Command, run: Run): void {
     .option('--handover <file>', 'packing rules as YAML or JSON; - is stdin')
     .option('--arg <key=value>', 'one argument, repeatable: key=text or key:=json', collect(same))
     .option('--json-args <json>', 'all arguments as one JSON object')
-    .option('--file <file>', 'the same from a file; - is stdin')
+    .option('--file <file>', 'the arguments from a file; - is stdin')
     .option('--box <id>', 'a box to inherit, repeatable (without --handover)', collect(notBlank))
     .option('--budget <tokens>', 'the most tokens, by estimate', flag(settingSchemas.tokens))
     .option('--strategy <name>', 'over budget: error, newest, deliverables_only, summary')

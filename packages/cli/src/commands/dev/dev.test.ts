@@ -229,9 +229,9 @@ describe('boxcar dev refuses', () => {
       'profiles that are not there',
       ['--profiles', 'nowhere.yaml'],
       {},
-      /--profiles nowhere\.yaml: there is no such/,
+      /--profiles nowhere\.yaml: the file or folder does not exist/,
     ],
-    ['a plugin that is not there', ['--plugin', 'nowhere.js'], {}, /--plugin nowhere\.js: there is no such/],
+    ['a plugin that is not there', ['--plugin', 'nowhere.js'], {}, /--plugin nowhere\.js: the file or folder does not exist/],
   ])('%s', async (_what, flags, settings, words) => {
     const { code, stderr } = await cliHere(['dev', ...flags], { ...settings, BOXCAR_DATA_DIR: tmpdir() });
     // Without a terminal, the command line must confirm the reset.

@@ -48,7 +48,7 @@ async function resetData(context: Context, flags: DevFlags): Promise<void> {
   const folder = defaultDataDir();
   if (flags.yes !== true) {
     if (!process.stdin.isTTY || context.isJson) {
-      throw wrongUsage('--reset: there is no terminal to ask on; say --yes as well', 'yes');
+      throw wrongUsage('--reset: no terminal is available for the question; pass --yes as well', 'yes');
     }
     const lines = createInterface({ input: process.stdin, output: process.stderr });
     // Ctrl-C and the end of the input must also end the question, which would otherwise wait forever.
@@ -358,13 +358,13 @@ export function addDev(program: Command, run: Run): void {
     .option('--plugin <file>', 'a module with handlers and tools, repeatable (plugin.js)', collect(notBlank))
     .option('--project <name>', 'project of the profiles, by id or name')
     .option('--concurrency <n>', 'turns at once', flag(settingSchemas.concurrency))
-    .option('--reset', 'delete the data of the embedded Postgres first; asks before it does')
+    .option('--reset', 'first delete the data of the embedded Postgres, after a question')
     .option('--yes', 'with --reset: do not ask')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Saving a profile makes a new version of it; saving a plugin, or code beside it, starts a new worker and lets the one before finish. What cannot be loaded is shown with its file and line, and what ran before goes on.',
+          'When you save a profile, a new version of it is made. When you save a plugin or code next to it, a new worker starts and the previous worker finishes. A file that cannot be loaded is reported with its line, and the previous version stays in use.',
         examples: [
           'boxcar dev',
           'boxcar dev --profiles agents/ --plugin ./tools.js',

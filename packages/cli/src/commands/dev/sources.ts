@@ -40,7 +40,7 @@ export function findSources(
       const path = resolve(cwd, name);
       if (kindOf(path) === undefined) {
         throw new KernelError('bad_request', {
-          message: `--${field} ${name}: there is no such file or folder.`,
+          message: `--${field} ${name}: the file or folder does not exist.`,
           details: { field, path },
         });
       }

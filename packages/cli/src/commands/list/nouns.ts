@@ -95,7 +95,7 @@ export const NOUNS: readonly Noun[] = [
       AGE,
       { title: 'instruction' },
     ],
-    remarks: `A run has the status, profile, agent and channel of its roots, and is listed when one of them fits: a fork_join from outside has several. ${ID_REMARK}`,
+    remarks: `A run has the status, profile, agent and channel of its roots. It is listed if any root matches: a fork_join from outside has several. ${ID_REMARK}`,
     examples: [
       'boxcar runs ls',
       'boxcar runs ls --status failed,timeout --since 2026-01-31',
@@ -263,7 +263,7 @@ export const NOUNS: readonly Noun[] = [
       { title: 'pools' },
     ],
     remarks:
-      'Workers announce them when they start, for all projects. Tools that a profile declares are answered by workers outside and are not among them. Of more than one version the arguments differ: workers with an older plugin are still live.',
+      'Workers register their tools when they start, for all projects. Tools that a profile declares are not listed, because tool workers answer them. Several versions mean that the arguments differ: workers with an older plugin are still live.',
     examples: ['boxcar tools ls', 'boxcar tools ls --text tape --json'],
     load: async (pool, options) => {
       const answer = await listTools(pool, options);
@@ -290,7 +290,7 @@ export const NOUNS: readonly Noun[] = [
       { title: 'pools' },
     ],
     remarks:
-      'Workers announce them when they start, for all projects. A door is a process that takes primitives from the queue boxcar-primitives. Of more than one version the arguments differ.',
+      'Workers register their primitives when they start, for all projects. A door is a process that takes primitives from the queue boxcar-primitives. Several versions mean that the arguments differ.',
     examples: ['boxcar primitives ls', 'boxcar primitives ls --text fork --json'],
     load: async (pool, options) => {
       const answer = await listPrimitives(pool, options);

@@ -175,7 +175,7 @@ describe('files of profiles', () => {
     await writeFile(name, bytes);
     const error = await errorOf(name);
     expect(error.code).toBe('profile_invalid');
-    expect(error.message).toContain(`${name}:${line}:1: is no UTF-8 text`);
+    expect(error.message).toContain(`${name}:${line}:1: is not UTF-8 text`);
   });
 
   it('a folder and a file that is not there are named', async () => {
@@ -184,6 +184,6 @@ describe('files of profiles', () => {
       message: expect.stringContaining('is a folder; name the files in it'),
       details: { file: folder },
     });
-    expect((await errorOf(join(folder, 'nothing.yaml'))).message).toContain('there is no such file');
+    expect((await errorOf(join(folder, 'nothing.yaml'))).message).toContain('the file does not exist');
   });
 });

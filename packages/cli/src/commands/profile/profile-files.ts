@@ -255,7 +255,7 @@ export interface ProfileText {
 }
 
 const WHY_UNREADABLE: Readonly<Record<string, string>> = {
-  ENOENT: 'there is no such file',
+  ENOENT: 'the file does not exist',
   EISDIR: 'is a folder; name the files in it',
   EACCES: 'may not be read by this user',
 };
@@ -300,7 +300,7 @@ function decode(bytes: Buffer, file: string): string {
     line,
     column: 1,
     field: '',
-    message: 'is no UTF-8 text; save the file with that encoding',
+    message: 'is not UTF-8 text; save the file with that encoding',
   };
   throw toError([finding]);
 }

@@ -109,8 +109,8 @@ describe('profiles show', () => {
   it.each([
     [['poet@9'], 'not_found', /No profile 'poet' version 9 in project 'default'/],
     [['nobody'], 'not_found', /No profile 'nobody' in project 'default'/],
-    [['poet@0'], 'bad_request', /version: '0' is no version/],
-    [['poet@99999999999'], 'bad_request', /is no version/],
+    [['poet@0'], 'bad_request', /version: '0' is not a version/],
+    [['poet@99999999999'], 'bad_request', /is not a version/],
   ])('%j is refused', async (args, code, message) => {
     const result = await boxcar('profiles', 'show', ...args);
     expect(result).toMatchObject({ code: 1, stdout: '', stderr: expect.stringMatching(message) });

@@ -270,20 +270,20 @@ export function addProfiles(program: Command, run: Run): void {
         'boxcar profiles ls',
         'boxcar profiles diff writer',
       ],
-      negative: 'diff: they differ',
+      negative: 'diff: the versions differ',
     }),
   );
   profiles
     .command('apply')
-    .description('Make the profiles of YAML or JSON files current: a new version of each that has changed.')
+    .description('Applies the profiles of YAML or JSON files: a new version of each changed profile.')
     .requiredOption('-f, --file <file...>', 'one or more files, each with one or more documents; - is stdin')
-    .option('--dry-run', 'only say what would change, with the differences')
+    .option('--dry-run', 'only show the changes that would be made')
     .option(...PROJECT)
     .option(...PLUGIN, collect(notBlank))
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'All profiles of all files, or none when one of them is wrong.',
+        remarks: 'Applies all profiles of all files, or none if any of them is not valid.',
         examples: [
           'boxcar profiles apply -f profiles.yaml',
           'boxcar profiles apply -f a.yaml b.yaml --plugin ./tools.js',
@@ -295,8 +295,8 @@ export function addProfiles(program: Command, run: Run): void {
     .action((flags: ApplyFlags) => run((context) => applyProfiles(context, flags)));
   profiles
     .command('ls')
-    .description('The current profiles: version, model, tags, agents, day of the last change.')
-    .option('--tag <tag>', 'only those with this tag')
+    .description('Lists the current profiles: version, model, tags, agents, last change.')
+    .option('--tag <tag>', 'only profiles with this tag')
     .option(...PROJECT)
     .addHelpText(
       'after',
@@ -307,7 +307,7 @@ export function addProfiles(program: Command, run: Run): void {
     .action((flags: ProjectFlags & { tag?: string }) => run((context) => listProfiles(context, flags)));
   profiles
     .command('show')
-    .description('A profile as it is stored.')
+    .description('Shows a profile as it is stored.')
     .argument('<profile>', 'its name, or name@version')
     .option('--yaml', 'only the YAML, which can be applied again')
     .option(...PROJECT)
@@ -326,7 +326,7 @@ export function addProfiles(program: Command, run: Run): void {
     );
   profiles
     .command('diff')
-    .description('What differs between two versions of a profile, or a version and a file.')
+    .description('Shows the differences between two versions of a profile, or a version and a file.')
     .argument('<profile>', 'name, or name@version; alone: the version before and the current one')
     .argument('[other]', 'name, or name@version; default: the current version')
     .option('-f, --file <file>', 'compare with the profile of this name in a file; - is stdin')
@@ -340,7 +340,7 @@ export function addProfiles(program: Command, run: Run): void {
           'boxcar profiles diff reviewer@1 reviewer@3',
           'boxcar profiles diff reviewer -f profiles.yaml',
         ],
-        negative: 'they differ',
+        negative: 'the versions differ',
       }),
     )
     .action((from: string, to: string | undefined, flags: DiffFlags) =>

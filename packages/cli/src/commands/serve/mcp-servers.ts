@@ -105,7 +105,7 @@ export function addMcpServers(mcp: Command, run: Run): void {
     .addHelpText('after', helpOf({ examples: ['boxcar mcp servers ls', 'boxcar mcp servers check'] }));
   servers
     .command('ls')
-    .description('Lists the servers that are defined. Starts none of them.')
+    .description('Lists the defined servers, without starting them.')
     .option('--file <file>', 'default: BOXCAR_MCP_SERVERS', notBlank)
     .addHelpText(
       'after',
@@ -121,7 +121,7 @@ export function addMcpServers(mcp: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'Each server is started, or connected to, as a worker does it, and ended again. No tool is called.',
+          'Each server is started or connected to, as in a worker, and then closed. No tool is called.',
         examples: [
           'boxcar mcp servers check',
           "boxcar mcp servers check files --json | jq '.servers[].tools'",

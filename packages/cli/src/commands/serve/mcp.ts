@@ -78,7 +78,7 @@ function runMcp(context: Context, flags: McpFlags): Promise<number> {
 export function addMcp(program: Command, run: Run): void {
   const mcp = program
     .command('mcp')
-    .option('--http', 'serve clients over HTTP, at /mcp, in place of the one that has started it');
+    .option('--http', 'serve clients over HTTP at /mcp, instead of the starting client over stdio');
   addHttpFlags(mcp)
     .option('--public-url <url>', 'address by which clients reach it, for tokens', notBlank)
     .option(
@@ -91,13 +91,17 @@ export function addMcp(program: Command, run: Run): void {
       `groups of tools, of ${TOOL_GROUPS.join(', ')} (default: sessions,tapes)`,
       toolsOf,
     )
-    .option('--grace-ms <ms>', 'how long a stop waits for calls in progress', flag(settingSchemas.graceMs))
+    .option(
+      '--grace-ms <ms>',
+      'on shutdown, how long to wait for calls in progress',
+      flag(settingSchemas.graceMs),
+    )
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Messages of the protocol are on stdin and stdout, logs on stderr. docs/reference/mcp.md says how to add it to the well-known clients.\n\nIt ends when the client closes stdin, or at SIGTERM, after the calls in progress. It runs no turns: start a worker beside it.\n\nWith --http it is a server with keys, as boxcar serve, which has the same at /mcp.',
+          'Protocol messages use stdin and stdout; logs go to stderr. docs/reference/mcp.md tells how to add the server to well-known clients.\n\nThe server ends when the client closes stdin, or at SIGTERM, after the calls in progress. It runs no turns, so start a worker as well.\n\nWith --http it is a server with keys, like boxcar serve, which has the same at /mcp.',
         examples: [
           'boxcar mcp',
           'boxcar mcp --agent reviewer --tools sessions,tapes,primitives',

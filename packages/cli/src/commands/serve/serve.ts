@@ -55,13 +55,17 @@ export function addServe(program: Command, run: Run): void {
       `groups of tools at /mcp, of ${TOOL_GROUPS.join(', ')} (default: sessions,tapes)`,
       toolsOf,
     )
-    .option('--grace-ms <ms>', 'how long a stop waits for running requests', flag(settingSchemas.graceMs))
+    .option(
+      '--grace-ms <ms>',
+      'on shutdown, how long to wait for running requests',
+      flag(settingSchemas.graceMs),
+    )
     .option('--project <name>', 'project of the key of this machine, by id or name')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'It listens where only this machine reaches it. There it makes a key at its first start, which commands of this account use. On any other address it needs a key (boxcar keys create) or an issuer of tokens (BOXCAR_OAUTH_ISSUER). It speaks HTTP without TLS: put a proxy in front of it.\n\nSIGTERM, SIGHUP and Ctrl-C end it after the requests in progress.',
+          'By default only this machine can reach the server. At its first start it makes a key, which commands of this account use. On any other address it needs a key (boxcar keys create) or an issuer of tokens (BOXCAR_OAUTH_ISSUER). It uses HTTP without TLS, so put a proxy in front of it.\n\nSIGTERM, SIGHUP and Ctrl-C end it after the requests in progress.',
         examples: ['boxcar serve', 'boxcar serve --host 0.0.0.0 --port 80 --allow-host boxcar.example'],
       }),
     )

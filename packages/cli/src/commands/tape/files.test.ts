@@ -155,7 +155,7 @@ describe('a folder', () => {
     [
       'with a broken line in an archived tape',
       (path) => writeFileSync(join(path, 'tape/archived/z.jsonl'), `${read(SESSION, 'tape/main.jsonl')}\n{`),
-      'archived/z.jsonl: Line 14 is no JSON.',
+      'archived/z.jsonl: Line 14 is not valid JSON.',
     ],
     [
       'with a broken session graph',
@@ -165,7 +165,7 @@ describe('a folder', () => {
     [
       'with a session graph that is no UTF-8',
       (path) => writeFileSync(join(path, 'session_graph.jsonl'), Buffer.from([0x22, 0xff])),
-      'session_graph.jsonl is no UTF-8 text.',
+      'session_graph.jsonl is not UTF-8 text.',
     ],
     [
       'whose manifest is none',
@@ -520,6 +520,6 @@ describe('a file', () => {
     const path = file(
       Buffer.concat([Buffer.from(`${message(1)}\n"`), Buffer.from([0xff]), Buffer.from('"\n')]),
     );
-    expect(await refusal(path)).toContain('.jsonl: Line 2 is no UTF-8 text.');
+    expect(await refusal(path)).toContain('.jsonl: Line 2 is not UTF-8 text.');
   });
 });

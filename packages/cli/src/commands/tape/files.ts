@@ -203,16 +203,15 @@ async function runImport(
 export function addExport(group: Command, run: Run): void {
   group
     .command('export')
-    .description('Write tapes to a folder: their lines, manifest, archived tapes and session graph.')
+    .description('Writes tapes to a folder: lines, manifest, archived tapes and session graph.')
     .argument('[tape...]', `${TAPE[1]}; or --workspace alone: all of its sessions`)
-    .requiredOption('--to <folder>', 'made when there is none; holds no tape yet')
+    .requiredOption('--to <folder>', 'a folder without tapes; made if it does not exist')
     .option(...AS)
     .option(...PROJECT)
     .addHelpText(
       'after',
       helpOf({
-        remarks:
-          'Lines that were imported are written as they were. A folder is there as a whole or not at all.',
+        remarks: 'Imported lines are written unchanged. The folder is written as a whole or not at all.',
         examples: [
           'boxcar tape export writer-1 --to backup/writer-1',
           'boxcar tape export --workspace . --to backup/demo',
@@ -227,10 +226,13 @@ export function addExport(group: Command, run: Run): void {
 export function addImport(group: Command, run: Run): void {
   group
     .command('import')
-    .description('Make tapes of a folder or of a file of JSON lines, or append them to one.')
-    .argument('<path>', 'a folder that export wrote, or a file of lines')
-    .argument('[tape]', 'its name here (that of the manifest); of a folder with several, which one (all)')
-    .option('--append', 'also after the entries of a tape that exists, chunk by chunk')
+    .description('Makes tapes from a folder or a file of JSON lines, or appends them to a tape.')
+    .argument('<path>', 'a folder written by export, or a file of JSON lines')
+    .argument(
+      '[tape]',
+      'its name here (default: the name in the manifest); in a folder with several tapes, the one to read (all)',
+    )
+    .option('--append', 'append to an existing tape, chunk by chunk')
     .option(
       '--key <key>',
       'names this import: the same again imports what is missing and gives the first answer',
@@ -241,7 +243,7 @@ export function addImport(group: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'A broken line is named by its number, and nothing is imported. An append that was killed leaves whole chunks; with --key the same command again appends the rest.',
+          'If a line is not valid, the command reports its number and imports nothing. After a killed append the tape has whole chunks; the same command with --key appends the rest.',
         examples: [
           'boxcar tape import backup/writer-1 writer-copy',
           'boxcar tape import session/tape/main.jsonl notes --append --key monday',

@@ -58,19 +58,20 @@ async function runFork(context: Context, ref: string, flags: ForkFlags): Promise
 export function addTapeFork(group: Command, run: Run): void {
   group
     .command('fork')
-    .description('Fork a tape: a fork to be merged, or a session with an agent of its own.')
+    .description('Forks a tape: for a later merge, or as a session with its own agent.')
     .argument(...TAPE)
-    .option('--session <name>', 'of the session, its tape and its agent')
-    .option('--from-anchor <name>', 'where its first views begin')
-    .option('--next-steps <text>', 'what it is for', same)
-    .option('--context-summary <text>', 'what it should know', same)
-    .option('--notify-parent', 'the ends of its turns are told on this tape')
-    .option('--profile <name>', 'of its agent; default: that of the agent of this tape')
+    .option('--session <name>', 'name of the session, its tape and its agent')
+    .option('--from-anchor <name>', 'anchor at which its first views begin')
+    .option('--next-steps <text>', 'the next steps', same)
+    .option('--context-summary <text>', 'context for the target', same)
+    .option('--notify-parent', 'report the ends of its turns on this tape')
+    .option('--profile <name>', "profile of its agent; default: the profile of this tape's agent")
     .option(...PROJECT)
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'A fork costs the same however long the tape is, and reads on whatever becomes of it.',
+        remarks:
+          'The cost of a fork does not depend on the length of the tape, and the fork stays readable whatever happens to the tape.',
         examples: [
           'boxcar tape fork writer-1',
           'boxcar tape fork writer-1 --session security-123 --from-anchor phase-1 \\',
@@ -105,7 +106,7 @@ async function runForks(context: Context, ref: string, flags: ForksFlags): Promi
 export function addTapeForks(group: Command, run: Run): void {
   group
     .command('forks')
-    .description('The forks of a tape, the oldest first.')
+    .description('Lists the forks of a tape, oldest first.')
     .argument(...TAPE)
     .option('--status <status>', STATUSES.join(', '))
     .option(...PROJECT)
@@ -133,16 +134,16 @@ const runMerge = (context: Context, ref: string, forkId: string, flags: MergeFla
 export function addTapeMerge(group: Command, run: Run): void {
   group
     .command('merge')
-    .description('Merge a fork into its tape, once; merged again, the first receipt is printed.')
+    .description('Merges a fork into its tape once; a second merge prints the first receipt.')
     .argument(...TAPE)
     .argument('<fork>', 'its id, as `tape fork` and `tape forks` print it')
-    .option('--discard', 'end it without the tape')
+    .option('--discard', 'end the fork without a merge')
     .option(...PROJECT)
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Refused (tape_busy) while a turn of the agent of the tape is queued or under way; the fork stays open.',
+          "The merge is refused (tape_busy) while a turn of the tape's agent is queued or active; the fork stays open.",
         examples: ['boxcar tape merge writer-1 0199c6a0-0000-7000-8000-000000000000'],
       }),
     )

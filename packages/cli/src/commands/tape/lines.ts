@@ -38,7 +38,7 @@ export async function* readLines(path: string): AsyncGenerator<string, void, voi
       return decoder.decode(Buffer.concat(pieces));
     } catch {
       throw new KernelError('bad_request', {
-        message: `Line ${number} is no UTF-8 text.`,
+        message: `Line ${number} is not UTF-8 text.`,
         details: { line: number },
       });
     }

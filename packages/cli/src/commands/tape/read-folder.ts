@@ -115,7 +115,7 @@ async function textIn(folder: string, file: string): Promise<string | undefined>
     throw error.code === undefined ? badPath(`${file} ${error.message}.`) : error;
   });
   if (bytes === undefined || isUtf8(bytes)) return bytes?.toString();
-  throw badPath(`${file} is no UTF-8 text.`);
+  throw badPath(`${file} is not UTF-8 text.`);
 }
 
 async function listArchived(folder: string): Promise<readonly string[]> {

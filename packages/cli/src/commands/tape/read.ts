@@ -35,7 +35,7 @@ async function runList(context: Context, flags: ListFlags): Promise<number> {
 export function addTapeList(group: Command, run: Run): void {
   group
     .command('ls')
-    .description('The tapes of a project, newest first.')
+    .description('Lists the tapes of a project, newest first.')
     .option('--all', 'also archived ones')
     .option('--limit <number>', 'how many at most, up to 1000 (50)', flag(settingSchemas.pageSize))
     .option(...PROJECT)
@@ -122,21 +122,21 @@ async function runShow(context: Context, ref: string, flags: ShowFlags): Promise
 export function addTapeShow(group: Command, run: Run): void {
   group
     .command('show')
-    .description('The entries of a tape: what follows its last anchor, or another part of it.')
+    .description('Shows the entries of a tape after its last anchor, or another part of it.')
     .argument(...TAPE)
     .option('--all', 'from the beginning')
-    .option('--from <anchor>', 'what follows the latest anchor of this name')
-    .option('--to <anchor>', 'up to the first anchor of this name behind --from')
+    .option('--from <anchor>', 'only entries after the latest anchor of this name')
+    .option('--to <anchor>', 'up to the first anchor of this name after --from')
     .option('--since <date>', 'not before this day or time, ISO 8601, UTC')
     .option('--until <date>', 'not after this day or time')
     .option('--kinds <list>', 'kinds of entries, with commas')
-    .option('--text <text>', 'entries in which this stands')
+    .option('--text <text>', 'only entries that contain this text')
     .option(
       '--limit <number>',
       'the oldest so many, up to 1000 and 1 MiB (100)',
       flag(settingSchemas.pageSize),
     )
-    .option('--after <number>', 'only what follows this position', flag(settingSchemas.position))
+    .option('--after <number>', 'only entries after this position', flag(settingSchemas.position))
     .option(
       '--messages',
       "as chat messages, the state of the anchor first; with --all or --from. A turn's prompt is shown by explain",
@@ -205,7 +205,7 @@ async function runSearch(context: Context, ref: string, query: string, flags: Sl
 export function addTapeSearch(group: Command, run: Run): void {
   group
     .command('search')
-    .description('Entries with these words, newest first; typos are forgiven.')
+    .description('Finds entries with these words, newest first; tolerates typos.')
     .argument(...TAPE)
     .argument('<query>', 'words')
     .option('--kinds <list>', 'kinds of entries, with commas (message,tool_result)')
@@ -249,7 +249,7 @@ const runInfo = (context: Context, ref: string, flags: InfoFlags): Promise<numbe
 export function addTapeInfo(group: Command, run: Run): void {
   group
     .command('info')
-    .description('What is on a tape: how much, and its last anchors.')
+    .description('Shows the size of a tape and its last anchors.')
     .argument(...TAPE)
     .option('--before <position>', 'the last anchors before this position', flag(settingSchemas.position))
     .option(...PROJECT)

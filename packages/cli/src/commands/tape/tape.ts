@@ -36,7 +36,7 @@ export function addTape(program: Command, run: Run): void {
         'boxcar tape show writer-1',
         'boxcar tape search writer-1 "database migration"',
       ],
-      negative: 'search: no entry has these words; reset: you said no',
+      negative: 'search: no entry has these words; reset: you declined',
     }),
   );
   for (const add of COMMANDS) add(group, run);

@@ -26,7 +26,7 @@ function readState(text: string): JsonObject {
   try {
     value = parseJson(text);
   } catch (error) {
-    throw wrongUsage(`--state: is no JSON (${errorText(error)})`, 'state');
+    throw wrongUsage(`--state: is not valid JSON (${errorText(error)})`, 'state');
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw wrongUsage('--state: must be a JSON object', 'state');
@@ -61,15 +61,19 @@ async function runHandoff(context: Context, ref: string, name: string, flags: Ha
 export function addTapeHandoff(group: Command, run: Run): void {
   group
     .command('handoff')
-    .description('Write an anchor: what is handed over, and where views begin from then on.')
+    .description('Writes an anchor: the state to hand over, and the new beginning of views.')
     .argument(...TAPE)
-    .argument('<name>', 'of the anchor, such as phase-1')
+    .argument('<name>', 'name of the anchor, such as phase-1')
     .option('--summary <text>', 'what was done', same)
-    .option('--next-steps <text>', 'what is to be done', same)
-    .option('--state <json>', 'an object with whatever else is handed over')
-    .option('--expect-head <number>', 'only if nothing follows this position', flag(settingSchemas.position))
-    .option('--create', 'make a tape of this name when there is none')
-    .option('--key <key>', 'a second handoff under this key appends nothing')
+    .option('--next-steps <text>', 'the next steps', same)
+    .option('--state <json>', 'an object with further data to hand over')
+    .option(
+      '--expect-head <number>',
+      'fail if the tape has entries after this position',
+      flag(settingSchemas.position),
+    )
+    .option('--create', 'make the tape if it does not exist')
+    .option('--key <key>', 'idempotency key: a second handoff with this key appends nothing')
     .option(...PROJECT)
     .addHelpText(
       'after',
@@ -105,7 +109,7 @@ const runReset = (context: Context, ref: string, flags: ResetFlags): Promise<num
 export function addTapeReset(group: Command, run: Run): void {
   group
     .command('reset')
-    .description('Begin a tape anew; the one before is archived and stays what it was.')
+    .description('Starts a tape again; the old tape is archived unchanged.')
     .argument(...TAPE)
     .option('--archive', 'the first anchor of the new tape says where the old one is')
     .option('--yes', 'do not ask')
@@ -113,9 +117,9 @@ export function addTapeReset(group: Command, run: Run): void {
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'Refused (tape_busy) while a turn of its agent is queued or under way.',
+        remarks: "The command is refused (tape_busy) while a turn of the tape's agent is queued or active.",
         examples: ['boxcar tape reset writer-1 --archive --yes'],
-        negative: 'you said no',
+        negative: 'you declined',
       }),
     )
     .action((ref: string, flags: ResetFlags) => run((context) => runReset(context, ref, flags)));
@@ -137,9 +141,9 @@ const REPL =
 export function addTapeRepl(group: Command, run: Run): void {
   group
     .command('repl')
-    .description('Work on a tape line by line, at a terminal or from a pipe.')
+    .description('Works on a tape line by line, at a terminal or from a pipe.')
     .argument(...TAPE)
-    .option('--create', 'make a tape of this name when there is none')
+    .option('--create', 'make the tape if it does not exist')
     .option(...PROJECT)
     .addHelpText(
       'after',
@@ -173,7 +177,7 @@ const runResume = (context: Context, ref: string, flags: TapeFlags): Promise<num
 export function addTapeResume(group: Command, run: Run): void {
   group
     .command('resume')
-    .description('Print the name and state of the last anchor, and go on from it as repl does.')
+    .description('Prints the name and state of the last anchor, then continues like repl.')
     .argument(...TAPE)
     .option(...PROJECT)
     .addHelpText(

@@ -81,8 +81,8 @@ export function addBudget(program: Command, run: Run): void {
   );
   group
     .command('show')
-    .description('The budgets of a run: limits, use, what is set aside for turns under way, and the rest.')
-    .argument('<run>', 'id of a run or of a turn of it, or at least the first 8 digits', readId)
+    .description('Shows the budgets of a run: limits, use, reservations of running turns, rest.')
+    .argument('<run>', 'id of a run or of one of its turns, or at least the first 8 digits', readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
@@ -97,7 +97,7 @@ export function addBudget(program: Command, run: Run): void {
     .action((ref: string, flags: BudgetFlags) => run((context) => showBudget(context, ref, flags)));
   group
     .command('raise')
-    .description('Raises the budget that governs a run or turn; turns that wait for it go on.')
+    .description('Raises the budget of a run or turn; turns that wait for it continue.')
     .argument('<run>', 'id of a run, or of a turn below it, or at least the first 8 digits', readId)
     .option('--tokens <n>', 'tokens in all', flag(whole))
     .option('--cost-usd <n>', 'dollars in all', flag(dollars))
@@ -105,13 +105,13 @@ export function addBudget(program: Command, run: Run): void {
     .option('--steps <n>', 'model calls in all', flag(whole))
     .option('--depth <n>', 'levels of turns', flag(whole))
     .option('--fan-out <n>', 'children of any one turn', flag(whole))
-    .option('--key <text>', 'a second raise under this key changes nothing')
+    .option('--key <text>', 'idempotency key: a second raise with it changes nothing')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'Each number is the new limit, not an addition, and must be above the old one. A turn inside a budget of its own has that one raised.',
+          'Each number is the new limit, not an addition, and must be above the old limit. If the turn has a budget of its own, that budget is raised.',
         examples: [
           'boxcar budget raise 0198c1f2-7d3e --tokens 500000',
           'boxcar budget raise 0198c1f2 --cost-usd 12.50 --steps 400 --json',

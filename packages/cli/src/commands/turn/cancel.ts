@@ -53,14 +53,14 @@ async function runCancel(context: Context, ref: string, flags: CancelFlags): Pro
 export function addCancel(program: Command, run: Run): void {
   program
     .command('cancel')
-    .argument('<turn|run>', 'id of a turn or of a run, or at least the first 8 digits of it', readId)
-    .option('--reason <text>', 'why; shown to whoever waits for the turn')
+    .argument('<turn|run>', 'id of a turn or of a run, or at least the first 8 digits', readId)
+    .option('--reason <text>', 'the reason; shown to callers that wait for the turn')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'What has ended keeps its end. A turn that has ended is refused; what it has left behind is ended by the id of its run.',
+          'Ended turns keep their end. A turn that has ended is refused. To end the turns that it started, pass the id of its run.',
         examples: ['boxcar cancel 0198c1f2', "boxcar cancel 0198c1f2-7d3e --reason 'wrong branch' --json"],
       }),
     )

@@ -216,10 +216,10 @@ async function explain(context: Context, turn: string, flags: Flags): Promise<nu
 export function addExplain(program: Command, run: Run): void {
   program
     .command('explain')
-    .argument('<turn>', 'its id, or at least the first 8 digits of it', readId)
-    .option('--step <n>', 'which step (the last one committed)', readStep)
-    .option('--attempt <n>', 'which attempt at it (the one committed)', readStep)
-    .option('--full', 'whole messages, as they are')
+    .argument('<turn>', 'its id, or at least the first 8 digits', readId)
+    .option('--step <n>', 'number of the step (default: the last committed one)', readStep)
+    .option('--attempt <n>', 'attempt of the step (default: the committed one)', readStep)
+    .option('--full', 'whole messages, unchanged')
     .option('--project <name>', 'project, by id or name')
     .option(
       '--plugin <file>',
@@ -230,7 +230,7 @@ export function addExplain(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'Verified means: built again from the rows, the prompt has the hash of the one that was sent.',
+          'Verified means that the prompt, built again from the rows, has the same hash as the prompt that was sent.',
         examples: [
           'boxcar explain 0198c1f2',
           'boxcar explain 0198c1f2 --step 1 --full',

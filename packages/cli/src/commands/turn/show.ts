@@ -306,7 +306,7 @@ async function showTurn(
 export function addShow(program: Command, run: Run): void {
   program
     .command('show')
-    .argument('<turn>', 'its id, or at least the first 8 digits of it', readId)
+    .argument('<turn>', 'its id, or at least the first 8 digits', readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',

@@ -40,11 +40,11 @@ describe('the arguments of a submission', () => {
 
   it.each([
     [{ jsonArgs: '[]' }, undefined, /--json-args: must be a JSON object/],
-    [{ jsonArgs: '{' }, undefined, /--json-args: is no JSON/],
+    [{ jsonArgs: '{' }, undefined, /--json-args: is not valid JSON/],
     [{ arg: ['result'] }, undefined, /--arg 'result': must be key=text or key:=json/],
     [{ arg: ['=x'] }, undefined, /--arg '=x': must be/],
     [{ arg: [':=1'] }, undefined, /--arg ':=1': must be/],
-    [{ arg: ['a:=nope'] }, undefined, /--arg a: is no JSON/],
+    [{ arg: ['a:=nope'] }, undefined, /--arg a: is not valid JSON/],
     [{ file: '/nowhere.json' }, undefined, /--file \/nowhere\.json: ENOENT/],
     [{ jsonArgs: '{}' }, '-', /not by several of them/],
     [{ file: 'x', jsonArgs: '{}' }, undefined, /not by several of them/],

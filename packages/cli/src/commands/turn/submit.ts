@@ -59,7 +59,7 @@ function parseArguments(
   try {
     value = parseJson(text);
   } catch (error) {
-    throw refuse(`${source}: is no JSON (${errorText(error)})`);
+    throw refuse(`${source}: is not valid JSON (${errorText(error)})`);
   }
   if (!isJsonObject(value)) throw refuse(`${source}: must be a JSON object`);
   return { ...value };
@@ -74,7 +74,7 @@ function parsePair(pair: string): readonly [string, unknown] {
   try {
     return [key, parseJson(pair.slice(at + 1))];
   } catch (error) {
-    throw wrongArgument(`--arg ${key}: is no JSON (${errorText(error)})`);
+    throw wrongArgument(`--arg ${key}: is not valid JSON (${errorText(error)})`);
   }
 }
 
@@ -352,12 +352,12 @@ export function addSubmit(program: Command, run: Run): void {
     .argument('[-]', 'read the arguments from stdin, as JSON')
     .option('--arg <key=value>', 'one argument, repeatable: key=text or key:=json', collect(same))
     .option('--json-args <json>', 'all arguments as one JSON object')
-    .option('--file <file>', 'the same from a file; - is stdin')
+    .option('--file <file>', 'the arguments from a file; - is stdin')
     .option('--project <name>', 'project, by id or name')
     .option('--source-agent <agent>', "in whose name, by id or name (the project's operator)")
-    .option('--parent-turn <id>', 'file the new turn under this one')
+    .option('--parent-turn <id>', 'make the new turn a child of this turn')
     .option('--channel <name>', 'channel of the new turn')
-    .option('--key <key>', 'idempotency key: the second submission under it changes nothing')
+    .option('--key <key>', 'idempotency key: a second submission with it changes nothing')
     .option(
       '--priority <n>',
       'the argument priority: -100 to 100, the higher the sooner',
@@ -366,14 +366,14 @@ export function addSubmit(program: Command, run: Run): void {
     .option('--plugin <file>', 'a module that registers handlers, repeatable', collect(notBlank))
     .option(
       '--handler-timeout-ms <ms>',
-      'how long the handler of a primitive that no turn calls may take',
+      'time limit for a handler that no turn calls',
       flag(settingSchemas.handlerTimeoutMs),
     )
-    .option('--workspace <folder>', 'of the session (the folder of now)')
+    .option('--workspace <folder>', 'folder of the session (default: the current one)')
     .option('--session <name>', 'the target is this session of the workspace')
-    .option('--profile <name>', 'of the agent that is made on first use of it')
+    .option('--profile <name>', 'profile of the agent that the first use makes')
     .option('--wait', 'wait for the end of the turn, batch or handoff and print its result')
-    .option('--timeout <seconds>', 'wait at most this long; the turn goes on', flag(settingSchemas.seconds))
+    .option('--timeout <seconds>', 'wait at most this long; the turn continues', flag(settingSchemas.seconds))
     .addHelpText(
       'after',
       helpOf({

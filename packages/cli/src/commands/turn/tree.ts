@@ -127,22 +127,22 @@ async function showTree(context: Context, ref: string, flags: TreeFlags): Promis
 export function addTree(program: Command, run: Run): void {
   program
     .command('tree')
-    .argument('<run|turn|batch>', 'its id, or at least the first 8 digits of it', readId)
-    .option('--watch', 'until all of it has ended (on a terminal without being asked)')
-    .option('--no-watch', 'once')
-    .option('--ids', 'ids in place of figures, as short as they can be told apart; --json has them in full')
+    .argument('<run|turn|batch>', 'its id, or at least the first 8 digits', readId)
+    .option('--watch', 'until everything has ended (default on a terminal)')
+    .option('--no-watch', 'print once')
+    .option('--ids', 'short unique ids instead of figures; --json has full ids')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'A run is shown with all its roots, a turn with what is below it, a batch with its turns and what is below them; the first line names the run. What is under way comes first; of many children a few are listed and the others counted. With --json one object, with --watch one line of JSON per change.',
+          'A run is shown with all its roots, a turn with its descendants, a batch with its turns and their descendants; the first line names the run. Active turns come first; of many children, some are listed and the others counted. --json prints one object, or with --watch one line of JSON per change.',
         examples: [
           'boxcar tree 0198c1f2-7d3e',
           'boxcar tree 0198c1f2-7d3e --ids --no-watch',
           "boxcar tree 0198c1f2-7d3e --watch --json | jq '.totals.by_status'",
         ],
-        negative: 'all that was asked for has ended, and not all of it in success',
+        negative: 'everything has ended, and not everything was successful',
       }),
     )
     .action((ref: string, flags: TreeFlags) => run((context) => showTree(context, ref, flags)));

@@ -97,7 +97,7 @@ async function askWhyStuck(context: Context, ref: string, project: string | unde
 export function addWhyStuck(program: Command, run: Run): void {
   program
     .command('why-stuck')
-    .argument('<turn>', 'its id, or at least the first 8 digits of it', readId)
+    .argument('<turn>', 'its id, or at least the first 8 digits', readId)
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',
@@ -108,7 +108,7 @@ export function addWhyStuck(program: Command, run: Run): void {
           'boxcar why-stuck 0198c1f2-7d3e',
           "boxcar why-stuck 0198c1f2 --json | jq '.links[] | select(.is_live | not)'",
         ],
-        negative: 'something it waits for has no live cause',
+        negative: 'the turn waits for something that will not happen',
       }),
     )
     .action((turn: string, flags: { project?: string }) =>

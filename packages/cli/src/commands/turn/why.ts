@@ -192,8 +192,8 @@ async function askWhy(
 export function addWhy(program: Command, run: Run): void {
   program
     .command('why')
-    .argument('<turn>', 'its id, or at least the first 8 digits of it', readId)
-    .argument('<text>', 'any piece of any message or tool schema, as you see it')
+    .argument('<turn>', 'its id, or at least the first 8 digits', readId)
+    .argument('<text>', 'any part of a message or tool schema, as it is shown')
     .option('--step <n>', 'only the prompt of this step', readStep)
     .option('--project <name>', 'project, by id or name')
     .option(
@@ -205,13 +205,13 @@ export function addWhy(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'The text is looked for as it is, then without regard to white space, then also to\nJSON escapes. The first step that shows it answers; the others are named.',
+          'The search first uses the exact text, then ignores white space, then also JSON\nescapes. It explains the first step that shows the text, and lists the others.',
         examples: [
           'boxcar why 0198c1f2 "Figures come from tools"',
           'boxcar why 0198c1f2 "Parent agent: " --step 2',
           "boxcar why 0198c1f2 secret --json | jq '.places[0].parts[0].card'",
         ],
-        negative: 'no prompt of the turn shows the text; what comes close is printed',
+        negative: 'no prompt of the turn shows the text; the nearest texts are printed',
       }),
     )
     .action(

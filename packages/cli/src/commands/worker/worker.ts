@@ -165,15 +165,19 @@ export function addWorker(program: Command, run: Run): void {
       collect(flag(settingSchemas.workerTarget)),
     )
     .option('--plugin <file>', 'a module that registers handlers and tools, repeatable', collect(notBlank))
-    .option('--lease-ms <ms>', 'how long its turns stay its own without news', flag(settingSchemas.leaseMs))
+    .option(
+      '--lease-ms <ms>',
+      'how long a silent worker keeps its turns before others take over',
+      flag(settingSchemas.leaseMs),
+    )
     .option(
       '--grace-ms <ms>',
-      'how long a stop may take; most of it is for running turns to reach their next commit',
+      'on shutdown, how long to wait for running steps',
       flag(settingSchemas.graceMs),
     )
     .option(
       '--handler-timeout-ms <ms>',
-      'how long the handler of a primitive that no turn calls may take',
+      'time limit for a handler that no turn calls',
       flag(settingSchemas.handlerTimeoutMs),
     )
     .option('--no-door', 'do not serve the queues boxcar-primitives and boxcar-tool-results')
@@ -181,7 +185,7 @@ export function addWorker(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'SIGTERM, SIGHUP and Ctrl-C finish the steps in progress and hand the turns back, within the grace time. A second signal stops at once.',
+          'After SIGTERM, SIGHUP or Ctrl-C, the worker finishes the steps in progress and hands the turns back, within the grace time. A second signal stops it at once.',
         examples: [
           'boxcar worker --concurrency 50 --plugin ./my-tools.mjs',
           "boxcar worker --target gpu --target ''",
