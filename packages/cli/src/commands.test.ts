@@ -252,7 +252,9 @@ describe('without a worker', () => {
     const { code, stderr } = await cli([...launch('writer', 'x'), '--wait', '--timeout', '0.3'], env);
     expect(code).toBe(1);
     expect(stderr).toMatch(/no worker is running; start one with `boxcar worker`/);
-    expect(stderr).toMatch(/boxcar: wait_timeout: Turn ([0-9a-f-]{36}) .* it goes on, see: boxcar show \1\./);
+    expect(stderr).toMatch(
+      /boxcar: wait_timeout: Turn ([0-9a-f-]{36}) .* it continues; see: boxcar show \1\./,
+    );
   });
 
   it('Ctrl-C ends the waiting, not the turn', async () => {

@@ -143,7 +143,7 @@ export const scriptStepSchema = stepShape.superRefine((step, context) => {
       }
       const { root } = parsed.template.pointer;
       if ((root === 'item' || root === 'index') && !isRepeated) {
-        refuse(path, `${root} stands only in the calls of a forEach and in a $item`);
+        refuse(path, `${root} is available only in the calls of a forEach and in a $item`);
       }
     }
   }

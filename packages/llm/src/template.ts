@@ -312,7 +312,7 @@ function readRoot({ root, segments }: Pointer, scope: TemplateScope): JsonValue 
     case 'item':
     case 'index': {
       if (scope.item === undefined)
-        return scope.refuse(`${root} is missing; it stands only in the calls of a forEach`);
+        return scope.refuse(`${root} is missing; only the calls of a forEach have it`);
       return root === 'index' ? scope.item.index : readPath(scope.item.value, segments, root, scope.refuse);
     }
     default:

@@ -43,7 +43,7 @@ export const ERROR_CATALOGUE = {
     403,
     false,
     'The source agent may not use this box.',
-    'Grant the box with grantBox, or name one the agent owns.',
+    'Grant the box with grantBox, or name a box that the agent owns.',
   ),
   delegation_denied: entry(
     403,
@@ -60,7 +60,7 @@ export const ERROR_CATALOGUE = {
   unauthorized: entry(
     401,
     false,
-    'The request has no API key, or one that is not valid here.',
+    'The request has no API key, or its key is not valid here.',
     'Send the header authorization: Bearer <key>; boxcar keys create makes a key.',
   ),
   origin_denied: entry(
@@ -85,7 +85,7 @@ export const ERROR_CATALOGUE = {
     503,
     false,
     'This feature is switched off.',
-    'Set the variable that the message or the manual names, and start the process anew.',
+    'Set the variable that the message or the manual names, and restart the process.',
   ),
   approval_resolved: entry(
     409,
@@ -145,7 +145,7 @@ export const ERROR_CATALOGUE = {
   project_archived: entry(
     409,
     false,
-    'The project is archived: it takes no new submissions.',
+    'The project is archived and takes no new submissions.',
     'Submit to another project, or undo the archiving: boxcar projects archive <project> --undo.',
   ),
   turn_ended: entry(
@@ -158,13 +158,13 @@ export const ERROR_CATALOGUE = {
     403,
     false,
     'The caller may not act on this turn.',
-    'An agent acts on turns below its own; leave the others to the operator of the project.',
+    'An agent can act on descendants of its own turns. The operator of the project can act on the others.',
   ),
   canceled: entry(
     409,
     false,
     'The turn was canceled.',
-    'Its deliverable says how far it came; submit it again when it is wanted after all.',
+    'Its deliverable shows its progress. Submit it again if the work is still needed.',
   ),
   profile_invalid: entry(
     400,
@@ -187,8 +187,8 @@ export const ERROR_CATALOGUE = {
   profile_mismatch: entry(
     409,
     false,
-    'The agent is of another profile.',
-    'Name its own profile, or derive a new agent with the other one.',
+    'The agent has another profile.',
+    "Name the agent's own profile, or derive a new agent with the other profile.",
   ),
   immutable: entry(
     409,
@@ -199,20 +199,20 @@ export const ERROR_CATALOGUE = {
   tape_conflict: detailed(
     409,
     true,
-    'The tape was written to or reset meanwhile.',
-    'Read it from the head named in the details on, and decide again.',
+    'The tape was changed or reset meanwhile.',
+    'Read the tape after the head in the details, and decide again.',
   ),
   tape_busy: entry(
     409,
     true,
-    'A turn of the agent that owns this tape is under way or queued.',
+    'A turn of the agent that owns this tape is active or queued.',
     'Wait for its end, or cancel it.',
   ),
   fork_closed: entry(
     409,
     false,
     'The fork was merged or discarded.',
-    'Append to the tape it was forked from, or fork that again.',
+    'Append to the original tape, or fork it again.',
   ),
   issuer_unavailable: entry(
     503,
@@ -224,7 +224,7 @@ export const ERROR_CATALOGUE = {
     503,
     true,
     'Postgres cannot be reached.',
-    'Check DATABASE_URL and that the server runs; the call may be repeated under the same key.',
+    'Check DATABASE_URL and that the server runs; the call can be repeated with the same key.',
   ),
   database_in_use: entry(
     409,
@@ -265,14 +265,14 @@ export const ERROR_CATALOGUE = {
   unsupported_format: entry(
     503,
     false,
-    'Some of its rows were written by a newer build.',
-    'Start workers of the newer build; this one hands the turn to them.',
+    'A newer build has written some rows of the turn.',
+    'Start workers of the newer build; this worker hands the turn over to them.',
   ),
   migration_failed: entry(
     500,
     false,
     'A migration could not be applied.',
-    'Read the cause; the failed migration left nothing behind.',
+    'Read the cause; the failed migration has changed nothing.',
   ),
   port_in_use: entry(503, false, 'The port is taken.', 'Stop the other program or choose another port.'),
   bad_config: entry(500, false, 'The configuration is not valid.', 'Correct the listed settings.'),
@@ -280,7 +280,7 @@ export const ERROR_CATALOGUE = {
     500,
     false,
     'The output could not be written.',
-    'Make room where it is written, or write it elsewhere. What the command did has taken effect.',
+    'Free space at the destination, or write to another place. The effects of the command remain.',
   ),
   plugin_failed: entry(
     500,
@@ -291,7 +291,7 @@ export const ERROR_CATALOGUE = {
   model_unknown: entry(
     400,
     false,
-    'No adapter serves this model name, or its provider knows no such model.',
+    'No adapter serves this model name, or its provider does not have the model.',
     'Use a known prefix such as `scripted` or `openai`, and a model that the provider offers.',
   ),
   model_failed: detailed(502, false, 'The model call failed.', "Read the provider's message in the details."),
@@ -310,7 +310,7 @@ export const ERROR_CATALOGUE = {
   model_unavailable: entry(
     503,
     true,
-    'The provider cannot be reached, or its answer broke off.',
+    'The provider cannot be reached, or its answer was cut off.',
     "Check the base URL and the provider's status, then submit again.",
   ),
   model_refused: entry(
@@ -328,7 +328,7 @@ export const ERROR_CATALOGUE = {
   script_mismatch: detailed(
     500,
     false,
-    'The scripted model met a prompt its script does not foresee.',
+    'The script of the scripted model does not cover this prompt.',
     'Correct the step named in the details.',
   ),
   context_overflow: entry(
@@ -340,7 +340,7 @@ export const ERROR_CATALOGUE = {
   invalid_reply: entry(
     502,
     false,
-    'The model answered nothing usable too often.',
+    'The model gave too many unusable answers.',
     'Check the model and the instructions of the profile.',
   ),
   tool_unknown: entry(404, false, 'No tool of this name exists.', 'Use one of the listed tools.'),
@@ -360,25 +360,25 @@ export const ERROR_CATALOGUE = {
     500,
     false,
     'The tool failed.',
-    'Read its message; change the arguments or go on without it.',
+    'Read its message; change the arguments or continue without it.',
   ),
   tool_crashed: entry(
     500,
     false,
-    'The tool left an error that nothing caught.',
-    'Have the tool await or catch what it starts; check the effect before calling it again.',
+    'The tool caused an error that no code caught.',
+    'Make the tool await or catch the work that it starts; check the effect before you call it again.',
   ),
   tool_timeout: entry(
     504,
     false,
     'The tool did not answer before its deadline.',
-    'Try a smaller request, or go on without it.',
+    'Try a smaller request, or continue without it.',
   ),
   tool_server_unavailable: entry(
     503,
     true,
     'The MCP server of the tool cannot be reached.',
-    'Go on without it, or call again later.',
+    'Continue without it, or call again later.',
   ),
   tool_not_queued: entry(
     409,
@@ -390,37 +390,37 @@ export const ERROR_CATALOGUE = {
     502,
     false,
     'A hop of the chain failed.',
-    'Look at details.phase: whatever was not compensated is listed by boxcar handoffs show.',
+    'Look at details.phase; boxcar handoffs show lists the hops that were not compensated.',
   ),
   question_expired: entry(
     504,
     false,
-    'Nobody has replied to the question in time.',
-    'Ask again, or go on without the reply.',
+    'No reply to the question came in time.',
+    'Ask again, or continue without the reply.',
   ),
   question_closed: entry(
     409,
     false,
     'This question takes no reply.',
-    'Look at boxcar handoffs messages: it was answered, its time is over, or nobody waits for its reply any more.',
+    'Look at boxcar handoffs messages: the question was answered, its time is over, or no call waits for the reply any more.',
   ),
   outcome_unknown: entry(
     500,
     false,
-    'The tool was interrupted and it is not known whether it took effect.',
+    'The tool was interrupted, and its effect is unknown.',
     'Check the effect before calling it again.',
   ),
   wait_timeout: entry(
     504,
     false,
     'The awaited turn did not end before the deadline of the wait.',
-    'Go on without it, or ask again with a longer deadline_seconds.',
+    'Continue without it, or ask again with a longer deadline_seconds.',
   ),
   handler_timeout: entry(
     504,
     false,
     'The handler of the primitive did not answer before its deadline.',
-    'Nothing was written. Have the handler do less, or raise handlerTimeoutMs of the runtime (BOXCAR_HANDLER_TIMEOUT_MS).',
+    'Nothing was written. Make the handler do less, or raise handlerTimeoutMs of the runtime (BOXCAR_HANDLER_TIMEOUT_MS).',
   ),
   nested_connection: entry(
     500,
@@ -432,13 +432,13 @@ export const ERROR_CATALOGUE = {
     500,
     false,
     'The transaction of a handler waited too long between two statements, and the server has ended it.',
-    'Nothing was written. Call services elsewhere before the first statement on tx, or by a tool.',
+    'Nothing was written. Call services before the first statement on tx, or in a tool.',
   ),
   answer_cut: entry(
     409,
     false,
-    'The model was broken off before the end of its answer.',
-    'The deliverable is what it had written. Raise model_settings.max_output_tokens, or ask for less at once.',
+    'The answer of the model was cut off.',
+    'The deliverable has the text up to that point. Raise model_settings.max_output_tokens, or ask for less at once.',
   ),
   step_limit: entry(
     409,
@@ -462,7 +462,7 @@ export const ERROR_CATALOGUE = {
     409,
     false,
     'A cost is limited, and the model has no price.',
-    'Set one with `boxcar prices set <model>`, or say that it costs nothing with --free.',
+    'Set a price with `boxcar prices set <model>`, or declare the model free with --free.',
   ),
   end_refused: entry(
     409,
@@ -473,8 +473,8 @@ export const ERROR_CATALOGUE = {
   loop_detected: entry(
     409,
     false,
-    'The same call was made before with the same arguments and nothing new to go by.',
-    'Change the arguments or use what the earlier call brought; a tool that is polled is declared `repeatable`.',
+    'The same call was made before with the same arguments, and nothing has changed since.',
+    'Change the arguments, or use the result of the earlier call. Declare a tool that is polled as `repeatable`.',
   ),
   fan_out_exceeded: entry(
     409,
@@ -486,25 +486,25 @@ export const ERROR_CATALOGUE = {
     409,
     false,
     'The turn was ended because its batch no longer waits for it.',
-    'Nothing to do; start it again on its own if its result is wanted.',
+    'No action is needed; start it again by itself if you need its result.',
   ),
   not_ended: entry(
     500,
     false,
-    'The end of the awaited turn or batch cannot be written, and has been given up.',
-    'Mend the cause that the message names, then run boxcar doctor --retry-dead.',
+    'The end of the awaited turn or batch cannot be written, and the sweep has given it up.',
+    'Correct the cause in the message, then run boxcar doctor --retry-dead.',
   ),
   worker_blocked: entry(
     500,
     false,
-    'A tool held the event loop of its worker.',
-    'Have it do long work in pieces, in a process of its own (isolate) or in a tool worker.',
+    'A tool blocked the event loop of its worker.',
+    'Do long work in parts, in a separate process (isolate) or in a tool worker.',
   ),
   worker_crashed: entry(
     500,
     true,
-    'The worker ended by an error that nothing caught.',
-    'Read the message and the log of the worker: most likely a plugin left it. Mend it and submit again.',
+    'The worker ended because of an error that no code caught.',
+    'Read the message and the log of the worker: the cause is most likely a plugin. Correct it and submit again.',
   ),
   attempts_exhausted: entry(
     500,
@@ -515,19 +515,19 @@ export const ERROR_CATALOGUE = {
   target_unknown: entry(
     404,
     false,
-    'The platform knows no such model, app or agent.',
+    'The platform does not have this model, app or agent.',
     'Correct the entry of the target in BOXCAR_TARGETS_FILE.',
   ),
   cards_not_carried: entry(
     400,
     false,
-    'The platform can carry none of the packed cards.',
-    'Pack cards of a kind that it carries, or hand the task over without cards.',
+    'The platform cannot transport any of the packed cards.',
+    'Pack cards of a supported kind, or hand the task over without cards.',
   ),
   platform_unavailable: entry(
     503,
     true,
-    'The platform cannot be reached, or its answer broke off.',
+    'The platform cannot be reached, or its answer was cut off.',
     'Try again later; check the entry of the target and the status of the platform.',
   ),
   platform_rate_limited: entry(
@@ -551,8 +551,8 @@ export const ERROR_CATALOGUE = {
   platform_failed: entry(
     502,
     false,
-    'The platform did not carry the handoff out.',
-    'Read what the platform said, and correct the task or the entry of the target.',
+    'The platform did not complete the handoff.',
+    'Read the message of the platform, and correct the task or the entry of the target.',
   ),
   handoff_timeout: entry(
     504,

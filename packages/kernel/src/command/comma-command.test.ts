@@ -59,9 +59,9 @@ describe('a command', () => {
 
   test.each([
     ['please run ,x', 'does not begin with a comma'],
-    [',', 'a name is missing behind the comma'],
-    [',   ', 'a name is missing behind the comma'],
-    [',""', 'a name is missing behind the comma'],
+    [',', 'a name is missing after the comma'],
+    [',   ', 'a name is missing after the comma'],
+    [',""', 'a name is missing after the comma'],
     [',state={a: 1}', 'begins with an argument, not with a name'],
     [',handoff name="phase', 'a quote is not closed'],
     [",handoff name='phase", 'a quote is not closed'],

@@ -94,7 +94,7 @@ export function parseCommaCommand(text: string): CommaCommand {
   if (open !== null) return refuse(OPEN[open]);
   if (fault !== null) return refuse(fault);
   const [first, ...rest] = words;
-  if (first === undefined || first.text === '') return refuse('a name is missing behind the comma');
+  if (first === undefined || first.text === '') return refuse('a name is missing after the comma');
   if (first.braces !== null) return refuse('begins with an argument, not with a name');
   const found: Arguments = { positional: [], named: [] };
   for (let at = 0; at < rest.length; ) at = readArgument(rest, at, found, refuse);

@@ -132,7 +132,7 @@ test.each([
   ['tape://w/t/anchor/a?tail=1', "'?tail=1' is not of the form"],
   ['tape://w/t/anchor/a?', 'is not of the form'],
   ['tape://w/t/anchor/a?head=1?head=2', 'is no position'],
-  ['tape://w/t/entry/5?head=4', 'entry 5 lies behind head 4'],
+  ['tape://w/t/entry/5?head=4', 'entry 5 is after head 4'],
   ['tape://w/t/anchor/%zz', 'is not percent-encoded'],
   ['tape://w/%ff/anchor/a', 'is not percent-encoded'],
   ['tape://w/t/anchor/a%00', 'NUL'],

@@ -68,7 +68,7 @@ export function parseTapeRef(text: string, path = 'tape_ref'): TapeRef {
       ? { kind: 'entry', position: toPosition(target, 'entry') }
       : { kind: 'anchor', name: decode(target) };
   if (place.kind === 'entry' && head !== null && place.position > head)
-    return refuse(`entry ${place.position} lies behind head ${head}`);
+    return refuse(`entry ${place.position} is after head ${head}`);
   return { workspace: decode(workspace), tape: decode(tape), target: place, head };
 }
 

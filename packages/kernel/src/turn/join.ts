@@ -149,7 +149,7 @@ export function buildResults(turns: readonly JoinedTurn[]): MemberResult[] {
       return {
         ...ids,
         status: 'timeout',
-        error: { code: 'wait_timeout', message: `The turn is ${turn.status} and goes on.` },
+        error: { code: 'wait_timeout', message: `The turn is ${turn.status} and continues.` },
       };
     return {
       ...ids,

@@ -64,7 +64,7 @@ const bad: Record<string, { readonly messages: readonly Message[]; readonly says
   'an unanswered call last': { messages: [user(), call('a')], says: /ends before the answers to a/ },
   'an unanswered call': {
     messages: [user(), call('a'), user()],
-    says: /messages\[2\]: stands before the answers to a/,
+    says: /messages\[2\]: is before the answers to a/,
   },
   'one of two calls unanswered': {
     messages: [user(), call('a', 'b'), answer('a'), user()],
@@ -76,7 +76,7 @@ const bad: Record<string, { readonly messages: readonly Message[]; readonly says
   },
   'a step between call and answer': {
     messages: [user(), call('a'), call('b'), answer('b'), answer('a')],
-    says: /messages\[2\]: stands before the answers to a/,
+    says: /messages\[2\]: is before the answers to a/,
   },
   'an answer given twice': {
     messages: [user(), call('a'), answer('a'), answer('a')],

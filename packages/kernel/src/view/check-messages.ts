@@ -44,7 +44,7 @@ export function checkMessages(messages: readonly Message[], tools: readonly Tool
         find(`answers '${message.toolCallId}' as ${message.name}, called ${name}`);
       open.delete(message.toolCallId);
     } else if (open.size > 0) {
-      find(`stands before the answers to ${[...open.keys()].join(', ')}`);
+      find(`is before the answers to ${[...open.keys()].join(', ')}`);
       open = new Map();
     }
     if (message.role === 'system' && index > 0) find('a system message that is not the first');

@@ -47,7 +47,7 @@ export const nameNote = (tool: string, wireName: string): WireNote => ({
 
 export const leftOutNote = (indexes: readonly number[]): WireNote => ({
   kind: 'left_out',
-  message: 'what a provider had attached is not sent, or not all of it',
+  message: 'content attached by a provider is not sent, or not completely',
   messages: numbers(indexes),
 });
 

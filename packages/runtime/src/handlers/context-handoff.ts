@@ -115,12 +115,12 @@ function checkPlace({ resolved, place }: FoundPlace, isTransfer: boolean, tools:
   const about = { field: FIELD, box_id: boxId };
   if (resolved.isArchived)
     throw new KernelError('tape_conflict', {
-      message: `${FIELD}: tape ${boxId} was reset: it is archived, and nobody goes on from there.`,
+      message: `${FIELD}: tape ${boxId} was reset and is archived, so no agent continues it.`,
       details: { ...about, head: resolved.head },
     });
   if (isTransfer && place.is_closed)
     throw new KernelError('fork_closed', {
-      message: `${FIELD}: fork ${boxId} was merged or discarded, so nobody appends to it.`,
+      message: `${FIELD}: fork ${boxId} was merged or discarded, so no agent can append to it.`,
       details: about,
     });
   if (!isTransfer || place.is_own || place.append_grant !== null) return;

@@ -38,7 +38,7 @@ async function raise({ target, budget }: RaiseBudget, tools: HandlerTools): Prom
   const found = await findAccount(tools.db, named);
   if (found === undefined)
     throw new KernelError('not_found', {
-      message: `Turn ${turnId} stands under no budget.`,
+      message: `Turn ${turnId} has no budget.`,
       details: { turn_id: turnId },
     });
   await lockRun(tools.tx, found.runId);

@@ -89,7 +89,7 @@ export async function makeBox(io: PackIo, request: BoxRequest): Promise<Made<Box
       }
       if (card.authorId !== actor.agentId && readable !== undefined && !readable.has(id)) {
         throw new KernelError('box_not_authorized', {
-          message: `card_ids.${index}: card ${id} stands in no box that agent ${actor.agentId} may read.`,
+          message: `card_ids.${index}: card ${id} is in no box that agent ${actor.agentId} may read.`,
           details: { field: `card_ids.${index}`, card_id: id, source_agent_id: actor.agentId },
         });
       }
@@ -141,7 +141,7 @@ export async function makeGrant(io: PackIo, request: GrantRequest): Promise<Made
   const mode = request.mode ?? 'read';
   if (mode === 'append' && box.kind === 'context')
     throw new KernelError('bad_request', {
-      message: `mode: box ${boxId} is sealed, nobody can append to it.`,
+      message: `mode: box ${boxId} is sealed, so no agent can append to it.`,
       details: { field: 'mode', box_id: boxId },
     });
   const held = mode === 'read' ? box.readGrant : box.appendGrant;

@@ -110,7 +110,7 @@ function hiddenView(
 ): KernelError {
   const field = viewField(argument);
   return new KernelError('box_not_authorized', {
-    message: `${field}: the prompt would show context box ${contextBoxId}, which agent ${makerId}, who made the session, may not read. Begin with a later anchor.`,
+    message: `${field}: the prompt would show context box ${contextBoxId}, which agent ${makerId}, which made the session, may not read. Begin with a later anchor.`,
     details: {
       field,
       box_id: turn?.outputBoxId ?? null,

@@ -231,7 +231,12 @@ describe('boxcar dev refuses', () => {
       {},
       /--profiles nowhere\.yaml: the file or folder does not exist/,
     ],
-    ['a plugin that is not there', ['--plugin', 'nowhere.js'], {}, /--plugin nowhere\.js: the file or folder does not exist/],
+    [
+      'a plugin that is not there',
+      ['--plugin', 'nowhere.js'],
+      {},
+      /--plugin nowhere\.js: the file or folder does not exist/,
+    ],
   ])('%s', async (_what, flags, settings, words) => {
     const { code, stderr } = await cliHere(['dev', ...flags], { ...settings, BOXCAR_DATA_DIR: tmpdir() });
     // Without a terminal, the command line must confirm the reset.

@@ -256,7 +256,7 @@ async function waitFor(
     }
     if (error instanceof KernelError && error.code === 'wait_timeout') {
       throw new KernelError('wait_timeout', {
-        message: `${kind.slice(0, 1).toUpperCase()}${kind.slice(1)} ${id} has not ended within ${timeoutSeconds} s; it goes on, see: ${look}.`,
+        message: `${kind.slice(0, 1).toUpperCase()}${kind.slice(1)} ${id} has not ended within ${timeoutSeconds} s; it continues; see: ${look}.`,
         details: { [`${kind}_id`]: id, timeout_seconds: timeoutSeconds },
         cause: error,
       });
