@@ -1,6 +1,6 @@
 /**
  * `@boxcar/kernel`: the rules, with one list of names for each folder. The terms are explained in
- * docs/explanation/concepts.md. Names that nothing else in the workspace imports are for plugins, and have `@public`.
+ * docs/glossary.md and docs/explanation/concepts.md. Names that nothing else in the workspace imports are for plugins, and have `@public`.
  */
 export {
   type AgentId,
