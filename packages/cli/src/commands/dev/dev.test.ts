@@ -224,7 +224,7 @@ describe('boxcar dev refuses', () => {
       { DATABASE_URL: 'postgres://h/d' },
       /DATABASE_URL names another server/,
     ],
-    ['--reset without anybody to ask', ['--reset'], {}, /say --yes/],
+    ['--reset without anybody to ask', ['--reset'], {}, /pass --yes/],
     [
       'profiles that are not there',
       ['--profiles', 'nowhere.yaml'],

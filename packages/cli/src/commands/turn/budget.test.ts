@@ -115,7 +115,7 @@ it('says that a run has none', async () => {
     instruction: 'go',
   })) as { turn_id: string };
   expect(await boxcar('budget', 'show', turn_id)).toMatchObject({ code: 3 });
-  expect((await boxcar('budget', 'raise', turn_id, '--turns', '5')).stderr).toMatch(/stands under no budget/);
+  expect((await boxcar('budget', 'raise', turn_id, '--turns', '5')).stderr).toMatch(/has no budget/);
 });
 
 it('reports a price file that cannot be read with the other settings', async () => {
