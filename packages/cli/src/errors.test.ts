@@ -235,8 +235,8 @@ it('help and version are answers, and name the exit codes', async () => {
   });
   expect(await cliHere(['submit', '--help'])).toMatchObject({
     code: 0,
+    stderr: '',
     stdout: expect.stringMatching(/Exit codes:\n {2}0 {2}success\n.*\n.*\n.*\n {2}3 {2}--wait/),
-    stdout: expect.stringMatching(/Exit codes:\n {2}0 {2}success\n.*\n.*\n {2}3 {2}--wait/),
   });
   expect(await cli(['sumbit', '--json'])).toMatchObject({
     code: 2,
