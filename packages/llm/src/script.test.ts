@@ -106,7 +106,7 @@ describe('a bad script is refused when the profile is applied, by its path', () 
     [
       'item in say',
       [{ forEach: '{{instruction}}', calls: [call], say: '{{item}}' }],
-      'script.0.say: item stands only',
+      'script.0.say: item is available only',
     ],
     [
       'results of a tool nobody calls',

@@ -200,7 +200,7 @@ describe('session graphs of several tapes', () => {
     expect(joinSessionGraphs(['b', 'a', 'c'].map((id, n) => ({ id, text: shared[n] ?? '' })))).toBe(
       lines.join(''),
     );
-    expect(() => shareSessionGraph('{', ['a', 'b'])).toThrow(/no JSON/);
+    expect(() => shareSessionGraph('{', ['a', 'b'])).toThrow(/not valid JSON/);
   });
 
   test('end with what the graph of a tape says of itself', () => {

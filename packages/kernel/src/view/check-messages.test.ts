@@ -151,7 +151,7 @@ const badTools: Record<string, { readonly tools: readonly ToolSchema[]; readonly
   'a name used twice': { tools: [tool('list'), tool('list')], says: /tools\[1\]: name 'list' is used twice/ },
   'no schema of an object': {
     tools: [tool('list', { type: 'string' })],
-    says: /no JSON schema of an object/,
+    says: /not a JSON schema of an object/,
   },
   'NUL in the schema': {
     tools: [tool('list', { type: 'object', title: '\u0000' })],
