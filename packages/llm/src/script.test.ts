@@ -96,12 +96,12 @@ describe('a bad script is refused when the profile is applied, by its path', () 
     [
       'item without forEach',
       [{ calls: [{ tool: 'a', arguments: { x: ['{{item}}'] } }] }],
-      'script.0.calls.0.arguments.x.0: item stands',
+      'script.0.calls.0.arguments.x.0: item is available only',
     ],
     [
       'item beside a repeated element',
       [{ calls: [{ tool: 'a', arguments: { x: [{ $forEach: '{{item}}', $item: '{{item}}' }] } }] }],
-      'script.0.calls.0.arguments.x.0.$forEach: item stands',
+      'script.0.calls.0.arguments.x.0.$forEach: item is available only',
     ],
     [
       'item in say',
