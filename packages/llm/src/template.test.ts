@@ -92,9 +92,7 @@ describe('pointers', () => {
 
   it('a turn without instruction, and a place without item, are refused', () => {
     expect(() => fillValue('{{instruction}}', { ...scope, instruction: null })).toThrow('this turn has none');
-    expect(() => fillValue('{{item}}', { ...scope, item: undefined })).toThrow(
-      'only the calls of a forEach',
-    );
+    expect(() => fillValue('{{item}}', { ...scope, item: undefined })).toThrow('only the calls of a forEach');
   });
 });
 

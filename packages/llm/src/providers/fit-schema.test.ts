@@ -42,7 +42,12 @@ describe('a schema', () => {
     ['an unknown type', { type: 'date' }, {}, /#\/properties\/a has the unknown type "date"/],
     ['a reference to elsewhere', { $ref: 'https://x.example/y' }, {}, /refers to "https:\/\/x.example\/y"/],
     ['a reference to nothing', { $ref: '#/$defs/none' }, {}, /not among its definitions/],
-    ['properties that are a list', { type: 'object', properties: [] }, {}, /properties that are not an object/],
+    [
+      'properties that are a list',
+      { type: 'object', properties: [] },
+      {},
+      /properties that are not an object/,
+    ],
     ['no schema at all', 7, {}, /is not a schema/],
   ];
   it.each(cases)('with %s', (_name, member, expected, finding) => {
