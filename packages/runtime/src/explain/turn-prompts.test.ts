@@ -562,7 +562,7 @@ describe('what is asked for', () => {
   });
 
   test.each([
-    ['no id', 'nonsense', {}, 'bad_request', 'no id'],
+    ['no id', 'nonsense', {}, 'bad_request', 'is not a turn id'],
     ['no turn', '00000000-0000-7000-8000-00000000dead', {}, 'not_found', 'No turn'],
     [
       'no project',
