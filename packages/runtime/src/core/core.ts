@@ -91,7 +91,7 @@ export interface LocalWorker {
   reserve(
     ring: Pick<Ring, 'turnId' | 'epoch'> & Partial<Pick<Ring, 'workerTarget'>>,
   ): Reservation | undefined;
-  /** Keeps rings of this process while no other worker serves its targets. @returns The rings that it does not keep. */
+  /** Keeps rings of this process while no other worker lives. @returns The rings that it does not keep. */
   keep(rings: readonly Ring[]): readonly Ring[];
 }
 

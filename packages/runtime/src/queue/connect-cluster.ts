@@ -24,23 +24,35 @@ export function clusterPrefix(name: string, queue: string): string {
 }
 
 /**
- * Connects, and settles when the client is ready or has ended for good. The promise of ioredis itself never settles when a
- * node is lost while the client connects: the check for readiness fails, and the client connects again by itself. BullMQ
- * waits for that promise before its worker asks for the next job.
+ * Makes `connect()` of a client settle when the client is ready or has ended for good. The promise of ioredis itself never
+ * settles when a node is lost while the client connects: the check for readiness fails, and the client connects again by
+ * itself. BullMQ waits for that promise before its worker asks for the next job.
  */
-function connectUntilReady(client: Cluster, connect: () => Promise<void>): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const settle = (act: () => void) => (): void => {
-      client.off('ready', onReady);
-      client.off('end', onEnd);
-      act();
-    };
-    const onReady = settle(resolve);
-    const onEnd = settle(() => reject(new Error('The connection to the cluster was closed.')));
-    client.on('ready', onReady);
-    client.on('end', onEnd);
-    connect().then(onReady, (error: unknown) => settle(() => reject(error))());
-  });
+function settleConnect(client: Cluster): void {
+  const connect = client.connect.bind(client);
+  /** All attempts of the client until it is ready share one promise, and its listeners. */
+  let opening: Promise<void> | undefined;
+  client.connect = () => {
+    const attempt = connect();
+    if (opening !== undefined) {
+      attempt.catch(() => undefined);
+      return opening;
+    }
+    opening = new Promise<void>((resolve, reject) => {
+      const settle = (act: () => void) => (): void => {
+        client.off('ready', onReady);
+        client.off('end', onEnd);
+        opening = undefined;
+        act();
+      };
+      const onReady = settle(resolve);
+      const onEnd = settle(() => reject(new Error('The connection to the cluster was closed.')));
+      client.on('ready', onReady);
+      client.on('end', onEnd);
+      attempt.then(onReady, (error: unknown) => settle(() => reject(error))());
+    });
+    return opening;
+  };
 }
 
 type NodeOptions = Pick<RedisOptions, 'maxRetriesPerRequest' | 'commandTimeout'>;
@@ -56,8 +68,7 @@ export function connectCluster(address: RedisClusterAddress): Connector<Cluster>
   const track = (client: Cluster): Cluster => {
     client.on('error', () => undefined);
     clients.add(client);
-    const connect = client.connect.bind(client);
-    client.connect = () => connectUntilReady(client, connect);
+    settleConnect(client);
     const duplicate = client.duplicate.bind(client) as Duplicate;
     const duplicateForWaits: Duplicate = (_nodes, { redisOptions = {}, ...options } = {}) =>
       track(

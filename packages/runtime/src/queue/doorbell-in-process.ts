@@ -1,5 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Doorbell, DoorbellSubscription, Ring } from '@boxcar/kernel';
+import { TakenRings } from './taken-rings.js';
 import { keyOf, WaitingRings } from './waiting-rings.js';
 
 interface Listener {
@@ -20,6 +21,7 @@ interface Listener {
 export class InProcessDoorbell implements Doorbell {
   readonly #waiting: WaitingRings;
   readonly #active = new Set<string>();
+  readonly #taken = new TakenRings();
   readonly #listeners = new Set<Listener>();
   #isClosed = false;
 
@@ -37,9 +39,9 @@ export class InProcessDoorbell implements Doorbell {
     for (const listener of this.#listeners) this.#deliver(listener);
   }
 
-  /** Whether the ring waits, or a listener is at work on it. */
-  has(ring: Ring): boolean {
-    return this.#waiting.has(ring) || this.#active.has(keyOf(ring));
+  /** The number of rings that no listener has. */
+  get waiting(): number {
+    return this.#waiting.size;
   }
 
   /** Removes the rings that no listener has, in the order of their delivery, and returns them. */
@@ -47,8 +49,17 @@ export class InProcessDoorbell implements Doorbell {
     return this.#waiting.takeAll();
   }
 
-  async findLost(rings: readonly Ring[]): Promise<readonly Ring[]> {
-    return rings.filter((ring) => !this.has(ring));
+  async findLost(
+    rings: readonly Ring[],
+    { takenMs = Number.POSITIVE_INFINITY }: { readonly takenMs?: number } = {},
+  ): Promise<readonly Ring[]> {
+    const asked = rings.map(keyOf);
+    const taken = new Set(asked.filter((key) => this.#active.has(key)));
+    const overdue = this.#taken.record({ asked, taken }, takenMs);
+    return rings.filter((ring) => {
+      const key = keyOf(ring);
+      return taken.has(key) ? overdue.has(key) : !this.#waiting.has(ring);
+    });
   }
 
   async raise(rings: readonly Ring[]): Promise<void> {

@@ -344,6 +344,26 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
   });
 });
 
+describe.each(['in process', ...queueBackends()] as const)(
+  'a doorbell on %s that is asked for lost rings',
+  (kind) => {
+    test('calls a ring lost that a listener holds for longer than it may', async () => {
+      await using opened = await openOn(kind);
+      const { doorbell } = opened;
+      const [held, waiting] = [newRing(), newRing()];
+      const listener = new Listener({ isHolding: true });
+      await using _subscription = await listener.listen(doorbell, { concurrency: 1 });
+      await doorbell.ring([held]);
+      await listener.heardAll(held);
+      await doorbell.ring([waiting]);
+      expect(await doorbell.findLost([held, waiting])).toEqual([]);
+      expect(await doorbell.findLost([held, waiting], { takenMs: 3_600_000 })).toEqual([]);
+      expect(await doorbell.findLost([held, waiting], { takenMs: 0 })).toEqual([held]);
+      listener.letAllGo();
+    });
+  },
+);
+
 describe.each(queueBackends())('the doorbell on %s', (kind) => {
   test('calls a ring lost whose job was removed, or swallowed by a finished job of that id', async () => {
     await using opened = await openOn(kind);
@@ -375,21 +395,6 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     await arrived(paused);
     const everything = [removed, swallowed, delayed, prioritized, paused];
     expect(await doorbell.findLost(everything)).toEqual([removed, swallowed]);
-  });
-
-  test('calls a ring lost that a listener holds for longer than it may', async () => {
-    await using opened = await openOn(kind);
-    const { doorbell } = opened;
-    const [held, waiting] = [newRing(), newRing()];
-    const listener = new Listener({ isHolding: true });
-    await using _subscription = await listener.listen(doorbell, { concurrency: 1 });
-    await doorbell.ring([held]);
-    await listener.heardAll(held);
-    await doorbell.ring([waiting]);
-    expect(await doorbell.findLost([held, waiting])).toEqual([]);
-    expect(await doorbell.findLost([held, waiting], { takenMs: 3_600_000 })).toEqual([]);
-    expect(await doorbell.findLost([held, waiting], { takenMs: 0 })).toEqual([held]);
-    listener.letAllGo();
   });
 
   test('brings a ring again that was in the hands of a process that died', async () => {

@@ -43,6 +43,10 @@ export class WaitingRings {
     this.#now = now;
   }
 
+  get size(): number {
+    return this.#rings.size;
+  }
+
   has(ring: Ring): boolean {
     return this.#rings.has(keyOf(ring));
   }

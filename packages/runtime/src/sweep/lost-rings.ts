@@ -1,5 +1,5 @@
 /** Rings that the queue has lost, and rings that later rings have passed. */
-import type { Ring } from '@boxcar/kernel';
+import type { Doorbell, Ring } from '@boxcar/kernel';
 import { findStaleRings, type RingPlace, ringAgain } from '@boxcar/store';
 import type { RuntimeCore } from '../core/index.js';
 import type { Clock, SweepContext } from './sweep-rows.js';
@@ -7,10 +7,10 @@ import type { Clock, SweepContext } from './sweep-rows.js';
 /** The number of passed rings that one pass raises. */
 const RAISES = 100;
 
-/** Leaves out the rings that wait in this process and not in the queue. */
-export interface Near {
-  without(rings: readonly Ring[]): readonly Ring[];
-}
+/** The rings that wait in this process and not in the queue. */
+export type Near = Pick<Doorbell, 'findLost' | 'raise'>;
+
+const NONE: Near = { findLost: async (rings) => rings, raise: async () => undefined };
 
 export class LostRings {
   readonly #runtime: RuntimeCore;
@@ -29,7 +29,7 @@ export class LostRings {
   constructor(
     context: SweepContext,
     times: { readonly lostRingMs: number; readonly halfLeaseMs: number },
-    near: Near = { without: (rings) => rings },
+    near: Near = NONE,
   ) {
     this.#near = near;
     this.#runtime = context.runtime;
@@ -55,13 +55,17 @@ export class LostRings {
     // For a while after the loss of a worker, that worker may hold any unclaimed ring. A surplus ring has no effect.
     const isDoubtful = performance.now() - this.#lostWorkerAt < 3 * this.#lostRingMs;
     const takenMs = isDoubtful ? 0 : this.#halfLeaseMs;
-    const lost = await this.#runtime.doorbell.findLost(this.#near.without(stale), { takenMs });
+    const far = await this.#near.findLost(stale, { takenMs });
+    const lost = far && (await this.#runtime.doorbell.findLost(far, { takenMs }));
     if (lost === undefined) this.#queue.markDoorbellUnavailable();
     if (lost === undefined) return;
     this.#ringsAfter = next;
     const isLost = new Set(lost.map(({ turnId }) => turnId));
-    const passed = stale.filter(({ turnId, isNext }) => isNext && !isLost.has(turnId));
-    if (passed.length > 0) await this.#runtime.doorbell.raise(passed.slice(0, RAISES));
+    const isFar = new Set(far);
+    const passed = stale.filter((ring) => ring.isNext && !isLost.has(ring.turnId));
+    await this.#near.raise(passed);
+    const passedFar = passed.filter((ring) => isFar.has(ring));
+    if (passedFar.length > 0) await this.#runtime.doorbell.raise(passedFar.slice(0, RAISES));
     if (lost.length === 0) return;
     const again = await this.#rows.orAlone('lost_rings', clock, {
       all: () => ringAgain(this.#runtime.pool, lost),

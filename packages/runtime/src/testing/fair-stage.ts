@@ -18,7 +18,7 @@ const START = Date.now();
 
 /**
  * `no queue`: rings are ignored, so the worker takes turns from the rows. `near`: the rings stay in the process, because no other worker
- * serves its targets.
+ * lives.
  */
 export type FairKind = 'in process' | 'no queue' | 'near' | QueueBackend;
 

@@ -1,5 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import type { Model, Ring, TurnId } from '@boxcar/kernel';
+import { randomUUID } from 'node:crypto';
+import type { Model, ProjectId, Ring, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { queueBackends, waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -158,9 +159,37 @@ describe.each(queueBackends())('with queues on %s, rings of a process with a wor
     await backend.close();
   });
 
+  /** Waits until each worker has renewed its lease twice: it then knows which other workers live. */
+  const beats = async (): Promise<void> => {
+    const leases = async (): Promise<readonly string[]> => {
+      const { rows } = await backend.database.pool.query<{ at: string }>(
+        'select lease_until::text as at from boxcar.workers',
+      );
+      return rows.map(({ at }) => at);
+    };
+    for (let n = 0; n < 3; n++) {
+      const before = await leases();
+      await waitFor(async () => (await leases()).every((at) => !before.includes(at)), {
+        message: 'each worker renews its lease',
+      });
+    }
+  };
+  /** Waits for three sweeps that have found something. */
+  const untilSwept = async (): Promise<void> => {
+    const sweeps = async (): Promise<string> => {
+      const { rows } = await backend.database.pool.query<{ at: string }>(
+        'select max(lease_until)::text as at from boxcar.sweeper',
+      );
+      return rows[0]?.at ?? '';
+    };
+    for (let n = 0; n < 3; n++) {
+      const before = await sweeps();
+      await waitFor(async () => (await sweeps()) !== before, { message: 'a sweep has begun' });
+    }
+  };
   const end = (turnId: TurnId) => own.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 
-  test('stay in it while no other worker serves the target: a join uses no job for its children', async () => {
+  test('stay in it while no other worker lives: a join uses no job for its children', async () => {
     await own.work({ concurrency: 4 });
     await own.untilAlone();
     expect(await end(await own.launch('forks'))).toMatchObject({ status: 'success', result: 'joined' });
@@ -172,14 +201,46 @@ describe.each(queueBackends())('with queues on %s, rings of a process with a wor
   });
 
   test('go to the queue for a target that the worker does not serve', async () => {
-    await other.work({ targets: ['gpu'] });
     await own.work();
-    // A worker of another target does not share its turns.
     await own.untilAlone();
-    const turnId = await own.launch('leafgpu');
-    expect(await end(turnId)).toMatchObject({ status: 'success' });
-    expect(own.rung).toEqual([turnId]);
-    expect(other.asked).toEqual([turnId]);
+    const ring = { turnId: newId<'turn'>(), epoch: 1, workerTarget: 'gpu' };
+    own.runtime.ring([ring]);
+    await waitFor(() => own.rung.length > 0, { message: 'the turn of the other target is rung' });
+    expect(own.rung).toEqual([ring.turnId]);
+  });
+
+  test('are not repeated by the sweep of a worker of another target', async () => {
+    own.isHolding = true;
+    await other.work({ targets: ['gpu'], sweepMs: 20, lostRingMs: 500 });
+    await own.work();
+    await beats();
+    const turnIds: TurnId[] = [];
+    for (let n = 0; n < 4; n++) turnIds.push(await own.launch('leaf', `${n}`));
+    const held = await own.untilHeld();
+    await untilSwept();
+    own.letAllGo();
+    for (const turnId of turnIds) await end(turnId);
+    expect(other.rung).toEqual([]);
+    const { rows } = await backend.database.pool.query<{ epoch: number }>(
+      'select distinct epoch from boxcar.turns where id <> $1',
+      [held],
+    );
+    expect(rows).toEqual([{ epoch: 1 }]);
+  });
+
+  test('go to the queue beyond a fixed number', async () => {
+    own.isHolding = true;
+    await own.work();
+    await own.untilAlone();
+    const turnId = await own.launch('leaf');
+    await own.untilHeld();
+    own.runtime.ring(
+      Array.from({ length: 1_500 }, () => ({ turnId: newId<'turn'>(), epoch: 1, workerTarget: '' })),
+    );
+    await waitFor(() => own.rung.length >= 500, { message: 'rings go to the queue' });
+    expect(own.rung.length).toBeLessThanOrEqual(501);
+    own.letAllGo();
+    await end(turnId);
   });
 
   test('go to the queue when another worker starts, and the two share the turns', async () => {
@@ -218,19 +279,43 @@ describe.each(queueBackends())('with queues on %s, rings of a process with a wor
     const turnIds: TurnId[] = [];
     for (let n = 0; n < 4; n++) turnIds.push(await own.launch('leaf', `${n}`));
     await own.untilHeld();
-    const sweeps = async (): Promise<string> => {
-      const { rows } = await backend.database.pool.query<{ at: string }>(
-        'select max(lease_until)::text as at from boxcar.sweeper',
-      );
-      return rows[0]?.at ?? '';
-    };
-    for (let n = 0; n < 3; n++) {
-      const before = await sweeps();
-      await waitFor(async () => (await sweeps()) !== before, { message: 'a sweep has begun' });
-    }
+    await untilSwept();
     expect(own.rung).toEqual([]);
     own.letAllGo();
     for (const turnId of turnIds) await end(turnId);
+  });
+
+  test('are raised by the sweep, so that first turns of other projects cannot always pass them', async () => {
+    own.isHolding = true;
+    await own.work({ sweepMs: 20, lostRingMs: 1 });
+    await own.untilAlone();
+    const running = await own.launch('leaf', 'running');
+    await own.untilHeld();
+    const oldest = await own.launch('leaf', 'oldest');
+    await untilSwept();
+    const [projectId, operatorId] = [randomUUID(), randomUUID()];
+    await backend.database.pool.query(
+      `with p as (insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+         select $1, 'new', $2, bootstrap_card_id from boxcar.projects limit 1)
+       insert into boxcar.agents (id, project_id, name) values ($2, $1, 'operator')`,
+      [projectId, operatorId],
+    );
+    const leaf = { name: 'leaf', instructions: 'Answer.', model: 'scripted', script: [{ say: 'leaf' }] };
+    await own.runtime.applyProfile(leaf, { projectId });
+    const launched = await own.runtime.accept(
+      'launch_principal',
+      { profile_name: 'leaf', instruction: 'go' },
+      { projectId },
+    );
+    await own.release();
+    await waitFor(() => own.asked.length === 2, { message: 'the next turn begins' });
+    expect(own.asked).toEqual([running, oldest]);
+    expect(own.rung).toEqual([]);
+    own.letAllGo();
+    await own.runtime.waitForTurn((launched.answer as { turn_id: TurnId }).turn_id, {
+      timeoutMs: 60_000,
+      projectId: projectId as ProjectId,
+    });
   });
 
   test('do not keep a turn of another process from its slot', async () => {

@@ -1,16 +1,20 @@
 /**
- * The rings of this process that stay in it. While no other worker serves its targets, a job in the queue would come
- * back to this worker. So the rings of its own process wait here instead: the children of a fork, promoted turns, and
- * turns that this process submits.
+ * The rings of this process that stay in it. While no other worker lives, a job in the queue would come back to this
+ * worker. So the rings of its own process wait here instead: the children of a fork, promoted turns, and turns that this
+ * process submits.
  *
  * N1  Only rings stay here, never facts. A ring that is lost with the process is rung again by the sweep.
- * N2  As soon as another worker starts, the waiting rings go to the queue, so that the workers share them. The same
- *     happens when this worker closes, and when it has lost its lease.
+ * N2  As soon as another worker starts, of whatever target, the waiting rings go to the queue. The workers then share
+ *     them, and the sweep of any worker finds them there. The same happens when this worker closes, and when it has lost
+ *     its lease.
  * N3  The waiting rings are one more queue of the slots: they take turns with the queues of BullMQ, in the order of
- *     their priorities. Their number is bounded by the window of each target.
+ *     their priorities. At most `MAX_KEPT` wait here.
  */
 import type { Doorbell, DoorbellSubscription, Ring } from '@boxcar/kernel';
 import { InProcessDoorbell } from '../queue/index.js';
+
+/** N3. Rings of ended turns wait as well, so the window of a target does not bound the number. */
+const MAX_KEPT = 1_000;
 
 export class NearRings {
   readonly #waiting = new InProcessDoorbell();
@@ -18,6 +22,7 @@ export class NearRings {
   readonly #isStale: () => boolean;
   readonly #send: (rings: readonly Ring[]) => void;
   #isAlone = false;
+  #isClosed = false;
   /** When another worker was last met, on the monotonic clock. */
   #metAt = Number.NEGATIVE_INFINITY;
 
@@ -42,25 +47,32 @@ export class NearRings {
   /** @returns The rings that do not stay here. */
   keep(rings: readonly Ring[]): readonly Ring[] {
     if (!this.#isAlone || this.#isStale()) return rings;
-    const isNear = ({ workerTarget }: Ring): boolean => this.#targets.includes(workerTarget);
-    void this.#waiting.ring(rings.filter(isNear));
-    return rings.filter((ring) => !isNear(ring));
+    const near = rings
+      .filter(({ workerTarget }) => this.#targets.includes(workerTarget))
+      .slice(0, MAX_KEPT - this.#waiting.waiting);
+    void this.#waiting.ring(near);
+    const isNear = new Set(near);
+    return rings.filter((ring) => !isNear.has(ring));
   }
 
-  /** Leaves out the rings that wait or are handled here, which are not lost. */
-  without(rings: readonly Ring[]): readonly Ring[] {
-    return rings.filter((ring) => !this.#waiting.has(ring));
+  /** The rings that neither wait here nor are being handled here. */
+  findLost(rings: readonly Ring[], options: { readonly takenMs?: number }): Promise<readonly Ring[]> {
+    return this.#waiting.findLost(rings, options);
+  }
+
+  raise(rings: readonly Ring[]): Promise<void> {
+    return this.#waiting.raise(rings);
   }
 
   /**
    * Records the result of a heartbeat.
    *
-   * @param isAlone - True when no other living worker serves any of its targets.
+   * @param hasOthers - True when another worker lives.
    * @param askedAt - When the question was asked, on the monotonic clock.
    */
-  renewed(isAlone: boolean, askedAt: number): void {
-    if (!isAlone) this.meet();
-    else if (askedAt > this.#metAt) this.#isAlone = true;
+  renewed(hasOthers: boolean, askedAt: number): void {
+    if (hasOthers) this.meet();
+    else if (askedAt > this.#metAt && !this.#isClosed) this.#isAlone = true;
   }
 
   /** Another worker has started. */
@@ -74,5 +86,11 @@ export class NearRings {
     this.#isAlone = false;
     const rings = this.#waiting.takeWaiting();
     if (rings.length > 0) this.#send(rings);
+  }
+
+  /** N2. No further ring stays here. */
+  close(): void {
+    this.#isClosed = true;
+    this.letGo();
   }
 }

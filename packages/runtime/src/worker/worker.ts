@@ -250,7 +250,8 @@ export class Worker implements AsyncDisposable {
         ),
       );
     }
-    this.#runtime.localWorkers.add(this.#claims);
+    // It may have been closed meanwhile.
+    if (this.#state === 'running') this.#runtime.localWorkers.add(this.#claims);
     this.#stopSending = this.#runtime.webhooks.join();
     this.#sweeper.start(this.#options.sweepMs);
     this.#unwatchBuild = this.#runtime.builds.onOutdated((error) => this.#retire(error));
@@ -267,7 +268,7 @@ export class Worker implements AsyncDisposable {
     this.#modelWaits.gate.setGated(renewal.gated);
     this.#hasOlder = renewal.hasOlder;
     this.#peerWatch.setHasPeers(renewal.hasPeers);
-    this.#near.renewed(renewal.isAlone, askedAt);
+    this.#near.renewed(renewal.hasPeers, askedAt);
     this.#runtime.builds.recordMinCompatible(renewal.minCompatible);
     const heldIds = renewal.held.map(({ turnId }) => turnId);
     // The notice of a turn that was given up may have come before this worker knew that it had claimed the turn.
@@ -311,7 +312,7 @@ export class Worker implements AsyncDisposable {
     }
     this.#unwatchBuild();
     this.#runtime.localWorkers.delete(this.#claims);
-    this.#near.letGo();
+    this.#near.close();
     this.#lease.stopProof();
     const graceMs = options.graceMs ?? this.#options.graceMs;
     const isCutOff = this.#lease.isCutOff;

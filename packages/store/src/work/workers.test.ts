@@ -142,7 +142,6 @@ describe('a worker', () => {
       minCompatible: expect.any(Number),
       hasOlder: false,
       hasPeers: false,
-      isAlone: true,
     });
     expect(await world.count('workers', "lease_until > now() + interval '30 seconds'")).toBe(1);
     await removeWorker(world.pool, id);

@@ -50,8 +50,7 @@ const RENEW = statement(`
     array(select p.name from boxcar.providers p where ${IS_GATED}) as gated,
     (select max(v.min_compatible) from boxcar.schema_version v) as min_compatible,
     exists (select from boxcar.workers o where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version) as has_older,
-    exists (select from boxcar.workers o where o.lease_until > now() and o.id <> u.id and ${isWorker('o')}) as has_peers,
-    not exists (select from boxcar.workers o where o.lease_until > now() and o.id <> u.id and o.targets && u.targets) as is_alone`);
+    exists (select from boxcar.workers o where o.lease_until > now() and o.id <> u.id and ${isWorker('o')}) as has_peers`);
 
 /** @property isGivenUp - The turn may only be ended: the worker stops the work that it still does for it. */
 export type HeldNow = HeldAt & { readonly isGivenUp: boolean };
@@ -67,8 +66,6 @@ export interface Renewal {
   readonly hasOlder: boolean;
   /** True when other workers live, whatever they serve. */
   readonly hasPeers: boolean;
-  /** True when no other living worker serves any of the worker's targets. */
-  readonly isAlone: boolean;
 }
 
 interface RenewalRow extends pg.QueryResultRow {
@@ -77,7 +74,6 @@ interface RenewalRow extends pg.QueryResultRow {
   min_compatible: number;
   has_older: boolean;
   has_peers: boolean;
-  is_alone: boolean;
 }
 
 /**
@@ -105,7 +101,6 @@ export async function renewLease(
     minCompatible: row.min_compatible,
     hasOlder: row.has_older,
     hasPeers: row.has_peers,
-    isAlone: row.is_alone,
   };
 }
 
