@@ -12,6 +12,6 @@ export function readId(text: string): string {
     /^[0-9a-f]+$/i.test(digits) && digits.length >= MIN_DIGITS && digits.length <= ALL_DIGITS;
   if (isPossible) return text;
   throw new InvalidArgumentError(
-    `It must be an id, or the beginning of one (${MIN_DIGITS} hex digits at least).`,
+    `It must be an id. Pass the full id or at least its first ${MIN_DIGITS} hex digits.`,
   );
 }
