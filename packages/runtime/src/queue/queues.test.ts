@@ -1,5 +1,7 @@
 import { queueBackends, tcpProxy, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
-import { describe, expect, test } from 'vitest';
+import { Queue, Worker } from 'bullmq';
+import { describe, expect, onTestFinished, test, vi } from 'vitest';
+import { testBackend } from '../testing/queue-backend.js';
 import { migrateQueues, openQueues } from './queues.js';
 
 test('a migration of the queues that loses its connection says so, and ends no process', async () => {
@@ -72,6 +74,76 @@ describe('the workers of a process whose queues live in Postgres', () => {
     await Promise.all(workers.map((worker) => worker.close()));
   });
 });
+
+test.each(queueBackends())(
+  'a queue on %s is not reported as empty while its job is on the way',
+  async (kind) => {
+    const backend = await testBackend(kind);
+    const queues = openQueues(backend.connection);
+    const events: string[] = [];
+    const worker = queues.worker<unknown, void>('q', async () => undefined, {
+      concurrency: 1,
+      keepCompleted: false,
+      onError: () => undefined,
+      admit: () => {
+        const isFirst = !events.includes('refused');
+        events.push(isFirst ? 'refused' : 'admitted');
+        return !isFirst;
+      },
+      onEmpty: () => void events.push('empty'),
+    });
+    onTestFinished(async () => {
+      await worker.close();
+      await queues.close();
+      await backend.close();
+    });
+    await queues
+      .queue('q')
+      .add('job', {}, { jobId: 'job', removeOnComplete: true, removeOnFail: true, priority: 1 });
+    await waitFor(() => events.includes('refused'), { message: 'the job is refused' });
+
+    // The server gives the job; then it counts the jobs; then the job arrives.
+    let given = (): void => undefined;
+    let counted = (): void => undefined;
+    const isGiven = new Promise<void>((settle) => {
+      given = settle;
+    });
+    const isCounted = new Promise<void>((settle) => {
+      counted = settle;
+    });
+    type Arrival = { nextJobFromJobData(job: unknown, ...rest: unknown[]): Promise<unknown> };
+    const arrivals = Worker.prototype as unknown as Arrival;
+    const arrive = arrivals.nextJobFromJobData;
+    const arriving = vi.spyOn(arrivals, 'nextJobFromJobData').mockImplementation(async function (
+      this: unknown,
+      ...args
+    ) {
+      if (args[0]) {
+        given();
+        await isCounted;
+      }
+      return arrive.apply(this as Arrival, args);
+    });
+    const count = Queue.prototype.getJobCounts;
+    const counting = vi.spyOn(Queue.prototype, 'getJobCounts').mockImplementation(async function (
+      this: Queue,
+      ...states
+    ) {
+      await isGiven;
+      const counts = await count.apply(this, states);
+      setImmediate(counted);
+      return counts;
+    });
+    onTestFinished(() => {
+      arriving.mockRestore();
+      counting.mockRestore();
+    });
+    worker.resume();
+    await waitFor(() => events.includes('admitted'), { message: 'the job is delivered again' });
+    expect(counting).toHaveBeenCalled();
+    expect(events.slice(events.indexOf('refused'), events.indexOf('admitted'))).toEqual(['refused']);
+  },
+);
 
 describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is replaced', () => {
   const PATIENCE = { deadlineMs: 60_000 };

@@ -41,6 +41,7 @@ import {
   QUEUE_SCHEMA,
   RETRY_MAX_MS,
 } from './connectors.js';
+import { Fetches } from './fetches.js';
 import {
   type JobQueue,
   type JobWorker,
@@ -137,8 +138,8 @@ function openWorker<D, R, C>(
   };
   /** How many jobs were delivered to this worker. */
   let brought = 0;
+  const fetches = new Fetches();
   const work = async (next: Job<D, R>, token: string | undefined): Promise<R> => {
-    brought++;
     if (!isClosing && settings.admit?.(next) !== false) return processor(next, token);
     pause();
     // A job that cannot be moved stays active until its lock ends, and is then delivered again.
@@ -164,7 +165,9 @@ function openWorker<D, R, C>(
       ),
       settings.onUnreadable,
     );
+    fetches.watch(worker);
     worker.on('error', settings.onError);
+    worker.on('active', () => void brought++);
     if (settings.onEmpty !== undefined) worker.on('drained', settings.onEmpty);
     return worker;
   };
@@ -189,8 +192,11 @@ function openWorker<D, R, C>(
   const tellIfEmpty = async (onEmpty: () => void): Promise<void> => {
     const before = brought;
     const counts = await queue().getJobCounts('waiting', 'prioritized');
+    if (!Object.values(counts).every((count) => count === 0)) return;
+    // A job that the server has given to this worker is not counted any more, and may not have arrived yet.
+    await fetches.settled();
     // After a job that was delivered meanwhile, there may be more jobs.
-    if (brought === before && Object.values(counts).every((count) => count === 0)) onEmpty();
+    if (brought === before) onEmpty();
   };
   const takeAgain = (): void => {
     if (isPaused || isClosing) return;
