@@ -25,9 +25,6 @@ import { type Claimable, LEAVES_LOCKED, type RunningTurns, type Views } from './
 import { Place, type SlotQueue, type Slots } from './slots.js';
 import type { WorkerOptions, WorkerState } from './worker-options.js';
 
-/** The runs that follow from one ring: its own turn, and the turns that this turn has rung here since. */
-type Following = Promise<void>[];
-
 /** The limit of remembered hints. The ring of a forgotten hint costs a claim. */
 const MAX_HINTED = 1_000;
 
@@ -36,10 +33,6 @@ const MAX_HINTED = 1_000;
  * it.
  */
 const RESERVED_MS = 200;
-
-async function untilDone(following: Following): Promise<void> {
-  for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
-}
 
 /** An answered claim, and the worker id for which it was made. */
 interface Taken {
@@ -62,8 +55,8 @@ export class Claims implements LocalWorker {
   readonly #locked = new LockedClaims();
   /** Rings that have a slot and are not handled yet. */
   readonly #admitted = new Set<Claimable>();
-  /** Runs for which no subscription waits: turns from the rows, from this process or by a hint. */
-  readonly #apart = new Set<Promise<void>>();
+  /** The unfinished runs. A subscription waits only for those that it has delivered and that have not lent their slots. */
+  readonly #unfinished = new Set<Promise<unknown>>();
   /**
    * Turns that are being claimed or run here, with their epochs. The rows may already name this worker as their holder,
    * but they are not orphans. A turn has one claim at a time: if a repeated claim finds the turn held by this worker,
@@ -131,9 +124,9 @@ export class Claims implements LocalWorker {
     return this.#locked.recent();
   }
 
-  /** The unfinished runs for which no queue waits. */
-  get apart(): readonly Promise<void>[] {
-    return [...this.#apart];
+  /** Runs, and commits that may claim a turn for this worker, which have not ended yet. */
+  get unfinished(): readonly Promise<unknown>[] {
+    return [...this.#unfinished];
   }
 
   /** Takes a slot for a ring. A ring that brings no news needs no slot. */
@@ -145,8 +138,8 @@ export class Claims implements LocalWorker {
   }
 
   /**
-   * Runs the turn of a ring, if it can still be claimed, and the turns that it rings here. Never throws: the outcomes
-   * of turns are not the doorbell's concern.
+   * Runs the turn of a ring, if it can still be claimed. Never throws: the outcomes of turns are not the doorbell's
+   * concern.
    */
   async handle(ring: Claimable): Promise<void> {
     if (!this.#admitted.delete(ring)) return;
@@ -154,31 +147,21 @@ export class Claims implements LocalWorker {
     const lent = new Promise<void>((settle) => {
       leave = settle;
     });
-    const running = this.#runWithFollowing(ring, leave);
     // S5: the queue counts its deliveries in progress; a turn that has lent its slot must no longer count.
-    await Promise.race([running, lent]);
-    this.#apart.add(running);
-    void running.finally(() => this.#apart.delete(running));
-  }
-
-  async #runWithFollowing(ring: Claimable, onLent: () => void): Promise<void> {
-    const following: Following = [];
-    await this.#runInSlot(ring, { following, onLent });
-    await untilDone(following);
+    await Promise.race([this.#track(() => this.#runInSlot(ring, { onLent: leave })), lent]);
   }
 
   /** Runs the turn of a ring for which the caller has taken a slot. */
   runRow(ring: Ring): void {
     this.#admitted.add(ring);
-    const handling = this.handle(ring).finally(() => this.#apart.delete(handling));
-    this.#apart.add(handling);
+    void this.handle(ring);
   }
 
   /** W4: takes the turn that a commit has dispatched, or rings it. Several turns are always rung for the whole pool. */
-  #ring(rings: readonly Ring[], following: Following): void {
+  #ring(rings: readonly Ring[]): void {
     const [only] = rings;
     if (only === undefined) return;
-    if (rings.length === 1 && this.#takesOwn(only)) following.push(this.#runOwn(only, following));
+    if (rings.length === 1 && this.#takesOwn(only)) void this.#track(() => this.#runOwn(only));
     else this.#runtime.ring(rings);
   }
 
@@ -205,13 +188,13 @@ export class Claims implements LocalWorker {
     const settled = new Promise<void>((resolve) => {
       end = resolve;
     });
-    this.#apart.add(settled);
+    this.#unfinished.add(settled);
     let isLent = false;
     const lend = (): void => {
       isLent = true;
       room.leave(INLINE_VIEW_BYTES);
       this.#slots.release();
-      this.#apart.delete(settled);
+      this.#unfinished.delete(settled);
       end();
       this.#onSlotFree();
     };
@@ -229,16 +212,12 @@ export class Claims implements LocalWorker {
         void this.#inContext(() => this.#settleWithoutSlot(turnId, taken));
         return;
       }
-      // The turn runs in the context of the worker: models and tools must not see the context of the code that
-      // submitted it.
-      const running = this.#inContext(() =>
-        this.#runApart(async (following) => {
-          if (!(await this.#runInSlot({ turnId, epoch }, { following, taken, isRepeated: true })))
-            await this.#ringUnclaimed(turnId);
-        }),
-      );
+      const running = this.#track(async () => {
+        if (!(await this.#runInSlot({ turnId, epoch }, { taken, isRepeated: true })))
+          await this.#ringUnclaimed(turnId);
+      });
       void running.finally(() => {
-        this.#apart.delete(settled);
+        this.#unfinished.delete(settled);
         end();
       });
     };
@@ -260,21 +239,14 @@ export class Claims implements LocalWorker {
   recover(ring: Claimable): void {
     if (this.#state() !== 'running' || this.#turns.has(ring.turnId) || this.#isOld(ring)) return;
     if (!this.#slots.take()) return;
-    void this.#inContext(() =>
-      this.#runApart(async (following) => {
-        await this.#runInSlot(ring, { following, isRepeated: true });
-      }),
-    );
+    void this.#track(() => this.#runInSlot(ring, { isRepeated: true }));
   }
 
   /** W4: takes a turn whose ring is on its way. */
   takeHinted(ring: Ring): void {
     if (this.#turns.isRunning(ring) || this.#isOld(ring) || !this.#takesOwn(ring)) return;
-    void this.#runApart(async (following) => {
-      if (
-        await this.#runInSlot(ring, { following, onClaimed: () => this.#hinted.set(ring.turnId, ring.epoch) })
-      )
-        return;
+    void this.#track(async () => {
+      if (await this.#runInSlot(ring, { onClaimed: () => this.#hinted.set(ring.turnId, ring.epoch) })) return;
       // Its ring may have arrived meanwhile and have been treated as an old ring.
       this.#runtime.ring([ring]);
     });
@@ -285,12 +257,14 @@ export class Claims implements LocalWorker {
     return this.#hinted.get(turnId) === epoch && this.#hinted.delete(turnId);
   }
 
-  #runApart(run: (following: Following) => Promise<void>): Promise<void> {
-    const following: Following = [];
-    following.push(run(following));
-    const running = untilDone(following);
-    this.#apart.add(running);
-    return running.finally(() => this.#apart.delete(running));
+  /**
+   * Runs a turn in the asynchronous context of the worker: models and tools must not see the context of the code that
+   * submitted it.
+   */
+  #track(run: () => Promise<unknown>): Promise<unknown> {
+    const running = this.#inContext(run);
+    this.#unfinished.add(running);
+    return running.finally(() => this.#unfinished.delete(running));
   }
 
   /** True when this worker may take the turn; then a slot was taken for it. */
@@ -309,8 +283,8 @@ export class Claims implements LocalWorker {
     this.#runtime.ring(rings);
   }
 
-  async #runOwn(ring: Ring, following: Following): Promise<void> {
-    if (!(await this.#runInSlot(ring, { following }))) this.#runtime.ring([ring]);
+  async #runOwn(ring: Ring): Promise<void> {
+    if (!(await this.#runInSlot(ring))) this.#runtime.ring([ring]);
   }
 
   /**
@@ -327,20 +301,18 @@ export class Claims implements LocalWorker {
   async #runInSlot(
     ring: Claimable,
     {
-      following,
       onLent,
       onClaimed,
       taken,
       isRepeated = false,
     }: {
-      readonly following: Following;
       readonly onLent?: () => void;
       readonly onClaimed?: () => void;
       /** The claim that was made in another commit. */
       readonly taken?: Taken | undefined;
       /** An earlier claim may have won. */
       readonly isRepeated?: boolean;
-    },
+    } = {},
   ): Promise<boolean> {
     let isAnswered = taken !== undefined;
     let isOurs = isAnswered;
@@ -365,7 +337,7 @@ export class Claims implements LocalWorker {
         onClaimed?.();
         await this.#turns.run(outcome, {
           holderId,
-          ring: (rings) => this.#ring(rings, following),
+          ring: (rings) => this.#ring(rings),
           reserve: (resumed) => this.reserve(resumed),
           whileWaiting: (work) => place.whileWaiting(work),
         });

@@ -333,8 +333,8 @@ export class Worker implements AsyncDisposable {
     );
     goodbye.limit(GOODBYE_MS);
     await goodbye.attempt(
-      'turns taken from the rows',
-      Promise.all([...this.#claims.apart, this.#turns.allDone()]),
+      'runs in progress',
+      Promise.all([...this.#claims.unfinished, this.#turns.allDone()]),
     );
     this.#lease.stopRenewing();
     if (!isCutOff) await this.#handBack(goodbye);
