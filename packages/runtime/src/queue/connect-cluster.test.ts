@@ -61,23 +61,47 @@ describe.runIf(hasRedisCluster())('a connection to a cluster', () => {
     },
   );
 
-  test('that is closed while it is opened again reports so', async () => {
-    const { cluster } = backend;
-    if (cluster === undefined) throw new Error('the queues are not on a cluster');
+  test.each(['is opened again', 'waits before its next attempt'])(
+    'that is closed while it %s reports so',
+    async (when) => {
+      const { cluster } = backend;
+      if (cluster === undefined) throw new Error('the queues are not on a cluster');
+      const connector = openConnector();
+      const { connection: client } = connector.worker();
+      await waitFor(() => client.status === 'ready', { message: 'the client is ready' });
+      const node = await cluster.ownerOf('{any}:key');
+      await node.stop();
+      await cluster.untilWhole(false);
+      await disconnect(client);
+      const waits = new Promise<void>((settle) => client.once('reconnecting', () => settle()));
+      const connecting = client.connect().then(
+        () => 'connected',
+        () => 'closed',
+      );
+      if (when === 'waits before its next attempt') {
+        await waits;
+        expect(client.status).toBe('reconnecting');
+      }
+      await connector.close();
+      expect(await connecting).toBe('closed');
+      await node.start();
+      await cluster.untilWhole(true);
+    },
+  );
+
+  test('that a worker has left does not stay open', async () => {
     const connector = openConnector();
-    const { connection: client } = connector.worker();
-    await waitFor(() => client.status === 'ready', { message: 'the client is ready' });
-    const node = await cluster.ownerOf('{any}:key');
-    await node.stop();
-    await cluster.untilWhole(false);
-    await disconnect(client);
-    const connecting = client.connect().then(
-      () => 'connected',
-      () => 'closed',
-    );
+    const { connection, end } = connector.worker();
+    const clients = [connection, connection.duplicate()];
+    await waitFor(() => clients.every(({ status }) => status === 'ready'), {
+      message: 'the clients are ready',
+    });
+    const nodes = clients.flatMap((client) => client.nodes('all'));
+    expect(nodes.length).toBeGreaterThan(0);
+    end();
+    await waitFor(() => nodes.every(({ status }) => status === 'end'), {
+      message: 'their connections have ended',
+    });
     await connector.close();
-    expect(await connecting).toBe('closed');
-    await node.start();
-    await cluster.untilWhole(true);
   });
 });

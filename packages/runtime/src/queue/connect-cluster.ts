@@ -32,6 +32,13 @@ function settleConnect(client: Cluster): void {
   const connect = client.connect.bind(client);
   /** All attempts of the client until it is ready share one promise, and its listeners. */
   let opening: Promise<void> | undefined;
+  let giveUp = (): void => undefined;
+  // A client that waits to connect again has no connection, and so it does not report that it was closed.
+  const disconnect = client.disconnect.bind(client);
+  client.disconnect = (reconnect = false) => {
+    disconnect(reconnect);
+    if (!reconnect) giveUp();
+  };
   client.connect = () => {
     const attempt = connect();
     if (opening !== undefined) {
@@ -47,6 +54,7 @@ function settleConnect(client: Cluster): void {
       };
       const onReady = settle(resolve);
       const onEnd = settle(() => reject(new Error('The connection to the cluster was closed.')));
+      giveUp = onEnd;
       client.on('ready', onReady);
       client.on('end', onEnd);
       attempt.then(onReady, (error: unknown) => settle(() => reject(error))());
@@ -64,20 +72,31 @@ type Duplicate = (nodes?: [], options?: ClusterOptions) => Cluster;
  * jobs on it.
  */
 export function connectCluster(address: RedisClusterAddress): Connector<Cluster> {
-  const clients = new Set<Cluster>();
-  const track = (client: Cluster): Cluster => {
+  /** The clients of the queues and of each worker. */
+  const groups = new Set<Set<Cluster>>();
+  const newGroup = (): Set<Cluster> => {
+    const group = new Set<Cluster>();
+    groups.add(group);
+    return group;
+  };
+  const closeGroup = (group: Set<Cluster>): void => {
+    groups.delete(group);
+    for (const client of group) client.disconnect();
+  };
+  const track = (client: Cluster, group: Set<Cluster>): Cluster => {
     client.on('error', () => undefined);
-    clients.add(client);
+    group.add(client);
     settleConnect(client);
     const duplicate = client.duplicate.bind(client) as Duplicate;
     const duplicateForWaits: Duplicate = (_nodes, { redisOptions = {}, ...options } = {}) =>
       track(
         duplicate([], { ...options, redisOptions: { ...redisOptions, socketTimeout: BLOCKING_SILENCE_MS } }),
+        group,
       );
     client.duplicate = duplicateForWaits as typeof client.duplicate;
     return client;
   };
-  const open = (options: ClusterOptions, nodeOptions: NodeOptions): Cluster =>
+  const open = (group: Set<Cluster>, options: ClusterOptions, nodeOptions: NodeOptions): Cluster =>
     track(
       new Cluster([...address.nodes], {
         ...options,
@@ -94,21 +113,30 @@ export function connectCluster(address: RedisClusterAddress): Connector<Cluster>
           disconnectTimeout: DISCONNECT_MS,
         },
       }) as Cluster,
+      group,
     );
   let shared: Cluster | undefined;
   return {
     queue: () =>
       (shared ??= open(
+        newGroup(),
         { enableOfflineQueue: false, maxRedirections: QUEUE_TRIES },
         { maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS },
       )),
     // B2: commands wait while a node is away, or while no node serves their slot.
-    worker: () => ({
-      connection: open({ maxRedirections: Number.POSITIVE_INFINITY }, { maxRetriesPerRequest: null }),
-      end: () => undefined,
-    }),
+    worker: () => {
+      const group = newGroup();
+      return {
+        connection: open(
+          group,
+          { maxRedirections: Number.POSITIVE_INFINITY },
+          { maxRetriesPerRequest: null },
+        ),
+        end: () => closeGroup(group),
+      };
+    },
     close: async () => {
-      for (const client of clients) client.disconnect();
+      for (const group of groups) closeGroup(group);
     },
   };
 }
