@@ -48,8 +48,8 @@ export const ERROR_CATALOGUE = {
   delegation_denied: entry(
     403,
     false,
-    "The caller may not give turns to this target: its profile's delegation policy does not allow it, or the agent is another agent's own.",
-    'Add the target to target_profiles or give both a common tag; for an agent that exists, provision it with shared: true.',
+    'The caller may not give turns to this target.',
+    'Add the target to target_profiles or give both a common tag; for an existing agent, provision it with shared: true.',
   ),
   permission_denied: entry(
     403,
@@ -66,7 +66,7 @@ export const ERROR_CATALOGUE = {
   origin_denied: entry(
     403,
     false,
-    'The server does not answer requests by this host name or from this web page.',
+    'The server does not answer this host name or this web page.',
     'Use an address that the server is bound to, or start it with --allow-host or --allow-origin.',
   ),
   method_not_allowed: entry(
@@ -132,8 +132,8 @@ export const ERROR_CATALOGUE = {
   selector_unknown: entry(
     404,
     false,
-    'The selector that makes the prompts of a turn is not registered here, or not in this version.',
-    'Register it (registerSelector) under this name and version, for example by a plugin: boxcar worker --plugin <file>.',
+    'This selector is not registered here, or not in this version.',
+    'Register this name and version (registerSelector), for example by boxcar worker --plugin <file>.',
   ),
   idempotency_conflict: entry(
     409,
@@ -260,7 +260,7 @@ export const ERROR_CATALOGUE = {
     503,
     false,
     'The database schema is too new for this program.',
-    'Upgrade Boxcar on this machine. For a development database that a newer one has migrated: `boxcar dev --reset`, or another `BOXCAR_DATA_DIR`.',
+    'Upgrade Boxcar on this machine. For a development database: `boxcar dev --reset`, or another `BOXCAR_DATA_DIR`.',
   ),
   unsupported_format: entry(
     503,
@@ -298,7 +298,7 @@ export const ERROR_CATALOGUE = {
   model_unauthorized: detailed(
     502,
     false,
-    'The provider refuses the key: missing, wrong, without the right, or without credit.',
+    'The provider refuses the key: missing, wrong, without the right or credit.',
     'Set the variable named in the details where the workers run, then submit again.',
   ),
   model_rate_limited: entry(
@@ -420,18 +420,18 @@ export const ERROR_CATALOGUE = {
     504,
     false,
     'The handler of the primitive did not answer before its deadline.',
-    'Nothing was written. Make the handler do less, or raise handlerTimeoutMs of the runtime (BOXCAR_HANDLER_TIMEOUT_MS).',
+    'Nothing was written. Make it do less, or raise handlerTimeoutMs (BOXCAR_HANDLER_TIMEOUT_MS).',
   ),
   nested_connection: entry(
     500,
     false,
     'A handler asked for a second connection while its transaction is open.',
-    'Use the tools that the handler is given or pass its tx; call the runtime before the first statement on tx.',
+    "Use the handler's tools or pass its tx; call the runtime before the first statement on tx.",
   ),
   transaction_idle: entry(
     500,
     false,
-    'The transaction of a handler waited too long between two statements, and the server has ended it.',
+    "The server ended a handler's transaction that waited too long between statements.",
     'Nothing was written. Call services before the first statement on tx, or in a tool.',
   ),
   answer_cut: entry(
@@ -473,8 +473,8 @@ export const ERROR_CATALOGUE = {
   loop_detected: entry(
     409,
     false,
-    'The same call was made before with the same arguments, and nothing has changed since.',
-    'Change the arguments, or use the result of the earlier call. Declare a tool that is polled as `repeatable`.',
+    'The call was made before with the same arguments, and nothing has changed since.',
+    'Use other arguments or the earlier result. Declare a polled tool as `repeatable`.',
   ),
   fan_out_exceeded: entry(
     409,
@@ -539,7 +539,7 @@ export const ERROR_CATALOGUE = {
   platform_unauthorized: detailed(
     502,
     false,
-    'The platform refuses the key: missing, wrong, without the right, or without credit.',
+    'The platform refuses the key: missing, wrong, without the right or credit.',
     'Set the variable named in the details where the handoff runs, then hand off again.',
   ),
   platform_refused: entry(

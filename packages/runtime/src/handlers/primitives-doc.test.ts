@@ -6,22 +6,22 @@ import { BUILT_IN } from './built-in.js';
 
 const page = readFileSync(new URL('../../../../docs/reference/primitives.md', import.meta.url), 'utf8');
 
-/** The names in the second cell of a primitive's row, without `?`. */
+/** The names in the list below a primitive's own line, without `?`. */
 function argumentsOf(primitive: string): readonly string[] {
-  const row = page.split('\n').find((line) => line.startsWith(`| \`${primitive}\` |`)) ?? '';
-  const cell = row.split(' | ')[1] ?? '';
-  return [...cell.matchAll(/`(\w+)\??`/g)].map(([, name = '']) => name);
+  const [, rest = ''] = page.split(`\n**\`${primitive}\`**`);
+  const [list = ''] = /(?<=^[^\n]*\n\n)(?:- .*\n(?: {2}.*\n)*)+/.exec(rest) ?? [];
+  return [...list.matchAll(/`(\w+)\??`/g)].map(([, name = '']) => name);
 }
 
 const keysOf = (schema: z.ZodType): readonly string[] => Object.keys((schema as z.ZodObject).shape);
 
-/** Arguments that are objects; the row also lists their keys. */
+/** Arguments that are objects; the list also has their keys. */
 const INNER: Readonly<Record<string, z.ZodObject>> = {
   fork_join: forkJoinSchema.shape.tasks.element,
   context_handoff: contextHandoffSchema.shape.intention.unwrap(),
 };
 
-/** Rows that list only their own arguments and refer to `delegate_async` for the others. */
+/** Lists that have only their own arguments and refer to `delegate_async` for the others. */
 const SHORT = new Set(['launch_principal', 'ask_expert']);
 
 const listed = (primitive: string, known: ReadonlySet<string>): readonly string[] => {

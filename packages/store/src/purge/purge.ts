@@ -143,9 +143,9 @@ export interface TapePurgeReport {
 }
 
 /**
- * Removes tapes without an existing turn that were left before `options.before`: archived incarnations, discarded forks, imported tapes
- * without an agent, and tapes of sessions that are over. A turn may have written notes to such a tape. Each tape is removed with its
- * cards, or stays while other rows refer to it. As safe as `purgeRuns`.
+ * Removes tapes without an existing turn that were left before `options.before`. These are archived incarnations, discarded forks,
+ * imported tapes without an agent, and tapes of sessions that are over. A turn may have written notes to such a tape. Each tape is
+ * removed with its cards, or stays while other rows refer to it. As safe as `purgeRuns`.
  *
  * @throws KernelError as `purgeRuns`.
  */

@@ -1,0 +1,3 @@
+export function findLongLines(
+  markdown: string,
+): readonly { readonly line: number; readonly length: number }[];
