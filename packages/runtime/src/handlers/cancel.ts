@@ -118,7 +118,7 @@ const asSentence = (text: string): string => (/[.!?…]$/.test(text) ? text : `$
 
 export const cancel: Handler<Cancel> = {
   description:
-    'End a turn that was started before, with everything below it, or a whole run. Give turn_id or run_id. What it has not done yet is not done.',
+    'End a turn that was started before, with everything below it, or a whole run. Give turn_id or run_id. Steps that have not begun are not taken.',
   input: cancelSchema,
   repeatable: true,
   handle,

@@ -57,7 +57,8 @@ function requestOf({ hops, ...rest }: ChainArguments, approvalMs: number): Hando
 
 /** The parts of the primitive that need no runtime. */
 export const chainForm = {
-  description: 'Hands on, one after the other, each with the result of the one before',
+  description:
+    'Hand a task to several targets in sequence. Each target gets the result of the target before it.',
   input: chainArgumentsSchema,
 } as const;
 
