@@ -49,7 +49,7 @@ export const ERROR_CATALOGUE = {
     403,
     false,
     'The caller may not give turns to this target.',
-    'Add the profile to target_profiles of the caller, with one of its target_tags if there are any. Share an existing agent.',
+    "Add the profile to the caller's target_profiles, with one of its target_tags, if any. Share an existing agent.",
   ),
   permission_denied: entry(
     403,
