@@ -168,10 +168,7 @@ describe('lists', () => {
   it('docs/reference/cli.md has every kind of link of why-stuck, and no other', () => {
     const kinds =
       /WaitLinkKind =([^;]+);/.exec(read('packages/kernel/src/diagnose/wait-links.ts'))?.[1] ?? '';
-    // No kind waits for a decision yet.
-    const known = [...kinds.matchAll(/'(\w+)'/g)]
-      .map(([, kind]) => kind)
-      .filter((kind) => kind !== 'approval');
+    const known = [...kinds.matchAll(/'(\w+)'/g)].map(([, kind]) => kind);
     expect(
       codesIn(tableAfter('docs/reference/cli.md', 'Nothing that exists will move what is marked with !.')),
     ).toEqual(known.sort());
