@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { parse } from 'yaml';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const read = (path: string): string => readFileSync(join(root, path), 'utf8');
@@ -16,14 +17,26 @@ function filesBelow(folder: string): string[] {
   });
 }
 
-const files = ['packages', 'services', 'examples', 'bench', 'scripts', 'migrations', 'docs', '.ci'].flatMap(
-  filesBelow,
-);
+const files = [
+  'packages',
+  'services',
+  'examples',
+  'bench',
+  'scripts',
+  'migrations',
+  'docs',
+  '.ci',
+  '.github',
+].flatMap(filesBelow);
 /** The history of decisions mentions names that no longer exist. */
 const isOfDecisions = (path: string): boolean => /^docs\/decisions(\.md$|\/)/.test(path);
-const pages = ['README.md', 'CONTRIBUTING.md', ...files.filter((path) => path.endsWith('.md'))].filter(
-  (path) => !isOfDecisions(path),
-);
+const pages = [
+  'README.md',
+  'CONTRIBUTING.md',
+  'CHANGELOG.md',
+  'SECURITY.md',
+  ...files.filter((path) => path.endsWith('.md')),
+].filter((path) => !isOfDecisions(path));
 /** Tests are included, since they also contain the names of refused values. */
 const source = files
   .filter(
@@ -44,6 +57,7 @@ const FOREIGN = new Set([
   ...'allowJs deprecated readOnly writeOnly contentEncoding contentMediaType'.split(' '),
   ...['SCENES', 'SEED'],
   ...'reviews_first migrtion clerk main_'.split(' '),
+  ...'asyncio to_thread describe_numbers'.split(' '),
   ...'full_handoff Claude refund region abc etc xternal'.split(' '),
   ...'claude_desktop_config codeium windsurf mcp_config vscode LOGNAME TERM'.split(' '),
 ]);
@@ -168,10 +182,7 @@ describe('lists', () => {
   it('docs/reference/cli.md has every kind of link of why-stuck, and no other', () => {
     const kinds =
       /WaitLinkKind =([^;]+);/.exec(read('packages/kernel/src/diagnose/wait-links.ts'))?.[1] ?? '';
-    // No kind waits for a decision yet.
-    const known = [...kinds.matchAll(/'(\w+)'/g)]
-      .map(([, kind]) => kind)
-      .filter((kind) => kind !== 'approval');
+    const known = [...kinds.matchAll(/'(\w+)'/g)].map(([, kind]) => kind);
     expect(
       codesIn(tableAfter('docs/reference/cli.md', 'Nothing that exists will move what is marked with !.')),
     ).toEqual(known.sort());
@@ -201,4 +212,48 @@ describe('lists', () => {
     expect(members).not.toEqual([]);
     expect(codesIn([sentence])).toEqual(members.sort());
   });
+});
+
+interface Field {
+  readonly type: string;
+  readonly id?: string;
+  readonly attributes: { readonly label?: string };
+}
+
+describe('pictures and forms of the code host', () => {
+  it.each([
+    ['license', `license: ${/^(\w+) License\n/.exec(read('LICENSE'))?.[1]}`],
+    ['node', `Node.js: ${/"node": ">=([\d.]+)"/.exec(read('package.json'))?.[1]} or newer`],
+    [
+      'postgres',
+      `PostgreSQL: ${Number(/OLDEST_SERVER = (\d+)0_000;/.exec(read('packages/store/src/db/migrate.ts'))?.[1])} or newer`,
+    ],
+  ])('the badge %s says what the files of the repository say', (name, words) => {
+    const picture = read(`docs/badges/${name}.svg`);
+    const [label = '', value = ''] = words.split(': ');
+    expect(picture).toContain(`<title>${words}</title>`);
+    for (const text of [label, value]) expect(picture).toContain(`>${text}</text>`);
+    expect(picture.match(/https?:[^"]+/g)).toEqual(['http://www.w3.org/2000/svg']);
+    expect(read('README.md')).toContain(`[![${words}](docs/badges/${name}.svg)]`);
+  });
+
+  it.each(filesBelow('.github/ISSUE_TEMPLATE').filter((path) => !path.endsWith('config.yml')))(
+    '%s is a form, asks for version, backend, doctor and ids, and names pages that are there',
+    (path) => {
+      const text = read(path);
+      const form = parse(text) as { name: string; description: string; body: Field[] };
+      expect(form).toMatchObject({ name: expect.any(String), description: expect.any(String) });
+      const fields = form.body.filter(({ type }) => type !== 'markdown');
+      const ids = fields.map(({ id }) => id);
+      expect(new Set(ids).size).toBe(ids.length);
+      for (const { type, attributes } of fields) {
+        expect(['input', 'textarea', 'dropdown']).toContain(type);
+        expect(attributes.label).toEqual(expect.any(String));
+      }
+      for (const word of ['Version', 'Postgres', 'Redis', 'boxcar doctor --json', 'ids'])
+        expect(text).toContain(word);
+      const named = text.match(/\b(?:docs\/[\w/-]+|[A-Z]+)\.md\b/g) ?? [];
+      expect(named.filter((page) => !pages.includes(page) && !files.includes(page))).toEqual([]);
+    },
+  );
 });

@@ -1,10 +1,12 @@
 /** Every command line of README and docs is run as written, in this process on one database, or listed with a reason. */
+import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { type Boxcar, startBoxcar } from '@boxcar/cli';
+import { tapeName } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
 import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
@@ -68,14 +70,22 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ),
   ['curl ', 'asks a server; packages/http/src/approvals/approval-routes.test.ts sends the same'],
   ['boxcar worker', 'works until it is stopped; scripts/outside.test.ts starts it with a plugin'],
+  ['pip install ', 'asks another registry than that of npm'],
+  ['python3 ', 'needs the package bullmq of Python; this test checks the syntax of the file'],
+  [
+    'boxcar submit launch_principal --arg profile_name=analyst',
+    'needs the tool worker in Python; examples/tool-worker has a test with one in JavaScript',
+  ],
 ];
 
-/** Blocks that are neither programs nor commands: their description, and the test that checks them, if any. */
+/** Blocks that are neither programs nor commands here: their description, and the test that checks them, if any. */
 const NOT_CODE: Readonly<Record<string, string>> = {
   '': 'printed text, diagrams and grammars',
   mermaid: 'a diagram',
   ini: 'a unit of systemd',
   toml: 'the configuration of an MCP client',
+  jsonl: 'the lines of a tape file; commands of the page import it',
+  python: 'a program that needs a package of Python; this test checks its syntax',
 };
 
 const textOf = ({ words }: Command): string => words.join(' ');
@@ -97,6 +107,7 @@ const unlisted = commands.filter(({ file, command }) => file !== FOLLOWED && rul
 it('each block is a program, commands, data or of a listed kind', () => {
   const known = [...SHELL, 'console', ...Object.keys(NOT_CODE), 'ts', 'js', 'yaml', 'json'];
   expect(snippets.filter(({ language }) => !known.includes(language))).toEqual([]);
+  expect(known.filter((language) => !snippets.some((one) => one.language === language))).toEqual([]);
   expect(snippets.length).toBeGreaterThan(50);
 });
 
@@ -126,7 +137,33 @@ it('each listed command is shown somewhere, and names scripts and files that exi
 it('data is what its language says', () => {
   for (const { language, code } of snippets) {
     if (language === 'json') JSON.parse(code);
+    if (language === 'jsonl') for (const line of code.trimEnd().split('\n')) JSON.parse(line);
     if (language === 'yaml') expect(parseAllDocuments(code).flatMap((one) => one.errors)).toEqual([]);
+  }
+});
+
+const hasPython = spawnSync('python3', ['--version']).status === 0;
+
+it.skipIf(!hasPython)('the blocks of Python compile, and their page runs them by their names', () => {
+  const blocks = snippets.filter(({ language }) => language === 'python');
+  expect(blocks.length).toBeGreaterThan(0);
+  const folder = mkdtempSync(join(tmpdir(), 'boxcar-python-'));
+  try {
+    for (const { file, code } of blocks) {
+      const [, name = ''] = /^# (\S+\.py)\n/.exec(code) ?? [];
+      expect(commands.map((one) => [one.file, textOf(one.command)])).toContainEqual([
+        file,
+        `python3 ${name}`,
+      ]);
+      writeFileSync(join(folder, name), code);
+      const { status, stderr } = spawnSync('python3', ['-m', 'py_compile', name], {
+        cwd: folder,
+        encoding: 'utf8',
+      });
+      expect({ file, status, stderr }).toEqual({ file, status: 0, stderr: '' });
+    }
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
   }
 });
 
@@ -169,6 +206,10 @@ describe('the commands', () => {
       ({ file, language }) => file === 'docs/reference/policy.md' && language === 'yaml',
     );
     writeFileSync(join(folder, 'policy.yaml'), policy?.code ?? '');
+    const [lines] = snippets.filter(({ language }) => language === 'jsonl');
+    writeFileSync(join(folder, `${tapeName('/srv/demo', 'main')}.jsonl`), lines?.code ?? '');
+    const [analyst] = snippets.filter(({ code }) => code.startsWith('# analyst.yaml\n'));
+    writeFileSync(join(folder, 'analyst.yaml'), analyst?.code ?? '');
     process.chdir(folder);
     await runtime.applyProfile(profile('reviewer', { instructions: 'The first version.' }));
     for (const name of ['reviewer', 'boss', 'reader', 'writer', 'worker'])
@@ -187,7 +228,8 @@ describe('the commands', () => {
     );
     const ada = await runtime.tape({ agent: 'ada' });
     await ada.handoff('plan', { state: { summary: 'The plan.' } });
-    await boxcar.startWorker({ graceMs: 0 });
+    // Each turn of a placeholder stays open and holds a slot.
+    await boxcar.startWorker({ graceMs: 0, concurrency: 50 });
     const budget = { tokens: 100_000 };
     const ended = await submit('launch_principal', {
       ...{ profile_name: 'reviewer', instruction: 'Look.', wait: true, budget },

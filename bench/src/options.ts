@@ -44,7 +44,7 @@ suites
   fanout  fork_join of 1,000 and of 10,000 children: submit → parent's answer; memory of the worker
   pack    a context of 1,000 and 9,000 cards from three boxes that overlap: p50
   view    the messages of a context of 1,000 and 9,000 cards, loaded and built: p50
-  tape    an append of one message, p50; a view after an anchor with 100,000 entries behind it ÷ with 100
+  tape    an append of one message, p50; a view after an anchor with 100,000 entries before it ÷ with 100
   growth  200 turns of 5 KB on one agent: stored ÷ new bytes; the last turns' time ÷ the first ones'
   recover kill -9 of a worker, another one alive: until its turn goes on, p50 and longest
   cancel  a tree of 1,000 turns, until all are canceled and their worker is free

@@ -47,7 +47,9 @@ export async function benchTape({ servers, options, say }: Bench): Promise<Figur
   const appended = await measure(append);
   say(`tape append: ${perRound * options.rounds} samples of each`);
   const { value, floor } = await measure(view);
-  say(`tape view behind ${BEHIND.many} and ${BEHIND.few}: ${perRound * options.rounds} samples of each`);
+  say(
+    `tape view after ${BEHIND.many} and ${BEHIND.few} earlier entries: ${perRound * options.rounds} samples of each`,
+  );
   const forked = await measure(fork);
   say(`tape fork of ${BEHIND.many} and ${BEHIND.few}: ${perRound * options.rounds} samples of each`);
   return {

@@ -1,6 +1,6 @@
 /**
  * `@boxcar/kernel/base`: errors, secrets and checks of plain values, without the rules and without zod. For programs
- * that start often, such as health checks. `@boxcar/kernel` exports the same names, except `MAX_DURATION_MS`.
+ * that start often, such as health checks. `@boxcar/kernel` exports the same names.
  */
 export { checkDuration, checkWholeNumber, MAX_DURATION_MS } from './base/check-number.js';
 export { ERROR_CATALOGUE, type ErrorCode } from './base/error-catalogue.js';

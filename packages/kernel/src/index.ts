@@ -40,6 +40,8 @@ export {
   type KeyId,
   LONGEST_TIMER_MS,
   MAX_ANCHOR_NAME,
+  /** @public The longest duration that `checkDuration` accepts. */
+  MAX_DURATION_MS,
   MAX_TAPE_NAME,
   MaskedText,
   maskSecrets,
@@ -296,6 +298,8 @@ export {
   PROBE_MS,
   type PriceTable,
   type ProviderState,
+  /** @public The check of a `PriceTable`: the form of `prices` in `projectLimitsSchema` and of a file of prices. */
+  pricesSchema,
   priceTables,
   providerOf,
   type Ring,

@@ -1,8 +1,3 @@
-/**
- * Finds rings that a listener has taken but not claimed. A worker claims a ring milliseconds after taking it. A worker
- * that does not claim it was stopped or lost, and the queue gives the ring to another worker only after the queue's own
- * lock has expired.
- */
 /** A ring that no check has asked about for this time is forgotten: its turn was claimed, or has ended. */
 const FORGOTTEN_MS = 10 * 60_000;
 
@@ -12,6 +7,11 @@ interface Seen {
   readonly lastAt: number;
 }
 
+/**
+ * Finds rings that a listener has taken but not claimed. A worker claims a ring milliseconds after taking it. A worker
+ * that does not claim it was stopped or lost, and the queue gives the ring to another worker only after the queue's own
+ * lock has expired.
+ */
 export class TakenRings {
   /** By job id. */
   readonly #seen = new Map<string, Seen>();

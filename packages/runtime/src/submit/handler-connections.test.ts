@@ -516,26 +516,29 @@ describe('a handler that waits for something else inside its transaction', () =>
   test.each([
     ['its next statement', async ({ tx }: HandlerTools) => void (await tx.query(SELECT))],
     ['its commit', async () => undefined],
-  ])('until the server has ended it gets that error from %s and does not run again', async (_title, next) => {
-    await using one = program({ max: 2 });
-    const { runtime, pool } = one;
-    limitByLease(pool, LEASE_MS);
-    let runs = 0;
-    register(runtime, 'idles', async (tools) => {
-      runs++;
-      await tools.tx.query(SELECT);
-      await waitFor(async () => !(await isIdle()), { message: 'the server has ended the transaction' });
-      await next(tools);
-      return null;
-    });
-    const thrown = await runtime.submit('idles', {}).catch((error: unknown) => error);
-    expect(thrown).toMatchObject({
-      code: 'transaction_idle',
-      message: expect.stringMatching(/idles.*first statement/s),
-      details: { primitive: 'idles' },
-    });
-    expect(runs).toBe(1);
-  });
+  ])(
+    'until the server has ended it fails with transaction_idle at %s, and does not run again',
+    async (_title, next) => {
+      await using one = program({ max: 2 });
+      const { runtime, pool } = one;
+      limitByLease(pool, LEASE_MS);
+      let runs = 0;
+      register(runtime, 'idles', async (tools) => {
+        runs++;
+        await tools.tx.query(SELECT);
+        await waitFor(async () => !(await isIdle()), { message: 'the server has ended the transaction' });
+        await next(tools);
+        return null;
+      });
+      const thrown = await runtime.submit('idles', {}).catch((error: unknown) => error);
+      expect(thrown).toMatchObject({
+        code: 'transaction_idle',
+        message: expect.stringMatching(/idles.*first statement/s),
+        details: { primitive: 'idles' },
+      });
+      expect(runs).toBe(1);
+    },
+  );
 });
 
 describe('a statement of a handler that is cut off', () => {
