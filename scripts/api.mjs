@@ -15,7 +15,10 @@ const INTRODUCTION = `# Exports
 
 All names that the packages export, by entry. Programs and plugins begin with \`@boxcar/runtime\`, \`@boxcar/host\` and \`@boxcar/llm\`;
 \`@boxcar/kernel\` has the types, schemas and errors that they exchange. \`@boxcar/store\` and the narrow entries (\`/base\`, \`/health\`, \`/log\`, …)
-are for the other packages and may change with any version. \`node scripts/api.mjs --write\` writes this page.`;
+are for the other packages and may change with any version.
+
+\`npm run api-docs\` writes a reference of the same names as HTML, with all members and comments: open \`tools/api-docs/dist/index.html\`. It is
+made by TypeDoc. \`node scripts/api.mjs --write\` writes this page.`;
 
 /**
  * @typedef {{ name: string, kind: string, text: string }} ApiName
@@ -46,8 +49,12 @@ function entriesOf(folder) {
     .map((entry) => ({
       name: posix.join(name, entry),
       file: posix.join('packages', folder, exports[entry]['@boxcar/source']),
+      declarations: posix.join('packages', folder, exports[entry].types),
     }));
 }
+
+/** All entries, in the order of the page: name, source and built declarations. */
+export const listEntries = () => PACKAGES.flatMap(entriesOf);
 
 /**
  * @param {string} request
@@ -143,7 +150,7 @@ function byEntry(page) {
 
 /** The whole page, generated from the sources. */
 export function apiPage() {
-  const sections = PACKAGES.flatMap(entriesOf).map(({ name, file }) => {
+  const sections = listEntries().map(({ name, file }) => {
     const rows = namesOf(file).map((one) => `| \`${one.name}\` | ${one.kind} | ${one.text} |`);
     return `## ${name}\n\n| name | kind | what it is |\n|---|---|---|\n${rows.join('\n')}`;
   });

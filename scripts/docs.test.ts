@@ -82,6 +82,12 @@ const isSaid = (name: string): boolean =>
 const code = (text: string): readonly string[] =>
   [...withoutBlocks(text).matchAll(/`([^`\n]+)`/g)].map(([, inner = '']) => inner);
 
+/** Names of tables, columns and queues in pictures. */
+const drawn = (text: string): readonly string[] =>
+  [...text.matchAll(/```mermaid\n([\s\S]*?)```/g)].flatMap(
+    ([, picture = '']) => picture.match(/\b[a-z]+(?:_[a-z]+)+\b|\bboxcar-[a-z]+(?:-[a-z]+)*/g) ?? [],
+  );
+
 const withoutBlocks = (text: string): string => text.replace(/```[\s\S]*?```/g, '');
 
 describe.each(pages)('%s', (page) => {
@@ -94,6 +100,7 @@ describe.each(pages)('%s', (page) => {
     const unknown = names.filter((name) =>
       name.startsWith('--') ? !source.includes(name) : !words.has(name) && !FOREIGN.has(name),
     );
+    unknown.push(...drawn(text).filter((name) => !source.includes(name)));
     expect([...new Set(unknown)]).toEqual([]);
   });
 

@@ -29,6 +29,7 @@ const SCRIPTS = [
   'tarballs.mjs',
   'test.mjs',
   'verify.mjs',
+  '../tools/api-docs/api-docs.mjs',
 ];
 
 it.each(SCRIPTS)('%s explains itself, and does nothing else', async (script) => {

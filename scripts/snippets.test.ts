@@ -81,7 +81,7 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
 /** Blocks that are neither programs nor commands here: their description, and the test that checks them, if any. */
 const NOT_CODE: Readonly<Record<string, string>> = {
   '': 'printed text, diagrams and grammars',
-  mermaid: 'a diagram',
+  mermaid: 'a diagram; scripts/mermaid.test.ts parses it',
   ini: 'a unit of systemd',
   toml: 'the configuration of an MCP client',
   jsonl: 'the lines of a tape file; commands of the page import it',

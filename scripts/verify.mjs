@@ -7,8 +7,8 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 const USAGE = `Usage: npm run verify [-- --static]
 
-Checks format, lint, types, import arrows, rooms, unused code, docs/reference/api.md, the wording of docs and comments,
-the length of lines in the docs, the schema dump and the build before, then runs all tests.
+Checks format, lint, types, import arrows, rooms, unused code, docs/reference/api.md, links and types of exports, the
+wording of docs and comments, the length of lines in the docs, the schema dump and the build before, then runs all tests.
 
   --static   leave out the tests`;
 const { flags } = readScriptArguments(USAGE, { flags: ['static'] });
@@ -25,6 +25,7 @@ const steps = [
   ['types, tests included', bin('tsc'), '-p', 'tsconfig.test.json'],
   ['unused files, exports and dependencies', bin('knip')],
   ['exports in docs/reference/api.md', process.execPath, 'scripts/api.mjs'],
+  ['links and types of exports', process.execPath, 'tools/api-docs/api-docs.mjs', '--check'],
   ['plain English', process.execPath, 'scripts/plain-english.mjs'],
   ['lines of the docs', process.execPath, 'scripts/long-lines.mjs'],
   ['schema dump', process.execPath, ...source, 'scripts/db-dump.ts', '--check'],

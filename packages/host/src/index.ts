@@ -4,6 +4,14 @@ export { childEnvironment, declareEnvironmentSecrets, type Environment } from '.
 export { detailsOf, errorLine } from './error-text.js';
 export { createProcessLog } from './log.js';
 export { describeError, reportError } from './report-error.js';
-export { migrateServer, openServer, openStack, type Server, type Stack, type StackOptions } from './stack.js';
+export {
+  migrateServer,
+  openServer,
+  openStack,
+  type Server,
+  type ServerConfig,
+  type Stack,
+  type StackOptions,
+} from './stack.js';
 export { type Boxcar, type StartOptions, startBoxcar } from './start-boxcar.js';
 export { strayCalls } from './stray-calls.js';

@@ -26,7 +26,8 @@ export interface Server extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-type ServerConfig = Pick<Config, 'databaseUrl' | 'directUrl' | 'embeddedPort' | 'embeddedKeepMs'>;
+/** The settings that say which server to use. */
+export type ServerConfig = Pick<Config, 'databaseUrl' | 'directUrl' | 'embeddedPort' | 'embeddedKeepMs'>;
 
 /**
  * The Postgres of `DATABASE_URL`; without that setting the embedded one, which is started or joined. Runs no migrations.

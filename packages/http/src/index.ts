@@ -12,6 +12,7 @@ export {
   type Method,
   type PublicCall,
   type Route,
+  type RouteBase,
   readQuery,
   type TokenDoor,
 } from './route.js';

@@ -45,7 +45,8 @@ export interface Call extends PublicCall {
   isStillAllowed(): Promise<boolean>;
 }
 
-interface RouteBase {
+/** The part that all routes have. */
+export interface RouteBase {
   readonly method: Method;
   /** `/runs/:run_id/approvals`. */
   readonly path: string;

@@ -18,10 +18,13 @@ export type {
   ExplainedTool,
   Finding,
   FirstPlace,
+  ModelOption,
   Named,
   ReadRight,
+  SelectorsOption,
   StepExplanation,
   WhyAnswer,
+  WhyHead,
   WhyHint,
   WhyPart,
   WhyPlace,
@@ -58,6 +61,7 @@ export {
   type HandoffToolOptions,
   handoffForm,
   handoffsOfRoot,
+  type KeyedReply,
   type ListHandoffsOptions,
   type ListWebhooksOptions,
   listHandoffPage,
@@ -68,6 +72,7 @@ export {
   type ReplyOptions,
   replyTo,
   retryWebhook,
+  type StreamOptions,
   type WebhookPage,
   waitForHandoff,
 } from './handoff/index.js';
@@ -96,6 +101,7 @@ export {
   rejectHandoff,
   requestHandoff,
   type SessionClient,
+  type SessionRuntime,
 } from './handoff-session/index.js';
 export {
   authenticateKey,
@@ -106,6 +112,7 @@ export {
   type Key,
   type KeyList,
   type KeyPrincipal,
+  type KeyText,
   type ListKeysOptions,
   listKeys,
   makeKeyText,
@@ -148,7 +155,12 @@ export {
 } from './lists.js';
 export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';
 export type {
+  BoxRequest,
+  CardsRequest,
   CountTokens,
+  GrantRequest,
+  HandlerPacker,
+  InstructionRequest,
   PackPreview,
   PreviewCard,
   PreviewMessage,
@@ -182,7 +194,15 @@ export {
   type PushRequest,
   type TaskPage,
 } from './public-agent/index.js';
-export type { TurnResult } from './queue/index.js';
+export type {
+  JobFlow,
+  JobQueue,
+  JobWorker,
+  NewJobOptions,
+  TurnResult,
+  UnreadableJob,
+  WorkerSettings,
+} from './queue/index.js';
 export {
   BullMqDoorbell,
   InProcessDoorbell,
@@ -208,11 +228,14 @@ export type {
   EntryOptions,
   ForkedSession,
   ForkSessionOptions,
+  FoundMatches,
   Handoff,
   HandoffOptions,
   ImportedTape,
   ImportOptions,
+  KindsOption,
   MessagesOptions,
+  RecordsPage,
   ResolvedTapeRef,
   SearchOptions,
   TapeFile,
@@ -234,6 +257,6 @@ export {
 } from './tape/index.js';
 export type { IsolatedTool, Tool, ToolContext, ToolServers } from './tool/index.js';
 export { type CommandAnswer, runTapeCommand } from './tool/index.js';
-export { ToolQueue } from './tool-queue/index.js';
+export { type NewToolJob, type QueuedCall, ToolQueue } from './tool-queue/index.js';
 export type { WebhookSettings } from './webhook/index.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/index.js';

@@ -195,17 +195,25 @@ export class Runtime implements RuntimeCore {
   readonly strategies: PackingStrategies;
   readonly selectors: Selectors;
   readonly log: Log;
+  /** @internal */
   readonly watcher: TurnWatcher;
+  /** @internal */
   readonly gate: CallGateOptions;
   /** @internal Programs use `HandoffTool`. */
   readonly handoffs: HandoffParts;
   /** @internal */
   readonly webhooks: WebhookSender;
+  /** @internal */
   readonly builds: BuildWatch;
+  /** @internal */
   readonly open: RuntimeCore['open'];
+  /** @internal */
   readonly keptCallers = new KeptCallers();
+  /** @internal */
   readonly localWorkers = new Set<LocalWorker>();
+  /** @internal */
   readonly write: RuntimeCore['write'];
+  /** @internal */
   readonly outside: OutsideCalls | undefined;
   /** The lineage of forked sessions. */
   readonly sessions: SessionGraph;
@@ -710,37 +718,45 @@ export class Runtime implements RuntimeCore {
     return () => void this.#beforeClose.delete(work);
   }
 
+  /** @internal */
   ring(rings: readonly Ring[]): void {
     this.#announcer.ring(rings);
   }
 
+  /** @internal */
   sendSoon(call: PendingCall): void {
     this.#announcer.sendSoon(call);
   }
 
+  /** @internal */
   promoteSoon(workerTarget: string): void {
     this.#announcer.promoteSoon(workerTarget);
   }
 
+  /** @internal */
   letWarmedIn(turnId: TurnId): void {
     this.#announcer.letWarmedIn(turnId);
   }
 
+  /** @internal */
   announceEnds(ends: Ends): void {
     this.#announcer.announceEnds(ends);
   }
 
+  /** @internal */
   finishSoon(batchIds: readonly BatchId[]): void {
     this.#announcer.finishSoon(batchIds);
   }
 
-  /** A field and not a method, so that it can be passed on without its runtime. */
+  /** A field and not a method, so that it can be passed on without its runtime. @internal */
   readonly tellSourceSoon = (handoffId: HandoffId): void => this.#announcer.tellSourceSoon(handoffId);
 
+  /** @internal */
   wakeDoorJobsSoon(ids: readonly (TurnId | BatchId)[]): void {
     this.#announcer.wakeDoorJobsSoon(ids);
   }
 
+  /** @internal */
   afterwards(work: () => Promise<void>): void {
     this.#announcer.afterwards(work);
   }

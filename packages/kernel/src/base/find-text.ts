@@ -145,7 +145,7 @@ export class WantedText {
     return yield* this.#searchFolded(text, match === 'unescaped', onFound);
   }
 
-  /** The first way of {@link TEXT_MATCHES} that finds the text. */
+  /** The first way of `TEXT_MATCHES` that finds the text. */
   *match(text: string): Generator<number, TextMatch | undefined> {
     for (const match of TEXT_MATCHES) {
       let isFound = false;

@@ -66,7 +66,7 @@ const bareRef = (ref: string): string =>
 export const agentIdIn = (ref: string): AgentId | undefined => tryParseId<'agent'>(bareRef(ref));
 
 /**
- * The names that a reference to an agent may mean, the preferred name first. The output of {@link agentLabel} means the
+ * The names that a reference to an agent may mean, the preferred name first. The output of `agentLabel` means the
  * agent of that name, even if another agent's name includes the prefix.
  */
 export const agentNamesOf = (ref: string): readonly string[] => [

@@ -4,6 +4,7 @@
  */
 import { isContextOverflow, isJsonObject, type JsonObject, type ModelErrorCode } from '@boxcar/kernel';
 
+/** The facts about a failed answer of a provider. */
 export interface FailureEvidence {
   /** HTTP status; undefined when no answer arrived. */
   readonly status?: number | undefined;

@@ -65,9 +65,11 @@ export const modelEnvironment = {
 } as const;
 
 const environmentSchema = z.object(modelEnvironment);
+/** The parsed environment variables of the providers. */
+export type ModelEnvironment = z.output<typeof environmentSchema>;
 
 /** The settings of a parsed environment, for `createModelRouter({ providers })`. */
-export const toModelSettings = (env: z.output<typeof environmentSchema>): ModelSettings => ({
+export const toModelSettings = (env: ModelEnvironment): ModelSettings => ({
   openai: { apiKey: env.OPENAI_API_KEY, baseUrl: env.OPENAI_BASE_URL },
   anthropic: { apiKey: env.ANTHROPIC_API_KEY, baseUrl: env.ANTHROPIC_BASE_URL },
   google: { apiKey: env.GEMINI_API_KEY, baseUrl: env.GEMINI_BASE_URL },

@@ -45,11 +45,13 @@ export interface StepChoice {
   readonly attempt?: number | undefined;
 }
 
+/** An option of `explainStep` and `why`. */
 export interface SelectorsOption {
   /** The selectors of this process. A prompt cannot be rebuilt without the selector that made it. */
   readonly selectors?: Selectors | undefined;
 }
 
+/** An option of `explainStep` and `why`. */
 export interface ModelOption {
   /** The models of this process. Their adapters describe their additions to a prompt. */
   readonly model?: Pick<Model, 'describeWire'> | undefined;

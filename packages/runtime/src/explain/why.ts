@@ -53,7 +53,8 @@ export type WhyHint =
   /** The longest beginning of the text that a prompt contains. */
   | { readonly kind: 'nearest'; readonly step: number; readonly text: string };
 
-interface WhyHead {
+/** The part that every answer of `why` has. */
+export interface WhyHead {
   readonly turn_id: TurnId;
   readonly text: string;
 }

@@ -1,4 +1,9 @@
-export { HandoffSessions, openHandoffSessions, type SessionClient } from './handoff-sessions.js';
+export {
+  HandoffSessions,
+  openHandoffSessions,
+  type SessionClient,
+  type SessionRuntime,
+} from './handoff-sessions.js';
 export { acceptHandoff, completeHandoff, findPackage, rejectHandoff } from './packages.js';
 export { requestHandoff } from './request-handoff.js';
 export type {

@@ -43,7 +43,7 @@ import {
   type WebhookPage,
 } from './webhook-lists.js';
 
-/** The part of a runtime that a tool needs. `Runtime` implements it. */
+/** The part of a runtime that a tool needs. `Runtime` implements it. @internal */
 export interface HandoffRuntime extends RuntimeCore {
   readonly handoffs: HandoffParts;
   readonly webhooks: WebhookSender;

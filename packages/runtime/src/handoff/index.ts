@@ -25,10 +25,10 @@ export type {
   HandoffAnswer,
   HandoffInput,
 } from './handoff-types.js';
-export { messagesOf, type ReplyOptions, replyTo } from './messages.js';
+export { type KeyedReply, messagesOf, type ReplyOptions, replyTo } from './messages.js';
 export { AGDDHandoffAdapter, type NativeAdapterOptions, NativeHandoffAdapter } from './native-adapter.js';
 export { HandoffParts, type HandoffSettings } from './parts.js';
-export { streamHandoff } from './stream-handoff.js';
+export { type StreamOptions, streamHandoff } from './stream-handoff.js';
 export {
   checkWebhookOptions,
   type ListWebhooksOptions,

@@ -26,6 +26,7 @@ const MAX_END_PARTS = 3;
 /** How often the rows are read when no notification arrives. */
 const LOOK_MS = 500;
 
+/** Where a stream of a handoff begins, and the signal that ends it. */
 export interface StreamOptions {
   /** The number of the last part that the reader saw. Default 0. */
   readonly afterSeq?: number | undefined;

@@ -1,5 +1,5 @@
 export { authenticateKey, type KeyPrincipal } from './authenticate-key.js';
-export { digestOf as digestKey, makeKeyText } from './key-text.js';
+export { digestOf as digestKey, type KeyText, makeKeyText } from './key-text.js';
 export {
   type CreatedKey,
   type CreateKeyOptions,

@@ -6,6 +6,7 @@ const RANDOM_BYTES = 32;
 const HINT_LENGTH = 4;
 const FORM = /^boxcar_[A-Za-z0-9_-]{43}$/;
 
+/** The text of a new key, and the parts of it that are stored. */
 export interface KeyText {
   readonly text: string;
   readonly sha256: Buffer;

@@ -31,6 +31,7 @@ function parseRole(value: JsonValue | undefined, field: string): Role | null {
   });
 }
 
+/** The cards to make, and their author. */
 export interface CardsRequest {
   readonly projectId: string;
   readonly authorId: string;
@@ -52,6 +53,7 @@ export async function makeCards(io: PackIo, request: CardsRequest): Promise<Made
   return { answer: ids, rows };
 }
 
+/** The box to make: new cards, existing cards, or both. */
 export interface BoxRequest {
   readonly projectId: string;
   readonly sourceAgentId: string;
@@ -107,6 +109,7 @@ export async function makeBox(io: PackIo, request: BoxRequest): Promise<Made<Box
   return { answer: boxId, rows };
 }
 
+/** The right to give: to whom, and on which box. */
 export interface GrantRequest {
   readonly projectId: string;
   readonly sourceAgentId: string;

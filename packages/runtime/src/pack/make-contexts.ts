@@ -215,6 +215,7 @@ export function makeSnapshot(
   return { answer: boxId, rows };
 }
 
+/** A packing whose handover is that of a delegation: an instruction and boxes to inherit. */
 export type InstructionRequest = Omit<PackRequest, 'handover' | 'arguments'> & {
   readonly profileName: string;
   readonly instruction: JsonValue;

@@ -4,8 +4,11 @@ export {
   chunks,
   type JobFlow,
   type JobQueue,
+  type JobWorker,
+  type NewJobOptions,
   type QueueConnection,
   type Queues,
+  type WorkerSettings,
   within,
 } from './job-queue.js';
 export { migrateQueues, openQueues } from './queues.js';
@@ -18,3 +21,4 @@ export {
   TurnWatcher,
   turnNotFound,
 } from './turn-watcher.js';
+export type { UnreadableJob } from './unreadable-jobs.js';

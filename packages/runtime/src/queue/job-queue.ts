@@ -7,6 +7,7 @@ export type QueueConnection =
   | { readonly kind: 'redis'; readonly url: string }
   | { readonly kind: 'postgres'; readonly url: string };
 
+/** The options of a new job. */
 export interface NewJobOptions {
   readonly jobId: string;
   readonly removeOnComplete: boolean;
@@ -38,6 +39,7 @@ export interface JobFlow {
   addBulk(flows: FlowJob[]): Promise<unknown>;
 }
 
+/** The part of a BullMQ worker that Boxcar uses. */
 export interface JobWorker {
   /** Takes no more jobs until `resume`. A job that is on its way may still arrive. */
   pause(): void;
@@ -46,6 +48,7 @@ export interface JobWorker {
   close(): Promise<void>;
 }
 
+/** The settings of a worker of a queue. */
 export interface WorkerSettings {
   readonly concurrency: number;
   readonly onError: (error: unknown) => void;

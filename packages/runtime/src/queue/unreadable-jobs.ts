@@ -14,6 +14,7 @@ interface JobMaker {
   createJob(stored: StoredJob, jobId: string): Pick<Job, 'deferredFailure'>;
 }
 
+/** A job that was failed because its data is not JSON. */
 export interface UnreadableJob {
   readonly jobId: string;
   readonly reason: string;

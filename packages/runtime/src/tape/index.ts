@@ -8,7 +8,8 @@ export type { ImportedTape } from './import-key.js';
 export type { TapeFile, TapeSource } from './import-source.js';
 export { type ImportOptions, importTape } from './import-tape.js';
 export { openTape, type TapeOptions } from './open-tape.js';
-export type { TapeMatch } from './search-tape.js';
+export type { RecordsPage } from './read-tape.js';
+export type { FoundMatches, TapeMatch } from './search-tape.js';
 export { SessionGraph, type SessionMetadata, type SessionScope } from './session-graph.js';
 export { Tape } from './tape.js';
 export { toAppendError } from './tape-errors.js';
@@ -30,6 +31,7 @@ export {
   type EntryOptions,
   type Handoff,
   type HandoffOptions,
+  type KindsOption,
   type MessagesOptions,
   type SearchOptions,
   type TapeInfo,

@@ -86,6 +86,7 @@ export interface TapeInfo {
   readonly last_token_usage: number | null;
 }
 
+/** A choice of entries by kind. */
 export interface KindsOption {
   /** Kinds of entries, or of imported lines. An empty list means all kinds. */
   readonly kinds?: readonly string[];

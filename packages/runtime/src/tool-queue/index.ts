@@ -1,2 +1,2 @@
 export { OutsideCalls } from './queue-tool-calls.js';
-export { TOOL_RESULTS_QUEUE, ToolQueue } from './tool-queue.js';
+export { type NewToolJob, type QueuedCall, TOOL_RESULTS_QUEUE, ToolQueue } from './tool-queue.js';

@@ -75,7 +75,7 @@ export interface Notice {
   readonly hasHandoffs: boolean;
   /**
    * The sessions' turns whose ends must be read, the newest first: the end reported here, or ends that were reported there and have not
-   * been read. The turn itself when those turns have been purged. At most {@link MAX_CAUSES}.
+   * been read. The turn itself when those turns have been purged. At most `MAX_CAUSES`.
    */
   readonly causeIds: readonly TurnId[];
 }

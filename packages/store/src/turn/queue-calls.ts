@@ -173,7 +173,7 @@ export async function hastenLooks(pool: pg.Pool, turnIds: readonly TurnId[]): Pr
   if (turnIds.length > 0) await runRetrying(pool, HASTEN, [turnIds]);
 }
 
-/** The same as {@link hastenLooks}, in the transaction that ends the turns. */
+/** The same as `hastenLooks`, in the transaction that ends the turns. */
 export async function hastenLooksWithin(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
   await run(tx, HASTEN, [turnIds]);
 }
