@@ -42,7 +42,7 @@ const FOREIGN = new Set([
     ' ',
   ),
   ...'allowJs deprecated readOnly writeOnly contentEncoding contentMediaType'.split(' '),
-  ...['SCENES', 'SEED'],
+  ...['SCENES', 'SEED', 'SHOP'],
   ...'reviews_first migrtion clerk main_'.split(' '),
   ...'full_handoff Claude refund region abc etc xternal'.split(' '),
   ...'claude_desktop_config codeium windsurf mcp_config vscode LOGNAME TERM'.split(' '),
