@@ -160,8 +160,9 @@ describe('the commands', () => {
     });
     writeFileSync(join(folder, 'profiles.yaml'), JSON.stringify(profile('reviewer')));
     writeFileSync(join(folder, 'support.yaml'), JSON.stringify(profile('support')));
-    // Its tools are compiled and called elsewhere.
-    writeFileSync(join(folder, 'refunds.js'), 'export default () => undefined;\n');
+    // Their tools are compiled and called elsewhere.
+    for (const plugin of ['refunds.js', 'my-tools.mjs'])
+      writeFileSync(join(folder, plugin), 'export default () => undefined;\n');
     writeFileSync(
       join(folder, 'rules.yaml'),
       JSON.stringify({
