@@ -55,7 +55,7 @@ const FOREIGN = new Set([
     ' ',
   ),
   ...'allowJs deprecated readOnly writeOnly contentEncoding contentMediaType'.split(' '),
-  ...['SCENES', 'SEED'],
+  ...['SCENES', 'SEED', 'SHOP'],
   ...'reviews_first migrtion clerk main_'.split(' '),
   ...'asyncio to_thread describe_numbers'.split(' '),
   ...'full_handoff Claude refund region abc etc xternal'.split(' '),

@@ -31,6 +31,7 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ['npm run soak', 'takes minutes; its parts have tests in packages/runtime'],
   ['npm run test:isolation', 'runs a part of the tests at other isolation levels'],
   ['npx vitest run', 'runs tests'],
+  ['npx tsc', 'scripts/outside.test.ts compiles the same file'],
   ['node scripts/bootstrap.mjs', 'every checkout begins with it'],
   ['npm run verify', 'what CI runs'],
   ['.ci/run', 'what CI runs'],
@@ -195,6 +196,10 @@ describe('the commands', () => {
       ...{ tags: ['code'], ...more },
     });
     writeFileSync(join(folder, 'profiles.yaml'), JSON.stringify(profile('reviewer')));
+    writeFileSync(join(folder, 'support.yaml'), JSON.stringify(profile('support')));
+    // Their tools are compiled and called elsewhere.
+    for (const plugin of ['refunds.js', 'my-tools.mjs'])
+      writeFileSync(join(folder, plugin), 'export default () => undefined;\n');
     writeFileSync(
       join(folder, 'rules.yaml'),
       JSON.stringify({
@@ -212,7 +217,7 @@ describe('the commands', () => {
     writeFileSync(join(folder, 'analyst.yaml'), analyst?.code ?? '');
     process.chdir(folder);
     await runtime.applyProfile(profile('reviewer', { instructions: 'The first version.' }));
-    for (const name of ['reviewer', 'boss', 'reader', 'writer', 'worker'])
+    for (const name of ['reviewer', 'boss', 'reader', 'writer', 'worker', 'support'])
       await runtime.applyProfile(profile(name, { delegation_policy: { target_profiles: null } }));
     await runtime.applyProfile(profile('waiting', { model: 'scripted:never', script: undefined }));
     for (const name of ['ada', 'clerk-1', 'worker-abc123', 'worker-def456'])

@@ -13,14 +13,19 @@ Packs the packages that a program needs, as npm installs them. Default folder: t
 const [given = 'tarballs'] = readScriptArguments(USAGE, { maxPositionals: 1 }).positionals;
 const folder = resolve(root, given);
 const windows = process.platform === 'win32';
-const { status } = spawnSync(
+console.error('boxcar: packing');
+// The list of the packed files is long, so it is printed only when something fails.
+const { status, stdout, stderr } = spawnSync(
   windows ? 'npx.cmd' : 'npx',
   [
     ...['--yes', packageManager, '--recursive', '--filter', './packages/*', '--filter', '!@boxcar/testkit'],
     ...['pack', '--pack-destination', folder],
   ],
-  { cwd: root, shell: windows, stdio: ['ignore', 2, 2] },
+  { cwd: root, shell: windows, stdio: ['ignore', 'pipe', 'pipe'], encoding: 'utf8', maxBuffer: 64 << 20 },
 );
-if (status === 0)
-  console.log(`packed into ${folder}; install them elsewhere by: npm install ${join(folder, '*.tgz')}`);
+if (status === 0) {
+  console.log(`packed into ${folder}; install them in your project: npm install ${join(folder, '*.tgz')}`);
+} else {
+  process.stderr.write(`${stdout ?? ''}${stderr ?? ''}`);
+}
 process.exitCode = status ?? 1;

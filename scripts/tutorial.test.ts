@@ -27,13 +27,17 @@ test('the tutorial does what it says: a team works, its texts have origins, and 
   // The plugin finds the packages of the command line.
   symlinkSync(join(root, 'packages/cli/node_modules'), join(folder, 'node_modules'));
   cpSync(join(root, 'packages/cli/package.json'), join(folder, 'package.json'));
+  const files: string[] = [];
   for (const { code, language } of blocks)
-    if (['yaml', 'js'].includes(language)) writeFileSync(join(folder, nameOf(code)), code);
+    if (['yaml', 'js'].includes(language)) {
+      files.push(nameOf(code));
+      writeFileSync(join(folder, nameOf(code)), code);
+    }
   const env: Env = { DATABASE_URL: database.url };
   // An embedded Postgres is migrated by the first command; this one is given.
   await cli(['migrate'], env);
   const inFolder = (word: string): string =>
-    ['team.yaml', './look-up.mjs'].includes(word) ? join(folder, word) : word;
+    files.includes(word.replace(/^\.\//, '')) ? join(folder, word) : word;
   const latest = async (text: string): Promise<string> =>
     (await database.pool.query<{ id: string }>(text)).rows[0]?.id ?? '';
   const made: Readonly<Record<string, () => Promise<string>>> = {
@@ -54,23 +58,25 @@ test('the tutorial does what it says: a team works, its texts have origins, and 
   /** `$!` of the other terminal. */
   let background: NodeChild | undefined;
   const outputs: string[] = [];
+  const untilToolsRun = () =>
+    waitFor(
+      async () =>
+        (
+          await database.pool.query(
+            "select from boxcar.tool_calls where name = 'look_up' and ended_at is null",
+          )
+        ).rowCount === 2,
+      { message: 'both researchers wait for their tool' },
+    );
   const runCommand = async (command: Command): Promise<void> => {
     const [program, ...rest] = command.words;
     // scripts/outside.test.ts packs and installs.
     if (program === 'npm') return;
     if (program === 'kill') {
       expect(rest).toEqual(['-9', '$!']);
-      await waitFor(
-        async () =>
-          (
-            await database.pool.query(
-              "select from boxcar.tool_calls where name = 'look_up' and ended_at is null",
-            )
-          ).rowCount === 2,
-        { message: 'both researchers wait for their tool' },
-      );
       background?.kill('SIGKILL');
       await background?.exited;
+      background = undefined;
       return;
     }
     const isDirect = program === 'node' && rest[0] === 'node_modules/.bin/boxcar';
@@ -86,6 +92,8 @@ test('the tutorial does what it says: a team works, its texts have origins, and 
       else worker = started;
       return;
     }
+    // A reader repeats the command of the page until the tree shows this.
+    if (args[0] === 'tree' && background !== undefined) await untilToolsRun();
     const { code, stdout, stderr } = await cli(args, env);
     expect(code, `${args.join(' ')}: ${stderr}`).toBe(0);
     outputs.push(stdout);
@@ -96,8 +104,9 @@ test('the tutorial does what it says: a team works, its texts have origins, and 
       if (language !== 'sh') continue;
       for (const command of readCommands(code)) await runCommand(command);
     }
-    const [applied, answered, tree, turns, origin, accepted, watched] = outputs;
-    expect(outputs).toHaveLength(7);
+    const [applied, answered, tree, turns, origin, accepted, waiting, watched, changed] = outputs;
+    expect(outputs).toHaveLength(9);
+    expect(applied).not.toContain('warning');
     expect(applied).toMatch(/lead.*\n.*researcher.*\n.*writer/);
     expect(answered).toContain(report?.code);
     expect(tree).toMatch(
@@ -106,6 +115,8 @@ test('the tutorial does what it says: a team works, its texts have origins, and 
     expect(turns).toContain('success');
     expect(origin).toMatch(/card [\s\S]*author [\s\S]*packing +pack_arguments of 'instruction'/);
     expect(accepted).toMatch(/status +accepted/);
+    expect(waiting?.match(/researcher\S* · fork_join +running/g)).toHaveLength(2);
+    expect(changed).toMatch(/writer +2 +changed/);
     expect(watched).toMatch(/4 × success(?![\s\S]*running)/);
     expect(worker?.stderr).toContain('sweep.taken_over');
     // No step was repeated, and the two turns whose worker died have been claimed once more.

@@ -94,7 +94,7 @@ describe('a survey', () => {
     expect(report).toEqual({ ...KNOWN, experts: 4, unanswered: [], summary: expect.any(String) });
     expect(report.summary).toBe(
       '104 lines in 13 files; languages by lines: TypeScript, JavaScript, Markdown. 22 exports, 10 TODOs. ' +
-        'Longest of 14 named functions: area, Canvas.size, größe. 0 of 4 experts gave no answer.',
+        'Longest of 14 named functions: area, Canvas.size, größe. Experts without an answer: 0 of 4.',
     );
     const { rows } = await h.runtime.pool.query<{ run_id: string }>('select id as run_id from boxcar.runs');
     expect(rows).toEqual([{ run_id: run.run_id }]);
@@ -185,7 +185,7 @@ describe('a survey', () => {
         todos: 9,
         experts: 4,
         unanswered: [{ code: 'script_mismatch', message: expect.stringContaining('Folder: docs') }],
-        summary: expect.stringContaining('1 of 4 experts gave no answer.'),
+        summary: expect.stringContaining('Experts without an answer: 1 of 4.'),
       },
     });
   });

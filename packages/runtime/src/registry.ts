@@ -194,7 +194,7 @@ export class Registry {
     const tools = [
       ...findMissing(this, profile).map((tool) => ({
         tool,
-        message: `no registered tool or primitive has this name, and the profile does not declare it${meant(tool, [...this.tools.keys(), ...this.#shownHandlers]) || '; a plugin of the workers must bring it'}`,
+        message: `no tool or primitive that is registered in this process has this name, and the profile does not declare it${meant(tool, [...this.tools.keys(), ...this.#shownHandlers]) || '; load a plugin that registers it in each worker'}`,
       })),
       ...unlisted.map((tool) => ({ tool, message: 'must_end_with names it, and tools does not list it' })),
       ...unguarded.map((tool) => ({
@@ -222,7 +222,7 @@ export class Registry {
   #selectorFindings({ view }: Profile): readonly SelectorFinding[] {
     const selector = selectorOfView(view);
     if (selector === null || this.selectors.has(selector)) return [];
-    const hint = meant(selector, this.selectors.names) || '; a plugin of the workers must bring it';
-    return [{ selector, message: `no selector of this name is registered${hint}` }];
+    const hint = meant(selector, this.selectors.names) || '; load a plugin that registers it in each worker';
+    return [{ selector, message: `no selector of this name is registered in this process${hint}` }];
   }
 }

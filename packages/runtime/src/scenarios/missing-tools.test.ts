@@ -30,7 +30,7 @@ describe('when a profile is applied', () => {
     const findings = await apply({ tools: ['look', 'fork_join', render, 'fork_jion', 'zzz'] });
     expect(findings).toEqual([
       { tool: 'fork_jion', message: expect.stringMatching(/has this name.*; did you mean 'fork_join'\?$/) },
-      { tool: 'zzz', message: expect.stringMatching(/a plugin of the workers must bring it$/) },
+      { tool: 'zzz', message: expect.stringMatching(/load a plugin that registers it in each worker$/) },
     ]);
   });
 

@@ -48,7 +48,8 @@ export interface Noun {
 
 const ageOf = (date: Date): string => formatShortDuration(Math.max(Date.now() - date.getTime(), 0));
 const AGE = { title: 'age', align: 'right' } as const;
-const ID_REMARK = 'Ids are cut to what no other id begins with, and commands take them so.';
+const ID_REMARK =
+  'Ids are shortened. Commands accept them as printed, because no other id begins with these digits.';
 
 /**
  * Shortened ids that are unique in the list and among all ids that a command would look up: many commands accept a turn, a run or a
@@ -122,7 +123,7 @@ export const NOUNS: readonly Noun[] = [
   {
     name: 'turns',
     of: 'turn',
-    description: 'Turns, newest first: their status, whose they are, and what was asked.',
+    description: 'Turns, newest first: their status, agent, number of steps and instruction.',
     filters: ['status', 'profile', 'agent', 'channel', 'text', 'since', 'project'],
     text: 'a part of the instruction',
     columns: [
@@ -179,7 +180,7 @@ export const NOUNS: readonly Noun[] = [
   {
     name: 'boxes',
     of: 'box',
-    description: 'Context boxes and tapes, newest first: how much they hold, and whose they are.',
+    description: 'Context boxes and tapes, newest first: their size and their owner.',
     filters: ['agent', 'text', 'since', 'project'],
     text: 'a part of the name of a tape',
     columns: [

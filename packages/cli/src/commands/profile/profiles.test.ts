@@ -300,7 +300,7 @@ it('an agent is made and moved between versions from the command line', async ()
 describe('settings that are not sent as they are written', () => {
   const text =
     'name: hot\ninstructions: Be warm.\nmodel: openai:gpt-5\nmodel_settings: { temperature: 1.2 }\n';
-  const line = 'hot: temperature 1.2 is not sent: temperature is not supported for reasoning models';
+  const line = 'warning: hot: temperature 1.2 is not sent: temperature is not supported for reasoning models';
   it.each([
     ['apply', []],
     ['apply --dry-run', ['--dry-run']],

@@ -77,14 +77,14 @@ async function applyProfiles(context: Context, flags: ApplyFlags): Promise<numbe
   return EXIT.success;
 }
 
-/** One line per finding, with its profile. */
+/** One warning per finding, with its profile. */
 export const describeFindings = (of: {
   readonly name: string;
   readonly findings?: readonly ProfileFinding[];
 }): readonly string[] =>
   (of.findings ?? []).map((finding) =>
     toPlain(
-      `${of.name}: ${'tool' in finding ? `tool ${finding.tool}: ` : 'selector' in finding ? `selector ${finding.selector}: ` : ''}${finding.message}`,
+      `warning: ${of.name}: ${'tool' in finding ? `tool ${finding.tool}: ` : 'selector' in finding ? `selector ${finding.selector}: ` : ''}${finding.message}`,
     ),
   );
 

@@ -104,7 +104,7 @@ export async function serveHttp(context: Context, flags: HttpFlags, serving: Htt
     context.note(`${url} answers${key === undefined ? '' : `; the key of this machine is in ${key.path}`}`);
     for (const note of notes) context.note(note);
     await untilStopped(stop);
-    context.note('stopping (again to stop at once)');
+    context.note('stopping (a second signal stops it at once)');
   } finally {
     await closeAll(frame, stack, graceMs);
   }
