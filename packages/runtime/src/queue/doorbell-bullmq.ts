@@ -131,20 +131,23 @@ export class BullMqDoorbell implements Doorbell {
   }
 
   async raise(rings: readonly Ring[]): Promise<void> {
-    try {
-      for (const part of chunks(rings, QUESTIONS_AT_ONCE)) {
-        const raiseOne = async (ring: Ring): Promise<void> => {
-          const queue = this.#queue(ring.workerTarget);
-          // Raising a waiting ring that has priority 0 would move it to the end.
-          if ((await queue.getJobState(jobId(ring))) !== 'prioritized') return;
-          const raising = queue.getJob(jobId(ring)).then((job) => job?.changePriority({ priority: 0 }));
-          await raising.catch((error: unknown) => {
-            // The ring was delivered at this moment, so there is nothing to raise.
-            this.#log('debug', 'doorbell.not_raised', { turn_id: ring.turnId, error: errorText(error) });
-          });
-        };
-        await within(Promise.all(part.map(raiseOne)), ASK_LIMIT_MS);
+    const raiseAll = async (part: readonly Ring[]): Promise<void> => {
+      const states = await Promise.all(
+        part.map((ring) => this.#queue(ring.workerTarget).getJobState(jobId(ring))),
+      );
+      // Raising a waiting ring that has priority 0 would move it to the end. One ring is raised after the other, so that
+      // they keep their order.
+      for (const ring of part.filter((_ring, index) => states[index] === 'prioritized')) {
+        const job = this.#queue(ring.workerTarget).getJob(jobId(ring));
+        const raising = job.then((found) => found?.changePriority({ priority: 0 }));
+        await raising.catch((error: unknown) => {
+          // The ring was delivered at this moment, so there is nothing to raise.
+          this.#log('debug', 'doorbell.not_raised', { turn_id: ring.turnId, error: errorText(error) });
+        });
       }
+    };
+    try {
+      for (const part of chunks(rings, QUESTIONS_AT_ONCE)) await within(raiseAll(part), ASK_LIMIT_MS);
     } catch (error) {
       // Each further part would wait as long. The next sweep tries again.
       this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });

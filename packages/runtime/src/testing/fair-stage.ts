@@ -42,6 +42,8 @@ export interface FairStage extends AsyncDisposable {
    * rings that are sent at the same time may arrive in either order.
    */
   allRung(): Promise<void>;
+  /** Waits until the rings that the worker has refused are in the queue again. A sweep raises no ring before that. */
+  allGivenBack(): Promise<void>;
   /** Releases a held turn, by default the first one, and waits until `count` turns are held again. */
   end(count: number, turnId?: TurnId): Promise<void>;
 }
@@ -64,6 +66,17 @@ export async function openFairStage(kind: FairKind, now: () => number = () => ST
     await ring(rings);
     for (const { turnId } of rings) rung.add(turnId);
   };
+  const refused = new Set<string>();
+  const listen = doorbell.listen.bind(doorbell);
+  doorbell.listen = (options) =>
+    listen({
+      ...options,
+      admit: (ring) => {
+        const isAdmitted = options.admit?.(ring) ?? true;
+        if (!isAdmitted) refused.add(`${ring.turnId}-${ring.epoch}`);
+        return isAdmitted;
+      },
+    });
   const started: TurnId[] = [];
   const held: TurnId[] = [];
   const gates = new Map<TurnId, () => void>();
@@ -163,6 +176,16 @@ export async function openFairStage(kind: FairKind, now: () => number = () => ST
         return rings.length === 0 || (await doorbell.findLost(rings))?.length === 0;
       };
       await waitFor(isRung, { message: 'the rings of all dispatched turns are in the queue' });
+    },
+    allGivenBack: async () => {
+      if (!isQueue || backend === undefined) return;
+      const queue = backend.queue('boxcar-turns');
+      const isGivenBack = async (): Promise<boolean> => {
+        const states = await Promise.all([...refused].map((jobId) => queue.getJobState(jobId)));
+        return !states.includes('active');
+      };
+      await waitFor(isGivenBack, { message: 'the refused rings are in the queue again' });
+      refused.clear();
     },
     end: async (count, turnId = held[0]) => {
       if (turnId === undefined) throw new Error('no turn is held');

@@ -339,7 +339,7 @@ export class Claims implements LocalWorker {
           holderId,
           ring: (rings) => this.#ring(rings),
           reserve: (resumed) => this.reserve(resumed),
-          whileWaiting: (work) => place.whileWaiting(work),
+          whileWaiting: (work, signal) => place.whileWaiting(work, signal),
         });
       }
     } catch (error) {

@@ -208,6 +208,7 @@ describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
       for (let ends = 0; ends < 30; ends++) {
         if (isDone()) return ends;
         await stage.submit(await stage.project(`flood ${ends}`));
+        await stage.allGivenBack();
         await sweep();
         await stage.end(1);
       }

@@ -43,6 +43,7 @@ import { type KeptViews, type TurnLoader, TurnView, type ViewRoom } from '../vie
 import { advanceSteps } from './advance-steps.js';
 import type { Lease } from './lease.js';
 import { pairRings, type RungCommit } from './own-rings.js';
+import type { Place } from './slots.js';
 import type { WorkerState } from './worker-options.js';
 
 /** A turn leaves its batch when its row is locked, so that it does not delay the others. */
@@ -206,7 +207,7 @@ export class RunningTurns {
       readonly holderId: WorkerId;
       readonly ring: HeldTurn['ring'];
       readonly reserve: (ring: Claimable) => Reservation | undefined;
-      readonly whileWaiting: TurnHost['whileWaiting'];
+      readonly whileWaiting: Place['whileWaiting'];
     },
   ): Promise<void> {
     const { holderId, ring, reserve, whileWaiting } = of;
@@ -266,7 +267,7 @@ export class RunningTurns {
         controller.signal.throwIfAborted();
       },
       isDraining: () => this.#state() !== 'running',
-      whileWaiting,
+      whileWaiting: (work) => whileWaiting(work, controller.signal),
     };
     const done = (async () => {
       let isLeft = false;

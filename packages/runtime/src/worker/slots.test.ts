@@ -111,6 +111,7 @@ describe('slots', () => {
 
 describe('a turn that waits for another one', () => {
   const noop = (): void => undefined;
+  const { signal: running } = new AbortController();
   /** Work that stays pending until it is released. */
   const pending = () => {
     let letGo = noop;
@@ -126,7 +127,7 @@ describe('a turn that waits for another one', () => {
     const place = new Place(slots, noop);
     const child = pending();
     let isBack = false;
-    const waiting = place.whileWaiting(child.work).then(() => {
+    const waiting = place.whileWaiting(child.work, running).then(() => {
       isBack = true;
     });
     expect(slots.take()).toBe(true);
@@ -145,17 +146,41 @@ describe('a turn that waits for another one', () => {
     slots.take();
     const place = new Place(slots, noop);
     const children = [pending(), pending()];
-    const waits = children.map(({ work }) => place.whileWaiting(work));
+    const waits = children.map(({ work }) => place.whileWaiting(work, running));
     expect(slots.free).toBe(2);
     for (const { letGo } of children) letGo();
     await Promise.all(waits);
     expect(slots.free).toBe(1);
-    await place.whileWaiting(() => Promise.resolve());
+    await place.whileWaiting(() => Promise.resolve(), running);
     expect(slots.free).toBe(1);
-    await expect(place.whileWaiting(() => Promise.reject(new Error('failed')))).rejects.toThrow('failed');
+    await expect(place.whileWaiting(() => Promise.reject(new Error('failed')), running)).rejects.toThrow(
+      'failed',
+    );
     expect(slots.free).toBe(1);
     place.leave();
     expect(slots.free).toBe(2);
+  });
+
+  test('and is aborted ends without a slot, also when it waits for one', async () => {
+    const slots = new Slots(1);
+    for (const isWaitingForSlot of [false, true]) {
+      slots.take();
+      const place = new Place(slots, noop);
+      const controller = new AbortController();
+      const child = pending();
+      const waiting = place.whileWaiting(child.work, controller.signal);
+      // The slot is taken by the ring of the next epoch, which waits for the end of this run.
+      expect(slots.take()).toBe(true);
+      if (!isWaitingForSlot) controller.abort();
+      child.letGo();
+      await new Promise(setImmediate);
+      controller.abort();
+      await waiting;
+      place.leave();
+      expect(slots.free).toBe(0);
+      slots.release();
+      expect(slots.free).toBe(1);
+    }
   });
 
   test('and ends meanwhile gives no slot back twice', async () => {
@@ -163,7 +188,7 @@ describe('a turn that waits for another one', () => {
     slots.take();
     const place = new Place(slots, noop);
     const child = pending();
-    const waiting = place.whileWaiting(child.work);
+    const waiting = place.whileWaiting(child.work, running);
     place.leave();
     expect(slots.free).toBe(1);
     child.letGo();
@@ -176,7 +201,7 @@ describe('a turn that waits for another one', () => {
     slots.take();
     const place = new Place(slots, noop);
     const child = pending();
-    const waiting = place.whileWaiting(child.work);
+    const waiting = place.whileWaiting(child.work, running);
     slots.take();
     child.letGo();
     await new Promise(setImmediate);

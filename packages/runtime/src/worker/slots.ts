@@ -8,7 +8,8 @@
  * S3  Own rings take a slot only while all queues are known to be empty, because rings in a queue were there first.
  * S4  A slot is free only while there is memory for the view of its turn.
  * S5  A turn that waits for another turn lends its slot: if this were the last slot, the two turns would block each
- *     other. Before the turn continues it must have a slot again, and it gets the next slot that becomes free.
+ *     other. Before the turn continues it must have a slot again, and it gets the next slot that becomes free. A turn
+ *     that was aborted meanwhile needs none: a ring of its next epoch may have the slot, and waits for its end.
  */
 
 /** How long a queue may take to answer the offer of a slot. It answers later only if its server is away. */
@@ -53,15 +54,19 @@ export class Place {
     this.#onLent = onLent;
   }
 
-  /** S5. Several waits at the same time lend the slot once, until the last of them is over. */
-  async whileWaiting<T>(work: () => Promise<T>): Promise<T> {
+  /**
+   * S5. Several waits at the same time lend the slot once, until the last of them is over.
+   *
+   * @param signal - Aborts the turn. An aborted turn only cleans up, so it needs no slot.
+   */
+  async whileWaiting<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> {
     this.#waits += 1;
     if (this.#isHeld && !this.#isLeft) this.#lend();
     try {
       return await work();
     } finally {
       this.#waits -= 1;
-      if (this.#waits === 0) await this.#takeBack();
+      if (this.#waits === 0) await this.#takeBack(signal);
     }
   }
 
@@ -71,8 +76,8 @@ export class Place {
     this.#onLent();
   }
 
-  async #takeBack(): Promise<void> {
-    if (this.#isHeld || this.#isLeft) return;
+  async #takeBack(signal: AbortSignal): Promise<void> {
+    if (this.#isHeld || this.#isLeft || signal.aborted) return;
     if (this.#returning === undefined && this.#slots.takeNext(this)) {
       this.#isHeld = true;
       return;
@@ -80,7 +85,9 @@ export class Place {
     this.#returning ??= new Promise((settle) => {
       this.#settle = settle;
     });
-    await this.#returning;
+    const giveUp = (): void => this.leave();
+    signal.addEventListener('abort', giveUp, { once: true });
+    await this.#returning.finally(() => signal.removeEventListener('abort', giveUp));
   }
 
   /**
@@ -94,7 +101,7 @@ export class Place {
     return true;
   }
 
-  /** Call when the turn is over. */
+  /** The turn is over, or needs no slot for the rest. */
   leave(): void {
     this.#isLeft = true;
     this.#settle();
