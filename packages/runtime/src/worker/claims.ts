@@ -65,6 +65,8 @@ export class Claims implements LocalWorker {
   readonly #claiming = new Map<TurnId, number>();
   /** The epochs of turns that were taken by a hint and whose rings have not arrived yet. */
   readonly #hinted = new RecentMap<TurnId, number>(MAX_HINTED);
+  /** False after a claim could not reach the server, until the next renewal. */
+  #reachesServer = true;
   /** The asynchronous context in which the worker was created. */
   readonly #inContext = AsyncLocalStorage.snapshot();
 
@@ -117,6 +119,16 @@ export class Claims implements LocalWorker {
 
   isClaiming(turnId: TurnId): boolean {
     return this.#claiming.has(turnId);
+  }
+
+  /** False while claims cannot succeed: rings are then left to other workers. */
+  get canClaim(): boolean {
+    return this.#reachesServer && !this.#lease.isStale;
+  }
+
+  /** The server has answered a renewal. */
+  renewed(): void {
+    this.#reachesServer = true;
   }
 
   /** Turns whose claims have recently met locked rows. */
@@ -355,6 +367,7 @@ export class Claims implements LocalWorker {
       });
       // A failed claim is noted, and the sweep rings later, so this worker does not ring now.
       isAnswered ||= await noteFailedClaim(this.#runtime, ring, error);
+      if (!isAnswered) this.#reachesServer = false;
     } finally {
       if (isOurs && this.#claiming.get(ring.turnId) === ring.epoch) this.#claiming.delete(ring.turnId);
       place.leave();

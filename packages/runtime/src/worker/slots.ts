@@ -6,7 +6,8 @@
  * S2  A free slot is offered to the paused queues in rotation, one queue at a time. The other queues are paused until
  *     that queue has taken the slot or is empty. Otherwise a queue that is never empty would take every slot.
  * S3  Own rings take a slot only while all queues are known to be empty, because rings in a queue were there first.
- * S4  A slot is free only while there is memory for the view of its turn.
+ * S4  A slot is free only while the worker can claim turns (it has a lease, and reaches the database), and while there is
+ *     memory for the view of the turn. So a worker without its database takes no rings from the others.
  * S5  A turn that waits for another turn lends its slot: if this were the last slot, the two turns would block each
  *     other. Before the turn continues it must have a slot again, and it gets the next slot that becomes free. A turn
  *     that was aborted meanwhile needs none: a ring of its next epoch may have the slot, and waits for its end.
@@ -122,7 +123,7 @@ export class Slots {
   #offered: Member | undefined;
   #patience: NodeJS.Timeout | undefined;
 
-  /** @param hasRoom - S4. Call `offer` when it may have become true. */
+  /** @param hasRoom - S4. Call `offer` after it may have become true. */
   constructor(count: number, hasRoom: () => boolean = () => true) {
     this.#free = count;
     this.#hasRoom = hasRoom;

@@ -124,7 +124,7 @@ export class Worker implements AsyncDisposable {
       () => kept.dropOldest(),
       () => this.#slots.offer(),
     );
-    this.#slots = new Slots(concurrency, () => room.hasRoomFor(INLINE_VIEW_BYTES));
+    this.#slots = new Slots(concurrency, () => this.#claims.canClaim && room.hasRoomFor(INLINE_VIEW_BYTES));
     this.#views = { loader: new TurnLoader(runtime.pool, runtime.prices, runtime.builds), room, kept };
     this.outdated = new Promise((settle) => {
       this.#retire = (error) => {
@@ -146,6 +146,7 @@ export class Worker implements AsyncDisposable {
         registered: (id) => {
           this.#watchdog?.watch(id);
           this.#left.clear();
+          this.#slots.offer();
         },
         expired: (reason) => {
           this.#near.letGo();
@@ -269,6 +270,8 @@ export class Worker implements AsyncDisposable {
     this.#hasOlder = renewal.hasOlder;
     this.#peerWatch.setHasPeers(renewal.hasPeers);
     this.#near.renewed(renewal.hasPeers, askedAt);
+    this.#claims.renewed();
+    this.#slots.offer();
     this.#runtime.builds.recordMinCompatible(renewal.minCompatible);
     const heldIds = renewal.held.map(({ turnId }) => turnId);
     // The notice of a turn that was given up may have come before this worker knew that it had claimed the turn.
