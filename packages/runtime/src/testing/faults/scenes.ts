@@ -11,7 +11,8 @@ const LOSSES = `
   create table public.losses (turn_id uuid);
   create function public.note_loss() returns trigger language plpgsql as $$
     begin insert into public.losses values (new.id); return null; end $$;
-  create trigger note_loss after update of losses on boxcar.turns for each row when (new.losses > old.losses) execute function public.note_loss()`;
+  create trigger note_loss after update of losses on boxcar.turns
+    for each row when (new.losses > old.losses) execute function public.note_loss()`;
 
 /** Rows that cases have left would slow down every check. The vacuum does not run each time, because plans are made again after it. */
 const VACUUM_EVERY = 15;
