@@ -78,7 +78,7 @@ export interface Flight extends pg.QueryResultRow {
 }
 
 // Takes no locks: it only shows what to do next. A handoff that finds no leader becomes the leader under a lock (`lead`), where LEAD looks
-// again; a handoff that finds one waits for its turn, whose end cannot be missed.
+// again; a handoff that finds one waits for the end of its turn.
 const LOOK = statement(`
   with recursive /* cache.look */
   me as (

@@ -21,8 +21,8 @@ import { PARTS_CHANNEL } from './turn-parts.js';
 const ROOM_MS = 3_600_000;
 
 /**
- * Extends the deadlines of the turn and its call by the time that the question may wait. Locks the turn by its epoch and holder (Q2), then
- * its call, then the handoff.
+ * Extends the deadlines of the turn and its call by the time that the question may wait. The turn is locked first, by its epoch and holder
+ * (Q2), so only one worker asks.
  */
 const LOCK_ASKING = statement(`
   with /* messages.lock_asking */

@@ -257,7 +257,7 @@ const LEFT_BEHIND = [
     order by b.id, o.run_id
     on conflict do nothing`,
 ];
-/** The cards of these boxes, and the results of the calls. A card that several runs have belongs to the first that has it on a tape. */
+/** The cards of these boxes, and the results of the calls. A card of several runs belongs to the first that has it on a tape. */
 const CARDS = [
   `
     insert into purge_cards

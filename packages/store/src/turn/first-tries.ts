@@ -148,7 +148,8 @@ export function findCommitted(tx: Tx, commits: readonly StepCommit[]): Promise<C
   return run<CommittedRow>(tx, COMMITTED, [JSON.stringify(records)]);
 }
 
-// The turns are locked (F1), so what is read here does not change before the commit: an earlier try has ended, and a later holder waits.
+// The turns are locked (F1), so the facts that are read here do not change before the commit: an earlier try has ended, and a later holder
+// waits.
 const ADVANCED = statement(`
   with /* first-tries.advanced */
   d as (
