@@ -110,7 +110,7 @@ export const IS_LOST = `
     )
   )`;
 
-// The caller has locked the run (A1), so no other grant or settlement in it goes on. The ended turns are locked by id, below the run as
+// The caller has locked the run (A1), so no other grant or settlement in it goes on. The ended turns are locked by id, after the run as
 // everywhere; with `leavesLocked`, locked turns are left to the next settlement. `is_settled` makes sure that each turn is booked once.
 const settleText = (leavesLocked: boolean): string => `
   with recursive /* budgets.settle */
